@@ -1,0 +1,184 @@
+"""What benchmarks of ROS nodes need: nodes in processes of their own, and an observer outside of them."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any
+
+import rclpy
+from lifecycle_msgs.srv import ChangeState
+from rcl_interfaces.srv import SetParametersAtomically
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.node import Node
+from rclpy.parameter import Parameter
+from rclpy.task import Future
+from vision_msgs.msg import Detection2DArray
+
+START_S = 120.0
+ANSWER_S = 20.0
+STOP_S = 10.0
+LEAST = 3  # arrivals in a measurement
+
+
+def own_domain() -> int:
+    """A ROS domain that other benchmarks and robots hardly use."""
+    return random.randint(90, 101)
+
+
+class Processes:
+    """Nodes in processes of their own; all end with the block."""
+
+    def __init__(self) -> None:
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Processes:
+        return self
+
+    def start(self, command: Sequence[str], namespace: str, name: str | None = None, **parameters: Any) -> None:
+        """Run a Python command as nodes in a namespace, with parameters; ``name`` renames the node."""
+        ros = ["--ros-args", "-r", f"__ns:=/{namespace}", "--log-level", "warn"]
+        if name is not None:
+            ros += ["-r", f"__node:={name}"]
+        for parameter, value in parameters.items():
+            ros += ["-p", f"{parameter}:={json.dumps(value)}"]
+        self._started.append(subprocess.Popen([sys.executable, *command, *ros]))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in self._started:
+            process.terminate()
+        for process in self._started:
+            try:
+                process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+class Spinning:
+    """A node's callbacks on a thread of their own."""
+
+    def __init__(self, node: Node) -> None:
+        self._executor = SingleThreadedExecutor()
+        self._executor.add_node(node)
+        self._end = Future[None]()
+        self._thread = threading.Thread(
+            target=self._executor.spin_until_future_complete, args=(self._end,), name=node.get_name(), daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; a callback that runs finishes first."""
+        self._end.set_result(None)
+        self._thread.join(STOP_S)
+        self._executor.shutdown()
+
+
+class Observer:
+    """A node that hears detections and gives orders, in this process."""
+
+    def __init__(self) -> None:
+        rclpy.init()
+        self._node = rclpy.create_node("observer")
+        self._spinning = Spinning(self._node)
+
+    def __enter__(self) -> Observer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._spinning.stop()
+        self._node.destroy_node()
+        rclpy.try_shutdown()
+
+    def hear(self, message: type, topic: str, receive: Callable[[Any], None]) -> None:
+        """Have ``receive`` called with every message."""
+        self._node.create_subscription(message, topic, receive, 100)
+
+    def set(self, node: str, **values: Any) -> None:
+        """Set parameters of a node.
+
+        Raises:
+            RuntimeError: it refused them, or did not answer.
+        """
+        parameters = [Parameter(name, value=value).to_parameter_msg() for name, value in values.items()]
+        request = SetParametersAtomically.Request(parameters=parameters)
+        result = self._call(SetParametersAtomically, f"{node}/set_parameters_atomically", request).result
+        if not result.successful:
+            raise RuntimeError(f"{node} refused {values}: {result.reason}")
+
+    def transition(self, node: str, name: str) -> None:
+        """Change a lifecycle node's state: ``activate``, ``deactivate``.
+
+        Raises:
+            RuntimeError: it refused, or did not answer.
+        """
+        request = ChangeState.Request()
+        request.transition.label = name
+        if not self._call(ChangeState, f"{node}/change_state", request).success:
+            raise RuntimeError(f"{node} did not {name}.")
+
+    def wait_for_nodes(self, *topics: str) -> None:
+        """Return once each topic has a publisher and a subscriber.
+
+        Raises:
+            RuntimeError: they did not come.
+        """
+        end = time.monotonic() + START_S
+        for topic in topics:
+            while not (self._node.count_publishers(topic) and self._node.count_subscribers(topic)):
+                if time.monotonic() > end:
+                    raise RuntimeError(f"Nobody publishes or subscribes to {topic} after {START_S:g} s.")
+                time.sleep(0.05)
+
+    def _call(self, service: type, name: str, request: Any) -> Any:
+        client = self._node.create_client(service, name)
+        try:
+            if client.wait_for_service(START_S):
+                future = client.call_async(request)
+                end = time.monotonic() + ANSWER_S
+                while not future.done() and time.monotonic() < end:
+                    time.sleep(0.002)
+                if future.done():
+                    return future.result()
+        finally:
+            self._node.destroy_client(client)
+        raise RuntimeError(f"The service {name} did not answer.")
+
+
+class Arrivals:
+    """When detections arrived, and how old their images were."""
+
+    def __init__(self, observer: Observer, topic: str) -> None:
+        self._topic = topic
+        self._heard: list[tuple[float, float]] = []
+        observer.hear(Detection2DArray, topic, self._hear)
+
+    def _hear(self, found: Detection2DArray) -> None:
+        age = (time.time_ns() - found.header.stamp.sec * 10**9 - found.header.stamp.nanosec) / 1e9
+        self._heard.append((time.monotonic(), age))
+
+    def during(self, seconds: float) -> tuple[float, list[float]]:
+        """Wait for so long, and longer if hardly any came; returns their rate (1/s) and their ages (s).
+
+        Raises:
+            RuntimeError: nothing comes.
+        """
+        begin, first = time.monotonic(), len(self._heard)
+        time.sleep(seconds)
+        while len(self._heard) < first + LEAST:
+            if time.monotonic() > begin + seconds + ANSWER_S:
+                raise RuntimeError(f"Hardly anything is published on {self._topic}.")
+            time.sleep(0.01)
+        end = time.monotonic()
+        ages = [age for at, age in self._heard[first:] if at < end]
+        return len(ages) / (end - begin), ages

@@ -1,0 +1,87 @@
+"""The pipeline in one process: camera, backbone, head and stats.
+
+    ros2 launch split_infer_ros pipeline.launch.py source:=none image_topics:=/left/image,/right/image
+
+The defaults are the nodes' own, or a parameter file's: an argument that is not given changes nothing.
+"""
+
+from pathlib import Path
+
+from ament_index_python.packages import get_package_share_directory
+from launch import LaunchContext, LaunchDescription
+from launch.actions import DeclareLaunchArgument, OpaqueFunction
+from launch_ros.actions import Node
+from launch_ros.descriptions import Parameter
+
+PACKAGE = "split_infer_ros"
+SCENARIOS = Path(get_package_share_directory(PACKAGE), "config")
+NOT_GIVEN = ""
+
+# argument: (what it is for, what it can be)
+ARGUMENTS: dict[str, tuple[str, list[str] | None]] = {
+    "model": ("Which model runs.", ["shapes", "ssdlite320", "mobilenet_v2", "resnet18"]),
+    "weights": ("The model's weights: default, none, or the path of a file.", None),
+    "source": (
+        "What the camera shows: shapes, folder:PATH, video:PATH, v4l2:DEVICE, or none where others publish images.",
+        None,
+    ),
+    "image_topics": ("Topics of the images, separated by commas.", None),
+    "config": (
+        "A parameter file: its path, or one of this package's scenarios ("
+        + ", ".join(sorted(file.stem for file in SCENARIOS.glob("*.yaml")))
+        + ").",
+        None,
+    ),
+    "namespace": ("Of all nodes and topics.", None),
+    "log_level": ("What is logged.", ["debug", "info", "warn", "error", "fatal"]),
+}
+PARAMETERS = ("model", "weights", "source")
+
+
+def parameter_file(name: str) -> Path:
+    """The file of that name, or of that scenario."""
+    for file in (SCENARIOS / f"{name}.yaml", Path(name).expanduser()):
+        if file.is_file():
+            return file
+    raise FileNotFoundError(f"config: there is neither a parameter file nor a scenario '{name}'.")
+
+
+def start(context: LaunchContext) -> list[Node]:
+    """The process, told what was given and nothing else."""
+    given = {name: context.launch_configurations[name] for name in ARGUMENTS}
+    given = {name: value for name, value in given.items() if value != NOT_GIVEN}
+    parameters: list[Path | Parameter] = []
+    if "config" in given:
+        parameters.append(parameter_file(given["config"]))
+    parameters += [Parameter(name, given[name], value_type=str) for name in PARAMETERS if name in given]
+    if "image_topics" in given:
+        topics = [topic.strip() for topic in given["image_topics"].split(",")]
+        parameters.append(Parameter("image_topics", topics, value_type=list[str]))
+    return [
+        Node(
+            package=PACKAGE,
+            executable="pipeline",
+            namespace=given.get("namespace"),
+            parameters=parameters,
+            ros_arguments=["--log-level", given["log_level"]] if "log_level" in given else [],
+            output="screen",
+        )
+    ]
+
+
+def generate_launch_description() -> LaunchDescription:
+    """What ros2 launch asks for."""
+    return LaunchDescription(
+        [
+            *(
+                DeclareLaunchArgument(
+                    name,
+                    default_value=NOT_GIVEN,
+                    description=description,
+                    choices=choices and [NOT_GIVEN, *choices],
+                )
+                for name, (description, choices) in ARGUMENTS.items()
+            ),
+            OpaqueFunction(function=start),
+        ]
+    )

@@ -1,0 +1,127 @@
+"""Pools of slots with memory behind them: what the backbone and the head need of one, and the one in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+from weakref import WeakValueDictionary
+
+import torch
+from torch import Tensor
+
+from split_infer_ros.buffers.layout import Layout
+from split_infer_ros.buffers.slots import Lease, Outcome, Ring
+from split_infer_ros.errors import ConfigurationError, HandleError
+
+LEASE_S = 5.0
+
+
+class FeatureReader(Protocol):
+    """A head's access to the slots of a pool, wherever it lies."""
+
+    def take(self, lease: Lease) -> None:
+        """Begin to read; until release the slot is the reader's. Raises HandleError if it cannot be."""
+
+    def views(self, lease: Lease, batch: int) -> tuple[Tensor, ...]:
+        """The tensors of ``batch`` images in the slot of a lease: (batch, *shape) each."""
+
+    def release(self, lease: Lease, outcome: Outcome) -> None:
+        """Give the slot back and say what became of its frames. Raises HandleError if it was not the reader's."""
+
+
+class FeaturePool:
+    """Slots of memory of this process, page-locked where a GPU writes them, laid out for one cut and batch size.
+
+    Args:
+        layout: the tensors of one batch.
+        slots: how many batches may be between backbone and head.
+        pinned: page-lock the memory, so that a GPU copies into it without a detour.
+        lease_s: how long a reader may leave a published slot untouched.
+
+    Raises:
+        ConfigurationError: the memory cannot be had; nothing was kept.
+    """
+
+    segment = ""  # no other process finds it
+
+    def __init__(self, layout: Layout, slots: int, pinned: bool = False, lease_s: float = LEASE_S) -> None:
+        self.layout = layout
+        self.ring = Ring(slots, lease_s)
+        self.memory = "pinned" if pinned else "host"
+        self._on_release: Callable[[Lease, Outcome], None] | None = None
+        try:
+            self._memory = torch.empty((slots, layout.slot_bytes), dtype=torch.uint8, pin_memory=pinned)
+        except RuntimeError as error:
+            raise ConfigurationError(
+                f"A ring of {slots} slots of {layout.slot_bytes:,} bytes cannot be allocated ({error}): "
+                "take a smaller batch_size, fewer ring_slots or a later split_point."
+            ) from error
+        _POOLS[self.ring.pool] = self
+
+    def __repr__(self) -> str:
+        return f"FeaturePool({self.bytes:,} bytes, {self.memory}, {self.ring!r})"
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all slots."""
+        return self._memory.nbytes
+
+    def when_released(self, callback: Callable[[Lease, Outcome], None]) -> None:
+        """Call ``callback`` (from the reader's thread) with each lease given back and its outcome."""
+        self._on_release = callback
+
+    def views(self, lease: Lease, batch: int) -> tuple[Tensor, ...]:
+        """The tensors of ``batch`` images in the slot of a lease, as views: (batch, *shape) each."""
+        return self.layout.views(self._memory[lease.slot], batch)
+
+    def acquire(self) -> Lease | None:
+        """A free slot to write into, or None while there is none."""
+        return self.ring.acquire()
+
+    def publish(self, lease: Lease, now: float) -> None:
+        """What is in the slot may be read."""
+        self.ring.publish(lease, now)
+
+    def take(self, lease: Lease) -> None:
+        """Begin to read; until release the slot is the reader's.
+
+        Raises:
+            HandleError: the slot has moved on, is being read, or belongs to another ring.
+        """
+        self.ring.take(lease)
+
+    def release(self, lease: Lease, outcome: Outcome) -> None:
+        """The reader is done: give the slot back and say what became of its frames.
+
+        Raises:
+            HandleError: the slot was no longer the reader's; the outcome does not count.
+        """
+        self.ring.release(lease)
+        if self._on_release is not None:
+            self._on_release(lease, outcome)
+
+    def give_up(self, lease: Lease) -> bool:
+        """Take the slot back unless a reader is at it or gave it back; returns whether it was taken back."""
+        return self.ring.revoke(lease)
+
+    def collect(self, now: float) -> list[tuple[Lease, Outcome]]:
+        """Take back every slot whose reader did not come in time."""
+        return [(lease, Outcome(0, "lease_expired")) for lease in self.ring.expire(now)]
+
+    def close(self) -> None:
+        """Nothing to do: the memory goes with the last view of it."""
+
+
+_POOLS: WeakValueDictionary[int, FeaturePool] = WeakValueDictionary()
+
+
+def find_pool(lease: Lease) -> FeaturePool:
+    """The pool of this process in which a lease lies.
+
+    Raises:
+        HandleError: it is another process's, or was freed.
+    """
+    pool = _POOLS.get(lease.pool)
+    if pool is None:
+        raise HandleError("foreign", f"{lease} lies in no pool of this process: its backbone ran elsewhere or is gone.")
+    return pool

@@ -1,0 +1,177 @@
+"""A pool of slots that another process of this host reads: the owner's side and the reader's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from split_infer_ros.buffers.layout import Layout
+from split_infer_ros.buffers.pool import LEASE_S
+from split_infer_ros.buffers.segment import Segment
+from split_infer_ros.buffers.slot_table import NOTHING_YET, Record, SharedState, SlotTable
+from split_infer_ros.buffers.slots import Lease, Outcome, Ring
+from split_infer_ros.errors import HandleError
+
+ATTACH_S = 0.5  # a lease is no longer than this where no reader is attached (it died, or never was)
+
+
+class SharedPool:
+    """The owner's side.
+
+    Args:
+        layout: the tensors of one batch.
+        slots: how many batches may be between backbone and head.
+        lease_s: how long a reader may leave a published slot untouched.
+
+    Raises:
+        ConfigurationError: the memory cannot be had; nothing was kept.
+    """
+
+    memory = "shared"
+
+    def __init__(self, layout: Layout, slots: int, lease_s: float = LEASE_S) -> None:
+        self.layout = layout
+        self.ring = Ring(slots, lease_s)
+        self._lease_s = lease_s
+        self._segment = Segment.create(slots, layout.slot_bytes, self.ring.pool)
+        self._table = SlotTable(self._segment)
+        self._slots = [torch.frombuffer(self._segment.slot(index), dtype=torch.uint8) for index in range(slots)]
+
+    def __repr__(self) -> str:
+        return f"SharedPool({self.bytes:,} bytes in {self.segment}, {self.ring!r})"
+
+    @property
+    def segment(self) -> str:
+        """Name under which readers find it."""
+        return self._segment.name
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all slots."""
+        return self.layout.slot_bytes * len(self.ring)
+
+    def views(self, lease: Lease, batch: int) -> tuple[Tensor, ...]:
+        """The tensors of ``batch`` images in the slot of a lease, as views: (batch, *shape) each."""
+        return self.layout.views(self._slots[lease.slot], batch)
+
+    def acquire(self) -> Lease | None:
+        """A free slot to write into, or None while there is none."""
+        lease = self.ring.acquire()
+        if lease is not None:
+            self._table.write(lease.slot, Record(SharedState.FREE, lease.generation))
+        return lease
+
+    def publish(self, lease: Lease, now: float) -> None:
+        """What is in the slot may be read."""
+        self.ring.publish(lease, now)
+        self._table.write(lease.slot, Record(SharedState.READY, lease.generation))
+
+    def give_up(self, lease: Lease) -> bool:
+        """Take the slot back unless a reader is at it or is done with it; returns whether it was taken back."""
+        return self._settle(lease, lambda record: None if record.state is SharedState.DONE else NOTHING_YET) is not None
+
+    def collect(self, now: float) -> list[tuple[Lease, Outcome]]:
+        """Take back every slot whose reader is done, died, or did not come in time."""
+        found = []
+        gone = 0.0 if self._segment.has_readers else self._lease_s - ATTACH_S
+        overdue = set(self.ring.ready(overdue_at=now + gone))
+        for lease in self.ring.ready():
+            if self._table.read(lease.slot).state is SharedState.READY and lease not in overdue:
+                continue
+            outcome = self._settle(lease, self._outcome)
+            if outcome is not None:
+                found.append((lease, outcome))
+        return found
+
+    @staticmethod
+    def _outcome(record: Record) -> Outcome:
+        if record.state is SharedState.DONE:
+            return record.outcome
+        return Outcome(0, "reader_died" if record.state is SharedState.READING else "lease_expired")
+
+    def _settle(self, lease: Lease, judge: Callable[[Record], Outcome | None]) -> Outcome | None:
+        """Take the slot back and return what ``judge`` makes of its record; None if a reader is at it, or by it."""
+        if not self._segment.lock_slot(lease.slot):
+            return None
+        try:  # under the lock no reader comes between the look and the taking back
+            outcome = judge(self._table.read(lease.slot))
+            if outcome is not None and self.ring.revoke(lease):
+                self._table.write(lease.slot, Record(SharedState.FREE, lease.generation))
+                return outcome
+            return None
+        finally:
+            self._segment.unlock_slot(lease.slot)
+
+    def close(self) -> None:
+        """Free the memory and its name."""
+        self._slots.clear()
+        self._segment.close()
+
+
+class SharedPoolReader:
+    """The reader's side, attached by name; lets go of the memory with its last user.
+
+    Args:
+        segment: the name that came with a handle.
+        layout: what the reader's own model says must lie there.
+
+    Raises:
+        HandleError: there is no such segment, or it is not as the layout has it.
+    """
+
+    def __init__(self, segment: str, layout: Layout) -> None:
+        self.layout = layout
+        self._segment = Segment.attach(segment)
+        self._table = SlotTable(self._segment)
+        if self._segment.slot_bytes != layout.slot_bytes:
+            held = self._segment.slot_bytes
+            self._segment.close()
+            raise HandleError(
+                "foreign", f"Slots of {segment} have {held:,} bytes; this model's features need {layout.slot_bytes:,}."
+            )
+        self._slots = [
+            torch.frombuffer(self._segment.slot(index), dtype=torch.uint8) for index in range(self._segment.slots)
+        ]
+
+    @property
+    def owner_lives(self) -> bool:
+        """False once no new handle can come."""
+        return self._segment.owner_lives
+
+    def views(self, lease: Lease, batch: int) -> tuple[Tensor, ...]:
+        """The tensors of ``batch`` images in the slot of a lease, as views: (batch, *shape) each."""
+        return self.layout.views(self._slots[lease.slot], batch)
+
+    def take(self, lease: Lease) -> None:
+        """Begin to read; until release the slot is this process's.
+
+        Raises:
+            HandleError: the slot has moved on, is being read, or belongs to another ring.
+        """
+        if lease.pool != self._segment.pool or not 0 <= lease.slot < self._segment.slots:
+            raise HandleError("foreign", f"{lease} lies not in {self._segment.name}.")
+        self._check(lease)  # before the lock too: a stale handle does not get in the owner's way
+        if not self._segment.lock_slot(lease.slot):
+            raise HandleError("busy", f"{lease} is being read by another process.")
+        try:
+            self._check(lease)
+        except HandleError:
+            self._segment.unlock_slot(lease.slot)
+            raise
+        self._table.write(lease.slot, Record(SharedState.READING, lease.generation))
+
+    def release(self, lease: Lease, outcome: Outcome) -> None:
+        """Done with the slot; the owner finds what became of its frames."""
+        self._table.write(lease.slot, Record(SharedState.DONE, lease.generation, outcome))
+        self._segment.unlock_slot(lease.slot)
+
+    def _check(self, lease: Lease) -> None:
+        record = self._table.read(lease.slot)
+        if record.generation != lease.generation:
+            raise HandleError("stale", f"{lease} is stale: its slot is at generation {record.generation}.")
+        if record.state is SharedState.READING:
+            raise HandleError("busy", f"{lease} is being read by another process.")
+        if record.state is not SharedState.READY:
+            raise HandleError("stale", f"{lease} is stale: its slot was given back.")

@@ -1,0 +1,67 @@
+"""What owner and reader of a shared segment tell each other about its slots.
+
+A record a slot, in the segment's bookkeeping pages. The owner alone makes a slot ready or free; a reader that
+holds the slot's lock alone makes it reading and done. The lock ends with its process, so a record that says
+``reading`` while nobody holds the lock tells of a reader that died.
+"""
+
+from __future__ import annotations
+
+import enum
+import mmap
+import struct
+from dataclasses import dataclass
+
+from split_infer_ros.buffers.segment import PAGE, Segment
+from split_infer_ros.buffers.slots import Outcome
+
+RECORD_BYTES = 64
+_RECORD = struct.Struct("<IIQdd24s")  # state, frames published, generation, head's start and end, reason
+_STATE = struct.Struct("<I")
+
+
+NOTHING_YET = Outcome(0, "")
+
+
+class SharedState(enum.IntEnum):
+    """Of a slot, as both sides see it."""
+
+    FREE = 0
+    READY = 1
+    READING = 2
+    DONE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One slot's record; the outcome counts once the state is DONE."""
+
+    state: SharedState
+    generation: int
+    outcome: Outcome = NOTHING_YET
+
+
+class SlotTable:
+    """Reads and writes a segment's records."""
+
+    def __init__(self, segment: Segment) -> None:
+        self._data: mmap.mmap = segment.data
+
+    def read(self, slot: int) -> Record:
+        """The record of a slot."""
+        state, published, generation, start, end, reason = _RECORD.unpack_from(self._data, self._offset(slot))
+        text = reason.rstrip(b"\0").decode(errors="replace")
+        return Record(SharedState(state), generation, Outcome(published, text, start, end))
+
+    def write(self, slot: int, record: Record) -> None:
+        """Write a record; its state last, so that nobody acts on half of one."""
+        offset, outcome = self._offset(slot), record.outcome
+        reason = outcome.reason.encode()[:24]
+        state = _STATE.unpack_from(self._data, offset)[0]
+        times = outcome.head_start, outcome.head_end
+        _RECORD.pack_into(self._data, offset, state, outcome.published, record.generation, *times, reason)
+        _STATE.pack_into(self._data, offset, record.state)
+
+    @staticmethod
+    def _offset(slot: int) -> int:
+        return PAGE + slot * RECORD_BYTES

@@ -1,0 +1,194 @@
+"""Who may touch which slot of a ring: leases, without the memory itself (no torch, no clock of its own).
+
+A slot goes free -> writing -> ready -> reading -> free. Each use of it has a new generation, so a handle
+that outlived its use is recognised and refused. A ready slot whose reader never comes is taken back when
+its lease ends.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import secrets
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from split_infer_ros.errors import HandleError
+
+
+class SlotState(enum.Enum):
+    """What is being done with a slot."""
+
+    FREE = "free"
+    WRITING = "writing"
+    READY = "ready"
+    READING = "reading"
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """One use of one slot: this is all that travels.
+
+    Attributes:
+        pool: random 63-bit identity of the ring.
+        slot: index in the ring.
+        generation: how many times the slot had been acquired, this use included.
+    """
+
+    pool: int
+    slot: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a batch, as its reader says.
+
+    Attributes:
+        published: results went out for so many of its frames, the first ones.
+        reason: why not for the others.
+        head_start, head_end: when the reader worked on it, seconds of this host's steady clock.
+    """
+
+    published: int
+    reason: str
+    head_start: float = math.nan
+    head_end: float = math.nan
+
+
+@dataclass(slots=True)
+class _Slot:
+    state: SlotState = SlotState.FREE
+    generation: int = 0
+    deadline: float = 0.0
+
+
+class Ring:
+    """A fixed number of slots, handed out and taken back; safe to use from any thread.
+
+    Args:
+        slots: how many, at least 1.
+        lease_s: a ready slot that nobody takes within so many seconds may be expired.
+    """
+
+    def __init__(self, slots: int, lease_s: float) -> None:
+        self.pool = secrets.randbits(63)
+        self._lease_s = lease_s
+        self._slots = [_Slot() for _ in range(slots)]
+        self._free = list(range(slots))
+        self._lock = threading.Lock()
+        self._on_free: Callable[[], None] | None = None
+        self.refused: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def __repr__(self) -> str:
+        return f"Ring(pool={self.pool:x}, used={self.used}/{len(self)}, refused={dict(self.refused)})"
+
+    @property
+    def used(self) -> int:
+        """Slots that are not free."""
+        return len(self._slots) - len(self._free)
+
+    def when_free(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` (from the releasing thread) whenever a slot becomes free."""
+        self._on_free = callback
+
+    def acquire(self) -> Lease | None:
+        """Take a free slot to write into, or None while there is none; ``when_free`` says when to ask again."""
+        with self._lock:
+            if not self._free:
+                return None
+            index = self._free.pop()
+            slot = self._slots[index]
+            slot.state = SlotState.WRITING
+            slot.generation += 1
+            return Lease(self.pool, index, slot.generation)
+
+    def publish(self, lease: Lease, now: float) -> None:
+        """What is in the slot may be read; the reader has ``lease_s`` from ``now`` (seconds) to take it."""
+        with self._lock:
+            slot = self._find(lease, SlotState.WRITING)
+            slot.state = SlotState.READY
+            slot.deadline = now + self._lease_s
+
+    def take(self, lease: Lease) -> None:
+        """Begin to read; until release the slot is the reader's.
+
+        Raises:
+            HandleError: the slot has moved on, is already being read, or belongs to another ring.
+        """
+        with self._lock:
+            self._find(lease, SlotState.READY).state = SlotState.READING
+
+    def release(self, lease: Lease) -> None:
+        """Give the slot back, from whichever state.
+
+        Raises:
+            HandleError: it was given back before, or belongs to another ring.
+        """
+        with self._lock:
+            slot = self._find(lease, SlotState.WRITING, SlotState.READY, SlotState.READING)
+            self._set_free(lease.slot, slot)
+        self._announce()
+
+    def revoke(self, lease: Lease) -> bool:
+        """Take the slot back unless somebody reads it or gave it back; returns whether it was taken back."""
+        with self._lock:
+            slot = self._slots[lease.slot]
+            mine = slot.generation == lease.generation and slot.state in (SlotState.WRITING, SlotState.READY)
+            if mine:
+                self._set_free(lease.slot, slot)
+        if mine:
+            self._announce()
+        return mine
+
+    def expire(self, now: float) -> list[Lease]:
+        """Take back every ready slot whose lease has ended by ``now``; returns the leases that ended."""
+        with self._lock:
+            ended = self._ready(now)
+            for lease in ended:
+                self._set_free(lease.slot, self._slots[lease.slot])
+        if ended:
+            self._announce()
+        return ended
+
+    def ready(self, overdue_at: float = math.inf) -> list[Lease]:
+        """The slots that are published and not taken; given a time, those alone whose lease has ended by then."""
+        with self._lock:
+            return self._ready(overdue_at)
+
+    def _ready(self, overdue_at: float) -> list[Lease]:
+        return [
+            Lease(self.pool, index, slot.generation)
+            for index, slot in enumerate(self._slots)
+            if slot.state is SlotState.READY and slot.deadline <= overdue_at
+        ]
+
+    def _set_free(self, index: int, slot: _Slot) -> None:
+        slot.state = SlotState.FREE
+        self._free.append(index)
+
+    def _announce(self) -> None:
+        if self._on_free is not None:
+            self._on_free()
+
+    def _find(self, lease: Lease, *states: SlotState) -> _Slot:
+        if lease.pool != self.pool or not 0 <= lease.slot < len(self._slots):
+            return self._refuse("foreign", f"{lease} is no slot of pool {self.pool:x} with {len(self)} slots.")
+        slot = self._slots[lease.slot]
+        if slot.generation != lease.generation:
+            return self._refuse("stale", f"{lease} is stale: slot {lease.slot} is at generation {slot.generation}.")
+        if slot.state not in states:
+            if slot.state is SlotState.FREE:
+                return self._refuse("released", f"{lease} was given back before; each handle is released once.")
+            wanted = " or ".join(state.value for state in states)
+            return self._refuse("busy", f"{lease} is {slot.state.value}; it would have to be {wanted}.")
+        return slot
+
+    def _refuse(self, reason: str, sentence: str) -> _Slot:
+        self.refused[reason] += 1
+        raise HandleError(reason, sentence)

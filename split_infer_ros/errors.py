@@ -1,0 +1,61 @@
+"""The package's exceptions.
+
+- SplitInferError
+    - ConfigurationError: a value that a user gave cannot be used.
+        - UnknownModelError
+        - UnknownCutError
+        - WeightsError
+        - SourceError
+    - ImageError: an image message that cannot be read; carries the name it is counted under.
+    - HandleError: a handle that gives no access to a slot; carries the name it is counted under.
+"""
+
+from __future__ import annotations
+
+
+class SplitInferError(Exception):
+    """Base of every error that this package raises on purpose; its text is a sentence for the user."""
+
+
+class ConfigurationError(SplitInferError):
+    """A value that a user gave cannot be used; nothing was changed."""
+
+
+class UnknownModelError(ConfigurationError):
+    """No model of that name."""
+
+
+class UnknownCutError(ConfigurationError):
+    """The model has no such split point."""
+
+
+class WeightsError(ConfigurationError):
+    """Weights that are missing, unreadable or another model's."""
+
+
+class SourceError(ConfigurationError):
+    """A camera source that cannot be opened or read."""
+
+
+class ImageError(SplitInferError):
+    """An image that cannot be read.
+
+    Attributes:
+        reason: the name under which the frame is counted as dropped.
+    """
+
+    def __init__(self, reason: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.reason = reason
+
+
+class HandleError(SplitInferError):
+    """A handle that gives no access to a slot.
+
+    Attributes:
+        reason: ``stale``, ``released``, ``busy`` or ``foreign``.
+    """
+
+    def __init__(self, reason: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.reason = reason

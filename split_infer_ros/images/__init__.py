@@ -1,0 +1,1 @@
+"""Image data as ROS messages carry it."""

@@ -1,0 +1,27 @@
+"""Image classifiers: one detection an image, for each of the best classes, that covers what the model saw."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from split_infer_ros.models.detections import Detections, Limits
+from split_infer_ros.models.entry import Decode
+
+
+def classify(height: int, width: int) -> Decode:
+    """The decode of a classifier whose input is ``height`` x ``width`` pixels."""
+
+    def decode(outputs: tuple[Tensor, ...], limits: Limits) -> list[Detections]:
+        """Logits (N, classes) to the classes whose softmax reaches the threshold, best first."""
+        (logits,) = outputs
+        scores, labels = logits.softmax(dim=1).topk(min(limits.max_detections, logits.shape[1]), dim=1)
+        whole = torch.tensor([0.0, 0.0, width, height])
+        found = []
+        for image_scores, image_labels in zip(scores, labels, strict=True):
+            kept = image_scores >= limits.score_threshold
+            boxes = whole.expand(int(kept.sum()), 4)
+            found.append(Detections(boxes, image_scores[kept], image_labels[kept]))
+        return found
+
+    return decode

@@ -1,0 +1,43 @@
+"""Pictures of results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import cv2
+import numpy as np
+
+from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.models.detections import Detections
+
+# one colour a label, told apart by the colour-blind too (Okabe and Ito's set, without black)
+COLOURS = ((230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 114, 178), (213, 94, 0), (204, 121, 167))
+
+
+def draw_detections(pixels: Pixels, detections: Detections, labels: Sequence[str]) -> np.ndarray:
+    """The image with a captioned box for each detection.
+
+    Returns:
+        uint8 (height, width, 3), red first; a new array.
+    """
+    picture = np.take(pixels.data.numpy(), pixels.rgb, axis=2)
+    scale = max(0.4, picture.shape[0] / 1200)
+    for box, score, label in zip(
+        detections.boxes.tolist(), detections.scores.tolist(), detections.labels.tolist(), strict=True
+    ):
+        left, top, right, bottom = (round(corner) for corner in box)
+        colour = COLOURS[label % len(COLOURS)]
+        cv2.rectangle(picture, (left, top), (right, bottom), colour, 2)
+        _caption(picture, f"{labels[label]} {score:.2f}", left, top, colour, scale)
+    return picture
+
+
+def _caption(
+    picture: np.ndarray, text: str, left: int, top: int, colour: tuple[int, int, int], scale: float
+) -> None:
+    """Dark text on the box's colour, above the box or, at the image's edge, inside it."""
+    (width, height), below = cv2.getTextSize(text, cv2.FONT_HERSHEY_SIMPLEX, scale, 1)
+    left = max(0, min(left, picture.shape[1] - width))
+    base = top - below if top > height + below else top + height + below
+    cv2.rectangle(picture, (left, base - height - 2), (left + width, base + below), colour, cv2.FILLED)
+    cv2.putText(picture, text, (left, base), cv2.FONT_HERSHEY_SIMPLEX, scale, (0, 0, 0), 1, cv2.LINE_AA)

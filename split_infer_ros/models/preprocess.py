@@ -1,0 +1,109 @@
+"""From pixels of any size to a model's input, and boxes back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.images.encodings import Pixels
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+LONGEST = 8  # of a strip, so many times its shorter side is resized; a crop shows none of the rest
+
+
+@dataclass(frozen=True, slots=True)
+class Preprocess:
+    """Resize, crop, scale to 0..1 and normalise, as the model's weights were trained.
+
+    Attributes:
+        height, width: of the model's input, in pixels.
+        shorter_side: the image's shorter side is resized to this and the middle cut out, as classifiers do;
+            None stretches the image to the input's size, as detectors do.
+        antialias: smooth while shrinking and round to whole grey values, as image libraries do; without it,
+            plain bilinear in float, as torchvision's detectors do.
+        mean, std: of red, green and blue, on the 0..1 scale.
+
+    Raises:
+        ConfigurationError: the shorter side is less than what is cut out of it.
+    """
+
+    height: int
+    width: int
+    shorter_side: int | None = None
+    antialias: bool = True
+    mean: tuple[float, float, float] = IMAGENET_MEAN
+    std: tuple[float, float, float] = IMAGENET_STD
+
+    def __post_init__(self) -> None:
+        if self.shorter_side is not None and self.shorter_side < max(self.height, self.width):
+            raise ConfigurationError(
+                f"shorter_side {self.shorter_side} is too small for an input of {self.width}x{self.height} pixels "
+                f"to be cut out; it must be at least {max(self.height, self.width)}."
+            )
+
+    def staging(self, batch: int, pinned: bool = False) -> Tensor:
+        """A buffer for gather: (batch, height, width, 3), uint8 if antialias else float32 of 0..255."""
+        dtype = torch.uint8 if self.antialias else torch.float32
+        return torch.empty((batch, self.height, self.width, 3), dtype=dtype, pin_memory=pinned)
+
+    def gather(self, images: Sequence[Pixels], staging: Tensor) -> Tensor:
+        """Resize each image into its place of ``staging``; returns the part filled, (len(images), h, w, 3)."""
+        for image, place in zip(images, staging, strict=False):
+            self._fit(image, place)
+        return staging[: len(images)]
+
+    def normalise(self, gathered: Tensor) -> Tensor:
+        """(N, h, w, 3) of 0..255 to the model's input: float32 (N, 3, h, w), channels-last, on the same device."""
+        scale = torch.tensor([1 / (255 * s) for s in self.std], device=gathered.device)
+        offset = torch.tensor([-m / s for m, s in zip(self.mean, self.std, strict=True)], device=gathered.device)
+        return torch.addcmul(offset, gathered.float(), scale).permute(0, 3, 1, 2)
+
+    def to_source(self, boxes: Tensor, height: int, width: int) -> Tensor:
+        """Boxes (n, 4) of the model's input as boxes of an image of that size, clipped to it."""
+        skipped_rows, skipped_columns = self._skipped(height, width)
+        kept_height, kept_width = height - 2 * skipped_rows, width - 2 * skipped_columns
+        fit_height, fit_width, top, left = self._geometry(kept_height, kept_width)
+        offset = boxes.new_tensor([left, top] * 2)
+        scale = boxes.new_tensor([kept_width / fit_width, kept_height / fit_height] * 2)
+        skipped = boxes.new_tensor([skipped_columns, skipped_rows] * 2)
+        limit = boxes.new_tensor([width, height] * 2)
+        return ((boxes + offset) * scale + skipped).clamp(min=0).minimum(limit)
+
+    def _skipped(self, height: int, width: int) -> tuple[int, int]:
+        """Rows and columns of a long strip that are left out at each end before it is resized."""
+        if self.shorter_side is None:
+            return 0, 0
+        longest = LONGEST * min(height, width)
+        return max(0, height - longest) // 2, max(0, width - longest) // 2
+
+    def _geometry(self, height: int, width: int) -> tuple[int, int, int, int]:
+        """Size to which the whole image is resized, and where in it the model's input lies (top, left)."""
+        if self.shorter_side is None:
+            return self.height, self.width, 0, 0
+        if height <= width:
+            fit_height, fit_width = self.shorter_side, int(self.shorter_side * width / height)
+        else:
+            fit_height, fit_width = int(self.shorter_side * height / width), self.shorter_side
+        # torchvision's centre crop rounds so
+        return fit_height, fit_width, round((fit_height - self.height) / 2), round((fit_width - self.width) / 2)
+
+    def _fit(self, image: Pixels, place: Tensor) -> None:
+        rows, columns = self._skipped(image.height, image.width)
+        seen = image.data[rows : image.height - rows, columns : image.width - columns]
+        fit_height, fit_width, top, left = self._geometry(*seen.shape[:2])
+        planes = seen.permute(2, 0, 1).unsqueeze(0)
+        if (fit_height, fit_width) != seen.shape[:2]:
+            if not self.antialias:
+                planes = planes.float()
+            planes = functional.interpolate(
+                planes, size=(fit_height, fit_width), mode="bilinear", align_corners=False, antialias=self.antialias
+            )
+        window = planes[0, :, top : top + self.height, left : left + self.width].permute(1, 2, 0)
+        place.copy_(window.index_select(2, torch.tensor(image.rgb)))

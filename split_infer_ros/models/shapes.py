@@ -1,0 +1,150 @@
+"""The small detector that finds the circles, squares and triangles of the drawn scenes (sources/scenes.py).
+
+Anchor-free, one cell a stride of 8 pixels: a cell says for each class whether an object's centre lies in it, and
+where that object's box is. What crosses the default cut, before the head, is 10 channels of 60x80 cells (192,000
+bytes an image); the weights are under 1 MB. scripts/train_shapes.py trains it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torchvision.ops import batched_nms
+
+from split_infer_ros.models.detections import Detections, Limits
+
+LABELS = ("circle", "square", "triangle")
+HEIGHT, WIDTH = 480, 640
+MEAN = (0.5, 0.5, 0.5)
+STD = (0.25, 0.25, 0.25)
+STRIDE = 8
+DEFAULT_CUT = "neck"
+WEIGHTS = Path(__file__).parent / "data" / "shapes.safetensors"
+
+_CANDIDATES = 1000  # at most so many an image go to the suppression of overlaps, best first
+
+
+def _conv(inputs: int, outputs: int, size: int = 3, stride: int = 1) -> list[nn.Module]:
+    return [nn.Conv2d(inputs, outputs, size, stride, size // 2, bias=False), nn.BatchNorm2d(outputs)]
+
+
+class Residual(nn.Module):
+    """x + relu(norm(conv(x)))."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(*_conv(channels, channels), nn.ReLU())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Same shape out as in."""
+        return x + self.body(x)  # type: ignore[no-any-return]
+
+
+class Neck(nn.Module):
+    """Joins the features of stride 8 and 16 and squeezes them into a few channels of stride 8."""
+
+    def __init__(self, fine: int, coarse: int, outputs: int) -> None:
+        super().__init__()
+        self.reduce = nn.Sequential(*_conv(coarse, fine, 1))
+        self.join = nn.Sequential(nn.ReLU(), *_conv(fine, fine), nn.ReLU(), *_conv(fine, outputs, 1))
+
+    def forward(self, fine: Tensor, coarse: Tensor) -> Tensor:
+        """(N, fine, H, W) and (N, coarse, H/2, W/2) to (N, outputs, H, W)."""
+        return self.join(fine + F.interpolate(self.reduce(coarse), scale_factor=2.0))  # type: ignore[no-any-return]
+
+
+class Head(nn.Module):
+    """Class logits (N, 3, H, W) and boxes (N, 4, H, W); see ``boxes_of``."""
+
+    def __init__(self, inputs: int, hidden: int) -> None:
+        super().__init__()
+        self.hidden = nn.Sequential(*_conv(inputs, hidden), nn.ReLU())
+        self.classes = nn.Conv2d(hidden, len(LABELS), 1)
+        self.boxes = nn.Conv2d(hidden, 4, 1)
+        nn.init.constant_(self.classes.bias, -4.0)  # type: ignore[arg-type]  # few cells hold a centre
+        nn.init.normal_(self.boxes.weight, std=0.01)
+        with torch.no_grad():
+            self.boxes.bias.copy_(torch.tensor([0.0, 0.0, 1.5, 1.5]))  # type: ignore[union-attr]
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Raw outputs for features (N, inputs, H, W)."""
+        x = self.hidden(x)
+        return self.classes(x), self.boxes(x)
+
+
+class ShapesNet(nn.Module):
+    """The network; its children are in the order they run, and after each of them it can be cut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(*_conv(3, 16, 3, 2), nn.ReLU())
+        self.block1 = nn.Sequential(*_conv(16, 32, 3, 2), nn.ReLU())
+        self.block2 = nn.Sequential(*_conv(32, 48, 3, 2), nn.ReLU())
+        self.block3 = Residual(48)
+        self.block4 = nn.Sequential(*_conv(48, 96, 3, 2), nn.ReLU())
+        self.block5 = Residual(96)
+        self.block6 = Residual(96)
+        self.block7 = Residual(96)
+        self.neck = Neck(48, 96, 10)
+        self.head = Head(10, 48)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Raw outputs for normalised images.
+
+        Args:
+            x: float32 (N, 3, H, W), H and W divisible by 16 (480 and 640 in the pipeline), scaled to 0..1 and then
+                normalised with MEAN and STD.
+
+        Returns:
+            Class logits (N, 3, H/8, W/8) and boxes (N, 4, H/8, W/8) as ``boxes_of`` reads them.
+        """
+        fine = self.block3(self.block2(self.block1(self.stem(x))))
+        coarse = self.block7(self.block6(self.block5(self.block4(fine))))
+        return self.head(self.neck(fine, coarse))  # type: ignore[no-any-return]
+
+
+def boxes_of(raw: Tensor) -> Tensor:
+    """Reads the boxes of all cells.
+
+    Args:
+        raw: (N, 4, h, w): a box's centre relative to the cell's in cells, then the logarithms of its width and height
+            in cells.
+
+    Returns:
+        (N, h, w, 4), left, top, right, bottom in pixels of the network's input.
+    """
+    h, w = raw.shape[2:]
+    x = torch.arange(w, dtype=raw.dtype, device=raw.device) + 0.5
+    y = torch.arange(h, dtype=raw.dtype, device=raw.device)[:, None] + 0.5
+    centre = torch.stack([raw[:, 0] + x, raw[:, 1] + y], -1)
+    half = raw[:, 2:].permute(0, 2, 3, 1).clamp(max=6).exp() / 2
+    return STRIDE * torch.cat([centre - half, centre + half], -1)
+
+
+def decode(outputs: tuple[Tensor, ...], limits: Limits) -> list[Detections]:
+    """Detections of each image of a batch, boxes in pixels of the network's input.
+
+    Args:
+        outputs: what ``ShapesNet.forward`` returns.
+        limits: which detections are kept.
+    """
+    logits, raw = outputs
+    best, label = logits.max(1)  # a cell holds one object, so it says one class
+    images, h, w = best.shape
+    top, cells = best.flatten(1).topk(min(_CANDIDATES, h * w))
+    scores = top.sigmoid()
+    image, rank = (scores >= limits.score_threshold).nonzero(as_tuple=True)
+    scores, cell = scores[image, rank], cells[image, rank]
+    labels = label.flatten(1)[image, cell]
+    boxes = boxes_of(raw.float()).flatten(1, 2)[image, cell]
+    edge = torch.tensor([w, h, w, h], device=boxes.device) * float(STRIDE)
+    boxes = boxes.clamp(min=0).minimum(edge)
+    kept = batched_nms(boxes, scores, image * len(LABELS) + labels, limits.nms_threshold)  # best score first
+    found = []
+    for i in range(images):
+        mine = kept[image[kept] == i][: limits.max_detections]
+        found.append(Detections(boxes[mine], scores[mine], labels[mine]))
+    return found

@@ -1,0 +1,182 @@
+"""Node ``backbone``: images in, handles to features out."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from rclpy.qos import QoSProfile
+from std_srvs.srv import SetBool
+
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.images.encodings import MAX_PIXELS
+from split_infer_ros.models.catalogue import CATALOGUE
+from split_infer_ros.msg import PipelineReport
+from split_infer_ros.nodes.conversions import report_message
+from split_infer_ros.nodes.image_input import COMPRESSED, RAW, ImageInput
+from split_infer_ros.nodes.intra_process import IntraProcessPublisher
+from split_infer_ros.nodes.managed import ManagedNode
+from split_infer_ros.nodes.parameters import parameter
+from split_infer_ros.nodes.process import run
+from split_infer_ros.nodes.transports import SENDERS
+from split_infer_ros.pipeline.backbone_stage import BackboneStage
+from split_infer_ros.pipeline.rate_limiter import RateLimiter
+from split_infer_ros.pipeline.settings import DROP_POLICIES, LATEST, StageSettings
+from split_infer_ros.split.model import load_model
+
+REPORT_PERIOD_S = 0.5
+DRAIN_S = 2.0
+
+
+@dataclass(frozen=True)
+class BackboneParameters:
+    """What the backbone can be told."""
+
+    model: str = parameter("shapes", "Which model runs.", choices=tuple(CATALOGUE), read_only=True)
+    weights: str = parameter("default", "Trained weights: default, none, or the path of a file.", read_only=True)
+    device: str = parameter("auto", "Where the backbone runs: auto, cpu, cuda, cuda:1, ...", read_only=True)
+    split_point: str = parameter("default", "The block after which the model is cut; default is the model's own.")
+    batch_size: int = parameter(1, "Frames a batch.", at_least=1, at_most=256)
+    batch_timeout_ms: float = parameter(
+        50.0, "A smaller batch goes once its oldest frame has waited so long.", at_least=0.0, at_most=60_000.0
+    )
+    drop_policy: str = parameter(
+        LATEST, "When frames come too fast: latest keeps the newest, block makes senders wait.", choices=DROP_POLICIES
+    )
+    ring_slots: int = parameter(4, "Batches between backbone and head.", at_least=1, at_most=64)
+    transport: str = parameter(
+        "intra_process",
+        "The way to the head: in this process, in another one of this host, or on another host.",
+        choices=tuple(SENDERS),
+        read_only=True,
+    )
+    image_topics: tuple[str, ...] = parameter(("image",), "Topics of the cameras.", read_only=True)
+    image_reliability: str = parameter(
+        "best_effort",
+        "Of the image subscriptions; best_effort hears every publisher, reliable resends what was lost.",
+        choices=("best_effort", "reliable"),
+        read_only=True,
+    )
+    image_depth: int = parameter(
+        5, "Images of a topic that the middleware keeps until taken.", at_least=1, at_most=10_000, read_only=True
+    )
+    image_transport: str = parameter(
+        RAW,
+        "raw: the images as they are; compressed: JPEG or PNG, from TOPIC/compressed.",
+        choices=(RAW, COMPRESSED),
+        read_only=True,
+    )
+    max_image_pixels: int = parameter(
+        MAX_PIXELS, "Larger images are dropped unseen.", at_least=1, at_most=2**31 - 1, read_only=True
+    )
+    max_rate_hz: float = parameter(
+        0.0,
+        "Of each camera so many frames a second are taken, the others dropped as rate_limited; 0 takes all.",
+        at_least=0.0,
+        at_most=10_000.0,
+    )
+    autostart: bool = parameter(True, "Configure and activate at start.", read_only=True)
+
+    @property
+    def settings(self) -> StageSettings:
+        """Those that may change while frames flow."""
+        return StageSettings(
+            self.split_point, self.batch_size, self.batch_timeout_ms / 1e3, self.drop_policy, self.ring_slots
+        )
+
+
+class BackboneNode(ManagedNode):
+    """Subscribes to ``image``, publishes ``features`` (handles) and ``report``."""
+
+    def __init__(self, **node_arguments: Any) -> None:
+        super().__init__("backbone", BackboneParameters, **node_arguments)
+        self._stage: BackboneStage | None = None
+        self._enabled = True
+        self.create_service(SetBool, "~/enable", self._enable)
+
+    @property
+    def stage(self) -> BackboneStage:
+        """The stage, while configured."""
+        if self._stage is None:
+            raise ConfigurationError("The backbone is not configured yet.")
+        return self._stage
+
+    def set_up(self) -> None:
+        values = self.values
+        self._check_topics(values.image_topics)
+        self._model = load_model(values.model, values.weights, values.device)
+        self.on_tear_down(self._forget)
+        transport = SENDERS[values.transport](self, self._model)
+        self.on_tear_down(transport.close)
+        self._reports = IntraProcessPublisher(self, PipelineReport, "report", QoSProfile(depth=10))
+        self.on_tear_down(self._reports.destroy)
+        self._to_report = report_message(lambda: self.get_clock().now().to_msg())
+        self._stage = BackboneStage(self._model, values.settings, transport, self.warn)
+        self._stage.when_ready_for_more(self._wake_executor)
+        self.on_tear_down(self._stage.close)
+        self._limiter = RateLimiter(values.max_rate_hz)
+        timer = self.every(REPORT_PERIOD_S, self._report)
+        self.on_tear_down(lambda: self.destroy_timer(timer))
+
+    def begin(self) -> None:
+        self.stage.start()
+        self._inputs = [
+            ImageInput(self, topic, self.stage, self._limiter, lambda: self._enabled)
+            for topic in self.values.image_topics
+        ]
+        cut = self._model.cut(self.values.split_point)
+        self.get_logger().info(
+            f"{self.values.model} on {self._model.device}, cut at {cut.name}: "
+            f"{cut.bytes_per_image:,} bytes an image cross"
+        )
+
+    def end(self) -> None:
+        for images in self._inputs:
+            images.close()
+        self.stage.stop(DRAIN_S)
+        self._report()
+
+    def change(self, values: BackboneParameters) -> None:
+        self.stage.configure(values.settings)
+        self._limiter.max_rate_hz = values.max_rate_hz
+
+    def _forget(self) -> None:
+        """Give back what only this node held: the network, and the GPU's memory with it."""
+        self._stage = None
+        del self._model
+        torch.cuda.empty_cache()
+
+    def _enable(self, request: Any, response: Any) -> Any:
+        """Pause and go on, without giving anything back: frames are dropped as ``paused`` meanwhile."""
+        self._enabled = request.data
+        response.success = True
+        response.message = "Frames are taken." if request.data else "Frames are dropped as 'paused'."
+        return response
+
+    def _check_topics(self, topics: Sequence[str]) -> None:
+        try:
+            names = {self.resolve_topic_name(topic) for topic in topics}
+        except RuntimeError as error:  # rcl's
+            raise ConfigurationError(f"image_topics cannot be {list(topics)} ({error}).") from error
+        if not names or len(names) < len(topics):
+            raise ConfigurationError(f"image_topics cannot be {list(topics)}; it takes at least one topic, each once.")
+
+    def _report(self) -> None:
+        self._reports.publish(self._to_report(self.stage.report(time.monotonic())))
+
+    def _wake_executor(self) -> None:
+        if self.executor is not None:
+            self.executor.wake()
+
+
+def main() -> int:
+    """Run this node alone."""
+    return run([BackboneNode])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,127 @@
+"""Between ROS messages and this package's own types."""
+
+from __future__ import annotations
+
+import array
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from builtin_interfaces.msg import Time
+from geometry_msgs.msg import PoseWithCovariance
+from sensor_msgs.msg import Image
+from std_msgs.msg import Header
+from torch import Tensor
+from vision_msgs.msg import (
+    BoundingBox2D,
+    Detection2D,
+    Detection2DArray,
+    ObjectHypothesis,
+    ObjectHypothesisWithPose,
+    Point2D,
+    Pose2D,
+)
+
+from split_infer_ros.images.encodings import Pixels, read_pixels
+from split_infer_ros.models.detections import Detections
+from split_infer_ros.msg import DropCount
+from split_infer_ros.msg import PipelineReport as ReportMessage
+from split_infer_ros.pipeline.ledger import LedgerCounts
+from split_infer_ros.pipeline.report import PipelineReport
+
+_NO_POSE = PoseWithCovariance()  # one for all: a box in an image has no pose in space
+
+
+def pixels_of(message: Image) -> Pixels:
+    """View an image message's bytes as pixels.
+
+    Raises:
+        ImageError: they are no image that can be read.
+    """
+    big = bool(message.is_bigendian)
+    return read_pixels(message.data, message.height, message.width, message.encoding, message.step, big)
+
+
+def image_message(image: np.ndarray, encoding: str, header: Header) -> Image:
+    """A message of a uint8 (height, width, channels) array."""
+    data = array.array("B")  # the one type that rclpy takes without looking at each byte
+    data.frombytes(memoryview(np.ascontiguousarray(image).data).cast("B"))
+    height, width = image.shape[:2]
+    return Image(header=header, height=height, width=width, encoding=encoding, step=image[0].nbytes, data=data)
+
+
+def detections_message(detections: Detections, labels: Sequence[str], header: Header) -> Detection2DArray:
+    """Detections as a message; every detection repeats the header."""
+    rows = zip(detections.boxes.tolist(), detections.scores.tolist(), detections.labels.tolist(), strict=True)
+    found = [_detection(box, labels[label], score, header) for box, score, label in rows]
+    return Detection2DArray(header=header, detections=found)
+
+
+def truth_message(boxes: Tensor, indices: Tensor, labels: Sequence[str], header: Header) -> Detection2DArray:
+    """Known objects as detections of score 1."""
+    return Detection2DArray(
+        header=header,
+        detections=[
+            _detection(box, labels[index], 1.0, header)
+            for box, index in zip(boxes.tolist(), indices.tolist(), strict=True)
+        ],
+    )
+
+
+def _detection(box: list[float], label: str, score: float, header: Header) -> Detection2D:
+    left, top, right, bottom = box
+    hypothesis = ObjectHypothesisWithPose(hypothesis=ObjectHypothesis(class_id=label, score=score), pose=_NO_POSE)
+    centre = Pose2D(position=Point2D(x=(left + right) / 2, y=(top + bottom) / 2))
+    return Detection2D(
+        header=header,
+        results=[hypothesis],
+        bbox=BoundingBox2D(center=centre, size_x=right - left, size_y=bottom - top),
+    )
+
+
+def corners(detection: Detection2D) -> tuple[float, float, float, float]:
+    """Left, top, right and bottom of a detection's box."""
+    centre = detection.bbox.center.position
+    half_width, half_height = detection.bbox.size_x / 2, detection.bbox.size_y / 2
+    return centre.x - half_width, centre.y - half_height, centre.x + half_width, centre.y + half_height
+
+
+
+
+def report_message(now: Callable[[], Time]) -> Callable[[PipelineReport], ReportMessage]:
+    """What makes messages of reports, stamped with the system clock."""
+
+    def convert(report: PipelineReport) -> ReportMessage:
+        settings, counts = report.settings, report.counts
+        return ReportMessage(
+            stamp=now(),
+            time=report.time,
+            model=report.model,
+            device=report.device,
+            split_point=report.split_point,
+            batch_size=settings.batch_size,
+            batch_timeout_ms=1e3 * settings.batch_timeout_s,
+            drop_policy=settings.drop_policy,
+            received=counts.received,
+            published=counts.published,
+            in_flight=counts.in_flight,
+            dropped=[DropCount(reason=reason, count=count) for reason, count in sorted(counts.dropped.items())],
+            batches=report.batches,
+            memory=report.memory,
+            ring_slots=settings.ring_slots,
+            ring_used=report.ring_used,
+            ring_bytes=report.ring_bytes,
+            latency_p50_ms=1e3 * report.latency_p50_s,
+            latency_p99_ms=1e3 * report.latency_p99_s,
+            backbone_p50_ms=1e3 * report.backbone_s,
+            hop_p50_ms=1e3 * report.hop_s,
+            head_p50_ms=1e3 * report.head_s,
+            batch_fill=report.batch_fill,
+        )
+
+    return convert
+
+
+def counts_of(message: ReportMessage) -> LedgerCounts:
+    """The ledger's counts in a report."""
+    dropped = {entry.reason: entry.count for entry in message.dropped}
+    return LedgerCounts(message.received, message.published, message.in_flight, dropped)

@@ -1,0 +1,132 @@
+"""``doctor``: one page that says what this machine has, and what to do about what is missing."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from split_infer_ros.buffers.segment import FOLDER
+from split_infer_ros.telemetry.checkup import NOTE, OK, PROBLEM, Finding, check_machine, module, page
+
+DETECTIONS_HASH = "RIHS01_214274120007f4a683866481336b70310268cfa107aebe9d594a6acf75bda968"  # upstream's
+FAST_DDS = "rmw_fastrtps_cpp"
+NEEDED = ("diagnostic_msgs", "geometry_msgs", "lifecycle_msgs", "rcl_interfaces", "sensor_msgs", "std_msgs", "std_srvs")
+SOURCE_ROS = "source /opt/ros/DISTRO/setup.bash, then the workspace's install/setup.bash; or use scripts/run."
+
+
+def check_ros(environment: Mapping[str, str]) -> list[Finding]:
+    """Where ROS comes from, and whether what the nodes need of it is there."""
+    rclpy = module("rclpy")
+    if isinstance(rclpy, ImportError):
+        return [Finding(PROBLEM, "ROS 2", f"rclpy cannot be imported ({rclpy})", SOURCE_ROS)]
+    distribution = environment.get("ROS_DISTRO")
+    origin = f"{distribution}, sourced" if distribution else "the wheels of this Python environment"
+    folder = Path(str(rclpy.__file__)).parent
+    findings = [
+        Finding(OK, "ROS 2", f"{origin} ({folder})"),
+        Finding(OK, "ROS domain", environment.get("ROS_DOMAIN_ID", "0 (the default)")),
+    ]
+    missing = [name for name in NEEDED if isinstance(module(name), ImportError)]
+    if missing:
+        packages = " ".join(f"ros-$ROS_DISTRO-{name.replace('_', '-')}" for name in missing)
+        findings.append(Finding(PROBLEM, "ROS packages", f"missing: {', '.join(missing)}", f"apt install {packages}."))
+    messages = module("split_infer_ros.msg")
+    if isinstance(messages, ImportError):
+        advice = "build the package (colcon build, or scripts/run once), then source its setup file."
+        findings.append(Finding(PROBLEM, "Our messages", f"cannot be imported ({messages})", advice))
+    findings.append(check_vision_msgs(environment.get("AMENT_PREFIX_PATH", "")))
+    findings += check_middleware(environment)
+    return findings
+
+
+def check_vision_msgs(prefixes: str) -> Finding:
+    """Ours or upstream's; on the wire both are the same, as the type's hash shows."""
+    what = "vision_msgs"
+    found = module("vision_msgs.msg")
+    if isinstance(found, ImportError):
+        advice = "apt install ros-$ROS_DISTRO-vision-msgs, or build interfaces/vision_msgs."
+        return Finding(PROBLEM, what, f"cannot be imported ({found})", advice)
+    origin = "upstream's" if hasattr(found, "Detection3DArray") else "this project's own subset"
+    description = next(
+        (
+            path
+            for prefix in filter(None, prefixes.split(os.pathsep))
+            if (path := Path(prefix, "share/vision_msgs/msg/Detection2DArray.json")).is_file()
+        ),
+        None,
+    )
+    if description is None:
+        return Finding(NOTE, what, f"{origin}; its type description is not installed, so it cannot be compared")
+    hashes = {entry["type_name"]: entry["hash_string"] for entry in json.loads(description.read_text())["type_hashes"]}
+    if hashes.get("vision_msgs/msg/Detection2DArray") != DETECTIONS_HASH:
+        advice = "other nodes will not understand the detections: use one vision_msgs of release 4 on all machines."
+        return Finding(PROBLEM, what, f"{origin}, with another Detection2DArray than release 4", advice)
+    return Finding(OK, what, f"{origin}, on the wire as release 4")
+
+
+def check_middleware(environment: Mapping[str, str]) -> list[Finding]:
+    """The RMW in use and, of Fast DDS, its profile."""
+    from rclpy.utilities import get_rmw_implementation_identifier
+
+    try:
+        name = get_rmw_implementation_identifier()
+    except Exception as error:  # the library that RMW_IMPLEMENTATION names is missing or broken
+        asked = environment.get("RMW_IMPLEMENTATION", "the default")
+        return [Finding(PROBLEM, "Middleware", f"{asked} does not load ({error})", "unset RMW_IMPLEMENTATION.")]
+    findings = [Finding(OK, "Middleware", name)]
+    if name != FAST_DDS:
+        advice = f"large images are only tuned for {FAST_DDS}; configure shared memory for {name} as its manual says."
+        return [*findings, Finding(NOTE, "Fast DDS profile", "not used by this middleware", advice)]
+    from split_infer_ros.nodes.process import PROFILE_VARIABLES, shipped_profile
+
+    for variable in PROFILE_VARIABLES:
+        if variable in environment:
+            path = environment[variable]
+            if not Path(path).is_file():
+                advice = "Fast DDS ignores it and splits images into pieces; correct or unset the variable."
+                return [*findings, Finding(NOTE, "Fast DDS profile", f"{path} ({variable}) does not exist", advice)]
+            return [*findings, Finding(OK, "Fast DDS profile", f"{path} ({variable})")]
+    profile = shipped_profile()
+    if profile is None:
+        advice = "install the package whole: config/fastdds.xml is missing, and large images will be slow."
+        return [*findings, Finding(NOTE, "Fast DDS profile", "none", advice)]
+    return [
+        *findings,
+        Finding(
+            OK,
+            "Fast DDS profile",
+            f"{profile} (this package's nodes use it by themselves; "
+            f"for other nodes that send large images: export {PROFILE_VARIABLES[0]}={profile})",
+        ),
+    ]
+
+
+def check_optional() -> list[Finding]:
+    """What only some uses need."""
+    findings = []
+    cv_bridge = module("cv_bridge")
+    found = "not installed" if isinstance(cv_bridge, ImportError) else "installed"
+    findings.append(Finding(OK, "cv_bridge", f"{found}, and not needed: images are read without it"))
+    for name, use, needed in (("cv2", "reads and converts images", True), ("rosbags", "source:=bag:PATH", False)):
+        found_module = module(name)
+        if isinstance(found_module, ImportError):
+            advice = f"pip install {'opencv-python-headless' if name == 'cv2' else name} ({use})."
+            level = PROBLEM if needed else NOTE
+            findings.append(Finding(level, name, f"cannot be imported ({found_module})", advice))
+        else:
+            findings.append(Finding(OK, name, str(getattr(found_module, "__version__", "installed"))))
+    return findings
+
+
+def main() -> int:
+    """Print the page; returns 1 if something is missing that the pipeline cannot run without."""
+    findings = [*check_ros(os.environ), *check_machine(FOLDER), *check_optional()]
+    print(page(findings))
+    return int(any(finding.level == PROBLEM for finding in findings))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,124 @@
+"""Node ``head``: takes handles, publishes detections."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from rcl_interfaces.msg import ParameterDescriptor
+from rclpy.qos import DurabilityPolicy, QoSProfile
+from vision_msgs.msg import Detection2DArray, VisionInfo
+
+from split_infer_ros.models.catalogue import CATALOGUE
+from split_infer_ros.models.detections import Detections, Limits
+from split_infer_ros.nodes.conversions import detections_message
+from split_infer_ros.nodes.endpoints import advertise
+from split_infer_ros.nodes.intra_process import IntraProcessPublisher
+from split_infer_ros.nodes.managed import ManagedNode
+from split_infer_ros.nodes.overlay import Overlay
+from split_infer_ros.nodes.parameters import parameter
+from split_infer_ros.nodes.process import run
+from split_infer_ros.nodes.transports import RECEIVERS
+from split_infer_ros.pipeline.frame import Origin
+from split_infer_ros.pipeline.head_stage import HeadStage
+from split_infer_ros.split.model import load_model
+
+LABELS = "class_labels"
+
+
+@dataclass(frozen=True)
+class HeadParameters:
+    """What the head can be told."""
+
+    model: str = parameter("shapes", "Which model runs; the backbone's.", choices=tuple(CATALOGUE), read_only=True)
+    weights: str = parameter("default", "Trained weights: default, none, or the path of a file.", read_only=True)
+    transport: str = parameter(
+        "intra_process",
+        "The way from the backbone; as the backbone has it. Only intra_process has detections/image.",
+        choices=tuple(RECEIVERS),
+        read_only=True,
+    )
+    score_threshold: float = parameter(0.5, "Detections of a lower score are left out.", at_least=0.0, at_most=1.0)
+    nms_threshold: float = parameter(
+        0.5, "Of two boxes of a class that overlap by more (IoU), the lower score goes.", at_least=0.0, at_most=1.0
+    )
+    max_detections: int = parameter(100, "At most so many an image, the best.", at_least=1, at_most=1000)
+    autostart: bool = parameter(True, "Configure and activate at start.", read_only=True)
+
+    @property
+    def limits(self) -> Limits:
+        """What post-processing keeps."""
+        return Limits(self.score_threshold, self.nms_threshold, self.max_detections)
+
+
+class HeadNode(ManagedNode):
+    """Hears ``features``; publishes ``detections``, ``vision_info`` once and, in one process, ``detections/image``."""
+
+    def __init__(self, **node_arguments: Any) -> None:
+        super().__init__("head", HeadParameters, told=(LABELS,), **node_arguments)
+        self._stage: HeadStage | None = None
+
+    def set_up(self) -> None:
+        self._model = load_model(self.values.model, self.values.weights, "auto")
+        self.on_tear_down(self._forget)
+        self._labels = self._model.entry.labels
+        self._detections = IntraProcessPublisher(self, Detection2DArray, "detections", QoSProfile(depth=10))
+        self.on_tear_down(self._detections.destroy)
+        self._overlay: Overlay | None = None
+        if self.values.transport == "intra_process":  # elsewhere there is no image to draw on
+            self._overlay = Overlay(self, self._labels, self.warn)
+            self.on_tear_down(self._overlay.close)
+        self._publish_labels()
+        self._stage = HeadStage(self._model, self.values.limits, self._deliver, self.warn)
+
+    def begin(self) -> None:
+        assert self._stage is not None
+        self._stage.start()
+        self._receiver = RECEIVERS[self.values.transport](self, self._model, self._stage)
+
+    def end(self) -> None:
+        self._receiver.leave()
+        if self._stage is not None:
+            self._stage.stop()
+        self._receiver.close()
+
+    def change(self, values: HeadParameters) -> None:
+        if self._stage is not None:
+            self._stage.limits = values.limits
+
+    def _forget(self) -> None:
+        """Give back what only this node held."""
+        self._stage = None
+        del self._model
+
+    def _deliver(self, origin: Origin, detections: Detections) -> None:
+        self._detections.publish(detections_message(detections, self._labels, origin.header))
+        if self._overlay is not None:
+            self._overlay.show(origin, detections)
+
+    def _publish_labels(self) -> None:
+        """The label map, latched: in ``vision_info``, which names the parameter that lists it."""
+        if not self.has_parameter(LABELS):
+            self.declare_parameter(
+                LABELS,
+                list(self._labels),
+                ParameterDescriptor(description="The name of each label, by index.", read_only=True),
+                ignore_override=True,
+            )
+        latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+        publisher = advertise(self, VisionInfo, "vision_info", latched)
+        self.on_tear_down(lambda: self.destroy_publisher(publisher))
+        where = f"{self.get_fully_qualified_name()}/{LABELS}"
+        info = VisionInfo(method=self._model.entry.name, database_location=where)
+        info.header.stamp = self.get_clock().now().to_msg()
+        publisher.publish(info)
+
+
+def main() -> int:
+    """Run this node alone."""
+    return run([HeadNode])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,111 @@
+"""One camera's images on their way into the backbone's stage."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
+from rclpy.qos import QoSProfile, ReliabilityPolicy
+from sensor_msgs.msg import CompressedImage, Image
+
+from split_infer_ros.errors import ImageError
+from split_infer_ros.images.compressed import read_compressed
+from split_infer_ros.images.encodings import Pixels, read_pixels
+from split_infer_ros.nodes.intra_process import IntraProcessSubscription
+from split_infer_ros.nodes.managed import ManagedNode
+from split_infer_ros.pipeline.backbone_stage import BackboneStage
+from split_infer_ros.pipeline.frame import Origin
+from split_infer_ros.pipeline.rate_limiter import RateLimiter
+
+RAW, COMPRESSED = "raw", "compressed"
+ROOM_S = 0.5
+
+
+class RoomGroup(MutuallyExclusiveCallbackGroup):
+    """Leaves messages with the middleware while there is no room for them (drop_policy ``block``)."""
+
+    def __init__(self, has_room: Callable[[], bool]) -> None:
+        super().__init__()
+        self._has_room = has_room
+
+    def can_execute(self, entity: Any) -> bool:
+        return self._has_room() and super().can_execute(entity)
+
+
+class ImageInput:
+    """Subscribes to one topic; each image is submitted to the stage, or dropped there by name.
+
+    Args:
+        node: whose parameters ``image_*`` and ``max_image_pixels`` apply.
+        topic: of the raw images; compressed ones are expected beside it, on ``TOPIC/compressed``.
+        stage: that takes the frames.
+        limiter: how many a second it takes.
+        is_enabled: False while frames are to be dropped as ``paused``.
+    """
+
+    def __init__(
+        self,
+        node: ManagedNode,
+        topic: str,
+        stage: BackboneStage,
+        limiter: RateLimiter,
+        is_enabled: Callable[[], bool],
+    ) -> None:
+        self._node = node
+        self._topic = topic
+        self._stage = stage
+        self._limiter = limiter
+        self._is_enabled = is_enabled
+        values = node.values
+        self._max_pixels = values.max_image_pixels
+        qos = QoSProfile(depth=values.image_depth)
+        if values.image_reliability == "best_effort":
+            qos.reliability = ReliabilityPolicy.BEST_EFFORT
+        compressed = values.image_transport == COMPRESSED
+        self._read: Callable[[Any], Pixels] = self._read_compressed if compressed else self._read_raw
+        self._subscription = IntraProcessSubscription(
+            node,
+            CompressedImage if compressed else Image,
+            f"{topic}/compressed" if compressed else topic,
+            qos,
+            self._receive_here,
+            from_outside=self._receive,
+            on_gap=lambda count: stage.ledger.missed(count, "middleware"),
+            callback_group=RoomGroup(lambda: not stage.full),
+        )
+
+    def close(self) -> None:
+        """Leave the topic."""
+        self._subscription.destroy()
+
+    def _receive_here(self, message: Any) -> None:
+        """An image of a camera in this process, on that camera's own thread, which may be made to wait."""
+        while self._node.is_active and not self._stage.wait_for_room(ROOM_S):
+            pass
+        self._receive(message)
+
+    def _receive(self, message: Any) -> None:
+        now = time.monotonic()
+        try:
+            if not self._is_enabled():
+                raise ImageError("paused", "Frames are dropped while ~/enable is off.")
+            if not self._limiter.admits(self._topic, now):
+                raise ImageError("rate_limited", f"{self._topic} is faster than max_rate_hz.")
+            pixels = self._read(message)
+        except ImageError as error:
+            self._stage.refuse(error, now)
+            if error.reason not in ("paused", "rate_limited"):  # as was asked for
+                self._node.warn(error)
+            return
+        self._stage.submit(pixels, Origin(message.header, self._topic, pixels.height, pixels.width, pixels), now)
+
+    def _read_raw(self, image: Image) -> Pixels:
+        big = bool(image.is_bigendian)
+        return read_pixels(
+            image.data, image.height, image.width, image.encoding, image.step, big, max_pixels=self._max_pixels
+        )
+
+    def _read_compressed(self, image: CompressedImage) -> Pixels:
+        return read_compressed(image.data, image.format, self._max_pixels)

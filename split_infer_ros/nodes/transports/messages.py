@@ -1,0 +1,97 @@
+"""Handles as messages and back; what comes from outside is believed only as far as it checks out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from split_infer_ros.buffers.layout import Layout
+from split_infer_ros.buffers.slots import Lease, Outcome
+from split_infer_ros.errors import HandleError, UnknownCutError
+from split_infer_ros.msg import FeatureHandle, FeatureRelease, TensorSpec
+from split_infer_ros.pipeline.frame import Handle, Origin
+from split_infer_ros.split.model import SplitModel
+
+MOST_FRAMES = 256
+
+
+def handle_message(handle: Handle, layout: Layout) -> FeatureHandle:
+    """A handle as a message."""
+    return FeatureHandle(
+        pool=handle.lease.pool,
+        slot=handle.lease.slot,
+        generation=handle.lease.generation,
+        model=handle.model,
+        split_point=handle.split_point,
+        batch_capacity=handle.batch_capacity,
+        tensors=_tensors(layout),
+        segment=handle.segment,
+        headers=[origin.header for origin in handle.origins],
+        sources=[origin.source for origin in handle.origins],
+        heights=[origin.height for origin in handle.origins],
+        widths=[origin.width for origin in handle.origins],
+    )
+
+
+def read_handle(message: FeatureHandle, model: SplitModel) -> tuple[Handle, Layout]:
+    """The handle in a message, and how this head's own model lays out what it leads to.
+
+    Raises:
+        HandleError: ``malformed``: its parts do not fit each other; ``foreign``: they do not fit the model.
+    """
+    frames = len(message.headers)
+    same = frames == len(message.sources) == len(message.heights) == len(message.widths)
+    if not same or not 1 <= frames <= message.batch_capacity <= MOST_FRAMES:
+        raise HandleError(
+            "malformed", f"A handle to {frames} frames of {message.batch_capacity} does not describe each of them once."
+        )
+    if message.model != model.entry.name:
+        raise HandleError(
+            "foreign",
+            f"The backbone runs '{message.model}' and this head '{model.entry.name}'; set the parameter model alike.",
+        )
+    try:
+        cut = model.cut(message.split_point)
+    except UnknownCutError as error:
+        raise HandleError("foreign", str(error)) from error
+    layout = Layout(cut.tensors, message.batch_capacity)
+    if list(message.tensors) != _tensors(layout):
+        raise HandleError("foreign", f"The features at {cut.name} are not laid out as this head's own model has them.")
+    origins = tuple(
+        Origin(*facts) for facts in zip(message.headers, message.sources, message.heights, message.widths, strict=True)
+    )
+    lease = Lease(message.pool, message.slot, message.generation)
+    return Handle(lease, message.model, cut.name, message.batch_capacity, message.segment, origins), layout
+
+
+def release_message(lease: Lease, outcome: Outcome) -> FeatureRelease:
+    """The end of a lease as a message."""
+    return FeatureRelease(
+        pool=lease.pool,
+        slot=lease.slot,
+        generation=lease.generation,
+        published=outcome.published,
+        reason=outcome.reason,
+        head_start=outcome.head_start,
+        head_end=outcome.head_end,
+    )
+
+
+def read_release(message: FeatureRelease) -> tuple[Lease, Outcome]:
+    """The end of a lease in a message."""
+    return (
+        Lease(message.pool, message.slot, message.generation),
+        Outcome(message.published, message.reason, message.head_start, message.head_end),
+    )
+
+
+def _tensors(layout: Layout) -> list[Any]:
+    return [
+        TensorSpec(
+            name=spec.name,
+            dtype=str(spec.dtype).removeprefix("torch."),
+            shape=spec.shape,
+            channels_last=spec.channels_last,
+            offset=offset,
+        )
+        for spec, offset in zip(layout.specs, layout.offsets, strict=True)
+    ]

@@ -1,0 +1,122 @@
+"""``network``: backbone and head on two hosts; the features themselves go over DDS."""
+
+from __future__ import annotations
+
+import array
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from rclpy.qos import QoSProfile
+from torch import Tensor
+
+from split_infer_ros.buffers.layout import Layout
+from split_infer_ros.buffers.pool import FeaturePool, find_pool
+from split_infer_ros.buffers.slots import Lease, Outcome
+from split_infer_ros.errors import HandleError
+from split_infer_ros.msg import FeatureBatch, FeatureRelease
+from split_infer_ros.nodes.endpoints import advertise, listen
+from split_infer_ros.nodes.managed import ManagedNode
+from split_infer_ros.nodes.transports.messages import handle_message, read_handle, read_release, release_message
+from split_infer_ros.pipeline.frame import Handle
+from split_infer_ros.pipeline.head_stage import HeadStage
+from split_infer_ros.pipeline.transport import OwnedPool, Released
+from split_infer_ros.split.model import SplitModel
+
+DEPTH = 8
+
+
+class NetworkSender:
+    """Slots of this process; copies of them on ``features/data``, settled by what comes on ``features/release``."""
+
+    def __init__(self, node: ManagedNode, model: SplitModel) -> None:
+        self._node = node
+        self._publisher = advertise(node, FeatureBatch, "features/data", QoSProfile(depth=DEPTH))
+        self._subscription = listen(node, FeatureRelease, "features/release", self._receive, QoSProfile(depth=DEPTH))
+
+    def bind(self, released: Released, wake: Callable[[], None]) -> None:
+        """Say whom to tell of batches that a head is done with."""
+        self._released = released
+
+    def make_pool(self, layout: Layout, slots: int) -> FeaturePool:
+        """Slots of this process: a batch keeps its slot until the head is done, which bounds what is under way."""
+        pool = FeaturePool(layout, slots)
+        pool.when_released(self._released)
+        return pool
+
+    def send(self, handle: Handle, pool: OwnedPool) -> int:
+        """Publish the features; returns how many subscribe."""
+        heads = int(self._publisher.get_subscription_count())
+        if heads:
+            frames = len(handle.origins)
+            packed = Layout(pool.layout.specs, frames)  # no bytes for frames that are not there
+            buffer = torch.empty(packed.slot_bytes, dtype=torch.uint8)
+            for place, feature in zip(packed.views(buffer, frames), pool.views(handle.lease, frames), strict=True):
+                place.copy_(feature)
+            data = array.array("B")
+            data.frombytes(memoryview(buffer.numpy().data))
+            sent = Handle(handle.lease, handle.model, handle.split_point, frames, "", handle.origins)
+            self._publisher.publish(FeatureBatch(handle=handle_message(sent, packed), data=data))
+        return heads
+
+    def close(self) -> None:
+        """Leave the topics."""
+        self._node.destroy_publisher(self._publisher)
+        self._node.destroy_subscription(self._subscription)
+
+    def _receive(self, message: FeatureRelease) -> None:
+        lease, outcome = read_release(message)
+        try:
+            find_pool(lease).release(lease, outcome)
+        except HandleError as error:
+            self._node.warn(error)
+
+
+class NetworkReceiver:
+    """Takes features from ``features/data``."""
+
+    def __init__(self, node: ManagedNode, model: SplitModel, stage: HeadStage) -> None:
+        self._node = node
+        self._model = model
+        self._stage = stage
+        self._publisher = advertise(node, FeatureRelease, "features/release", QoSProfile(depth=DEPTH))
+        self._subscription = listen(node, FeatureBatch, "features/data", self._receive, QoSProfile(depth=DEPTH))
+
+    def leave(self) -> None:
+        """Take no more features."""
+        self._node.destroy_subscription(self._subscription)
+
+    def close(self) -> None:
+        """Leave the topic, once all that came is released."""
+        self._node.destroy_publisher(self._publisher)
+
+    def _receive(self, message: FeatureBatch) -> None:
+        try:
+            handle, layout = read_handle(message.handle, self._model)
+            if len(message.data) != layout.slot_bytes:
+                raise HandleError(
+                    "malformed", f"{len(message.data):,} bytes of features came where {layout.slot_bytes:,} belong."
+                )
+            self._stage.submit(handle, _Received(message.data, layout, self._publisher))
+        except HandleError as error:
+            self._stage.refuse(error)
+
+
+class _Received:
+    """Features that came by value: nobody else reads them."""
+
+    def __init__(self, data: array.array[int], layout: Layout, publisher: Any) -> None:
+        self._data = torch.frombuffer(data, dtype=torch.uint8)
+        self._layout = layout
+        self._publisher = publisher
+
+    def take(self, lease: Lease) -> None:
+        """Nothing to claim."""
+
+    def views(self, lease: Lease, batch: int) -> tuple[Tensor, ...]:
+        """The received tensors."""
+        return self._layout.views(self._data, batch)
+
+    def release(self, lease: Lease, outcome: Outcome) -> None:
+        """Tell the backbone that it may use the slot again."""
+        self._publisher.publish(release_message(lease, outcome))

@@ -1,0 +1,28 @@
+"""How many cores a thread's operations may use.
+
+Each thread that computes on several cores has a team of helpers. Once there are more helpers than cores, OpenMP puts
+all of them to sleep after every operation, and waking them takes as long as many an operation: on two cores, a network
+of fifty layers then takes half as long again. So the stage with the most work has the one team, and every other thread
+computes alone.
+"""
+
+from __future__ import annotations
+
+import torch
+
+_ALL = torch.get_num_threads()
+
+
+def use_all_cores() -> None:
+    """Operations of this thread use all cores that torch was given."""
+    _use(_ALL)
+
+
+def use_one_core() -> None:
+    """Operations of this thread stay on it."""
+    _use(1)
+
+
+def _use(count: int) -> None:
+    torch.get_num_threads()  # a thread's first use of torch takes over what another thread set last, so not later
+    torch.set_num_threads(count)

@@ -1,0 +1,28 @@
+"""What of the backbone's stage may change while frames flow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LATEST, BLOCK = "latest", "block"
+DROP_POLICIES = (LATEST, BLOCK)
+
+
+@dataclass(frozen=True, slots=True)
+class StageSettings:
+    """How frames are batched and where the model is cut.
+
+    Attributes:
+        split_point: name of a cut, or ``default``.
+        batch_size: frames a batch.
+        batch_timeout_s: a smaller batch goes once its oldest frame has waited so long.
+        drop_policy: ``latest``: when the head cannot follow, older frames give way to newer ones (live
+            cameras); ``block``: the senders are made to wait (recordings).
+        ring_slots: batches between backbone and head.
+    """
+
+    split_point: str = "default"
+    batch_size: int = 1
+    batch_timeout_s: float = 0.05
+    drop_policy: str = LATEST
+    ring_slots: int = 4

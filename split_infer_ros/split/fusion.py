@@ -1,0 +1,85 @@
+"""Convolutions on a CPU: weights packed once, the activation done while the result is in the cache.
+
+These are oneDNN's operations as torch.compile uses them, without its compiler and its minute of start-up.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+
+class FusedConv2d(nn.Module):
+    """A convolution and the activation that follows it, for float32 on a CPU; both are taken as they are now."""
+
+    def __init__(self, convolution: nn.Conv2d, activation: nn.Module | None) -> None:
+        super().__init__()
+        c = convolution
+        self._shape = (list(c.padding), list(c.stride), list(c.dilation), c.groups)
+        self._activation: Any = ("none", [], None) if activation is None else _attributes(activation)
+        self._bias = None if c.bias is None else c.bias.detach()
+        # an opaque tensor, so neither a parameter nor a buffer: it cannot be saved or moved
+        self._weight = torch.ops.mkldnn._reorder_convolution_weight(c.weight.detach(), *self._shape)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, C, H, W) to (N, C', H', W')."""
+        result: Tensor = torch.ops.mkldnn._convolution_pointwise(
+            x, self._weight, self._bias, *self._shape, *self._activation
+        )
+        return result
+
+
+def fuse_convolutions(graph: fx.GraphModule) -> None:
+    """Replace convolutions, and the activations that follow them directly, in place; modules are not changed.
+
+    Results differ by rounding alone. Where this build of torch has no oneDNN, nothing is done.
+    """
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return
+    modules = dict(graph.named_modules())
+    fused: dict[tuple[str, str], str] = {}
+    for node in list(graph.graph.nodes):
+        if node.op != "call_module" or not _can_be_packed(modules[str(node.target)]):
+            continue
+        follower = _activation_of(node, modules)
+        key = str(node.target), str(follower.target) if follower else ""
+        if key not in fused:
+            fused[key] = f"fused_{len(fused)}"
+            convolution, activation = modules[key[0]], modules[key[1]] if follower else None
+            graph.add_module(fused[key], FusedConv2d(convolution, activation))
+        node.target = fused[key]
+        if follower:
+            follower.replace_all_uses_with(node)
+            graph.graph.erase_node(follower)
+    graph.delete_all_unused_submodules()
+    graph.recompile()
+
+
+def _can_be_packed(module: nn.Module) -> bool:
+    return (
+        type(module) is nn.Conv2d
+        and module.padding_mode == "zeros"
+        and not isinstance(module.padding, str)
+        and module.weight.dtype == torch.float32
+        and module.weight.device.type == "cpu"
+    )
+
+
+def _activation_of(node: fx.Node, modules: dict[str, nn.Module]) -> fx.Node | None:
+    """The activation that alone uses what a convolution gives."""
+    if len(node.users) != 1:
+        return None
+    (follower,) = node.users
+    fits = follower.op == "call_module" and _attributes(modules[str(follower.target)]) is not None
+    return follower if fits else None
+
+
+def _attributes(activation: nn.Module) -> tuple[str, list[float], str | None] | None:
+    """An activation in oneDNN's words; None if it has none."""
+    if isinstance(activation, nn.Hardtanh):  # ReLU6 is one
+        return "hardtanh", [activation.min_val, activation.max_val], ""
+    names: dict[Any, str] = {nn.ReLU: "relu", nn.Hardswish: "hardswish", nn.SiLU: "swish"}
+    name = names.get(type(activation))
+    return None if name is None else (name, [], "")

@@ -1,0 +1,57 @@
+"""The two halves of a model at a cut."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import fx
+
+from split_infer_ros.split.cuts import Cut, live_values
+
+
+@dataclass(frozen=True, slots=True)
+class Halves:
+    """A model in two parts that share its parameters: ``head(*backbone(images))`` is the whole.
+
+    Attributes:
+        cut: where it was cut.
+        backbone: (N, C, H, W) images -> tuple of the cut's tensors.
+        head: the cut's tensors -> tuple of the model's outputs.
+    """
+
+    cut: Cut
+    backbone: fx.GraphModule
+    head: fx.GraphModule
+
+
+def split(graph: fx.GraphModule, cut: Cut) -> Halves:
+    """Cut a traced model in two; nothing is copied."""
+    nodes = list(graph.graph.nodes)
+    crossing = live_values(nodes, cut.position)
+    placeholder, output = nodes[0], nodes[-1]
+    results = output.args[0]
+    outputs = list(results) if isinstance(results, (tuple, list)) else [results]
+    return Halves(
+        cut,
+        _extract(graph, nodes[1 : cut.position], [placeholder], crossing),
+        _extract(graph, nodes[cut.position : -1], crossing, outputs),
+    )
+
+
+def _extract(
+    graph: fx.GraphModule, nodes: Sequence[fx.Node], inputs: Sequence[fx.Node], outputs: Sequence[fx.Node]
+) -> fx.GraphModule:
+    part = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {node: part.placeholder(node.name) for node in inputs}
+
+    def copy_of(node: fx.Node) -> fx.Node:
+        if node not in copies:  # a constant traced on the other side of the cut
+            copies[node] = part.node_copy(node, copy_of)
+        return copies[node]
+
+    for node in nodes:
+        if node not in copies:
+            copies[node] = part.node_copy(node, copy_of)
+    part.output(tuple(copy_of(node) for node in outputs))
+    return fx.GraphModule(graph, part)

@@ -1,0 +1,1 @@
+"""What is measured while frames flow (window), and how benchmarks report (machine, report)."""

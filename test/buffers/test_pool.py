@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+
+from split_infer_ros.buffers.layout import Layout, TensorSpec
+from split_infer_ros.buffers.pool import FeaturePool, find_pool
+from split_infer_ros.buffers.slots import Lease, Outcome
+from split_infer_ros.errors import ConfigurationError, HandleError
+
+
+def make_pool(slots: int = 3) -> FeaturePool:
+    return FeaturePool(Layout([TensorSpec("x", (4,), torch.float32)], 2), slots)
+
+
+def test_each_slot_has_memory_of_its_own() -> None:
+    pool = make_pool()
+    leases = [pool.ring.acquire() for _ in range(3)]
+    assert None not in leases
+    views = [pool.views(lease, 2)[0] for lease in leases if lease]
+    for number, view in enumerate(views):
+        view.fill_(number)
+    assert [view.unique().tolist() for view in views] == [[0.0], [1.0], [2.0]]
+    assert all(view.data_ptr() % pool.layout.specs[0].dtype.itemsize == 0 for view in views)
+    assert pool.bytes == 3 * pool.layout.slot_bytes
+
+
+def test_memory_is_the_same_each_time() -> None:
+    pool = make_pool(slots=1)
+    seen = set()
+    for _ in range(3):
+        lease = pool.ring.acquire()
+        assert lease is not None
+        seen.add(pool.views(lease, 1)[0].data_ptr())
+        pool.release(lease, Outcome(1, ""))
+    assert len(seen) == 1
+
+
+def test_outcomes_count_once() -> None:
+    heard: list[tuple[Lease, Outcome]] = []
+    pool = make_pool(slots=1)
+    pool.when_released(lambda lease, outcome: heard.append((lease, outcome)))
+    lease = pool.ring.acquire()
+    assert lease is not None
+    pool.release(lease, Outcome(1, "head_error", 1.0, 2.0))
+    with pytest.raises(HandleError) as refusal:
+        pool.release(lease, Outcome(2, ""))
+    assert refusal.value.reason == "released"
+    assert heard == [(lease, Outcome(1, "head_error", 1.0, 2.0))]
+
+
+def test_a_pool_is_found_while_it_lives() -> None:
+    pool = make_pool()
+    lease = pool.ring.acquire()
+    assert lease is not None
+    assert find_pool(lease) is pool
+    del pool
+    gc.collect()
+    with pytest.raises(HandleError) as refusal:
+        find_pool(lease)
+    assert refusal.value.reason == "foreign"
+
+
+def test_too_much_memory_is_refused_with_what_to_change() -> None:
+    layout = Layout([TensorSpec("x", (1 << 40,), torch.float32)], 64)
+    with pytest.raises(ConfigurationError, match="batch_size"):
+        FeaturePool(layout, 8)
+
+
+def test_repr_tells_size_and_use() -> None:
+    pool = make_pool()
+    pool.ring.acquire()
+    assert "768 bytes" in repr(pool)
+    assert "1/3" in repr(pool)

@@ -1,0 +1,414 @@
+"""A ring between two processes: who may touch a slot when, and what becomes of it whoever dies."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from split_infer_ros.buffers import segment as module
+from split_infer_ros.buffers.layout import Layout, TensorSpec
+from split_infer_ros.buffers.segment import PREFIX
+from split_infer_ros.buffers.shared_pool import ATTACH_S, SharedPool, SharedPoolReader
+from split_infer_ros.buffers.slots import Lease, Outcome
+from split_infer_ros.errors import ConfigurationError, HandleError
+
+LAYOUT = Layout([TensorSpec("a", (2, 3), torch.float32), TensorSpec("b", (5,), torch.int64)], 2)
+LEASE_S = 10.0
+GOOD = Outcome(2, "", 1.5, 2.5)
+WAIT_S = 60.0
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of its own in the place of /dev/shm."""
+    monkeypatch.setattr(module, "FOLDER", tmp_path)
+    return tmp_path
+
+
+def make(slots: int = 2) -> tuple[SharedPool, SharedPoolReader]:
+    pool = SharedPool(LAYOUT, slots, LEASE_S)
+    return pool, SharedPoolReader(pool.segment, LAYOUT)
+
+
+def published(pool: SharedPool, now: float = 0.0) -> Lease:
+    lease = pool.acquire()
+    assert lease is not None
+    pool.publish(lease, now)
+    return lease
+
+
+def refused(reader: SharedPoolReader, lease: Lease) -> str:
+    with pytest.raises(HandleError) as refusal:
+        reader.take(lease)
+    return refusal.value.reason
+
+
+@contextmanager
+def reader_process(folder: Path, pool: SharedPool, lease: Lease, then: str = "") -> Iterator[subprocess.Popen[str]]:
+    """A process that took a lease, without torch; killed in the end."""
+    program = f"""
+import pathlib, sys
+from split_infer_ros.buffers import segment
+from split_infer_ros.buffers.slot_table import Record, SharedState, SlotTable
+from split_infer_ros.buffers.slots import Outcome
+segment.FOLDER = pathlib.Path({str(folder)!r})
+found = segment.Segment.attach({pool.segment!r})
+table = SlotTable(found)
+assert found.lock_slot({lease.slot})
+assert table.read({lease.slot}).state is SharedState.READY
+table.write({lease.slot}, Record(SharedState.READING, {lease.generation}))
+{then}
+assert 'torch' not in sys.modules
+print('ready', flush=True)
+sys.stdin.read()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield process
+        process.kill()
+
+
+def test_what_the_owner_writes_the_reader_sees_without_a_copy() -> None:
+    pool, reader = make()
+    for value in (1, 2):
+        lease = published(pool)
+        for view in pool.views(lease, 2):
+            view.fill_(value)
+        reader.take(lease)
+        views = reader.views(lease, 2)
+        assert [view.shape for view in views] == [(2, 2, 3), (2, 5)]
+        assert all((view == value).all() for view in views)
+        pool.views(lease, 2)[0][1, 1, 2] = 77.0  # the same memory
+        assert views[0][1, 1, 2] == 77.0
+        assert reader.views(lease, 1)[1].shape == (1, 5)
+
+
+def test_outcomes_come_back_once() -> None:
+    pool, reader = make()
+    lease = published(pool)
+    assert pool.collect(1.0) == []
+    reader.take(lease)
+    assert pool.collect(1.0) == []
+    reader.release(lease, GOOD)
+    assert pool.ring.used == 1  # until it is collected
+    assert pool.collect(1.0) == [(lease, GOOD)]
+    assert pool.collect(1.0) == []
+    assert pool.ring.used == 0
+
+
+def test_a_reader_that_is_slow_keeps_its_slot_beyond_the_lease() -> None:
+    pool, reader = make()
+    lease = published(pool)
+    reader.take(lease)
+    assert pool.collect(100 * LEASE_S) == []
+    assert not pool.give_up(lease)
+    reader.release(lease, GOOD)
+    assert pool.collect(100 * LEASE_S) == [(lease, GOOD)]
+
+
+def test_a_reader_that_never_comes_loses_the_slot() -> None:
+    pool, reader = make()
+    lease = published(pool, 5.0)
+    assert pool.collect(5.0 + 0.99 * LEASE_S) == []
+    assert [(found, outcome.reason) for found, outcome in pool.collect(5.0 + LEASE_S)] == [(lease, "lease_expired")]
+    assert pool.ring.used == 0
+    assert refused(reader, lease) == "stale"
+
+
+def test_where_no_reader_is_at_all_nobody_is_waited_for_long() -> None:
+    pool, reader = make()
+    lease = published(pool)
+    del reader  # as its death does
+    assert pool.collect(0.9 * ATTACH_S) == []  # one may be about to attach
+    late = SharedPoolReader(pool.segment, LAYOUT)
+    assert pool.collect(ATTACH_S) == []
+    del late
+    assert [(found, outcome.reason) for found, outcome in pool.collect(ATTACH_S)] == [(lease, "lease_expired")]
+
+
+def test_what_a_reader_did_counts_though_its_lease_ended_meanwhile() -> None:
+    pool, reader = make()
+    lease = published(pool)
+    reader.take(lease)
+    reader.release(lease, GOOD)
+    assert not pool.give_up(lease)  # its results went out: not lost
+    assert pool.collect(100 * LEASE_S) == [(lease, GOOD)]
+
+
+def test_a_reader_that_comes_between_the_look_and_the_lock_is_not_overrun(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool, reader = make()
+    lease = published(pool)
+    lock = pool._segment.lock_slot
+
+    def late(slot: int) -> bool:
+        monkeypatch.undo()
+        reader.take(lease)
+        reader.release(lease, GOOD)
+        return lock(slot)
+
+    folder = module.FOLDER
+    monkeypatch.setattr(pool._segment, "lock_slot", late)
+    found = pool.collect(LEASE_S)
+    monkeypatch.setattr(module, "FOLDER", folder)
+    assert found == [(lease, GOOD)]
+
+
+def test_handles_are_good_for_one_reading() -> None:
+    pool, reader = make()
+    other = SharedPoolReader(pool.segment, LAYOUT)
+    lease = pool.acquire()
+    assert lease is not None
+    assert refused(reader, lease) == "stale"  # being written
+    pool.publish(lease, 0.0)
+    reader.take(lease)
+    assert refused(other, lease) == "busy"
+    assert refused(reader, lease) == "busy"
+    reader.release(lease, GOOD)
+    assert refused(reader, lease) == "stale"
+    assert refused(other, lease) == "stale"
+    pool.collect(0.0)
+    assert refused(reader, lease) == "stale"
+    again = published(pool)
+    assert again.slot == lease.slot
+    assert refused(reader, lease) == "stale"
+    assert refused(reader, replace(again, generation=again.generation + 1)) == "stale"
+    other.take(again)
+
+
+@pytest.mark.parametrize("change", [{"pool": 5}, {"slot": 2}, {"slot": -1}, {"slot": 2**32 - 1}])
+def test_leases_of_elsewhere_are_foreign(change: dict[str, int]) -> None:
+    pool, reader = make()
+    lease = published(pool)
+    assert refused(reader, replace(lease, **change)) == "foreign"
+    reader.take(lease)
+
+
+def test_a_reader_with_another_model_is_refused() -> None:
+    pool, _ = make()
+    gc.collect()
+    for layout in (Layout(LAYOUT.specs, 300), Layout(LAYOUT.specs[:1], 2)):
+        with pytest.raises(HandleError, match="this model's features need") as refusal:
+            SharedPoolReader(pool.segment, layout)
+        assert refusal.value.reason == "foreign"
+
+
+def test_a_refused_reader_blocks_nobody() -> None:
+    pool, reader = make()
+    lease = published(pool)
+    for bad in (replace(lease, generation=99), replace(lease, pool=1)):
+        refused(reader, bad)
+    assert pool.give_up(lease)
+    assert pool.ring.used == 0
+
+
+def test_the_dead_are_told_from_the_slow(folder: Path) -> None:
+    pool, reader = make()
+    lease = published(pool)
+    with reader_process(folder, pool, lease) as process:
+        assert pool.collect(100 * LEASE_S) == []
+        assert not pool.give_up(lease)
+        assert refused(reader, lease) == "busy"
+        process.kill()
+        process.wait(WAIT_S)
+        # between its death and the owner's look nobody else reads on
+        assert refused(reader, lease) == "busy"
+        assert [(found, outcome.reason) for found, outcome in pool.collect(0.0)] == [(lease, "reader_died")]
+    assert pool.ring.used == 0
+    again = published(pool)
+    reader.take(again)
+
+
+def test_what_was_done_before_death_counts(folder: Path) -> None:
+    pool, _ = make()
+    lease = published(pool)
+    done = f"table.write({lease.slot}, Record(SharedState.DONE, {lease.generation}, Outcome(2, '', 1.5, 2.5)))"
+    with reader_process(folder, pool, lease, then=done) as process:
+        assert pool.collect(0.0) == []  # not let go of yet
+        process.kill()
+        process.wait(WAIT_S)
+        assert pool.collect(0.0) == [(lease, GOOD)]
+
+
+def test_no_slot_is_lost_to_fifty_dead_readers(folder: Path) -> None:
+    """Forked, so that it is quick: the locks of these are their own too."""
+    pool, _ = make(slots=3)
+    for number in range(50):
+        lease = published(pool)
+        begun, ready = os.pipe()
+        child = os.fork()
+        if child == 0:
+            SharedPoolReader(pool.segment, LAYOUT).take(lease)
+            os.write(ready, b"x")
+            signal.pause()
+        assert os.read(begun, 1) == b"x"
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(begun)
+        os.close(ready)
+        assert [outcome.reason for _, outcome in pool.collect(0.0)] == ["reader_died"], number
+    assert pool.ring.used == 0
+    assert sorted(published(pool).slot for _ in range(3)) == [0, 1, 2]
+
+
+def test_readers_keep_their_memory_when_the_owner_goes() -> None:
+    pool, reader = make()
+    lease = published(pool)
+    pool.views(lease, 1)[0].fill_(4.0)
+    reader.take(lease)
+    pool.close()
+    assert not reader.owner_lives
+    assert (reader.views(lease, 1)[0] == 4.0).all()
+    reader.release(lease, GOOD)
+
+
+def test_close_frees_memory_and_name(folder: Path) -> None:
+    pool, reader = make()
+    assert [path.name for path in folder.iterdir()] == [pool.segment]
+    assert pool.segment.startswith(PREFIX)
+    assert pool.bytes == 2 * LAYOUT.slot_bytes
+    assert pool.memory == "shared"
+    assert pool.segment in repr(pool)
+    pool.close()
+    assert list(folder.iterdir()) == []
+    name = str(folder / pool.segment)
+    del pool, reader
+    gc.collect()
+    assert name not in Path("/proc/self/maps").read_text()
+
+
+def test_too_much_memory_is_refused_and_nothing_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FOLDER", Path("/dev/shm"))
+    before = set(Path("/dev/shm").glob(PREFIX + "*"))
+    with pytest.raises(ConfigurationError, match="batch_size"):
+        SharedPool(Layout([TensorSpec("x", (1 << 36,), torch.float32)], 64), 8)
+    assert not {path for path in Path("/dev/shm").glob(PREFIX + "*") if not path.stat().st_blocks} - before
+
+
+class Machine(RuleBasedStateMachine):
+    """Any order of the owner's and two readers' steps, against a plain account of who holds what."""
+
+    SLOTS = 3
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = SharedPool(LAYOUT, self.SLOTS, LEASE_S)
+        self.readers = [SharedPoolReader(self.pool.segment, LAYOUT) for _ in range(2)]
+        self.now = 0.0
+        self.states: dict[Lease, str] = {}  # of those that are not settled
+        self.deadlines: dict[Lease, float] = {}
+        self.holders: dict[Lease, int] = {}
+        self.outcomes: dict[Lease, Outcome] = {}
+        self.seen: list[Lease] = []
+
+    def settle(self, lease: Lease) -> None:
+        del self.states[lease]
+
+    @rule()
+    def acquire(self) -> None:
+        lease = self.pool.acquire()
+        assert (lease is None) == (len(self.states) == self.SLOTS)
+        if lease is not None:
+            assert lease not in self.seen
+            self.seen.append(lease)
+            self.states[lease] = "writing"
+
+    @precondition(lambda self: "writing" in self.states.values())
+    @rule(data=st.data())
+    def publish(self, data: st.DataObject) -> None:
+        lease = data.draw(st.sampled_from([lease for lease, state in self.states.items() if state == "writing"]))
+        self.pool.views(lease, 2)[1].fill_(lease.generation * self.SLOTS + lease.slot)
+        self.pool.publish(lease, self.now)
+        self.states[lease] = "ready"
+        self.deadlines[lease] = self.now + LEASE_S
+
+    @precondition(lambda self: self.seen)
+    @rule(data=st.data(), who=st.sampled_from([0, 1]))
+    def take(self, data: st.DataObject, who: int) -> None:
+        lease = data.draw(st.sampled_from(self.seen[-8:]))
+        state = self.states.get(lease)
+        if state == "ready":
+            self.readers[who].take(lease)
+            self.states[lease] = "reading"
+            self.holders[lease] = who
+        else:
+            assert refused(self.readers[who], lease) == ("busy" if state in ("reading", "orphan") else "stale")
+
+    @precondition(lambda self: "reading" in self.states.values())
+    @rule(data=st.data(), frames=st.integers(0, 2))
+    def release(self, data: st.DataObject, frames: int) -> None:
+        lease = data.draw(st.sampled_from([lease for lease, state in self.states.items() if state == "reading"]))
+        self.outcomes[lease] = Outcome(frames, "head_error", self.now, self.now)
+        self.readers[self.holders[lease]].release(lease, self.outcomes[lease])
+        self.states[lease] = "done"
+
+    @rule(who=st.sampled_from([0, 1]))
+    def die(self, who: int) -> None:
+        """As after kill -9: its mapping and its locks are gone, its records stay."""
+        self.readers[who] = SharedPoolReader(self.pool.segment, LAYOUT)
+        for lease, state in self.states.items():
+            if state == "reading" and self.holders[lease] == who:
+                self.states[lease] = "orphan"
+
+    @precondition(lambda self: self.states)
+    @rule(data=st.data())
+    def give_up(self, data: st.DataObject) -> None:
+        lease = data.draw(st.sampled_from(list(self.states)))
+        free = self.states[lease] in ("writing", "ready", "orphan")
+        assert self.pool.give_up(lease) == free
+        if free:
+            self.settle(lease)
+
+    @rule()
+    def collect(self) -> None:
+        expected = {}
+        for lease, state in self.states.items():
+            if state == "done":
+                expected[lease] = self.outcomes[lease].reason, self.outcomes[lease].published
+            elif state == "orphan":
+                expected[lease] = "reader_died", 0
+            elif state == "ready" and self.deadlines[lease] <= self.now:
+                expected[lease] = "lease_expired", 0
+        found = {lease: (outcome.reason, outcome.published) for lease, outcome in self.pool.collect(self.now)}
+        assert found == expected
+        for lease in found:
+            self.settle(lease)
+
+    @rule(seconds=st.sampled_from([0.5, LEASE_S]))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+    @invariant()
+    def slots_are_accounted_for(self) -> None:
+        assert self.pool.ring.used == len(self.states)
+
+    @invariant()
+    def readers_see_what_was_written_for_them(self) -> None:
+        for lease, state in self.states.items():
+            if state == "reading":
+                (_, view) = self.readers[self.holders[lease]].views(lease, 2)
+                assert (view == lease.generation * self.SLOTS + lease.slot).all()
+
+    def teardown(self) -> None:
+        self.pool.close()
+
+
+class TestInterleavings(Machine.TestCase):  # type: ignore[misc]
+    """The machine, in the tests' own folder."""
+
+    settings = settings(max_examples=30, stateful_step_count=30, deadline=None)

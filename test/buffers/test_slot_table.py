@@ -1,0 +1,75 @@
+"""What the two sides of a shared ring tell each other."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from split_infer_ros.buffers import segment as module
+from split_infer_ros.buffers.segment import Segment
+from split_infer_ros.buffers.slot_table import NOTHING_YET, Record, SharedState, SlotTable
+from split_infer_ros.buffers.slots import Outcome
+
+SLOTS = 70  # their records fill more than a page
+
+
+@pytest.fixture
+def owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Segment:
+    monkeypatch.setattr(module, "FOLDER", tmp_path)
+    return Segment.create(SLOTS, 300, 7)
+
+
+records = st.builds(
+    Record,
+    st.sampled_from(SharedState),
+    st.integers(0, 2**64 - 1),
+    st.builds(
+        Outcome,
+        st.integers(0, 2**32 - 1),
+        st.text(st.characters(codec="ascii", exclude_characters="\0"), max_size=24),
+        st.floats(allow_nan=False),
+        st.floats(allow_nan=False),
+    ),
+)
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(written=st.dictionaries(st.integers(0, SLOTS - 1), records, max_size=5))
+def test_what_one_side_writes_the_other_reads(owner: Segment, written: dict[int, Record]) -> None:
+    here, there = SlotTable(owner), SlotTable(Segment.attach(owner.name))
+    for slot, record in written.items():
+        here.write(slot, record)
+    for slot, record in written.items():
+        assert there.read(slot) == record
+
+
+def test_a_new_table_is_free_and_nothing_of_it_lies_in_a_slot_or_the_header(owner: Segment) -> None:
+    table = SlotTable(owner)
+    for slot in range(SLOTS):
+        assert (table.read(slot).state, table.read(slot).generation) == (SharedState.FREE, 0)
+    for slot in range(SLOTS):
+        owner.slot(slot)[:] = 300 * b"\xff"
+    for slot in range(SLOTS):
+        table.write(slot, Record(SharedState.DONE, slot, Outcome(slot, "head_error", 1.0, 2.0)))
+    assert [table.read(slot).generation for slot in range(SLOTS)] == list(range(SLOTS))
+    assert {bytes(owner.slot(slot)) for slot in range(SLOTS)} == {300 * b"\xff"}
+    Segment.attach(owner.name)  # its header is whole
+
+
+def test_an_outcome_that_nobody_timed_stays_without_times(owner: Segment) -> None:
+    table = SlotTable(owner)
+    table.write(0, Record(SharedState.READY, 1, NOTHING_YET))
+    assert math.isnan(table.read(0).outcome.head_start)
+    assert math.isnan(table.read(0).outcome.head_end)
+
+
+def test_a_reason_that_is_too_long_is_cut_and_can_still_be_read(owner: Segment) -> None:
+    table = SlotTable(owner)
+    table.write(0, Record(SharedState.DONE, 1, Outcome(0, 30 * "x")))
+    table.write(1, Record(SharedState.DONE, 1, Outcome(0, "x" + 30 * "é")))  # cut within a letter
+    assert table.read(0).outcome.reason == 24 * "x"
+    assert table.read(1).outcome.reason.startswith("x" + 11 * "é")

@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from queue import SimpleQueue
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from split_infer_ros.buffers.slots import Lease, Ring
+from split_infer_ros.errors import HandleError
+
+SLOTS = 3
+LEASE_S = 10.0
+
+
+class RingMachine(RuleBasedStateMachine):
+    """Any order of calls, with any lease ever seen, against a plain account of who holds what."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ring = Ring(SLOTS, LEASE_S)
+        self.now = 0.0
+        self.held: dict[Lease, tuple[str, float]] = {}
+        self.seen = [Lease(self.ring.pool + 1, 0, 1), Lease(self.ring.pool, SLOTS, 1), Lease(self.ring.pool, -1, 1)]
+        self.refused: Counter[str] = Counter()
+
+    def expect(self, lease: Lease, *states: str) -> str | None:
+        """Why the ring ought to refuse the lease, or None."""
+        if lease in self.held:
+            return None if self.held[lease][0] in states else "busy"
+        if lease.pool != self.ring.pool or not 0 <= lease.slot < SLOTS:
+            return "foreign"
+        newest = max(seen.generation for seen in self.seen if (seen.pool, seen.slot) == (lease.pool, lease.slot))
+        return "stale" if lease.generation != newest else "released"
+
+    def attempt(self, reason: str | None, call: object, *args: object) -> bool:
+        if reason is None:
+            call(*args)  # type: ignore[operator]
+            return True
+        with pytest.raises(HandleError) as refusal:
+            call(*args)  # type: ignore[operator]
+        assert refusal.value.reason == reason
+        self.refused[reason] += 1
+        return False
+
+    @rule()
+    def acquire(self) -> None:
+        lease = self.ring.acquire()
+        assert (lease is None) == (len(self.held) == SLOTS)
+        if lease is not None:
+            assert lease not in self.seen, "a lease was given out twice"
+            assert lease.slot not in {held.slot for held in self.held}, "two users of one slot"
+            self.seen.append(lease)
+            self.held[lease] = ("writing", 0.0)
+
+    @rule(data=st.data())
+    def publish(self, data: st.DataObject) -> None:
+        lease = data.draw(st.sampled_from(self.seen))
+        if self.attempt(self.expect(lease, "writing"), self.ring.publish, lease, self.now):
+            self.held[lease] = ("ready", self.now + LEASE_S)
+
+    @rule(data=st.data())
+    def take(self, data: st.DataObject) -> None:
+        lease = data.draw(st.sampled_from(self.seen))
+        if self.attempt(self.expect(lease, "ready"), self.ring.take, lease):
+            self.held[lease] = ("reading", 0.0)
+
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        lease = data.draw(st.sampled_from(self.seen))
+        if self.attempt(self.expect(lease, "writing", "ready", "reading"), self.ring.release, lease):
+            del self.held[lease]
+
+    @rule(data=st.data())
+    def revoke(self, data: st.DataObject) -> None:
+        own = [lease for lease in self.seen if self.expect(lease) != "foreign"]
+        if own:
+            lease = data.draw(st.sampled_from(own))
+            revocable = self.expect(lease, "writing", "ready") is None
+            assert self.ring.revoke(lease) == revocable
+            if revocable:
+                del self.held[lease]
+
+    @rule(seconds=st.sampled_from([0.0, LEASE_S / 2, LEASE_S]))
+    def expire(self, seconds: float) -> None:
+        self.now += seconds
+        ended = {lease for lease, (state, end) in self.held.items() if state == "ready" and end <= self.now}
+        assert set(self.ring.expire(self.now)) == ended
+        for lease in ended:
+            del self.held[lease]
+
+    @invariant()
+    def agrees(self) -> None:
+        assert self.ring.used == len(self.held)
+        assert self.ring.refused == self.refused
+
+
+TestRingMachine = RingMachine.TestCase
+TestRingMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+def test_a_lease_ends_at_its_very_instant() -> None:
+    ring = Ring(1, 5.0)
+    lease = ring.acquire()
+    assert lease is not None
+    ring.publish(lease, now=100.0)
+    assert ring.expire(104.999) == []
+    assert ring.expire(105.0) == [lease]
+    with pytest.raises(HandleError, match="given back before"):
+        ring.take(lease)
+
+
+def test_who_reads_is_not_expired() -> None:
+    ring = Ring(1, 5.0)
+    lease = ring.acquire()
+    assert lease is not None
+    ring.publish(lease, now=0.0)
+    ring.take(lease)
+    assert ring.expire(1e9) == []
+    ring.release(lease)
+    assert ring.used == 0
+
+
+def test_each_release_is_announced() -> None:
+    ring = Ring(2, 0.0)
+    announced: list[int] = []
+    ring.when_free(lambda: announced.append(ring.used))
+    first, second = ring.acquire(), ring.acquire()
+    assert first is not None
+    assert second is not None
+    ring.release(first)
+    ring.publish(second, now=0.0)
+    ring.expire(0.0)
+    ring.expire(0.0)
+    assert announced == [1, 0]
+
+
+def test_repr_tells_its_use() -> None:
+    ring = Ring(2, 1.0)
+    ring.acquire()
+    assert "1/2" in repr(ring)
+
+
+def test_threads_never_share_a_slot() -> None:
+    """Writers and readers at once; each lease is offered to readers twice, and one of them is refused."""
+    ring = Ring(3, 60.0)
+    users = [0] * len(ring)
+    offered: SimpleQueue[Lease | None] = SimpleQueue()
+    trouble: list[str] = []
+    read_leases: list[Lease] = []
+    rounds = 200
+
+    def use(lease: Lease) -> None:
+        users[lease.slot] += 1
+        time.sleep(0)  # lets the others in
+        if users[lease.slot] != 1:
+            trouble.append(f"slot {lease.slot} had {users[lease.slot]} users")
+        users[lease.slot] -= 1
+
+    def write() -> None:
+        for _ in range(rounds):
+            while (lease := ring.acquire()) is None:
+                time.sleep(0.0001)
+            use(lease)
+            ring.publish(lease, 0.0)
+            offered.put(lease)
+            offered.put(lease)
+
+    def read() -> None:
+        while (lease := offered.get(timeout=60.0)) is not None:
+            try:
+                ring.take(lease)
+            except HandleError:
+                continue
+            use(lease)
+            read_leases.append(lease)
+            ring.release(lease)
+
+    writers = [threading.Thread(target=write, daemon=True) for _ in range(2)]
+    readers = [threading.Thread(target=read, daemon=True) for _ in range(2)]
+    for thread in (*writers, *readers):
+        thread.start()
+    for thread in writers:
+        thread.join(60.0)
+    for _ in readers:
+        offered.put(None)
+    for thread in readers:
+        thread.join(60.0)
+    assert trouble == []
+    assert len(read_leases) == len(set(read_leases)) == 2 * rounds
+    assert sum(ring.refused.values()) == 2 * rounds
+    assert ring.used == 0

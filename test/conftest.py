@@ -1,0 +1,63 @@
+"""What every test gets: its file's own ROS domain, a bound on its time, and a named skip where ROS is missing."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import socket
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+SECONDS_PER_TEST = 120
+SECONDS_PER_SLOW_TEST = 1500
+
+# What a folder of tests cannot do without. (Where it is missing, its files are not even imported.)
+NEEDED = {"nodes": "rclpy", "launch": "launch_testing"}
+
+
+class SkippedFile(pytest.Module):
+    """A file that cannot be imported here; it is reported as skipped, by its name."""
+
+    def collect(self) -> list[pytest.Item]:
+        pytest.skip(f"{self.path.relative_to(HERE)} needs {NEEDED[self.path.parent.name]}", allow_module_level=True)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    needed = NEEDED.get(module_path.parent.name)
+    if needed and importlib.util.find_spec(needed) is None:
+        return SkippedFile.from_parent(parent, path=module_path)
+    return None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.pluginmanager.hasplugin("timeout"):
+        for item in items:
+            seconds = SECONDS_PER_SLOW_TEST if item.get_closest_marker("slow") else SECONDS_PER_TEST
+            item.add_marker(pytest.mark.timeout(seconds), append=False)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ros_domain(request: pytest.FixtureRequest) -> Iterator[int]:
+    """A ROS domain that no other test file on this machine uses meanwhile, for child processes too."""
+    start = zlib.crc32(f"{os.getpid()} {request.path}".encode())
+    with socket.socket() as claim:
+        for step in range(100):
+            domain = 1 + (start + step) % 100
+            try:
+                # A port of the domain's own block that DDS leaves alone; whoever holds it has the domain.
+                claim.bind(("127.0.0.1", 7400 + 250 * domain + 249))
+                break
+            except OSError:
+                continue
+        else:
+            pytest.fail("all ROS domains from 1 to 100 are taken by other test runs")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("ROS_DOMAIN_ID", str(domain))
+            # Nothing is heard from, or said to, other machines.
+            patch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
+            yield domain

@@ -1,0 +1,381 @@
+from __future__ import annotations
+
+import array
+import io
+import random
+import re
+import struct
+import zlib
+from functools import cache
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import skimage.data
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from split_infer_ros.errors import ImageError
+from split_infer_ros.images import compressed, containers
+from split_infer_ros.images.compressed import read_compressed
+from split_infer_ros.images.containers import MOST_SCANS
+from split_infer_ros.images.encodings import MAX_PIXELS, Pixels
+
+SCAN, END = b"\xff\xda", b"\xff\xd9"
+
+
+def photograph(height: int = 60, width: int = 80) -> np.ndarray:
+    """uint8 (height, width, 3), red first; not square, and not the same mirrored."""
+    return cv2.resize(skimage.data.astronaut(), (width, height), interpolation=cv2.INTER_AREA)
+
+
+def encode(image: np.ndarray | Image.Image, kind: str, **options: Any) -> bytes:
+    out = io.BytesIO()
+    (image if isinstance(image, Image.Image) else Image.fromarray(image)).save(out, kind, **options)
+    return out.getvalue()
+
+
+def png(image: np.ndarray) -> bytes:
+    """By OpenCV, as PIL writes no colours of 16 bits; blue first, as compressed_image_transport has it."""
+    ok, data = cv2.imencode(".png", image)
+    assert ok
+    return data.tobytes()
+
+
+def rgb(pixels: Pixels) -> np.ndarray:
+    return pixels.data.numpy()[..., list(pixels.rgb)]
+
+
+def png_header(height: int, width: int) -> bytes:
+    header = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n\0\0\0\r" + header + struct.pack(">I", zlib.crc32(header))
+
+
+def jpeg_of_size(height: int, width: int) -> bytes:
+    """A small JPEG image whose header says another size."""
+    data = bytearray(encode(photograph(), "JPEG"))
+    place = data.index(b"\xff\xc0")
+    data[place + 5 : place + 9] = struct.pack(">HH", height, width)
+    return bytes(data)
+
+
+# ---- What is read ----
+
+
+@pytest.mark.parametrize("container", [bytes, bytearray, lambda b: array.array("B", b)])
+@pytest.mark.parametrize("format", ["jpeg", "rgb8; jpeg compressed bgr8", "bgr8; jpeg compressed bgr8", "jpg", ""])
+@pytest.mark.parametrize("progressive", [False, True])
+def test_jpeg(format: str, container: Any, progressive: bool) -> None:
+    pixels = read_compressed(container(encode(photograph(), "JPEG", quality=95, progressive=progressive)), format)
+    assert (pixels.height, pixels.width, pixels.data.dtype) == (60, 80, torch.uint8)
+    assert np.abs(rgb(pixels).astype(int) - photograph()).mean() < 4
+
+
+@pytest.mark.parametrize("format", ["png", "rgb8; png compressed bgr8", "", "jpeg"])  # what it is, it says itself
+def test_png(format: str) -> None:
+    assert np.array_equal(rgb(read_compressed(encode(photograph(), "PNG"), format)), photograph())
+
+
+@pytest.mark.parametrize(
+    ("mode", "channels"), [("L", 1), ("1", 1), ("LA", 4), ("RGB", 3), ("RGBA", 4), ("P", 3)], ids=lambda v: str(v)
+)
+def test_png_of_every_kind(mode: str, channels: int) -> None:
+    image = Image.fromarray(photograph()).convert(mode)
+    pixels = read_compressed(encode(image, "PNG"), "png")
+    assert pixels.data.shape == (60, 80, channels)
+    assert np.array_equal(rgb(pixels), np.asarray(image.convert("RGB")))
+
+
+@pytest.mark.parametrize("mode", ["L", "CMYK"])
+def test_jpeg_of_every_kind(mode: str) -> None:
+    image = Image.fromarray(photograph()).convert(mode)
+    pixels = read_compressed(encode(image, "JPEG", quality=95), "jpeg")
+    assert np.abs(rgb(pixels).astype(int) - np.asarray(image.convert("RGB"))).mean() < 6
+
+
+def test_png_of_16_bits_is_scaled_from_the_full_range() -> None:
+    colours = np.random.default_rng(0).integers(0, 65536, (5, 7, 4), np.uint16)
+    for seen in (colours, colours[..., :3]):
+        pixels = read_compressed(png(seen), "bgra16; png compressed bgr16")
+        assert np.array_equal(rgb(pixels), np.rint(colours[..., 2::-1] / 257))
+    grey = colours[..., 0]
+    assert np.array_equal(rgb(read_compressed(png(grey), "mono16; png compressed "))[..., 1], np.rint(grey / 257))
+
+
+def test_png_of_depths_is_stretched() -> None:
+    depth = np.array([[500, 1500, 2500]], np.uint16)
+    assert read_compressed(png(depth), "16UC1; png compressed ").data.flatten().tolist() == [0, 128, 255]
+    assert read_compressed(png(depth), "png").data.flatten().tolist() == [2, 6, 10]
+
+
+@pytest.mark.parametrize("format", ["bgr8; png compressed rgb8", "rgb16; png compressed rgb16"])
+def test_red_and_blue_may_be_stored_as_each_other(format: str) -> None:
+    stored = encode(np.ascontiguousarray(photograph()[..., ::-1]), "PNG")
+    assert np.array_equal(rgb(read_compressed(stored, format)), photograph())
+
+
+def test_turns_noted_in_exif_are_left_alone() -> None:
+    turned = Image.Exif()
+    turned[0x0112] = 6  # a quarter to the right
+    pixels = read_compressed(encode(photograph(), "JPEG", exif=turned), "jpeg")
+    assert (pixels.height, pixels.width) == (60, 80)
+
+
+def test_bytes_after_the_end_are_no_trouble() -> None:
+    # drivers pad their buffers
+    data = encode(photograph(), "JPEG")
+    assert np.array_equal(rgb(read_compressed(data + bytes(5000), "jpeg")), rgb(read_compressed(data, "jpeg")))
+
+
+# ---- What is refused ----
+
+
+def refusal(data: bytes, format: str = "", max_pixels: int = MAX_PIXELS) -> ImageError:
+    with pytest.raises(ImageError) as caught:
+        read_compressed(data, format, max_pixels)
+    assert str(caught.value).endswith(".")
+    return caught.value
+
+
+@pytest.fixture
+def undecoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def decode(*_: object) -> None:
+        pytest.fail("the image was decoded")
+
+    monkeypatch.setattr(compressed.cv2, "imdecode", decode)
+
+
+@pytest.mark.usefixtures("undecoded")
+@pytest.mark.parametrize(
+    ("data", "size"),
+    [
+        (png_header(30000, 30000), "30000x30000"),
+        (png_header(2**31 - 1, 2**31 - 1), "2147483647x"),
+        (jpeg_of_size(65500, 65500), "65500x65500"),
+        (jpeg_of_size(8000, 6000), "6000x8000"),
+    ],
+    ids=["png", "greatest png", "jpeg", "8000x6000"],
+)
+def test_a_bomb_is_refused_by_its_header(data: bytes, size: str) -> None:
+    error = refusal(data)
+    assert error.reason == "too_large"
+    assert size in str(error)
+
+
+def chunk(kind: bytes, content: bytes, length: int | None = None) -> bytes:
+    length = len(content) if length is None else length
+    return struct.pack(">I", length) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+
+@pytest.mark.usefixtures("undecoded")
+@pytest.mark.parametrize("kind", [b"IDAT", b"tEXt", b"acTL"])
+@pytest.mark.parametrize("length", [2**32 - 1, 2**31 - 1, 1000])
+def test_a_png_chunk_that_claims_more_than_there_is_never_reaches_the_decoder(kind: bytes, length: int) -> None:
+    # a length of 4 GB cost OpenCV 5 seconds and that memory
+    assert refusal(png_header(60, 80) + chunk(kind, b"some", length) + chunk(b"IEND", b"")).reason == "corrupt_image"
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_the_decoder_sees_nothing_but_what_pixels_need(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bytes] = []
+    decode = cv2.imdecode
+
+    def spy(data: np.ndarray, flags: int) -> np.ndarray | None:
+        seen.append(data.tobytes())
+        return decode(data, flags)
+
+    monkeypatch.setattr(compressed.cv2, "imdecode", spy)
+    plain = encode(photograph(), kind)
+    noted = Image.Exif()
+    noted[0x0112] = 6
+    rich = encode(photograph(), kind, exif=noted, icc_profile=bytes(3000), comment=b"a comment")
+    if kind == "PNG":  # animation, and another header further on
+        rich = rich.replace(plain[8:33], plain[8:33] + chunk(b"acTL", bytes(8)) + chunk(b"fcTL", bytes(26)))
+        rich = rich.replace(chunk(b"IEND", b""), png_header(30000, 30000)[8:] + chunk(b"IEND", b""))
+    assert len(rich) > len(plain)
+    assert np.array_equal(rgb(read_compressed(rich, "")), rgb(read_compressed(plain, "")))
+    assert seen == [plain, plain]
+
+
+def test_the_bound_on_the_size_can_be_set() -> None:
+    for kind in ("JPEG", "PNG"):
+        data = encode(photograph(), kind)
+        assert read_compressed(data, "", max_pixels=60 * 80).height == 60
+        assert refusal(data, "", 60 * 80 - 1).reason == "too_large"
+
+
+@pytest.mark.parametrize("kind", ["progressive", "planes one by one"])
+def test_a_jpeg_of_endless_scans_is_refused(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = encode(photograph(), "JPEG", progressive=kind == "progressive")
+    if kind == "progressive":
+        first, second = [found.start() for found in re.finditer(SCAN, data)][:2]
+        head, scan = data[:first], data[first:second]
+    else:
+        head, scan = data[: data.index(SCAN)], SCAN + b"\0\x08\x01\x01\0\0\x3f\0\0"
+    assert refusal(head + scan * (MOST_SCANS + 1) + END).reason == "too_large"
+    monkeypatch.setattr(containers, "MOST_SCANS", MOST_SCANS + 1)
+    read_compressed(head + scan * (MOST_SCANS + 1) + END, "jpeg")
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+@pytest.mark.parametrize("kept", [0.02, 0.1, 0.5, 0.9, 0.999])
+def test_a_truncated_image_is_refused(kind: str, kept: float) -> None:
+    data = encode(photograph(200, 300), kind)
+    assert refusal(data[: int(kept * len(data))], kind.lower()).reason == "corrupt_image"
+
+
+def test_the_end_of_a_preview_is_not_that_of_the_image() -> None:
+    preview = encode(photograph(6, 8), "JPEG")
+    data = encode(photograph(), "JPEG", comment=preview)
+    assert read_compressed(data, "jpeg").height == 60
+    assert refusal(data[:-100], "jpeg").reason == "corrupt_image"
+
+
+@pytest.mark.parametrize(
+    ("data", "format", "reason"),
+    [
+        (b"", "jpeg", "empty_image"),
+        (b"hello, world", "jpeg", "corrupt_image"),
+        (b"hello, world", "rgb8; PNG compressed bgr8", "corrupt_image"),
+        (b"hello, world", "", "corrupt_image"),
+        (b"\xff\xd8\xff", "", "corrupt_image"),
+        (b"\xff\xd8" + END, "", "corrupt_image"),
+        (b"\xff\xd8" + b"\xff" * 100_000, "", "corrupt_image"),
+        (b"\xff\xd8" + b"\xff\xe0\0\x02" * 100_000, "", "corrupt_image"),
+        (png_header(5, 5), "png", "corrupt_image"),
+        (png_header(5, 5)[:20], "png", "corrupt_image"),
+        (png_header(0, 5), "png", "empty_image"),
+        (jpeg_of_size(0, 5), "jpeg", "empty_image"),
+        (b"II*\0", "mono16; tiff compressed ", "unknown_format"),
+        (b"\0\0\0\1", "h264", "unknown_format"),
+        (bytes(12) + png(np.ones((4, 4), np.uint16)), "16UC1; compressedDepth png", "unknown_format"),
+        (b"", "32FC1; compressedDepth rvl", "unknown_format"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_by_name(data: bytes, format: str, reason: str) -> None:
+    assert refusal(data, format).reason == reason
+
+
+def test_what_a_decoder_raises_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    def decode(*_: object) -> None:
+        raise cv2.error("out of memory")
+
+    monkeypatch.setattr(compressed.cv2, "imdecode", decode)
+    assert refusal(encode(photograph(), "JPEG")).reason == "corrupt_image"
+
+
+def test_depth_is_refused_with_what_to_send_instead() -> None:
+    error = refusal(b"", "16UC1; compressedDepth")
+    assert "compressed_depth_image_transport" in str(error)
+    assert "raw image" in str(error)
+
+
+# ---- Whatever comes ----
+
+
+@cache
+def real_images() -> tuple[bytes, ...]:
+    """Small, so that thousands can be decoded."""
+    image = photograph(64, 96)
+    pictured = Image.Exif()
+    pictured[0x010E] = "a photograph"
+    return (
+        encode(image, "JPEG"),
+        encode(image, "JPEG", progressive=True),
+        encode(image, "JPEG", subsampling=0, quality=30, exif=pictured, icc_profile=bytes(500)),
+        encode(image, "JPEG", restart_marker_rows=1, comment=b"of a photograph"),
+        encode(Image.fromarray(image).convert("L"), "JPEG"),
+        encode(Image.fromarray(image).convert("CMYK"), "JPEG"),
+        encode(image, "PNG"),
+        encode(Image.fromarray(image).convert("LA"), "PNG"),
+        encode(Image.fromarray(image).convert("P"), "PNG", transparency=3),
+        encode(Image.fromarray(image).convert("1"), "PNG"),
+        encode(image, "PNG", save_all=True, append_images=[Image.fromarray(image[::-1])]),  # animated
+        png(image.astype(np.uint16) * 257),
+        png(np.dstack((image, image[..., 0])).astype(np.uint16) * 257),
+    )
+
+
+FORMATS = ("jpeg", "png", "", "rgb8; jpeg compressed bgr8", "16UC1; png compressed ", "mono16; png compressed ")
+
+
+def mutated(random: random.Random) -> bytes:
+    """A real image with one to four damages, most of them small, many in the first bytes, where the headers are."""
+    data = bytearray(random.choice(real_images()))
+    for _ in range(random.choice((1, 1, 1, 2, 4))):
+        place = random.randrange(min(len(data), random.choice((50, 700, 10**9, 10**9))) or 1)
+        length = random.choice((1, 2, 4, 100))
+        damage = random.randrange(12)
+        if damage < 6:
+            data[place : place + 1] = bytes((random.randrange(256),))
+        elif damage == 6:
+            data[place : place + length] = random.randbytes(length)
+        elif damage == 7:
+            data[place : place + length] = random.choice((b"\0", b"\xff", b"\x7f")) * length
+        elif damage == 8:
+            del data[place : place + length]
+        elif damage == 9:
+            data[place:place] = data[random.randrange(len(data) or 1) :][:length]
+        elif damage == 10:
+            other = random.choice(real_images())
+            data[place:] = other[random.randrange(len(other)) :]
+        else:
+            del data[place:]
+    return mended(data) if random.random() < 0.5 else bytes(data)
+
+
+def mended(data: bytearray) -> bytes:
+    """The chunks of a PNG image with sums that hold, or else a decoder would look no further."""
+    place = 8
+    while data.startswith(b"\x89PNG") and place + 12 <= len(data):
+        end = place + 8 + int.from_bytes(data[place : place + 4], "big")
+        if end + 4 <= len(data):
+            data[end : end + 4] = struct.pack(">I", zlib.crc32(data[place + 4 : end]))
+        place = end + 4
+    return bytes(data)
+
+
+def outcome(data: bytes, format: str) -> str:
+    """How it went; any exception but ImageError is an error."""
+    try:
+        pixels = read_compressed(data, format, max_pixels=1_000_000)
+    except ImageError as error:
+        return error.reason
+    assert pixels.data.dtype == torch.uint8
+    assert pixels.height * pixels.width <= 1_000_000
+    rgb(pixels).sum()  # every byte of it is there
+    return "read"
+
+
+def fuzz(count: int, seed: int) -> dict[str, int]:
+    rng = random.Random(seed)
+    outcomes: dict[str, int] = {}
+    for _ in range(count):
+        result = outcome(mutated(rng), rng.choice(FORMATS))
+        outcomes[result] = outcomes.get(result, 0) + 1
+    return outcomes
+
+
+def test_damaged_images_are_read_or_refused() -> None:
+    outcomes = fuzz(400, seed=1)
+    assert set(outcomes) <= {"read", "corrupt_image", "too_large", "empty_image"}
+    assert min(outcomes[name] for name in ("read", "corrupt_image", "too_large")) > 2, outcomes
+
+
+@pytest.mark.slow
+def test_ten_thousand_damaged_images_are_read_or_refused() -> None:
+    outcomes = fuzz(10_000, seed=2)
+    print(outcomes)
+    assert set(outcomes) <= {"read", "corrupt_image", "too_large", "empty_image"}
+
+
+begins = st.sampled_from((b"", b"\xff\xd8\xff", *(image[:kept] for image in real_images() for kept in (20, 40, 200))))
+
+
+@settings(deadline=None, max_examples=300)
+@given(begin=begins, rest=st.binary(max_size=300), format=st.one_of(st.sampled_from(FORMATS), st.text(max_size=20)))
+def test_any_bytes_are_read_or_refused(begin: bytes, rest: bytes, format: str) -> None:
+    assert outcome(begin + rest, format)

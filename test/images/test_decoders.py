@@ -1,0 +1,133 @@
+"""Each encoding that is decoded, against a slow and plain reference, by way of read_pixels."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+from split_infer_ros.images.encodings import ENCODINGS, read_pixels
+
+LITTLE, BIG = False, True
+NATIVE = sys.byteorder == "big"
+
+
+def read(samples: np.ndarray, encoding: str, padding: int = 0, is_bigendian: bool = NATIVE) -> np.ndarray:
+    """What read_pixels makes of an array (rows, bytes or samples a row): int (height, width, 3), red first."""
+    rows = np.ascontiguousarray(samples.astype(samples.dtype.newbyteorder(">" if is_bigendian else "<")))
+    rows = rows.reshape(len(rows), -1).view(np.uint8)
+    layout = ENCODINGS[encoding]
+    height, width = len(rows) * 2 // layout.rows, rows.shape[1] // layout.size
+    padded = np.pad(rows, ((0, 0), (0, padding)), constant_values=99)
+    pixels = read_pixels(padded.tobytes(), height, width, encoding, padded.shape[1], is_bigendian)
+    return pixels.data.numpy()[..., list(pixels.rgb)].astype(int)
+
+
+def noise(*shape: int, dtype: type = np.uint8) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, np.iinfo(dtype).max, shape, dtype, endpoint=True)
+
+
+@pytest.mark.parametrize("padding", [0, 1, 6])
+@pytest.mark.parametrize("is_bigendian", [LITTLE, BIG])
+@pytest.mark.parametrize("encoding", sorted(set(ENCODINGS) - {"32FC1"}))
+def test_padding_and_byte_order_change_nothing(encoding: str, is_bigendian: bool, padding: int) -> None:
+    layout = ENCODINGS[encoding]
+    samples = noise(6 * layout.rows // 2, 8 * layout.channels, dtype=np.dtype(layout.sample).type)
+    assert np.array_equal(read(samples, encoding, padding, is_bigendian), read(samples, encoding))
+    assert read(samples, encoding).std() > 10
+
+
+@pytest.mark.parametrize("is_bigendian", [LITTLE, BIG])
+def test_the_byte_order_of_16_bits(is_bigendian: bool) -> None:
+    pixels = read_pixels(bytes([200, 0, 0, 200]), 1, 2, "mono16", 4, is_bigendian)
+    assert pixels.data.flatten().tolist() == ([199, 1] if is_bigendian else [1, 199])
+
+
+def test_16_bits_are_scaled_from_their_full_range() -> None:
+    every = np.arange(65536, dtype=np.uint16).reshape(256, 256)
+    assert np.array_equal(read(every, "mono16")[..., 0], np.rint(every / 257))
+    colours = noise(5, 7 * 3, dtype=np.uint16)
+    assert np.array_equal(read(colours, "rgb16"), np.rint(colours.reshape(5, 7, 3) / 257))
+    assert np.array_equal(read(colours, "bgr16"), np.rint(colours.reshape(5, 7, 3)[..., ::-1] / 257))
+    with_alpha = noise(5, 7 * 4, dtype=np.uint16)
+    assert np.array_equal(read(with_alpha, "bgra16"), np.rint(with_alpha.reshape(5, 7, 4)[..., 2::-1] / 257))
+
+
+@pytest.mark.parametrize(("least", "greatest"), [(0, 65535), (400, 9000), (7, 8), (65000, 65535)])
+def test_depths_are_stretched_from_least_to_greatest(least: int, greatest: int) -> None:
+    depth = np.random.default_rng(0).integers(least, greatest, (9, 13), np.uint16, endpoint=True)
+    depth[0, :2] = least, greatest
+    seen = read(depth, "16UC1")[..., 0]
+    assert seen[0, :2].tolist() == [0, 255]
+    assert np.abs(seen - (depth.astype(float) - least) * 255 / (greatest - least)).max() < 0.51
+
+
+@pytest.mark.parametrize("is_bigendian", [LITTLE, BIG])
+@pytest.mark.parametrize(
+    ("least", "greatest"), [(0.4, 9.5), (-3e-4, 7e-4), (1e6, 1e6 + 100), (-1e38, 1e38), (0, 1e-30)]
+)
+def test_floats_are_stretched_from_least_to_greatest(least: float, greatest: float, is_bigendian: bool) -> None:
+    depth = np.random.default_rng(0).uniform(least, greatest, (9, 13)).astype(np.float32)
+    depth[0, :2] = least, greatest
+    seen = read(depth, "32FC1", 4, is_bigendian)[..., 0]
+    exact = depth.astype(float)
+    low, high = exact.min(), exact.max()
+    assert seen[0, :2].tolist() == [0, 255]
+    assert np.abs(seen - (exact - low) * 255 / (high - low)).max() < 0.51
+
+
+def test_what_is_no_number_has_a_place() -> None:
+    nan, inf = np.nan, np.inf
+    row = np.array([[nan, -inf, 2, 3, 4, inf]], np.float32)
+    assert read(row, "32FC1")[..., 0].tolist() == [[0, 0, 0, 128, 255, 255]]
+
+
+@pytest.mark.parametrize("value", [0, 3.5, np.nan, np.inf, -np.inf, 3e38])
+def test_an_image_of_one_value_is_black(value: float) -> None:
+    assert not read(np.full((4, 5), value, np.float32), "32FC1").any()
+    if np.isfinite(value) and value < 65536:
+        assert not read(np.full((4, 5), int(value), np.uint16), "16UC1").any()
+
+
+def bt601(y: np.ndarray, u: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """Colours (..., 3) of brightness 16..235 and colour differences 16..240 by ITU-R BT.601; below 16 is black."""
+    light, blue, red = (y.astype(float) - 16).clip(0) * 255 / 219, u.astype(float) - 128, v.astype(float) - 128
+    scale = 255 / 224
+    rgb = (
+        light + scale * 1.402 * red,
+        light - scale * (0.344136 * blue + 0.714136 * red),
+        light + scale * 1.772 * blue,
+    )
+    return np.stack(rgb, axis=-1).clip(0, 255)
+
+
+@pytest.mark.parametrize(("encoding", "order"), [("uyvy", "uyvy"), ("yuv422", "uyvy"), ("yuyv", "yuyv")])
+def test_yuv_of_two_neighbours(encoding: str, order: str) -> None:
+    packed = noise(6, 2 * 8)
+    pairs = packed.reshape(6, 4, 4)
+    u, v = (np.repeat(pairs[..., order.index(letter)], 2, axis=1) for letter in "uv")
+    y = pairs[..., [place for place, letter in enumerate(order) if letter == "y"]].reshape(6, 8)
+    assert np.abs(read(packed, encoding) - bt601(y, u, v)).max() < 2
+    assert np.array_equal(read(packed, "yuv422_yuy2"), read(packed, "yuyv"))
+
+
+@pytest.mark.parametrize(("encoding", "u_first"), [("nv12", True), ("nv21", False)])
+def test_yuv_of_two_planes(encoding: str, u_first: bool) -> None:
+    planes = noise(9, 8)  # six rows of brightness, three of colours
+    pairs = planes[6:].reshape(3, 4, 2).repeat(2, axis=0).repeat(2, axis=1)
+    u, v = (pairs[..., 0], pairs[..., 1]) if u_first else (pairs[..., 1], pairs[..., 0])
+    assert np.abs(read(planes, encoding, padding=3) - bt601(planes[:6], u, v)).max() < 2
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+@pytest.mark.parametrize("pattern", ["rggb", "bggr", "gbrg", "grbg"])
+def test_a_mosaic_becomes_the_colours_it_was_taken_of(pattern: str, bits: int) -> None:
+    rows, columns = np.mgrid[:11, :15]
+    # planes that interpolation restores exactly, other slopes and levels for each colour
+    picture = np.stack((180 + 4 * columns, 90 + 6 * rows, 20 + 3 * columns + 2 * rows), axis=-1)
+    channel = np.array(["rgb".index(letter) for letter in pattern]).reshape(2, 2)
+    mosaic = np.take_along_axis(picture, channel[rows % 2, columns % 2][..., None], axis=2)[..., 0]
+    mosaic = (mosaic * (257 if bits == 16 else 1)).astype(np.uint16 if bits == 16 else np.uint8)
+    seen = read(mosaic, f"bayer_{pattern}{bits}", padding=2)
+    assert np.abs(seen - picture)[1:-1, 1:-1].max() <= 1

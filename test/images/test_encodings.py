@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import array
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from split_infer_ros.errors import ImageError
+from split_infer_ros.images.encodings import ENCODINGS, MAX_PIXELS, Pixels, read_pixels
+
+VIEWED = sorted(name for name, layout in ENCODINGS.items() if layout.decode is None)
+
+
+def as_array(image: bytes) -> array.array[int]:
+    return array.array("B", image)
+
+
+@pytest.mark.parametrize("container", [as_array, bytes, bytearray, lambda b: np.frombuffer(b, np.uint8)])
+@settings(deadline=None)
+@given(
+    encoding=st.sampled_from(VIEWED),
+    height=st.integers(1, 7),
+    width=st.integers(1, 7),
+    padding=st.integers(0, 9),
+    surplus=st.integers(0, 3),
+)
+def test_every_pixel_is_where_the_message_says(
+    container: Callable[[bytes], object], encoding: str, height: int, width: int, padding: int, surplus: int
+) -> None:
+    size = ENCODINGS[encoding].size
+    step = width * size + padding
+    image = bytes(np.random.default_rng(0).integers(0, 256, step * height + surplus, dtype=np.uint8))
+    pixels = read_pixels(container(image), height, width, encoding, step)
+    assert (pixels.height, pixels.width) == (height, width)
+    assert pixels.data.shape == (height, width, size)
+    assert pixels.data.dtype == torch.uint8
+    expected = [
+        [[image[row * step + column * size + byte] for byte in range(size)] for column in range(width)]
+        for row in range(height)
+    ]
+    assert pixels.data.tolist() == expected
+
+
+@pytest.mark.parametrize("encoding", ["rgb8", "bgr8", "rgba8", "bgra8", "mono8", "rgb16", "bgr16", "rgba16", "bgra16"])
+def test_colours_are_named_by_the_encoding(encoding: str) -> None:
+    orange = {"r": 255, "g": 128, "b": 0, "a": 9}
+    letters = "g" if encoding == "mono8" else encoding.rstrip("168")
+    # 257 times the 8-bit value, in either byte order
+    data = bytes(orange[letter] for letter in letters for _ in range(2 if "16" in encoding else 1))
+    pixels = read_pixels(data, 1, 1, encoding, len(data))
+    expected = [128, 128, 128] if encoding == "mono8" else [255, 128, 0]
+    assert pixels.data[0, 0, list(pixels.rgb)].tolist() == expected
+
+
+@pytest.mark.parametrize(("opencv", "named"), [("8UC1", "mono8"), ("8UC3", "bgr8"), ("8UC4", "bgra8")])
+def test_what_opencv_types_hold_is_in_the_order_of_opencv(opencv: str, named: str) -> None:
+    assert ENCODINGS[opencv] == ENCODINGS[named]
+
+
+@pytest.mark.parametrize("encoding", VIEWED)
+@pytest.mark.parametrize("padding", [0, 5])
+def test_the_message_is_not_copied(encoding: str, padding: int) -> None:
+    size = ENCODINGS[encoding].size
+    step = 6 * size + padding
+    message = array.array("B", bytes(step * 4))
+    pixels = read_pixels(message, 4, 6, encoding, step)
+    assert pixels.data.data_ptr() == message.buffer_info()[0]
+    message[step + size] = 77  # row 1, column 1
+    assert pixels.data[1, 1, 0] == 77
+
+
+@pytest.mark.parametrize("encoding", sorted(set(ENCODINGS) - set(VIEWED)))
+def test_what_is_decoded_leaves_the_message_alone(encoding: str) -> None:
+    layout = ENCODINGS[encoding]
+    message = array.array("B", np.random.default_rng(0).integers(0, 256, 4 * 6 * layout.size * 2, np.uint8).tobytes())
+    before = bytes(message)
+    for big in (False, True):
+        pixels = read_pixels(message, 4, 6, encoding, 6 * layout.size, big)
+        pixels.data.zero_()
+    assert bytes(message) == before
+
+
+def test_of_a_large_buffer_only_the_image_is_looked_at() -> None:
+    pixels = read_pixels(array.array("B", bytes(1000)), 2, 2, "rgb8", 6)
+    assert pixels.data.shape == (2, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("reason", "held", "height", "width", "encoding", "step"),
+    [
+        ("unknown_encoding", 48, 4, 4, "nv24", 12),
+        ("unknown_encoding", 48, 4, 4, "", 12),
+        ("unknown_encoding", 48, 4, 4, "RGB8", 12),
+        ("empty_image", 0, 0, 0, "rgb8", 0),
+        ("empty_image", 48, 0, 4, "rgb8", 12),
+        ("empty_image", 48, 4, 0, "rgb8", 0),
+        ("too_large", 48, 8000, 6000, "rgb8", 18000),
+        ("too_large", 48, 2**32 - 1, 4, "rgb8", 2**32 - 1),
+        ("bad_size", 48, 3, 3, "uyvy", 6),
+        ("bad_size", 48, 1, 1, "yuv422", 2),
+        ("bad_size", 48, 1, 5, "yuv422_yuy2", 10),
+        ("bad_size", 48, 4, 3, "nv12", 4),
+        ("bad_size", 48, 3, 4, "nv12", 4),
+        ("bad_size", 48, 1, 1, "nv21", 1),
+        ("bad_size", 48, 2, 5, "bayer_rggb8", 5),
+        ("bad_size", 48, 5, 2, "bayer_grbg16", 4),
+        ("bad_step", 48, 4, 4, "rgb8", 11),
+        ("bad_step", 48, 4, 4, "rgba8", 15),
+        ("bad_step", 48, 4, 4, "mono8", 0),
+        ("bad_step", 48, 4, 4, "mono16", 7),
+        ("bad_step", 48, 4, 4, "32FC1", 15),
+        ("bad_step", 48, 4, 4, "yuyv", 7),
+        ("truncated_image", 47, 4, 4, "rgb8", 12),
+        ("truncated_image", 0, 4, 4, "rgb8", 12),
+        ("truncated_image", 48, 4, 4, "rgb8", 13),
+        ("truncated_image", 23, 4, 4, "nv12", 4),  # the colours' plane counts
+        ("truncated_image", 48, MAX_PIXELS, 1, "rgb8", 2**32 - 1),
+    ],
+)
+def test_what_cannot_be_read_is_refused_by_name(
+    reason: str, held: int, height: int, width: int, encoding: str, step: int
+) -> None:
+    with pytest.raises(ImageError) as refusal:
+        read_pixels(array.array("B", bytes(held)), height, width, encoding, step)
+    assert refusal.value.reason == reason
+    assert str(refusal.value).endswith(".")
+
+
+def test_the_bound_on_the_size_can_be_set() -> None:
+    assert read_pixels(bytes(20), 4, 5, "mono8", 5, max_pixels=20).height == 4
+    with pytest.raises(ImageError, match="5x4 pixels has more than 19,"):
+        read_pixels(bytes(20), 4, 5, "mono8", 5, max_pixels=19)
+
+
+def read(*message: Any) -> Pixels | str:
+    """The image, or the name under which it is refused; any other exception is an error."""
+    try:
+        return read_pixels(*message)
+    except ImageError as refusal:
+        return refusal.reason
+
+
+def is_sound(pixels: Pixels, height: int, width: int) -> bool:
+    pixels.data[..., list(pixels.rgb)].sum()  # every byte of it is there
+    return pixels.data.dtype == torch.uint8 and pixels.data.shape[:2] == (height, width)
+
+
+sizes = st.one_of(st.integers(0, 12), st.integers(0, 2**32 - 1))
+
+
+@settings(deadline=None, max_examples=500)
+@given(
+    data=st.binary(max_size=600),
+    height=sizes,
+    width=sizes,
+    encoding=st.one_of(st.sampled_from(sorted(ENCODINGS)), st.text(max_size=12)),
+    step=sizes,
+    is_bigendian=st.booleans(),
+)
+def test_any_message_is_read_or_refused(
+    data: bytes, height: int, width: int, encoding: str, step: int, is_bigendian: bool
+) -> None:
+    result = read(array.array("B", data), height, width, encoding, step, is_bigendian)
+    assert isinstance(result, str) or is_sound(result, height, width)
+
+
+@settings(deadline=None, max_examples=500)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    height=st.integers(1, 20),
+    width=st.integers(1, 20),
+    encoding=st.sampled_from(sorted(ENCODINGS)),
+    padding=st.integers(0, 5),
+    offset=st.integers(0, 3),
+    is_bigendian=st.booleans(),
+)
+def test_every_size_is_read_unless_the_encoding_forbids_it(
+    seed: int, height: int, width: int, encoding: str, padding: int, offset: int, is_bigendian: bool
+) -> None:
+    layout = ENCODINGS[encoding]
+    step = width * layout.size + padding
+    held = np.random.default_rng(seed).integers(0, 256, offset + step * height * layout.rows // 2, np.uint8)
+    result = read(held[offset:], height, width, encoding, step, is_bigendian)  # at odd addresses too
+    if layout.least > min(height, width) or height % layout.multiple[0] or width % layout.multiple[1]:
+        assert result == "bad_size"
+    else:
+        assert isinstance(result, Pixels)
+        assert is_sound(result, height, width)

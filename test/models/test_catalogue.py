@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torchvision.models import MobileNet_V2_Weights, ResNet18_Weights
+
+from split_infer_ros.errors import UnknownModelError
+from split_infer_ros.models.catalogue import CATALOGUE, find_model
+from split_infer_ros.models.detections import Limits
+from split_infer_ros.split.model import load_model
+
+NAMES = ("shapes", "ssdlite320", "mobilenet_v2", "resnet18")
+
+
+def test_these_models_are_known() -> None:
+    assert tuple(CATALOGUE) == NAMES
+    for name in NAMES:
+        assert find_model(name).name == name
+
+
+@pytest.mark.parametrize(("name", "hint"), [("mobilenetv2", "Did you mean 'mobilenet_v2'?"), ("", "")])
+def test_an_unknown_model_lists_those_that_are_known(name: str, hint: str) -> None:
+    with pytest.raises(UnknownModelError) as refusal:
+        find_model(name)
+    sentence = str(refusal.value)
+    assert f"'{name}'" in sentence
+    assert all(known in sentence for known in NAMES)
+    assert hint in sentence
+    assert hint or "Did you mean" not in sentence
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_entry_fits_its_model(name: str) -> None:
+    """Built, cut where it is cut by default, and decoded, each model says something for each image."""
+    model = load_model(name, "none", "cpu")
+    entry = model.entry
+    halves = model.halves("default")
+    assert entry.default_cut in (halves.cut.name, *halves.cut.aliases)
+    height, width = entry.image_shape[1:]
+    images = torch.zeros((2, 3, height, width)).contiguous(memory_format=torch.channels_last)
+    with torch.inference_mode():
+        found = entry.decode(halves.head(*halves.backbone(images)), Limits(0.0, 0.5, 7))
+    assert len(found) == 2
+    for detections in found:
+        assert 1 <= len(detections) <= 7
+        assert detections.boxes.shape == (len(detections), 4)
+        assert detections.boxes.dtype == detections.scores.dtype == torch.float32
+        assert detections.labels.dtype == torch.int64
+        assert (detections.boxes >= 0).all()
+        assert (detections.boxes <= torch.tensor([width, height] * 2)).all()
+        assert (detections.scores.diff() <= 0).all()
+        assert 0 <= int(detections.labels.min()) <= int(detections.labels.max()) < len(entry.labels)
+
+
+def test_labels_and_downloads_are_the_publishers() -> None:
+    for name, published in (
+        ("mobilenet_v2", MobileNet_V2_Weights.IMAGENET1K_V1),
+        ("resnet18", ResNet18_Weights.IMAGENET1K_V1),
+    ):
+        entry = find_model(name)
+        assert list(entry.labels) == published.meta["categories"]
+        assert entry.weights.url == published.url
+        assert entry.weights.file_name is not None
+        assert published.url.endswith(f"/{entry.weights.file_name}")
+    assert find_model("ssdlite320").labels[:3] == ("__background__", "person", "bicycle")

@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from photographs import photographs
+from torch import Tensor
+from torchvision.models import MobileNet_V2_Weights
+from torchvision.models.detection.transform import GeneralizedRCNNTransform
+
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.models.catalogue import find_model
+from split_infer_ros.models.preprocess import IMAGENET_MEAN, IMAGENET_STD, LONGEST, Preprocess
+
+CLASSIFIER = find_model("mobilenet_v2").preprocess
+SSDLITE = find_model("ssdlite320").preprocess
+STRETCH = Preprocess(48, 64)
+
+GREY_LEVEL = 1 / 255 / min(IMAGENET_STD)
+
+sizes = st.tuples(st.integers(1, 400), st.integers(1, 400))
+
+
+def run(preprocess: Preprocess, *images: Pixels) -> Tensor:
+    return preprocess.normalise(preprocess.gather(images, preprocess.staging(len(images))))
+
+
+def rgb(image: np.ndarray) -> Pixels:
+    return Pixels(torch.tensor(image), (0, 1, 2))
+
+
+def padded(image: np.ndarray, padding: int = 5) -> Pixels:
+    """The same image with rows that are further apart than they are long."""
+    height, width, size = image.shape
+    room = torch.full((height, width * size + padding), 99, dtype=torch.uint8)
+    data = room.as_strided((height, width, size), (width * size + padding, size, 1))
+    data.copy_(torch.tensor(image))
+    return Pixels(data, (0, 1, 2))
+
+
+def of_size(height: int, width: int, seed: int = 0) -> np.ndarray:
+    """A smooth picture of any size: a photograph, resized."""
+    image = torch.tensor(photographs()[seed % len(photographs())]).permute(2, 0, 1)[None]
+    resized = torch.nn.functional.interpolate(image, size=(height, width), mode="bilinear", antialias=True)
+    return resized[0].permute(1, 2, 0).contiguous().numpy()
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_classifier_sees_what_torchvision_shows_it(turned: bool) -> None:
+    reference = MobileNet_V2_Weights.IMAGENET1K_V1.transforms()
+    for photograph in photographs()[:4]:
+        image = photograph.swapaxes(0, 1).copy() if turned else photograph
+        expected = reference(torch.tensor(image).permute(2, 0, 1))
+        ours = run(CLASSIFIER, padded(image))[0]
+        assert ours.shape == expected.shape
+        assert (ours - expected).abs().max() <= GREY_LEVEL * 1.01
+        assert (ours - expected).abs().mean() <= GREY_LEVEL / 4
+
+
+@settings(max_examples=15, deadline=None)
+@given(sizes)
+def test_a_classifier_sees_the_same_at_any_size(size: tuple[int, int]) -> None:
+    height, width = size
+    if max(size) > LONGEST * min(size):
+        height = width = min(size)
+    image = of_size(height, width)
+    expected = MobileNet_V2_Weights.IMAGENET1K_V1.transforms()(torch.tensor(image).permute(2, 0, 1))
+    assert (run(CLASSIFIER, rgb(image))[0] - expected).abs().max() <= GREY_LEVEL * 1.01
+
+
+def test_a_detector_sees_what_torchvision_shows_it() -> None:
+    reference = GeneralizedRCNNTransform(
+        320, 320, [0.5] * 3, [0.5] * 3, size_divisible=1, fixed_size=(320, 320)
+    ).eval()
+    images = [*photographs()[:3], of_size(1, 1), of_size(1, 700), of_size(33, 1), of_size(320, 320)]
+    for image in images:
+        expected = reference([torch.tensor(image).permute(2, 0, 1) / 255])[0].tensors[0]
+        torch.testing.assert_close(run(SSDLITE, padded(image))[0], expected, rtol=0, atol=1e-5)
+
+
+def test_normalising_is_by_mean_and_deviation_of_each_colour() -> None:
+    preprocess = Preprocess(1, 1, mean=(0.1, 0.2, 0.3), std=(0.5, 0.25, 0.125))
+    image = np.array([[[51, 102, 255]]], dtype=np.uint8)  # 0.2, 0.4, 1.0
+    torch.testing.assert_close(run(preprocess, rgb(image))[0, :, 0, 0], torch.tensor([0.2, 0.8, 5.6]))
+    white = np.full((1, 1, 3), 255, dtype=np.uint8)
+    expected = [(1 - mean) / std for mean, std in zip(IMAGENET_MEAN, IMAGENET_STD, strict=True)]
+    torch.testing.assert_close(run(Preprocess(1, 1), rgb(white))[0, :, 0, 0], torch.tensor(expected))
+
+
+@pytest.mark.parametrize("preprocess", [CLASSIFIER, SSDLITE, STRETCH], ids=["crop", "float", "stretch"])
+def test_every_encoding_shows_the_same_picture(preprocess: Preprocess) -> None:
+    image = photographs()[0]
+    expected = run(preprocess, rgb(image))
+    alpha = np.full_like(image[..., :1], 7)
+    bgr = np.ascontiguousarray(image[..., ::-1])
+    for data, order in (
+        (bgr, (2, 1, 0)),
+        (np.concatenate([image, alpha], axis=2), (0, 1, 2)),
+        (np.concatenate([bgr, alpha], axis=2), (2, 1, 0)),
+    ):
+        shown = run(preprocess, Pixels(torch.tensor(data), order))
+        # torch resizes three and four channels by different routines, which may round to neighbouring grey values
+        assert (shown - expected).abs().max() <= GREY_LEVEL * 1.01
+
+
+def test_a_grey_picture_is_grey_in_all_three_colours() -> None:
+    grey = np.ascontiguousarray(photographs()[0][..., 1:2])
+    shown = run(CLASSIFIER, Pixels(torch.tensor(grey), (0, 0, 0)))
+    expected = run(CLASSIFIER, rgb(np.repeat(grey, 3, axis=2)))
+    assert (shown - expected).abs().max() <= GREY_LEVEL * 1.01
+
+
+def test_a_batch_is_its_images_one_by_one_and_lies_channels_last() -> None:
+    images = [rgb(photograph) for photograph in photographs()[:3]]
+    together = run(CLASSIFIER, *images)
+    assert together.shape == (3, 3, 224, 224)
+    assert together.dtype == torch.float32
+    assert together.is_contiguous(memory_format=torch.channels_last)
+    for index, image in enumerate(images):
+        assert torch.equal(together[index], run(CLASSIFIER, image)[0])
+
+
+def test_a_small_batch_leaves_the_rest_of_the_buffer_alone() -> None:
+    staging = STRETCH.staging(4)
+    staging.fill_(5)
+    filled = STRETCH.gather([rgb(of_size(48, 64))], staging)
+    assert filled.data_ptr() == staging.data_ptr()
+    assert len(filled) == 1
+    assert (staging[1:] == 5).all()
+
+
+@pytest.mark.parametrize("preprocess", [CLASSIFIER, SSDLITE, STRETCH], ids=["crop", "float", "stretch"])
+@pytest.mark.parametrize("size", [(1, 1), (1, 2), (3, 1), (1, 9), (1, 2000), (2000, 3), (7, 5000), (224, 224)])
+def test_no_shape_is_too_odd(preprocess: Preprocess, size: tuple[int, int]) -> None:
+    shown = run(preprocess, rgb(np.full((*size, 3), 200, dtype=np.uint8)))
+    assert shown.shape == (1, 3, preprocess.height, preprocess.width)
+    for channel, (mean, std) in enumerate(zip(preprocess.mean, preprocess.std, strict=True)):
+        expected = torch.full((preprocess.height, preprocess.width), (200 / 255 - mean) / std)
+        torch.testing.assert_close(shown[0, channel], expected)
+
+
+@pytest.mark.parametrize("size", [(20, 400), (401, 20), (20, 161), (3, 1000)])
+def test_of_a_long_strip_the_middle_is_seen_as_torchvision_sees_it(size: tuple[int, int]) -> None:
+    image = of_size(*size, seed=1)
+    expected = MobileNet_V2_Weights.IMAGENET1K_V1.transforms()(torch.tensor(image).permute(2, 0, 1))
+    # torchvision rounds the strip's other end to whole pixels: half a pixel of the input, at most
+    assert (run(CLASSIFIER, rgb(image))[0] - expected).abs().mean() < 2 * GREY_LEVEL
+
+
+def test_a_long_strip_takes_no_more_memory_than_what_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Resized whole, a row of 200,000 pixels would be 256 x 51,200,000."""
+    made: list[int] = []
+    interpolate = torch.nn.functional.interpolate
+
+    def spy(planes: Tensor, **options: object) -> Tensor:
+        resized: Tensor = interpolate(planes, **options)  # type: ignore[arg-type]
+        made.append(resized.numel())
+        return resized
+
+    monkeypatch.setattr(torch.nn.functional, "interpolate", spy)
+    run(CLASSIFIER, rgb(np.zeros((1, 200_000, 3), dtype=np.uint8)))
+    assert len(made) == 1
+    assert made[0] <= 3 * 256 * 256 * (LONGEST + 1)
+
+
+def test_a_crop_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"200.*at least 224"):
+        Preprocess(100, 224, shorter_side=200)
+
+
+@settings(max_examples=30, deadline=None)
+@given(size=sizes, preprocess=st.sampled_from([CLASSIFIER, SSDLITE, STRETCH]), data=st.data())
+def test_boxes_go_back_to_where_the_object_is(
+    size: tuple[int, int], preprocess: Preprocess, data: st.DataObject
+) -> None:
+    """A white patch in the middle of a black picture is found again, to a pixel of the source or of the input."""
+    height, width = size
+    # within the middle square, all of which a crop of 224 of 256 nearly shows
+    inner = max(1, int(min(size) * 0.8))
+    tall, wide = data.draw(st.integers(max(1, inner // 2), inner)), data.draw(st.integers(max(1, inner // 2), inner))
+    top, left = (height - tall) // 2, (width - wide) // 2
+    image = np.zeros((height, width, 3), dtype=np.uint8)
+    image[top : top + tall, left : left + wide] = 255
+    shown = preprocess.gather([rgb(image)], preprocess.staging(1))[0, ..., 0]
+    rows = torch.nonzero((shown > 127).any(dim=1)).flatten()
+    columns = torch.nonzero((shown > 127).any(dim=0)).flatten()
+    assume(len(rows) > 0)  # not shrunk away
+    box = torch.tensor([[columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]]).float()
+    back = preprocess.to_source(box, height, width)[0]
+    shrink = [width / preprocess.width, height / preprocess.height]
+    if preprocess.shorter_side:
+        shrink = [min(size) / preprocess.shorter_side] * 2
+        # a patch that reaches beyond the crop is seen to the crop's edge
+        edge = [(side - min(size) * 224 / 256) / 2 for side in (width, height)]
+        right, bottom = min(left + wide, width - edge[0]), min(top + tall, height - edge[1])
+        expected = torch.tensor([max(left, edge[0]), max(top, edge[1]), right, bottom])
+    else:
+        expected = torch.tensor([left, top, left + wide, top + tall]).float()
+    allowed = torch.tensor([max(1.0, ratio) * 1.5 for ratio in shrink] * 2)
+    assert ((back - expected).abs() <= allowed).all(), (back, expected)
+
+
+def test_boxes_of_a_long_strip_lie_in_its_middle() -> None:
+    whole_input = torch.tensor([[0.0, 0.0, 224.0, 224.0]])
+    side = 224 / 256 * 10
+    for height, width in ((10, 1000), (1000, 10), (10, 1001)):
+        box = CLASSIFIER.to_source(whole_input, height, width)[0]
+        expected = [(width - side) / 2, (height - side) / 2, (width + side) / 2, (height + side) / 2]
+        torch.testing.assert_close(box, torch.tensor(expected), rtol=0, atol=0.05)
+
+
+@given(sizes)
+def test_boxes_never_leave_the_image(size: tuple[int, int]) -> None:
+    height, width = size
+    wild = torch.tensor([[-1e6, -1e6, 1e6, 1e6], [1e6, 1e6, 1e6, 1e6]])
+    for preprocess in (CLASSIFIER, SSDLITE):
+        boxes = preprocess.to_source(wild, height, width)
+        assert boxes[0].tolist() == [0, 0, width, height]
+        assert boxes[1].tolist() == [width, height, width, height]
+
+
+def test_no_boxes_are_no_trouble() -> None:
+    assert CLASSIFIER.to_source(torch.zeros((0, 4)), 10, 20).shape == (0, 4)

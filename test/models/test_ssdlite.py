@@ -1,0 +1,83 @@
+"""Against torchvision's own detector, on photographs and with weights under which it finds many things."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+import torch
+from photographs import LEAST_VARIATION, living_weights, photograph_batch, photographs
+from torch import Tensor
+from torchvision.models.detection import ssdlite320_mobilenet_v3_large
+from torchvision.models.detection.ssd import SSD
+
+from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.models.catalogue import find_model
+from split_infer_ros.models.detections import Detections, Limits
+from split_infer_ros.models.ssdlite import CANDIDATES, SIZE, SsdliteNet, decode
+
+SOME = 3
+ENTRY = find_model("ssdlite320")
+
+
+@cache
+def reference() -> SSD:
+    whole = ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None)
+    images = photograph_batch(SIZE, SIZE)
+    net = SsdliteNet()
+    net.load_state_dict(whole.state_dict())
+    living_weights(net, images)
+    with torch.no_grad():
+        for last in net.head.classification_head.module_list:  # type: ignore[union-attr]
+            last[-1].weight *= 12  # as sure of itself as a trained one  # type: ignore[index]
+    whole.load_state_dict(net.state_dict())
+    assert whole.topk_candidates == CANDIDATES
+    return whole.eval()
+
+
+@cache
+def outputs() -> tuple[Tensor, Tensor]:
+    """Of our network, for the first photographs."""
+    net = SsdliteNet().eval()
+    net.load_state_dict(reference().state_dict())
+    pixels = [Pixels(torch.tensor(photograph), (0, 1, 2)) for photograph in photographs()[:SOME]]
+    with torch.inference_mode():
+        gathered = ENTRY.preprocess.gather(pixels, ENTRY.preprocess.staging(SOME))
+        logits, offsets = net(ENTRY.preprocess.normalise(gathered))
+    assert logits.shape == (SOME, 3234, 91)
+    assert offsets.shape == (SOME, 3234, 4)
+    assert logits.std(dim=0).mean() > LEAST_VARIATION
+    return logits, offsets
+
+
+@pytest.mark.parametrize(
+    "limits", [Limits(0.3, 0.5, 300), Limits(0.1, 0.55, 40), Limits(0.001, 0.2, 100), Limits(1.0, 0.5, 100)]
+)
+def test_photographs_give_what_torchvision_gives(limits: Limits) -> None:
+    whole = reference()
+    whole.score_thresh, whole.nms_thresh = limits.score_threshold, limits.nms_threshold
+    whole.detections_per_img = limits.max_detections
+    images = [torch.tensor(photograph).permute(2, 0, 1) / 255 for photograph in photographs()[:SOME]]
+    with torch.inference_mode():
+        expected = whole(images)
+    found = decode(outputs(), limits)
+    if limits.score_threshold < 1:
+        assert all(len(theirs["scores"]) > 5 for theirs in expected), "nothing to compare"
+    for ours, theirs, photograph in zip(found, expected, photographs()[:SOME], strict=True):
+        boxes = ENTRY.preprocess.to_source(ours.boxes, *photograph.shape[:2])
+        assert len(ours) == len(theirs["scores"])
+        assert (ours.scores.diff() <= 0).all()
+        torch.testing.assert_close(ours.scores, theirs["scores"], rtol=1e-4, atol=1e-5)
+        assert matches(Detections(boxes, ours.scores, ours.labels), theirs)
+
+
+def matches(ours: Detections, theirs: dict[str, Tensor]) -> bool:
+    """Every object is among theirs, whatever the order of those with nearly equal scores."""
+    same_label = ours.labels[:, None] == theirs["labels"]
+    same_box = ((ours.boxes[:, None] - theirs["boxes"]).abs() < 0.05).all(dim=2)
+    same_score = (ours.scores[:, None] - theirs["scores"]).abs() < 1e-4
+    return bool((same_label & same_box & same_score).any(dim=1).all())
+
+
+def test_names_of_parameters_are_torchvisions() -> None:
+    assert set(SsdliteNet().state_dict()) == set(reference().state_dict())

@@ -1,0 +1,146 @@
+"""The demo watches the pipeline on its built-in camera, and says in figures and a picture what it saw."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import cv2
+import pytest
+import torch
+from rclpy.context import Context
+from ros_support import RELIABLE, Process, image
+from vision_msgs.msg import Detection2DArray
+
+from split_infer_ros.models.detections import Detections
+from split_infer_ros.models.shapes import LABELS
+from split_infer_ros.nodes.conversions import detections_message, truth_message
+from split_infer_ros.nodes.demo import ViewerNode, measured, parse, verdict
+from split_infer_ros.nodes.intra_process import IntraProcessPublisher
+from split_infer_ros.pipeline.ledger import LedgerCounts
+from split_infer_ros.pipeline.report import PipelineReport
+from split_infer_ros.pipeline.settings import StageSettings
+
+
+def report(**counts: Any) -> PipelineReport:
+    nothing = float("nan")
+    return PipelineReport(
+        time=1.0,
+        counts=LedgerCounts(**counts),
+        batches=0,
+        model="shapes",
+        device="cpu",
+        split_point="neck",
+        settings=StageSettings(),
+        ring_used=0,
+        ring_bytes=0,
+        memory="host",
+        latency_p50_s=0.0123,
+        latency_p99_s=nothing,
+        backbone_s=nothing,
+        hop_s=nothing,
+        head_s=nothing,
+        batch_fill=nothing,
+    )
+
+
+def test_the_demo_shows_measures_and_judges(ros_domain: int, tmp_path: Path) -> None:
+    figures, picture = tmp_path / "demo.json", tmp_path / "demo.png"
+    with Process("demo", "--seconds", "6", "--json", str(figures), "--picture", str(picture)) as process:
+        assert process.wait() == 0, process.printed
+        printed = process.printed
+        process.look_at_memory()
+        assert process.leftovers == []
+    found = json.loads(figures.read_text())
+    assert set(found) == {"received", "published", "dropped", "in_flight", "fps", "latency_ms", "f1"}
+    assert set(found["latency_ms"]) == {"p50", "p99"}
+    assert found["received"] == found["published"] + sum(found["dropped"].values()) + found["in_flight"]
+    assert found["published"] > 0
+    assert found["in_flight"] == 0
+    assert 0 < found["latency_ms"]["p50"] <= found["latency_ms"]["p99"]
+    assert found["fps"] == pytest.approx(found["published"] / 6, rel=0.5)
+    assert found["f1"] >= 0.95
+    assert cv2.imread(str(picture)).shape == (480, 640, 3)
+    lines = re.findall(r"frames/s +latency p50 .* ms, p99 .* ms +ring \d+/\d+ +dropped: ", printed)
+    assert 3 <= len(lines) <= 8
+    assert json.loads(printed[printed.index("{") : printed.rindex("}") + 1]) == found
+
+
+def test_a_detector_that_does_not_find_what_is_there_fails_the_demo(ros_domain: int, tmp_path: Path) -> None:
+    figures = tmp_path / "demo.json"
+    with Process("demo", "--seconds", "3", "--json", str(figures), "--ros-args", "-p", "weights:=none") as process:
+        assert process.wait() == 1
+        assert "error: F1 is" in process.printed
+        assert "Traceback" not in process.printed
+    assert json.loads(figures.read_text())["f1"] < 0.95
+
+
+@pytest.mark.parametrize(
+    ("counts", "f1", "words"),
+    [
+        ({"received": 3, "published": 2, "dropped": {"overrun": 1}}, 0.96, ""),
+        ({"received": 3, "published": 3}, None, ""),
+        ({"received": 3, "published": 2}, 1.0, "the ledger does not close"),
+        ({"received": 3, "published": 2, "in_flight": 1}, 1.0, "the ledger does not close"),
+        ({"received": 1, "dropped": {"overrun": 1}}, None, "no frame was published"),
+        ({"received": 3, "published": 3}, 0.94, "F1 is 0.940, below 0.95"),
+        ({"received": 3, "published": 3}, 0.0, "F1 is 0.000"),
+    ],
+)
+def test_the_verdict(counts: dict[str, Any], f1: float | None, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert verdict(report(**counts), f1) == (1 if words else 0)
+    said = capsys.readouterr().err
+    assert words in said
+    assert bool(said) == bool(words)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--json", "/nowhere/at/all.json"], "/nowhere/at/all.json cannot be written"),
+        (["--json", "/"], "/ cannot be written"),
+        (["--picture", "/nowhere/at/all.png"], "/nowhere/at/all.png cannot be written"),
+        (["--picture", "last.docx"], "last.docx is of no kind of picture"),
+        (["--seconds", "many"], "invalid float value: 'many'"),
+    ],
+)
+def test_what_cannot_be_done_at_the_end_is_refused_at_the_start(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parse(arguments)
+    assert words in capsys.readouterr().err
+
+
+def test_the_viewer_compares_what_was_found_with_the_truth_of_the_same_frame(context: Context) -> None:
+    viewer = ViewerNode(context=context, namespace="/viewer", use_global_arguments=False)
+    viewer.start()
+    truth, found = (
+        IntraProcessPublisher(viewer, Detection2DArray, topic, RELIABLE) for topic in ("truth", "detections")
+    )
+    boxes, labels = torch.tensor([[10.0, 10, 50, 50], [60, 60, 80, 80]]), torch.tensor([0, 2])
+    for stamp in range(3):
+        header = image(stamp=stamp).header
+        truth.publish(truth_message(boxes, labels, LABELS, header))
+        if stamp != 1:  # whose frame was dropped
+            seen = Detections(boxes[: 1 + stamp], torch.ones(2)[: 1 + stamp], labels[: 1 + stamp])
+            found.publish(detections_message(seen, LABELS, header))
+    score = viewer.matcher.score()
+    assert (score.true_positives, score.false_positives, score.false_negatives) == (3, 0, 1)
+    viewer.close()
+
+
+def test_what_was_not_measured_is_null() -> None:
+    found = measured(report(received=4, published=4), 2.0, None)
+    assert found == {
+        "received": 4,
+        "published": 4,
+        "dropped": {},
+        "in_flight": 0,
+        "fps": 2.0,
+        "latency_ms": {"p50": 12.3, "p99": None},
+        "f1": None,
+    }
+    json.dumps(found, allow_nan=False)

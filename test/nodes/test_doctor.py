@@ -1,0 +1,71 @@
+"""The doctor's page tells the truth about this machine, and its exit code whether the pipeline can run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from split_infer_ros.nodes import doctor
+from split_infer_ros.telemetry.checkup import NOTE, OK, PROBLEM, Finding
+
+
+def test_a_machine_that_runs_these_tests_is_well() -> None:
+    result = subprocess.run([sys.executable, "-m", "split_infer_ros.nodes.doctor"], capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+    for what in ("ROS 2", "vision_msgs", "Middleware", "Fast DDS profile", "torch", "Shared memory", "cv_bridge"):
+        assert f"  {what}" in result.stdout
+    assert result.stdout.endswith("The pipeline can run.\n")
+
+
+def test_without_ros_it_says_so_and_fails(tmp_path: Path) -> None:
+    """Those who need it most have least."""
+    (tmp_path / "rclpy.py").write_text("raise ImportError('librcl.so: cannot open shared object file')")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    result = subprocess.run(
+        [sys.executable, "-m", "split_infer_ros.nodes.doctor"],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert "PROBLEM   ROS 2: rclpy cannot be imported (librcl.so" in result.stdout
+    assert "Traceback" not in result.stderr
+
+
+def find(findings: list[Finding], what: str) -> Finding:
+    return next(finding for finding in findings if finding.what == what)
+
+
+def test_vision_msgs_are_known_by_their_hash(tmp_path: Path) -> None:
+    prefixes = os.environ["AMENT_PREFIX_PATH"]
+    assert doctor.check_vision_msgs(prefixes).level == OK
+    assert doctor.check_vision_msgs("").level == NOTE
+    folder = tmp_path / "share/vision_msgs/msg"
+    folder.mkdir(parents=True)
+    (folder / "Detection2DArray.json").write_text(
+        '{"type_hashes": [{"type_name": "vision_msgs/msg/Detection2DArray", "hash_string": "RIHS01_0"}]}'
+    )
+    assert doctor.check_vision_msgs(str(tmp_path)).level == PROBLEM
+
+
+def test_the_profile_that_counts_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = tmp_path / "mine.xml"
+    mine.write_text("")
+    environment = {"FASTRTPS_DEFAULT_PROFILES_FILE": str(mine)}
+    finding = find(doctor.check_middleware(environment), "Fast DDS profile")
+    assert (finding.level, str(mine) in finding.found) == (OK, True)
+    mine.unlink()
+    finding = find(doctor.check_middleware(environment), "Fast DDS profile")
+    assert (finding.level, "does not exist" in finding.found) == (NOTE, True)
+
+
+def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = doctor.module
+    monkeypatch.setattr(doctor, "module", lambda name: ImportError() if name == "std_srvs" else module(name))
+    finding = find(doctor.check_ros(os.environ), "ROS packages")
+    assert finding.level == PROBLEM
+    assert "ros-$ROS_DISTRO-std-srvs" in finding.advice

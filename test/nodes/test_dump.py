@@ -1,0 +1,61 @@
+"""What ``ros2 param dump`` writes of each node, loaded again, gives the same pipeline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rcl_interfaces.srv import GetParameters, ListParameters
+from rclpy.context import Context
+from rclpy.parameter import parameter_value_to_python
+from ros_support import NODE_TYPES, START_S, Client, Pipeline, Process, wait_until
+from vision_msgs.msg import Detection2DArray
+
+
+def dump(client: Client, node: str) -> dict[str, Any]:
+    """As ``ros2 param dump`` does: every parameter that the node lists, names with dots as tables in tables."""
+    names = list(client.call(ListParameters, f"{node}/list_parameters", ListParameters.Request()).result.names)
+    answer = client.call(GetParameters, f"{node}/get_parameters", GetParameters.Request(names=names))
+    tree: dict[str, Any] = {}
+    for name, value in zip(names, answer.values, strict=True):
+        *tables, last = name.split(".")
+        table = tree
+        for step in tables:
+            table = table.setdefault(step, {})
+        value = parameter_value_to_python(value)
+        table[last] = value if isinstance(value, (bool, int, float, str)) else list(value)
+    return {f"{client.node.get_namespace()}/{node}": {"ros__parameters": tree}}
+
+
+CHOSEN: dict[str, dict[str, Any]] = {
+    "stats": {"period_s": 0.5},
+    "head": {"weights": "none", "score_threshold": 0.0, "max_detections": 7},
+    "backbone": {"weights": "none", "split_point": "block3", "batch_size": 2, "ring_slots": 3, "image_depth": 9},
+    "camera": {"width": 64, "height": 48, "rate_hz": 20.0, "frame_id": "left_eye"},
+}
+
+
+def test_a_dump_loaded_again_gives_the_same_pipeline(context: Context, tmp_path: Path) -> None:
+    with Pipeline(context, **CHOSEN) as pipeline:
+        namespace = pipeline.namespace
+        assert pipeline.client.set("backbone", batch_timeout_ms=20.0, max_rate_hz=1000.0) == ["", ""]
+        dumps = {node: dump(pipeline.client, node) for node in NODE_TYPES}
+    files = []
+    for node, text in dumps.items():
+        file = tmp_path / f"{node}.yaml"
+        file.write_text(yaml.safe_dump(text))
+        files += ["--params-file", str(file)]
+    client = Client(context, namespace)
+    try:
+        with Process("pipeline", "--ros-args", *files, "-r", f"__ns:={namespace}") as process:
+            wait_until(lambda: "cut at" in process.printed or not process.runs, "the backbone to be active", START_S)
+            assert process.runs, process.printed
+            for node, before in dumps.items():
+                assert dump(client, node) == before
+            (found,) = client.listen(Detection2DArray, "detections").wait_for(1, START_S)
+            assert found.header.frame_id == "left_eye"
+            assert len(found.detections) <= 7
+            assert client.get("backbone", "max_rate_hz") == 1000.0
+    finally:
+        client.close()

@@ -1,0 +1,147 @@
+"""What comes in: compressed or raw, too large, too fast, while paused, in other encodings, without a number."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from builtin_interfaces.msg import Time
+from rclpy.context import Context
+from rclpy.qos import QoSProfile
+from ros_support import Pipeline, image, wait_until
+from sensor_msgs.msg import CompressedImage, Image
+from std_msgs.msg import Header
+from std_srvs.srv import SetBool
+from vision_msgs.msg import Detection2DArray
+
+from split_infer_ros.nodes.intra_process import IntraProcessPublisher
+
+COMPRESSED = {"image_transport": "compressed"}
+
+
+def compressed(kind: str = "jpeg", stamp: int = 1, height: int = 48, width: int = 64) -> CompressedImage:
+    _, data = cv2.imencode(f".{kind}", np.zeros((height, width, 3), np.uint8))
+    header = Header(stamp=Time(sec=stamp), frame_id="left_eye")
+    return CompressedImage(header=header, format=f"bgr8; {kind} compressed bgr8", data=data.tobytes())
+
+
+def send(pipeline: Pipeline, count: int) -> None:
+    """Frames from this process, none of which the middleware can lose."""
+    publisher = IntraProcessPublisher(pipeline.client.node, Image, "image", QoSProfile(depth=5))
+    for number in range(count):
+        publisher.publish(image(stamp=number))
+    publisher.destroy()
+
+
+@pytest.mark.parametrize("kind", ["jpeg", "png"])
+def test_compressed_images_come_in(context: Context, kind: str) -> None:
+    with Pipeline(context, head={"score_threshold": 0.0}, backbone=COMPRESSED) as pipeline:
+        detections = pipeline.client.listen(Detection2DArray, "detections")
+        pipeline.client.publisher(CompressedImage, "image/compressed").publish(compressed(kind))
+        (found,) = detections.wait_for(1)
+        assert (found.header.stamp.sec, found.header.frame_id) == (1, "left_eye")
+        assert pipeline.settled(1).published == 1
+
+
+def test_a_corrupt_compressed_image_is_dropped_by_name_and_the_next_is_not(context: Context) -> None:
+    with Pipeline(context, head={}, backbone=COMPRESSED) as pipeline:
+        images = pipeline.client.publisher(CompressedImage, "image/compressed")
+        message = compressed()
+        message.data = message.data[: len(message.data) // 2]
+        images.publish(message)
+        images.publish(compressed())
+        counts = pipeline.settled(2)
+        assert (counts.published, counts.dropped) == (1, {"corrupt_image": 1})
+
+
+@pytest.mark.parametrize(("transport", "heard", "not_heard"), [
+    ("raw", "image", "image/compressed"),
+    ("compressed", "image/compressed", "image"),
+])  # fmt: skip
+def test_never_both_are_subscribed(context: Context, transport: str, heard: str, not_heard: str) -> None:
+    """Each frame would come twice."""
+    with Pipeline(context, backbone={"image_transport": transport}) as pipeline:
+        node = pipeline.client.node
+        wait_until(lambda: node.count_subscribers(heard) == 1, f"the subscription of {heard}")
+        assert node.count_subscribers(not_heard) == 0
+
+
+@pytest.mark.parametrize("transport", ["raw", "compressed"])
+def test_what_is_too_large_is_dropped_by_that_name(context: Context, transport: str) -> None:
+    with Pipeline(context, head={}, backbone={"max_image_pixels": 48 * 64, "image_transport": transport}) as pipeline:
+        if transport == "raw":
+            images = pipeline.client.publisher(Image, "image")
+            messages: list[Any] = [image(48, 65), image(48, 64)]
+        else:
+            images = pipeline.client.publisher(CompressedImage, "image/compressed")
+            messages = [compressed(width=65), compressed()]
+        for message in messages:
+            images.publish(message)
+        counts = pipeline.settled(2)
+        assert (counts.published, counts.dropped) == (1, {"too_large": 1})
+
+
+def test_a_camera_that_is_too_fast_is_slowed_by_name(context: Context) -> None:
+    with Pipeline(context, head={}, backbone={"max_rate_hz": 0.001}) as pipeline:
+        send(pipeline, 10)
+        counts = pipeline.settled(10)
+        assert (counts.published, counts.dropped) == (1, {"rate_limited": 9})
+        assert pipeline.client.set("backbone", max_rate_hz=0.0) == [""]
+        for number in range(3):  # one by one: what waits for a batch may be overrun
+            send(pipeline, 1)
+            assert pipeline.settled(11 + number).published == 2 + number
+
+
+def test_the_pipeline_is_paused_and_goes_on(context: Context) -> None:
+    with Pipeline(context, head={}, backbone={}) as pipeline:
+        bytes_before = pipeline.backbone.stage.report(0.0).ring_bytes
+        for turn in range(2):
+            answer = pipeline.client.call(SetBool, "backbone/enable", SetBool.Request(data=False))
+            assert (answer.success, "paused" in answer.message) == (True, True)
+            send(pipeline, 3)
+            assert pipeline.settled(4 * turn + 3).dropped == {"paused": 3 * (turn + 1)}
+            assert pipeline.client.state("backbone") == "active"
+            assert pipeline.backbone.stage.report(0.0).ring_bytes == bytes_before
+            assert pipeline.client.call(SetBool, "backbone/enable", SetBool.Request(data=True)).success
+            send(pipeline, 1)
+            assert pipeline.settled(4 * turn + 4).published == turn + 1
+
+
+def test_a_camera_may_change_size_and_encoding_in_mid_stream(context: Context) -> None:
+    with Pipeline(context, head={"score_threshold": 0.0}, backbone={"drop_policy": "block"}) as pipeline:
+        detections = pipeline.client.listen(Detection2DArray, "detections")
+        publisher = IntraProcessPublisher(pipeline.client.node, Image, "image", QoSProfile(depth=5))
+        kinds = ["rgb8", "mono8", "bgra8", "nonsense", "mono16", "rgb8", "bgr8"]
+        for number, kind in enumerate(kinds):
+            publisher.publish(image(48 + 16 * number, 64, kind, stamp=number))
+        counts = pipeline.settled(len(kinds))
+        assert (counts.published, counts.dropped) == (len(kinds) - 1, {"unknown_encoding": 1})
+        found = detections.wait_for(len(kinds) - 1)
+        assert [message.header.stamp.nanosec for message in found] == [0, 1, 2, 4, 5, 6]
+
+
+def test_one_batch_may_hold_images_of_several_kinds(context: Context) -> None:
+    backbone = {"batch_size": 3, "batch_timeout_ms": 60_000.0, "drop_policy": "block"}
+    with Pipeline(context, head={}, backbone=backbone) as pipeline:
+        publisher = IntraProcessPublisher(pipeline.client.node, Image, "image", QoSProfile(depth=5))
+        for height, kind in ((48, "rgb8"), (96, "mono8"), (64, "bgra8")):
+            publisher.publish(image(height, 64, kind))
+        assert pipeline.settled(3).published == 3
+        assert pipeline.backbone.stage.report(0.0).batches == 1
+
+
+@pytest.mark.parametrize("values", [[math.nan], [math.inf, -math.inf], [math.nan, 1.0, math.inf, 3e38, -3e38]])
+def test_floats_that_are_no_numbers_do_no_harm(context: Context, values: list[float]) -> None:
+    depth = np.resize(np.array(values, np.float32), (48, 64))
+    message = Image(height=48, width=64, encoding="32FC1", step=256, data=depth.tobytes())
+    with Pipeline(context, head={"score_threshold": 0.0}, backbone={}) as pipeline:
+        detections = pipeline.client.listen(Detection2DArray, "detections")
+        pipeline.client.publisher(Image, "image").publish(message)
+        (found,) = detections.wait_for(1)
+        for detection in found.detections:
+            box = detection.bbox
+            assert all(map(math.isfinite, (box.center.position.x, box.center.position.y, box.size_x, box.size_y)))
+            assert math.isfinite(detection.results[0].hypothesis.score)

@@ -1,0 +1,270 @@
+"""Every frame is accounted for: received = published + dropped by a name + in flight, whatever happens."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from rclpy.context import Context
+from rclpy.qos import QoSProfile
+from ros_support import WAIT_S, Pipeline, Received, image, wait_until
+from sensor_msgs.msg import Image
+from vision_msgs.msg import Detection2DArray
+
+from split_infer_ros.msg import FeatureHandle
+from split_infer_ros.nodes import head as head_node
+from split_infer_ros.nodes.intra_process import IntraProcessPublisher, IntraProcessSubscription
+
+CAMERA = {"width": 64, "height": 48, "rate_hz": 0.0}
+
+
+class Gate:
+    """Holds the head up while it is shut, and knows how many frames came to it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._open = threading.Event()
+        self._convert = head_node.detections_message
+        self.arrived = 0
+        monkeypatch.setattr(head_node, "detections_message", self._pass)
+
+    def _pass(self, *arguments: Any) -> Any:
+        self.arrived += 1
+        assert self._open.wait(3 * WAIT_S)
+        return self._convert(*arguments)
+
+    def open(self) -> None:
+        self._open.set()
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    found = Gate(monkeypatch)
+    yield found
+    found.open()
+
+
+def send(pipeline: Pipeline, count: int) -> None:
+    """Frames of a camera in this process, with stamps from 0."""
+    publisher = IntraProcessPublisher(pipeline.client.node, Image, "image", QoSProfile(depth=5))
+    for number in range(count):
+        publisher.publish(image(stamp=number))
+
+
+def stamps(detections: Received) -> list[int]:
+    return [found.header.stamp.nanosec for found in list(detections)]
+
+
+def test_the_ledger_closes_while_a_camera_floods_a_slow_head(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    convert = head_node.detections_message
+    monkeypatch.setattr(head_node, "detections_message", lambda *a: (time.sleep(0.05), convert(*a))[1])
+    with Pipeline(context, stats={}, head={}, backbone={"ring_slots": 1}, camera=CAMERA) as pipeline:
+        detections = pipeline.client.listen(Detection2DArray, "detections")
+        looks = 0
+        while len(detections) < 20:
+            assert pipeline.counts.balanced
+            looks += 1
+        pipeline.nodes["camera"].trigger_deactivate()
+        counts = pipeline.settled(20)
+        wait_until(lambda: len(detections) >= counts.published, "all detections")
+        assert looks > 100
+        assert counts.dropped["overrun"] > counts.published
+        assert set(counts.dropped) == {"overrun"}
+        assert len(detections) == counts.published
+
+
+def test_latest_keeps_the_newest_frame_when_the_head_does_not_follow(context: Context, gate: Gate) -> None:
+    with Pipeline(context, head={}, backbone={"ring_slots": 2}) as pipeline:
+        detections = pipeline.client.listen(Detection2DArray, "detections")
+        for number in range(2):  # one with the head, one waiting for it: the ring is full
+            send(pipeline, 1)
+            wait_until(lambda n=number: len(pipeline.backbone.stage._outstanding) > n, "the handle to be out")
+        send(pipeline, 30)
+        assert pipeline.counts.in_flight == 3
+        assert pipeline.counts.dropped == {"overrun": 29}
+        gate.open()
+        counts = pipeline.settled(32)
+        assert (counts.published, counts.dropped) == (3, {"overrun": 29})
+        detections.wait_for(3)
+        assert stamps(detections) == [0, 0, 29]
+
+
+def test_block_makes_a_camera_in_the_process_wait_and_loses_nothing(context: Context) -> None:
+    backbone = {"drop_policy": "block", "batch_size": 4, "ring_slots": 2}
+    with Pipeline(context, head={}, backbone=backbone) as pipeline:
+        detections = pipeline.client.listen(Detection2DArray, "detections")
+        most = 0
+
+        def look() -> None:
+            nonlocal most
+            most = max(most, pipeline.counts.in_flight)
+
+        sending = threading.Thread(target=send, args=(pipeline, 100))
+        sending.start()
+        while sending.is_alive():
+            look()
+        counts = pipeline.settled(100)
+        assert (counts.received, counts.published, counts.dropped) == (100, 100, {})
+        detections.wait_for(100)
+        assert stamps(detections) == list(range(100))
+        assert most <= 4 + 2 * 4 + 1  # a batch that waits, the ring, and the one that is being taken in
+
+
+def test_block_loses_nothing_of_a_burst_from_outside_that_the_middleware_was_told_to_keep(context: Context) -> None:
+    backbone = {"drop_policy": "block", "batch_size": 4, "image_reliability": "reliable", "image_depth": 100}
+    with Pipeline(context, head={}, backbone=backbone) as pipeline:
+        detections = pipeline.client.listen(Detection2DArray, "detections")
+        images = pipeline.client.publisher(Image, "image", QoSProfile(depth=100))
+        for number in range(100):
+            images.publish(image(stamp=number))
+        counts = pipeline.settled(100)
+        assert (counts.received, counts.published, counts.dropped) == (100, 100, {})
+        detections.wait_for(100)
+        assert stamps(detections) == list(range(100))
+
+
+def test_block_lets_go_of_waiting_cameras_when_the_policy_changes(context: Context, gate: Gate) -> None:
+    with Pipeline(context, head={}, backbone={"drop_policy": "block", "ring_slots": 1}) as pipeline:
+        sending = threading.Thread(target=send, args=(pipeline, 20))
+        sending.start()
+        wait_until(lambda: pipeline.backbone.stage.full, "the camera to be held up")
+        time.sleep(0.2)
+        assert sending.is_alive()
+        assert pipeline.client.set("backbone", drop_policy="latest") == [""]
+        sending.join(WAIT_S)
+        assert not sending.is_alive()
+        gate.open()
+        counts = pipeline.settled(20)
+        assert counts.received == 20
+        assert set(counts.dropped) == {"overrun"}
+
+
+def test_what_the_middleware_overwrote_is_dropped_by_that_name(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Pipeline(context, head={}, backbone={}) as pipeline:
+        images = pipeline.client.publisher(Image, "image")
+        images.publish(image())
+        pipeline.settled(1)
+        busy, done = threading.Event(), threading.Event()
+        timer = pipeline.backbone.create_timer(0.0, lambda: (busy.set(), done.wait(WAIT_S)))
+        assert busy.wait(WAIT_S)
+        for _ in range(25):
+            images.publish(image())
+        timer.cancel()
+        done.set()
+        counts = pipeline.settled(26)
+        assert counts.received == 26
+        assert counts.dropped["middleware"] == 20  # the subscription keeps 5
+
+
+def test_without_a_head_frames_are_dropped_by_that_name_until_one_comes(context: Context) -> None:
+    with Pipeline(context, backbone={}) as pipeline:
+        send(pipeline, 1)
+        assert pipeline.settled(1).dropped == {"no_head": 1}
+        pipeline.add("head")
+        send(pipeline, 1)
+        assert pipeline.settled(2).published == 1
+        pipeline.remove("head")
+        send(pipeline, 1)
+        assert pipeline.settled(3).dropped == {"no_head": 2}
+
+
+def test_a_slot_whose_head_died_comes_back_when_its_lease_ends(context: Context) -> None:
+    with Pipeline(context, backbone={"ring_slots": 1}) as pipeline:
+        dead = IntraProcessSubscription(
+            pipeline.client.node, FeatureHandle, "features", QoSProfile(depth=1), lambda handle: None
+        )
+        send(pipeline, 1)
+        counts = pipeline.settled(1)
+        assert counts.dropped == {"lease_expired": 1}
+        dead.destroy()
+        pipeline.add("head")
+        send(pipeline, 1)
+        assert pipeline.settled(2).published == 1
+
+
+def test_frames_under_way_at_the_end_are_finished_or_dropped_as_shutdown(context: Context, gate: Gate) -> None:
+    with Pipeline(context, head={}, backbone={"ring_slots": 1}) as pipeline:
+        ledger = pipeline.backbone.stage.ledger
+        send(pipeline, 1)
+        wait_until(lambda: gate.arrived, "the head to be at work")
+        send(pipeline, 1)
+        pipeline.backbone.trigger_deactivate()  # waits for the head in vain
+        counts = ledger.counts()
+        assert (counts.received, counts.in_flight, counts.dropped) == (2, 0, {"shutdown": 2})
+        gate.open()
+        pipeline.backbone.trigger_activate()
+        send(pipeline, 1)
+        assert pipeline.settled(3).published == 1
+
+
+def test_slots_of_a_head_that_never_came_are_there_again_after_a_restart(context: Context) -> None:
+    with Pipeline(context, backbone={"ring_slots": 1}) as pipeline:
+        dead = IntraProcessSubscription(
+            pipeline.client.node, FeatureHandle, "features", QoSProfile(depth=1), lambda handle: None
+        )
+        send(pipeline, 1)
+        wait_until(lambda: pipeline.backbone.stage._outstanding, "the handle to be out")
+        pipeline.backbone.trigger_deactivate()
+        dead.destroy()
+        pipeline.backbone.trigger_activate()
+        pipeline.add("head")
+        for number in range(3):
+            send(pipeline, 1)
+            assert pipeline.settled(2 + number).published == 1 + number
+
+
+def test_frames_that_come_while_the_node_ends_are_dropped_as_inactive(context: Context, gate: Gate) -> None:
+    with Pipeline(context, head={}, backbone={}) as pipeline:
+        send(pipeline, 1)
+        wait_until(lambda: gate.arrived, "the head to be at work")
+        stage = pipeline.backbone.stage
+        stopping = threading.Thread(target=stage.stop, args=(WAIT_S,))
+        stopping.start()
+        wait_until(lambda: not stage._accepting, "the stage to stop")
+        send(pipeline, 2)
+        assert pipeline.counts.dropped == {"inactive": 2}
+        gate.open()
+        stopping.join(WAIT_S)
+        counts = pipeline.counts
+        assert (counts.received, counts.published, counts.in_flight) == (3, 1, 0)
+
+
+def test_a_head_that_fails_costs_its_frame_by_name_and_no_other(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    convert, fail = head_node.detections_message, threading.Event()
+
+    def sometimes(*arguments: Any) -> Any:
+        if fail.is_set():
+            raise RuntimeError("no message can be made")
+        return convert(*arguments)
+
+    monkeypatch.setattr(head_node, "detections_message", sometimes)
+    with Pipeline(context, head={}, backbone={}) as pipeline:
+        fail.set()
+        send(pipeline, 1)
+        assert pipeline.settled(1).dropped == {"head_error": 1}
+        fail.clear()
+        send(pipeline, 1)
+        assert pipeline.settled(2).published == 1
+
+
+def test_a_backbone_that_fails_costs_its_batch_by_name_and_no_other(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Pipeline(context, head={}, backbone={}) as pipeline:
+        normalise = type(pipeline.backbone._model.entry.preprocess).normalise
+        monkeypatch.setattr(
+            type(pipeline.backbone._model.entry.preprocess), "normalise", lambda *a: (_ for _ in ()).throw(RuntimeError)
+        )
+        send(pipeline, 1)
+        assert pipeline.settled(1).dropped == {"backbone_error": 1}
+        monkeypatch.setattr(type(pipeline.backbone._model.entry.preprocess), "normalise", normalise)
+        send(pipeline, 1)
+        assert pipeline.settled(2).published == 1

@@ -1,0 +1,124 @@
+"""Cameras faster than the pipeline, and long runs: what a process holds stays the same, and what comes out is new."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+
+import pytest
+from rclpy.context import Context
+from ros_support import START_S, Client, Footprint, Process, Received, wait_until
+from vision_msgs.msg import Detection2DArray
+
+from split_infer_ros.msg import PipelineReport
+
+MB = 2**20
+SLACK_BYTES = 48 * MB  # what allocators keep; images that queue up would be ten times as much within seconds
+RING_SLOTS = 4
+NODES = (
+    "--ros-args",
+    "-p",
+    "weights:=none",
+    "-p",
+    "width:=640",
+    "-p",
+    "height:=480",
+    "-p",
+    f"ring_slots:={RING_SLOTS}",
+)
+
+
+class Watcher:
+    """Notes how old the newest results are, and what the process holds."""
+
+    def __init__(self, client: Client, process: Process) -> None:
+        self.ages: list[float] = []
+        self.footprints: list[Footprint] = []
+        self._process = process
+        self.reports: Received = client.listen(PipelineReport, "report")
+        client.node.create_subscription(Detection2DArray, "detections", self._hear, 100)
+
+    def _hear(self, found: Detection2DArray) -> None:
+        stamp = found.header.stamp
+        self.ages.append(time.time() - stamp.sec - stamp.nanosec / 1e9)
+
+    def watch(self, seconds: float, every: float) -> None:
+        """Look at the process again and again."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            assert self._process.runs, self._process.printed
+            self.footprints.append(Footprint.of(self._process.pid))
+            time.sleep(every)
+
+    def stays_flat(self) -> None:
+        """The last third holds no more than the first one did."""
+        third = len(self.footprints) // 3
+        for kind, slack in (("memory", SLACK_BYTES), ("threads", 1), ("files", 4), ("segments", 4)):
+            values = [getattr(one, kind) for one in self.footprints]
+            assert statistics.median(values[-third:]) <= statistics.median(values[:third]) + slack, (kind, values)
+
+    def ledger_closes(self) -> None:
+        """In every report."""
+        for report in self.reports:
+            dropped = sum(entry.count for entry in report.dropped)
+            assert report.received == report.published + dropped + report.in_flight
+
+
+@pytest.fixture
+def client(context: Context) -> Iterator[Client]:
+    found = Client(context)
+    yield found
+    found.close()
+
+
+def flood(client: Client, seconds: float, transport: str) -> None:
+    """Three times as many frames as the pipeline can take, for so long."""
+    with Process("pipeline", *NODES, "-p", f"transport:={transport}", "-p", "drop_policy:=block") as process:
+        watcher = Watcher(client, process)
+        assert client.set("camera", rate_hz=0.0) == [""]
+        watcher.reports.wait_for_one(lambda report: report.published > 30, "the pipeline at its limit", START_S)
+        watcher.reports.wait_for(len(watcher.reports) + 4)
+        first, last = watcher.reports[-4], watcher.reports[-1]
+        capacity = (last.published - first.published) / (last.time - first.time)
+        assert client.set("camera", rate_hz=min(1000.0, 3 * capacity)) == [""]
+        assert client.set("backbone", drop_policy="latest") == [""]
+        time.sleep(2.0)
+        watcher.ages.clear()
+        started, before = time.monotonic(), watcher.reports[-1]
+        watcher.watch(seconds, every=0.2)
+        passed, after = time.monotonic() - started, watcher.reports[-1]
+        published = after.published - before.published
+        assert after.received - before.received > 1.2 * published  # else there was no overload
+        assert {entry.reason for entry in after.dropped} == {"overrun"}
+        watcher.stays_flat()
+        watcher.ledger_closes()
+        # A frame waits for a batch, in the ring, and for the head: never for what came long before it.
+        period = passed / published
+        assert statistics.median(watcher.ages) < (RING_SLOTS + 3) * period
+        assert client.set("camera", rate_hz=1.0) == [""]
+        wait_until(lambda: watcher.reports[-1].in_flight <= 1, "the ring to be empty")
+
+
+@pytest.mark.parametrize("transport", ["intra_process", pytest.param("shared_memory", marks=pytest.mark.slow)])
+def test_too_many_frames_cost_nothing_but_themselves(client: Client, transport: str) -> None:
+    flood(client, 6.0, transport)
+
+
+@pytest.mark.slow
+def test_a_minute_of_too_many_frames(client: Client) -> None:
+    flood(client, 60.0, "intra_process")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", ["intra_process", "shared_memory"])
+def test_ten_minutes_leave_no_trace(client: Client, transport: str) -> None:
+    with Process("pipeline", *NODES, "-p", f"transport:={transport}") as process:
+        watcher = Watcher(client, process)
+        watcher.reports.wait_for_one(lambda report: report.published > 30, "frames flowing", START_S)
+        watcher.watch(600.0, every=2.0)
+        watcher.stays_flat()
+        watcher.ledger_closes()
+        assert len(watcher.ages) > 600
+        last = watcher.footprints[-1]
+        print(f"after ten minutes: {last}; published {watcher.reports[-1].published}")

@@ -1,0 +1,311 @@
+"""Parameters change while frames flow, through the services of ``ros2 param``; what is refused changes nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from rclpy.context import Context
+from rclpy.parameter import Parameter
+from ros_support import NODE_TYPES, Pipeline, Received, image, wait_until
+from sensor_msgs.msg import Image
+from vision_msgs.msg import Detection2DArray
+
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.msg import FeatureHandle, PipelineReport
+from split_infer_ros.nodes.backbone import BackboneNode, BackboneParameters
+from split_infer_ros.nodes.camera import CameraParameters
+from split_infer_ros.nodes.head import HeadParameters
+from split_infer_ros.nodes.parameters import refuse_unknown
+from split_infer_ros.nodes.stats import StatsParameters
+
+TABLES = {
+    "backbone": BackboneParameters,
+    "head": HeadParameters,
+    "camera": CameraParameters,
+    "stats": StatsParameters,
+}
+
+
+@pytest.fixture(scope="module")
+def pipeline(context: Context) -> Iterator[Pipeline]:
+    camera = {"width": 64, "height": 48, "rate_hz": 20.0}
+    with Pipeline(context, stats={}, head={"score_threshold": 0.0}, backbone={}, camera=camera) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def detections(pipeline: Pipeline) -> Received:
+    return pipeline.client.listen(Detection2DArray, "detections")
+
+
+@pytest.fixture(scope="module")
+def reports(pipeline: Pipeline) -> Received:
+    return pipeline.client.listen(PipelineReport, "report")
+
+
+def flows_on(pipeline: Pipeline, detections: Received) -> None:
+    """Frames still come out at the end, and every one is accounted for."""
+    count = len(detections)
+    detections.wait_for(count + 3)
+    assert pipeline.counts.balanced
+
+
+@pytest.mark.parametrize("node", TABLES)
+def test_descriptors_tell_what_each_parameter_is_and_takes(pipeline: Pipeline, node: str) -> None:
+    fields = dataclasses.fields(TABLES[node])
+    descriptors = pipeline.client.describe(node, *(field.name for field in fields))
+    for field, descriptor in zip(fields, descriptors, strict=True):
+        facts = field.metadata
+        assert descriptor.name == field.name
+        assert descriptor.description == facts["description"]
+        assert descriptor.read_only == facts["read_only"]
+        ranges = [*descriptor.integer_range, *descriptor.floating_point_range]
+        assert [(r.from_value, r.to_value) for r in ranges] == (
+            [(facts["at_least"], facts["at_most"])] if facts["at_most"] is not None else []
+        )
+        for choice in facts["choices"]:
+            assert choice in descriptor.additional_constraints
+
+
+def test_the_split_point_changes_while_frames_flow(
+    pipeline: Pipeline, detections: Received, reports: Received
+) -> None:
+    handles = pipeline.client.listen(FeatureHandle, "features")
+    for name in ("input", "block3", "output", "neck"):
+        assert pipeline.client.set("backbone", split_point=name) == [""]
+        assert pipeline.client.get("backbone", "split_point") == name
+        handles.wait_for_one(lambda handle, name=name: handle.split_point == name, f"a handle cut at {name}")
+        reports.wait_for_one(lambda report, name=name: report.split_point == name, f"a report that says {name}")
+        flows_on(pipeline, detections)
+
+
+def test_batches_change_while_frames_flow(pipeline: Pipeline, detections: Received, reports: Received) -> None:
+    handles = pipeline.client.listen(FeatureHandle, "features")
+    assert pipeline.client.set("backbone", batch_size=3, batch_timeout_ms=5000.0, ring_slots=2) == ["", "", ""]
+    handles.wait_for_one(lambda handle: len(handle.headers) == 3, "a batch of three")
+    report = reports.wait_for_one(lambda report: report.batch_size == 3, "a report that says so")
+    assert (report.batch_timeout_ms, report.ring_slots) == (5000.0, 2)
+    flows_on(pipeline, detections)
+    assert pipeline.client.set("backbone", batch_size=1, batch_timeout_ms=50.0) == ["", ""]
+    flows_on(pipeline, detections)
+
+
+def test_the_drop_policy_changes_while_frames_flow(
+    pipeline: Pipeline, detections: Received, reports: Received
+) -> None:
+    for policy in ("block", "latest"):
+        assert pipeline.client.set("backbone", drop_policy=policy) == [""]
+        reports.clear()
+        reports.wait_for_one(lambda report, policy=policy: report.drop_policy == policy, f"a report that says {policy}")
+        flows_on(pipeline, detections)
+
+
+def test_limits_act_on_the_next_frames(pipeline: Pipeline, detections: Received) -> None:
+    """What is in the array tells that a parameter which was accepted acts."""
+
+    def newest() -> list[Any]:
+        detections.clear()
+        return list(detections.wait_for(3)[2].detections)
+
+    assert len(newest()) > 1
+    assert pipeline.client.set("head", max_detections=1) == [""]
+    assert len(newest()) == 1
+    assert pipeline.client.set("head", max_detections=100, score_threshold=1.0) == ["", ""]
+    assert newest() == []
+    assert pipeline.client.set("head", score_threshold=0.0, nms_threshold=1.0) == ["", ""]
+    all_of_them = len(newest())
+    assert pipeline.client.set("head", nms_threshold=0.0) == [""]
+    assert 0 < len(newest()) <= all_of_them
+    assert pipeline.client.set("head", nms_threshold=0.5) == [""]
+
+
+def test_the_cameras_rate_changes_while_frames_flow(pipeline: Pipeline, detections: Received) -> None:
+    assert pipeline.client.set("camera", rate_hz=0.5) == [""]
+    before = pipeline.settled(0).received
+    assert pipeline.client.set("camera", rate_hz=20.0) == [""]
+    wait_until(lambda: pipeline.counts.received > before + 5, "more frames")
+    flows_on(pipeline, detections)
+
+
+def test_a_whole_number_is_as_good_as_a_fraction(pipeline: Pipeline) -> None:
+    assert pipeline.client.set("backbone", batch_timeout_ms=40) == [""]
+    value = pipeline.client.get("backbone", "batch_timeout_ms")
+    assert (value, type(value)) == (40.0, float)
+    assert pipeline.client.set("head", score_threshold=0) == [""]
+
+
+REFUSED = [
+    ("backbone", "batch_size", 0, ["batch_size", "0", "1", "256"]),
+    ("backbone", "batch_size", 257, ["batch_size", "257", "1", "256"]),
+    ("backbone", "batch_size", 2.5, ["batch_size", "2.5", "a whole number"]),
+    ("backbone", "batch_size", "many", ["batch_size", "many", "a whole number"]),
+    ("backbone", "batch_size", True, ["batch_size", "True", "a whole number"]),
+    ("backbone", "batch_timeout_ms", -1.0, ["batch_timeout_ms", "-1", "0", "60000"]),
+    ("backbone", "batch_timeout_ms", float("nan"), ["batch_timeout_ms", "nan", "60000"]),
+    ("backbone", "drop_policy", "newest", ["drop_policy", "newest", "latest, block"]),
+    ("backbone", "ring_slots", 0, ["ring_slots", "0", "1", "64"]),
+    ("backbone", "split_point", "nowhere", ["nowhere", "neck", "block3", "output"]),
+    ("backbone", "split_point", "", ["split point", "neck"]),
+    ("backbone", "split_point", 3, ["split_point", "3", "a text"]),
+    ("backbone", "model", "resnet18", ["model", "read-only"]),
+    ("backbone", "image_topics", ["other"], ["image_topics", "read-only"]),
+    ("backbone", "batch_sizes", 1, ["batch_sizes", "Did you mean 'batch_size'?"]),
+    ("head", "score_threshold", 1.1, ["score_threshold", "1.1", "0", "1"]),
+    ("head", "nms_threshold", "0.5", ["nms_threshold", "0.5", "a number"]),
+    ("head", "max_detections", 0, ["max_detections", "0", "1", "1000"]),
+    ("head", "weights", "none", ["weights", "read-only"]),
+    ("camera", "rate_hz", -1.0, ["rate_hz", "-1", "0", "1000"]),
+    ("camera", "source", "shapes", ["source", "read-only"]),
+    ("stats", "period_s", 2.0, ["period_s", "read-only"]),
+]
+
+
+@pytest.mark.parametrize(("node", "name", "value", "words"), REFUSED)
+def test_a_refused_value_gets_a_sentence_and_changes_nothing(
+    pipeline: Pipeline, detections: Received, node: str, name: str, value: Any, words: list[str]
+) -> None:
+    table = pipeline.nodes[node].table.values
+    before = pipeline.client.get(node, name)
+    (reason,) = pipeline.client.set(node, **{name: value})
+    for word in words:
+        assert word in reason
+    assert pipeline.client.get(node, name) == before
+    assert pipeline.nodes[node].table.values == table
+    flows_on(pipeline, detections)
+
+
+@pytest.mark.parametrize("bad", [{"split_point": "nowhere"}, {"batch_size": 0}, {"model": "resnet18"}, {"nothing": 1}])
+def test_of_values_set_together_one_bad_one_refuses_all(pipeline: Pipeline, bad: dict[str, Any]) -> None:
+    before, settings = pipeline.backbone.values, pipeline.backbone.stage.settings
+    assert pipeline.client.set_all("backbone", ring_slots=9, drop_policy="block", **bad) != ""
+    assert pipeline.backbone.values == before
+    assert pipeline.backbone.stage.settings == settings
+    assert pipeline.client.get("backbone", "ring_slots") == before.ring_slots
+    assert pipeline.client.get("backbone", "drop_policy") == before.drop_policy
+
+
+def test_values_set_together_take_effect_together(pipeline: Pipeline, detections: Received) -> None:
+    assert pipeline.client.set_all("backbone", batch_size=2, split_point="block5", ring_slots=3) == ""
+    settings = pipeline.backbone.stage.settings
+    assert (settings.batch_size, settings.split_point, settings.ring_slots) == (2, "block5", 3)
+    flows_on(pipeline, detections)
+
+
+def test_too_much_memory_is_refused_and_the_old_ring_stays(pipeline: Pipeline, detections: Received) -> None:
+    reason = pipeline.client.set_all("backbone", batch_size=256, ring_slots=64, split_point="stem.2")
+    if reason == "":
+        pytest.skip("this machine hands out as much memory as was asked for")
+    assert "bytes cannot be allocated" in reason
+    flows_on(pipeline, detections)
+
+
+CHANGES: dict[str, dict[str, list[Any]]] = {
+    "backbone": {
+        "split_point": ["input", "block3", "block7", "neck", "output", "nowhere"],
+        "batch_size": [1, 2, 3, 0, 1000],
+        "batch_timeout_ms": [0.0, 1, 30.0, -5.0],
+        "drop_policy": ["latest", "block", "both"],
+        "ring_slots": [1, 2, 4, 65],
+        "max_rate_hz": [0.0, 40.0, 1000, -1.0, "fast"],
+        "model": ["resnet18"],
+        "batch_sizes": [2],
+    },
+    "head": {"score_threshold": [0.0, 0.5, 2.0], "nms_threshold": [0.0, 1.0, "0.5"], "max_detections": [1, 10, -1]},
+    "camera": {"rate_hz": [0.0, 100.0, -1.0], "source": ["none"]},
+}
+
+
+def in_force(pipeline: Pipeline) -> dict[str, Any]:
+    """What the parts that do the work were last told; not what the nodes say of themselves."""
+    backbone, head = pipeline.backbone, pipeline.nodes["head"]
+    settings, limits = dataclasses.asdict(backbone.stage.settings), dataclasses.asdict(head._stage.limits)
+    settings["batch_timeout_ms"] = 1e3 * settings.pop("batch_timeout_s")
+    rates = {"max_rate_hz": backbone._limiter.max_rate_hz, "rate_hz": pipeline.nodes["camera"].values.rate_hz}
+    return {**settings, **limits, **rates}
+
+
+def test_many_changes_under_load_lose_no_frame_unnamed(
+    pipeline: Pipeline, detections: Received, reports: Received
+) -> None:
+    """500 changes, valid and not, one at a time and several at once: refused with a reason, or in force at once."""
+    dice = random.Random(5)
+    refused = 0
+    start = pipeline.counts.received
+    for _ in range(500):
+        node = dice.choice(list(CHANGES))
+        names = dice.sample(sorted(CHANGES[node]), dice.randint(1, 2))
+        asked = {name: dice.choice(CHANGES[node][name]) for name in names}
+        before = in_force(pipeline)
+        reason = pipeline.client.set_all(node, **asked)
+        if reason:
+            refused += 1
+            assert any(name in reason or repr(asked[name]) in reason for name in names), (asked, reason)
+            assert in_force(pipeline) == before
+        else:
+            assert in_force(pipeline) == pytest.approx({**before, **asked})
+            assert {name: pipeline.client.get(node, name) for name in names} == asked
+        assert pipeline.counts.balanced
+    assert 100 < refused < 400
+    assert pipeline.counts.received > start + 50
+    assert pipeline.client.set("camera", rate_hz=20.0) == [""]
+    usual = {"batch_size": 1, "drop_policy": "latest", "split_point": "default", "max_rate_hz": 0.0}
+    assert pipeline.client.set_all("backbone", **usual) == ""
+    flows_on(pipeline, detections)
+    pipeline.nodes["camera"].trigger_deactivate()
+    counts = pipeline.settled(0)
+    assert set(counts.dropped) <= {"overrun", "rate_limited"}
+    reports.clear()
+    report = reports.wait_for(1)[0]
+    assert report.received == counts.received
+    assert report.published == counts.published
+    assert {drop.reason: drop.count for drop in report.dropped} == dict(counts.dropped)
+    pipeline.nodes["camera"].trigger_activate()
+
+
+# What a node is started with.
+
+
+def test_a_parameter_file_may_give_a_parameter_to_all_nodes_if_one_of_them_heeds_it(context: Context) -> None:
+    overrides = [Parameter("model", value="shapes"), Parameter("rate_hz", value=5.0)]
+    nodes = [
+        NODE_TYPES[name](context=context, namespace="/all", parameter_overrides=overrides, use_global_arguments=False)
+        for name in ("head", "camera")
+    ]
+    try:
+        refuse_unknown([node.table for node in nodes])
+        overrides.append(Parameter("rate", value=5.0))
+        nodes.append(
+            NODE_TYPES["stats"](
+                context=context, namespace="/all", parameter_overrides=overrides, use_global_arguments=False
+            )
+        )
+        with pytest.raises(ConfigurationError, match=r"has no parameter 'rate' \(value 5.0\)"):
+            refuse_unknown([node.table for node in nodes])
+    finally:
+        for node in nodes:
+            node.close()
+
+
+def test_an_unknown_parameter_is_refused_with_the_one_that_may_have_been_meant(context: Context) -> None:
+    node = BackboneNode(
+        context=context,
+        namespace="/typo",
+        parameter_overrides=[Parameter("batch_sise", value=2)],
+        use_global_arguments=False,
+    )
+    with pytest.raises(ConfigurationError, match=r"Did you mean 'batch_size'\?"):
+        refuse_unknown([node.table])
+    node.close()
+
+
+def test_images_of_a_stopped_pipeline_are_not_taken(pipeline: Pipeline) -> None:
+    """A parameter set while inactive takes effect at the next activation."""
+    assert pipeline.client.transition("backbone", "deactivate")
+    assert pipeline.client.set("backbone", batch_size=2) == [""]
+    assert pipeline.client.transition("backbone", "activate")
+    assert pipeline.backbone.stage.settings.batch_size == 2
+    pipeline.client.publisher(Image, "image").publish(image())

@@ -1,0 +1,136 @@
+"""The executables as real processes: with others around them, and how they end."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pytest
+import rclpy
+from ros_support import START_S, Client, Process, wait_until
+from sensor_msgs.msg import Image
+from vision_msgs.msg import Detection2DArray
+
+from split_infer_ros.msg import FeatureHandle, PipelineStats
+
+QUICK = ("-p", "weights:=none", "-p", "width:=64", "-p", "height:=48")
+
+
+class Machine:
+    """Processes of a test, and a client whose ROS context ends with the test."""
+
+    def __init__(self, domain: int) -> None:
+        self.context = rclpy.Context()
+        rclpy.init(context=self.context, domain_id=domain)
+        self.client = Client(self.context)
+        self.processes: list[Process] = []
+
+    def start(self, executable: str, *arguments: str) -> Process:
+        """Start an executable with ROS arguments."""
+        self.processes.append(Process(executable, "--ros-args", *arguments))
+        return self.processes[-1]
+
+    def end(self, number: int = signal.SIGINT) -> None:
+        """A signal ends all processes, by their own will; nothing is left behind."""
+        for process in self.processes:
+            process.look_at_memory()
+            process.send(number)
+        for process in self.processes:
+            assert process.wait() == 0, process.printed
+            assert "Traceback" not in process.printed, process.printed
+        self.close()
+        assert [process.leftovers for process in self.processes] == [[] for _ in self.processes]
+
+    def close(self) -> None:
+        """Leave ROS."""
+        if self.context.ok():
+            self.client.close()
+            rclpy.try_shutdown(context=self.context)
+
+
+@pytest.fixture
+def machine(ros_domain: int) -> Iterator[Machine]:
+    found = Machine(ros_domain)
+    yield found
+    for process in found.processes:
+        process.kill()
+    found.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_running_pipeline(machine: Machine, number: int) -> None:
+    process = machine.start("pipeline", *QUICK)
+    machine.client.listen(Detection2DArray, "detections").wait_for(5, START_S)
+    process.look_at_memory()
+    assert process.segments  # else nothing is looked at
+    machine.end(number)
+
+
+MOMENTS: dict[str, Callable[[Process], bool]] = {
+    "Python has begun": lambda process: process.obeys,
+    "torch is loaded": lambda process: process.maps("libtorch_cpu"),
+    "ROS is loaded": lambda process: process.maps("_rclpy_pybind11"),
+    "ROS has begun": lambda process: process.maps("/dev/shm/fast"),
+    "the backbone is active": lambda process: "cut at" in process.printed or not process.runs,
+}
+
+
+@pytest.mark.parametrize(("name", "reached"), MOMENTS.items())
+def test_a_signal_ends_a_process_at_any_moment_of_its_start(
+    ros_domain: int, name: str, reached: Callable[[Process], bool]
+) -> None:
+    with Process("pipeline", "--ros-args", *QUICK) as process:
+        wait_until(partial(reached, process), name, START_S)
+        process.send(signal.SIGTERM)
+        assert process.wait() == 0, process.printed
+        assert "Traceback" not in process.printed, process.printed
+        assert process.leftovers == []
+
+
+def test_impatience_does_no_harm(machine: Machine) -> None:
+    """Signals that come while the process is ending already change nothing."""
+    process = machine.start("pipeline", *QUICK, "-p", "drop_policy:=block", "-p", "batch_size:=4", "-p", "rate_hz:=0.0")
+    machine.client.listen(Detection2DArray, "detections").wait_for(5, START_S)
+    for _ in range(20):
+        if process.runs:
+            process.send(signal.SIGINT)
+            process.send(signal.SIGTERM)
+            time.sleep(0.02)
+    machine.end()
+
+
+def test_each_node_also_runs_alone(machine: Machine) -> None:
+    """All four at once; without a head in its process the backbone drops its frames by that name."""
+    machine.start("camera", "-p", "width:=64", "-p", "height:=48")
+    machine.start("backbone", "-p", "weights:=none")
+    machine.start("head", "-p", "weights:=none")
+    machine.start("stats")
+    for name in ("camera", "backbone", "head", "stats"):
+        wait_until(lambda name=name: machine.client.state(name) == "active", f"{name} to be active", START_S)
+    stats = machine.client.listen(PipelineStats, "stats")
+    report = stats.wait_for_one(lambda message: message.report.received > 3, "frames received").report
+    assert report.published == 0
+    assert "no_head" in {entry.reason for entry in report.dropped}
+    machine.end(signal.SIGTERM)
+
+
+def test_an_outside_camera_feeds_the_pipeline_and_outside_eyes_see_all_of_it(machine: Machine) -> None:
+    machine.start("pipeline", *QUICK, "-p", "source:=none")
+    machine.start("camera", "-p", "width:=1920", "-p", "height:=1080", "-p", "rate_hz:=5.0", "-r", "__node:=other")
+    client = machine.client
+    detections = client.listen(Detection2DArray, "detections")
+    images = client.listen(Image, "image")
+    handles = client.listen(FeatureHandle, "features")
+    stats = client.listen(PipelineStats, "stats")
+    detections.wait_for(5, START_S)
+    (message, *_) = images.wait_for(5)
+    assert (message.height, message.width, message.encoding) == (1080, 1920, "rgb8")
+    assert len(message.data) == 3 * 1080 * 1920
+    handle = handles.wait_for(5)[4]
+    assert (handle.model, handle.split_point, handle.sources) == ("shapes", "neck", ["image"])
+    report = stats.wait_for_one(lambda message: message.report.published >= 5, "five frames published").report
+    dropped = sum(entry.count for entry in report.dropped)
+    assert report.received == report.published + dropped + report.in_flight
+    machine.end()

@@ -1,0 +1,51 @@
+"""The README says of every parameter what the nodes' tables say."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from split_infer_ros.nodes.backbone import BackboneParameters
+from split_infer_ros.nodes.camera import CameraParameters
+from split_infer_ros.nodes.head import HeadParameters
+from split_infer_ros.nodes.stats import StatsParameters
+
+README = Path(__file__).parents[2] / "README.md"
+TABLES = {
+    "backbone": BackboneParameters,
+    "head": HeadParameters,
+    "camera": CameraParameters,
+    "stats": StatsParameters,
+}
+
+
+def rows() -> dict[tuple[str, str], tuple[str, bool]]:
+    """(node, parameter) to (default, read-only) as the README's table has them."""
+    found = {}
+    lines = README.read_text().split("| node | parameter | default |")[1].splitlines()[2:]
+    for line in lines:
+        if not line.startswith("|"):
+            break
+        nodes, names, defaults, _ = (cell.strip() for cell in line.strip("|").split("|"))
+        read_only = names.endswith("(read-only)")
+        parts = [text.strip(" `") for text in names.removesuffix("(read-only)").split(",")]
+        values = [text.strip(" `") for text in defaults.split(",")]
+        for node in TABLES if nodes == "all" else [text.strip() for text in nodes.split(",")]:
+            for name, default in zip(parts, values, strict=True):
+                found[node, name] = default, read_only
+    return found
+
+
+@pytest.mark.parametrize("node", TABLES)
+def test_every_parameter_stands_in_the_readme(node: str) -> None:
+    told = {name: fact for (of, name), fact in rows().items() if of == node}
+    meant = {
+        field.name: (
+            f"[{', '.join(field.default)}]" if isinstance(field.default, tuple) else str(field.default),
+            field.metadata["read_only"],
+        )
+        for field in dataclasses.fields(TABLES[node])
+    }
+    assert told == meant

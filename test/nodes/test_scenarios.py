@@ -1,0 +1,54 @@
+"""config/: each scenario says only what the nodes know and accept, and what differs from their own defaults."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from rclpy.context import Context
+from ros_support import NODE_TYPES
+
+from split_infer_ros.nodes.parameters import refuse_unknown
+
+SCENARIOS = sorted((Path(__file__).parents[2] / "config").glob("*.yaml"))
+
+
+def given(path: Path) -> dict[str, dict[str, Any]]:
+    """What a file gives to each node, which it names so that it is found in every namespace."""
+    found = {}
+    for key, value in yaml.safe_load(path.read_text()).items():
+        stars, name = key.rsplit("/", 1)
+        assert stars == "/**"
+        found[name] = value["ros__parameters"]
+    return found
+
+
+def test_there_are_scenarios() -> None:
+    assert SCENARIOS
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+def test_a_scenario_is_accepted_in_any_namespace(context: Context, path: Path) -> None:
+    for name, values in given(path).items():
+        node = NODE_TYPES[name](
+            context=context,
+            namespace="/some/where",
+            use_global_arguments=False,
+            cli_args=["--ros-args", "--params-file", str(path)],
+        )
+        refuse_unknown([node.table])
+        in_force = {key: getattr(node.values, key) for key in values}
+        node.close()
+        assert in_force == {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+def test_a_scenario_repeats_no_default(context: Context, path: Path) -> None:
+    for name, values in given(path).items():
+        node = NODE_TYPES[name](context=context, use_global_arguments=False)
+        defaults = {field.name: field.default for field in dataclasses.fields(node.values)}
+        node.close()
+        assert {key for key, value in values.items() if defaults[key] == value} == set()

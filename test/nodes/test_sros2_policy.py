@@ -1,0 +1,75 @@
+"""The SROS 2 policy grants what the nodes use, all of it and nothing else."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from rclpy.context import Context
+from ros_support import Pipeline, wait_until
+
+POLICY = Path(__file__).parents[2] / "config" / "sros2_policy.xml"
+NODES = ("camera", "backbone", "head", "stats")
+CAMERA = {"source": "none"}
+# together they use all that the nodes can use
+WAYS: list[dict[str, dict[str, Any]]] = [
+    {"backbone": {"use_sim_time": True}, "head": {"use_sim_time": True}},
+    {
+        "backbone": {"transport": "shared_memory", "image_transport": "compressed"},
+        "head": {"transport": "shared_memory"},
+    },
+    {"backbone": {"transport": "network"}, "head": {"transport": "network"}},
+    {"camera": {"use_sim_time": True}, "stats": {"use_sim_time": True}},
+]
+Grants = dict[str, dict[str, set[str]]]  # node, kind of use, names
+
+
+def granted() -> Grants:
+    """What the policy has, with full names in the root namespace."""
+    found: Grants = {}
+    for profile in ElementTree.parse(POLICY).iter("profile"):
+        assert profile.get("ns") == "/"
+        node = profile.attrib["node"]
+        uses = found[node] = defaultdict(set)
+        for group in profile:
+            for kind, answer in group.attrib.items():
+                assert answer == "ALLOW"
+                for name in group:
+                    text = str(name.text).strip()
+                    uses[kind].add(f"/{node}/{text[2:]}" if text.startswith("~/") else f"/{text.lstrip('/')}")
+    return found
+
+
+@pytest.fixture(scope="module")
+def used(context: Context) -> Grants:
+    """What the nodes have, as the graph shows it, in all ways in which they run."""
+    found: Grants = {node: defaultdict(set) for node in NODES}
+    for way in WAYS:
+        parameters = {node: {**(CAMERA if node == "camera" else {}), **way.get(node, {})} for node in NODES}
+        with Pipeline(context, **parameters) as pipeline:
+            graph, namespace = pipeline.client.node, pipeline.namespace
+            looks = {
+                "publish": graph.get_publisher_names_and_types_by_node,
+                "subscribe": graph.get_subscriber_names_and_types_by_node,
+                "reply": graph.get_service_names_and_types_by_node,
+                "request": graph.get_client_names_and_types_by_node,
+            }
+            wait_until(lambda: graph.count_subscribers("report"), "all endpoints")
+            for node in NODES:
+                for kind, look in looks.items():
+                    names = {name.removeprefix(namespace) for name, _ in look(node, namespace)}
+                    found[node][kind] |= names
+    return found
+
+
+@pytest.mark.parametrize("kind", ["publish", "subscribe", "reply", "request"])
+@pytest.mark.parametrize("node", NODES)
+def test_the_policy_has_what_the_node_uses(used: Grants, node: str, kind: str) -> None:
+    assert granted()[node].get(kind, set()) == used[node][kind]
+
+
+def test_the_policy_is_for_these_nodes_alone() -> None:
+    assert set(granted()) == set(NODES)

@@ -1,0 +1,121 @@
+"""What the executables refuse to start with: exit code 1 and one sentence, never a traceback.
+
+Their main functions run in this process: starting Python and torch anew for each mistake would take minutes.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from ros_support import Process
+from safetensors.torch import save_file
+from torchvision.models import resnet18
+
+from split_infer_ros.nodes import backbone, camera, pipeline
+
+Refuse = Callable[..., str]
+
+
+@pytest.fixture
+def refuse(
+    ros_domain: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Iterator[Refuse]:
+    """Starts a main function with arguments that it must refuse; gives its sentence."""
+
+    def start(main: Callable[[], int], *arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["executable", "--ros-args", *arguments])
+        assert main() == 1
+        said = capfd.readouterr().err
+        assert "Traceback" not in said
+        (sentence,) = [line for line in said.splitlines() if line.startswith("error: ")]
+        return sentence
+
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield start
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+class Touch:
+    """Unpickling it would make a folder: code that runs."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("batch_siz: 2", ["backbone has no parameter 'batch_siz'", "Did you mean 'batch_size'?"]),
+        ("batch_size: two", ["batch_size cannot be 'two'", "a whole number from 1 to 256"]),
+        ("batch_size: 1000", ["batch_size cannot be 1000", "a whole number from 1 to 256"]),
+        ("image_topics: left", ["image_topics cannot be 'left'", "a list of texts"]),
+        ("image_topics: [left, 3]", ["Couldn't parse params file"]),
+        ("image_topics: ['not a topic']", ["image_topics cannot be ['not a topic']", "must not contain"]),
+        ("image_topics: [image, /image]", ["image_topics cannot be ['image', '/image']", "each once"]),
+        ("model: yolo", ["model cannot be 'yolo'", "shapes, ssdlite320, mobilenet_v2, resnet18"]),
+        ("split_point: nowhere", ["no split point 'nowhere'", "neck", "block3"]),
+        ("device: tpu", ["device 'tpu' is not on this machine", "cpu"]),
+        ("use_sim_time: 3", ["use_sim_time", "BOOL"]),
+        ("}", ["Couldn't parse params file"]),
+    ],
+)
+def test_a_parameter_file_with_a_mistake_is_refused_in_a_sentence(
+    refuse: Refuse, tmp_path: Path, text: str, words: list[str]
+) -> None:
+    path = tmp_path / "parameters.yaml"
+    path.write_text(f"/**/backbone:\n  ros__parameters:\n    weights: none\n    {text}\n")
+    sentence = refuse(backbone.main, "--params-file", str(path))
+    for word in words:
+        assert word in sentence
+
+
+def test_a_process_that_refuses_ends_with_exit_code_1_and_leaves_nothing(ros_domain: int) -> None:
+    with Process("pipeline", "--ros-args", "-p", "batch_sise:=2") as process:
+        assert process.wait() == 1
+        assert "error: " in process.printed
+        assert "Traceback" not in process.printed
+        assert process.leftovers == []
+
+
+def test_a_parameter_file_that_is_not_there_is_named(refuse: Refuse, tmp_path: Path) -> None:
+    assert str(tmp_path / "nowhere.yaml") in refuse(pipeline.main, "--params-file", str(tmp_path / "nowhere.yaml"))
+
+
+def test_weights_that_cannot_be_used_are_refused_in_a_sentence(refuse: Refuse, tmp_path: Path) -> None:
+    other, broken, evil = tmp_path / "other.safetensors", tmp_path / "broken.safetensors", tmp_path / "evil.pt"
+    save_file(resnet18().state_dict(), other)
+    broken.write_bytes(b"no weights at all")
+    evil.write_bytes(pickle.dumps(Touch(tmp_path / "ran")))
+    torch.save({"weight": Touch(tmp_path / "ran")}, tmp_path / "evil2.pt")
+    for file, words in [
+        (other, "another model's weights than shapes's"),
+        (broken, "cannot be read as weights"),
+        (evil, "cannot be read as weights"),
+        (tmp_path / "evil2.pt", "cannot be read as weights"),
+        (tmp_path / "nowhere.pt", "There is no weights file"),
+        (tmp_path, "There is no weights file"),
+    ]:
+        sentence = refuse(backbone.main, "-p", f"weights:={file}")
+        assert words in sentence
+        assert str(file) in sentence
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("source", ["folder:/nowhere", "video:/nowhere.mp4", "v4l2:/dev/nowhere", "moon"])
+def test_a_camera_without_its_source_is_refused_in_a_sentence(refuse: Refuse, source: str) -> None:
+    assert source.split(":")[-1] in refuse(camera.main, "-p", f"source:={source}")
+
+
+def test_nodes_of_one_process_may_not_be_given_what_none_of_them_heeds(refuse: Refuse) -> None:
+    assert "camera has no parameter 'batch_size'" in refuse(pipeline.main, "-p", "camera:batch_size:=2")

@@ -1,0 +1,119 @@
+"""Nodes as real processes that start at once: forked from one that has imported everything and begun nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import TracebackType
+
+from ros_support import START_S, shared_memory_of, wait_until
+
+PROGRAM = """
+import json, os, pathlib, sys
+import torch
+from split_infer_ros.buffers import segment
+from split_infer_ros.nodes import backbone, head
+mains = {"backbone": backbone.main, "head": head.main}
+segment.FOLDER = pathlib.Path(sys.argv[1])
+for line in sys.stdin:
+    name, log, arguments = json.loads(line)
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        for number in (1, 2):
+            os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+        torch.set_num_threads(1)
+        sys.argv = [name, *arguments]
+        code = mains[name]()
+        sys.stdout.flush()
+        os._exit(code)
+    print(child, flush=True)
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+"""
+
+
+class NodeProcess:
+    """A forked node; what it prints is in its log."""
+
+    def __init__(self, pid: int, log: Path) -> None:
+        self.pid = pid
+        self._log = log
+
+    @property
+    def printed(self) -> str:
+        """All that it printed so far."""
+        return self._log.read_text() if self._log.exists() else ""
+
+    @property
+    def runs(self) -> bool:
+        """False once it has ended."""
+        try:
+            return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+
+    def end(self, number: int = signal.SIGKILL) -> None:
+        """Send a signal and wait until it is gone."""
+        if self.runs:
+            os.kill(self.pid, number)
+        wait_until(lambda: not self.runs, f"the end of {self.pid}: {self.printed}", START_S)
+
+
+class Nursery:
+    """Where nodes are born; all that are still there die with it, and Fast DDS's files of those that were killed.
+
+    Args:
+        folder: in the place of /dev/shm, for the nodes' own shared memory.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._others = shared_memory_of(os.getpid())
+        self._theirs: set[Path] = set()
+        self._folder = tempfile.TemporaryDirectory()
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self._born: list[NodeProcess] = []
+
+    def __enter__(self) -> Nursery:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for node in self._born:
+            self.kill(node)
+        self._process.kill()
+        self._process.communicate()
+        for path in self._theirs:
+            path.unlink(missing_ok=True)
+            path.with_name(f"{path.name}_el").unlink(missing_ok=True)
+        self._folder.cleanup()
+
+    def start(self, name: str, **parameters: object) -> NodeProcess:
+        """A node, ``backbone`` or ``head``, with these parameters; weights are ``none``."""
+        log = Path(self._folder.name, f"{len(self._born)}.log")
+        arguments = ["--ros-args", "-p", "weights:=none"]
+        for key, value in parameters.items():
+            arguments += ["-p", f"{key}:={value}"]
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps([name, str(log), arguments]) + "\n")
+        self._process.stdin.flush()
+        self._born.append(NodeProcess(int(self._process.stdout.readline()), log))
+        return self._born[-1]
+
+    def kill(self, node: NodeProcess) -> None:
+        """As ``kill -9`` does."""
+        self._theirs |= shared_memory_of(node.pid) - self._others
+        node.end()

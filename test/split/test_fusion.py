@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from split_infer_ros.split.fusion import FusedConv2d, fuse_convolutions
+from split_infer_ros.split.graph import trace
+
+pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this build of torch has no oneDNN")
+
+
+def check(model: nn.Module, fused: int, images: torch.Tensor) -> list[str]:
+    """Fuse, compare, and return the kinds of the modules that are left."""
+    for parameter in model.parameters():
+        nn.init.normal_(parameter)
+    with torch.inference_mode():
+        expected = model(images.clone())
+        graph = trace(model)
+        fuse_convolutions(graph)
+        outputs = graph(images.clone())
+        assert (outputs - expected).abs().max() <= 1e-5 * expected.abs().max()
+        assert expected.std() > 0.1, "equal because nothing is there"
+        assert torch.equal(model(images.clone()), expected), "the model itself is as it was"
+    kinds = [type(module).__name__ for module in graph.children()]
+    assert sum(isinstance(module, FusedConv2d) for module in graph.modules()) == fused
+    return kinds
+
+
+@pytest.mark.parametrize("channels_last", [True, False])
+@pytest.mark.parametrize(
+    "activation",
+    [nn.ReLU(inplace=True), nn.ReLU6(), nn.Hardtanh(-0.5, 1.5), nn.Hardswish(), nn.SiLU(), nn.Identity(), nn.GELU()],
+    ids=lambda activation: type(activation).__name__,
+)
+def test_a_convolution_and_its_activation(activation: nn.Module, channels_last: bool) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2, padding=1), activation)
+    images = torch.randn(2, 3, 9, 12)
+    if channels_last:
+        images = images.contiguous(memory_format=torch.channels_last)
+    check(model, 1, images)
+
+
+@pytest.mark.parametrize(
+    "convolution",
+    [
+        nn.Conv2d(4, 8, 1, bias=False),
+        nn.Conv2d(4, 4, 3, groups=4, padding=2, dilation=2),
+        nn.Conv2d(4, 6, (3, 5), stride=(1, 2)),
+    ],
+)
+@pytest.mark.parametrize("batch", [1, 5])
+def test_every_kind_of_convolution(convolution: nn.Module, batch: int) -> None:
+    check(nn.Sequential(convolution, nn.ReLU()), 1, torch.randn(batch, 4, 13, 11))
+
+
+@pytest.mark.parametrize("options", [{"padding": "same"}, {"padding": 1, "padding_mode": "reflect"}])
+def test_what_cannot_be_packed_stays(options: dict[str, object]) -> None:
+    check(nn.Sequential(nn.Conv2d(3, 8, 3, **options), nn.ReLU()), 0, torch.randn(1, 3, 8, 8))  # type: ignore[arg-type]
+
+
+class Shared(nn.Module):
+    """A convolution used twice, whose result is also needed before its activation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(3, 3, 3, padding=1)
+        self.relu = nn.ReLU()
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        first = self.convolution(images)
+        return self.relu(self.convolution(self.relu(first) + first))
+
+
+def test_what_others_need_is_kept() -> None:
+    check(Shared(), 2, torch.randn(1, 3, 8, 8))

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from split_infer_ros.telemetry import checkup
+from split_infer_ros.telemetry.checkup import (
+    NOTE,
+    OK,
+    PROBLEM,
+    Finding,
+    check_gpu,
+    check_limits,
+    check_machine,
+    check_shared_memory,
+    check_torch,
+    page,
+)
+
+
+def test_the_page_has_a_line_for_each_finding_and_says_what_it_comes_to() -> None:
+    fine, poor = Finding(OK, "torch", "2.11"), Finding(NOTE, "GPU", "none", "buy one.")
+    text = page([fine, poor])
+    assert "ok        torch: 2.11\n" in text
+    assert "-> buy one." in text
+    assert text.endswith("The pipeline can run.")
+    assert page([fine, Finding(PROBLEM, "ROS 2", "none")]).endswith("1 problem to be solved first.")
+
+
+def test_this_machine_has_what_these_tests_run_on(tmp_path: Path) -> None:
+    findings = check_machine(tmp_path)
+    assert {"Machine", "torch", "torchvision", "Open files", "Locked memory"} <= {finding.what for finding in findings}
+    assert all(finding.advice for finding in findings if finding.level == PROBLEM)
+
+
+def test_what_cannot_be_imported_is_a_problem_with_a_way_out() -> None:
+    (finding,) = check_torch(ImportError("No module named 'torch'"), ImportError())
+    assert finding.level == PROBLEM
+    assert "No module named 'torch'" in finding.found
+    assert "pip install" in finding.advice
+    torch = SimpleNamespace(__version__="2.11", version=SimpleNamespace(cuda=None))
+    assert [finding.level for finding in check_torch(torch, ImportError("nms does not exist"))] == [OK, PROBLEM]
+
+
+def test_a_module_that_is_broken_is_as_one_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_module.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")
+    monkeypatch.syspath_prepend(tmp_path)
+    found = checkup.module("broken_module")
+    assert isinstance(found, ImportError)
+    assert "nms does not exist" in str(found)
+
+
+@pytest.fixture
+def torch() -> SimpleNamespace:
+    facts = SimpleNamespace(name="Orin", total_memory=2**33, major=8, minor=7, is_integrated=1)
+    cuda = SimpleNamespace(is_available=lambda: True, device_count=lambda: 1, get_device_properties=lambda index: facts)
+    return SimpleNamespace(cuda=cuda)
+
+
+def test_of_a_gpu_the_attributes_of_its_memory_are_told(
+    torch: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(name: str, index: int) -> tuple[int, int]:
+        return (801, 0) if "Pageable" in name else (0, int("Concurrent" not in name))
+
+    names = SimpleNamespace(**{name: name for name, _ in checkup.GPU_ATTRIBUTES})
+    runtime = SimpleNamespace(
+        cudaDeviceGetAttribute=ask, cudaDeviceAttr=names, cudaError_t=SimpleNamespace(cudaSuccess=0)
+    )
+    monkeypatch.setattr(checkup, "module", lambda name: runtime)
+    (finding,) = check_gpu(torch)
+    assert finding.level == OK
+    for words in ("Orin, 8.0 GiB", "managed memory: yes", "concurrent managed access: no", "access: not told"):
+        assert words in finding.found
+
+
+def test_without_cuda_s_own_binding_torch_tells_what_it_can(
+    torch: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkup, "module", ImportError)
+    (finding,) = check_gpu(torch)
+    assert finding.level == NOTE
+    assert "integrated: yes" in finding.found
+    assert "cuda-bindings" in finding.advice
+
+
+def test_shared_memory_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert check_shared_memory(tmp_path / "nowhere").level == NOTE
+    monkeypatch.setattr(checkup, "SHARED_MEMORY_BYTES", 0)
+    assert check_shared_memory(tmp_path).level == OK
+    monkeypatch.setattr(checkup, "SHARED_MEMORY_BYTES", 2**62)
+    finding = check_shared_memory(tmp_path)
+    assert finding.level == NOTE
+    assert "--shm-size" in finding.advice
+
+
+def test_limits_that_are_low_are_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    buffers = tmp_path / "rmem_max"
+    buffers.write_text("212992\n")
+    limits = {resource.RLIMIT_NOFILE: 256, resource.RLIMIT_MEMLOCK: resource.RLIM_INFINITY}
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (limits[kind], limits[kind]))
+    files, locked, sockets = check_limits(buffers)
+    assert (files.level, locked.level, sockets.level) == (NOTE, OK, NOTE)
+    assert "ulimit -n" in files.advice
+    assert "without limit" in locked.found
+    assert "rmem_max" in sockets.advice
+    buffers.write_text("33554432\n")
+    limits[resource.RLIMIT_NOFILE] = resource.RLIM_INFINITY
+    assert [finding.level for finding in check_limits(buffers)] == [OK, OK, OK]

@@ -1,0 +1,96 @@
+"""Everything but nodes/ is free of ROS, and imports run downwards only."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import split_infer_ros
+
+PACKAGE = Path(split_infer_ros.__file__).parent
+
+# From top to bottom: a room imports from itself and from those below it. (errors.py lies below all.)
+ROOMS = ("nodes", "pipeline", "split", "models", "sources", "images", "buffers", "telemetry", "errors")
+
+ROS = ("rclpy", "ament_index_python", "rosidl_runtime_py", "builtin_interfaces", "rcl_interfaces", "launch_ros")
+
+IMPORT_ALL = """
+import importlib, sys
+
+class NoRos:
+    def find_spec(self, name, path=None, target=None):
+        top = name.partition(".")[0]
+        if top in {ros} or top.endswith(("_msgs", "_srvs")) or name == "split_infer_ros.msg":
+            raise ModuleNotFoundError(f"{{name}} is blocked", name=name)
+
+sys.meta_path.insert(0, NoRos())
+try:
+    import rclpy
+except ModuleNotFoundError:
+    pass
+else:
+    sys.exit("the block does not hold")
+for module in {modules}:
+    importlib.import_module(module)
+"""
+
+
+def files() -> list[Path]:
+    """The package's own sources; what colcon adds when it installs messages is not ours."""
+    return sorted(path for path in PACKAGE.rglob("*.py") if path.relative_to(PACKAGE).parts[0] not in ("msg", "srv"))
+
+
+def room(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def module_name(path: Path) -> str:
+    parts = ("split_infer_ros", *path.relative_to(PACKAGE).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported(path: Path) -> list[str]:
+    """Full names of the modules a file imports, wherever in it."""
+    names = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} imports relatively"
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+    return names
+
+
+def test_all_but_the_nodes_is_imported_without_ros() -> None:
+    modules = [module_name(path) for path in files() if room(path) not in ("nodes", "__main__")]
+    assert len(modules) > 25
+    program = IMPORT_ALL.format(ros=set(ROS), modules=modules)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"PYTHONPATH": str(PACKAGE.parent), "_ROS_WHEELS_BOOTSTRAP_COMPLETE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("path", files(), ids=module_name)
+def test_imports_run_downwards(path: Path) -> None:
+    if room(path) in ("__init__", "__main__"):
+        return  # the front doors
+    allowed = ROOMS[ROOMS.index(room(path)) :]
+    for name in imported(path):
+        if name.startswith("split_infer_ros."):
+            target = name.split(".")[1]
+            if target not in ("msg", "__version__"):
+                assert target in allowed, f"{module_name(path)} reaches up to {name}"
+
+
+def test_every_room_has_its_place() -> None:
+    assert {room(path) for path in files()} - {"__init__", "__main__"} == set(ROOMS)
