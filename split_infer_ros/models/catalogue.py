@@ -12,24 +12,36 @@ from torchvision import models as zoo
 from torchvision.models import detection as zoo_detection
 
 from split_infer_ros.errors import UnknownModelError
-from split_infer_ros.models import shapes, ssdlite
-from split_infer_ros.models.classifier import classify
+from split_infer_ros.models import shapes, ssdlite, timm_models, user
+from split_infer_ros.models.classifier import IMAGENET_LABELS, classify
 from split_infer_ros.models.entry import ModelEntry, Weights
 from split_infer_ros.models.preprocess import Preprocess
 
 
-def find_model(name: str) -> ModelEntry:
+def find_model(name: str, allow_user_code: bool = False) -> ModelEntry:
     """The entry of that name.
+
+    Args:
+        name: of the catalogue; or ``timm:NAME``; or, of the user's own, ``package.module:factory`` or ``FILE.pt2``.
+        allow_user_code: whether a model of the user's own may be loaded, which may run any code.
 
     Raises:
         UnknownModelError: there is none; the error lists those that there are.
+        ConfigurationError: it cannot be loaded.
     """
+    if name.startswith(timm_models.PREFIX):
+        return timm_models.find(name)
+    if user.is_user_model(name):
+        return user.load(name, allow_user_code)
     try:
         return CATALOGUE[name]
     except KeyError:
         close = difflib.get_close_matches(name, CATALOGUE, n=1)
         hint = f" Did you mean '{close[0]}'?" if close else ""
-        raise UnknownModelError(f"There is no model '{name}'.{hint} There are: {', '.join(CATALOGUE)}.") from None
+        raise UnknownModelError(
+            f"There is no model '{name}'.{hint} There are: {', '.join(CATALOGUE)}; and timm:NAME, "
+            "package.module:factory and FILE.pt2."
+        ) from None
 
 
 def _classifier(
@@ -61,7 +73,6 @@ def _download(published: zoo.WeightsEnum) -> Weights:
     return Weights(url=published.url, file_name=PurePosixPath(published.url).name)
 
 
-_IMAGENET = tuple(zoo.ResNet18_Weights.IMAGENET1K_V1.meta["categories"])
 _SSDLITE = zoo_detection.SSDLite320_MobileNet_V3_Large_Weights.COCO_V1
 
 CATALOGUE: dict[str, ModelEntry] = {
@@ -113,8 +124,8 @@ CATALOGUE: dict[str, ModelEntry] = {
             ),
             weights=Weights(),
             preprocess=Preprocess(224, 224, 256),
-            labels=_IMAGENET,
-            default_cut="getitem",
+            labels=IMAGENET_LABELS,
+            default_cut=None,
             decode=classify(224, 224),
         ),
         _classifier("resnet18", "ResNet-18", zoo.resnet18, zoo.ResNet18_Weights.IMAGENET1K_V1, "flatten"),

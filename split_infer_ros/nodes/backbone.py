@@ -14,7 +14,6 @@ from std_srvs.srv import SetBool
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import MAX_PIXELS
-from split_infer_ros.models.catalogue import CATALOGUE
 from split_infer_ros.msg import PipelineReport
 from split_infer_ros.nodes.conversions import report_message
 from split_infer_ros.nodes.image_input import COMPRESSED, RAW, ImageInput
@@ -36,8 +35,15 @@ DRAIN_S = 2.0
 class BackboneParameters:
     """What the backbone can be told."""
 
-    model: str = parameter("shapes", "Which model runs.", choices=tuple(CATALOGUE), read_only=True)
-    weights: str = parameter("default", "Trained weights: default, none, or the path of a file.", read_only=True)
+    model: str = parameter(
+        "shapes",
+        "Which model runs: of the catalogue, timm:NAME, package.module:factory or FILE.pt2.",
+        read_only=True,
+    )
+    allow_user_code: bool = parameter(
+        False, "Whether a factory or an exported program may be loaded, which may run any code.", read_only=True
+    )
+    weights: str = parameter("default", "Its weights: default, random, none, or the path of a file.", read_only=True)
     device: str = parameter("auto", "Where the backbone runs: auto, cpu, cuda, cuda:1, ...", read_only=True)
     split_point: str = parameter("default", "The block after which the model is cut; default is the model's own.")
     batch_size: int = parameter(1, "Frames a batch.", at_least=1, at_most=256)
@@ -108,7 +114,7 @@ class BackboneNode(ManagedNode):
     def set_up(self) -> None:
         values = self.values
         self._check_topics(values.image_topics)
-        self._model = load_model(values.model, values.weights, values.device)
+        self._model = load_model(values.model, values.weights, values.device, values.allow_user_code)
         self.on_tear_down(self._forget)
         transport = SENDERS[values.transport](self, self._model)
         self.on_tear_down(transport.close)

@@ -9,17 +9,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import fx, nn
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.passes.shape_prop import ShapeProp, TensorMetadata
 
 from split_infer_ros.buffers.layout import TensorSpec
 from split_infer_ros.errors import UnknownCutError
-from split_infer_ros.split.graph import BLOCKS
+from split_infer_ros.split.blocks import ancestors, find_blocks, kind_of, owner_of
 
 INPUT, OUTPUT = "input", "output"
 
 # A cut just before one of these would leave a tail of no weight to the other side.
-_TAILS = (nn.ReLU, nn.ReLU6, nn.SiLU, nn.Hardswish, nn.GELU, nn.BatchNorm2d, nn.Dropout, nn.Identity)
+_TAILS = ("ReLU", "ReLU6", "SiLU", "Hardswish", "GELU", "BatchNorm2d", "Dropout", "Identity")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +56,16 @@ def find_cuts(graph: fx.GraphModule, image_shape: tuple[int, int, int]) -> tuple
         The cuts in order; only places where all that crosses are tensors with the batch in front.
     """
     batch = 2  # tells the batch dimension from dimensions that happen to be 1
-    example = torch.zeros((batch, *image_shape)).contiguous(memory_format=torch.channels_last)
-    with torch.inference_mode():
-        ShapeProp(graph).propagate(example)
+    _propagate(graph, (batch, *image_shape))
     nodes = list(graph.graph.nodes)
-    named = dict(_ends_of_blocks(nodes, set(graph.meta[BLOCKS])))
+    named = dict(_ends_of_blocks(nodes, find_blocks(nodes)))
     cuts = []
     for position in range(1, len(nodes)):
         if position == 1:
             names = [INPUT]
         elif position == len(nodes) - 1:
             names = [OUTPUT]
-        elif position in named and not _before_tail(graph, nodes[position]):
+        elif position in named and kind_of(nodes[position]) not in _TAILS:
             names = named[position]
         else:
             continue
@@ -91,6 +90,17 @@ def choose_cut(cuts: Sequence[Cut], name: str, model: str) -> Cut:
     raise UnknownCutError(f"{model} has no split point '{name}'.{hint} It has: {', '.join(names)}.")
 
 
+def _propagate(graph: fx.GraphModule, shape: tuple[int, ...]) -> None:
+    """Note each value's shape, dtype and layout in its node."""
+    example = torch.zeros(shape).contiguous(memory_format=torch.channels_last)
+    with torch.inference_mode():
+        try:
+            with FakeTensorMode(allow_non_fake_inputs=True) as fake:  # computes nothing
+                ShapeProp(graph, fake).propagate(example)
+        except Exception:  # whatever asks for values: shapes that depend on them, operators that know no other way
+            ShapeProp(graph).propagate(example)
+
+
 def live_values(nodes: Sequence[fx.Node], position: int) -> list[fx.Node]:
     """What the nodes from ``position`` on need of those before it; constants are both sides' own."""
     behind = set(nodes[position:])
@@ -99,40 +109,22 @@ def live_values(nodes: Sequence[fx.Node], position: int) -> list[fx.Node]:
 
 def _ends_of_blocks(nodes: Sequence[fx.Node], blocks: set[str]) -> Iterator[tuple[int, list[str]]]:
     """(position, [block, enclosing blocks...]) for each block that ends, and for each run of free functions."""
-    owners = [_owner(node) for node in nodes]
-    last = {path: index for index, owner in enumerate(owners) for path in _ancestors(owner)}
+    owners = [owner_of(node) for node in nodes]
+    last = {path: index for index, owner in enumerate(owners) for path in ancestors(owner)}
     seen: Counter[str] = Counter()
     for index, node in enumerate(nodes[:-1]):
         owner = owners[index]
-        ended = [path for path in _ancestors(owner) if last[path] == index]
+        ended = [path for path in ancestors(owner) if last[path] == index]
         names = [path for path in ended if path in blocks]
         if names:
             # the innermost block names the cut; what encloses it and ends with it are aliases
             yield index + 1, names[:1] + [path for path in ended if names[0].startswith(f"{path}.")]
-        elif not any(path in blocks for path in _ancestors(owner)) and node.op in ("call_function", "call_method"):
+        elif not any(path in blocks for path in ancestors(owner)) and node.op in ("call_function", "call_method"):
             following = owners[index + 1]
-            if any(path in blocks for path in _ancestors(following)) or nodes[index + 1].op == "output":
+            if any(path in blocks for path in ancestors(following)) or nodes[index + 1].op == "output":
                 function = re.sub(r"_\d+$", "", node.name)  # which one of them it is depends on torch's version
                 seen[function] += 1
                 yield index + 1, [function if seen[function] == 1 else f"{function}_{seen[function]}"]
-
-
-def _owner(node: fx.Node) -> str:
-    """Path of the module in whose forward the node was traced."""
-    if node.op == "call_module":
-        return str(node.target)
-    stack = node.meta.get("nn_module_stack")
-    return str(list(stack.keys())[-1]) if stack else ""
-
-
-def _ancestors(path: str) -> list[str]:
-    """The path and all that enclose it, innermost first."""
-    parts = path.split(".") if path else []
-    return [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
-
-
-def _before_tail(graph: fx.GraphModule, node: fx.Node) -> bool:
-    return node.op == "call_module" and isinstance(graph.get_submodule(str(node.target)), _TAILS)
 
 
 def _spec(node: fx.Node, batch: int) -> TensorSpec | None:

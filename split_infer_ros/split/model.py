@@ -34,7 +34,7 @@ class SplitModel:
     def __init__(self, entry: ModelEntry, module: nn.Module, device: torch.device) -> None:
         self.entry = entry
         self.device = device
-        self._graph = prepare(module)
+        self._graph = prepare(module, entry.image_shape)
         self.cuts = find_cuts(self._graph, entry.image_shape)
         self._halves = lru_cache(maxsize=4)(self._split)
         self._lock = threading.Lock()
@@ -45,7 +45,8 @@ class SplitModel:
         Raises:
             UnknownCutError: there is none.
         """
-        return choose_cut(self.cuts, self.entry.default_cut if name == "default" else name, self.entry.name)
+        default = self.entry.default_cut or self.cuts[-2].name
+        return choose_cut(self.cuts, default if name == "default" else name, self.entry.name)
 
     def halves(self, name: str) -> Halves:
         """The two halves at the cut of that name, as callables for their devices."""
@@ -66,25 +67,26 @@ _loaded: WeakValueDictionary[tuple[str, str, str], SplitModel] = WeakValueDictio
 _loading = threading.Lock()
 
 
-def load_model(name: str, weights: str, device: str) -> SplitModel:
-    """A model of the catalogue; whoever asks for the same one in this process shares it.
+def load_model(name: str, weights: str, device: str, allow_user_code: bool = False) -> SplitModel:
+    """A model by name; whoever asks for the same one in this process shares it.
 
     Args:
-        name: of the catalogue.
-        weights: ``default``, ``none`` or a path.
+        name: of the catalogue, of timm's, or of the user's own; see ``find_model``.
+        weights: ``default``, ``none``, ``random`` or a path.
         device: ``cpu``, ``cuda``, ``cuda:1``, ... or ``auto`` (CUDA where there is one).
+        allow_user_code: whether a model of the user's own may be loaded, which may run any code.
 
     Raises:
-        ConfigurationError: an unknown model or device, or weights that do not fit.
+        ConfigurationError: an unknown model or device, a model that cannot be cut, or weights that do not fit.
     """
     where = choose_device(device)
     key = (name, weights, str(where))
     with _loading:
         model = _loaded.get(key)
         if model is None:
-            entry = find_model(name)
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(SEED)
+                entry = find_model(name, allow_user_code)
                 module = entry.build().eval()
             load_weights(module, entry, weights)
             model = _loaded[key] = SplitModel(entry, module, where)
