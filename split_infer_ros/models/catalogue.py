@@ -12,9 +12,10 @@ from torchvision import models as zoo
 from torchvision.models import detection as zoo_detection
 
 from split_infer_ros.errors import UnknownModelError
-from split_infer_ros.models import shapes, ssdlite, timm_models, user
+from split_infer_ros.models import dense, faster_rcnn, shapes, ssd, timm_models, user
 from split_infer_ros.models.classifier import IMAGENET_LABELS, classify
-from split_infer_ros.models.entry import ModelEntry, Weights
+from split_infer_ros.models.detections import suppress_all
+from split_infer_ros.models.entry import Decode, ModelEntry, Weights
 from split_infer_ros.models.preprocess import Preprocess
 
 
@@ -69,11 +70,30 @@ def _classifier(
     )
 
 
+def _detector(
+    name: str,
+    title: str,
+    build: Callable[[], nn.Module],
+    published: zoo.WeightsEnum,
+    preprocess: Preprocess,
+    decode: Decode = suppress_all,
+) -> ModelEntry:
+    """A detector of torchvision's; its weights say nothing of pre-processing."""
+    return ModelEntry(
+        name=name,
+        summary=f"{title}, 90 classes of COCO",
+        build=build,
+        weights=_download(published),
+        preprocess=preprocess,
+        labels=tuple(published.meta["categories"]),
+        default_cut="output",
+        decode=decode,
+    )
+
+
 def _download(published: zoo.WeightsEnum) -> Weights:
     return Weights(url=published.url, file_name=PurePosixPath(published.url).name)
 
-
-_SSDLITE = zoo_detection.SSDLite320_MobileNet_V3_Large_Weights.COCO_V1
 
 CATALOGUE: dict[str, ModelEntry] = {
     entry.name: entry
@@ -88,17 +108,42 @@ CATALOGUE: dict[str, ModelEntry] = {
             default_cut=shapes.DEFAULT_CUT,
             decode=shapes.decode,
         ),
-        ModelEntry(
-            name="ssdlite320",
-            summary="SSDlite320 with MobileNetV3-Large, 90 classes of COCO",
-            build=ssdlite.SsdliteNet,
-            weights=_download(_SSDLITE),
-            preprocess=Preprocess(
-                ssdlite.SIZE, ssdlite.SIZE, antialias=False, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)
-            ),
-            labels=tuple(_SSDLITE.meta["categories"]),
-            default_cut="output",
-            decode=ssdlite.decode,
+        _detector(
+            "ssdlite320",
+            "SSDlite320 with MobileNetV3-Large",
+            partial(ssd.SsdNet, ssd.ssdlite320),
+            zoo_detection.SSDLite320_MobileNet_V3_Large_Weights.COCO_V1,
+            Preprocess(320, 320, antialias=False, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)),
+            ssd.ssd_decode(ssd.ssdlite320),
+        ),
+        _detector(
+            "ssd300",
+            "SSD300 with VGG-16",
+            partial(ssd.SsdNet, ssd.ssd300),
+            zoo_detection.SSD300_VGG16_Weights.COCO_V1,
+            Preprocess(300, 300, antialias=False, mean=(0.48235, 0.45882, 0.40784), std=(1 / 255, 1 / 255, 1 / 255)),
+            ssd.ssd_decode(ssd.ssd300),
+        ),
+        _detector(
+            "fasterrcnn_mobilenet_320",
+            "Faster R-CNN with MobileNetV3-Large",
+            faster_rcnn.FasterRcnn,
+            zoo_detection.FasterRCNN_MobileNet_V3_Large_320_FPN_Weights.COCO_V1,
+            Preprocess(faster_rcnn.HEIGHT, faster_rcnn.WIDTH, antialias=False, letterbox=True),
+        ),
+        _detector(
+            "retinanet",
+            "RetinaNet with ResNet-50",
+            dense.RetinaNet,
+            zoo_detection.RetinaNet_ResNet50_FPN_Weights.COCO_V1,
+            Preprocess(dense.HEIGHT, dense.WIDTH, antialias=False, letterbox=True),
+        ),
+        _detector(
+            "fcos",
+            "FCOS with ResNet-50",
+            dense.Fcos,
+            zoo_detection.FCOS_ResNet50_FPN_Weights.COCO_V1,
+            Preprocess(dense.HEIGHT, dense.WIDTH, antialias=False, letterbox=True),
         ),
         _classifier(
             "mobilenet_v2", "MobileNetV2", zoo.mobilenet_v2, zoo.MobileNet_V2_Weights.IMAGENET1K_V1, "classifier.0"

@@ -25,7 +25,8 @@ class Preprocess:
     Attributes:
         height, width: of the model's input, in pixels.
         shorter_side: the image's shorter side is resized to this and the middle cut out, as classifiers do;
-            None stretches the image to the input's size, as detectors do.
+            None stretches the image to the input's size, as detectors of fixed size do.
+        letterbox: instead, the image is resized to fit in and laid at the top left; the rest is the mean colour.
         antialias: smooth while shrinking and round to whole grey values, as image libraries do; without it,
             plain in float, as torchvision's detectors do.
         interpolation: ``bilinear`` or ``bicubic``.
@@ -42,6 +43,7 @@ class Preprocess:
     interpolation: str = "bilinear"
     mean: tuple[float, float, float] = IMAGENET_MEAN
     std: tuple[float, float, float] = IMAGENET_STD
+    letterbox: bool = False
 
     def __post_init__(self) -> None:
         if self.shorter_side is not None and self.shorter_side < max(self.height, self.width):
@@ -87,6 +89,10 @@ class Preprocess:
 
     def _geometry(self, height: int, width: int) -> tuple[int, int, int, int]:
         """Size to which the whole image is resized, and where in it the model's input lies (top, left)."""
+        if self.letterbox:
+            if self.height * width <= self.width * height:
+                return self.height, max(1, self.height * width // height), 0, 0
+            return max(1, self.width * height // width), self.width, 0, 0
         if self.shorter_side is None:
             return self.height, self.width, 0, 0
         if height <= width:
@@ -107,5 +113,8 @@ class Preprocess:
             planes = functional.interpolate(
                 planes, size=(fit_height, fit_width), mode=self.interpolation, antialias=self.antialias
             )
+        if self.letterbox:
+            place.copy_(255 * torch.tensor(self.mean))
+            place = place[:fit_height, :fit_width]
         window = planes[0, :, top : top + self.height, left : left + self.width].permute(1, 2, 0)
         place.copy_(window.index_select(2, torch.tensor(image.rgb)))
