@@ -77,6 +77,7 @@ def _detector(
     published: zoo.WeightsEnum,
     preprocess: Preprocess,
     decode: Decode = suppress_all,
+    default_cut: str = "output",
 ) -> ModelEntry:
     """A detector of torchvision's; its weights say nothing of pre-processing."""
     return ModelEntry(
@@ -86,7 +87,7 @@ def _detector(
         weights=_download(published),
         preprocess=preprocess,
         labels=tuple(published.meta["categories"]),
-        default_cut="output",
+        default_cut=default_cut,
         decode=decode,
     )
 
@@ -130,6 +131,7 @@ CATALOGUE: dict[str, ModelEntry] = {
             faster_rcnn.FasterRcnn,
             zoo_detection.FasterRCNN_MobileNet_V3_Large_320_FPN_Weights.COCO_V1,
             Preprocess(faster_rcnn.HEIGHT, faster_rcnn.WIDTH, antialias=False, letterbox=True),
+            default_cut="rpn.head",  # behind it, how much there is to do depends on values
         ),
         _detector(
             "retinanet",

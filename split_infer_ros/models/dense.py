@@ -1,13 +1,14 @@
 """RetinaNet and FCOS in a form that can be cut.
 
-Each cell of every level of the feature pyramid gives scores for all classes: 73 MB an image for RetinaNet. The best are
-therefore taken, and their boxes read, within the network, so that little crosses even where all of it is the backbone's.
+Each cell of every level of the feature pyramid gives scores for all classes: 73 MB an image for RetinaNet. The best
+are therefore taken, and their boxes read, within the network, so that little crosses behind it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -33,14 +34,15 @@ class DenseDetector(nn.Module):
 
     anchors: Tensor
 
-    def __init__(self, whole: nn.Module, height: int, width: int) -> None:
+    def __init__(self, whole: Any, height: int, width: int) -> None:
         super().__init__()
         self.backbone = whole.backbone
         self.head = whole.head
         self._size = height, width
+        self._classes: int = whole.head.classification_head.num_classes
         grids = [(math.ceil(height / stride), math.ceil(width / stride)) for stride in STRIDES]
-        anchors = anchors_of(whole.anchor_generator, self._size, grids)  # type: ignore[arg-type]
-        a_cell = whole.anchor_generator.num_anchors_per_location()[0]  # type: ignore[operator, union-attr]
+        anchors = anchors_of(whole.anchor_generator, self._size, grids)
+        a_cell = whole.anchor_generator.num_anchors_per_location()[0]
         self._counts = [a_cell * rows * columns for rows, columns in grids]
         self.register_buffer("anchors", anchors, persistent=False)
 
@@ -51,7 +53,7 @@ class DenseDetector(nn.Module):
         found, start = [], 0
         for count in self._counts:
             level = slice(start, start + count)
-            found.append(self._best(ranks[:, level], offsets[:, level], self.anchors[level]))
+            found.append(self._best(ranks[:, level], offsets[:, level], self.anchors[level], count))
             start += count
         scores, boxes, labels = (torch.cat(parts, 1) for parts in zip(*found, strict=True))
         return scores, boxes, labels
@@ -68,15 +70,14 @@ class DenseDetector(nn.Module):
         """Offsets (n, 4) and the anchors (n, 4) to which they belong, to boxes (n, 4)."""
         raise NotImplementedError
 
-    def _best(self, ranks: Tensor, offsets: Tensor, anchors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        count = min(CANDIDATES, anchors.shape[0] * self.head.classification_head.num_classes)
-        classes = self.head.classification_head.num_classes
+    def _best(self, ranks: Tensor, offsets: Tensor, anchors: Tensor, cells: int) -> tuple[Tensor, Tensor, Tensor]:
+        count = min(CANDIDATES, cells * self._classes)
         top = ranks.flatten(1).topk(count, dim=1)
-        place = top.indices // classes
+        place = top.indices // self._classes
         theirs = offsets.gather(1, place.unsqueeze(2).expand(-1, -1, 4)).float()
         boxes = self.boxes(theirs.flatten(0, 1), anchors[place].float().flatten(0, 1))
         boxes = clip_boxes_to_image(boxes, self._size).unflatten(0, (-1, count))
-        return self.scores(top.values.float()), boxes, top.indices % classes
+        return self.scores(top.values.float()), boxes, top.indices % self._classes
 
 
 class RetinaNet(DenseDetector):
@@ -86,7 +87,7 @@ class RetinaNet(DenseDetector):
         whole = retinanet_resnet50_fpn(weights=None, weights_backbone=None)
         for module in whole.modules():
             if isinstance(module, nn.BatchNorm2d):
-                module.eps = 0.0  # as the published weights were trained
+                module.eps = torch.finfo(torch.float32).tiny  # zero as the published weights want it, but not quite
         super().__init__(whole, height, width)
         self._coder = whole.box_coder
 

@@ -64,4 +64,5 @@ def suppress(scores: Tensor, boxes: Tensor, labels: Tensor, limits: Limits) -> D
 
 def suppress_all(outputs: tuple[Tensor, ...], limits: Limits) -> list[Detections]:
     """``suppress`` for each image of a batch: scores (N, n), boxes (N, n, 4) and labels (N, n)."""
-    return [suppress(*image, limits) for image in zip(*outputs, strict=True)]
+    scores, boxes, labels = outputs
+    return [suppress(*image, limits) for image in zip(scores, boxes, labels, strict=True)]

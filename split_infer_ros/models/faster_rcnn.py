@@ -98,7 +98,8 @@ class FasterRcnn(nn.Module):
         is_one = (proposals[..., 2] > proposals[..., 0]).flatten().unsqueeze(1)  # and not filled up
         scores = logits.float().softmax(1)[:, 1:] * (large & is_one)
         labels = torch.ones_like(scores, dtype=torch.int64).cumsum(1)
-        return tuple(value.unflatten(0, (-1, self._after)).flatten(1, 2) for value in (scores, boxes, labels))  # type: ignore[return-value]
+        scores, boxes, labels = (v.unflatten(0, (-1, self._after)).flatten(1, 2) for v in (scores, boxes, labels))
+        return scores, boxes, labels
 
     def _propose(self, objectness: list[Tensor], offsets: list[Tensor]) -> Tensor:
         """The region proposal network's answers, a tensor a level, to boxes (N, n, 4)."""

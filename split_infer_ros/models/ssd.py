@@ -8,6 +8,7 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 from torchvision.models.detection import ssd300_vgg16, ssdlite320_mobilenet_v3_large
+from torchvision.models.detection.anchor_utils import DefaultBoxGenerator
 from torchvision.models.detection.image_list import ImageList
 from torchvision.models.detection.ssd import SSD
 from torchvision.ops import clip_boxes_to_image
@@ -74,13 +75,18 @@ class _Coder:
         candidates: boxes a class that go on to suppression.
     """
 
-    def __init__(self, whole: SSD) -> None:
-        self._size = tuple(whole.transform.fixed_size)
+    def __init__(self, build: Build) -> None:
+        with torch.device("meta"):  # sizes alone count, so nothing is computed
+            whole = build().eval()
+            self._size: tuple[int, int] = tuple(whole.transform.fixed_size)
+            maps = whole.backbone(torch.empty((1, 3, *self._size))).values()
+        likeness = whole.anchor_generator
+        generator = DefaultBoxGenerator(
+            likeness.aspect_ratios, scales=likeness.scales, steps=likeness.steps, clip=likeness.clip
+        )
+        image = ImageList(torch.empty((1, 3, *self._size)), [self._size])
         self.candidates: int = whole.topk_candidates
-        image = torch.zeros((1, 3, *self._size))
-        with torch.inference_mode():
-            maps = list(whole.backbone(image).values())
-        self._anchors = whole.anchor_generator(ImageList(image, [self._size]), maps)[0]
+        self._anchors = generator(image, [torch.empty(one.shape) for one in maps])[0]
         self._decode = whole.box_coder.decode_single
 
     def __call__(self, offsets: Tensor) -> Tensor:
@@ -90,4 +96,4 @@ class _Coder:
 
 @cache
 def _box_coder(build: Build) -> _Coder:
-    return _Coder(build().eval())
+    return _Coder(build)

@@ -7,14 +7,14 @@ torch.fx and for torch.export.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 
 from torch import fx
 
-STAGE_SHARE, WHOLE_SHARE = 0.1, 0.5  # of the graph's nodes
+STAGE_SHARE = 0.1  # of the graph's nodes
+WHOLE_SHARE = 0.5  # of its weights
 
 
-def find_blocks(nodes: Sequence[fx.Node]) -> set[str]:
+def find_blocks(graph: fx.GraphModule) -> set[str]:
     """Paths of the blocks.
 
     A module is opened, and what it holds are blocks, if it is
@@ -22,9 +22,9 @@ def find_blocks(nodes: Sequence[fx.Node]) -> set[str]:
     - a chain: nn.Sequential itself, or never called, as nn.ModuleList;
     - a stage: it calls others and does nothing itself, as no other of its class does, is over a tenth of the model,
       and some part of it is more than a row of layers;
-    - the wrapped whole: over half of the model, and it holds a chain.
+    - the wrapped whole: over half of the weights are in it, and it holds a chain.
     """
-    return _Tree(nodes).blocks("")
+    return _Tree(graph).blocks("")
 
 
 def owner_of(node: fx.Node) -> str:
@@ -48,7 +48,8 @@ def ancestors(path: str) -> list[str]:
 
 
 class _Tree:
-    def __init__(self, nodes: Sequence[fx.Node]) -> None:
+    def __init__(self, graph: fx.GraphModule) -> None:
+        nodes = list(graph.graph.nodes)
         self._classes: dict[str, str] = {}
         self._children: dict[str, set[str]] = {}
         self._sizes: Counter[str] = Counter()
@@ -63,7 +64,12 @@ class _Tree:
             if node.op in ("call_function", "call_method") and not self._is_layer(owner):
                 self._busy.add(owner)
         self._busy_classes = {self._classes.get(path, "") for path in self._busy}
-        self._total = len(nodes)
+        self._nodes = len(nodes)
+        self._weights: Counter[str] = Counter()
+        for name, parameter in graph.named_parameters():
+            for path in ancestors(name):
+                self._weights[path] += parameter.numel()
+            self._weights[""] += parameter.numel()
 
     def blocks(self, path: str) -> set[str]:
         """Paths of the blocks below."""
@@ -75,11 +81,12 @@ class _Tree:
     def _is_opened(self, path: str) -> bool:
         if self._is_layer(path):
             return False
-        share = self._sizes[path] / self._total
+        is_large = self._sizes[path] > STAGE_SHARE * self._nodes
+        is_whole = self._weights[path] > WHOLE_SHARE * self._weights[""]
         holds_chain = any(self._is_chain(child) for child in self._children.get(path, ()))
         is_idle = self._classes.get(path) not in self._busy_classes
-        is_stage = share > STAGE_SHARE and is_idle and any(busy.startswith(f"{path}.") for busy in self._busy)
-        return self._is_chain(path) or is_stage or (share > WHOLE_SHARE and holds_chain)
+        is_stage = is_large and is_idle and any(busy.startswith(f"{path}.") for busy in self._busy)
+        return self._is_chain(path) or is_stage or (is_whole and holds_chain)
 
     def _is_chain(self, path: str) -> bool:
         if path not in self._classes:

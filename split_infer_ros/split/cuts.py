@@ -7,17 +7,18 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.passes.shape_prop import ShapeProp, TensorMetadata
 
 from split_infer_ros.buffers.layout import TensorSpec
 from split_infer_ros.errors import UnknownCutError
 from split_infer_ros.split.blocks import ancestors, find_blocks, kind_of, owner_of
 
 INPUT, OUTPUT = "input", "output"
+SEEN = "seen"  # key in a node's meta: how long its value is, and what of it an image has; None for what is no tensor
 
 # A cut just before one of these would leave a tail of no weight to the other side.
 _TAILS = ("ReLU", "ReLU6", "SiLU", "Hardswish", "GELU", "BatchNorm2d", "Dropout", "Identity")
@@ -58,7 +59,7 @@ def find_cuts(graph: fx.GraphModule, image_shape: tuple[int, int, int]) -> tuple
     batch = 2  # tells the batch dimension from dimensions that happen to be 1
     _propagate(graph, (batch, *image_shape))
     nodes = list(graph.graph.nodes)
-    named = dict(_ends_of_blocks(nodes, find_blocks(nodes)))
+    named = dict(_ends_of_blocks(nodes, find_blocks(graph)))
     cuts = []
     for position in range(1, len(nodes)):
         if position == 1:
@@ -90,15 +91,32 @@ def choose_cut(cuts: Sequence[Cut], name: str, model: str) -> Cut:
     raise UnknownCutError(f"{model} has no split point '{name}'.{hint} It has: {', '.join(names)}.")
 
 
+class _Recorder(fx.Interpreter):
+    """Runs a graph and keeps each value's shape, dtype and layout in its node."""
+
+    def run_node(self, node: fx.Node) -> Any:
+        result = super().run_node(node)
+        node.meta[SEEN] = _seen(node.name, result) if isinstance(result, Tensor) and result.dim() else None
+        return result
+
+
+def _seen(name: str, value: Tensor) -> tuple[int, TensorSpec]:
+    channels_last = not value.is_contiguous() and (
+        value.dim() == 4 and value.is_contiguous(memory_format=torch.channels_last)
+    )
+    return len(value), TensorSpec(name, tuple(value.shape[1:]), value.dtype, channels_last)
+
+
 def _propagate(graph: fx.GraphModule, shape: tuple[int, ...]) -> None:
-    """Note each value's shape, dtype and layout in its node."""
-    example = torch.zeros(shape).contiguous(memory_format=torch.channels_last)
+    def run() -> None:
+        _Recorder(graph).run(torch.zeros(shape).contiguous(memory_format=torch.channels_last))
+
     with torch.inference_mode():
         try:
-            with FakeTensorMode(allow_non_fake_inputs=True) as fake:  # computes nothing
-                ShapeProp(graph, fake).propagate(example)
+            with FakeTensorMode(allow_non_fake_inputs=True):  # computes nothing
+                run()
         except Exception:  # whatever asks for values: shapes that depend on them, operators that know no other way
-            ShapeProp(graph).propagate(example)
+            run()
 
 
 def live_values(nodes: Sequence[fx.Node], position: int) -> list[fx.Node]:
@@ -128,11 +146,8 @@ def _ends_of_blocks(nodes: Sequence[fx.Node], blocks: set[str]) -> Iterator[tupl
 
 
 def _spec(node: fx.Node, batch: int) -> TensorSpec | None:
-    meta = node.meta.get("tensor_meta")
-    if not isinstance(meta, TensorMetadata) or not meta.shape or meta.shape[0] != batch:
-        return None
-    channels_last = len(meta.shape) == 4 and meta.memory_format == torch.channels_last
-    return TensorSpec(node.name, tuple(meta.shape[1:]), meta.dtype, channels_last)
+    length, spec = node.meta[SEEN] or (0, None)
+    return spec if length == batch else None
 
 
 def describe(cuts: Sequence[Cut]) -> str:

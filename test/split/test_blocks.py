@@ -71,18 +71,18 @@ class Model(nn.Module):
 def test_chains_stages_and_the_wrapped_whole_are_opened() -> None:
     expected = {"stem.0", "stem.1", "encoder.blocks.0", "encoder.blocks.1", "head"}
     expected |= {"encoder.blocks.2.first", "encoder.blocks.2.second"}
-    assert find_blocks(list(trace(Model()).graph.nodes)) == expected
+    assert find_blocks(trace(Model())) == expected
 
 
 def test_an_exported_model_has_the_blocks_of_the_traced_one() -> None:
     model = Model().eval()
     exported = export(model, IMAGE, UNTRACED)
-    assert find_blocks(list(exported.graph.nodes)) == find_blocks(list(trace(model).graph.nodes))
+    assert find_blocks(exported) == find_blocks(trace(model))
 
 
 def test_a_chain_of_chains_is_opened_to_the_bottom() -> None:
     model = nn.Sequential(nn.Sequential(nn.Conv2d(1, 1, 1), nn.ReLU()), nn.Flatten(), nn.ModuleList([nn.Identity()]))
     model[2].forward = lambda x: model[2][0](x)  # type: ignore[operator]
-    blocks = find_blocks(list(trace(model).graph.nodes))
+    blocks = find_blocks(trace(model))
     assert blocks - {"2"} == {"0.0", "0.1", "1"} | (blocks & {"2.0"})
     assert torch.equal(trace(model)(torch.ones(1, 1, 2, 2)), model(torch.ones(1, 1, 2, 2)))
