@@ -49,13 +49,15 @@ class Outcome:
     Attributes:
         published: results went out for so many of its frames, the first ones.
         reason: why not for the others.
-        head_start, head_end: when the reader worked on it, seconds of this host's steady clock.
+        head_start, head_end: when the head's half ran, seconds of this host's steady clock.
+        delivered: when the results were out.
     """
 
     published: int
     reason: str
     head_start: float = math.nan
     head_end: float = math.nan
+    delivered: float = math.nan
 
 
 @dataclass(slots=True)

@@ -20,6 +20,7 @@ from split_infer_ros.nodes.overlay import Overlay
 from split_infer_ros.nodes.parameters import parameter
 from split_infer_ros.nodes.process import run
 from split_infer_ros.nodes.transports import RECEIVERS
+from split_infer_ros.pipeline.cores import default_head_threads
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.head_stage import HeadStage
 from split_infer_ros.split.model import load_model
@@ -37,6 +38,13 @@ class HeadParameters:
         "intra_process",
         "The way from the backbone; as the backbone has it. Only intra_process has detections/image.",
         choices=tuple(RECEIVERS),
+        read_only=True,
+    )
+    head_threads: int = parameter(
+        0,
+        "Cores that the head's half may use; 0: one, or all where a GPU has the backbone.",
+        at_least=0,
+        at_most=1024,
         read_only=True,
     )
     score_threshold: float = parameter(0.5, "Detections of a lower score are left out.", at_least=0.0, at_most=1.0)
@@ -60,7 +68,7 @@ class HeadNode(ManagedNode):
         self._stage: HeadStage | None = None
 
     def set_up(self) -> None:
-        self._model = load_model(self.values.model, self.values.weights, "auto")
+        self._model = load_model(self.values.model, self.values.weights, "cpu")
         self.on_tear_down(self._forget)
         self._labels = self._model.entry.labels
         self._detections = IntraProcessPublisher(self, Detection2DArray, "detections", QoSProfile(depth=10))
@@ -70,7 +78,8 @@ class HeadNode(ManagedNode):
             self._overlay = Overlay(self, self._labels, self.warn)
             self.on_tear_down(self._overlay.close)
         self._publish_labels()
-        self._stage = HeadStage(self._model, self.values.limits, self._deliver, self.warn)
+        threads = self.values.head_threads or default_head_threads()
+        self._stage = HeadStage(self._model, self.values.limits, self._deliver, self.warn, threads)
 
     def begin(self) -> None:
         assert self._stage is not None

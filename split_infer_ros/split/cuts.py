@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import fx, nn
@@ -40,6 +40,15 @@ class Cut:
     def bytes_per_image(self) -> int:
         """Bytes that cross for one image."""
         return sum(spec.bytes_per_image for spec in self.tensors)
+
+    def in_precision(self, dtype: torch.dtype) -> Cut:
+        """The same cut of a backbone that computes in ``dtype``: what crosses in floating point has it."""
+        return replace(
+            self,
+            tensors=tuple(
+                replace(spec, dtype=dtype) if spec.dtype.is_floating_point else spec for spec in self.tensors
+            ),
+        )
 
 
 def find_cuts(graph: fx.GraphModule, image_shape: tuple[int, int, int]) -> tuple[Cut, ...]:

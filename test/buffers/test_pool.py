@@ -44,11 +44,11 @@ def test_outcomes_count_once() -> None:
     pool.when_released(lambda lease, outcome: heard.append((lease, outcome)))
     lease = pool.ring.acquire()
     assert lease is not None
-    pool.release(lease, Outcome(1, "head_error", 1.0, 2.0))
+    pool.release(lease, Outcome(1, "head_error", 1.0, 2.0, 3.0))
     with pytest.raises(HandleError) as refusal:
         pool.release(lease, Outcome(2, ""))
     assert refusal.value.reason == "released"
-    assert heard == [(lease, Outcome(1, "head_error", 1.0, 2.0))]
+    assert heard == [(lease, Outcome(1, "head_error", 1.0, 2.0, 3.0))]
 
 
 def test_a_pool_is_found_while_it_lives() -> None:

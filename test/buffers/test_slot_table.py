@@ -54,7 +54,7 @@ def test_a_new_table_is_free_and_nothing_of_it_lies_in_a_slot_or_the_header(owne
     for slot in range(SLOTS):
         owner.slot(slot)[:] = 300 * b"\xff"
     for slot in range(SLOTS):
-        table.write(slot, Record(SharedState.DONE, slot, Outcome(slot, "head_error", 1.0, 2.0)))
+        table.write(slot, Record(SharedState.DONE, slot, Outcome(slot, "head_error", 1.0, 2.0, 3.0)))
     assert [table.read(slot).generation for slot in range(SLOTS)] == list(range(SLOTS))
     assert {bytes(owner.slot(slot)) for slot in range(SLOTS)} == {300 * b"\xff"}
     Segment.attach(owner.name)  # its header is whole
@@ -65,6 +65,7 @@ def test_an_outcome_that_nobody_timed_stays_without_times(owner: Segment) -> Non
     table.write(0, Record(SharedState.READY, 1, NOTHING_YET))
     assert math.isnan(table.read(0).outcome.head_start)
     assert math.isnan(table.read(0).outcome.head_end)
+    assert math.isnan(table.read(0).outcome.delivered)
 
 
 def test_a_reason_that_is_too_long_is_cut_and_can_still_be_read(owner: Segment) -> None:

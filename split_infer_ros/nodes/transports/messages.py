@@ -9,7 +9,7 @@ from split_infer_ros.buffers.slots import Lease, Outcome
 from split_infer_ros.errors import HandleError, UnknownCutError
 from split_infer_ros.msg import FeatureHandle, FeatureRelease, TensorSpec
 from split_infer_ros.pipeline.frame import Handle, Origin
-from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.model import PRECISIONS, SplitModel
 
 MOST_FRAMES = 256
 
@@ -53,8 +53,9 @@ def read_handle(message: FeatureHandle, model: SplitModel) -> tuple[Handle, Layo
         cut = model.cut(message.split_point)
     except UnknownCutError as error:
         raise HandleError("foreign", str(error)) from error
-    layout = Layout(cut.tensors, message.batch_capacity)
-    if list(message.tensors) != _tensors(layout):
+    layouts = (Layout(cut.in_precision(dtype).tensors, message.batch_capacity) for dtype in PRECISIONS.values())
+    layout = next((layout for layout in layouts if _tensors(layout) == list(message.tensors)), None)
+    if layout is None:
         raise HandleError("foreign", f"The features at {cut.name} are not laid out as this head's own model has them.")
     origins = tuple(
         Origin(*facts) for facts in zip(message.headers, message.sources, message.heights, message.widths, strict=True)
@@ -73,6 +74,7 @@ def release_message(lease: Lease, outcome: Outcome) -> FeatureRelease:
         reason=outcome.reason,
         head_start=outcome.head_start,
         head_end=outcome.head_end,
+        delivered=outcome.delivered,
     )
 
 
@@ -80,7 +82,7 @@ def read_release(message: FeatureRelease) -> tuple[Lease, Outcome]:
     """The end of a lease in a message."""
     return (
         Lease(message.pool, message.slot, message.generation),
-        Outcome(message.published, message.reason, message.head_start, message.head_end),
+        Outcome(message.published, message.reason, message.head_start, message.head_end, message.delivered),
     )
 
 
