@@ -135,7 +135,9 @@ def test_results_come_from_another_process_while_settings_change(
     client: Client, nursery: Nursery, transport: str
 ) -> None:
     backbone = nursery.start("backbone", transport=transport, batch_timeout_ms=5.0)
-    head = nursery.start("head", transport=transport)
+    # none is overwritten before this process has taken it, however busy the machine is
+    deep = {"qos_overrides./detections.publisher.depth": 1000}
+    head = nursery.start("head", transport=transport, **deep)
     with Stream(client) as stream:
         stream.flows(backbone, head)
         for values in (
