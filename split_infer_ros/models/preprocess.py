@@ -27,7 +27,8 @@ class Preprocess:
         shorter_side: the image's shorter side is resized to this and the middle cut out, as classifiers do;
             None stretches the image to the input's size, as detectors do.
         antialias: smooth while shrinking and round to whole grey values, as image libraries do; without it,
-            plain bilinear in float, as torchvision's detectors do.
+            plain in float, as torchvision's detectors do.
+        interpolation: ``bilinear`` or ``bicubic``.
         mean, std: of red, green and blue, on the 0..1 scale.
 
     Raises:
@@ -38,6 +39,7 @@ class Preprocess:
     width: int
     shorter_side: int | None = None
     antialias: bool = True
+    interpolation: str = "bilinear"
     mean: tuple[float, float, float] = IMAGENET_MEAN
     std: tuple[float, float, float] = IMAGENET_STD
 
@@ -103,7 +105,7 @@ class Preprocess:
             if not self.antialias:
                 planes = planes.float()
             planes = functional.interpolate(
-                planes, size=(fit_height, fit_width), mode="bilinear", align_corners=False, antialias=self.antialias
+                planes, size=(fit_height, fit_width), mode=self.interpolation, antialias=self.antialias
             )
         window = planes[0, :, top : top + self.height, left : left + self.width].permute(1, 2, 0)
         place.copy_(window.index_select(2, torch.tensor(image.rgb)))
