@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import copy
 import threading
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from weakref import WeakValueDictionary
 
 import torch
-from torch import nn
+from torch import fx, nn
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.catalogue import find_model
@@ -16,8 +16,9 @@ from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.models.weights import load_weights
 from split_infer_ros.split.cuts import Cut, choose_cut, find_cuts
 from split_infer_ros.split.fusion import fuse_convolutions
-from split_infer_ros.split.graph import prepare
+from split_infer_ros.split.graph import fingerprint, prepare
 from split_infer_ros.split.halves import Halves, split
+from split_infer_ros.split.segments import segments
 
 SEED = 0  # untrained weights are at least the same ones each time
 
@@ -52,6 +53,20 @@ class SplitModel:
         cut = self.cut(name)
         with self._lock:
             return self._halves(cut)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Tells the model's operations from any other's."""
+        return fingerprint(self._graph)
+
+    def segments(self) -> tuple[tuple[fx.GraphModule, ...], tuple[fx.GraphModule, ...]]:
+        """The pieces between neighbouring cuts, twice: as the backbone and as the head runs them."""
+        pieces = segments(self._graph, self.cuts)
+        for piece in pieces:
+            fuse_convolutions(piece)
+        if self.device.type == "cpu":
+            return pieces, pieces
+        return tuple(copy.deepcopy(piece).to(self.device) for piece in segments(self._graph, self.cuts)), pieces
 
     def _split(self, cut: Cut) -> Halves:
         halves = split(self._graph, cut)

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+SLOWEST = 0.05  # no stage is held up more than this, whatever one measurement says
+
 
 @dataclass(frozen=True, slots=True)
 class CoRun:
@@ -43,6 +45,21 @@ class CoRun:
         together = min(max(backbone_s + head_s - period_s, 0.0), backbone_s, head_s)
         return backbone_s - together * (1 - self.backbone), head_s - together * (1 - self.head)
 
+    @classmethod
+    def seen(cls, alone_s: tuple[float, float], busy_s: tuple[float, float]) -> CoRun:
+        """The rates under which stages that take ``alone_s`` take ``busy_s`` in a saturated pipeline.
+
+        Args:
+            alone_s: of a batch in the backbone's and in the head's stage.
+            busy_s: likewise, as seen; the longer stage was always at work, the other while that one was, too.
+        """
+        backbone, head = busy_s
+        together = min(backbone, head)
+        rates = (
+            1 - (busy - alone) / together if together > 0 else 1.0 for alone, busy in zip(alone_s, busy_s, strict=True)
+        )
+        return cls(*(min(1.0, max(SLOWEST, rate)) for rate in rates))
+
 
 @dataclass(frozen=True, slots=True)
 class Point:
@@ -54,7 +71,7 @@ class Point:
         bytes_per_image: what crosses.
         preprocess_s: pixels to the model's input.
         backbone_s: the backbone's half.
-        hand_over_s: the features into the slot, and the head's thread awake.
+        hand_over_s: the features into the slot.
         head_s: the head's half.
         decode_s: outputs to detections in the source's pixels.
         period_s: between two batches of the whole pipeline, saturated; NaN where that was not measured.

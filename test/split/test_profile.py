@@ -53,6 +53,20 @@ def test_what_was_seen_leads_back_to_each_stage_alone(co_run, backbone_s, head_s
     assert co_run.alone(backbone_s, head_s, backbone_s + head_s + idle_s) == pytest.approx((backbone_s, head_s))
 
 
+@given(co_runs(), seconds, seconds)
+def test_the_rates_can_be_told_from_what_was_seen(co_run, backbone_s, head_s):
+    alone = backbone_s, head_s
+    found = CoRun.seen(alone, co_run.busy(*alone))
+    assert found.busy(*alone) == pytest.approx(co_run.busy(*alone))
+    assert (found.backbone, found.head) == pytest.approx((co_run.backbone, co_run.head), rel=1e-3)
+
+
+def test_rates_stay_within_reason():
+    assert CoRun.seen((1.0, 1.0), (0.9, 0.5)) == CoRun(1, 1)
+    assert CoRun.seen((1.0, 1.0), (99.0, 1.0)).backbone == 0.05
+    assert CoRun.seen((1.0, 0.0), (1.0, 0.0)) == CoRun(1, 1)
+
+
 def test_a_measured_period_counts_and_corrects_the_predicted_ones():
     points = (point("a", 3, 1), point("b", 2, 2, period_s=3.0), point("c", 1, 3), point("a", 8, 1, batch_size=2))
     profile = Profile("m", "cpu", points, CoRun())
