@@ -15,7 +15,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
@@ -50,11 +50,7 @@ from split_infer_ros.split.samples import (
 from split_infer_ros.tuning.database import Database
 from split_infer_ros.tuning.key import Key
 
-ROUNDS = 3  # samples of each stage alone
-WARM_UP = 2  # batches before any is timed
-BATCHES, MOST_BATCHES = 5, 500  # of a pipeline
-SECONDS = 0.5  # for so long, as far as that is possible
-PROMISING = 4  # cuts of a batch size that are run as a pipeline, at most
+MOST_BATCHES = 500
 LONG_S = 60.0
 
 T = TypeVar("T")
@@ -67,6 +63,25 @@ def _ignore(line: str) -> None:
     """Say nothing."""
 
 
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much is measured.
+
+    Attributes:
+        rounds: samples of each stage alone.
+        warm_up: batches of a pipeline before any is timed.
+        batches: of a pipeline that are timed, at least.
+        seconds: for which a pipeline is timed, as far as 500 batches go.
+        promising: cuts of a batch size that are run as a pipeline, at most.
+    """
+
+    rounds: int = 3
+    warm_up: int = 2
+    batches: int = 5
+    seconds: float = 0.5
+    promising: int = 4
+
+
 class Profiler:
     """Measures one model.
 
@@ -74,6 +89,7 @@ class Profiler:
         model: on its device.
         picture: what the cameras send; unless said otherwise a blank one of 640x480 pixels.
         limits: what post-processing keeps.
+        effort: how much to measure.
         say: told what is being done, a line at a time.
     """
 
@@ -82,11 +98,13 @@ class Profiler:
         model: SplitModel,
         picture: Pixels = _BLANK,
         limits: Limits | None = None,
+        effort: Effort | None = None,
         say: Callable[[str], None] = _ignore,
     ) -> None:
         self._model = model
         self._picture = picture
         self._limits = limits or Limits()
+        self._effort = effort or Effort()
         self._say = say
         self._samples: dict[tuple[str, int], Samples] = {}
 
@@ -114,17 +132,17 @@ class Profiler:
             return preprocess.normalise(gathered.to(model.device, non_blocking=True))
 
         with torch.inference_mode(), queue.work():
-            to_input = [_timed(prepare, queue)[1] for _ in range(1 + ROUNDS)]
+            to_input = [_timed(prepare, queue)[1] for _ in range(1 + self._effort.rounds)]
             images = prepare()
-            backbones = [_chain(backbone_pieces, (images,), queue)[0] for _ in range(1 + ROUNDS)]
+            backbones = [_chain(backbone_pieces, (images,), queue)[0] for _ in range(1 + self._effort.rounds)]
             copies = self._hand_overs(backbone_pieces, images, batch_size, queue)
         if model.device.type == "cpu":
             use_one_core()
         with torch.inference_mode():
             queue_of_head = DeviceQueue(torch.device("cpu"))
-            runs = [_chain(head_pieces, (images.cpu(),), queue_of_head) for _ in range(1 + ROUNDS)]
+            runs = [_chain(head_pieces, (images.cpu(),), queue_of_head) for _ in range(1 + self._effort.rounds)]
             outputs = model.halves(cuts[-1].name).head(*runs[-1][1])
-            decodes = [_timed(lambda: self._decode(outputs), queue_of_head)[1] for _ in range(1 + ROUNDS)]
+            decodes = [_timed(lambda: self._decode(outputs), queue_of_head)[1] for _ in range(1 + self._effort.rounds)]
         return [
             Samples(
                 cut.name,
@@ -156,7 +174,7 @@ class Profiler:
                 for place, tensor in zip(places, tensors, strict=True):
                     place.copy_(tensor, non_blocking=True)
 
-            found.append(tuple(_timed(copy, queue)[1] for _ in range(1 + ROUNDS))[1:])
+            found.append(tuple(_timed(copy, queue)[1] for _ in range(1 + self._effort.rounds))[1:])
             if piece is not None:
                 crossing = piece(*crossing)
         return found
@@ -176,7 +194,7 @@ class Profiler:
         self._run(min(points, key=lambda point: abs(math.log(point.backbone_stage_s / point.head_stage_s))))
 
     def _run_the_promising(self, batch_size: int) -> None:
-        for _ in range(PROMISING):
+        for _ in range(self._effort.promising):
             profile = self._profile()
             choice = plan(profile, batch_sizes=[batch_size])
             best = profile.point(choice.cut, batch_size)
@@ -194,13 +212,14 @@ class Profiler:
             if origin.header % size == size - 1:
                 ends.append(time.monotonic())
 
-        count = max(BATCHES, min(MOST_BATCHES, round(SECONDS / max(point.backbone_stage_s, point.head_stage_s))))
+        effort, slowest_s = self._effort, max(point.backbone_stage_s, point.head_stage_s)
+        batches = effort.warm_up + max(effort.batches, min(MOST_BATCHES, round(effort.seconds / slowest_s)))
         settings = StageSettings(point.cut, size, LONG_S, BLOCK)
         with LocalPipeline(self._model, settings, deliver, self._limits) as pipeline:
-            pipeline.feed(itertools.repeat(self._picture, size * (WARM_UP + count)))
+            pipeline.feed(itertools.repeat(self._picture, size * batches))
             pipeline.finish()
             report = pipeline.backbone.report(time.monotonic())
-        periods = tuple(later - sooner for sooner, later in itertools.pairwise(ends[WARM_UP - 1 :]))
+        periods = tuple(later - sooner for sooner, later in itertools.pairwise(ends[effort.warm_up - 1 :]))
         alone = self._samples[point.cut, size]
         whole = {PERIOD: periods, BACKBONE_BUSY: (report.backbone_s,), HEAD_BUSY: (report.head_s,)}
         self._samples[point.cut, size] = replace(alone, parts={**alone.parts, **whole})
@@ -210,7 +229,10 @@ def profile_model(
     model: SplitModel,
     batch_sizes: Sequence[int],
     database: Database | None = None,
-    picture: Pixels | None = None,
+    picture: Pixels = _BLANK,
+    limits: Limits | None = None,
+    effort: Effort | None = None,
+    anew: bool = False,
     say: Callable[[str], None] = _ignore,
 ) -> Profile:
     """The profile of a model on this machine, from the database as far as it is there; the rest is measured and kept.
@@ -219,11 +241,13 @@ def profile_model(
         model: on its device.
         batch_sizes: those that are needed.
         database: the user's own if None.
-        picture: what the cameras send; None for a blank one of 640x480 pixels.
+        picture: what the cameras send; unless said otherwise a blank one of 640x480 pixels.
+        limits: what post-processing keeps.
+        effort: how much to measure.
+        anew: measure whatever the database has.
         say: told what is being done, a line at a time.
     """
     database = database or Database()
-    picture = picture or _BLANK
     key = Key.here(str(model.device))
     task = {
         "model": model.entry.name,
@@ -232,10 +256,11 @@ def profile_model(
         "shapes": [[picture.height, picture.width, 3], list(model.entry.image_shape)],
         "precision": "fp32",
     }
-    samples = [found for found in from_records(database.find(key, task), model.cuts) if found.batch_size in batch_sizes]
+    stored = [] if anew else from_records(database.find(key, task), model.cuts)
+    samples = [found for found in stored if found.batch_size in batch_sizes]
     missing = sorted({*batch_sizes} - {found.batch_size for found in samples})
     if missing:
-        measured = Profiler(model, picture, say=say).measure(missing)
+        measured = Profiler(model, picture, limits, effort, say).measure(missing)
         try:
             database.add(to_records(measured, key, task))
         except OSError as error:

@@ -63,6 +63,9 @@ class Database:
                 data = reader.read()
         except FileNotFoundError:
             return []
+        except OSError as error:
+            _log.warning("%s cannot be read: %s.", self.path, error)
+            return []
         *lines, torn = data.split(b"\n")
         if torn:
             _log.info("%s ends in the middle of a record, which is ignored.", self.path)
