@@ -19,7 +19,7 @@ NOT_GIVEN = ""
 
 # argument: (what it is for, what it can be)
 ARGUMENTS: dict[str, tuple[str, list[str] | None]] = {
-    "model": ("Which model runs.", ["shapes", "ssdlite320", "mobilenet_v2", "resnet18"]),
+    "model": ("Which model runs; an unknown one is answered with those that there are.", None),
     "weights": ("The model's weights: default, none, or the path of a file.", None),
     "source": (
         "What the camera shows: shapes, folder:PATH, video:PATH, v4l2:DEVICE, or none where others publish images.",

@@ -1,7 +1,4 @@
-"""Real photographs, and weights under which a model's outputs depend on what it sees.
-
-As built, a network says nearly the same of every image, so comparing two ways of running it would show nothing.
-"""
+"""Real photographs, and how much a model's outputs vary over them."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from functools import cache
 import numpy as np
 import skimage.data
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 LEAST_VARIATION = 0.05
@@ -35,29 +32,6 @@ def photograph_batch(height: int = 224, width: int = 224) -> Tensor:
         for photograph in photographs()
     ]
     return ((torch.cat(resized) / 255 - 0.45) / 0.225).contiguous(memory_format=torch.channels_last)
-
-
-def living_weights(model: nn.Module, images: Tensor, seed: int = 0) -> nn.Module:
-    """Seeded weights whose outputs vary over the images: batch norms see them, all else starts afresh.
-
-    Args:
-        model: changed in place, and in eval mode afterwards.
-        images: (N, C, H, W).
-    """
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(seed)
-        model.eval()
-        for module in model.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out")
-            elif isinstance(module, nn.Linear):
-                nn.init.normal_(module.weight, std=4 / module.in_features**0.5)
-            elif isinstance(module, nn.modules.batchnorm._BatchNorm):
-                module.reset_parameters()
-                module.momentum = None  # a plain mean of what is seen
-                module.train()
-        model(images)
-    return model.eval()
 
 
 def least_variation(outputs: Tensor) -> float:

@@ -33,17 +33,24 @@ def find_model(name: str) -> ModelEntry:
 
 
 def _classifier(
-    name: str, summary: str, build: Callable[..., nn.Module], published: zoo.WeightsEnum, default_cut: str
+    name: str, title: str, build: Callable[..., nn.Module], published: zoo.WeightsEnum, default_cut: str
 ) -> ModelEntry:
     """A classifier of torchvision's: size, pre-processing and labels as its weights state them."""
     preset = published.transforms()
     size = preset.crop_size[0]
     return ModelEntry(
         name=name,
-        summary=summary,
+        summary=f"{title}, 1,000 classes of ImageNet",
         build=partial(build, weights=None),
         weights=_download(published),
-        preprocess=Preprocess(size, size, preset.resize_size[0], mean=tuple(preset.mean), std=tuple(preset.std)),
+        preprocess=Preprocess(
+            size,
+            size,
+            preset.resize_size[0],
+            interpolation=preset.interpolation.value,
+            mean=tuple(preset.mean),
+            std=tuple(preset.std),
+        ),
         labels=tuple(published.meta["categories"]),
         default_cut=default_cut,
         decode=classify(size, size),
@@ -54,6 +61,7 @@ def _download(published: zoo.WeightsEnum) -> Weights:
     return Weights(url=published.url, file_name=PurePosixPath(published.url).name)
 
 
+_IMAGENET = tuple(zoo.ResNet18_Weights.IMAGENET1K_V1.meta["categories"])
 _SSDLITE = zoo_detection.SSDLite320_MobileNet_V3_Large_Weights.COCO_V1
 
 CATALOGUE: dict[str, ModelEntry] = {
@@ -82,18 +90,43 @@ CATALOGUE: dict[str, ModelEntry] = {
             decode=ssdlite.decode,
         ),
         _classifier(
-            "mobilenet_v2",
-            "MobileNetV2, 1,000 classes of ImageNet",
-            zoo.mobilenet_v2,
-            zoo.MobileNet_V2_Weights.IMAGENET1K_V1,
-            "classifier.0",
+            "mobilenet_v2", "MobileNetV2", zoo.mobilenet_v2, zoo.MobileNet_V2_Weights.IMAGENET1K_V1, "classifier.0"
         ),
         _classifier(
-            "resnet18",
-            "ResNet-18, 1,000 classes of ImageNet",
-            zoo.resnet18,
-            zoo.ResNet18_Weights.IMAGENET1K_V1,
-            "flatten",
+            "efficientnet_b2",
+            "EfficientNet-B2",
+            zoo.efficientnet_b2,
+            zoo.EfficientNet_B2_Weights.IMAGENET1K_V1,
+            "classifier.0",
         ),
+        ModelEntry(
+            name="vit_tiny",
+            summary="ViT-Tiny, 1,000 classes of ImageNet; nobody publishes weights of this form",
+            build=partial(
+                zoo.VisionTransformer,
+                image_size=224,
+                patch_size=16,
+                num_layers=12,
+                num_heads=3,
+                hidden_dim=192,
+                mlp_dim=768,
+            ),
+            weights=Weights(),
+            preprocess=Preprocess(224, 224, 256),
+            labels=_IMAGENET,
+            default_cut="getitem",
+            decode=classify(224, 224),
+        ),
+        _classifier("resnet18", "ResNet-18", zoo.resnet18, zoo.ResNet18_Weights.IMAGENET1K_V1, "flatten"),
+        _classifier("resnet50", "ResNet-50", zoo.resnet50, zoo.ResNet50_Weights.IMAGENET1K_V2, "flatten"),
+        _classifier(
+            "squeezenet1_0",
+            "SqueezeNet 1.0",
+            zoo.squeezenet1_0,
+            zoo.SqueezeNet1_0_Weights.IMAGENET1K_V1,
+            "classifier.3",
+        ),
+        _classifier("alexnet", "AlexNet", zoo.alexnet, zoo.AlexNet_Weights.IMAGENET1K_V1, "classifier.5"),
+        _classifier("vgg16", "VGG-16", zoo.vgg16, zoo.VGG16_Weights.IMAGENET1K_V1, "classifier.5"),
     )
 }

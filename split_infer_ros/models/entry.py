@@ -16,7 +16,7 @@ Decode = Callable[[tuple[Tensor, ...], Limits], list[Detections]]
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Where a model's trained weights come from.
+    """Where a model's trained weights come from; by default there are none.
 
     Attributes:
         path: of a file in this package, or None.

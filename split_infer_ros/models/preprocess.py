@@ -28,7 +28,8 @@ class Preprocess:
         shorter_side: the image's shorter side is resized to this and the middle cut out, as classifiers do;
             None stretches the image to the input's size, as detectors do.
         antialias: smooth while shrinking and round to whole grey values, as image libraries do; without it,
-            plain bilinear in float, as torchvision's detectors do.
+            plain in float, as torchvision's detectors do.
+        interpolation: ``bilinear`` or ``bicubic``.
         mean, std: of red, green and blue, on the 0..1 scale.
 
     Raises:
@@ -39,6 +40,7 @@ class Preprocess:
     width: int
     shorter_side: int | None = None
     antialias: bool = True
+    interpolation: str = "bilinear"
     mean: tuple[float, float, float] = IMAGENET_MEAN
     std: tuple[float, float, float] = IMAGENET_STD
 
@@ -71,7 +73,7 @@ class Preprocess:
             if not self.antialias or images.is_cuda:  # CUDA resizes floating point alone
                 planes = planes.float()
             planes = functional.interpolate(
-                planes, size=(fit_height, fit_width), mode="bilinear", align_corners=False, antialias=self.antialias
+                planes, size=(fit_height, fit_width), mode=self.interpolation, antialias=self.antialias
             )
             if self.antialias and images.is_cuda:
                 planes = planes.round_().clamp_(0, 255)

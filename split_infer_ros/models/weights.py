@@ -69,6 +69,11 @@ def _read(path: Path) -> dict[str, Tensor]:
 def _default_file(entry: ModelEntry) -> Path:
     if entry.weights.path is not None:
         return entry.weights.path
+    if entry.weights.url is None:
+        raise WeightsError(
+            f"{entry.name} has no default weights, for none are published: set weights to the path of a file, "
+            "or to 'none' for untrained weights."
+        )
     path = Path(torch.hub.get_dir()) / "checkpoints" / str(entry.weights.file_name)
     if not path.is_file():
         _download(entry, entry.weights, path)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -108,6 +110,7 @@ def _ends_of_blocks(nodes: Sequence[fx.Node], blocks: set[str]) -> Iterator[tupl
     """(position, [block, enclosing blocks...]) for each block that ends, and for each run of free functions."""
     owners = [_owner(node) for node in nodes]
     last = {path: index for index, owner in enumerate(owners) for path in _ancestors(owner)}
+    seen: Counter[str] = Counter()
     for index, node in enumerate(nodes[:-1]):
         owner = owners[index]
         ended = [path for path in _ancestors(owner) if last[path] == index]
@@ -118,7 +121,9 @@ def _ends_of_blocks(nodes: Sequence[fx.Node], blocks: set[str]) -> Iterator[tupl
         elif not any(path in blocks for path in _ancestors(owner)) and node.op in ("call_function", "call_method"):
             following = owners[index + 1]
             if any(path in blocks for path in _ancestors(following)) or nodes[index + 1].op == "output":
-                yield index + 1, [node.name]
+                function = re.sub(r"_\d+$", "", node.name)  # which one of them it is depends on torch's version
+                seen[function] += 1
+                yield index + 1, [function if seen[function] == 1 else f"{function}_{seen[function]}"]
 
 
 def _owner(node: fx.Node) -> str:

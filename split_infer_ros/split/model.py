@@ -6,6 +6,7 @@ import copy
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import cached_property
 from weakref import WeakValueDictionary
 
 import torch
@@ -17,8 +18,9 @@ from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.models.weights import load_weights
 from split_infer_ros.split.cuts import Cut, choose_cut, find_cuts
 from split_infer_ros.split.fusion import fuse_convolutions
-from split_infer_ros.split.graph import prepare
+from split_infer_ros.split.graph import fingerprint, prepare
 from split_infer_ros.split.halves import Halves, split
+from split_infer_ros.split.segments import segments
 
 SEED = 0  # untrained weights are at least the same ones each time
 
@@ -89,17 +91,32 @@ class SplitModel:
                 made.popitem(last=False)
             return made[cut]
 
+    @cached_property
+    def fingerprint(self) -> str:
+        """Tells the model's operations from any other's."""
+        return fingerprint(self._graph)
+
+    def segments(self) -> tuple[tuple[fx.GraphModule, ...], tuple[fx.GraphModule, ...]]:
+        """The pieces between neighbouring cuts, twice: as the backbone and as the head runs them."""
+        pieces = segments(self._graph, self.cuts)
+        backbones = tuple(map(self._as_backbone, pieces))
+        for piece in pieces:
+            fuse_convolutions(piece)
+        return backbones, pieces
+
     def _make_backbone(self, cut: Cut) -> fx.GraphModule:
-        backbone = split(self._graph, cut).backbone
-        if self.device.type == "cpu" and self.dtype == torch.float32:
-            fuse_convolutions(backbone)
-            return backbone
-        return copy.deepcopy(backbone).to(self.device, self.dtype)
+        return self._as_backbone(split(self._graph, cut).backbone)
 
     def _make_head(self, cut: Cut) -> fx.GraphModule:
         head = split(self._graph, cut).head
         fuse_convolutions(head)
         return head
+
+    def _as_backbone(self, part: fx.GraphModule) -> fx.GraphModule:
+        if self.device.type == "cpu" and self.dtype == torch.float32:
+            fuse_convolutions(part)
+            return part
+        return copy.deepcopy(part).to(self.device, self.dtype)
 
     def _forget(self) -> None:
         self._backbones: _Made = OrderedDict()

@@ -23,13 +23,12 @@ import launch_testing.actions
 import launch_testing.asserts
 import rclpy
 from ament_index_python.packages import get_package_share_directory
-from launch import LaunchContext, LaunchDescription
+from launch import LaunchDescription
 from launch.actions import IncludeLaunchDescription, SetEnvironmentVariable
 from launch.launch_description_sources import PythonLaunchDescriptionSource
 from ros_support import START_S, Client, Received
 from vision_msgs.msg import Detection2DArray, VisionInfo
 
-from split_infer_ros.models.catalogue import CATALOGUE
 from split_infer_ros.msg import FeatureHandle, PipelineStats
 
 LAUNCH_FILE = Path(get_package_share_directory("split_infer_ros"), "launch/pipeline.launch.py")
@@ -104,11 +103,6 @@ class TestRunningPipeline(unittest.TestCase):
         assert report.model == "shapes"
         assert list(report.dropped) == []  # the scenario loses nothing
         assert report.received == report.published + report.in_flight
-
-    def test_the_models_that_the_launch_file_offers_are_those_there_are(self) -> None:
-        launched = PythonLaunchDescriptionSource(str(LAUNCH_FILE)).get_launch_description(LaunchContext())
-        (model,) = [argument for argument in launched.get_launch_arguments() if argument.name == "model"]
-        assert model.choices == ["", *CATALOGUE]
 
     def test_the_labels_are_latched(self) -> None:
         latched = rclpy.qos.QoSProfile(depth=1, durability=rclpy.qos.DurabilityPolicy.TRANSIENT_LOCAL)

@@ -2,18 +2,28 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torchvision.models import MobileNet_V2_Weights, ResNet18_Weights
+from torchvision import models as zoo
 
-from split_infer_ros.errors import UnknownModelError
+from split_infer_ros.errors import UnknownModelError, WeightsError
 from split_infer_ros.models.catalogue import CATALOGUE, find_model
 from split_infer_ros.models.detections import Limits
+from split_infer_ros.models.weights import load_weights
 from split_infer_ros.split.model import load_model
 
-NAMES = ("shapes", "ssdlite320", "mobilenet_v2", "resnet18")
+PUBLISHED = {
+    "mobilenet_v2": zoo.MobileNet_V2_Weights.IMAGENET1K_V1,
+    "efficientnet_b2": zoo.EfficientNet_B2_Weights.IMAGENET1K_V1,
+    "resnet18": zoo.ResNet18_Weights.IMAGENET1K_V1,
+    "resnet50": zoo.ResNet50_Weights.IMAGENET1K_V2,
+    "squeezenet1_0": zoo.SqueezeNet1_0_Weights.IMAGENET1K_V1,
+    "alexnet": zoo.AlexNet_Weights.IMAGENET1K_V1,
+    "vgg16": zoo.VGG16_Weights.IMAGENET1K_V1,
+}
+NAMES = ("shapes", "ssdlite320", "vit_tiny", *PUBLISHED)
 
 
 def test_these_models_are_known() -> None:
-    assert tuple(CATALOGUE) == NAMES
+    assert set(CATALOGUE) == set(NAMES)
     for name in NAMES:
         assert find_model(name).name == name
 
@@ -53,13 +63,16 @@ def test_an_entry_fits_its_model(name: str) -> None:
 
 
 def test_labels_and_downloads_are_the_publishers() -> None:
-    for name, published in (
-        ("mobilenet_v2", MobileNet_V2_Weights.IMAGENET1K_V1),
-        ("resnet18", ResNet18_Weights.IMAGENET1K_V1),
-    ):
+    for name, published in PUBLISHED.items():
         entry = find_model(name)
         assert list(entry.labels) == published.meta["categories"]
         assert entry.weights.url == published.url
         assert entry.weights.file_name is not None
         assert published.url.endswith(f"/{entry.weights.file_name}")
     assert find_model("ssdlite320").labels[:3] == ("__background__", "person", "bicycle")
+
+
+def test_what_nobody_publishes_is_said() -> None:
+    entry = find_model("vit_tiny")
+    with pytest.raises(WeightsError, match=r"vit_tiny has no default weights.*'none'"):
+        load_weights(entry.build(), entry, "default")

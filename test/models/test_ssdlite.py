@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 import torch
-from photographs import LEAST_VARIATION, living_weights, photograph_batch, photographs
+from photographs import LEAST_VARIATION, photograph_batch, photographs
 from torch import Tensor
 from torchvision.models.detection import ssdlite320_mobilenet_v3_large
 from torchvision.models.detection.ssd import SSD
@@ -14,6 +14,7 @@ from torchvision.models.detection.ssd import SSD
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.detections import Detections, Limits
+from split_infer_ros.models.random_weights import randomise
 from split_infer_ros.models.ssdlite import CANDIDATES, SIZE, SsdliteNet, decode
 
 SOME = 3
@@ -26,7 +27,7 @@ def reference() -> SSD:
     images = photograph_batch(SIZE, SIZE)
     net = SsdliteNet()
     net.load_state_dict(whole.state_dict())
-    living_weights(net, images)
+    randomise(net, images)
     with torch.no_grad():
         for last in net.head.classification_head.module_list:  # type: ignore[union-attr]
             last[-1].weight *= 12  # as sure of itself as a trained one  # type: ignore[index]

@@ -63,7 +63,7 @@ class Touch:
         ("image_topics: [left, 3]", ["Couldn't parse params file"]),
         ("image_topics: ['not a topic']", ["image_topics cannot be ['not a topic']", "must not contain"]),
         ("image_topics: [image, /image]", ["image_topics cannot be ['image', '/image']", "each once"]),
-        ("model: yolo", ["model cannot be 'yolo'", "shapes, ssdlite320, mobilenet_v2, resnet18"]),
+        ("model: yolo", ["model cannot be 'yolo'", "shapes, ssdlite320, mobilenet_v2"]),
         ("split_point: nowhere", ["no split point 'nowhere'", "neck", "block3"]),
         ("device: tpu", ["device 'tpu' is not on this machine", "cpu"]),
         ("use_sim_time: 3", ["use_sim_time", "BOOL"]),

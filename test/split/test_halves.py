@@ -7,11 +7,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from photographs import LEAST_VARIATION, least_variation, living_weights, photograph_batch
+from photographs import LEAST_VARIATION, least_variation, photograph_batch
 from torch import Tensor, fx, nn
 from torchvision import models as zoo
 
 from split_infer_ros.buffers.layout import Layout
+from split_infer_ros.models.random_weights import randomise
 from split_infer_ros.split.cuts import find_cuts
 from split_infer_ros.split.graph import prepare, trace
 from split_infer_ros.split.halves import Halves, split
@@ -45,13 +46,13 @@ class Tiny(nn.Module):
 @cache
 def tiny() -> tuple[nn.Module, Tensor]:
     images = photograph_batch(20, 24)
-    return living_weights(Tiny(), images), images
+    return randomise(Tiny(), images), images
 
 
 @cache
 def large(name: str) -> tuple[nn.Module, Tensor]:
     images = photograph_batch(SIDE, SIDE)
-    model = living_weights(getattr(zoo, name)(), images)
+    model = randomise(getattr(zoo, name)(), images)
     with torch.inference_mode():
         assert least_variation(model(images)) > LEAST_VARIATION
     return model, images[:BATCH].contiguous(memory_format=torch.channels_last)

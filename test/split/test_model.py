@@ -8,22 +8,23 @@ from weakref import WeakValueDictionary
 
 import pytest
 import torch
-from photographs import LEAST_VARIATION, least_variation, living_weights, photograph_batch, photographs
+from photographs import LEAST_VARIATION, least_variation, photograph_batch, photographs
 from safetensors.torch import save_file
 from torchvision import models as zoo
 
 from split_infer_ros.errors import ConfigurationError, UnknownCutError, UnknownModelError, WeightsError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Limits
+from split_infer_ros.models.random_weights import randomise
 from split_infer_ros.split import model as model_module
 from split_infer_ros.split.model import choose_device, load_model
 
 
 @pytest.fixture(scope="module")
 def resnet(tmp_path_factory: pytest.TempPathFactory) -> tuple[zoo.ResNet, str]:
-    """torchvision's ResNet-18 with living weights, and the file they are in."""
+    """torchvision's ResNet-18 with weights that answer to what they see, and the file they are in."""
     images = photograph_batch()
-    model = living_weights(zoo.resnet18(), images)
+    model = randomise(zoo.resnet18(), images)
     with torch.inference_mode():
         assert least_variation(model(images)) > LEAST_VARIATION
     path = tmp_path_factory.mktemp("weights") / "resnet18.safetensors"
@@ -52,7 +53,7 @@ def test_photographs_get_the_same_answer_as_from_torchvision(resnet: tuple[zoo.R
         assert detections.labels[0] == scores.argmax()
         torch.testing.assert_close(detections.scores, same[detections.labels], rtol=1e-3, atol=1e-6)
         # torchvision resizes in float: a grey value may be rounded to its neighbour
-        torch.testing.assert_close(detections.scores, scores[detections.labels], rtol=0.1, atol=0.005)
+        torch.testing.assert_close(detections.scores, scores[detections.labels], rtol=0.2, atol=0.005)
 
 
 def test_who_asks_for_the_same_model_shares_it() -> None:
@@ -94,8 +95,8 @@ def test_loading_leaves_the_random_state_alone() -> None:
 
 
 def test_what_cannot_be_loaded_is_told_by_name(tmp_path: Path) -> None:
-    with pytest.raises(UnknownModelError, match="'alexnet'"):
-        load_model("alexnet", "none", "cpu")
+    with pytest.raises(UnknownModelError, match="'lenet'"):
+        load_model("lenet", "none", "cpu")
     with pytest.raises(WeightsError, match=r"missing\.pth"):
         load_model("shapes", str(tmp_path / "missing.pth"), "cpu")
     with pytest.raises(UnknownCutError, match=r"shapes has no split point 'features\.1'.*neck"):
