@@ -22,8 +22,8 @@ class PipelineReport:
         ring_used, ring_bytes: slots in use, and bytes of all slots.
         memory: what the ring lies in.
         latency_p50_s, latency_p99_s: of a frame, from receipt to the publishing of its detections.
-        backbone_s, hop_s, head_s: medians of a batch: backbone with pre-processing, hand-over, head with
-            post-processing and publishing.
+        backbone_s, hop_s, head_s: medians of a batch: backbone with pre-processing, hand-over (to a head on another
+            host: both ways), head with post-processing and publishing.
         batch_fill: frames a batch, mean.
     """
 

@@ -71,17 +71,18 @@ def release_message(lease: Lease, outcome: Outcome) -> FeatureRelease:
         generation=lease.generation,
         published=outcome.published,
         reason=outcome.reason,
-        head_start=outcome.head_start,
-        head_end=outcome.head_end,
+        head_s=outcome.head_end - outcome.head_start,
     )
 
 
-def read_release(message: FeatureRelease) -> tuple[Lease, Outcome]:
-    """The end of a lease in a message."""
-    return (
-        Lease(message.pool, message.slot, message.generation),
-        Outcome(message.published, message.reason, message.head_start, message.head_end),
-    )
+def read_release(message: FeatureRelease, now: float) -> tuple[Lease, Outcome]:
+    """The end of a lease in a message that came at ``now`` (seconds of this host's steady clock).
+
+    The head's clock is another host's. So all that is not the head's own time is taken to lie before its start: the
+    release's way back too.
+    """
+    outcome = Outcome(message.published, message.reason, now - message.head_s, now)
+    return Lease(message.pool, message.slot, message.generation), outcome.checked()
 
 
 def _tensors(layout: Layout) -> list[Any]:
