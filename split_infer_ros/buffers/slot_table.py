@@ -30,6 +30,11 @@ class SharedState(enum.IntEnum):
     READY = 1
     READING = 2
     DONE = 3
+    DAMAGED = 4  # stands for all that neither side writes
+
+    @classmethod
+    def _missing_(cls, value: object) -> SharedState:
+        return cls.DAMAGED
 
 
 @dataclass(frozen=True, slots=True)

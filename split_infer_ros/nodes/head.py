@@ -6,8 +6,10 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rcl_interfaces.msg import ParameterDescriptor
 from rclpy.qos import DurabilityPolicy, QoSProfile
+from std_msgs.msg import Header
 from vision_msgs.msg import Detection2DArray, VisionInfo
 
 from split_infer_ros.models.catalogue import CATALOGUE
@@ -26,6 +28,7 @@ from split_infer_ros.pipeline.head_stage import HeadStage
 from split_infer_ros.split.model import load_model
 
 LABELS = "class_labels"
+DIAGNOSTICS_PERIOD_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,10 @@ class HeadParameters:
 
 
 class HeadNode(ManagedNode):
-    """Hears ``features``; publishes ``detections``, ``vision_info`` once and, in one process, ``detections/image``."""
+    """Hears ``features``; publishes ``detections`` and, in one process, ``detections/image``; ``vision_info`` once.
+
+    On ``/diagnostics`` it says which handles it refused.
+    """
 
     def __init__(self, **node_arguments: Any) -> None:
         super().__init__("head", HeadParameters, told=(LABELS,), **node_arguments)
@@ -80,6 +86,11 @@ class HeadNode(ManagedNode):
         self._publish_labels()
         threads = self.values.head_threads or default_head_threads()
         self._stage = HeadStage(self._model, self.values.limits, self._deliver, self.warn, threads)
+        self._refused_before = 0
+        self._diagnostics = advertise(self, DiagnosticArray, "/diagnostics", QoSProfile(depth=10))
+        self.on_tear_down(lambda: self.destroy_publisher(self._diagnostics))
+        timer = self.every(DIAGNOSTICS_PERIOD_S, self._diagnose)
+        self.on_tear_down(lambda: self.destroy_timer(timer))
 
     def begin(self) -> None:
         assert self._stage is not None
@@ -105,6 +116,23 @@ class HeadNode(ManagedNode):
         self._detections.publish(detections_message(detections, self._labels, origin.header))
         if self._overlay is not None:
             self._overlay.show(origin, detections)
+
+    def _diagnose(self) -> None:
+        """Say how many handles were refused, and why; a warning while it goes on."""
+        assert self._stage is not None
+        refused = dict(self._stage.refused)
+        total = sum(refused.values())
+        status = DiagnosticStatus(name=self.get_fully_qualified_name().lstrip("/"), level=DiagnosticStatus.OK)
+        status.message = "Handles are taken as they come."
+        if total > self._refused_before:
+            status.level = DiagnosticStatus.WARN
+            status.message = "Handles were refused: they lead nowhere, or to what this head cannot read."
+        self._refused_before = total
+        facts = {"model": self.values.model, "transport": self.values.transport}
+        facts |= {f"refused: {reason}": str(count) for reason, count in sorted(refused.items())}
+        status.values = [KeyValue(key=key, value=value) for key, value in facts.items()]
+        header = Header(stamp=self.get_clock().now().to_msg())
+        self._diagnostics.publish(DiagnosticArray(header=header, status=[status]))
 
     def _publish_labels(self) -> None:
         """The label map, latched: in ``vision_info``, which names the parameter that lists it."""

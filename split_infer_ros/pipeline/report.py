@@ -23,7 +23,8 @@ class PipelineReport:
         memory: what the ring lies in.
         latency_p50_s, latency_p99_s: of a frame, from receipt to the publishing of its detections.
         preprocess_s, backbone_s, hop_s, head_s, postprocess_s: medians of a batch's time in each stage, and
-            between publication of the handle and the head's start; post-processing includes publication.
+            between publication of the handle and the head's start (of a head on another host: both ways);
+            post-processing includes publication.
         batch_fill: frames a batch, mean.
     """
 

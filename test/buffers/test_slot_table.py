@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from split_infer_ros.buffers import segment as module
-from split_infer_ros.buffers.segment import Segment
+from split_infer_ros.buffers.segment import PAGE, Segment
 from split_infer_ros.buffers.slot_table import NOTHING_YET, Record, SharedState, SlotTable
 from split_infer_ros.buffers.slots import Outcome
 
@@ -31,6 +32,7 @@ records = st.builds(
         Outcome,
         st.integers(0, 2**32 - 1),
         st.text(st.characters(codec="ascii", exclude_characters="\0"), max_size=24),
+        st.floats(allow_nan=False),
         st.floats(allow_nan=False),
         st.floats(allow_nan=False),
     ),
@@ -74,3 +76,12 @@ def test_a_reason_that_is_too_long_is_cut_and_can_still_be_read(owner: Segment) 
     table.write(1, Record(SharedState.DONE, 1, Outcome(0, "x" + 30 * "é")))  # cut within a letter
     assert table.read(0).outcome.reason == 24 * "x"
     assert table.read(1).outcome.reason.startswith("x" + 11 * "é")
+
+
+@pytest.mark.parametrize("state", [5, 77, 2**32 - 1])
+def test_a_state_that_neither_side_writes_is_damage(owner: Segment, state: int) -> None:
+    table = SlotTable(owner)
+    table.write(0, Record(SharedState.READY, 3))
+    struct.pack_into("<I", owner.data, PAGE, state)
+    assert table.read(0).state is SharedState.DAMAGED
+    assert table.read(0).generation == 3

@@ -72,18 +72,20 @@ def release_message(lease: Lease, outcome: Outcome) -> FeatureRelease:
         generation=lease.generation,
         published=outcome.published,
         reason=outcome.reason,
-        head_start=outcome.head_start,
-        head_end=outcome.head_end,
-        delivered=outcome.delivered,
+        head_s=outcome.head_end - outcome.head_start,
+        postprocess_s=outcome.delivered - outcome.head_end,
     )
 
 
-def read_release(message: FeatureRelease) -> tuple[Lease, Outcome]:
-    """The end of a lease in a message."""
-    return (
-        Lease(message.pool, message.slot, message.generation),
-        Outcome(message.published, message.reason, message.head_start, message.head_end, message.delivered),
-    )
+def read_release(message: FeatureRelease, now: float) -> tuple[Lease, Outcome]:
+    """The end of a lease in a message that came at ``now`` (seconds of this host's steady clock).
+
+    The head's clock is another host's. So all that is not the head's own time is taken to lie before its start: the
+    release's way back too.
+    """
+    head_end = now - message.postprocess_s
+    outcome = Outcome(message.published, message.reason, head_end - message.head_s, head_end, now)
+    return Lease(message.pool, message.slot, message.generation), outcome.checked()
 
 
 def _tensors(layout: Layout) -> list[Any]:
