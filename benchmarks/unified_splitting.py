@@ -68,6 +68,7 @@ class Extent:
         rivals: fixed cuts that are compared with the planner's, the best of those tried.
         tried: how many cuts are tried for that, evenly spaced; 0 for all.
         rounds: of that comparison.
+        compared: for so many models, the first ones.
     """
 
     batch_sizes: Sequence[int]
@@ -79,10 +80,11 @@ class Extent:
     rivals: int
     tried: int
     rounds: int
+    compared: int
 
 
-QUICK = Extent([16], 64, 3, 1, 2.0, Effort(rounds=1, warm_up=1, batches=2, seconds=0, promising=2), 1, 2, 1)
-FULL = Extent([16, 32, 64, 128], 4096, 50, 3, math.inf, Effort(), 2, 0, 5)
+QUICK = Extent([16], 64, 3, 1, 1.0, Effort(rounds=1, warm_up=1, batches=2, seconds=0, promising=1), 1, 2, 2, 1)
+FULL = Extent([16, 32, 64, 128], 4096, 50, 3, math.inf, Effort(), 2, 0, 5, len(MODELS))
 
 
 @dataclass
@@ -101,7 +103,7 @@ class Run:
         least = self.warm_up + max(extent.batches, math.ceil(extent.samples / self.batch_size))
         end = time.monotonic() + extent.most_seconds
         endless = itertools.cycle(self.pictures)
-        while len(self._taken) < least and (time.monotonic() < end or len(self._taken) < self.warm_up + 2):
+        while len(self._taken) < least and (time.monotonic() < end or len(self._taken) <= self.warm_up):
             self._taken.append(time.monotonic())
             yield list(itertools.islice(endless, self.batch_size))
 
@@ -151,7 +153,7 @@ class Contest:
         gathered = preprocess.gather(self.pictures, preprocess.staging(len(self.pictures)))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            return randomise(self.entry.build(), preprocess.normalise(gathered)[::4])
+            return randomise(self.entry.build(), preprocess.normalise(gathered)[::8])
 
     def baseline(self, batch_size: int) -> Run:
         """As the paper's baseline is written."""
@@ -178,7 +180,7 @@ class Contest:
     def stages_alone(self, cut: str, batch_size: int) -> tuple[float, float]:
         """Seconds a batch in the backbone's and the head's stage, none of which works while the other does."""
         with self._pipeline(cut, batch_size, lambda origin, detections: None) as pipeline:
-            for _ in range(max(3, self.extent.profile.rounds)):
+            for _ in range(1 + self.extent.profile.rounds):
                 pipeline.feed(itertools.islice(itertools.cycle(self.pictures), batch_size))
                 pipeline.finish()
             report = pipeline.backbone.report(time.monotonic())
@@ -197,7 +199,7 @@ class Contest:
 
         All cuts, or some, are tried briefly; the best of them then take turns with the planner's.
         """
-        brief = Extent([], 0, 2, 1, LONG_S, self.extent.profile, 0, 0, 0)
+        brief = Extent([], 0, 2, 1, LONG_S, self.extent.profile, 0, 0, 0, 0)
         others = [cut.name for cut in self.model.cuts if cut.name != auto]
         step = math.ceil(len(others) / self.extent.tried) if self.extent.tried else 1
         tried = {cut: self.split(cut, batch_size, brief).period_s for cut in others[::-1][::step]}
@@ -226,7 +228,7 @@ def draw_pictures(entry: ModelEntry, count: int) -> list[Pixels]:
     return pictures
 
 
-def compare(name: str, device: torch.device, extent: Extent) -> list[dict[str, Any]]:
+def compare(name: str, device: torch.device, extent: Extent, with_fixed_cuts: bool) -> list[dict[str, Any]]:
     """One model's rows: a row for each configuration at each batch size, and one for the fixed cuts."""
     contest = Contest(name, device, extent)
     profile = contest.profile()
@@ -252,6 +254,8 @@ def compare(name: str, device: torch.device, extent: Extent) -> list[dict[str, A
                 row |= split_facts(contest, choice, run)
             rows.append(row)
             show(row)
+    if not with_fixed_cuts:
+        return rows
     smallest = min(extent.batch_sizes)
     auto = plan(profile, batch_sizes=[smallest]).cut
     ratio, rival = contest.against_fixed_cuts(auto, smallest)
@@ -324,8 +328,10 @@ def main() -> int:
     parser.add_argument("--most-seconds", type=float, metavar="S", help="for each configuration at each batch size")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, ...")
     chosen = parser.parse_args()
-    device = choose_device(chosen.device)
-    rows = [row for name in chosen.models for row in compare(name, device, extent_of(chosen))]
+    device, extent = choose_device(chosen.device), extent_of(chosen)
+    rows: list[dict[str, Any]] = []
+    for index, name in enumerate(chosen.models):
+        rows += compare(name, device, extent, with_fixed_cuts=index < extent.compared)
     deliver(conclude(rows, device.type == "cuda"), chosen)
     return 0
 

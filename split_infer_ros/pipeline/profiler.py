@@ -23,6 +23,7 @@ from torch import Tensor, fx
 
 from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.pool import FeaturePool
+from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.pipeline.cores import use_all_cores, use_one_core
@@ -110,13 +111,23 @@ class Profiler:
         self._samples: dict[tuple[str, int], Samples] = {}
 
     def measure(self, batch_sizes: Sequence[int]) -> list[Samples]:
-        """Measure every cut at these batch sizes."""
+        """Measure every cut at these batch sizes.
+
+        Raises:
+            ConfigurationError: a batch size is too large for the memory.
+        """
         self._samples.clear()
         for batch_size in batch_sizes:
             self._say(f"batch {batch_size}: each stage alone")
             with ThreadPoolExecutor(1) as executor:  # its choice of cores, and its team for them, end with it
-                for found in executor.submit(self._stages_alone, batch_size).result():
-                    self._samples[found.cut, batch_size] = found
+                alone = executor.submit(self._stages_alone, batch_size)
+            try:
+                self._samples |= {(found.cut, batch_size): found for found in alone.result()}
+            except torch.OutOfMemoryError as error:
+                raise ConfigurationError(
+                    f"{self._model.entry.name} cannot be measured at batch size {batch_size}: {self._model.device} has "
+                    f"not the memory ({str(error).partition('.')[0]}); leave out the largest batch sizes."
+                ) from error
         self._run_the_balanced(max(batch_sizes))
         for batch_size in batch_sizes:
             self._run_the_promising(batch_size)
@@ -254,6 +265,9 @@ def profile_model(
         effort: how much to measure.
         anew: measure whatever the database has.
         say: told what is being done, a line at a time.
+
+    Raises:
+        ConfigurationError: a batch size is too large for the memory.
     """
     database = database or Database()
     key = Key.here(str(model.device))

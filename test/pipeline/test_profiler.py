@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections
 from split_infer_ros.pipeline.frame import Origin
@@ -80,6 +81,17 @@ def test_where_nothing_can_be_kept_the_profile_is_made_all_the_same(
     assert len(profile.points) == len(model.cuts)
     assert "cannot be read" in caplog.text
     assert "the profile is not kept" in caplog.text
+
+
+def test_a_batch_that_does_not_fit_is_refused_with_a_sentence(
+    model: SplitModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def segments() -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 TiB.")
+
+    monkeypatch.setattr(model, "segments", segments)
+    with pytest.raises(ConfigurationError, match=r"batch size 8: cpu has not the memory.*leave out the largest"):
+        Profiler(model, SMALL).measure([8])
 
 
 @pytest.mark.parametrize("cut", ["input", "default", "output"])
