@@ -196,6 +196,7 @@ setup(
     ],
     extras_require={
         "bench": ["matplotlib"],
+        "power": ["nvidia-ml-py"],
         "test": [
             "hypothesis",
             "mypy",

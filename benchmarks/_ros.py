@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -41,14 +41,27 @@ class Processes:
     def __enter__(self) -> Processes:
         return self
 
-    def start(self, command: Sequence[str], namespace: str, name: str | None = None, **parameters: Any) -> None:
-        """Run a Python command as nodes in a namespace, with parameters; ``name`` renames the node."""
+    def start(
+        self,
+        command: Sequence[str],
+        namespace: str,
+        name: str | None = None,
+        remap: Mapping[str, str] | None = None,
+        **parameters: Any,
+    ) -> int:
+        """Run a Python command as nodes in a namespace, with parameters; returns its process's number.
+
+        ``name`` renames the node, ``remap`` its topics.
+        """
         ros = ["--ros-args", "-r", f"__ns:=/{namespace}", "--log-level", "warn"]
         if name is not None:
             ros += ["-r", f"__node:={name}"]
+        for topic, other in (remap or {}).items():
+            ros += ["-r", f"{topic}:={other}"]
         for parameter, value in parameters.items():
             ros += ["-p", f"{parameter}:={json.dumps(value)}"]
         self._started.append(subprocess.Popen([sys.executable, *command, *ros]))
+        return self._started[-1].pid
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -7,17 +7,24 @@ import importlib
 import sys
 
 NODES = ("backbone", "camera", "demo", "doctor", "head", "pipeline", "stats")
-TOOLS = {"cuts": "split_infer_ros.split.cuts_tool"}  # these need no ROS
-EXECUTABLES = {name: f"split_infer_ros.nodes.{name}" for name in NODES} | TOOLS
+COMMANDS = ("cuts", "profile")  # these need no ROS
 
 
 def main() -> int:
     """Run the executable named by the first argument with those after it; return its exit code."""
-    if len(sys.argv) < 2 or sys.argv[1] not in EXECUTABLES:
-        print(f"Usage: split_infer_ros COMMAND [ARGS]\nCommands: {', '.join(sorted(EXECUTABLES))}", file=sys.stderr)
+    if len(sys.argv) < 2 or sys.argv[1] not in NODES + COMMANDS:
+        names = ", ".join(sorted(NODES + COMMANDS))
+        print(f"Usage: split_infer_ros COMMAND [ARGS]\nCommands: {names}", file=sys.stderr)
         return 2
     del sys.argv[0]
-    return int(importlib.import_module(EXECUTABLES[sys.argv[0]]).main() or 0)
+    return run(sys.argv[0])
+
+
+def run(name: str) -> int:
+    """Run an executable with the arguments of this process; return its exit code."""
+    room = "commands" if name in COMMANDS else "nodes"
+    module = importlib.import_module(f"split_infer_ros.{room}.{name}")
+    return int(module.main() or 0)
 
 
 if __name__ == "__main__":

@@ -38,7 +38,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.pluginmanager.hasplugin("timeout"):
         for item in items:
             seconds = SECONDS_PER_SLOW_TEST if item.get_closest_marker("slow") else SECONDS_PER_TEST
-            item.add_marker(pytest.mark.timeout(seconds), append=False)
+            if not item.get_closest_marker("timeout"):
+                item.add_marker(pytest.mark.timeout(seconds))
 
 
 @pytest.fixture(scope="module", autouse=True)

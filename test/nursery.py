@@ -14,21 +14,30 @@ from types import TracebackType
 from ros_support import START_S, shared_memory_of, wait_until
 
 PROGRAM = """
-import json, os, pathlib, sys
+import json, os, pathlib, signal, sys
 import torch
 from split_infer_ros.buffers import segment
-from split_infer_ros.nodes import backbone, head
+from split_infer_ros.nodes import backbone, head, managed
+from split_infer_ros.split.model import load_model
 mains = {"backbone": backbone.main, "head": head.main}
 segment.FOLDER = pathlib.Path(sys.argv[1])
+torch.set_num_threads(1)
+model = load_model("shapes", "none", "auto")
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+start = managed.ManagedNode.start
+def start_when_told(node):
+    signal.sigwait({signal.SIGUSR1})
+    start(node)
 for line in sys.stdin:
-    name, log, arguments = json.loads(line)
+    name, log, waits, arguments = json.loads(line)
     child = os.fork()
     if child == 0:
         os.setsid()
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         for number in (1, 2):
             os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
-        torch.set_num_threads(1)
+        if waits:
+            managed.ManagedNode.start = start_when_told
         sys.argv = [name, *arguments]
         code = mains[name]()
         sys.stdout.flush()
@@ -57,10 +66,17 @@ class NodeProcess:
     @property
     def runs(self) -> bool:
         """False once it has ended."""
-        try:
-            return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        process = Path(f"/proc/{self.pid}")
+        try:  # until its last thread is gone, it holds its files and their locks
+            return (process / "stat").read_text().rpartition(")")[2].split()[0] != "Z" or any(
+                thread.name != str(self.pid) for thread in (process / "task").iterdir()
+            )
         except (FileNotFoundError, ProcessLookupError):
             return False
+
+    def go(self) -> None:
+        """Have one that waits begin."""
+        os.kill(self.pid, signal.SIGUSR1)
 
     def end(self, number: int = signal.SIGKILL) -> None:
         """Send a signal and wait until it is gone."""
@@ -100,15 +116,18 @@ class Nursery:
             path.with_name(f"{path.name}_el").unlink(missing_ok=True)
         self._folder.cleanup()
 
-    def start(self, name: str, **parameters: object) -> NodeProcess:
-        """A node, ``backbone`` or ``head``, with these parameters; weights are ``none``."""
+    def start(self, name: str, waits: bool = False, **parameters: object) -> NodeProcess:
+        """A node, ``backbone`` or ``head``, with these parameters; weights are ``none``.
+
+        One that ``waits`` gets to know the others, and configures and activates itself once it is told to go.
+        """
         log = Path(self._folder.name, f"{len(self._born)}.log")
         arguments = ["--ros-args", "-p", "weights:=none"]
         for key, value in parameters.items():
             arguments += ["-p", f"{key}:={value}"]
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps([name, str(log), arguments]) + "\n")
+        self._process.stdin.write(json.dumps([name, str(log), waits, arguments]) + "\n")
         self._process.stdin.flush()
         self._born.append(NodeProcess(int(self._process.stdout.readline()), log))
         return self._born[-1]

@@ -89,7 +89,9 @@ class Received(list[Any]):
         wait_until(lambda: len(self) >= count, lambda: f"{count} messages; there are {len(self)}", seconds)
         return self[:count]
 
-    def wait_for_one(self, condition: Callable[[Any], bool], what: str, seconds: float = WAIT_S) -> Any:
+    def wait_for_one(
+        self, condition: Callable[[Any], bool], what: str | Callable[[], str], seconds: float = WAIT_S
+    ) -> Any:
         """The first of them that is so."""
         return wait_until(lambda: next(filter(condition, list(self)), None), what, seconds)
 
@@ -382,6 +384,7 @@ class Process:
 class Footprint:
     """What a process holds, seen from outside."""
 
+    at: float
     memory: int
     threads: int
     files: int
@@ -392,4 +395,4 @@ class Footprint:
         """The one that it has now."""
         process = psutil.Process(pid)
         mapped = {line.split()[-1] for line in Path(f"/proc/{pid}/maps").read_text().splitlines() if "/dev/shm" in line}
-        return cls(process.memory_info().rss, process.num_threads(), process.num_fds(), len(mapped))
+        return cls(time.monotonic(), process.memory_info().rss, process.num_threads(), process.num_fds(), len(mapped))

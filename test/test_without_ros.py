@@ -14,7 +14,8 @@ import split_infer_ros
 PACKAGE = Path(split_infer_ros.__file__).parent
 
 # From top to bottom: a room imports from itself and from those below it. (errors.py lies below all.)
-ROOMS = ("nodes", "pipeline", "split", "models", "sources", "images", "buffers", "telemetry", "errors")
+ABOVE = ("nodes", "commands", "pipeline", "split", "models", "sources", "images")
+ROOMS = (*ABOVE, "buffers", "tuning", "telemetry", "errors")
 
 ROS = ("rclpy", "ament_index_python", "rosidl_runtime_py", "builtin_interfaces", "rcl_interfaces", "launch_ros")
 

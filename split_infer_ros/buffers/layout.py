@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from split_infer_ros.errors import SplitInferError
+
 ALIGNMENT = 256  # bytes: what CUDA's own allocator gives, and a multiple of every vector width
 
 
@@ -62,7 +64,12 @@ class Layout:
 
         Returns:
             One (batch, *shape) tensor a spec; nothing is copied.
+
+        Raises:
+            SplitInferError: more images than there is room for.
         """
+        if not 0 <= batch <= self.batch_size:
+            raise SplitInferError(f"A slot for {self.batch_size} images cannot hold {batch}.")
         found = []
         for spec, offset in zip(self.specs, self.offsets, strict=True):
             flat = slot[offset : offset + spec.bytes_per_image * batch].view(spec.dtype)

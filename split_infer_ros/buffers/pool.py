@@ -47,6 +47,7 @@ class FeaturePool:
     def __init__(self, layout: Layout, slots: int, pinned: bool = False, lease_s: float = LEASE_S) -> None:
         self.layout = layout
         self.ring = Ring(slots, lease_s)
+        self._lease_s = lease_s
         self.memory = "pinned" if pinned else "host"
         self._on_release: Callable[[Lease, Outcome], None] | None = None
         try:
@@ -107,6 +108,10 @@ class FeaturePool:
     def collect(self, now: float) -> list[tuple[Lease, Outcome]]:
         """Take back every slot whose reader did not come in time."""
         return [(lease, Outcome(0, "lease_expired")) for lease in self.ring.expire(now)]
+
+    def orphaned(self, before: float) -> list[tuple[Lease, Outcome]]:
+        """Take back every slot that was published ``before`` (steady clock) to a reader who is known to have died."""
+        return [(lease, Outcome(0, "reader_died")) for lease in self.ring.expire(before + self._lease_s)]
 
     def close(self) -> None:
         """Nothing to do: the memory goes with the last view of it."""

@@ -108,6 +108,17 @@ class Segment:
         """True while another process, or another part of this one, has it attached."""
         return _is_locked(self._descriptor, READERS_LOCK)
 
+    @property
+    def is_whole(self) -> bool:
+        """False once somebody cut the file short: whoever touches memory that is missing is ended by SIGBUS."""
+        return os.fstat(self._descriptor).st_size >= len(self.data)
+
+    def mend(self) -> None:
+        """As its owner, make a file that was cut short whole again; what lay there is zeros then."""
+        if not self.is_whole:
+            os.truncate(self._descriptor, len(self.data))
+            _HEADER.pack_into(self.data, 0, MAGIC, VERSION, self.slots, self.slot_bytes, self.pool)
+
     def lock_slot(self, slot: int) -> bool:
         """Become the one who holds a slot; False if another process does. Ends by unlock_slot or with the process."""
         return _try_lock(self._descriptor, slot + 1)

@@ -58,6 +58,7 @@ class SharedPool:
 
     def acquire(self) -> Lease | None:
         """A free slot to write into, or None while there is none."""
+        self._segment.mend()
         lease = self.ring.acquire()
         if lease is not None:
             self._table.write(lease.slot, Record(SharedState.FREE, lease.generation))
@@ -74,6 +75,7 @@ class SharedPool:
 
     def collect(self, now: float) -> list[tuple[Lease, Outcome]]:
         """Take back every slot whose reader is done, died, or did not come in time."""
+        self._segment.mend()
         found = []
         gone = 0.0 if self._segment.has_readers else self._lease_s - ATTACH_S
         overdue = set(self.ring.ready(overdue_at=now + gone))
@@ -88,8 +90,9 @@ class SharedPool:
     @staticmethod
     def _outcome(record: Record) -> Outcome:
         if record.state is SharedState.DONE:
-            return record.outcome
-        return Outcome(0, "reader_died" if record.state is SharedState.READING else "lease_expired")
+            return record.outcome.checked()
+        reasons = {SharedState.READING: "reader_died", SharedState.READY: "lease_expired"}
+        return Outcome(0, reasons.get(record.state, "damaged_slot"))
 
     def _settle(self, lease: Lease, judge: Callable[[Record], Outcome | None]) -> Outcome | None:
         """Take the slot back and return what ``judge`` makes of its record; None if a reader is at it, or by it."""
@@ -152,6 +155,8 @@ class SharedPoolReader:
         """
         if lease.pool != self._segment.pool or not 0 <= lease.slot < self._segment.slots:
             raise HandleError("foreign", f"{lease} lies not in {self._segment.name}.")
+        if not self._segment.is_whole:
+            raise HandleError("foreign", f"{self._segment.name} was cut short; there is nothing to read at {lease}.")
         self._check(lease)  # before the lock too: a stale handle does not get in the owner's way
         if not self._segment.lock_slot(lease.slot):
             raise HandleError("busy", f"{lease} is being read by another process.")

@@ -16,7 +16,7 @@ from split_infer_ros.buffers.segment import PAGE, Segment
 from split_infer_ros.buffers.slots import Outcome
 
 RECORD_BYTES = 64
-_RECORD = struct.Struct("<IIQdd24s")  # state, frames published, generation, head's start and end, reason
+_RECORD = struct.Struct("<IIQddd24s")  # state, frames published, generation, the outcome's times, reason
 _STATE = struct.Struct("<I")
 
 
@@ -30,6 +30,11 @@ class SharedState(enum.IntEnum):
     READY = 1
     READING = 2
     DONE = 3
+    DAMAGED = 4  # stands for all that neither side writes
+
+    @classmethod
+    def _missing_(cls, value: object) -> SharedState:
+        return cls.DAMAGED
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +54,16 @@ class SlotTable:
 
     def read(self, slot: int) -> Record:
         """The record of a slot."""
-        state, published, generation, start, end, reason = _RECORD.unpack_from(self._data, self._offset(slot))
+        state, published, generation, *times, reason = _RECORD.unpack_from(self._data, self._offset(slot))
         text = reason.rstrip(b"\0").decode(errors="replace")
-        return Record(SharedState(state), generation, Outcome(published, text, start, end))
+        return Record(SharedState(state), generation, Outcome(published, text, *times))
 
     def write(self, slot: int, record: Record) -> None:
         """Write a record; its state last, so that nobody acts on half of one."""
         offset, outcome = self._offset(slot), record.outcome
         reason = outcome.reason.encode()[:24]
         state = _STATE.unpack_from(self._data, offset)[0]
-        times = outcome.head_start, outcome.head_end
+        times = outcome.head_start, outcome.head_end, outcome.delivered
         _RECORD.pack_into(self._data, offset, state, outcome.published, record.generation, *times, reason)
         _STATE.pack_into(self._data, offset, record.state)
 

@@ -15,7 +15,9 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from split_infer_ros.errors import HandleError
+from split_infer_ros.errors import ConfigurationError, HandleError
+
+HEAD_REASONS = frozenset({"head_error"})  # all that a head may say of frames that it did not publish
 
 
 class SlotState(enum.Enum):
@@ -49,13 +51,22 @@ class Outcome:
     Attributes:
         published: results went out for so many of its frames, the first ones.
         reason: why not for the others.
-        head_start, head_end: when the reader worked on it, seconds of this host's steady clock.
+        head_start, head_end: when the head's half ran, seconds of this host's steady clock.
+        delivered: when the results were out.
     """
 
     published: int
     reason: str
     head_start: float = math.nan
     head_end: float = math.nan
+    delivered: float = math.nan
+
+    def checked(self) -> Outcome:
+        """What may be believed of it where another process said so: times that can be, and a reason that heads have."""
+        times = self.head_start, self.head_end, self.delivered
+        if not (self.head_start <= self.head_end <= self.delivered < math.inf and self.head_start >= 0):
+            times = math.nan, math.nan, math.nan
+        return Outcome(self.published, self.reason if self.reason in HEAD_REASONS else "unknown_reason", *times)
 
 
 @dataclass(slots=True)
@@ -71,9 +82,14 @@ class Ring:
     Args:
         slots: how many, at least 1.
         lease_s: a ready slot that nobody takes within so many seconds may be expired.
+
+    Raises:
+        ConfigurationError: there would be no slot.
     """
 
     def __init__(self, slots: int, lease_s: float) -> None:
+        if slots < 1:
+            raise ConfigurationError(f"A ring cannot have {slots} slots; it takes at least 1.")
         self.pool = secrets.randbits(63)
         self._lease_s = lease_s
         self._slots = [_Slot() for _ in range(slots)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -52,21 +53,44 @@ class Preprocess:
                 f"to be cut out; it must be at least {max(self.height, self.width)}."
             )
 
-    def staging(self, batch: int, pinned: bool = False) -> Tensor:
+    def staging(self, batch: int) -> Tensor:
         """A buffer for gather: (batch, height, width, 3), uint8 if antialias else float32 of 0..255."""
         dtype = torch.uint8 if self.antialias else torch.float32
-        return torch.empty((batch, self.height, self.width, 3), dtype=dtype, pin_memory=pinned)
+        return torch.empty((batch, self.height, self.width, 3), dtype=dtype)
 
     def gather(self, images: Sequence[Pixels], staging: Tensor) -> Tensor:
         """Resize each image into its place of ``staging``; returns the part filled, (len(images), h, w, 3)."""
-        for image, place in zip(images, staging, strict=False):
-            self._fit(image, place)
+        for index, image in enumerate(images):
+            self.fit(image.data.unsqueeze(0), image.rgb, staging[index : index + 1])
         return staging[: len(images)]
+
+    def fit(self, images: Tensor, rgb: tuple[int, int, int], places: Tensor) -> None:
+        """Resize images of one size, (k, H, W, channels) of uint8, into ``places``, (k, h, w, 3) on their device."""
+        height, width = images.shape[1:3]
+        rows, columns = self._skipped(height, width)
+        seen = images[:, rows : height - rows, columns : width - columns]
+        fit_height, fit_width, top, left = self._geometry(*seen.shape[1:3])
+        planes = seen.permute(0, 3, 1, 2)
+        if (fit_height, fit_width) != seen.shape[1:3]:
+            if not self.antialias or images.is_cuda:  # CUDA resizes floating point alone
+                planes = planes.float()
+            planes = functional.interpolate(
+                planes, size=(fit_height, fit_width), mode=self.interpolation, antialias=self.antialias
+            )
+            if self.antialias and images.is_cuda:
+                planes = planes.round_().clamp_(0, 255)
+        if self.letterbox:
+            places.copy_(_constant(tuple(255 * m for m in self.mean), torch.float32, images.device))
+            places = places[:, :fit_height, :fit_width]
+        window = planes[:, :, top : top + self.height, left : left + self.width].permute(0, 2, 3, 1)
+        places.copy_(window.index_select(3, _constant(rgb, torch.int64, images.device)))
 
     def normalise(self, gathered: Tensor) -> Tensor:
         """(N, h, w, 3) of 0..255 to the model's input: float32 (N, 3, h, w), channels-last, on the same device."""
-        scale = torch.tensor([1 / (255 * s) for s in self.std], device=gathered.device)
-        offset = torch.tensor([-m / s for m, s in zip(self.mean, self.std, strict=True)], device=gathered.device)
+        scale = _constant(tuple(1 / (255 * s) for s in self.std), torch.float32, gathered.device)
+        offset = _constant(
+            tuple(-m / s for m, s in zip(self.mean, self.std, strict=True)), torch.float32, gathered.device
+        )
         return torch.addcmul(offset, gathered.float(), scale).permute(0, 3, 1, 2)
 
     def to_source(self, boxes: Tensor, height: int, width: int) -> Tensor:
@@ -102,19 +126,8 @@ class Preprocess:
         # torchvision's centre crop rounds so
         return fit_height, fit_width, round((fit_height - self.height) / 2), round((fit_width - self.width) / 2)
 
-    def _fit(self, image: Pixels, place: Tensor) -> None:
-        rows, columns = self._skipped(image.height, image.width)
-        seen = image.data[rows : image.height - rows, columns : image.width - columns]
-        fit_height, fit_width, top, left = self._geometry(*seen.shape[:2])
-        planes = seen.permute(2, 0, 1).unsqueeze(0)
-        if (fit_height, fit_width) != seen.shape[:2]:
-            if not self.antialias:
-                planes = planes.float()
-            planes = functional.interpolate(
-                planes, size=(fit_height, fit_width), mode=self.interpolation, antialias=self.antialias
-            )
-        if self.letterbox:
-            place.copy_(255 * torch.tensor(self.mean))
-            place = place[:fit_height, :fit_width]
-        window = planes[0, :, top : top + self.height, left : left + self.width].permute(1, 2, 0)
-        place.copy_(window.index_select(2, torch.tensor(image.rgb)))
+
+@cache
+def _constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A tensor that is made once: making it on a GPU waits for all that the GPU is at."""
+    return torch.tensor(values, dtype=dtype, device=device)

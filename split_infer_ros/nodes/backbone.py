@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,7 +26,8 @@ from split_infer_ros.nodes.transports import SENDERS
 from split_infer_ros.pipeline.backbone_stage import BackboneStage
 from split_infer_ros.pipeline.rate_limiter import RateLimiter
 from split_infer_ros.pipeline.settings import DROP_POLICIES, LATEST, StageSettings
-from split_infer_ros.split.model import load_model
+from split_infer_ros.split.model import PRECISIONS, load_model
+from split_infer_ros.telemetry.trace import TraceFile
 
 REPORT_PERIOD_S = 0.5
 DRAIN_S = 2.0
@@ -45,6 +47,15 @@ class BackboneParameters:
     )
     weights: str = parameter("default", "Its weights: default, random, none, or the path of a file.", read_only=True)
     device: str = parameter("auto", "Where the backbone runs: auto, cpu, cuda, cuda:1, ...", read_only=True)
+    precision: str = parameter(
+        "fp32",
+        "In which the backbone computes and its features cross; the head computes in fp32.",
+        choices=tuple(PRECISIONS),
+        read_only=True,
+    )
+    cuda_graphs: bool = parameter(
+        True, "On a GPU, record the backbone for each batch size before serving and launch it as a whole."
+    )
     split_point: str = parameter("default", "The block after which the model is cut; default is the model's own.")
     batch_size: int = parameter(1, "Frames a batch.", at_least=1, at_most=256)
     batch_timeout_ms: float = parameter(
@@ -53,7 +64,9 @@ class BackboneParameters:
     drop_policy: str = parameter(
         LATEST, "When frames come too fast: latest keeps the newest, block makes senders wait.", choices=DROP_POLICIES
     )
-    ring_slots: int = parameter(4, "Batches between backbone and head.", at_least=1, at_most=64)
+    ring_slots: int = parameter(
+        4, "Batches in flight, from closing until the results are out; each holds a slot.", at_least=1, at_most=64
+    )
     transport: str = parameter(
         "intra_process",
         "The way to the head: in this process, in another one of this host, or on another host.",
@@ -85,13 +98,21 @@ class BackboneParameters:
         at_least=0.0,
         at_most=10_000.0,
     )
+    trace: str = parameter(
+        "", "File for a trace of every batch, which Perfetto and chrome://tracing open.", read_only=True
+    )
     autostart: bool = parameter(True, "Configure and activate at start.", read_only=True)
 
     @property
     def settings(self) -> StageSettings:
         """Those that may change while frames flow."""
         return StageSettings(
-            self.split_point, self.batch_size, self.batch_timeout_ms / 1e3, self.drop_policy, self.ring_slots
+            self.split_point,
+            self.batch_size,
+            self.batch_timeout_ms / 1e3,
+            self.drop_policy,
+            self.ring_slots,
+            self.cuda_graphs,
         )
 
 
@@ -114,14 +135,17 @@ class BackboneNode(ManagedNode):
     def set_up(self) -> None:
         values = self.values
         self._check_topics(values.image_topics)
-        self._model = load_model(values.model, values.weights, values.device, values.allow_user_code)
+        self._model = load_model(
+            values.model, values.weights, values.device, values.precision, allow_user_code=values.allow_user_code
+        )
         self.on_tear_down(self._forget)
         transport = SENDERS[values.transport](self, self._model)
         self.on_tear_down(transport.close)
         self._reports = IntraProcessPublisher(self, PipelineReport, "report", QoSProfile(depth=10))
         self.on_tear_down(self._reports.destroy)
         self._to_report = report_message(lambda: self.get_clock().now().to_msg())
-        self._stage = BackboneStage(self._model, values.settings, transport, self.warn)
+        trace = self._open_trace(values.trace)
+        self._stage = BackboneStage(self._model, values.settings, transport, self.warn, trace)
         self._stage.when_ready_for_more(self._wake_executor)
         self.on_tear_down(self._stage.close)
         self._limiter = RateLimiter(values.max_rate_hz)
@@ -170,6 +194,13 @@ class BackboneNode(ManagedNode):
             raise ConfigurationError(f"image_topics cannot be {list(topics)} ({error}).") from error
         if not names or len(names) < len(topics):
             raise ConfigurationError(f"image_topics cannot be {list(topics)}; it takes at least one topic, each once.")
+
+    def _open_trace(self, path: str) -> TraceFile | None:
+        if not path:
+            return None
+        trace = TraceFile(Path(path))
+        self.on_tear_down(trace.close)
+        return trace
 
     def _report(self) -> None:
         self._reports.publish(self._to_report(self.stage.report(time.monotonic())))

@@ -112,9 +112,11 @@ def report_message(now: Callable[[], Time]) -> Callable[[PipelineReport], Report
             ring_bytes=report.ring_bytes,
             latency_p50_ms=1e3 * report.latency_p50_s,
             latency_p99_ms=1e3 * report.latency_p99_s,
+            preprocess_p50_ms=1e3 * report.preprocess_s,
             backbone_p50_ms=1e3 * report.backbone_s,
             hop_p50_ms=1e3 * report.hop_s,
             head_p50_ms=1e3 * report.head_s,
+            postprocess_p50_ms=1e3 * report.postprocess_s,
             batch_fill=report.batch_fill,
         )
 

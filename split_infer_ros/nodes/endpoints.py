@@ -36,8 +36,12 @@ def listen(
     callback: Callable[..., None],
     qos: QoSProfile,
     callback_group: CallbackGroup | None = None,
+    on_liveliness: Callable[[Any], None] | None = None,
 ) -> Any:
-    """A subscription whose history, depth and reliability ``qos_overrides.*`` parameters may change."""
+    """A subscription whose history, depth and reliability ``qos_overrides.*`` parameters may change.
+
+    ``on_liveliness`` is called when a publisher comes, leaves or falls silent.
+    """
     name = node.resolve_topic_name(topic)
 
     def mismatch(event: Any) -> None:
@@ -49,7 +53,7 @@ def listen(
         callback,
         qos,
         callback_group=callback_group,
-        event_callbacks=SubscriptionEventCallbacks(incompatible_qos=mismatch),
+        event_callbacks=SubscriptionEventCallbacks(incompatible_qos=mismatch, liveliness=on_liveliness),
         qos_overriding_options=QoSOverridingOptions.with_default_policies(),
     )
 

@@ -6,8 +6,10 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rcl_interfaces.msg import ParameterDescriptor
 from rclpy.qos import DurabilityPolicy, QoSProfile
+from std_msgs.msg import Header
 from vision_msgs.msg import Detection2DArray, VisionInfo
 
 from split_infer_ros.models.detections import Detections, Limits
@@ -19,11 +21,13 @@ from split_infer_ros.nodes.overlay import Overlay
 from split_infer_ros.nodes.parameters import parameter
 from split_infer_ros.nodes.process import run
 from split_infer_ros.nodes.transports import RECEIVERS
+from split_infer_ros.pipeline.cores import default_head_threads
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.head_stage import HeadStage
 from split_infer_ros.split.model import load_model
 
 LABELS = "class_labels"
+DIAGNOSTICS_PERIOD_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,13 @@ class HeadParameters:
         choices=tuple(RECEIVERS),
         read_only=True,
     )
+    head_threads: int = parameter(
+        0,
+        "Cores that the head's half may use; 0: one, or all where a GPU has the backbone.",
+        at_least=0,
+        at_most=1024,
+        read_only=True,
+    )
     score_threshold: float = parameter(0.5, "Detections of a lower score are left out.", at_least=0.0, at_most=1.0)
     nms_threshold: float = parameter(
         0.5, "Of two boxes of a class that overlap by more (IoU), the lower score goes.", at_least=0.0, at_most=1.0
@@ -59,14 +70,18 @@ class HeadParameters:
 
 
 class HeadNode(ManagedNode):
-    """Hears ``features``; publishes ``detections``, ``vision_info`` once and, in one process, ``detections/image``."""
+    """Hears ``features``; publishes ``detections`` and, in one process, ``detections/image``; ``vision_info`` once.
+
+    On ``/diagnostics`` it says which handles it refused.
+    """
 
     def __init__(self, **node_arguments: Any) -> None:
         super().__init__("head", HeadParameters, told=(LABELS,), **node_arguments)
         self._stage: HeadStage | None = None
 
     def set_up(self) -> None:
-        self._model = load_model(self.values.model, self.values.weights, "auto", self.values.allow_user_code)
+        values = self.values
+        self._model = load_model(values.model, values.weights, "cpu", allow_user_code=values.allow_user_code)
         self.on_tear_down(self._forget)
         self._labels = self._model.entry.labels
         self._detections = IntraProcessPublisher(self, Detection2DArray, "detections", QoSProfile(depth=10))
@@ -76,7 +91,13 @@ class HeadNode(ManagedNode):
             self._overlay = Overlay(self, self._labels, self.warn)
             self.on_tear_down(self._overlay.close)
         self._publish_labels()
-        self._stage = HeadStage(self._model, self.values.limits, self._deliver, self.warn)
+        threads = self.values.head_threads or default_head_threads()
+        self._stage = HeadStage(self._model, self.values.limits, self._deliver, self.warn, threads)
+        self._refused_before = 0
+        self._diagnostics = advertise(self, DiagnosticArray, "/diagnostics", QoSProfile(depth=10))
+        self.on_tear_down(lambda: self.destroy_publisher(self._diagnostics))
+        timer = self.every(DIAGNOSTICS_PERIOD_S, self._diagnose)
+        self.on_tear_down(lambda: self.destroy_timer(timer))
 
     def begin(self) -> None:
         assert self._stage is not None
@@ -102,6 +123,23 @@ class HeadNode(ManagedNode):
         self._detections.publish(detections_message(detections, self._labels, origin.header))
         if self._overlay is not None:
             self._overlay.show(origin, detections)
+
+    def _diagnose(self) -> None:
+        """Say how many handles were refused, and why; a warning while it goes on."""
+        assert self._stage is not None
+        refused = dict(self._stage.refused)
+        total = sum(refused.values())
+        status = DiagnosticStatus(name=self.get_fully_qualified_name().lstrip("/"), level=DiagnosticStatus.OK)
+        status.message = "Handles are taken as they come."
+        if total > self._refused_before:
+            status.level = DiagnosticStatus.WARN
+            status.message = "Handles were refused: they lead nowhere, or to what this head cannot read."
+        self._refused_before = total
+        facts = {"model": self.values.model, "transport": self.values.transport}
+        facts |= {f"refused: {reason}": str(count) for reason, count in sorted(refused.items())}
+        status.values = [KeyValue(key=key, value=value) for key, value in facts.items()]
+        header = Header(stamp=self.get_clock().now().to_msg())
+        self._diagnostics.publish(DiagnosticArray(header=header, status=[status]))
 
     def _publish_labels(self) -> None:
         """The label map, latched: in ``vision_info``, which names the parameter that lists it."""

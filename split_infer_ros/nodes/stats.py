@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,13 +12,14 @@ from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rclpy.qos import QoSProfile
 from std_msgs.msg import Header
 
-from split_infer_ros.msg import PipelineReport, PipelineStats
+from split_infer_ros.msg import PipelineReport, PipelineStats, SensorReading
 from split_infer_ros.nodes.conversions import counts_of
 from split_infer_ros.nodes.endpoints import advertise
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher, IntraProcessSubscription
 from split_infer_ros.nodes.managed import LOG_PERIOD_S, ManagedNode
 from split_infer_ros.nodes.parameters import parameter
 from split_infer_ros.nodes.process import run
+from split_infer_ros.telemetry.sensors import Reading, Sensors
 
 SILENT_S = 3.0
 
@@ -40,6 +42,7 @@ class StatsNode(ManagedNode):
         self._newest: PipelineReport | None = None
         self._before: PipelineReport | None = None
         self._heard = 0.0
+        self._sensors = Sensors()
 
     def set_up(self) -> None:
         self._stats = IntraProcessPublisher(self, PipelineStats, "stats", QoSProfile(depth=10))
@@ -63,12 +66,14 @@ class StatsNode(ManagedNode):
         self._newest = report
 
     def _publish(self) -> None:
-        newest = self._newest
+        newest, readings = self._newest, self._sensors.read()
         if newest is not None:
-            self._stats.publish(self._rates(self._before or newest, newest))
+            stats = self._rates(self._before or newest, newest)
+            stats.sensors = [SensorReading(name=it.name, value=it.value, unit=it.unit) for it in readings]
+            self._stats.publish(stats)
             self._before = newest
         header = Header(stamp=self.get_clock().now().to_msg())
-        self._diagnostics.publish(DiagnosticArray(header=header, status=[self._status(newest)]))
+        self._diagnostics.publish(DiagnosticArray(header=header, status=[self._status(newest, readings)]))
 
     def _rates(self, before: PipelineReport, newest: PipelineReport) -> PipelineStats:
         stats = PipelineStats(report=newest)
@@ -83,7 +88,7 @@ class StatsNode(ManagedNode):
             stats.dropped_hz = dropped / passed
         return stats
 
-    def _status(self, report: PipelineReport | None) -> DiagnosticStatus:
+    def _status(self, report: PipelineReport | None, readings: Sequence[Reading]) -> DiagnosticStatus:
         status = DiagnosticStatus(name=f"{self.get_namespace().rstrip('/')}/pipeline".lstrip("/"))
         if report is None or time.monotonic() - self._heard > SILENT_S:
             status.level = DiagnosticStatus.STALE
@@ -119,6 +124,7 @@ class StatsNode(ManagedNode):
             "latency p99 (ms)": f"{report.latency_p99_ms:.1f}",
             "ring slots": f"{report.ring_used} of {report.ring_slots}",
             "ring memory": f"{report.ring_bytes:,} bytes, {report.memory}",
+            **{f"{reading.name} ({reading.unit})": f"{reading.value:.1f}" for reading in readings},
         }
         status.values = [KeyValue(key=key, value=str(value)) for key, value in facts.items()]
         return status

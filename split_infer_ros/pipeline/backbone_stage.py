@@ -1,4 +1,4 @@
-"""The thread that batches frames, runs the backbone into a slot and sends the handle on."""
+"""Frames in, handles out: batches frames, has the backbone run into a slot, and accounts for what became of each."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from split_infer_ros.buffers.slots import Lease, Outcome
 from split_infer_ros.errors import ImageError
 from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.pipeline.backbone_runner import BackboneRunner, Batch
 from split_infer_ros.pipeline.batcher import Batcher
-from split_infer_ros.pipeline.cores import use_all_cores
-from split_infer_ros.pipeline.device import DeviceQueue
+from split_infer_ros.pipeline.cores import use_one_core
 from split_infer_ros.pipeline.frame import Frame, Handle, Origin, Timeline
 from split_infer_ros.pipeline.ledger import Ledger
 from split_infer_ros.pipeline.plan import Plan
@@ -21,17 +20,9 @@ from split_infer_ros.pipeline.report import PipelineMeters, PipelineReport
 from split_infer_ros.pipeline.settings import LATEST, StageSettings
 from split_infer_ros.pipeline.transport import OwnedPool, Transport
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.telemetry.trace import TraceFile
 
 TICK_S = 0.25  # how often slots are looked after while nothing else happens
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Batch:
-    """Frames that share a slot, from the closing of the batch until a head is done with it."""
-
-    pool: OwnedPool
-    timeline: Timeline
-    frames: list[Frame]
 
 
 class BackboneStage:
@@ -42,6 +33,7 @@ class BackboneStage:
         settings: the first ones.
         transport: the way to the head.
         on_error: told of every exception that cost frames.
+        trace: where each batch's times are written, if anywhere.
 
     Raises:
         ConfigurationError: the settings do not fit the model, or their memory cannot be had.
@@ -53,14 +45,17 @@ class BackboneStage:
         settings: StageSettings,
         transport: Transport,
         on_error: Callable[[Exception], None],
+        trace: TraceFile | None = None,
     ) -> None:
         self.ledger = Ledger()
         self._model = model
         self._transport = transport
         self._on_error = on_error
-        self._device = DeviceQueue(model.device)
+        self._trace = trace
+        self._runner = BackboneRunner(model.device, self._hand_over, self._fail)
+        self._ahead = 0  # batches that are closed and not handed over yet
         self._meters = PipelineMeters()
-        self._outstanding: dict[Lease, _Batch] = {}
+        self._outstanding: dict[Lease, Batch] = {}
         self._changed = threading.Condition()
         self._accepting = False
         self._running = False
@@ -90,9 +85,9 @@ class BackboneStage:
 
     def start(self) -> None:
         """Warm up, then accept frames, until stop; may be started again."""
-        self._plan.warm_up(self._model, self._device)
+        self._runner.start(self._plan)
         self._accepting = self._running = True
-        self._thread = threading.Thread(target=self._loop, name="backbone", daemon=True)
+        self._thread = threading.Thread(target=self._loop, name="preprocess", daemon=True)
         self._thread.start()
 
     def submit(self, pixels: Pixels, origin: Origin, now: float) -> None:
@@ -154,8 +149,14 @@ class BackboneStage:
                 else:
                     frame.ticket.drop(outcome.reason)
             if not math.isnan(outcome.head_end):  # no reader was at it
-                batch.timeline.head_start, batch.timeline.head_end = outcome.head_start, outcome.head_end
-                self._meters.batch_done(batch.timeline, len(batch.frames), now)
+                times = batch.timeline
+                times.head_start, times.head_end, times.delivered = (
+                    outcome.head_start,
+                    outcome.head_end,
+                    outcome.delivered,
+                )
+                self._meters.batch_done(times, len(batch.frames), now)
+                self._write_trace(batch)
             self._changed.notify_all()
 
     def report(self, now: float) -> PipelineReport:
@@ -166,7 +167,7 @@ class BackboneStage:
             counts=self.ledger.counts(),
             model=self._model.entry.name,
             device=str(self._model.device),
-            split_point=plan.halves.cut.name,
+            split_point=plan.cut.name,
             settings=plan.settings,
             ring_used=plan.pool.ring.used,
             ring_bytes=plan.pool.bytes,
@@ -183,11 +184,12 @@ class BackboneStage:
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join()
+        self._runner.stop()
         self._collect()
         with self._changed:
             left = self._batcher.clear()
             for lease, batch in self._outstanding.items():
-                batch.pool.give_up(lease)
+                batch.plan.pool.give_up(lease)
                 left += batch.frames
             self._outstanding.clear()
             for frame in left:
@@ -204,22 +206,15 @@ class BackboneStage:
         return plan
 
     def _loop(self) -> None:
-        if self._model.device.type == "cpu":
-            use_all_cores()
+        use_one_core()
         while self._running:
             self._collect()
-            closed = self._next_batch()
-            if closed is None:
-                continue
-            plan, lease, batch = closed
-            try:
+            batch = self._next_batch()
+            if batch is not None:
                 self._tell_senders()
-                self._run(plan, lease, batch)
-            except Exception as error:  # whatever one batch does, the next one gets its chance
-                self._give_up(lease, batch, "backbone_error")
-                self._on_error(error)
+                self._runner.run(batch)
 
-    def _next_batch(self) -> tuple[Plan, Lease, _Batch] | None:
+    def _next_batch(self) -> Batch | None:
         """Wait for a batch that is due and a slot for it; None when there is reason to look round first."""
         with self._changed:
             if self._woken:
@@ -232,26 +227,38 @@ class BackboneStage:
             if due is None or due > now:
                 self._changed.wait(TICK_S if due is None else min(due - now, TICK_S))
                 return None
-            lease = self._plan.pool.acquire()
+            # no batch is closed before its turn: meanwhile newer frames may come, or more of them
+            lease = self._plan.pool.acquire() if self._ahead < self._runner.depth else None
             if lease is None:
                 self._changed.wait(TICK_S)
                 return None
-            batch = _Batch(self._plan.pool, Timeline(closed=now), self._batcher.take())
+            batch = Batch(self._plan, lease, self._batcher.take(), Timeline(closed=now))
             self._outstanding[lease] = batch
-            return self._plan, lease, batch
+            self._ahead += 1
+            return batch
 
-    def _run(self, plan: Plan, lease: Lease, batch: _Batch) -> None:
-        timeline = batch.timeline
-        plan.compute(self._model, self._device, lease, [frame.pixels for frame in batch.frames])
-        timeline.backbone_end = time.monotonic()
+    def _hand_over(self, batch: Batch) -> None:
+        """The features are in the slot: publish it and tell the head."""
+        plan, lease, timeline = batch.plan, batch.lease, batch.timeline
         origins = tuple(frame.origin for frame in batch.frames)
         handle = Handle(
-            lease, self._model.entry.name, plan.halves.cut.name, plan.settings.batch_size, plan.pool.segment, origins
+            lease, self._model.entry.name, plan.cut.name, plan.settings.batch_size, plan.pool.segment, origins
         )
         plan.pool.publish(lease, time.monotonic())
         timeline.published = time.monotonic()
         if not self._transport.send(handle, plan.pool):
-            self._give_up(lease, batch, "no_head")
+            self._give_up(batch, "no_head")
+        self._passed()
+
+    def _fail(self, batch: Batch, error: Exception) -> None:
+        self._give_up(batch, "backbone_error")
+        self._passed()
+        self._on_error(error)
+
+    def _passed(self) -> None:
+        with self._changed:
+            self._ahead -= 1
+            self._changed.notify_all()
 
     def _collect(self) -> None:
         """Settle what comes back by itself: expired leases, and slots of readers in other processes."""
@@ -266,14 +273,20 @@ class BackboneStage:
         for pool in done:
             pool.close()
 
-    def _give_up(self, lease: Lease, batch: _Batch, reason: str) -> None:
+    def _give_up(self, batch: Batch, reason: str) -> None:
         """Drop a batch under that name, unless a head has it already."""
-        if batch.pool.give_up(lease):
+        if batch.plan.pool.give_up(batch.lease):
             with self._changed:
-                del self._outstanding[lease]
+                del self._outstanding[batch.lease]
                 for frame in batch.frames:
                     frame.ticket.drop(reason)
                 self._changed.notify_all()
+
+    def _write_trace(self, batch: Batch) -> None:
+        if self._trace is not None:
+            facts = {"frames": len(batch.frames), "split_point": batch.plan.cut.name, "slot": batch.lease.slot}
+            for stage, (start, end) in batch.timeline.slices().items():
+                self._trace.slice(stage, f"batch {self._meters.batches}", start, end, **facts)
 
     def _tell_senders(self) -> None:
         self.wake()

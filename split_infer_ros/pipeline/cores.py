@@ -15,14 +15,20 @@ _ALL = torch.get_num_threads()
 
 def use_all_cores() -> None:
     """Operations of this thread use all cores that torch was given."""
-    _use(_ALL)
+    use_cores(_ALL)
 
 
 def use_one_core() -> None:
     """Operations of this thread stay on it."""
-    _use(1)
+    use_cores(1)
 
 
-def _use(count: int) -> None:
+def use_cores(count: int) -> None:
+    """Operations of this thread use so many cores."""
     torch.get_num_threads()  # a thread's first use of torch takes over what another thread set last, so not later
     torch.set_num_threads(count)
+
+
+def default_head_threads() -> int:
+    """Cores for the head's half: all where a GPU has the backbone, else one, as the backbone needs them."""
+    return _ALL if torch.cuda.is_available() else 1

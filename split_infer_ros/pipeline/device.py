@@ -2,23 +2,53 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
 
-class DeviceQueue:
-    """Work for one device in the order in which it is given."""
+class Mark:
+    """A point in the work that was given to a queue."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
-
-    def work(self) -> AbstractContextManager[Any]:
-        """Operations inside the block go to this queue."""
-        return torch.cuda.stream(self._stream) if self._stream is not None else nullcontext()
+    def __init__(self, event: torch.cuda.Event | None = None) -> None:
+        self._event = event
 
     def wait(self) -> None:
-        """Return once all that was given is done, this queue's alone."""
-        if self._stream is not None:
-            self._stream.synchronize()
+        """Return once all work before this point is done; that of other queues goes on."""
+        if self._event is not None:
+            self._event.synchronize()
+
+
+class DeviceQueue:
+    """Work for one device in the order in which it is given, beside that of other queues.
+
+    Attributes:
+        runs_behind: True where work that was given may not be done yet, and so more can be given meanwhile.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.runs_behind = device.type == "cuda"
+        self._stream = torch.cuda.Stream(device) if self.runs_behind else None  # type: ignore[no-untyped-call]
+
+    @contextmanager
+    def work(self, name: str) -> Iterator[None]:
+        """Operations inside the block go to this queue, and are seen by NVIDIA's profilers under that name."""
+        if self._stream is None:
+            yield
+            return
+        with torch.cuda.stream(self._stream), torch.cuda.nvtx.range(name):
+            yield
+
+    def mark(self) -> Mark:
+        """This point."""
+        if self._stream is None:
+            return Mark()
+        event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+        event.record(self._stream)
+        return Mark(event)
+
+    def follow(self, mark: Mark) -> None:
+        """What is given from now on starts after that point of another queue."""
+        if self._stream is not None and mark._event is not None:
+            self._stream.wait_event(mark._event)

@@ -1,21 +1,23 @@
-"""The thread that takes handles, runs the head on what lies in their slots and delivers detections."""
+"""Handles in, detections out: the head's half on one thread, decoding and delivery on another."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from queue import SimpleQueue
+from dataclasses import dataclass
+from functools import partial
 
 import torch
+from torch import Tensor
 
 from split_infer_ros.buffers.pool import FeatureReader
 from split_infer_ros.buffers.slots import Outcome
 from split_infer_ros.errors import HandleError, SplitInferError
 from split_infer_ros.models.detections import Detections, Limits
-from split_infer_ros.pipeline.cores import use_all_cores, use_one_core
+from split_infer_ros.pipeline.cores import use_cores, use_one_core
 from split_infer_ros.pipeline.frame import Handle, Origin
+from split_infer_ros.pipeline.stage import Stage
 from split_infer_ros.split.model import SplitModel
 
 YIELD_S = 1e-6
@@ -23,38 +25,55 @@ YIELD_S = 1e-6
 Deliver = Callable[[Origin, Detections], None]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Work:
+    """A batch whose slot this stage holds."""
+
+    handle: Handle
+    reader: FeatureReader
+    outputs: tuple[Tensor, ...] = ()
+    start: float = 0.0
+    end: float = 0.0
+
+
 class HeadStage:
-    """Runs the head's half on its own thread.
+    """Runs the head's half on its own thread, and what is not the head's on another.
 
     Args:
         model: whose head runs.
         limits: what post-processing keeps; may be replaced at any time.
         deliver: called with each frame's origin and its detections in the source image's pixels.
         on_error: told of every exception that cost frames, and of every refused handle.
+        threads: cores that the head's operations may use.
 
     Attributes:
         refused: handles that were refused, by reason.
     """
 
     def __init__(
-        self, model: SplitModel, limits: Limits, deliver: Deliver, on_error: Callable[[Exception], None]
+        self,
+        model: SplitModel,
+        limits: Limits,
+        deliver: Deliver,
+        on_error: Callable[[Exception], None],
+        threads: int = 1,
     ) -> None:
         self.limits = limits
         self.refused: Counter[str] = Counter()
         self._model = model
         self._deliver = deliver
         self._on_error = on_error
-        self._handles: SimpleQueue[tuple[Handle, FeatureReader] | None] = SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._head = Stage("head", self._run, partial(use_cores, threads))
+        self._postprocess = Stage("postprocess", self._finish, use_one_core)
 
     def start(self) -> None:
         """Begin to take handles, until stop; may be started again."""
-        self._thread = threading.Thread(target=self._loop, name="head", daemon=True)
-        self._thread.start()
+        self._postprocess.start()
+        self._head.start()
 
     def submit(self, handle: Handle, reader: FeatureReader) -> None:
         """A handle came in, to a slot that ``reader`` gives access to."""
-        self._handles.put((handle, reader))
+        self._head.put(_Work(handle, reader))
         # Gives the interpreter away for some 60 us; the head would else wait until the caller next lets go of it.
         time.sleep(YIELD_S)
 
@@ -65,43 +84,25 @@ class HeadStage:
 
     def stop(self) -> None:
         """Finish the handles that came in, then end."""
-        if self._thread is not None:
-            self._handles.put(None)
-            self._thread.join()
-            self._thread = None
+        self._head.stop()
+        self._postprocess.stop()
 
-    def _loop(self) -> None:
-        if self._model.device.type == "cpu":  # the backbone needs the cores
-            use_one_core()
-        else:
-            use_all_cores()
-        while (work := self._handles.get()) is not None:
-            handle, reader = work
-            start = time.monotonic()
-            try:
-                reader.take(handle.lease)
-            except HandleError as error:
-                self.refuse(error)
-                continue
-            published = self._finish(handle, reader)
-            try:
-                reader.release(handle.lease, Outcome(published, "head_error", start, time.monotonic()))
-            except HandleError as error:
-                self.refuse(error)
-
-    def _finish(self, handle: Handle, reader: FeatureReader) -> int:
-        """Detect and deliver; returns for how many frames, the first ones, that succeeded."""
-        published = 0
+    def _run(self, work: _Work) -> None:
+        start = time.monotonic()
         try:
-            for origin, detections in zip(handle.origins, self._detect(handle, reader), strict=True):
-                self._deliver(origin, detections)
-                published += 1
+            work.reader.take(work.handle.lease)
+        except HandleError as error:
+            self.refuse(error)
+            return
+        try:
+            outputs = self._infer(work.handle, work.reader)
         except Exception as error:  # whatever one batch does, the next one gets its chance
             self._on_error(error)
-        return published
+            self._release(work, 0, start, time.monotonic())
+            return
+        self._postprocess.put(_Work(work.handle, work.reader, outputs, start, time.monotonic()))
 
-    def _detect(self, handle: Handle, reader: FeatureReader) -> list[Detections]:
-        """The batch's detections, in pixels of each source image."""
+    def _infer(self, handle: Handle, reader: FeatureReader) -> tuple[Tensor, ...]:
         entry = self._model.entry
         if handle.model != entry.name:
             raise SplitInferError(
@@ -109,13 +110,30 @@ class HeadStage:
             )
         with torch.inference_mode():
             features = reader.views(handle.lease, len(handle.origins))
-            outputs = self._model.halves(handle.split_point).head(*features)
-            found = entry.decode(outputs, self.limits)
-            return [
-                Detections(
-                    entry.preprocess.to_source(detections.boxes, origin.height, origin.width),
-                    detections.scores,
-                    detections.labels,
-                )
-                for detections, origin in zip(found, handle.origins, strict=True)
-            ]
+            outputs: tuple[Tensor, ...] = self._model.head(handle.split_point)(
+                *(feature.float() if feature.is_floating_point() else feature for feature in features)
+            )
+        return outputs
+
+    def _finish(self, work: _Work) -> None:
+        """Decode and deliver; the slot is given back only now, as a head of no operation hands on views of it."""
+        published = 0
+        try:
+            with torch.inference_mode():
+                found = self._model.entry.decode(work.outputs, self.limits)
+            for origin, detections in zip(work.handle.origins, found, strict=True):
+                self._deliver(origin, self._in_source(detections, origin))
+                published += 1
+        except Exception as error:  # as above
+            self._on_error(error)
+        self._release(work, published, work.start, work.end)
+
+    def _in_source(self, detections: Detections, origin: Origin) -> Detections:
+        boxes = self._model.entry.preprocess.to_source(detections.boxes, origin.height, origin.width)
+        return Detections(boxes, detections.scores, detections.labels)
+
+    def _release(self, work: _Work, published: int, start: float, end: float) -> None:
+        try:
+            work.reader.release(work.handle.lease, Outcome(published, "head_error", start, end, time.monotonic()))
+        except HandleError as error:
+            self.refuse(error)

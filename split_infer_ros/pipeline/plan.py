@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -10,57 +10,86 @@ from torch import Tensor
 
 from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.slots import Lease
+from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import Pixels
-from split_infer_ros.pipeline.device import DeviceQueue
+from split_infer_ros.pipeline.cuda_graphs import GraphedBackbone
+from split_infer_ros.pipeline.device import DeviceQueue, Mark
+from split_infer_ros.pipeline.intake import Intake, Loaded, make_intake
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.pipeline.transport import OwnedPool, Transport
-from split_infer_ros.split.halves import Halves
+from split_infer_ros.split.cuts import Cut
 from split_infer_ros.split.model import SplitModel
+
+ACT_AT_ONCE = ("batch_timeout_s", "drop_policy")  # settings that need no other memory
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """A model cut somewhere, a pool for what crosses there, and a buffer for what goes in."""
+    """A model cut somewhere, a pool for what crosses there, and the way in for a batch of images.
+
+    Attributes:
+        backbone: (n, 3, h, w) to what crosses, n up to the batch size; eager or, on a GPU, recorded.
+    """
 
     settings: StageSettings
-    halves: Halves
+    cut: Cut
+    backbone: Callable[[Tensor], Sequence[Tensor]]
     pool: OwnedPool
-    staging: Tensor
+    intake: Intake
 
     @classmethod
     def make(cls, model: SplitModel, settings: StageSettings, transport: Transport) -> Plan:
-        """Cut and allocate.
+        """Cut, allocate, and on a GPU record.
 
         Raises:
             ConfigurationError: no such cut, or no such memory; nothing was kept.
         """
-        halves = model.halves(settings.split_point)
-        pool = transport.make_pool(Layout(halves.cut.tensors, settings.batch_size), settings.ring_slots)
-        staging = model.entry.preprocess.staging(settings.batch_size, pinned=model.device.type == "cuda")
-        return cls(settings, halves, pool, staging)
+        cut, backbone = model.cut(settings.split_point), model.backbone(settings.split_point)
+        pool = transport.make_pool(Layout(cut.tensors, settings.batch_size), settings.ring_slots)
+        try:
+            intake = make_intake(model.entry.preprocess, settings.batch_size, model.device, model.dtype)
+            if model.device.type == "cuda" and settings.cuda_graphs:
+                return cls(settings, cut, _recorded(backbone, model, settings.batch_size), pool, intake)
+        except RuntimeError as error:
+            pool.close()
+            raise ConfigurationError(
+                f"A batch of {settings.batch_size} images of {model.entry.name} does not fit into {model.device}'s "
+                f"memory, or cannot be recorded there ({error}): take a smaller batch_size, or cuda_graphs false."
+            ) from error
+        return cls(settings, cut, backbone, pool, intake)
 
     def with_settings(self, settings: StageSettings) -> Plan | None:
         """The same plan under other settings, where these need no other cut and no other memory; else None."""
-        mine = replace(self.settings, batch_timeout_s=settings.batch_timeout_s, drop_policy=settings.drop_policy)
+        mine = replace(self.settings, **{name: getattr(settings, name) for name in ACT_AT_ONCE})
         return replace(self, settings=settings) if mine == settings else None
 
-    def compute(self, model: SplitModel, queue: DeviceQueue, lease: Lease, images: Sequence[Pixels]) -> None:
-        """Pre-process, run the backbone and leave the features in the slot; returns when they are there."""
-        preprocess = model.entry.preprocess
-        gathered = preprocess.gather(images, self.staging)
-        with torch.inference_mode(), queue.work():
-            features = self.halves.backbone(preprocess.normalise(gathered.to(model.device, non_blocking=True)))
-            for place, feature in zip(self.pool.views(lease, len(images)), features, strict=True):
+    def run(self, queue: DeviceQueue, loaded: Loaded, lease: Lease, count: int) -> Mark:
+        """Have the backbone leave the features of ``count`` images in the slot; they are there at the mark."""
+        queue.follow(loaded.ready)
+        with torch.inference_mode(), queue.work("backbone"):
+            for place, feature in zip(
+                self.pool.views(lease, count), self.backbone(loaded.images), strict=True
+            ):
                 place.copy_(feature, non_blocking=True)
-        queue.wait()
+        return queue.mark()
 
-    def warm_up(self, model: SplitModel, queue: DeviceQueue) -> None:
+    def warm_up(self, queue: DeviceQueue) -> None:
         """Run blank batches: the first ones choose kernels and allocate, and nobody should wait for that."""
         lease = self.pool.acquire()
         if lease is None:
             return
-        height, width = self.staging.shape[1:3]
-        blank = Pixels(torch.zeros((height, width, 3), dtype=torch.uint8), (0, 1, 2))
+        blank = Pixels(torch.zeros((480, 640, 3), dtype=torch.uint8), (0, 1, 2))
         for count in {1, self.settings.batch_size}:
-            self.compute(model, queue, lease, [blank] * count)
+            self.run(queue, self.intake.load([blank] * count), lease, count).wait()
         self.pool.give_up(lease)
+
+
+def _recorded(
+    backbone: Callable[[Tensor], Sequence[Tensor]], model: SplitModel, batch_size: int
+) -> GraphedBackbone:
+    queue = DeviceQueue(model.device)  # its own: on the backbone's, frames may be flowing
+    example = torch.zeros((batch_size, *model.entry.image_shape), device=model.device, dtype=model.dtype)
+    with torch.inference_mode(), queue.work("record"):
+        recorded = GraphedBackbone(backbone, example.contiguous(memory_format=torch.channels_last))
+    queue.mark().wait()
+    return recorded

@@ -22,8 +22,9 @@ class PipelineReport:
         ring_used, ring_bytes: slots in use, and bytes of all slots.
         memory: what the ring lies in.
         latency_p50_s, latency_p99_s: of a frame, from receipt to the publishing of its detections.
-        backbone_s, hop_s, head_s: medians of a batch: backbone with pre-processing, hand-over, head with
-            post-processing and publishing.
+        preprocess_s, backbone_s, hop_s, head_s, postprocess_s: medians of a batch's time in each stage, and
+            between publication of the handle and the head's start (of a head on another host: both ways);
+            post-processing includes publication.
         batch_fill: frames a batch, mean.
     """
 
@@ -39,9 +40,11 @@ class PipelineReport:
     memory: str
     latency_p50_s: float
     latency_p99_s: float
+    preprocess_s: float
     backbone_s: float
     hop_s: float
     head_s: float
+    postprocess_s: float
     batch_fill: float
 
 
@@ -50,18 +53,17 @@ class PipelineMeters:
 
     def __init__(self) -> None:
         self.latency = Window()
-        self._backbone = Window()
+        self._stages = {name: Window() for name in Timeline().slices()}
         self._hop = Window()
-        self._head = Window()
         self._fill = Window()
-        self._batches = 0
+        self.batches = 0
 
     def batch_done(self, timeline: Timeline, frames: int, now: float) -> None:
         """A head has finished with a batch."""
-        self._batches += 1
-        self._backbone.add(timeline.backbone_end - timeline.closed, now)
+        self.batches += 1
+        for name, (start, end) in timeline.slices().items():
+            self._stages[name].add(end - start, now)
         self._hop.add(timeline.head_start - timeline.published, now)
-        self._head.add(timeline.head_end - timeline.head_start, now)
         self._fill.add(frames, now)
 
     def report(
@@ -82,7 +84,7 @@ class PipelineMeters:
         return PipelineReport(
             time=now,
             counts=counts,
-            batches=self._batches,
+            batches=self.batches,
             model=model,
             device=device,
             split_point=split_point,
@@ -92,8 +94,7 @@ class PipelineMeters:
             memory=memory,
             latency_p50_s=p50,
             latency_p99_s=p99,
-            backbone_s=self._backbone.percentiles(50, now=now)[0],
             hop_s=self._hop.percentiles(50, now=now)[0],
-            head_s=self._head.percentiles(50, now=now)[0],
+            **{f"{name}_s": window.percentiles(50, now=now)[0] for name, window in self._stages.items()},
             batch_fill=self._fill.mean(now=now),
         )

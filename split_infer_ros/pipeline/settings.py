@@ -18,7 +18,8 @@ class StageSettings:
         batch_timeout_s: a smaller batch goes once its oldest frame has waited so long.
         drop_policy: ``latest``: when the head cannot follow, older frames give way to newer ones (live
             cameras); ``block``: the senders are made to wait (recordings).
-        ring_slots: batches between backbone and head.
+        ring_slots: batches in flight, from the closing of a batch until its results are out; each holds a slot.
+        cuda_graphs: on a GPU, record the backbone for each batch size before serving, and launch it as a whole.
     """
 
     split_point: str = "default"
@@ -26,3 +27,4 @@ class StageSettings:
     batch_timeout_s: float = 0.05
     drop_policy: str = LATEST
     ring_slots: int = 4
+    cuda_graphs: bool = True

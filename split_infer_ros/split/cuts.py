@@ -6,7 +6,7 @@ import difflib
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -44,6 +44,15 @@ class Cut:
     def bytes_per_image(self) -> int:
         """Bytes that cross for one image."""
         return sum(spec.bytes_per_image for spec in self.tensors)
+
+    def in_precision(self, dtype: torch.dtype) -> Cut:
+        """The same cut of a backbone that computes in ``dtype``: what crosses in floating point has it."""
+        return replace(
+            self,
+            tensors=tuple(
+                replace(spec, dtype=dtype) if spec.dtype.is_floating_point else spec for spec in self.tensors
+            ),
+        )
 
 
 def find_cuts(graph: fx.GraphModule, image_shape: tuple[int, int, int]) -> tuple[Cut, ...]:
@@ -150,13 +159,14 @@ def _spec(node: fx.Node, batch: int) -> TensorSpec | None:
     return spec if length == batch else None
 
 
-def describe(cuts: Sequence[Cut]) -> str:
-    """A table of cuts for people."""
+def describe(cuts: Sequence[Cut], default: Cut | None = None) -> str:
+    """A table for people, a line a cut; ``default`` carries a mark."""
     width = max(len(cut.name) for cut in cuts)
-    lines = [f"{'cut':<{width}}  {'bytes/image':>12}  tensors"]
+    lines = [f"  {'cut':<{width}}  {'bytes/image':>11}  tensors"]
     for cut in cuts:
-        tensors = ", ".join(f"{spec.name} {tuple(spec.shape)}" for spec in cut.tensors)
-        lines.append(f"{cut.name:<{width}}  {cut.bytes_per_image:>12,}  {tensors}")
+        tensors = ", ".join(
+            f"{spec.name} {str(spec.dtype).removeprefix('torch.')} {spec.shape}" for spec in cut.tensors
+        )
+        mark = "*" if cut == default else " "
+        lines.append(f"{mark} {cut.name:<{width}}  {cut.bytes_per_image:>11,}  {tensors}")
     return "\n".join(lines)
-
-

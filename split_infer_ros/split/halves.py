@@ -34,14 +34,15 @@ def split(graph: fx.GraphModule, cut: Cut) -> Halves:
     outputs = list(results) if isinstance(results, (tuple, list)) else [results]
     return Halves(
         cut,
-        _extract(graph, nodes[1 : cut.position], [placeholder], crossing),
-        _extract(graph, nodes[cut.position : -1], crossing, outputs),
+        extract(graph, nodes[1 : cut.position], [placeholder], crossing),
+        extract(graph, nodes[cut.position : -1], crossing, outputs),
     )
 
 
-def _extract(
+def extract(
     graph: fx.GraphModule, nodes: Sequence[fx.Node], inputs: Sequence[fx.Node], outputs: Sequence[fx.Node]
 ) -> fx.GraphModule:
+    """The nodes as a module of its own that shares the graph's parameters: inputs to a tuple of outputs."""
     part = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {node: part.placeholder(node.name) for node in inputs}
 

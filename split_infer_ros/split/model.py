@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import threading
-from functools import lru_cache
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import cached_property
 from weakref import WeakValueDictionary
 
 import torch
-from torch import nn
+from torch import fx, nn
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.catalogue import find_model
@@ -16,28 +18,48 @@ from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.models.weights import load_weights
 from split_infer_ros.split.cuts import Cut, choose_cut, find_cuts
 from split_infer_ros.split.fusion import fuse_convolutions
-from split_infer_ros.split.graph import prepare
+from split_infer_ros.split.graph import fingerprint, prepare
 from split_infer_ros.split.halves import Halves, split
+from split_infer_ros.split.segments import segments
 
 SEED = 0  # untrained weights are at least the same ones each time
 
+MOST_HALVES = 4  # of each kind are kept: a split point that moves may come back
+
+PRECISIONS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+_Made = OrderedDict[Cut, fx.GraphModule]
+
 
 class SplitModel:
-    """A prepared model and its cuts; the backbone's half lies on ``device``, the head's on the CPU.
+    """A prepared model and its cuts; the backbone's half lies on ``device``, the head's on the CPU in float32.
 
     Args:
         entry: the catalogue's.
         module: the model with its weights; it is taken over and changed.
         device: where the backbone runs.
+
+    Attributes:
+        dtype: in which the backbone computes and its features cross.
     """
 
     def __init__(self, entry: ModelEntry, module: nn.Module, device: torch.device) -> None:
         self.entry = entry
         self.device = device
+        self.dtype = torch.float32
+        self._source: SplitModel | None = None
         self._graph = prepare(module, entry.image_shape)
         self.cuts = find_cuts(self._graph, entry.image_shape)
-        self._halves = lru_cache(maxsize=4)(self._split)
-        self._lock = threading.Lock()
+        self._forget()
+
+    def placed(self, device: torch.device, dtype: torch.dtype) -> SplitModel:
+        """The same model and, on the CPU, the same weights, with its backbone elsewhere or in another precision."""
+        other = copy.copy(self)
+        other._source = self  # whoever asks for that one meanwhile gets it, not another
+        other.device, other.dtype = device, dtype
+        other.cuts = tuple(cut.in_precision(dtype) for cut in self.cuts)
+        other._forget()
+        return other
 
     def cut(self, name: str) -> Cut:
         """The cut of that name; ``default`` is the entry's.
@@ -48,40 +70,83 @@ class SplitModel:
         default = self.entry.default_cut or self.cuts[-2].name
         return choose_cut(self.cuts, default if name == "default" else name, self.entry.name)
 
+    def backbone(self, name: str) -> fx.GraphModule:
+        """The half before the cut of that name: (N, C, H, W) of ``dtype`` on ``device`` to the cut's tensors."""
+        return self._half(self._backbones, self._make_backbone, name)
+
+    def head(self, name: str) -> fx.GraphModule:
+        """The half behind the cut of that name: the cut's tensors, in float32, to the model's outputs."""
+        return self._half(self._heads, self._make_head, name)
+
     def halves(self, name: str) -> Halves:
-        """The two halves at the cut of that name, as callables for their devices."""
+        """Both halves at the cut of that name."""
+        return Halves(self.cut(name), self.backbone(name), self.head(name))
+
+    def _half(self, made: _Made, make: Callable[[Cut], fx.GraphModule], name: str) -> fx.GraphModule:
         cut = self.cut(name)
         with self._lock:
-            return self._halves(cut)
+            if cut not in made:
+                made[cut] = make(cut)
+            made.move_to_end(cut)
+            while len(made) > MOST_HALVES:
+                made.popitem(last=False)
+            return made[cut]
 
-    def _split(self, cut: Cut) -> Halves:
-        halves = split(self._graph, cut)
-        fuse_convolutions(halves.head)
-        if self.device.type == "cpu":
-            fuse_convolutions(halves.backbone)
-            return halves
-        return Halves(cut, copy.deepcopy(halves.backbone).to(self.device), halves.head)
+    @cached_property
+    def fingerprint(self) -> str:
+        """Tells the model's operations from any other's."""
+        return fingerprint(self._graph)
+
+    def segments(self) -> tuple[tuple[fx.GraphModule, ...], tuple[fx.GraphModule, ...]]:
+        """The pieces between neighbouring cuts, twice: as the backbone and as the head runs them."""
+        pieces = segments(self._graph, self.cuts)
+        backbones = tuple(map(self._as_backbone, pieces))
+        for piece in pieces:
+            fuse_convolutions(piece)
+        return backbones, pieces
+
+    def _make_backbone(self, cut: Cut) -> fx.GraphModule:
+        return self._as_backbone(split(self._graph, cut).backbone)
+
+    def _make_head(self, cut: Cut) -> fx.GraphModule:
+        head = split(self._graph, cut).head
+        fuse_convolutions(head)
+        return head
+
+    def _as_backbone(self, part: fx.GraphModule) -> fx.GraphModule:
+        if self.device.type == "cpu" and self.dtype == torch.float32:
+            fuse_convolutions(part)
+            return part
+        return copy.deepcopy(part).to(self.device, self.dtype)
+
+    def _forget(self) -> None:
+        self._backbones: _Made = OrderedDict()
+        self._heads: _Made = OrderedDict()
+        self._lock = threading.Lock()
 
 
-_loaded: WeakValueDictionary[tuple[str, str, str], SplitModel] = WeakValueDictionary()
+_loaded: WeakValueDictionary[tuple[str, ...], SplitModel] = WeakValueDictionary()
 _loading = threading.Lock()
 
 
-def load_model(name: str, weights: str, device: str, allow_user_code: bool = False) -> SplitModel:
+def load_model(
+    name: str, weights: str, device: str, precision: str = "fp32", *, allow_user_code: bool = False
+) -> SplitModel:
     """A model by name; whoever asks for the same one in this process shares it.
 
     Args:
         name: of the catalogue, of timm's, or of the user's own; see ``find_model``.
         weights: ``default``, ``none``, ``random`` or a path.
-        device: ``cpu``, ``cuda``, ``cuda:1``, ... or ``auto`` (CUDA where there is one).
+        device: where its backbone runs: ``cpu``, ``cuda``, ``cuda:1``, ... or ``auto`` (CUDA where there is one).
+        precision: of its backbone: ``fp32``, ``fp16`` or ``bf16``.
         allow_user_code: whether a model of the user's own may be loaded, which may run any code.
 
     Raises:
         ConfigurationError: an unknown model or device, a model that cannot be cut, or weights that do not fit.
     """
-    where = choose_device(device)
-    key = (name, weights, str(where))
+    where, dtype = choose_device(device), PRECISIONS[precision]
     with _loading:
+        key: tuple[str, ...] = (name, weights, str(allow_user_code))  # who may not load it may not share it
         model = _loaded.get(key)
         if model is None:
             with torch.random.fork_rng(devices=[]):
@@ -89,8 +154,14 @@ def load_model(name: str, weights: str, device: str, allow_user_code: bool = Fal
                 entry = find_model(name, allow_user_code)
                 module = entry.build().eval()
             load_weights(module, entry, weights)
-            model = _loaded[key] = SplitModel(entry, module, where)
-        return model
+            model = _loaded[key] = SplitModel(entry, module, torch.device("cpu"))
+        if (where, dtype) == (model.device, model.dtype):
+            return model
+        key += str(where), precision
+        placed = _loaded.get(key)
+        if placed is None:
+            placed = _loaded[key] = model.placed(where, dtype)
+        return placed
 
 
 def choose_device(name: str) -> torch.device:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,23 @@ def describe_machine() -> dict[str, Any]:
             "ros": ros_version(),
         },
     }
+
+
+def gpu_name(device: str) -> str | None:
+    """The model name of a device as torch names it (``cuda:0``); None for the CPU."""
+    return None if torch.device(device).type == "cpu" else torch.cuda.get_device_name(device)
+
+
+def gpu_driver(version: Path = Path("/proc/driver/nvidia/version")) -> str | None:
+    """The version of NVIDIA's driver; None without one."""
+    match = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)", version.read_text()) if version.exists() else None
+    return match[1] if match else None
+
+
+def torch_versions(device: str) -> dict[str, str | None]:
+    """The versions that run a model on that device: torch, and cuda (None on the CPU)."""
+    cuda = None if torch.device(device).type == "cpu" else torch.version.cuda
+    return {"torch": torch.__version__, "cuda": cuda}
 
 
 def cores() -> int:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from split_infer_ros.buffers.layout import ALIGNMENT, Layout, TensorSpec
+from split_infer_ros.errors import SplitInferError
 
 DTYPES = (torch.float32, torch.float16, torch.int64, torch.uint8, torch.bool)
 
@@ -76,3 +77,10 @@ def test_nothing_to_carry_still_has_a_slot() -> None:
     layout = Layout([], 1)
     assert layout.slot_bytes == ALIGNMENT
     assert layout.views(torch.zeros(layout.slot_bytes, dtype=torch.uint8), 1) == ()
+
+
+@pytest.mark.parametrize("batch", [3, 1000, -1])
+def test_more_images_than_there_is_room_for_are_refused(batch: int) -> None:
+    layout = Layout([TensorSpec("a", (3,), torch.float32), TensorSpec("b", (3,), torch.float32)], 2)
+    with pytest.raises(SplitInferError, match=f"for 2 images cannot hold {batch}"):
+        layout.views(torch.zeros(layout.slot_bytes, dtype=torch.uint8), batch)

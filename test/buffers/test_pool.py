@@ -44,11 +44,27 @@ def test_outcomes_count_once() -> None:
     pool.when_released(lambda lease, outcome: heard.append((lease, outcome)))
     lease = pool.ring.acquire()
     assert lease is not None
-    pool.release(lease, Outcome(1, "head_error", 1.0, 2.0))
+    pool.release(lease, Outcome(1, "head_error", 1.0, 2.0, 3.0))
     with pytest.raises(HandleError) as refusal:
         pool.release(lease, Outcome(2, ""))
     assert refusal.value.reason == "released"
-    assert heard == [(lease, Outcome(1, "head_error", 1.0, 2.0))]
+    assert heard == [(lease, Outcome(1, "head_error", 1.0, 2.0, 3.0))]
+
+
+def test_what_was_sent_to_a_reader_who_died_comes_back_and_nothing_else() -> None:
+    pool = make_pool(slots=3)
+    early, late, unsent = (pool.acquire() for _ in range(3))
+    assert early is not None
+    assert late is not None
+    assert unsent is not None
+    pool.publish(early, 10.0)
+    pool.publish(late, 11.0)
+    assert pool.orphaned(9.9) == []
+    assert pool.orphaned(10.5) == [(early, Outcome(0, "reader_died"))]
+    assert pool.orphaned(10.5) == []
+    pool.release(late, Outcome(1, "head_error"))
+    assert pool.orphaned(1e9) == []
+    assert pool.ring.used == 1
 
 
 def test_a_pool_is_found_while_it_lives() -> None:

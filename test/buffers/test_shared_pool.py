@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,14 +21,15 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from split_infer_ros.buffers import segment as module
 from split_infer_ros.buffers.layout import Layout, TensorSpec
-from split_infer_ros.buffers.segment import PREFIX
+from split_infer_ros.buffers.segment import PAGE, PREFIX
 from split_infer_ros.buffers.shared_pool import ATTACH_S, SharedPool, SharedPoolReader
+from split_infer_ros.buffers.slot_table import Record, SharedState
 from split_infer_ros.buffers.slots import Lease, Outcome
 from split_infer_ros.errors import ConfigurationError, HandleError
 
 LAYOUT = Layout([TensorSpec("a", (2, 3), torch.float32), TensorSpec("b", (5,), torch.int64)], 2)
 LEASE_S = 10.0
-GOOD = Outcome(2, "", 1.5, 2.5)
+GOOD = Outcome(2, "head_error", 1.5, 2.5, 3.5)
 WAIT_S = 60.0
 
 
@@ -51,9 +53,11 @@ def published(pool: SharedPool, now: float = 0.0) -> Lease:
 
 
 def refused(reader: SharedPoolReader, lease: Lease) -> str:
-    with pytest.raises(HandleError) as refusal:
+    try:  # not pytest.raises, which keeps the traceback, and so the reader and its locks
         reader.take(lease)
-    return refusal.value.reason
+    except HandleError as error:
+        return error.reason
+    pytest.fail(f"{lease} was not refused.")
 
 
 @contextmanager
@@ -237,7 +241,8 @@ def test_the_dead_are_told_from_the_slow(folder: Path) -> None:
 def test_what_was_done_before_death_counts(folder: Path) -> None:
     pool, _ = make()
     lease = published(pool)
-    done = f"table.write({lease.slot}, Record(SharedState.DONE, {lease.generation}, Outcome(2, '', 1.5, 2.5)))"
+    outcome = "Outcome(2, 'head_error', 1.5, 2.5, 3.5)"
+    done = f"table.write({lease.slot}, Record(SharedState.DONE, {lease.generation}, {outcome}))"
     with reader_process(folder, pool, lease, then=done) as process:
         assert pool.collect(0.0) == []  # not let go of yet
         process.kill()
@@ -300,6 +305,47 @@ def test_too_much_memory_is_refused_and_nothing_kept(folder: Path, monkeypatch: 
     assert not {path for path in Path("/dev/shm").glob(PREFIX + "*") if not path.stat().st_blocks} - before
 
 
+def test_a_record_that_makes_no_sense_costs_its_frames_by_name() -> None:
+    pool, reader = make()
+    lease = published(pool)
+    assert lease.slot == 1
+    struct.pack_into("<I", pool._segment.data, PAGE + 64, 77)
+    assert refused(reader, lease) == "stale"
+    assert [(found, outcome.reason) for found, outcome in pool.collect(0.0)] == [(lease, "damaged_slot")]
+    reader.take(published(pool))
+
+
+def test_a_reader_cannot_invent_names_under_which_frames_are_counted() -> None:
+    pool, reader = make()
+    lease = published(pool)
+    reader.take(lease)
+    reader._table.write(lease.slot, Record(SharedState.DONE, lease.generation, Outcome(1, "my own", 1.5, 2.5, 3.5)))
+    reader._segment.unlock_slot(lease.slot)
+    assert pool.collect(0.0) == [(lease, Outcome(1, "unknown_reason", 1.5, 2.5, 3.5))]
+
+
+@pytest.mark.parametrize("size", [0, PAGE + 100])
+def test_a_segment_that_is_cut_short_is_mended_and_what_lay_there_is_lost_by_name(folder: Path, size: int) -> None:
+    pool, reader = make()
+    whole = (folder / pool.segment).stat().st_size
+    lease = published(pool)
+    os.truncate(folder / pool.segment, size)
+    assert refused(reader, lease) == "foreign"  # before it touches what is not there
+    found = pool.collect(LEASE_S)
+    assert [(settled, outcome.reason) for settled, outcome in found] == [
+        (lease, "damaged_slot" if size < PAGE else "lease_expired")
+    ]
+    assert (folder / pool.segment).stat().st_size == whole
+    for again in (published(pool), published(pool)):
+        for view in pool.views(again, 2):
+            view.fill_(3)
+        reader.take(again)
+        assert all((view == 3).all() for view in reader.views(again, 2))
+    SharedPoolReader(pool.segment, LAYOUT)  # its header is back
+    os.truncate(folder / pool.segment, size)
+    assert pool.acquire() is None  # full, and alive
+
+
 class Machine(RuleBasedStateMachine):
     """Any order of the owner's and two readers' steps, against a plain account of who holds what."""
 
@@ -353,7 +399,7 @@ class Machine(RuleBasedStateMachine):
     @rule(data=st.data(), frames=st.integers(0, 2))
     def release(self, data: st.DataObject, frames: int) -> None:
         lease = data.draw(st.sampled_from([lease for lease, state in self.states.items() if state == "reading"]))
-        self.outcomes[lease] = Outcome(frames, "head_error", self.now, self.now)
+        self.outcomes[lease] = Outcome(frames, "head_error", self.now, self.now, self.now)
         self.readers[self.holders[lease]].release(lease, self.outcomes[lease])
         self.states[lease] = "done"
 

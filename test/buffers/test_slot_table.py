@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from split_infer_ros.buffers import segment as module
-from split_infer_ros.buffers.segment import Segment
+from split_infer_ros.buffers.segment import PAGE, Segment
 from split_infer_ros.buffers.slot_table import NOTHING_YET, Record, SharedState, SlotTable
 from split_infer_ros.buffers.slots import Outcome
 
@@ -31,6 +32,7 @@ records = st.builds(
         Outcome,
         st.integers(0, 2**32 - 1),
         st.text(st.characters(codec="ascii", exclude_characters="\0"), max_size=24),
+        st.floats(allow_nan=False),
         st.floats(allow_nan=False),
         st.floats(allow_nan=False),
     ),
@@ -54,7 +56,7 @@ def test_a_new_table_is_free_and_nothing_of_it_lies_in_a_slot_or_the_header(owne
     for slot in range(SLOTS):
         owner.slot(slot)[:] = 300 * b"\xff"
     for slot in range(SLOTS):
-        table.write(slot, Record(SharedState.DONE, slot, Outcome(slot, "head_error", 1.0, 2.0)))
+        table.write(slot, Record(SharedState.DONE, slot, Outcome(slot, "head_error", 1.0, 2.0, 3.0)))
     assert [table.read(slot).generation for slot in range(SLOTS)] == list(range(SLOTS))
     assert {bytes(owner.slot(slot)) for slot in range(SLOTS)} == {300 * b"\xff"}
     Segment.attach(owner.name)  # its header is whole
@@ -65,6 +67,7 @@ def test_an_outcome_that_nobody_timed_stays_without_times(owner: Segment) -> Non
     table.write(0, Record(SharedState.READY, 1, NOTHING_YET))
     assert math.isnan(table.read(0).outcome.head_start)
     assert math.isnan(table.read(0).outcome.head_end)
+    assert math.isnan(table.read(0).outcome.delivered)
 
 
 def test_a_reason_that_is_too_long_is_cut_and_can_still_be_read(owner: Segment) -> None:
@@ -73,3 +76,12 @@ def test_a_reason_that_is_too_long_is_cut_and_can_still_be_read(owner: Segment) 
     table.write(1, Record(SharedState.DONE, 1, Outcome(0, "x" + 30 * "é")))  # cut within a letter
     assert table.read(0).outcome.reason == 24 * "x"
     assert table.read(1).outcome.reason.startswith("x" + 11 * "é")
+
+
+@pytest.mark.parametrize("state", [5, 77, 2**32 - 1])
+def test_a_state_that_neither_side_writes_is_damage(owner: Segment, state: int) -> None:
+    table = SlotTable(owner)
+    table.write(0, Record(SharedState.READY, 3))
+    struct.pack_into("<I", owner.data, PAGE, state)
+    assert table.read(0).state is SharedState.DAMAGED
+    assert table.read(0).generation == 3

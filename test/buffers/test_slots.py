@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import Counter
@@ -10,8 +11,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from split_infer_ros.buffers.slots import Lease, Ring
-from split_infer_ros.errors import HandleError
+from split_infer_ros.buffers.slots import Lease, Outcome, Ring
+from split_infer_ros.errors import ConfigurationError, HandleError
 
 SLOTS = 3
 LEASE_S = 10.0
@@ -194,3 +195,23 @@ def test_threads_never_share_a_slot() -> None:
     assert len(read_leases) == len(set(read_leases)) == 2 * rounds
     assert sum(ring.refused.values()) == 2 * rounds
     assert ring.used == 0
+
+
+@pytest.mark.parametrize("slots", [0, -1])
+def test_a_ring_without_slots_is_refused(slots: int) -> None:
+    with pytest.raises(ConfigurationError, match=f"cannot have {slots} slots"):
+        Ring(slots, LEASE_S)
+
+
+def test_what_another_process_says_is_believed_as_far_as_it_can_be() -> None:
+    good = Outcome(1, "head_error", 5.0, 6.0, 6.0)
+    assert good.checked() == good
+    for reason in ("", "head_errors", "overrun", 1000 * "x"):
+        assert Outcome(1, reason, 5.0, 6.0, 7.0).checked() == Outcome(1, "unknown_reason", 5.0, 6.0, 7.0)
+    nan, inf = math.nan, math.inf
+    backwards, unset = ((6.0, 5.0, 7.0), (5.0, 7.0, 6.0)), ((nan, 5.0, 6.0), (5.0, nan, 6.0))
+    for times in (*backwards, *unset, (-inf, 5.0, 6.0), (0.0, 1.0, inf)):
+        checked = Outcome(1, "head_error", *times).checked()
+        assert math.isnan(checked.head_start)
+        assert math.isnan(checked.head_end)
+        assert math.isnan(checked.delivered)

@@ -78,7 +78,8 @@ def test_a_looped_recording_whose_stamps_jump_back_flows_on(context: Context, re
 
 def is_sound(report: PipelineReport) -> bool:
     """Durations are numbers, and such as steady clocks give."""
-    times = (report.latency_p50_ms, report.backbone_p50_ms, report.hop_p50_ms, report.head_p50_ms)
+    stages = (report.preprocess_p50_ms, report.backbone_p50_ms, report.head_p50_ms, report.postprocess_p50_ms)
+    times = (report.latency_p50_ms, report.hop_p50_ms, *stages)
     return all(math.isfinite(time) and 0 < time < 60_000 for time in times)
 
 

@@ -42,6 +42,8 @@ def report(**counts: Any) -> PipelineReport:
         backbone_s=nothing,
         hop_s=nothing,
         head_s=nothing,
+        preprocess_s=nothing,
+        postprocess_s=nothing,
         batch_fill=nothing,
     )
 

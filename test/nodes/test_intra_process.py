@@ -190,7 +190,7 @@ def pipeline(context: Context) -> Iterator[Pipeline]:
         yield found
 
 
-def test_the_head_gets_the_backbones_object_and_works_on_its_own_thread(
+def test_the_head_gets_the_backbones_object_and_works_on_threads_of_its_own(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handles, threads = [], []
@@ -208,7 +208,7 @@ def test_the_head_gets_the_backbones_object_and_works_on_its_own_thread(
         assert [type(handle) for handle in handles] == 3 * [Handle]
         assert all(mine is its for mine, its in zip(listener.wait_for(3), handles, strict=True))
         assert listener.threads == {"backbone"}
-        assert threads == 3 * ["head"]
+        assert threads == 3 * ["postprocess"]
 
 
 def test_a_frame_that_goes_both_ways_is_counted_once(context: Context) -> None:

@@ -7,7 +7,7 @@ from rclpy.context import Context
 from ros_support import Client, Footprint, Process
 
 ROUNDS = 50
-SETTLED = 10  # rounds after which caches and pools of threads are as they will be
+SETTLED = 20  # rounds after which caches and pools of threads are as they will be
 MB = 2**20
 SLACK_BYTES = 32 * MB  # what allocators keep; rings that were kept would be some 400 MB
 

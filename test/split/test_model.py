@@ -59,8 +59,8 @@ def test_photographs_get_the_same_answer_as_from_torchvision(resnet: tuple[zoo.R
 def test_who_asks_for_the_same_model_shares_it() -> None:
     first = load_model("mobilenet_v2", "none", "cpu")
     assert load_model("mobilenet_v2", "none", "auto" if not torch.cuda.is_available() else "cpu") is first
-    assert first.halves("features.3") is first.halves("features.3")
-    assert first.halves("default") is first.halves("classifier.0")
+    assert first.backbone("features.3") is first.backbone("features.3")
+    assert first.head("default") is first.head("classifier.0")
 
 
 def test_a_model_that_nobody_uses_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:

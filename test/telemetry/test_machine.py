@@ -2,8 +2,16 @@ import json
 import os
 
 import pytest
+import torch
 
-from split_infer_ros.telemetry.machine import cpu_name, describe_machine, ros_version
+from split_infer_ros.telemetry.machine import (
+    cpu_name,
+    describe_machine,
+    gpu_driver,
+    gpu_name,
+    ros_version,
+    torch_versions,
+)
 
 
 def test_the_machine_is_described_in_plain_values():
@@ -45,3 +53,17 @@ def test_a_processor_without_files_still_has_a_name(tmp_path):
 def test_the_sourced_ros_comes_first(monkeypatch):
     monkeypatch.setenv("ROS_DISTRO", "kilted")
     assert ros_version() == "kilted"
+
+
+def test_the_driver_has_a_version(tmp_path):
+    file = tmp_path / "version"
+    assert gpu_driver(file) is None
+    file.write_text("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build  (root)\n")
+    assert gpu_driver(file) == "580.65.06"
+    file.write_text("something else\n")
+    assert gpu_driver(file) is None
+
+
+def test_a_cpu_has_no_gpus_name_and_no_cuda():
+    assert gpu_name("cpu") is None
+    assert torch_versions("cpu") == {"torch": torch.__version__, "cuda": None}

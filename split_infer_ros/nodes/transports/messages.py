@@ -9,7 +9,7 @@ from split_infer_ros.buffers.slots import Lease, Outcome
 from split_infer_ros.errors import HandleError, UnknownCutError
 from split_infer_ros.msg import FeatureHandle, FeatureRelease, TensorSpec
 from split_infer_ros.pipeline.frame import Handle, Origin
-from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.model import PRECISIONS, SplitModel
 
 MOST_FRAMES = 256
 
@@ -53,8 +53,9 @@ def read_handle(message: FeatureHandle, model: SplitModel) -> tuple[Handle, Layo
         cut = model.cut(message.split_point)
     except UnknownCutError as error:
         raise HandleError("foreign", str(error)) from error
-    layout = Layout(cut.tensors, message.batch_capacity)
-    if list(message.tensors) != _tensors(layout):
+    layouts = (Layout(cut.in_precision(dtype).tensors, message.batch_capacity) for dtype in PRECISIONS.values())
+    layout = next((layout for layout in layouts if _tensors(layout) == list(message.tensors)), None)
+    if layout is None:
         raise HandleError("foreign", f"The features at {cut.name} are not laid out as this head's own model has them.")
     origins = tuple(
         Origin(*facts) for facts in zip(message.headers, message.sources, message.heights, message.widths, strict=True)
@@ -71,17 +72,20 @@ def release_message(lease: Lease, outcome: Outcome) -> FeatureRelease:
         generation=lease.generation,
         published=outcome.published,
         reason=outcome.reason,
-        head_start=outcome.head_start,
-        head_end=outcome.head_end,
+        head_s=outcome.head_end - outcome.head_start,
+        postprocess_s=outcome.delivered - outcome.head_end,
     )
 
 
-def read_release(message: FeatureRelease) -> tuple[Lease, Outcome]:
-    """The end of a lease in a message."""
-    return (
-        Lease(message.pool, message.slot, message.generation),
-        Outcome(message.published, message.reason, message.head_start, message.head_end),
-    )
+def read_release(message: FeatureRelease, now: float) -> tuple[Lease, Outcome]:
+    """The end of a lease in a message that came at ``now`` (seconds of this host's steady clock).
+
+    The head's clock is another host's. So all that is not the head's own time is taken to lie before its start: the
+    release's way back too.
+    """
+    head_end = now - message.postprocess_s
+    outcome = Outcome(message.published, message.reason, head_end - message.head_s, head_end, now)
+    return Lease(message.pool, message.slot, message.generation), outcome.checked()
 
 
 def _tensors(layout: Layout) -> list[Any]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import array
+import time
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from rclpy.qos import QoSProfile
@@ -17,6 +19,7 @@ from split_infer_ros.errors import HandleError
 from split_infer_ros.msg import FeatureBatch, FeatureRelease
 from split_infer_ros.nodes.endpoints import advertise, listen
 from split_infer_ros.nodes.managed import ManagedNode
+from split_infer_ros.nodes.transports.heads import RELEASE_QOS, Heads
 from split_infer_ros.nodes.transports.messages import handle_message, read_handle, read_release, release_message
 from split_infer_ros.pipeline.frame import Handle
 from split_infer_ros.pipeline.head_stage import HeadStage
@@ -32,7 +35,8 @@ class NetworkSender:
     def __init__(self, node: ManagedNode, model: SplitModel) -> None:
         self._node = node
         self._publisher = advertise(node, FeatureBatch, "features/data", QoSProfile(depth=DEPTH))
-        self._subscription = listen(node, FeatureRelease, "features/release", self._receive, QoSProfile(depth=DEPTH))
+        self._heads = Heads(node, self._receive, self._give_up)
+        self._pools: WeakSet[FeaturePool] = WeakSet()
 
     def bind(self, released: Released, wake: Callable[[], None]) -> None:
         """Say whom to tell of batches that a head is done with."""
@@ -42,11 +46,12 @@ class NetworkSender:
         """Slots of this process: a batch keeps its slot until the head is done, which bounds what is under way."""
         pool = FeaturePool(layout, slots)
         pool.when_released(self._released)
+        self._pools.add(pool)
         return pool
 
     def send(self, handle: Handle, pool: OwnedPool) -> int:
-        """Publish the features; returns how many subscribe."""
-        heads = int(self._publisher.get_subscription_count())
+        """Publish the features; returns to how many heads."""
+        heads = self._heads.reached_by(self._publisher)
         if heads:
             frames = len(handle.origins)
             packed = Layout(pool.layout.specs, frames)  # no bytes for frames that are not there
@@ -62,10 +67,16 @@ class NetworkSender:
     def close(self) -> None:
         """Leave the topics."""
         self._node.destroy_publisher(self._publisher)
-        self._node.destroy_subscription(self._subscription)
+        self._heads.close()
+
+    def _give_up(self, before: float) -> None:
+        """A head died: what was sent to it does not come back."""
+        for pool in list(self._pools):
+            for lease, outcome in pool.orphaned(before):
+                self._released(lease, outcome)
 
     def _receive(self, message: FeatureRelease) -> None:
-        lease, outcome = read_release(message)
+        lease, outcome = read_release(message, time.monotonic())
         try:
             find_pool(lease).release(lease, outcome)
         except HandleError as error:
@@ -79,7 +90,7 @@ class NetworkReceiver:
         self._node = node
         self._model = model
         self._stage = stage
-        self._publisher = advertise(node, FeatureRelease, "features/release", QoSProfile(depth=DEPTH))
+        self._publisher = advertise(node, FeatureRelease, "features/release", RELEASE_QOS)
         self._subscription = listen(node, FeatureBatch, "features/data", self._receive, QoSProfile(depth=DEPTH))
 
     def leave(self) -> None:

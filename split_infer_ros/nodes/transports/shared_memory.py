@@ -16,6 +16,7 @@ from split_infer_ros.errors import HandleError
 from split_infer_ros.msg import FeatureHandle, FeatureRelease
 from split_infer_ros.nodes.endpoints import advertise, listen
 from split_infer_ros.nodes.managed import ManagedNode
+from split_infer_ros.nodes.transports.heads import RELEASE_QOS, Heads
 from split_infer_ros.nodes.transports.messages import handle_message, read_handle, release_message
 from split_infer_ros.pipeline.frame import Handle
 from split_infer_ros.pipeline.head_stage import HeadStage
@@ -33,9 +34,7 @@ class SharedMemorySender:
         for name in remove_leftovers():
             node.get_logger().info(f"Removed the shared memory {name} of a backbone that was killed.")
         self._publisher = advertise(node, FeatureHandle, "features", QoSProfile(depth=DEPTH))
-        self._subscription = listen(
-            node, FeatureRelease, "features/release", lambda _: self._wake(), QoSProfile(depth=DEPTH)
-        )
+        self._heads = Heads(node, lambda _: self._wake(), lambda _: self._wake())
 
     def bind(self, released: Released, wake: Callable[[], None]) -> None:
         """Say who looks at the slots: what became of a batch stands there, the message only says that it does."""
@@ -46,14 +45,16 @@ class SharedMemorySender:
         return SharedPool(layout, slots)
 
     def send(self, handle: Handle, pool: OwnedPool) -> int:
-        """Publish the handle; returns how many subscribe."""
-        self._publisher.publish(handle_message(handle, pool.layout))
-        return int(self._publisher.get_subscription_count())
+        """Publish the handle; returns to how many heads."""
+        heads = self._heads.reached_by(self._publisher)
+        if heads:
+            self._publisher.publish(handle_message(handle, pool.layout))
+        return heads
 
     def close(self) -> None:
         """Leave the topics."""
         self._node.destroy_publisher(self._publisher)
-        self._node.destroy_subscription(self._subscription)
+        self._heads.close()
 
 
 class SharedMemoryReceiver:
@@ -64,7 +65,7 @@ class SharedMemoryReceiver:
         self._model = model
         self._stage = stage
         self._readers: dict[tuple[str, str, int], SharedPoolReader] = {}
-        self._publisher = advertise(node, FeatureRelease, "features/release", QoSProfile(depth=DEPTH))
+        self._publisher = advertise(node, FeatureRelease, "features/release", RELEASE_QOS)
         self._subscription = listen(node, FeatureHandle, "features", self._receive, QoSProfile(depth=DEPTH))
 
     def leave(self) -> None:

@@ -1,0 +1,179 @@
+"""The rivals of split inference: the whole model on the GPU, plainly and as well as it can be done (§6.1).
+
+Without a GPU both run on the CPU, by the same code.
+"""
+
+from __future__ import annotations
+
+import copy
+import queue
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+from torch import Tensor, nn
+
+from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.models.detections import Detections, Limits
+from split_infer_ros.models.entry import ModelEntry
+from split_infer_ros.pipeline.cores import use_one_core
+from split_infer_ros.split.model import SplitModel
+
+IN_FLIGHT = 3  # batches: one is gathered, one computed, one decoded
+
+Batches = Iterator[Sequence[Pixels]]
+Deliver = Callable[[Sequence[Detections]], None]
+
+
+class Baseline:
+    """The model as built, one batch after the other: pre-process, upload, run, download, post-process.
+
+    Args:
+        entry, module: the model; it is copied.
+        device: where it runs.
+        limits: what post-processing keeps.
+    """
+
+    def __init__(self, entry: ModelEntry, module: nn.Module, device: torch.device, limits: Limits) -> None:
+        self._entry = entry
+        self._module = copy.deepcopy(module).to(device).eval()
+        self._device = device
+        self._limits = limits
+
+    @torch.inference_mode()
+    def run(self, batches: Batches, deliver: Deliver) -> None:
+        """Take batches until there are no more; ``deliver`` gets each one's detections."""
+        preprocess = self._entry.preprocess
+        for pictures in batches:
+            gathered = preprocess.gather(pictures, preprocess.staging(len(pictures)))
+            images = preprocess.normalise(gathered).contiguous()
+            outputs = self._module(images.to(self._device))
+            deliver(finish(self._entry, (outputs.cpu(),), pictures, self._limits))
+
+
+class Optimised:
+    """The prepared model, with page-locked memory, a loader ahead of it and everything asynchronous.
+
+    A thread gathers and uploads batches on a stream of its own; the model, folded and channels-last, is one CUDA
+    graph; the results of a batch are decoded while the GPU has the next.
+
+    Args:
+        model: prepared, on its device.
+        batch_size: of every batch.
+        limits: what post-processing keeps.
+    """
+
+    def __init__(self, model: SplitModel, batch_size: int, limits: Limits) -> None:
+        self._model = model
+        self._limits = limits
+        self._cuda = model.device.type == "cuda"
+        self._upload = torch.cuda.Stream(model.device) if self._cuda else None
+        self._compute = torch.cuda.Stream(model.device) if self._cuda else None
+        with torch.inference_mode():
+            self._slots = [_Slot(model, batch_size, self._compute) for _ in range(IN_FLIGHT)]
+
+    @torch.inference_mode()
+    def run(self, batches: Batches, deliver: Deliver) -> None:
+        """Take batches, all full, until there are no more; ``deliver`` gets each one's detections."""
+        free: queue.SimpleQueue[_Slot] = queue.SimpleQueue()
+        loaded: queue.SimpleQueue[tuple[_Slot, Sequence[Pixels]] | None] = queue.SimpleQueue()
+        for slot in self._slots:
+            free.put(slot)
+
+        @torch.inference_mode()
+        def load() -> None:
+            use_one_core()
+            try:
+                for pictures in batches:
+                    slot = free.get()
+                    self._model.entry.preprocess.gather(pictures, slot.staging)
+                    slot.upload(self._upload)
+                    loaded.put((slot, pictures))
+            finally:
+                loaded.put(None)
+
+        def finish_oldest() -> None:
+            slot, pictures = running.popleft()
+            deliver(finish(self._model.entry, slot.results(), pictures, self._limits))
+            free.put(slot)
+
+        running: deque[tuple[_Slot, Sequence[Pixels]]] = deque()
+        with ThreadPoolExecutor(1) as executor:
+            loader = executor.submit(load)
+            while (work := loaded.get()) is not None:
+                work[0].compute(self._compute)
+                running.append(work)
+                if len(running) == IN_FLIGHT - 1:
+                    finish_oldest()
+            while running:
+                finish_oldest()
+            loader.result()
+
+
+class _Slot:
+    """The memory of one batch, its events, and on a GPU its CUDA graph."""
+
+    def __init__(self, model: SplitModel, batch_size: int, compute: torch.cuda.Stream | None) -> None:
+        preprocess = model.entry.preprocess
+        self._forward = model.backbone("output")
+        staging = preprocess.staging(batch_size)
+        self.staging = staging if compute is None else staging.pin_memory()
+        self._scale = torch.tensor([1 / (255 * s) for s in preprocess.std], device=model.device)
+        means = zip(preprocess.mean, preprocess.std, strict=True)
+        self._offset = torch.tensor([-m / s for m, s in means], device=model.device)
+        self._graph: torch.cuda.CUDAGraph | None = None
+        if compute is None:
+            self._input = self.staging
+            return
+        self._input = torch.empty_like(self.staging, device=model.device, pin_memory=False)
+        self._uploaded, self._done = torch.cuda.Event(), torch.cuda.Event()
+        compute.wait_stream(torch.cuda.current_stream(model.device))
+        with torch.cuda.stream(compute):
+            for _ in range(3):  # kernels are chosen, and their memory is had, before the capture
+                outputs = self._run()
+            self._host = tuple(torch.empty(o.shape, dtype=o.dtype, pin_memory=True) for o in outputs)
+        compute.synchronize()
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph, stream=compute):
+            self._outputs = self._run()
+
+    def _run(self) -> tuple[Tensor, ...]:
+        images = torch.addcmul(self._offset, self._input.float(), self._scale).permute(0, 3, 1, 2)
+        outputs: tuple[Tensor, ...] = self._forward(images)
+        return outputs
+
+    def upload(self, stream: torch.cuda.Stream | None) -> None:
+        """Begin to bring what was gathered to the GPU."""
+        if stream is not None:
+            with torch.cuda.stream(stream):
+                self._input.copy_(self.staging, non_blocking=True)
+                self._uploaded.record(stream)
+
+    def compute(self, stream: torch.cuda.Stream | None) -> None:
+        """Begin to run the model and to bring back what it gives; on a CPU, do it."""
+        if stream is None or self._graph is None:
+            self._host = self._run()
+            return
+        with torch.cuda.stream(stream):
+            stream.wait_event(self._uploaded)
+            self._graph.replay()
+            for place, output in zip(self._host, self._outputs, strict=True):
+                place.copy_(output, non_blocking=True)
+            self._done.record(stream)
+
+    def results(self) -> tuple[Tensor, ...]:
+        """The model's outputs, once they are there."""
+        if self._graph is not None:
+            self._done.synchronize()
+        return self._host
+
+
+def finish(
+    entry: ModelEntry, outputs: tuple[Tensor, ...], pictures: Sequence[Pixels], limits: Limits
+) -> list[Detections]:
+    """The detections of a batch, in pixels of each picture: the head's stage does no less."""
+    return [
+        Detections(entry.preprocess.to_source(found.boxes, picture.height, picture.width), found.scores, found.labels)
+        for found, picture in zip(entry.decode(outputs, limits), pictures, strict=True)
+    ]

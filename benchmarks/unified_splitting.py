@@ -1,0 +1,347 @@
+"""Split inference against the whole model on the GPU, plain and optimised: the paper's table, on this machine (§6).
+
+Each classifier runs in three configurations, which take the same pictures, already resized: `baseline`, the model as
+built, one batch after the other; `optimised`, the prepared model with page-locked memory, prefetching and CUDA graphs,
+all asynchronous; `split`, our pipeline, cut where the planner has it from a profile made in the same run. Without a GPU
+all three run on the CPU. Weights are seeded ones under which the outputs depend on the pictures; agreement is the part
+of the pictures whose best class is the baseline's.
+
+Overlap efficiency is the measured throughput times what the slower of the two stages takes for a batch alone; 1 is the
+limit. Latency is of a batch, from the first of its pictures taken to the last of its results.
+
+Needs torch and torchvision only: from the source tree, `PYTHONPATH=. python benchmarks/unified_splitting.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+sys.path.insert(0, str(Path(__file__).parent))  # for `python -m benchmarks.unified_splitting`
+from _gpu_only import Baseline, Optimised
+
+from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.models.catalogue import find_model
+from split_infer_ros.models.detections import Detections, Limits
+from split_infer_ros.models.entry import ModelEntry
+from split_infer_ros.models.random_weights import randomise
+from split_infer_ros.pipeline.local import LocalPipeline
+from split_infer_ros.pipeline.profiler import Effort, Profiler
+from split_infer_ros.pipeline.settings import BLOCK, StageSettings
+from split_infer_ros.split.model import SplitModel, choose_device
+from split_infer_ros.split.planner import Choice, plan
+from split_infer_ros.split.profile import Profile
+from split_infer_ros.split.samples import make_profile
+from split_infer_ros.telemetry.report import AT_MOST, Claim, Panel, Report, arguments, deliver
+
+BASELINE, OPTIMISED, SPLIT = "baseline", "optimised", "split"
+MODELS = ("mobilenet_v2", "efficientnet_b2", "vit_tiny", "resnet18")
+PAPERS_BATCH = 64
+PICTURES = 64
+TOP_1 = Limits(score_threshold=0.0, max_detections=1)
+LONG_S = 60.0
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How much is measured.
+
+    Attributes:
+        batch_sizes: of every model.
+        samples: pictures a configuration, at least.
+        batches: a configuration, at least.
+        warm_up: batches before.
+        most_seconds: a configuration ends after so long; what it then has counts, and the row says how many.
+        profile: how the planner's profile is made.
+        rivals: fixed cuts that are compared with the planner's, the best of those tried.
+        tried: how many cuts are tried for that, evenly spaced; 0 for all.
+        rounds: of that comparison.
+        compared: for so many models, the first ones.
+    """
+
+    batch_sizes: Sequence[int]
+    samples: int
+    batches: int
+    warm_up: int
+    most_seconds: float
+    profile: Effort
+    rivals: int
+    tried: int
+    rounds: int
+    compared: int
+
+
+QUICK = Extent([16], 64, 3, 1, 1.0, Effort(rounds=1, warm_up=1, batches=2, seconds=0, promising=1), 1, 2, 2, 1)
+FULL = Extent([16, 32, 64, 128], 4096, 50, 3, math.inf, Effort(), 2, 0, 5, len(MODELS))
+
+
+@dataclass
+class Run:
+    """Hands out pictures in batches and notes when, and what becomes of them."""
+
+    pictures: Sequence[Pixels]
+    batch_size: int
+    warm_up: int
+    labels: list[int] = field(default_factory=list)
+    _taken: list[float] = field(default_factory=list)
+    _done: list[float] = field(default_factory=list)
+
+    def batches(self, extent: Extent) -> Iterator[Sequence[Pixels]]:
+        """As many as the extent has it."""
+        least = self.warm_up + max(extent.batches, math.ceil(extent.samples / self.batch_size))
+        end = time.monotonic() + extent.most_seconds
+        endless = itertools.cycle(self.pictures)
+        while len(self._taken) < least and (time.monotonic() < end or len(self._taken) <= self.warm_up):
+            self._taken.append(time.monotonic())
+            yield list(itertools.islice(endless, self.batch_size))
+
+    def note(self, found: Sequence[Detections]) -> None:
+        """Results of the next batch, or of a part of it."""
+        self.labels += [int(detections.labels[0]) for detections in found]
+        if len(self.labels) % self.batch_size == 0:
+            self._done.append(time.monotonic())
+
+    @property
+    def count(self) -> int:
+        """Batches that are timed."""
+        return len(self._done) - self.warm_up
+
+    @property
+    def period_s(self) -> float:
+        """Between two batches, after the warm-up."""
+        return (self._done[-1] - self._done[self.warm_up - 1]) / self.count
+
+    @property
+    def latency_s(self) -> float:
+        """Of a batch, the median."""
+        times = [done - taken for taken, done in zip(self._taken, self._done, strict=True)]
+        return statistics.median(times[self.warm_up :])
+
+    def agreement(self, labels: Sequence[int]) -> float:
+        """The part of the results that have these labels, one a picture, as far as there are labels."""
+        places = (index % len(self.pictures) for index in range(len(self.labels)))
+        same = [mine == labels[place] for mine, place in zip(self.labels, places, strict=True) if place < len(labels)]
+        return sum(same) / len(same)
+
+
+class Contest:
+    """One model in all its configurations."""
+
+    def __init__(self, name: str, device: torch.device, extent: Extent) -> None:
+        self.entry = find_model(name)
+        self.extent = extent
+        self.pictures = draw_pictures(self.entry, PICTURES)
+        module = self._build()
+        self._baseline = Baseline(self.entry, module, device, TOP_1)
+        self.model = SplitModel(self.entry, module, device)
+        self.labels: list[int] = []
+
+    def _build(self) -> nn.Module:
+        preprocess = self.entry.preprocess
+        gathered = preprocess.gather(self.pictures, preprocess.staging(len(self.pictures)))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            return randomise(self.entry.build(), preprocess.normalise(gathered)[::8])
+
+    def baseline(self, batch_size: int) -> Run:
+        """As the paper's baseline is written."""
+        run = Run(self.pictures, batch_size, self.extent.warm_up)
+        self._baseline.run(run.batches(self.extent), run.note)
+        self.labels = max(self.labels, run.labels[: len(self.pictures)], key=len)
+        return run
+
+    def optimised(self, batch_size: int) -> Run:
+        """As well as it can be done without a split."""
+        run = Run(self.pictures, batch_size, self.extent.warm_up)
+        Optimised(self.model, batch_size, TOP_1).run(run.batches(self.extent), run.note)
+        return run
+
+    def split(self, cut: str, batch_size: int, extent: Extent | None = None) -> Run:
+        """The pipeline, cut there."""
+        run = Run(self.pictures, batch_size, self.extent.warm_up)
+        with self._pipeline(cut, batch_size, lambda origin, detections: run.note([detections])) as pipeline:
+            for pictures in run.batches(extent or self.extent):
+                pipeline.feed(pictures)
+            pipeline.finish()
+        return run
+
+    def stages_alone(self, cut: str, batch_size: int) -> tuple[float, float]:
+        """Seconds a batch in the backbone's and the head's stage, none of which works while the other does."""
+        with self._pipeline(cut, batch_size, lambda origin, detections: None) as pipeline:
+            for _ in range(1 + self.extent.profile.rounds):
+                pipeline.feed(itertools.islice(itertools.cycle(self.pictures), batch_size))
+                pipeline.finish()
+            report = pipeline.backbone.report(time.monotonic())
+        return report.preprocess_s + report.backbone_s, report.head_s + report.postprocess_s
+
+    def _pipeline(self, cut: str, batch_size: int, note: Any) -> LocalPipeline:
+        return LocalPipeline(self.model, StageSettings(cut, batch_size, LONG_S, BLOCK), note, TOP_1)
+
+    def profile(self) -> Profile:
+        """Made now, not read."""
+        samples = Profiler(self.model, self.pictures[0], TOP_1, self.extent.profile).measure(self.extent.batch_sizes)
+        return make_profile(self.entry.name, str(self.model.device), self.model.cuts, samples)
+
+    def against_fixed_cuts(self, auto: str, batch_size: int) -> tuple[float, str]:
+        """The planner's cut's throughput, in parts of that of the best other one: the least over the rivals.
+
+        All cuts, or some, are tried briefly; the best of them then take turns with the planner's.
+        """
+        brief = Extent([], 0, 2, 1, LONG_S, self.extent.profile, 0, 0, 0, 0)
+        others = [cut.name for cut in self.model.cuts if cut.name != auto]
+        step = math.ceil(len(others) / self.extent.tried) if self.extent.tried else 1
+        tried = {cut: self.split(cut, batch_size, brief).period_s for cut in others[::-1][::step]}
+        found = []
+        for rival in sorted(tried, key=lambda cut: tried[cut])[: self.extent.rivals]:
+            ratios = [
+                self.split(rival, batch_size, brief).period_s / self.split(auto, batch_size, brief).period_s
+                for _ in range(self.extent.rounds)
+            ]
+            found.append((statistics.median(ratios), rival))
+        return min(found)
+
+
+def draw_pictures(entry: ModelEntry, count: int) -> list[Pixels]:
+    """Seeded pictures of smooth shapes and textures in all colours: uint8, of the size that is cropped."""
+    side = entry.preprocess.shorter_side or entry.preprocess.height
+    random = torch.Generator().manual_seed(0)
+    pictures = []
+    for _ in range(count):
+        layers = torch.zeros(1, 3, side, side)
+        for cells in (2, 4, 8, 32):
+            noise = torch.randn(1, 3, cells, cells, generator=random) * torch.rand(1, generator=random)
+            layers += functional.interpolate(noise, size=(side, side), mode="bicubic")
+        data = (127 + 90 * layers / layers.std()).clamp(0, 255).to(torch.uint8)
+        pictures.append(Pixels(data[0].permute(1, 2, 0).contiguous(), (0, 1, 2)))
+    return pictures
+
+
+def compare(name: str, device: torch.device, extent: Extent, with_fixed_cuts: bool) -> list[dict[str, Any]]:
+    """One model's rows: a row for each configuration at each batch size, and one for the fixed cuts."""
+    contest = Contest(name, device, extent)
+    profile = contest.profile()
+    rows: list[dict[str, Any]] = []
+    for batch_size in extent.batch_sizes:
+        choice = plan(profile, batch_sizes=[batch_size])
+        runs = {
+            BASELINE: contest.baseline(batch_size),
+            OPTIMISED: contest.optimised(batch_size),
+            SPLIT: contest.split(choice.cut, batch_size),
+        }
+        for configuration, run in runs.items():
+            row = {
+                "model": name,
+                "batch_size": batch_size,
+                "configuration": configuration,
+                "images_per_s": batch_size / run.period_s,
+                "latency_ms": 1e3 * run.latency_s,
+                "agreement": run.agreement(contest.labels),
+                "batches": run.count,
+            }
+            if configuration == SPLIT:
+                row |= split_facts(contest, choice, run)
+            rows.append(row)
+            show(row)
+    if not with_fixed_cuts:
+        return rows
+    smallest = min(extent.batch_sizes)
+    auto = plan(profile, batch_sizes=[smallest]).cut
+    ratio, rival = contest.against_fixed_cuts(auto, smallest)
+    rows.append(
+        {"model": name, "batch_size": smallest, "configuration": "fixed cut", "cut": rival, "auto": auto,
+         "auto_over_fixed": ratio}
+    )  # fmt: skip
+    show(rows[-1])
+    return rows
+
+
+def split_facts(contest: Contest, choice: Choice, run: Run) -> dict[str, Any]:
+    """What only the split has: where, as predicted or not, and how well its stages overlap."""
+    backbone_s, head_s = contest.stages_alone(choice.cut, choice.batch_size)
+    measured = choice.batch_size / run.period_s
+    return {
+        "cut": choice.cut,
+        "predicted_images_per_s": choice.throughput,
+        "prediction_off": abs(choice.throughput / measured - 1),
+        "backbone_alone_ms": 1e3 * backbone_s,
+        "head_alone_ms": 1e3 * head_s,
+        "overlap_efficiency": max(backbone_s, head_s) / run.period_s,
+    }
+
+
+def show(row: dict[str, Any]) -> None:
+    """One row for people."""
+    print(", ".join(f"{key} {value:.4g}" if isinstance(value, float) else f"{value}" for key, value in row.items()))
+    sys.stdout.flush()
+
+
+def conclude(rows: Sequence[dict[str, Any]], on_gpu: bool) -> Report:
+    """The claims, which differ with and without a GPU, and the picture."""
+    speed = {(r["model"], r["batch_size"], r["configuration"]): r["images_per_s"] for r in rows if "images_per_s" in r}
+    names = list(dict.fromkeys(row["model"] for row in rows))
+    sizes = list(dict.fromkeys(row["batch_size"] for row in rows))
+    size = PAPERS_BATCH if PAPERS_BATCH in sizes else max(sizes)
+    claims = []
+    for name in names:
+        of_baseline = speed[name, size, SPLIT] / speed[name, size, BASELINE]
+        claims.append(Claim(f"{name}, batch {size}: split, times the baseline's", of_baseline, "x", 1.25))
+    if on_gpu:
+        for name in names:
+            of_optimised = min(speed[name, each, SPLIT] / speed[name, each, OPTIMISED] for each in sizes)
+            claims.append(Claim(f"{name}: split, times the optimised, least", of_optimised, "x", 1.0))
+        overlap = [row["overlap_efficiency"] for row in rows if "overlap_efficiency" in row]
+        claims.append(Claim("overlap efficiency, median", statistics.median(overlap), "", 0.95))
+    fixed = [row["auto_over_fixed"] for row in rows if "auto_over_fixed" in row]
+    claims.append(Claim("planner's cut, part of the best fixed one, least", min(fixed), "x", 0.98))
+    off = [row["prediction_off"] for row in rows if "prediction_off" in row]
+    claims.append(Claim("predicted throughput, off by, mean", 100 * statistics.mean(off), "%", 10.0, AT_MOST))
+    agreement = [row["agreement"] for row in rows if row.get("configuration") == SPLIT]
+    claims.append(Claim("best class as the baseline's, least", min(agreement), "", 0.99))
+    panels = [
+        Panel(
+            f"{name}, images/s at batch {size}",
+            "1/s",
+            {configuration: [speed[name, size, configuration]] for configuration in (BASELINE, OPTIMISED, SPLIT)},
+        )
+        for name in names
+    ]
+    return Report("unified_splitting", claims, rows, panels)
+
+
+def main() -> int:
+    """Run the benchmark."""
+    parser = arguments(__doc__)
+    parser.add_argument("--models", nargs="+", default=MODELS, metavar="NAME", help="classifiers of the catalogue")
+    parser.add_argument("--batch", nargs="+", type=int, metavar="N", help="batch sizes")
+    parser.add_argument("--most-seconds", type=float, metavar="S", help="for each configuration at each batch size")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, ...")
+    chosen = parser.parse_args()
+    device, extent = choose_device(chosen.device), extent_of(chosen)
+    rows: list[dict[str, Any]] = []
+    for index, name in enumerate(chosen.models):
+        rows += compare(name, device, extent, with_fixed_cuts=index < extent.compared)
+    deliver(conclude(rows, device.type == "cuda"), chosen)
+    return 0
+
+
+def extent_of(chosen: argparse.Namespace) -> Extent:
+    """What the arguments ask for."""
+    extent = QUICK if chosen.quick else FULL
+    asked = {"batch_sizes": chosen.batch, "most_seconds": chosen.most_seconds}
+    return replace(extent, **{name: value for name, value in asked.items() if value is not None})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

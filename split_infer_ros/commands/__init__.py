@@ -1,0 +1,1 @@
+"""What users run without ROS; each module is one command."""

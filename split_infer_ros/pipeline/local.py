@@ -1,0 +1,118 @@
+"""Both stages in this process without ROS: pictures in, detections out, and a handle in between."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from types import TracebackType
+
+from split_infer_ros.buffers.layout import Layout
+from split_infer_ros.buffers.pool import FeaturePool, find_pool
+from split_infer_ros.errors import SplitInferError
+from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.models.detections import Limits
+from split_infer_ros.pipeline.backbone_stage import BackboneStage
+from split_infer_ros.pipeline.frame import Handle, Origin
+from split_infer_ros.pipeline.head_stage import Deliver, HeadStage
+from split_infer_ros.pipeline.settings import StageSettings
+from split_infer_ros.pipeline.transport import OwnedPool, Released
+from split_infer_ros.split.model import SplitModel
+
+STUCK_S = 60.0  # a batch that takes longer is not waited for
+
+
+class LocalTransport:
+    """Slots of this process, page-locked where a GPU writes them, and handles as they are.
+
+    Args:
+        send: takes each handle; returns to how many heads it went.
+        pinned: whether a GPU writes the slots.
+    """
+
+    def __init__(self, send: Callable[[Handle], int], pinned: bool) -> None:
+        self._send = send
+        self._pinned = pinned
+
+    def bind(self, released: Released, wake: Callable[[], None]) -> None:
+        """Say whom to tell of slots that were given back."""
+        self._released = released
+
+    def make_pool(self, layout: Layout, slots: int) -> FeaturePool:
+        """Allocate slots."""
+        pool = FeaturePool(layout, slots, self._pinned)
+        pool.when_released(self._released)
+        return pool
+
+    def send(self, handle: Handle, pool: OwnedPool) -> int:
+        """Hand the handle over."""
+        return self._send(handle)
+
+
+class LocalPipeline:
+    """A running pipeline; a context that starts and ends it.
+
+    Args:
+        model: both of its halves.
+        settings: with drop_policy ``block`` whoever feeds it is made to wait.
+        deliver: called with each frame's origin and detections, on the head's thread.
+        limits: what post-processing keeps.
+    """
+
+    def __init__(
+        self, model: SplitModel, settings: StageSettings, deliver: Deliver, limits: Limits | None = None
+    ) -> None:
+        self._errors: list[Exception] = []
+        self._fed = 0
+        self.head = HeadStage(model, limits or Limits(), deliver, self._errors.append)
+        transport = LocalTransport(self._hand_over, model.device.type == "cuda")
+        self.backbone = BackboneStage(model, settings, transport, self._errors.append)
+
+    def __enter__(self) -> LocalPipeline:
+        self.head.start()
+        self.backbone.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.backbone.stop(0.0 if error else STUCK_S)
+        self.head.stop()
+        self.backbone.close()
+
+    def feed(self, pictures: Iterable[Pixels]) -> None:
+        """Send pictures as fast as they are taken; their origins' headers count from 0.
+
+        Raises:
+            SplitInferError: the pipeline takes no more.
+            Exception: whatever befell a batch.
+        """
+        for picture in pictures:
+            if not self.backbone.wait_for_room(STUCK_S):
+                raise SplitInferError(f"The pipeline took no frame for {STUCK_S:g} s.")
+            self._check()
+            origin = Origin(self._fed, "", picture.height, picture.width)
+            self.backbone.submit(picture, origin, time.monotonic())
+            self._fed += 1
+
+    def finish(self) -> None:
+        """Wait until all that was fed is done.
+
+        Raises:
+            SplitInferError: it does not come to an end.
+            Exception: whatever befell a batch.
+        """
+        end = time.monotonic() + STUCK_S
+        while self.backbone.ledger.counts().in_flight:
+            self._check()
+            if time.monotonic() > end:
+                raise SplitInferError(f"The pipeline did not finish within {STUCK_S:g} s.")
+            time.sleep(1e-3)
+        self._check()
+
+    def _hand_over(self, handle: Handle) -> int:
+        self.head.submit(handle, find_pool(handle.lease))
+        return 1
+
+    def _check(self) -> None:
+        if self._errors:
+            raise self._errors[0]

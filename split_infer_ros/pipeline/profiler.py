@@ -1,0 +1,309 @@
+"""Measures the profile of a model: every cut's stages alone, and the best cuts as a pipeline.
+
+Timing each cut's halves by themselves would run the model once a cut. Instead the model runs in pieces, from cut to
+cut, once as the backbone and once as the head runs it; the pieces before a cut make its backbone, those behind it its
+head. What two stages do to each other depends on much that no sum of times tells. So the pipeline itself is run: where
+the stages are best balanced, for how much they slow each other down, and at the cuts that promise most, until the one
+that promises most has been measured.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import torch
+from torch import Tensor, fx
+
+from split_infer_ros.buffers.layout import Layout
+from split_infer_ros.buffers.pool import FeaturePool
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.models.detections import Detections, Limits
+from split_infer_ros.pipeline.cores import use_all_cores, use_one_core
+from split_infer_ros.pipeline.device import DeviceQueue
+from split_infer_ros.pipeline.frame import Origin
+from split_infer_ros.pipeline.intake import make_intake
+from split_infer_ros.pipeline.local import LocalPipeline
+from split_infer_ros.pipeline.settings import BLOCK, StageSettings
+from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.planner import plan
+from split_infer_ros.split.profile import Point, Profile
+from split_infer_ros.split.samples import (
+    BACKBONE,
+    BACKBONE_BUSY,
+    DECODE,
+    HAND_OVER,
+    HEAD,
+    HEAD_BUSY,
+    PERIOD,
+    PREPROCESS,
+    Samples,
+    from_records,
+    make_profile,
+    to_records,
+)
+from split_infer_ros.tuning.database import Database
+from split_infer_ros.tuning.key import Key
+
+MOST_BATCHES = 500
+LONG_S = 60.0
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+_BLANK = Pixels(torch.zeros((480, 640, 3), dtype=torch.uint8), (0, 1, 2))
+
+
+def _ignore(line: str) -> None:
+    """Say nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much is measured.
+
+    Attributes:
+        rounds: samples of each stage alone.
+        warm_up: batches of a pipeline before any is timed.
+        batches: of a pipeline that are timed, at least.
+        seconds: for which a pipeline is timed, as far as 500 batches go.
+        promising: cuts of a batch size that are run as a pipeline, at most.
+    """
+
+    rounds: int = 3
+    warm_up: int = 2
+    batches: int = 5
+    seconds: float = 0.5
+    promising: int = 4
+
+
+class Profiler:
+    """Measures one model.
+
+    Args:
+        model: on its device.
+        picture: what the cameras send; unless said otherwise a blank one of 640x480 pixels.
+        limits: what post-processing keeps.
+        effort: how much to measure.
+        say: told what is being done, a line at a time.
+    """
+
+    def __init__(
+        self,
+        model: SplitModel,
+        picture: Pixels = _BLANK,
+        limits: Limits | None = None,
+        effort: Effort | None = None,
+        say: Callable[[str], None] = _ignore,
+    ) -> None:
+        self._model = model
+        self._picture = picture
+        self._limits = limits or Limits()
+        self._effort = effort or Effort()
+        self._say = say
+        self._samples: dict[tuple[str, int], Samples] = {}
+
+    def measure(self, batch_sizes: Sequence[int]) -> list[Samples]:
+        """Measure every cut at these batch sizes.
+
+        Raises:
+            ConfigurationError: a batch size is too large for the memory.
+        """
+        self._samples.clear()
+        for batch_size in batch_sizes:
+            self._say(f"batch {batch_size}: each stage alone")
+            with ThreadPoolExecutor(1) as executor:  # its choice of cores, and its team for them, end with it
+                alone = executor.submit(self._stages_alone, batch_size)
+            try:
+                self._samples |= {(found.cut, batch_size): found for found in alone.result()}
+            except torch.OutOfMemoryError as error:
+                raise ConfigurationError(
+                    f"{self._model.entry.name} cannot be measured at batch size {batch_size}: {self._model.device} has "
+                    f"not the memory ({str(error).partition('.')[0]}); leave out the largest batch sizes."
+                ) from error
+        self._run_the_balanced(max(batch_sizes))
+        for batch_size in batch_sizes:
+            self._run_the_promising(batch_size)
+        return list(self._samples.values())
+
+    def _stages_alone(self, batch_size: int) -> list[Samples]:
+        model, cuts = self._model, self._model.cuts
+        queue = DeviceQueue(model.device)
+        intake = make_intake(model.entry.preprocess, batch_size, model.device, model.dtype)
+        backbone_pieces, head_pieces = model.segments()
+
+        def prepare() -> Tensor:
+            loaded = intake.load([self._picture] * batch_size)
+            loaded.ready.wait()
+            return loaded.images
+
+        with torch.inference_mode(), queue.work("profile"):
+            use_one_core()  # as in the pipeline
+            to_input = [_timed(prepare, queue)[1] for _ in range(1 + self._effort.rounds)]
+            images = prepare()
+            use_all_cores()
+            backbones = [_chain(backbone_pieces, (images,), queue)[0] for _ in range(1 + self._effort.rounds)]
+            copies = self._hand_overs(backbone_pieces, images, batch_size, queue)
+        if model.device.type == "cpu":
+            use_one_core()
+        with torch.inference_mode():
+            queue_of_head = DeviceQueue(torch.device("cpu"))
+            runs = [_chain(head_pieces, (images.cpu().float(),), queue_of_head) for _ in range(1 + self._effort.rounds)]
+            outputs = model.head(cuts[-1].name)(*runs[-1][1])
+            decodes = [_timed(lambda: self._decode(outputs), queue_of_head)[1] for _ in range(1 + self._effort.rounds)]
+        return [
+            Samples(
+                cut.name,
+                batch_size,
+                {
+                    PREPROCESS: tuple(to_input[1:]),
+                    BACKBONE: tuple(sum(times[:index]) for times in backbones[1:]),
+                    HAND_OVER: copies[index],
+                    HEAD: tuple(sum(times[index:]) for times, _ in runs[1:]),
+                    DECODE: tuple(decodes[1:]),
+                },
+            )
+            for index, cut in enumerate(cuts)
+        ]
+
+    def _hand_overs(
+        self, pieces: Sequence[fx.GraphModule], images: Tensor, batch_size: int, queue: DeviceQueue
+    ) -> list[tuple[float, ...]]:
+        """Of each cut, the times of copying what crosses into a slot."""
+        found = []
+        crossing: tuple[Tensor, ...] = (images,)
+        for cut, piece in itertools.zip_longest(self._model.cuts, pieces):
+            pool = FeaturePool(Layout(cut.tensors, batch_size), 1, self._model.device.type == "cuda")
+            lease = pool.acquire()
+            assert lease is not None
+            places = pool.views(lease, batch_size)
+
+            def copy(places: tuple[Tensor, ...] = places, tensors: tuple[Tensor, ...] = crossing) -> None:
+                for place, tensor in zip(places, tensors, strict=True):
+                    place.copy_(tensor, non_blocking=True)
+
+            found.append(tuple(_timed(copy, queue)[1] for _ in range(1 + self._effort.rounds))[1:])
+            if piece is not None:
+                crossing = piece(*crossing)
+        return found
+
+    def _decode(self, outputs: tuple[Tensor, ...]) -> list[Tensor]:
+        preprocess, picture = self._model.entry.preprocess, self._picture
+        found = self._model.entry.decode(outputs, self._limits)
+        return [preprocess.to_source(detections.boxes, picture.height, picture.width) for detections in found]
+
+    def _profile(self) -> Profile:
+        model = self._model
+        return make_profile(model.entry.name, str(model.device), model.cuts, self._samples.values())
+
+    def _run_the_balanced(self, batch_size: int) -> None:
+        """Where neither stage is much longer than the other they slow each other down the most."""
+        points = [point for point in self._profile().points if point.batch_size == batch_size]
+        self._run(min(points, key=lambda point: abs(math.log(point.backbone_stage_s / point.head_stage_s))))
+
+    def _run_the_promising(self, batch_size: int) -> None:
+        for _ in range(self._effort.promising):
+            profile = self._profile()
+            choice = plan(profile, batch_sizes=[batch_size])
+            best = profile.point(choice.cut, batch_size)
+            if best is None or not math.isnan(best.period_s):
+                break
+            self._run(best)
+
+    def _run(self, point: Point) -> None:
+        """Run the pipeline there, saturated, and note how long a batch takes."""
+        self._say(f"batch {point.batch_size}: a pipeline cut at {point.cut}")
+        size = point.batch_size
+        ends: list[float] = []
+
+        def deliver(origin: Origin, detections: Detections) -> None:
+            if origin.header % size == size - 1:
+                ends.append(time.monotonic())
+
+        effort, slowest_s = self._effort, max(point.backbone_stage_s, point.head_stage_s)
+        batches = effort.warm_up + max(effort.batches, min(MOST_BATCHES, round(effort.seconds / slowest_s)))
+        settings = StageSettings(point.cut, size, LONG_S, BLOCK)
+        with LocalPipeline(self._model, settings, deliver, self._limits) as pipeline:
+            pipeline.feed(itertools.repeat(self._picture, size * batches))
+            pipeline.finish()
+            report = pipeline.backbone.report(time.monotonic())
+        periods = tuple(later - sooner for sooner, later in itertools.pairwise(ends[effort.warm_up - 1 :]))
+        alone = self._samples[point.cut, size]
+        whole = {
+            PERIOD: periods,
+            BACKBONE_BUSY: (report.preprocess_s + report.backbone_s,),
+            HEAD_BUSY: (report.head_s + report.postprocess_s,),
+        }
+        self._samples[point.cut, size] = replace(alone, parts={**alone.parts, **whole})
+
+
+def profile_model(
+    model: SplitModel,
+    batch_sizes: Sequence[int],
+    database: Database | None = None,
+    picture: Pixels = _BLANK,
+    limits: Limits | None = None,
+    effort: Effort | None = None,
+    anew: bool = False,
+    say: Callable[[str], None] = _ignore,
+) -> Profile:
+    """The profile of a model on this machine, from the database as far as it is there; the rest is measured and kept.
+
+    Args:
+        model: on its device.
+        batch_sizes: those that are needed.
+        database: the user's own if None.
+        picture: what the cameras send; unless said otherwise a blank one of 640x480 pixels.
+        limits: what post-processing keeps.
+        effort: how much to measure.
+        anew: measure whatever the database has.
+        say: told what is being done, a line at a time.
+
+    Raises:
+        ConfigurationError: a batch size is too large for the memory.
+    """
+    database = database or Database()
+    key = Key.here(str(model.device))
+    task = {
+        "model": model.entry.name,
+        "fingerprint": model.fingerprint,
+        "stage": "cuts",
+        "shapes": [[picture.height, picture.width, 3], list(model.entry.image_shape)],
+        "precision": str(model.dtype).removeprefix("torch."),
+    }
+    stored = [] if anew else from_records(database.find(key, task), model.cuts)
+    samples = [found for found in stored if found.batch_size in batch_sizes]
+    missing = sorted({*batch_sizes} - {found.batch_size for found in samples})
+    if missing:
+        measured = Profiler(model, picture, limits, effort, say).measure(missing)
+        try:
+            database.add(to_records(measured, key, task))
+        except OSError as error:
+            _log.warning("%s cannot be written (%s): the profile is not kept.", database.path, error)
+        samples += measured
+    return make_profile(model.entry.name, str(model.device), model.cuts, samples)
+
+
+def _chain(
+    pieces: Sequence[fx.GraphModule], inputs: tuple[Tensor, ...], queue: DeviceQueue
+) -> tuple[list[float], tuple[Tensor, ...]]:
+    """Run pieces one after the other; returns each one's seconds, and what the last one gives."""
+    times = []
+    for piece in pieces:
+        inputs, seconds = _timed(lambda piece=piece, inputs=inputs: piece(*inputs), queue)  # type: ignore[misc]
+        times.append(seconds)
+    return times, inputs
+
+
+def _timed(work: Callable[[], T], queue: DeviceQueue) -> tuple[T, float]:
+    start = time.perf_counter()
+    result = work()
+    queue.mark().wait()
+    return result, time.perf_counter() - start

@@ -1,0 +1,74 @@
+"""Which cut and which batch size: a pure function of a profile."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.split.profile import Point, Profile
+
+THROUGHPUT, LATENCY = "throughput", "latency"
+OBJECTIVES = (THROUGHPUT, LATENCY)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A cut and a batch size, and what a saturated pipeline is predicted to do with them.
+
+    Attributes:
+        cut: name of the split point.
+        batch_size: images a batch.
+        throughput: images a second.
+        latency_s: of a batch from its closing until its results are out.
+        within_bound: False where no cut is fast enough for the bound, and this is the one of the lowest latency.
+    """
+
+    cut: str
+    batch_size: int
+    throughput: float
+    latency_s: float
+    within_bound: bool = True
+
+
+def plan(
+    profile: Profile,
+    objective: str = THROUGHPUT,
+    latency_bound_s: float = math.inf,
+    batch_sizes: Collection[int] | None = None,
+) -> Choice:
+    """The best of what was measured.
+
+    Args:
+        profile: of a model on this machine.
+        objective: ``throughput``: the most images a second of all whose latency is within the bound;
+            ``latency``: the lowest latency.
+        latency_bound_s: seconds.
+        batch_sizes: choose among these only; None for all that were measured.
+
+    Raises:
+        ConfigurationError: there is no such objective, or none of these batch sizes was measured.
+    """
+    if objective not in OBJECTIVES:
+        raise ConfigurationError(f"objective '{objective}' is unknown; it takes one of: {', '.join(OBJECTIVES)}.")
+    choices = [
+        predict(profile, point, latency_bound_s)
+        for point in profile.points
+        if batch_sizes is None or point.batch_size in batch_sizes
+    ]
+    if not choices:
+        raise ConfigurationError(
+            f"{profile.model} was not measured at batch size {', '.join(map(str, batch_sizes or ('any',)))}, "
+            f"only at {', '.join(map(str, profile.batch_sizes)) or 'none'}."
+        )
+    fitting = [choice for choice in choices if choice.within_bound]
+    if objective == LATENCY or not fitting:
+        return min(choices, key=lambda choice: (choice.latency_s, -choice.throughput))
+    return max(fitting, key=lambda choice: (choice.throughput, -choice.latency_s))
+
+
+def predict(profile: Profile, point: Point, latency_bound_s: float = math.inf) -> Choice:
+    """A point as a choice."""
+    latency_s = profile.latency_s(point)
+    return Choice(point.cut, point.batch_size, profile.throughput(point), latency_s, latency_s <= latency_bound_s)

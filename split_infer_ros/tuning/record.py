@@ -1,0 +1,106 @@
+"""One measurement and its line in the database."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+_MAPPINGS = ("target", "versions", "task", "config")
+_FIELDS = (*_MAPPINGS, "costs", "error", "time")
+_DIGEST = "digest"
+
+
+class RecordError(ValueError):
+    """A line that is no record, or that is not as it was written."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """What one configuration of one task cost on one machine; plain values only, as JSON has them.
+
+    Attributes:
+        target: the machine: device, cpu, cores, driver.
+        versions: of the software that was measured: package, torch, cuda.
+        task: what was measured: model, fingerprint, stage or operator, input shapes, precision.
+        config: how it was done.
+        costs: all samples, seconds.
+        error: why it could not be measured, or None.
+        time: of the measurement, seconds since 1970.
+        others: fields that this version of the package does not know; kept as they are.
+    """
+
+    target: Mapping[str, Any]
+    versions: Mapping[str, Any]
+    task: Mapping[str, Any]
+    config: Mapping[str, Any]
+    costs: tuple[float, ...]
+    error: str | None = None
+    time: float = 0.0
+    others: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def median_s(self) -> float:
+        """The median of its samples, seconds; infinite if it failed."""
+        return math.inf if self.error is not None or not self.costs else statistics.median(self.costs)
+
+    def as_line(self) -> str:
+        """The record as one line of JSON, with a digest by which a line that was edited is told."""
+        values = {name: getattr(self, name) for name in _FIELDS} | dict(self.others)
+        return _canonical(values | {_DIGEST: _digest(values)})
+
+    @classmethod
+    def from_line(cls, line: str) -> Record:
+        """The record that a line holds.
+
+        Raises:
+            RecordError: the line is broken, was edited, or lacks what every record has.
+        """
+        try:
+            values = json.loads(line, parse_constant=_refuse_constant)
+        except (ValueError, RecursionError) as error:
+            raise RecordError(f"it is no JSON ({error})") from error
+        if not isinstance(values, dict):
+            raise RecordError(f"it holds a {type(values).__name__}, not a record")
+        digest = values.pop(_DIGEST, None)
+        missing = [name for name in _FIELDS if name not in values]
+        if missing:
+            raise RecordError(f"it lacks {', '.join(missing)}")
+        if digest != _digest(values):
+            raise RecordError("its digest does not fit: it was edited or damaged")
+        if not all(isinstance(values[name], dict) for name in _MAPPINGS):
+            raise RecordError(f"one of {', '.join(_MAPPINGS)} is no mapping")
+        costs, failure, time = values["costs"], values["error"], values["time"]
+        if not isinstance(costs, list) or not all(_is_number(cost) and cost >= 0 for cost in costs):
+            raise RecordError(f"its costs are {costs!r}, not seconds")
+        if not (failure is None or isinstance(failure, str)) or not _is_number(time):
+            raise RecordError("its error is no text, or its time no number")
+        others = {name: value for name, value in values.items() if name not in _FIELDS}
+        target, versions, task, config = (values[name] for name in _MAPPINGS)
+        return cls(target, versions, task, config, tuple(costs), failure, time, others)
+
+
+def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """True if the two are the same as JSON, where a tuple is a list."""
+    return _canonical(one) == _canonical(other)
+
+
+def _canonical(values: Mapping[str, Any]) -> str:
+    """One text for equal values: keys sorted, no spaces; refuses NaN and infinities with ValueError."""
+    return json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False, default=dict)
+
+
+def _digest(values: Mapping[str, Any]) -> str:
+    return hashlib.sha256(_canonical(values).encode()).hexdigest()[:16]
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON's")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

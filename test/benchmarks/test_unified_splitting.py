@@ -1,0 +1,93 @@
+"""Does the benchmark run and report? What it finds depends on the machine and is not for a test."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from split_infer_ros.models.detections import Detections
+from split_infer_ros.pipeline.profiler import Effort
+
+FILE = Path(__file__).parents[2] / "benchmarks" / "unified_splitting.py"
+FACTS = {"agreement": 1.0, "prediction_off": 0.05, "overlap_efficiency": 0.9}
+
+
+@pytest.fixture(scope="module")
+def bench() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("unified_splitting", FILE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_all_configurations_of_a_model_are_measured_and_agree(
+    bench: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench, "PICTURES", 16)
+    effort = Effort(rounds=1, warm_up=1, batches=1, seconds=0.0, promising=1)
+    extent = bench.Extent([2], 2, 1, 1, math.inf, effort, 1, 1, 1, 1)
+    rows = bench.compare("resnet18", torch.device("cpu"), extent, with_fixed_cuts=True)
+    assert [row["configuration"] for row in rows] == ["baseline", "optimised", "split", "fixed cut"]
+    for row in rows[:3]:
+        assert row["images_per_s"] > 0
+        assert row["latency_ms"] > 0
+        assert row["agreement"] == 1
+        assert row["batches"] == 1
+    assert rows[2]["overlap_efficiency"] > 0
+    assert rows[3]["cut"] != rows[3]["auto"] == rows[2]["cut"]
+    report = bench.conclude(rows, on_gpu=False)
+    assert json.loads(json.dumps(report.as_json(), allow_nan=False))["bench"] == "unified_splitting"
+
+
+def test_what_is_claimed_with_and_without_a_gpu(bench: ModuleType) -> None:
+    rows = [
+        {"model": "m", "batch_size": size, "configuration": configuration, "images_per_s": speed, **facts}
+        for size, speeds in ((16, (100, 150, 160)), (64, (100, 170, 160)))
+        for configuration, speed, facts in zip(("baseline", "optimised", "split"), speeds, ({}, {}, FACTS), strict=True)
+    ]
+    rows.append({"model": "m", "batch_size": 16, "configuration": "fixed cut", "auto_over_fixed": 0.99})
+    values = {claim.name: (claim.value, claim.holds) for claim in bench.conclude(rows, on_gpu=True).claims}
+    assert values["m, batch 64: split, times the baseline's"] == (1.6, True)
+    assert values["m: split, times the optimised, least"] == (160 / 170, False)
+    assert values["overlap efficiency, median"] == (0.9, False)
+    assert values["planner's cut, part of the best fixed one, least"] == (0.99, True)
+    assert values["predicted throughput, off by, mean"] == (5.0, True)
+    on_cpu = {claim.name for claim in bench.conclude(rows, on_gpu=False).claims}
+    assert set(values) - on_cpu == {"m: split, times the optimised, least", "overlap efficiency, median"}
+
+
+def test_a_run_counts_after_its_warm_up_and_compares_picture_by_picture(bench: ModuleType) -> None:
+    pictures = bench.draw_pictures(bench.find_model("resnet18"), 3)
+    assert pictures[0].data.shape == (256, 256, 3)
+    assert len({int(picture.data.sum()) for picture in pictures}) == 3
+    run = bench.Run(pictures, 2, warm_up=1)
+    extent = replace(bench.QUICK, samples=5, batches=2, most_seconds=math.inf)
+    number = 0
+    for batch in run.batches(extent):
+        for picture in batch:
+            assert picture is pictures[number % 3]
+            nothing = torch.zeros(1)
+            run.note([Detections(nothing, nothing, torch.tensor([number % 3 if number else 7]))])
+            number += 1
+    assert number == 2 * (1 + 3)
+    assert run.count == 3
+    assert run.period_s > 0
+    assert run.latency_s > 0
+    assert run.agreement([0, 1, 2]) == 7 / 8
+    assert run.agreement([0]) == 2 / 3
+
+
+def test_a_run_ends_in_time(bench: ModuleType) -> None:
+    run = bench.Run(bench.draw_pictures(bench.find_model("resnet18"), 1), 1, warm_up=1)
+    assert len(list(run.batches(replace(bench.FULL, most_seconds=0.0)))) == 2

@@ -1,0 +1,153 @@
+"""The backbone's half on a GPU: the same results as on the CPU, by streams, events and graphs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+
+from split_infer_ros.buffers.layout import Layout
+from split_infer_ros.buffers.pool import FeaturePool, find_pool
+from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.models.detections import Detections, Limits
+from split_infer_ros.models.preprocess import Preprocess
+from split_infer_ros.pipeline.backbone_stage import BackboneStage
+from split_infer_ros.pipeline.cuda_graphs import GraphedBackbone
+from split_infer_ros.pipeline.device import DeviceQueue
+from split_infer_ros.pipeline.frame import Handle, Origin
+from split_infer_ros.pipeline.head_stage import HeadStage
+from split_infer_ros.pipeline.intake import DeviceIntake, HostIntake
+from split_infer_ros.pipeline.settings import BLOCK, StageSettings
+from split_infer_ros.pipeline.transport import OwnedPool, Released
+from split_infer_ros.split.model import PRECISIONS, load_model
+
+GPU, CPU = torch.device("cuda"), torch.device("cpu")
+LONG_S = 60.0
+TOLERANCE = {"fp32": 2e-3, "fp16": 2e-2, "bf16": 1e-1}  # fp32 convolutions use TF32's mantissa of 10 bits
+
+
+def pictures(count: int) -> list[Pixels]:
+    generator = torch.Generator().manual_seed(count)
+    sizes = [(480, 640), (480, 640), (1080, 1920), (240, 320)]
+    return [
+        Pixels(torch.randint(256, (*sizes[i % 4], 3), dtype=torch.uint8, generator=generator), (2, 1, 0))
+        for i in range(count)
+    ]
+
+
+@pytest.mark.parametrize("preprocess", [Preprocess(224, 224, 256), Preprocess(320, 320, antialias=False)])
+def test_pictures_resized_on_the_gpu_are_the_same_to_one_grey_level(preprocess: Preprocess) -> None:
+    images = pictures(7)
+    on_cpu = HostIntake(preprocess, 7, torch.float32).load(images).images
+    intake = DeviceIntake(preprocess, 7, torch.float32, GPU)
+    for _ in range(4):
+        loaded = intake.load(images)
+        loaded.ready.wait()
+        levels = (loaded.images.cpu() - on_cpu).abs().amax().item() * 255 * max(preprocess.std)
+        assert levels <= 1.01
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 6])
+def test_a_recorded_backbone_gives_what_it_was_recorded_from(count: int) -> None:
+    model = load_model("shapes", "default", "cuda")
+    backbone, queue = model.backbone("default"), DeviceQueue(GPU)
+    images = torch.randn(6, *model.entry.image_shape, device=GPU)
+    with torch.inference_mode(), queue.work("test"):
+        recorded = GraphedBackbone(backbone, images.contiguous(memory_format=torch.channels_last))
+        for shift in range(3):
+            expected = backbone(images[:count] + shift)
+            found = recorded(images[:count] + shift)
+            queue.mark().wait()
+            for one, other in zip(found, expected, strict=True):
+                torch.testing.assert_close(one, other, rtol=2e-3, atol=2e-3)
+
+
+class Way:
+    """Page-locked slots, and handles straight to the head."""
+
+    def __init__(self) -> None:
+        self.head: HeadStage | None = None
+
+    def bind(self, released: Released, wake: Callable[[], None]) -> None:
+        self._released = released
+
+    def make_pool(self, layout: Layout, slots: int) -> FeaturePool:
+        pool = FeaturePool(layout, slots, pinned=True)
+        pool.when_released(self._released)
+        return pool
+
+    def send(self, handle: Handle, pool: OwnedPool) -> int:
+        assert self.head is not None
+        self.head.submit(handle, find_pool(handle.lease))
+        return 1
+
+
+@pytest.mark.parametrize("graphs", [True, False])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_stream_of_frames_is_detected_as_on_the_cpu_while_settings_change(precision: str, graphs: bool) -> None:
+    scores: dict[str, dict[int, torch.Tensor]] = {"cpu": {}, "cuda": {}}
+    images = pictures(40)
+    for device, found in scores.items():
+        model = load_model("shapes", "default", device, precision if device == "cuda" else "fp32")
+        errors: list[Exception] = []
+
+        def deliver(origin: Origin, detections: Detections, found: dict[int, torch.Tensor] = found) -> None:
+            found[origin.header] = detections.scores.clone()
+
+        way = Way() if device == "cuda" else CpuWay()
+        settings = StageSettings(batch_size=4, drop_policy=BLOCK, batch_timeout_s=0.01, cuda_graphs=graphs)
+        limits = Limits(score_threshold=0.0, nms_threshold=1.0, max_detections=1000)
+        way.head = HeadStage(load_model("shapes", "default", "cpu"), limits, deliver, errors.append)
+        stage = BackboneStage(model, settings, way, errors.append)
+        way.head.start()
+        stage.start()
+        for number, image in enumerate(images):
+            assert stage.wait_for_room(LONG_S)
+            if number % 10 == 9:
+                stage.configure(replace(settings, batch_size=1 + number // 10, ring_slots=1 + number % 3))
+            stage.submit(image, Origin(number, "camera", image.height, image.width), time.monotonic())
+        stage.stop(LONG_S)
+        way.head.stop()
+        stage.close()
+        assert errors == []
+        assert stage.ledger.counts().published == len(images)
+    for number in range(len(images)):
+        best_cpu, best_gpu = (scores[device][number][:5] for device in ("cpu", "cuda"))
+        torch.testing.assert_close(best_gpu, best_cpu, rtol=0, atol=TOLERANCE[precision])
+
+
+class CpuWay(Way):
+    """The same without page-locking."""
+
+    def make_pool(self, layout: Layout, slots: int) -> FeaturePool:
+        pool = FeaturePool(layout, slots)
+        pool.when_released(self._released)
+        return pool
+
+
+def test_nothing_in_the_loop_waits_for_the_whole_device() -> None:
+    """While another stream is kept busy, batches come out."""
+    model = load_model("shapes", "default", "cuda")
+    seen = threading.Event()
+    way = Way()
+    errors: list[Exception] = []
+    way.head = HeadStage(load_model("shapes", "default", "cpu"), Limits(), lambda *_: seen.set(), errors.append)
+    stage = BackboneStage(model, StageSettings(), way, errors.append)
+    way.head.start()
+    stage.start()
+    busy = torch.cuda.Stream()
+    with torch.cuda.stream(busy):
+        torch.cuda._sleep(20_000_000_000)  # cycles: some ten seconds
+    (image,) = pictures(1)
+    stage.submit(image, Origin(0, "camera", image.height, image.width), time.monotonic())
+    came = seen.wait(LONG_S)
+    still_busy = not busy.query()
+    stage.stop(LONG_S)
+    way.head.stop()
+    assert came
+    assert still_busy
+    assert errors == []

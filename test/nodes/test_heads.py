@@ -1,0 +1,105 @@
+"""How a backbone learns of its heads' death, and what it believes of what they say."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from split_infer_ros.buffers.slots import Lease, Outcome
+from split_infer_ros.msg import FeatureRelease
+from split_infer_ros.nodes.transports import heads as module
+from split_infer_ros.nodes.transports.heads import Heads
+from split_infer_ros.nodes.transports.messages import read_release, release_message
+
+
+class Watched:
+    """Heads whose coming and going is told by the test, at times of the test's own."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        self.deaths: list[float] = []
+        self.subscribers = 0
+        self._alive = self._silent = 0
+        heard: dict[str, Any] = {}
+        monkeypatch.setattr(module, "listen", lambda *_, on_liveliness: heard.update(tell=on_liveliness))
+        monkeypatch.setattr(module.time, "monotonic", lambda: self.now)
+        self.heads = Heads(SimpleNamespace(), print, self.deaths.append)
+        self._tell = heard["tell"]
+
+    def change(self, now: float, alive: int = 0, silent: int = 0) -> None:
+        """So many more, or less, are alive and silent."""
+        self.now = now
+        self._alive += alive
+        self._silent += silent
+        self._tell(
+            SimpleNamespace(
+                alive_count=self._alive,
+                alive_count_change=alive,
+                not_alive_count=self._silent,
+                not_alive_count_change=silent,
+            )
+        )
+
+    @property
+    def reached(self) -> int:
+        return self.heads.reached_by(SimpleNamespace(get_subscription_count=lambda: self.subscribers))
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
+    return Watched(monkeypatch)
+
+
+def test_a_head_that_falls_silent_takes_with_it_all_that_was_sent(watched: Watched) -> None:
+    assert watched.reached == 0
+    watched.change(1.0, alive=1)
+    watched.subscribers = 1
+    assert watched.reached == 1
+    watched.change(9.0, alive=-1, silent=1)
+    assert watched.deaths == [9.0]
+    assert watched.reached == 0  # though its subscription will be there for a while
+    watched.subscribers = 0
+    watched.change(27.0, silent=-1)
+    assert watched.deaths == [9.0]
+    assert watched.reached == 0
+
+
+def test_what_was_sent_since_another_head_came_is_that_ones(watched: Watched) -> None:
+    watched.change(1.0, alive=1)
+    watched.change(7.0, alive=1)
+    watched.subscribers = 2
+    watched.change(8.0, alive=-1, silent=1)
+    assert watched.deaths == [7.0]
+    assert watched.reached == 1
+
+
+def test_a_head_that_leaves_has_settled_what_it_took(watched: Watched) -> None:
+    watched.change(1.0, alive=1)
+    watched.change(2.0, alive=-1)
+    assert watched.deaths == []
+
+
+def test_the_time_at_the_head_is_measured_without_comparing_two_hosts_clocks() -> None:
+    lease = Lease(1, 2, 3)
+    head_clock = 1e6  # another host's: it has been up for longer
+    message = release_message(lease, Outcome(4, "head_error", head_clock, head_clock + 0.25, head_clock + 0.75))
+    found, outcome = read_release(message, 50.0)
+    assert found == lease
+    assert outcome == Outcome(4, "head_error", 49.25, 49.5, 50.0)
+
+
+@pytest.mark.parametrize("field", ["_head_s", "_postprocess_s"])
+@pytest.mark.parametrize("seconds", [math.nan, math.inf, -math.inf, -1.0])
+def test_a_time_that_cannot_be_is_no_time(field: str, seconds: float) -> None:
+    message = FeatureRelease(published=1, reason="head_error")
+    setattr(message, field, seconds)  # as it may come in; the setter would refuse some of these
+    outcome = read_release(message, 50.0)[1]
+    assert (outcome.published, outcome.reason) == (1, "head_error")
+    assert math.isnan(outcome.head_start)
+
+
+def test_a_reason_that_no_head_has_gets_a_name_of_its_own() -> None:
+    assert read_release(FeatureRelease(reason="my own"), 1.0)[1].reason == "unknown_reason"

@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torchvision import models as zoo
+
+from split_infer_ros.split.cuts import find_cuts
+from split_infer_ros.split.graph import fingerprint, prepare
+from split_infer_ros.split.halves import split
+from split_infer_ros.split.segments import segments
+
+
+def test_the_pieces_up_to_a_cut_are_its_backbone_and_the_others_its_head() -> None:
+    graph = prepare(zoo.mobilenet_v2())
+    cuts = find_cuts(graph, (3, 64, 64))
+    pieces = segments(graph, cuts)
+    assert len(pieces) == len(cuts) - 1
+    images = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        crossing: tuple[torch.Tensor, ...] = (images,)
+        expected = graph(images)
+        for cut, piece in zip(cuts[1:], pieces, strict=True):
+            crossing = piece(*crossing)
+            halves = split(graph, cut)
+            for found, wanted in zip(crossing, halves.backbone(images), strict=True):
+                assert torch.equal(found, wanted), cut.name
+            assert torch.equal(halves.head(*crossing)[0], expected)
+
+
+def test_a_fingerprint_tells_operations_and_shapes_not_weights() -> None:
+    def net(channels: int, kernel: int = 3, stride: int = 1) -> nn.Module:
+        return nn.Sequential(nn.Conv2d(3, channels, kernel, stride), nn.ReLU(), nn.Flatten())
+
+    first = fingerprint(prepare(net(4)))
+    assert fingerprint(prepare(net(4))) == first
+    others = [net(5), net(4, 5), net(4, stride=2), nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU6(), nn.Flatten())]
+    assert len({first, *(fingerprint(prepare(other)) for other in others)}) == 5

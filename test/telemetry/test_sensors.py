@@ -1,0 +1,80 @@
+"""Sensors of machines that are made of files and of a feigned NVML."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from split_infer_ros.telemetry.sensors import CELSIUS, WATT, Reading, Sensors
+
+
+class Nvml:
+    """Two GPUs, of which the second knows no power; ``broken`` has no driver."""
+
+    NVML_TEMPERATURE_GPU = 0
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self, broken: bool = False) -> None:
+        self.broken = broken
+        self.silent = False
+
+    def nvmlInit(self) -> None:
+        if self.broken:
+            raise self.NVMLError("no driver")
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return index
+
+    def nvmlDeviceGetPowerUsage(self, handle: int) -> int:
+        if handle == 1 or self.silent:
+            raise self.NVMLError("not supported")
+        return 71_500
+
+    def nvmlDeviceGetTemperature(self, handle: int, kind: int) -> int:
+        return 40 + handle
+
+
+def board(root: Path) -> Path:
+    """A board as Jetsons show themselves."""
+    files: dict[str, Any] = {
+        "class/hwmon/hwmon0/name": "cpu_thermal",
+        "class/hwmon/hwmon0/in1_label": "not a rail",
+        "class/hwmon/hwmon3/name": "ina3221",
+        "class/hwmon/hwmon3/in1_label": "VDD_GPU_SOC",
+        "class/hwmon/hwmon3/in1_input": 5000,
+        "class/hwmon/hwmon3/curr1_input": 1200,
+        "class/hwmon/hwmon3/in2_label": "VDD_CPU",
+        "class/thermal/thermal_zone0/type": "gpu-thermal",
+        "class/thermal/thermal_zone0/temp": 48500,
+        "class/thermal/thermal_zone1/type": "cv-thermal",
+    }
+    for name, content in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(f"{content}\n")
+    return root
+
+
+def test_each_gpu_tells_what_it_can(tmp_path: Path) -> None:
+    nvml = Nvml()
+    sensors = Sensors(tmp_path, nvml)
+    assert sensors.read() == [
+        Reading("GPU 0", 71.5, WATT),
+        Reading("GPU 0", 40.0, CELSIUS),
+        Reading("GPU 1", 41.0, CELSIUS),
+    ]
+    nvml.silent = True  # a sensor that falls silent later is left out, not zero
+    assert sensors.read() == [Reading("GPU 0", 40.0, CELSIUS), Reading("GPU 1", 41.0, CELSIUS)]
+
+
+def test_a_board_tells_its_rails_and_zones(tmp_path: Path) -> None:
+    sensors = Sensors(board(tmp_path), Nvml(broken=True))
+    assert sensors.read() == [Reading("VDD_GPU_SOC", 6.0, WATT), Reading("gpu-thermal", 48.5, CELSIUS)]
+
+
+def test_a_machine_without_sensors_tells_nothing(tmp_path: Path) -> None:
+    assert Sensors(tmp_path, Nvml(broken=True)).read() == []
