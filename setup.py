@@ -207,6 +207,7 @@ setup(
             "psutil",
             "ruff",
             "scikit-image",
+            "timm",
         ],
     },
     entry_points={"console_scripts": ["split_infer_ros = split_infer_ros.__main__:main"]},

@@ -48,8 +48,8 @@ def distinct(boxes: Tensor, scores: Tensor, levels: Tensor, least: float, overla
 @fx.wrap
 def pool(features: Tensor, proposals: Tensor, stride: int) -> Tensor:
     """Features (N, C, h, w) of each proposal, boxes (N, n, 4) in pixels: (N * n, C, 7, 7)."""
-    cut: Tensor = roi_align(features, list(proposals.to(features.dtype)), POOLED, 1 / stride, SAMPLES)
-    return cut
+    cut: Tensor = roi_align(features.float(), list(proposals), POOLED, 1 / stride, SAMPLES)  # it knows no bfloat16
+    return cut.to(features.dtype)
 
 
 class FasterRcnn(nn.Module):

@@ -23,6 +23,8 @@ SEEN = "seen"  # key in a node's meta: how long its value is, and what of it an 
 # A cut just before one of these would leave a tail of no weight to the other side.
 _TAILS = ("ReLU", "ReLU6", "SiLU", "Hardswish", "GELU", "BatchNorm2d", "Dropout", "Identity")
 
+_CASTS = ("float", "half", "bfloat16", "to", "type_as", torch.ops.aten.to.dtype, torch.ops.aten._to_copy.default)
+
 
 @dataclass(frozen=True, slots=True)
 class Cut:
@@ -33,12 +35,14 @@ class Cut:
         aliases: enclosing blocks that end there too, such as ``features``.
         position: how many of the graph's nodes are the backbone's.
         tensors: what crosses, an image's part each.
+        wide: names of those that are float32 in whatever precision the backbone computes.
     """
 
     name: str
     aliases: tuple[str, ...]
     position: int
     tensors: tuple[TensorSpec, ...]
+    wide: frozenset[str] = frozenset()
 
     @property
     def bytes_per_image(self) -> int:
@@ -46,11 +50,12 @@ class Cut:
         return sum(spec.bytes_per_image for spec in self.tensors)
 
     def in_precision(self, dtype: torch.dtype) -> Cut:
-        """The same cut of a backbone that computes in ``dtype``: what crosses in floating point has it."""
+        """The same cut of a backbone that computes in ``dtype``: what crosses in floating point has it, if not wide."""
         return replace(
             self,
             tensors=tuple(
-                replace(spec, dtype=dtype) if spec.dtype.is_floating_point else spec for spec in self.tensors
+                replace(spec, dtype=dtype) if spec.dtype.is_floating_point and spec.name not in self.wide else spec
+                for spec in self.tensors
             ),
         )
 
@@ -69,6 +74,7 @@ def find_cuts(graph: fx.GraphModule, image_shape: tuple[int, int, int]) -> tuple
     _propagate(graph, (batch, *image_shape))
     nodes = list(graph.graph.nodes)
     named = dict(_ends_of_blocks(nodes, find_blocks(graph)))
+    wide = _wide(nodes)
     cuts = []
     for position in range(1, len(nodes)):
         if position == 1:
@@ -81,7 +87,9 @@ def find_cuts(graph: fx.GraphModule, image_shape: tuple[int, int, int]) -> tuple
             continue
         specs = [_spec(node, batch) for node in live_values(nodes, position)]
         if all(specs):
-            cuts.append(Cut(names[0], tuple(names[1:]), position, tuple(spec for spec in specs if spec)))
+            tensors = tuple(spec for spec in specs if spec)
+            kept = frozenset(spec.name for spec in tensors if spec.name in wide)
+            cuts.append(Cut(names[0], tuple(names[1:]), position, tensors, kept))
     return tuple(cuts)
 
 
@@ -110,10 +118,14 @@ class _Recorder(fx.Interpreter):
 
 
 def _seen(name: str, value: Tensor) -> tuple[int, TensorSpec]:
-    channels_last = not value.is_contiguous() and (
-        value.dim() == 4 and value.is_contiguous(memory_format=torch.channels_last)
-    )
+    channels_last = value.dim() == 4 and value.stride() == _channels_last_strides(value.shape)
     return len(value), TensorSpec(name, tuple(value.shape[1:]), value.dtype, channels_last)
+
+
+def _channels_last_strides(shape: torch.Size) -> tuple[int, int, int, int]:
+    """They tell the layout of a single pixel too, of which torch calls both layouts true and yet computes otherwise."""
+    _, channels, height, width = shape
+    return channels * height * width, 1, channels * width, channels
 
 
 def _propagate(graph: fx.GraphModule, shape: tuple[int, ...]) -> None:
@@ -132,6 +144,19 @@ def live_values(nodes: Sequence[fx.Node], position: int) -> list[fx.Node]:
     """What the nodes from ``position`` on need of those before it; constants are both sides' own."""
     behind = set(nodes[position:])
     return [n for n in nodes[:position] if n.op != "get_attr" and any(user in behind for user in n.users)]
+
+
+def _wide(nodes: Sequence[fx.Node]) -> set[str]:
+    """Names of values that were made float32 on purpose, as detectors do with boxes, and of all that follows."""
+    wide: set[str] = set()
+    for node in nodes:
+        if node.target in _CASTS:
+            is_wide = node.target == "float" or torch.float32 in (*node.args, *node.kwargs.values())
+        else:
+            is_wide = any(source.name in wide for source in node.all_input_nodes)
+        if is_wide:
+            wide.add(node.name)
+    return wide
 
 
 def _ends_of_blocks(nodes: Sequence[fx.Node], blocks: set[str]) -> Iterator[tuple[int, list[str]]]:
@@ -160,13 +185,13 @@ def _spec(node: fx.Node, batch: int) -> TensorSpec | None:
 
 
 def describe(cuts: Sequence[Cut], default: Cut | None = None) -> str:
-    """A table for people, a line a cut; ``default`` carries a mark."""
+    """A table for people: a line a cut, one more for each further tensor; ``default`` carries a mark."""
     width = max(len(cut.name) for cut in cuts)
     lines = [f"  {'cut':<{width}}  {'bytes/image':>11}  tensors"]
     for cut in cuts:
-        tensors = ", ".join(
-            f"{spec.name} {str(spec.dtype).removeprefix('torch.')} {spec.shape}" for spec in cut.tensors
-        )
         mark = "*" if cut == default else " "
-        lines.append(f"{mark} {cut.name:<{width}}  {cut.bytes_per_image:>11,}  {tensors}")
+        start = f"{mark} {cut.name:<{width}}  {cut.bytes_per_image:>11,}"
+        for spec in cut.tensors:
+            lines.append(f"{start}  {spec.name} {str(spec.dtype).removeprefix('torch.')} {spec.shape}")
+            start = " " * len(start)
     return "\n".join(lines)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor, fx, nn
 
 from split_infer_ros.errors import ConfigurationError
+
+_CHECKS = (torch.ops.aten._assert_tensor_metadata.default,)  # that dtypes and devices stay as they were traced
 
 STACK = "nn_module_stack"  # where nodes keep in which modules' forwards they were traced
 
@@ -30,7 +34,7 @@ def export(model: nn.Module, image_shape: tuple[int, int, int], reason: Exceptio
         raise ConfigurationError(
             f"{type(model).__name__} cannot be traced, so it has no split points: its forward must take float32 "
             f"(N, {', '.join(map(str, image_shape))}) of any N and must not branch on values "
-            f"(torch.fx: {_first_line(reason)}; torch.export: {_first_line(error)})."
+            f"(torch.fx: {_reason(reason)}; torch.export: {_reason(error)})."
         ) from error
     return tidy(program.module())
 
@@ -44,7 +48,7 @@ def tidy(graph: fx.GraphModule) -> fx.GraphModule:
     nodes = graph.graph
     graph.graph.set_codegen(fx.graph.CodeGen())  # positional arguments in, a tuple out
     for node in list(nodes.nodes):
-        if node.op == "call_module" and not node.users:  # guards of the input's shape
+        if not node.users and (node.op == "call_module" or node.target in _CHECKS):
             nodes.erase_node(node)
     for node in list(nodes.nodes):
         if node.op == "placeholder":
@@ -56,6 +60,16 @@ def tidy(graph: fx.GraphModule) -> fx.GraphModule:
     _read_sizes_where_needed(nodes)
     graph.recompile()
     return graph
+
+
+def place(graph: fx.GraphModule, device: torch.device, dtype: torch.dtype) -> fx.GraphModule:
+    """A copy that runs elsewhere or in another precision; an exported graph names devices where it makes tensors."""
+    other = copy.deepcopy(graph).to(device, dtype)
+    for node in other.graph.nodes:
+        if isinstance(node.kwargs.get("device"), torch.device):
+            node.update_kwarg("device", device)
+    other.recompile()
+    return other
 
 
 def _first_user(node: fx.Node) -> fx.Node:
@@ -105,6 +119,7 @@ def _has_batch_in_front(value: object) -> bool:
     return isinstance(length, torch.SymInt) and bool(length.node.expr.is_symbol)
 
 
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+def _reason(error: Exception) -> str:
+    """The first line of what torch says that is not advice on how to hear more."""
+    lines = [line.strip(" -") for line in str(error).splitlines() if "TORCH_LOGS" not in line]
+    return next(filter(None, lines), type(error).__name__)

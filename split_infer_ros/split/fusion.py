@@ -21,14 +21,18 @@ class FusedConv2d(nn.Module):
         self._activation: Any = ("none", [], None) if activation is None else _attributes(activation)
         self._bias = None if c.bias is None else c.bias.detach()
         self._plain = c.weight.detach()
-        self._packed: Tensor | None = None  # opaque, so neither a parameter nor a buffer: it cannot be saved or moved
+        self._packed: tuple[torch.Size, Tensor] | None = None  # the tensor is opaque: it cannot be saved or moved
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, C, H, W) to (N, C', H', W')."""
-        if self._packed is None:  # as H and W want it; packed for others, it is repacked at each call, ten times slower
-            self._packed = torch.ops.mkldnn._reorder_convolution_weight(self._plain, *self._shape, list(x.shape))
+        if self._packed is None:
+            packed = torch.ops.mkldnn._reorder_convolution_weight(self._plain, *self._shape, list(x.shape))
+            self._packed = x.shape[2:], packed
+        # Packed for another height and width, weights are packed anew at each call, and so slowly that it takes
+        # ten times as long; plain ones take little longer. (Detectors run one convolution on maps of several sizes.)
+        size, packed = self._packed
         result: Tensor = torch.ops.mkldnn._convolution_pointwise(
-            x, self._packed, self._bias, *self._shape, *self._activation
+            x, packed if x.shape[2:] == size else self._plain, self._bias, *self._shape, *self._activation
         )
         return result
 

@@ -35,7 +35,8 @@ def trace(model: nn.Module, image_shape: tuple[int, int, int] = (3, 224, 224)) -
     outputs = results if isinstance(results, (tuple, list)) else [results]
     if not all(isinstance(output, fx.Node) for output in outputs):
         raise ConfigurationError(
-            f"{type(model).__name__} gives a {type(results).__name__}; it must give a tensor or a tuple of tensors."
+            f"{type(model).__name__} gives a {type(results).__name__.removeprefix('immutable_')}; "
+            "it must give a tensor or a tuple of tensors."
         )
     return graph
 

@@ -17,6 +17,7 @@ from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.models.weights import load_weights
 from split_infer_ros.split.cuts import Cut, choose_cut, find_cuts
+from split_infer_ros.split.export import place
 from split_infer_ros.split.fusion import fuse_convolutions
 from split_infer_ros.split.graph import fingerprint, prepare
 from split_infer_ros.split.halves import Halves, split
@@ -117,7 +118,7 @@ class SplitModel:
         if self.device.type == "cpu" and self.dtype == torch.float32:
             fuse_convolutions(part)
             return part
-        return copy.deepcopy(part).to(self.device, self.dtype)
+        return place(part, self.device, self.dtype)
 
     def _forget(self) -> None:
         self._backbones: _Made = OrderedDict()

@@ -10,6 +10,7 @@ from torchvision import models as zoo
 from split_infer_ros.errors import UnknownCutError
 from split_infer_ros.split.cuts import INPUT, OUTPUT, Cut, choose_cut, describe, find_cuts, live_values
 from split_infer_ros.split.graph import trace
+from split_infer_ros.split.halves import split
 
 
 @cache
@@ -138,3 +139,29 @@ def test_where_something_else_than_images_crosses_is_no_cut(over: tuple[int, ...
     names = [cut.name for cut in find_cuts(trace(Batchless(over)), (3, 4, 4))]
     assert "middle" not in names
     assert names == ["input", "first", "output"]
+
+
+class Careful(nn.Module):
+    """Boxes in float32, whatever the rest is in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 4, 1)
+        self.second = nn.Conv2d(4, 4, 1)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x = self.first(x)
+        boxes = x.float() * 1000.0
+        x = self.second(boxes.to(x.dtype) * 0.001)
+        return x, boxes + x, boxes.flatten(1).argmax(1, keepdim=True)
+
+
+def test_what_is_float32_on_purpose_crosses_so_in_any_precision() -> None:
+    graph = trace(Careful())
+    cuts = find_cuts(graph, (3, 4, 4))
+    assert [cut.name for cut in cuts] == ["input", "first", "mul", "second", "output"]
+    graph.to(torch.bfloat16)
+    for cut in cuts:
+        features = split(graph, cut).backbone(torch.rand(2, 3, 4, 4, dtype=torch.bfloat16))
+        assert [spec.dtype for spec in cut.in_precision(torch.bfloat16).tensors] == [value.dtype for value in features]
+    assert [spec.dtype for spec in cuts[-1].in_precision(torch.bfloat16).tensors].count(torch.float32) == 1

@@ -1,0 +1,55 @@
+"""Models of timm, where it is installed; without it, and without a network."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+from photographs import photograph_batch
+
+from split_infer_ros.errors import ConfigurationError, UnknownModelError
+from split_infer_ros.models.catalogue import find_model
+from split_infer_ros.models.random_weights import randomise
+from split_infer_ros.split.model import SplitModel
+
+
+def test_without_timm_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(ConfigurationError, match=r"'timm:resnet10t' needs timm.*pip install timm"):
+        find_model("timm:resnet10t")
+
+
+def test_an_entry_says_what_timm_says_of_its_weights() -> None:
+    timm = pytest.importorskip("timm")
+    entry = find_model("timm:efficientnet_b0")
+    facts = timm.get_pretrained_cfg("efficientnet_b0")
+    preprocess = entry.preprocess
+    assert entry.image_shape == facts.input_size
+    assert preprocess.shorter_side == int(facts.input_size[1] / facts.crop_pct)
+    assert (preprocess.interpolation, preprocess.mean, preprocess.std) == (facts.interpolation, facts.mean, facts.std)
+    assert len(entry.labels) == facts.num_classes
+    assert entry.labels[0] == "tench"
+    assert find_model("timm:vit_base_patch16_224.augreg2_in21k_ft_in1k").preprocess.mean == (0.5, 0.5, 0.5)
+
+
+@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "resnest14d"])
+def test_every_cut_is_the_whole(name: str) -> None:
+    pytest.importorskip("timm")
+    entry = find_model(f"timm:{name}")
+    images = photograph_batch(*entry.image_shape[1:])[:2].contiguous(memory_format=torch.channels_last)
+    module = randomise(entry.build(), images)
+    with torch.inference_mode():
+        expected = module(images)
+        assert expected.std(dim=0).mean() > 0.05
+        model = SplitModel(entry, module, torch.device("cpu"))
+        assert len(model.cuts) > 5
+        for cut in model.cuts[:: len(model.cuts) // 4]:
+            (found,) = model.head(cut.name)(*model.backbone(cut.name)(images))
+            assert (found - expected).abs().max() <= 1e-4 * expected.abs().max()
+
+
+def test_an_unknown_name_lists_close_ones() -> None:
+    pytest.importorskip("timm")
+    with pytest.raises(UnknownModelError, match=r"timm \d.* has no model 'resnet51'.*resnet50"):
+        find_model("timm:resnet51")

@@ -1,0 +1,179 @@
+"""Models of the user's own: factories, and programs saved by torch.export."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from photographs import LEAST_VARIATION, least_variation, photograph_batch
+from torch import Tensor, nn
+
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.models.catalogue import find_model
+from split_infer_ros.models.detections import Limits
+from split_infer_ros.models.random_weights import randomise
+from split_infer_ros.split.model import SplitModel, load_model
+
+HEIGHT, WIDTH = 40, 48
+FACTORIES = '''
+from pathlib import Path
+
+from torch import nn
+
+from split_infer_ros.models.catalogue import CATALOGUE
+
+Path(__file__).with_suffix(".ran").touch()
+
+
+def net():
+    net = nn.Sequential(nn.Conv2d(3, 8, 5, 4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3))
+    net.image_size = (40, 48)
+    net.labels = ("ape", "bee", "cat")
+    return net
+
+
+def entry():
+    return CATALOGUE["shapes"]
+
+
+def wrong():
+    return 5
+
+
+def failing():
+    raise RuntimeError("no such layer")
+
+
+def maps():
+    return nn.Conv2d(3, 8, 1)
+
+
+def unlike():
+    model = net()
+    model.labels = ("ape", "bee")
+    return model
+
+
+def narrow():
+    return nn.Conv2d(4, 8, 1)
+
+
+no_function = 3
+'''
+
+
+@pytest.fixture
+def factories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A module of a user's on Python's path; the file beside it says whether it was imported."""
+    path = tmp_path / "zoo_of_mine.py"
+    path.write_text(FACTORIES)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, path.stem, raising=False)
+    return path
+
+
+class Program(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(nn.Conv2d(3, 8, 5, 4, bias=False), nn.BatchNorm2d(8), nn.ReLU())
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.features(images).mean((2, 3)))  # type: ignore[no-any-return]
+
+
+def save(path: Path, model: nn.Module, *, any_batch: bool = True) -> str:
+    shapes = ({0: torch.export.Dim("batch", min=1)},) if any_batch else None
+    torch.export.save(
+        torch.export.export(model.eval(), (torch.zeros(2, 3, HEIGHT, WIDTH),), dynamic_shapes=shapes), path
+    )
+    return str(path)
+
+
+def check_every_cut(model: SplitModel, images: Tensor, expected: Tensor) -> None:
+    for cut in model.cuts:
+        halves = model.halves(cut.name)
+        with torch.inference_mode():
+            (found,) = halves.head(*halves.backbone(images.clone()))
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_without_permission_nothing_is_run(factories: Path, tmp_path: Path) -> None:
+    for name in ("zoo_of_mine:net", str(tmp_path / "any.pt2")):
+        with pytest.raises(ConfigurationError, match=r"running its code; set allow_user_code to true"):
+            load_model(name, "default", "cpu")
+    assert not factories.with_suffix(".ran").exists()
+    allowed = load_model("zoo_of_mine:net", "default", "cpu", allow_user_code=True)
+    assert factories.with_suffix(".ran").exists()
+    with pytest.raises(ConfigurationError, match="allow_user_code"):  # though it is here
+        load_model(allowed.entry.name, "default", "cpu")
+
+
+def test_a_factorys_module_is_a_classifier(factories: Path) -> None:
+    model = load_model("zoo_of_mine:net", "default", "cpu", allow_user_code=True)
+    assert model.entry.name == "zoo_of_mine:net"
+    assert model.entry.image_shape == (3, HEIGHT, WIDTH)
+    assert model.entry.labels == ("ape", "bee", "cat")
+    assert [cut.name for cut in model.cuts] == ["input", "1", "2", "3", "output"]
+    assert model.cut("default").name == "3"
+    (found,) = model.entry.decode((torch.tensor([[0.0, 9.0, 1.0]]),), Limits())
+    assert found.labels.tolist() == [1]
+    assert found.boxes.tolist() == [[0, 0, WIDTH, HEIGHT]]
+
+
+def test_a_factorys_entry_is_taken_as_it_is(factories: Path) -> None:
+    assert find_model("zoo_of_mine:entry", allow_user_code=True) is find_model("shapes")
+
+
+def test_a_program_runs_in_halves_at_any_batch_size(tmp_path: Path) -> None:
+    images = photograph_batch(HEIGHT, WIDTH)
+    whole = randomise(Program(), images)
+    with torch.inference_mode():
+        expected = whole(images)
+    assert least_variation(expected) > LEAST_VARIATION
+    model = load_model(save(tmp_path / "mine.pt2", whole), "default", "cpu", allow_user_code=True)
+    assert model.entry.image_shape == (3, HEIGHT, WIDTH)
+    assert model.entry.labels == ("0", "1", "2")
+    assert len(model.cuts) > 3
+    for count in (1, 3, 7):
+        check_every_cut(model, images[:count].contiguous(memory_format=torch.channels_last), expected[:count])
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("zoo_of_mine:nothing", "cannot be made .AttributeError"),
+        ("no_such_zoo:net", "cannot be made .ModuleNotFoundError"),
+        ("zoo_of_mine:", "cannot be made"),
+        ("zoo_of_mine:no_function", "cannot be made .TypeError"),
+        ("zoo_of_mine:failing", "cannot be made .RuntimeError: no such layer"),
+        ("zoo_of_mine:wrong", "returns a int; a factory returns a torch.nn.Module or a ModelEntry"),
+        ("zoo_of_mine:maps", r"gives a tensor \(2, 8, 224, 224\) where logits \(2, classes\) were expected"),
+        ("zoo_of_mine:unlike", r"gives a tensor \(2, 3\) where logits \(2, 2\) were expected"),
+        ("zoo_of_mine:narrow", r"does not take float32 \(2, 3, 224, 224\)"),
+    ],
+)
+def test_what_is_no_model_is_told(factories: Path, name: str, told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told) as refusal:
+        load_model(name, "default", "cpu", allow_user_code=True)
+    assert f"'{name}'" in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda path: None, "There is no exported program"),
+        (lambda path: path.write_bytes(b"no program"), "cannot be read as an exported program"),
+        (lambda path: save(path, Program(), any_batch=False), r"takes 2 images at a time.*dynamic_shapes"),
+    ],
+    ids=["missing", "broken", "fixed batch"],
+)
+def test_a_program_that_will_not_do_is_told(tmp_path: Path, make: Callable[[Path], object], told: str) -> None:
+    path = tmp_path / "mine.pt2"
+    make(path)
+    with pytest.raises(ConfigurationError, match=told) as refusal:
+        load_model(str(path), "default", "cpu", allow_user_code=True)
+    assert str(path) in str(refusal.value)

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from photographs import LEAST_VARIATION, least_variation, photograph_batch
+from torch import Tensor, nn
+
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.models.random_weights import randomise
+from split_infer_ros.split.cuts import find_cuts
+from split_infer_ros.split.export import export, place, tidy
+from split_infer_ros.split.graph import trace
+from split_infer_ros.split.halves import split
+
+SIDE = 24
+UNTRACED = TypeError("not tried")
+
+
+class Patches(nn.Module):
+    """What torch.fx cannot trace: a branch on a shape. Batch size, constants and positions are all needed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cut_up = nn.Sequential(nn.Conv2d(3, 8, 4, stride=4, bias=False), nn.BatchNorm2d(8))
+        self.token = nn.Parameter(torch.randn(1, 1, 8))
+        self.mix = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, images: Tensor) -> Tensor:
+        if images.shape[2] % 4:
+            raise ValueError("no multiple of 4")
+        x = self.cut_up(images).flatten(2).transpose(1, 2)
+        x = torch.cat([self.token.expand(images.shape[0], -1, -1), x], 1)
+        x = x + torch.arange(x.shape[1], device=x.device)[:, None] / 100
+        for mix in self.mix:
+            x = x + mix(x).relu().reshape(images.shape[0], -1, 8)
+        return self.head(x[:, 0] + x.mean(1))  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def patches() -> tuple[nn.Module, Tensor]:
+    images = photograph_batch(SIDE, SIDE)
+    model = randomise(Patches(), images)
+    with torch.inference_mode():
+        assert least_variation(model(images)) > LEAST_VARIATION
+    return model, images
+
+
+def test_what_fx_cannot_trace_is_exported_and_cut(patches: tuple[nn.Module, Tensor]) -> None:
+    model, images = patches
+    graph = trace(model, (3, SIDE, SIDE))
+    cuts = find_cuts(graph, (3, SIDE, SIDE))
+    names = [cut.name for cut in cuts]
+    assert names[0] == "input"
+    assert names[-1] == "output"
+    assert len(names) > 5
+    with torch.inference_mode():
+        for count in (1, 3, 7):
+            some = images[:count].contiguous(memory_format=torch.channels_last)
+            expected = model(some)
+            for cut in cuts:
+                halves = split(graph, cut)
+                assert torch.equal(halves.head(*halves.backbone(some))[0], expected), cut.name
+
+
+def test_batch_sizes_do_not_cross(patches: tuple[nn.Module, Tensor]) -> None:
+    """The batch size is needed at both ends of the model; it is read anew instead of forbidding the cuts between."""
+    graph = export(patches[0], (3, SIDE, SIDE), UNTRACED)
+    for cut in find_cuts(graph, (3, SIDE, SIDE)):
+        assert all(spec.dtype == torch.float32 for spec in cut.tensors)
+    assert len(find_cuts(graph, (3, SIDE, SIDE))) > 4
+
+
+def test_a_copy_elsewhere_makes_its_constants_there(patches: tuple[nn.Module, Tensor]) -> None:
+    graph = export(patches[0], (3, SIDE, SIDE), UNTRACED)
+    moved = place(graph, torch.device("meta"), torch.bfloat16)
+    outputs = moved(torch.empty((2, 3, SIDE, SIDE), dtype=torch.bfloat16, device="meta"))
+    (given,) = outputs if isinstance(outputs, tuple) else (outputs,)
+    assert given.device.type == "meta"
+    assert {parameter.device.type for parameter in graph.parameters()} == {"cpu"}
+
+
+def test_a_traced_graph_stays_as_it_is() -> None:
+    graph = torch.fx.symbolic_trace(nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU()))
+    before = str(graph.graph)
+    assert str(tidy(graph).graph) == before
+
+
+class Counting(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.reshape(len(x), -1)
+
+
+def test_the_refusal_says_what_was_wrong() -> None:
+    with pytest.raises(ConfigurationError, match=r"Counting cannot be traced.*of any N.*torch.export: .*constant") as told:
+        export(Counting(), (3, 4, 4), UNTRACED)
+    assert "TORCH_LOGS" not in str(told.value)
