@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Sequence
@@ -24,14 +25,20 @@ from split_infer_ros.nodes.managed import ManagedNode
 from split_infer_ros.nodes.parameters import parameter
 from split_infer_ros.nodes.process import run
 from split_infer_ros.nodes.transports import SENDERS
+from split_infer_ros.pipeline.auto_split import AutoSplit, Goal
 from split_infer_ros.pipeline.backbone_stage import BackboneStage
+from split_infer_ros.pipeline.profiler import profile_model
 from split_infer_ros.pipeline.rate_limiter import RateLimiter
 from split_infer_ros.pipeline.settings import DROP_POLICIES, LATEST, StageSettings
 from split_infer_ros.split.model import PRECISIONS, load_model
+from split_infer_ros.split.planner import OBJECTIVES, THROUGHPUT
+from split_infer_ros.split.profile import Profile
 from split_infer_ros.telemetry.trace import TraceFile
+from split_infer_ros.tuning.database import Database
 
 REPORT_PERIOD_S = 0.5
 DRAIN_S = 2.0
+DWELL_S = 5.0  # for so long another cut must be better before split_point auto takes it
 
 
 @dataclass(frozen=True)
@@ -50,8 +57,22 @@ class BackboneParameters:
     cuda_graphs: bool = parameter(
         True, "On a GPU, record the backbone for each batch size before serving and launch it as a whole."
     )
-    split_point: str = parameter("default", "The block after which the model is cut; default is the model's own.")
-    batch_size: int = parameter(1, "Frames a batch.", at_least=1, at_most=256)
+    split_point: str = parameter(
+        "default", "The block after which the model is cut; default is the model's own, auto the best by measurement."
+    )
+    objective: str = parameter(THROUGHPUT, "What split_point auto is best at.", choices=OBJECTIVES)
+    latency_bound_ms: float = parameter(
+        0.0,
+        "Which split_point auto keeps a batch within, from its closing until its results are out; 0: none.",
+        at_least=0.0,
+        at_most=60_000.0,
+    )
+    tuning_database: str = parameter(
+        "", "The file in which measurements are kept; unless given, the user's own.", read_only=True
+    )
+    batch_size: int = parameter(
+        0, "Frames a batch; 0: one, or as split_point auto finds best.", at_least=0, at_most=256
+    )
     batch_timeout_ms: float = parameter(
         50.0, "A smaller batch goes once its oldest frame has waited so long.", at_least=0.0, at_most=60_000.0
     )
@@ -98,8 +119,13 @@ class BackboneParameters:
     autostart: bool = parameter(True, "Configure and activate at start.", read_only=True)
 
     @property
+    def goal(self) -> Goal:
+        """What split_point auto looks for."""
+        return Goal(self.objective, self.latency_bound_ms / 1e3 or math.inf)
+
+    @property
     def settings(self) -> StageSettings:
-        """Those that may change while frames flow."""
+        """Those that may change while frames flow; the split point and the batch size may be left open."""
         return StageSettings(
             self.split_point,
             self.batch_size,
@@ -137,7 +163,10 @@ class BackboneNode(ManagedNode):
         self.on_tear_down(self._reports.destroy)
         self._to_report = report_message(lambda: self.get_clock().now().to_msg())
         trace = self._open_trace(values.trace)
-        self._stage = BackboneStage(self._model, values.settings, transport, self.warn, trace)
+        self._split = AutoSplit(self._model.device.type, self._find_profile, self.get_logger().info, DWELL_S)
+        settings = self._split.begin(values.settings, values.goal)
+        self._stage = BackboneStage(self._model, settings, transport, self.warn, trace, self._split.observe)
+        self._split.attach(self._stage.configure)
         self._stage.when_ready_for_more(self._wake_executor)
         self.on_tear_down(self._stage.close)
         self._limiter = RateLimiter(values.max_rate_hz)
@@ -146,11 +175,12 @@ class BackboneNode(ManagedNode):
 
     def begin(self) -> None:
         self.stage.start()
+        self._split.start()
         self._inputs = [
             ImageInput(self, topic, self.stage, self._limiter, lambda: self._enabled)
             for topic in self.values.image_topics
         ]
-        cut = self._model.cut(self.values.split_point)
+        cut = self._model.cut(self.stage.settings.split_point)
         self.get_logger().info(
             f"{self.values.model} on {self._model.device}, cut at {cut.name}: "
             f"{cut.bytes_per_image:,} bytes an image cross"
@@ -159,12 +189,23 @@ class BackboneNode(ManagedNode):
     def end(self) -> None:
         for images in self._inputs:
             images.close()
+        self._split.stop()
         self.stage.stop(DRAIN_S)
         self._report()
 
     def change(self, values: BackboneParameters) -> None:
-        self.stage.configure(values.settings)
+        self._split.configure(values.settings, values.goal)
         self._limiter.max_rate_hz = values.max_rate_hz
+
+    def _find_profile(self, batch_sizes: Sequence[int], may_measure: bool) -> Profile:
+        path = self.values.tuning_database
+        return profile_model(
+            self._model,
+            batch_sizes,
+            Database(Path(path).expanduser() if path else None),
+            may_measure=may_measure,
+            say=lambda line: self.get_logger().info(f"measuring {self._model.entry.name}, {line}"),
+        )
 
     def _forget(self) -> None:
         """Give back what only this node held: the network, and the GPU's memory with it."""

@@ -101,7 +101,7 @@ class Profiler:
         picture: Pixels = _BLANK,
         limits: Limits | None = None,
         effort: Effort | None = None,
-        say: Callable[[str], None] = _ignore,
+        say: Callable[[str], object] = _ignore,
     ) -> None:
         self._model = model
         self._picture = picture
@@ -252,7 +252,8 @@ def profile_model(
     limits: Limits | None = None,
     effort: Effort | None = None,
     anew: bool = False,
-    say: Callable[[str], None] = _ignore,
+    may_measure: bool = True,
+    say: Callable[[str], object] = _ignore,
 ) -> Profile:
     """The profile of a model on this machine, from the database as far as it is there; the rest is measured and kept.
 
@@ -264,10 +265,11 @@ def profile_model(
         limits: what post-processing keeps.
         effort: how much to measure.
         anew: measure whatever the database has.
+        may_measure: take only what the database has.
         say: told what is being done, a line at a time.
 
     Raises:
-        ConfigurationError: a batch size is too large for the memory.
+        ConfigurationError: a batch size is too large for the memory, or not in the database and not to be measured.
     """
     database = database or Database()
     key = Key.here(str(model.device))
@@ -281,6 +283,11 @@ def profile_model(
     stored = [] if anew else from_records(database.find(key, task), model.cuts)
     samples = [found for found in stored if found.batch_size in batch_sizes]
     missing = sorted({*batch_sizes} - {found.batch_size for found in samples})
+    if missing and not may_measure:
+        raise ConfigurationError(
+            f"{model.entry.name} was not measured yet on this machine at batch size {', '.join(map(str, missing))}, "
+            f"and cannot be while frames flow: start with split_point auto, or run the command profile beforehand."
+        )
     if missing:
         measured = Profiler(model, picture, limits, effort, say).measure(missing)
         try:

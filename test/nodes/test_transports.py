@@ -480,7 +480,7 @@ def test_memory_that_cannot_be_had_later_changes_nothing(
             patch.setattr(segments.os, "posix_fallocate", no_room)
             (refusal,) = pipeline.client.set("backbone", batch_size=4)
         assert "no room for a ring of 4 slots" in refusal
-        assert pipeline.client.get("backbone", "batch_size") == 1
+        assert pipeline.client.get("backbone", "batch_size") == 0
         images.publish(image())
         detections.wait_for(1)
         assert len(rings()) == 1

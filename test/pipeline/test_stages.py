@@ -443,13 +443,13 @@ def test_a_head_starts_again_however_often_it_was_stopped(start: Start) -> None:
 def test_a_report_is_what_was_counted_and_timed(start: Start) -> None:
     pipeline = start(batch_size=2, batch_timeout_s=LONG_S, drop_policy=BLOCK)
     timelines: list[Timeline] = []
-    done = pipeline.backbone._meters.batch_done
+    done = pipeline.backbone._accounts.meters.batch_done
 
     def batch_done(timeline: Timeline, frames: int, now: float) -> None:
         timelines.append(timeline)
         done(timeline, frames, now)
 
-    pipeline.backbone._meters.batch_done = batch_done  # type: ignore[method-assign]
+    pipeline.backbone._accounts.meters.batch_done = batch_done  # type: ignore[method-assign]
     pipeline.send(1, 2, 3, 4)
     pipeline.settled()
     report = pipeline.backbone.report(time.monotonic())
