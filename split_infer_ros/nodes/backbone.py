@@ -14,6 +14,7 @@ import torch
 from rclpy.qos import QoSProfile
 from std_srvs.srv import SetBool
 
+from split_infer_ros.buffers.policy import AUTO, POLICIES
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import MAX_PIXELS
 from split_infer_ros.models.catalogue import CATALOGUE
@@ -82,6 +83,15 @@ class BackboneParameters:
     ring_slots: int = parameter(
         4, "Batches in flight, from closing until the results are out; each holds a slot.", at_least=1, at_most=64
     )
+    memory_policy: str = parameter(
+        AUTO,
+        "Where features and staging lie: device (copied to the host), managed (pages go where they are touched), "
+        "pinned (the GPU reads and writes the host's memory), auto; on a CPU all are plain memory.",
+        choices=(*(policy.value for policy in POLICIES), AUTO),
+    )
+    memory_budget_mb: float = parameter(
+        0.0, "What features and staging may take; more is refused. 0: no limit.", at_least=0.0, at_most=1e6
+    )
     transport: str = parameter(
         "intra_process",
         "The way to the head: in this process, in another one of this host, or on another host.",
@@ -132,6 +142,8 @@ class BackboneParameters:
             self.batch_timeout_ms / 1e3,
             self.drop_policy,
             self.ring_slots,
+            self.memory_policy,
+            1e6 * self.memory_budget_mb or math.inf,
             self.cuda_graphs,
         )
 

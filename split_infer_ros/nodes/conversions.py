@@ -110,6 +110,7 @@ def report_message(now: Callable[[], Time]) -> Callable[[PipelineReport], Report
             ring_slots=settings.ring_slots,
             ring_used=report.ring_used,
             ring_bytes=report.ring_bytes,
+            staging_bytes=report.staging_bytes,
             latency_p50_ms=1e3 * report.latency_p50_s,
             latency_p99_ms=1e3 * report.latency_p99_s,
             preprocess_p50_ms=1e3 * report.preprocess_s,

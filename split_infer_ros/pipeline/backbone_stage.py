@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from split_infer_ros.buffers.slots import Lease, Outcome
-from split_infer_ros.errors import ImageError
+from split_infer_ros.errors import ConfigurationError, ImageError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.pipeline.accounts import BatchAccounts
 from split_infer_ros.pipeline.backbone_runner import BackboneRunner, Batch
@@ -153,6 +153,7 @@ class BackboneStage:
             settings=plan.settings,
             ring_used=plan.pool.ring.used,
             ring_bytes=plan.pool.bytes,
+            staging_bytes=plan.intake.bytes,
             memory=plan.pool.memory,
         )
 
@@ -181,6 +182,8 @@ class BackboneStage:
     def _make_plan(self, settings: StageSettings) -> Plan:
         plan = Plan.make(self._model, settings, self._transport)
         plan.pool.ring.when_free(self.wake)
+        if plan.pool.slots.note:
+            self._on_error(ConfigurationError(plan.pool.slots.note))
         return plan
 
     def _loop(self) -> None:

@@ -22,7 +22,9 @@ import torch
 from torch import Tensor, fx
 
 from split_infer_ros.buffers.layout import Layout
-from split_infer_ros.buffers.pool import FeaturePool
+from split_infer_ros.buffers.memory import Place
+from split_infer_ros.buffers.policy import AUTO
+from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections, Limits
@@ -31,6 +33,7 @@ from split_infer_ros.pipeline.device import DeviceQueue
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.intake import make_intake
 from split_infer_ros.pipeline.local import LocalPipeline
+from split_infer_ros.pipeline.memory import choose_policy
 from split_infer_ros.pipeline.settings import BLOCK, StageSettings
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.planner import plan
@@ -108,6 +111,7 @@ class Profiler:
         self._limits = limits or Limits()
         self._effort = effort or Effort()
         self._say = say
+        self._place = Place(choose_policy(AUTO, model.device, shared=False), model.device)
         self._samples: dict[tuple[str, int], Samples] = {}
 
     def measure(self, batch_sizes: Sequence[int]) -> list[Samples]:
@@ -136,7 +140,7 @@ class Profiler:
     def _stages_alone(self, batch_size: int) -> list[Samples]:
         model, cuts = self._model, self._model.cuts
         queue = DeviceQueue(model.device)
-        intake = make_intake(model.entry.preprocess, batch_size, model.device, model.dtype)
+        intake = make_intake(model.entry.preprocess, batch_size, model.dtype, self._place)
         backbone_pieces, head_pieces = model.segments()
 
         def prepare() -> Tensor:
@@ -180,14 +184,12 @@ class Profiler:
         found = []
         crossing: tuple[Tensor, ...] = (images,)
         for cut, piece in itertools.zip_longest(self._model.cuts, pieces):
-            pool = FeaturePool(Layout(cut.tensors, batch_size), 1, self._model.device.type == "cuda")
-            lease = pool.acquire()
-            assert lease is not None
-            places = pool.views(lease, batch_size)
+            slots = SlotMemory.make(Layout(cut.tensors, batch_size), 1, self._place)
 
-            def copy(places: tuple[Tensor, ...] = places, tensors: tuple[Tensor, ...] = crossing) -> None:
-                for place, tensor in zip(places, tensors, strict=True):
-                    place.copy_(tensor, non_blocking=True)
+            def copy(slots: SlotMemory = slots, tensors: tuple[Tensor, ...] = crossing) -> None:
+                slots.write(0, tensors)
+                if slots.copies:
+                    slots.fetch(0, batch_size)
 
             found.append(tuple(_timed(copy, queue)[1] for _ in range(1 + self._effort.rounds))[1:])
             if piece is not None:

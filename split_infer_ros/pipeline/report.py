@@ -20,6 +20,7 @@ class PipelineReport:
         batches: published so far.
         model, device, split_point, settings: what is running.
         ring_used, ring_bytes: slots in use, and bytes of all slots.
+        staging_bytes: of images on their way into the backbone.
         memory: what the ring lies in.
         latency_p50_s, latency_p99_s: of a frame, from receipt to the publishing of its detections.
         preprocess_s, backbone_s, hop_s, head_s, postprocess_s: medians of a batch's time in each stage, and
@@ -37,6 +38,7 @@ class PipelineReport:
     settings: StageSettings
     ring_used: int
     ring_bytes: int
+    staging_bytes: int
     memory: str
     latency_p50_s: float
     latency_p99_s: float
@@ -77,6 +79,7 @@ class PipelineMeters:
         settings: StageSettings,
         ring_used: int,
         ring_bytes: int,
+        staging_bytes: int,
         memory: str,
     ) -> PipelineReport:
         """All of it at ``now``."""
@@ -91,6 +94,7 @@ class PipelineMeters:
             settings=settings,
             ring_used=ring_used,
             ring_bytes=ring_bytes,
+            staging_bytes=staging_bytes,
             memory=memory,
             latency_p50_s=p50,
             latency_p99_s=p99,

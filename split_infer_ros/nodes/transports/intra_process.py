@@ -7,6 +7,7 @@ from collections.abc import Callable
 from rclpy.qos import QoSProfile
 
 from split_infer_ros.buffers.layout import Layout
+from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.pool import FeaturePool, find_pool
 from split_infer_ros.errors import HandleError
 from split_infer_ros.msg import FeatureHandle
@@ -22,17 +23,18 @@ from split_infer_ros.split.model import SplitModel
 class IntraProcessSender:
     """Slots of this process; handles to them on ``features``."""
 
+    shared = False
+
     def __init__(self, node: ManagedNode, model: SplitModel) -> None:
-        self._pinned = model.device.type == "cuda"
         self._publisher = IntraProcessPublisher(node, FeatureHandle, "features", QoSProfile(depth=10), _to_message)
 
     def bind(self, released: Released, wake: Callable[[], None]) -> None:
         """Say whom to tell of slots that were given back."""
         self._released = released
 
-    def make_pool(self, layout: Layout, slots: int) -> FeaturePool:
-        """Slots of this process, page-locked where a GPU writes them."""
-        pool = FeaturePool(layout, slots, self._pinned)
+    def make_pool(self, layout: Layout, slots: int, place: Place) -> FeaturePool:
+        """Slots of this process."""
+        pool = FeaturePool(layout, slots, place)
         pool.when_released(self._released)
         return pool
 
