@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from split_infer_ros.errors import SplitInferError
-from split_infer_ros.pipeline.profiler import profile_model
+from split_infer_ros.pipeline.known_profile import profile_model
 from split_infer_ros.split.model import load_model
 from split_infer_ros.split.planner import OBJECTIVES, plan
 from split_infer_ros.split.profile import describe

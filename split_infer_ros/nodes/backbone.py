@@ -28,7 +28,7 @@ from split_infer_ros.nodes.process import run
 from split_infer_ros.nodes.transports import SENDERS
 from split_infer_ros.pipeline.auto_split import AutoSplit, Goal
 from split_infer_ros.pipeline.backbone_stage import BackboneStage
-from split_infer_ros.pipeline.profiler import profile_model
+from split_infer_ros.pipeline.known_profile import profile_model
 from split_infer_ros.pipeline.rate_limiter import RateLimiter
 from split_infer_ros.pipeline.settings import DROP_POLICIES, LATEST, StageSettings
 from split_infer_ros.split.model import PRECISIONS, load_model

@@ -10,7 +10,6 @@ that promises most has been measured.
 from __future__ import annotations
 
 import itertools
-import logging
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -48,23 +47,18 @@ from split_infer_ros.split.samples import (
     PERIOD,
     PREPROCESS,
     Samples,
-    from_records,
     make_profile,
-    to_records,
 )
-from split_infer_ros.tuning.database import Database
-from split_infer_ros.tuning.key import Key
 
 MOST_BATCHES = 500
 LONG_S = 60.0
 
 T = TypeVar("T")
 
-_log = logging.getLogger(__name__)
-_BLANK = Pixels(torch.zeros((480, 640, 3), dtype=torch.uint8), (0, 1, 2))
+BLANK = Pixels(torch.zeros((480, 640, 3), dtype=torch.uint8), (0, 1, 2))
 
 
-def _ignore(line: str) -> None:
+def ignore(line: str) -> None:
     """Say nothing."""
 
 
@@ -101,10 +95,10 @@ class Profiler:
     def __init__(
         self,
         model: SplitModel,
-        picture: Pixels = _BLANK,
+        picture: Pixels = BLANK,
         limits: Limits | None = None,
         effort: Effort | None = None,
-        say: Callable[[str], object] = _ignore,
+        say: Callable[[str], object] = ignore,
     ) -> None:
         self._model = model
         self._picture = picture
@@ -244,60 +238,6 @@ class Profiler:
             HEAD_BUSY: (report.head_s + report.postprocess_s,),
         }
         self._samples[point.cut, size] = replace(alone, parts={**alone.parts, **whole})
-
-
-def profile_model(
-    model: SplitModel,
-    batch_sizes: Sequence[int],
-    database: Database | None = None,
-    picture: Pixels = _BLANK,
-    limits: Limits | None = None,
-    effort: Effort | None = None,
-    anew: bool = False,
-    may_measure: bool = True,
-    say: Callable[[str], object] = _ignore,
-) -> Profile:
-    """The profile of a model on this machine, from the database as far as it is there; the rest is measured and kept.
-
-    Args:
-        model: on its device.
-        batch_sizes: those that are needed.
-        database: the user's own if None.
-        picture: what the cameras send; unless said otherwise a blank one of 640x480 pixels.
-        limits: what post-processing keeps.
-        effort: how much to measure.
-        anew: measure whatever the database has.
-        may_measure: take only what the database has.
-        say: told what is being done, a line at a time.
-
-    Raises:
-        ConfigurationError: a batch size is too large for the memory, or not in the database and not to be measured.
-    """
-    database = database or Database()
-    key = Key.here(str(model.device))
-    task = {
-        "model": model.entry.name,
-        "fingerprint": model.fingerprint,
-        "stage": "cuts",
-        "shapes": [[picture.height, picture.width, 3], list(model.entry.image_shape)],
-        "precision": str(model.dtype).removeprefix("torch."),
-    }
-    stored = [] if anew else from_records(database.find(key, task), model.cuts)
-    samples = [found for found in stored if found.batch_size in batch_sizes]
-    missing = sorted({*batch_sizes} - {found.batch_size for found in samples})
-    if missing and not may_measure:
-        raise ConfigurationError(
-            f"{model.entry.name} was not measured yet on this machine at batch size {', '.join(map(str, missing))}, "
-            f"and cannot be while frames flow: start with split_point auto, or run the command profile beforehand."
-        )
-    if missing:
-        measured = Profiler(model, picture, limits, effort, say).measure(missing)
-        try:
-            database.add(to_records(measured, key, task))
-        except OSError as error:
-            _log.warning("%s cannot be written (%s): the profile is not kept.", database.path, error)
-        samples += measured
-    return make_profile(model.entry.name, str(model.device), model.cuts, samples)
 
 
 def _chain(

@@ -12,7 +12,7 @@ from vision_msgs.msg import Detection2DArray
 
 from split_infer_ros.msg import PipelineReport
 from split_infer_ros.pipeline.backbone_runner import Batch
-from split_infer_ros.pipeline.profiler import profile_model
+from split_infer_ros.pipeline.known_profile import profile_model
 from split_infer_ros.split.planner import LATENCY, plan
 from split_infer_ros.tuning.database import Database
 
