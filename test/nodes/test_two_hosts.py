@@ -85,9 +85,12 @@ class Running:
         self._process.kill()
         self._process.wait()
 
-    def end(self) -> int:
-        """By its own will; its exit code."""
+    def terminate(self) -> None:
+        """Have it end by its own will."""
         self._process.terminate()
+
+    def wait(self) -> int:
+        """Its exit code, once it has ended."""
         return self._process.wait(START_S)
 
 
@@ -146,5 +149,7 @@ def test_a_head_on_another_host_serves_and_a_pulled_cable_costs_frames_by_name(
         for found in (before, gone, back):
             assert found["received"] == found["published"] + sum(found["dropped"].values()) + found["in_flight"]
         assert set(back["dropped"]) <= {"no_head", "reader_died", "lease_expired", "overrun", "middleware"}
-        assert [running.end() for running in (backbone, head)] == [0, 0]
+        for node in (backbone, head):
+            node.terminate()
+        assert [node.wait() for node in (backbone, head)] == [0, 0]
         assert "Traceback" not in backbone.printed + head.printed
