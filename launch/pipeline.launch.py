@@ -22,7 +22,8 @@ ARGUMENTS: dict[str, tuple[str, list[str] | None]] = {
     "model": ("Which model runs; an unknown one is answered with those that there are.", None),
     "weights": ("The model's weights: default, none, or the path of a file.", None),
     "source": (
-        "What the camera shows: shapes, folder:PATH, video:PATH, v4l2:DEVICE, or none where others publish images.",
+        "What the camera shows: shapes, folder:PATH, video:PATH, bag:PATH[:TOPIC], v4l2:DEVICE, or none where others "
+        "publish images.",
         None,
     ),
     "image_topics": ("Topics of the images, separated by commas.", None),
