@@ -19,8 +19,8 @@ NOT_GIVEN = ""
 
 # argument: (what it is for, what it can be)
 ARGUMENTS: dict[str, tuple[str, list[str] | None]] = {
-    "model": ("Which model runs; an unknown one is answered with those that there are.", None),
-    "weights": ("The model's weights: default, none, or the path of a file.", None),
+    "model": ("Which model runs: of the catalogue, timm:NAME, package.module:factory or FILE.pt2.", None),
+    "weights": ("The model's weights: default, random, none, or the path of a file.", None),
     "source": (
         "What the camera shows: shapes, folder:PATH, video:PATH, bag:PATH[:TOPIC], v4l2:DEVICE, or none where others "
         "publish images.",

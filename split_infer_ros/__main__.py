@@ -1,10 +1,13 @@
-"""`split_infer_ros COMMAND [ARGS]`: `ros2 run split_infer_ros COMMAND [ARGS]` for environments without ros2cli."""
+"""`split_infer_ros COMMAND [ARGS]`: `ros2 run split_infer_ros COMMAND [ARGS]` for environments without ros2cli.
+
+Without ROS, from a checkout: `python -m split_infer_ros cuts MODEL`.
+"""
 
 import importlib
 import sys
 
 NODES = ("backbone", "camera", "demo", "doctor", "head", "pipeline", "stats")
-COMMANDS = ("profile",)  # these need no ROS
+COMMANDS = ("cuts", "profile")  # these need no ROS
 
 
 def main() -> int:

@@ -23,7 +23,9 @@ def main() -> int:
     """Run the command; returns its exit code."""
     chosen = _arguments().parse_args()
     try:
-        model = load_model(chosen.model, chosen.weights, chosen.device)
+        model = load_model(
+            chosen.model, chosen.weights, chosen.device, allow_user_code=chosen.allow_user_code
+        )
         profile = profile_model(model, chosen.batch, Database(chosen.database), anew=chosen.anew, say=_say)
         choice = plan(profile, chosen.objective, chosen.latency_bound_ms / 1e3)
     except SplitInferError as error:
@@ -43,9 +45,10 @@ def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="profile", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("model", help="a name of the catalogue")
+    parser.add_argument("model", help="of the catalogue, timm:NAME, package.module:factory or FILE.pt2")
     parser.add_argument("--weights", default="none", help="as the parameter of that name; times do not depend on them")
     parser.add_argument("--device", default="auto", help="where the backbone runs: auto, cpu, cuda, cuda:1, ...")
+    parser.add_argument("--allow-user-code", action="store_true", help="load a model of yours, which may run any code")
     parser.add_argument("--batch", type=_positive, nargs="+", default=[1, 2, 4, 8], metavar="N", help="batch sizes")
     parser.add_argument("--objective", choices=OBJECTIVES, default=OBJECTIVES[0])
     parser.add_argument("--latency-bound-ms", type=float, default=math.inf, metavar="MS")

@@ -12,24 +12,37 @@ from torchvision import models as zoo
 from torchvision.models import detection as zoo_detection
 
 from split_infer_ros.errors import UnknownModelError
-from split_infer_ros.models import shapes, ssdlite
-from split_infer_ros.models.classifier import classify
-from split_infer_ros.models.entry import ModelEntry, Weights
+from split_infer_ros.models import dense, faster_rcnn, shapes, ssd, timm_models, user
+from split_infer_ros.models.classifier import IMAGENET_LABELS, classify
+from split_infer_ros.models.detections import suppress_all
+from split_infer_ros.models.entry import Decode, ModelEntry, Weights
 from split_infer_ros.models.preprocess import Preprocess
 
 
-def find_model(name: str) -> ModelEntry:
+def find_model(name: str, allow_user_code: bool = False) -> ModelEntry:
     """The entry of that name.
+
+    Args:
+        name: of the catalogue; or ``timm:NAME``; or, of the user's own, ``package.module:factory`` or ``FILE.pt2``.
+        allow_user_code: whether a model of the user's own may be loaded, which may run any code.
 
     Raises:
         UnknownModelError: there is none; the error lists those that there are.
+        ConfigurationError: it cannot be loaded.
     """
+    if name.startswith(timm_models.PREFIX):
+        return timm_models.find(name)
+    if user.is_user_model(name):
+        return user.load(name, allow_user_code)
     try:
         return CATALOGUE[name]
     except KeyError:
         close = difflib.get_close_matches(name, CATALOGUE, n=1)
         hint = f" Did you mean '{close[0]}'?" if close else ""
-        raise UnknownModelError(f"There is no model '{name}'.{hint} There are: {', '.join(CATALOGUE)}.") from None
+        raise UnknownModelError(
+            f"There is no model '{name}'.{hint} There are: {', '.join(CATALOGUE)}; and timm:NAME, "
+            "package.module:factory and FILE.pt2."
+        ) from None
 
 
 def _classifier(
@@ -57,12 +70,31 @@ def _classifier(
     )
 
 
+def _detector(
+    name: str,
+    title: str,
+    build: Callable[[], nn.Module],
+    published: zoo.WeightsEnum,
+    preprocess: Preprocess,
+    decode: Decode = suppress_all,
+    default_cut: str = "output",
+) -> ModelEntry:
+    """A detector of torchvision's; its weights say nothing of pre-processing."""
+    return ModelEntry(
+        name=name,
+        summary=f"{title}, 90 classes of COCO",
+        build=build,
+        weights=_download(published),
+        preprocess=preprocess,
+        labels=tuple(published.meta["categories"]),
+        default_cut=default_cut,
+        decode=decode,
+    )
+
+
 def _download(published: zoo.WeightsEnum) -> Weights:
     return Weights(url=published.url, file_name=PurePosixPath(published.url).name)
 
-
-_IMAGENET = tuple(zoo.ResNet18_Weights.IMAGENET1K_V1.meta["categories"])
-_SSDLITE = zoo_detection.SSDLite320_MobileNet_V3_Large_Weights.COCO_V1
 
 CATALOGUE: dict[str, ModelEntry] = {
     entry.name: entry
@@ -77,17 +109,43 @@ CATALOGUE: dict[str, ModelEntry] = {
             default_cut=shapes.DEFAULT_CUT,
             decode=shapes.decode,
         ),
-        ModelEntry(
-            name="ssdlite320",
-            summary="SSDlite320 with MobileNetV3-Large, 90 classes of COCO",
-            build=ssdlite.SsdliteNet,
-            weights=_download(_SSDLITE),
-            preprocess=Preprocess(
-                ssdlite.SIZE, ssdlite.SIZE, antialias=False, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)
-            ),
-            labels=tuple(_SSDLITE.meta["categories"]),
-            default_cut="output",
-            decode=ssdlite.decode,
+        _detector(
+            "ssdlite320",
+            "SSDlite320 with MobileNetV3-Large",
+            partial(ssd.SsdNet, ssd.ssdlite320),
+            zoo_detection.SSDLite320_MobileNet_V3_Large_Weights.COCO_V1,
+            Preprocess(320, 320, antialias=False, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)),
+            ssd.ssd_decode(ssd.ssdlite320),
+        ),
+        _detector(
+            "ssd300",
+            "SSD300 with VGG-16",
+            partial(ssd.SsdNet, ssd.ssd300),
+            zoo_detection.SSD300_VGG16_Weights.COCO_V1,
+            Preprocess(300, 300, antialias=False, mean=(0.48235, 0.45882, 0.40784), std=(1 / 255, 1 / 255, 1 / 255)),
+            ssd.ssd_decode(ssd.ssd300),
+        ),
+        _detector(
+            "fasterrcnn_mobilenet_320",
+            "Faster R-CNN with MobileNetV3-Large",
+            faster_rcnn.FasterRcnn,
+            zoo_detection.FasterRCNN_MobileNet_V3_Large_320_FPN_Weights.COCO_V1,
+            Preprocess(faster_rcnn.HEIGHT, faster_rcnn.WIDTH, antialias=False, letterbox=True),
+            default_cut="rpn.head",  # behind it, how much there is to do depends on values
+        ),
+        _detector(
+            "retinanet",
+            "RetinaNet with ResNet-50",
+            dense.RetinaNet,
+            zoo_detection.RetinaNet_ResNet50_FPN_Weights.COCO_V1,
+            Preprocess(dense.HEIGHT, dense.WIDTH, antialias=False, letterbox=True),
+        ),
+        _detector(
+            "fcos",
+            "FCOS with ResNet-50",
+            dense.Fcos,
+            zoo_detection.FCOS_ResNet50_FPN_Weights.COCO_V1,
+            Preprocess(dense.HEIGHT, dense.WIDTH, antialias=False, letterbox=True),
         ),
         _classifier(
             "mobilenet_v2", "MobileNetV2", zoo.mobilenet_v2, zoo.MobileNet_V2_Weights.IMAGENET1K_V1, "classifier.0"
@@ -113,8 +171,8 @@ CATALOGUE: dict[str, ModelEntry] = {
             ),
             weights=Weights(),
             preprocess=Preprocess(224, 224, 256),
-            labels=_IMAGENET,
-            default_cut="getitem",
+            labels=IMAGENET_LABELS,
+            default_cut=None,
             decode=classify(224, 224),
         ),
         _classifier("resnet18", "ResNet-18", zoo.resnet18, zoo.ResNet18_Weights.IMAGENET1K_V1, "flatten"),

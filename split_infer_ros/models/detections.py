@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torchvision.ops import batched_nms
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,3 +45,24 @@ class Detections:
     def empty(cls) -> Detections:
         """No objects."""
         return cls(torch.zeros((0, 4)), torch.zeros(0), torch.zeros(0, dtype=torch.int64))
+
+
+def suppress(scores: Tensor, boxes: Tensor, labels: Tensor, limits: Limits) -> Detections:
+    """Of one image's candidates those above the threshold that overlap no better one of their class.
+
+    Args:
+        scores: (n,), 0..1.
+        boxes: (n, 4).
+        labels: int64 (n,).
+        limits: which are kept.
+    """
+    chosen = (scores > limits.score_threshold).nonzero().flatten()
+    scores, boxes, labels = scores[chosen], boxes[chosen], labels[chosen]
+    kept = batched_nms(boxes, scores, labels, limits.nms_threshold)[: limits.max_detections]
+    return Detections(boxes[kept], scores[kept], labels[kept])
+
+
+def suppress_all(outputs: tuple[Tensor, ...], limits: Limits) -> list[Detections]:
+    """``suppress`` for each image of a batch: scores (N, n), boxes (N, n, 4) and labels (N, n)."""
+    scores, boxes, labels = outputs
+    return [suppress(*image, limits) for image in zip(scores, boxes, labels, strict=True)]

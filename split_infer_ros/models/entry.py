@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,31 +16,33 @@ Decode = Callable[[tuple[Tensor, ...], Limits], list[Detections]]
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Where a model's trained weights come from; by default there are none.
+    """Where a model's trained weights come from, in one of three ways; by default there are none.
 
     Attributes:
-        path: of a file in this package, or None.
-        url: of a file that is downloaded once, or None.
+        path: of a file in this package.
+        url: of a file that is downloaded once.
         file_name: under which the download is kept in torch.hub's folder of checkpoints.
+        fetch: another library's own way to them; returns a state dict.
     """
 
     path: Path | None = None
     url: str | None = None
     file_name: str | None = None
+    fetch: Callable[[], Mapping[str, Tensor]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ModelEntry:
-    """One model of the catalogue.
+    """One model.
 
     Attributes:
         name: by which users ask for it.
         summary: one line for people.
         build: makes the module, untrained; takes float32 (N, 3, h, w), gives a tensor or a tuple of tensors.
-        weights: the trained ones.
+        weights: the trained ones; None if it is built with them.
         preprocess: how images become its input.
         labels: the name of each label index.
-        default_cut: the split point taken unless the user says otherwise.
+        default_cut: the split point taken unless the user says otherwise; None takes the last one before ``output``.
         decode: outputs of a batch, and limits, to detections in pixels of the input; they own their memory, for
             that of the outputs may be the next batch's.
     """
@@ -48,10 +50,10 @@ class ModelEntry:
     name: str
     summary: str
     build: Callable[[], nn.Module]
-    weights: Weights
+    weights: Weights | None
     preprocess: Preprocess
     labels: tuple[str, ...]
-    default_cut: str
+    default_cut: str | None
     decode: Decode
 
     @property

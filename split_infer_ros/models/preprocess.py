@@ -26,7 +26,8 @@ class Preprocess:
     Attributes:
         height, width: of the model's input, in pixels.
         shorter_side: the image's shorter side is resized to this and the middle cut out, as classifiers do;
-            None stretches the image to the input's size, as detectors do.
+            None stretches the image to the input's size, as detectors of fixed size do.
+        letterbox: instead, the image is resized to fit in and laid at the top left; the rest is the mean colour.
         antialias: smooth while shrinking and round to whole grey values, as image libraries do; without it,
             plain in float, as torchvision's detectors do.
         interpolation: ``bilinear`` or ``bicubic``.
@@ -43,6 +44,7 @@ class Preprocess:
     interpolation: str = "bilinear"
     mean: tuple[float, float, float] = IMAGENET_MEAN
     std: tuple[float, float, float] = IMAGENET_STD
+    letterbox: bool = False
 
     def __post_init__(self) -> None:
         if self.shorter_side is not None and self.shorter_side < max(self.height, self.width):
@@ -77,6 +79,9 @@ class Preprocess:
             )
             if self.antialias and images.is_cuda:
                 planes = planes.round_().clamp_(0, 255)
+        if self.letterbox:
+            places.copy_(_constant(tuple(255 * m for m in self.mean), torch.float32, images.device))
+            places = places[:, :fit_height, :fit_width]
         window = planes[:, :, top : top + self.height, left : left + self.width].permute(0, 2, 3, 1)
         places.copy_(window.index_select(3, _constant(rgb, torch.int64, images.device)))
 
@@ -108,6 +113,10 @@ class Preprocess:
 
     def _geometry(self, height: int, width: int) -> tuple[int, int, int, int]:
         """Size to which the whole image is resized, and where in it the model's input lies (top, left)."""
+        if self.letterbox:
+            if self.height * width <= self.width * height:
+                return self.height, max(1, self.height * width // height), 0, 0
+            return max(1, self.width * height // width), self.width, 0, 0
         if self.shorter_side is None:
             return self.height, self.width, 0, 0
         if height <= width:

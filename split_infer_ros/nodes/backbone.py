@@ -17,7 +17,6 @@ from std_srvs.srv import SetBool
 from split_infer_ros.buffers.policy import AUTO, POLICIES
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import MAX_PIXELS
-from split_infer_ros.models.catalogue import CATALOGUE
 from split_infer_ros.msg import PipelineReport
 from split_infer_ros.nodes.conversions import report_message
 from split_infer_ros.nodes.image_input import COMPRESSED, RAW, ImageInput
@@ -46,8 +45,15 @@ DWELL_S = 5.0  # for so long another cut must be better before split_point auto 
 class BackboneParameters:
     """What the backbone can be told."""
 
-    model: str = parameter("shapes", "Which model runs.", choices=tuple(CATALOGUE), read_only=True)
-    weights: str = parameter("default", "Trained weights: default, none, or the path of a file.", read_only=True)
+    model: str = parameter(
+        "shapes",
+        "Which model runs: of the catalogue, timm:NAME, package.module:factory or FILE.pt2.",
+        read_only=True,
+    )
+    allow_user_code: bool = parameter(
+        False, "Whether a factory or an exported program may be loaded, which may run any code.", read_only=True
+    )
+    weights: str = parameter("default", "Its weights: default, random, none, or the path of a file.", read_only=True)
     device: str = parameter("auto", "Where the backbone runs: auto, cpu, cuda, cuda:1, ...", read_only=True)
     precision: str = parameter(
         "fp32",
@@ -167,7 +173,9 @@ class BackboneNode(ManagedNode):
     def set_up(self) -> None:
         values = self.values
         self._check_topics(values.image_topics)
-        self._model = load_model(values.model, values.weights, values.device, values.precision)
+        self._model = load_model(
+            values.model, values.weights, values.device, values.precision, allow_user_code=values.allow_user_code
+        )
         self.on_tear_down(self._forget)
         transport = SENDERS[values.transport](self, self._model)
         self.on_tear_down(transport.close)

@@ -12,7 +12,6 @@ from rclpy.qos import DurabilityPolicy, QoSProfile
 from std_msgs.msg import Header
 from vision_msgs.msg import Detection2DArray, VisionInfo
 
-from split_infer_ros.models.catalogue import CATALOGUE
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.nodes.conversions import detections_message
 from split_infer_ros.nodes.endpoints import advertise
@@ -35,8 +34,15 @@ DIAGNOSTICS_PERIOD_S = 1.0
 class HeadParameters:
     """What the head can be told."""
 
-    model: str = parameter("shapes", "Which model runs; the backbone's.", choices=tuple(CATALOGUE), read_only=True)
-    weights: str = parameter("default", "Trained weights: default, none, or the path of a file.", read_only=True)
+    model: str = parameter(
+        "shapes",
+        "Which model runs; the backbone's: of the catalogue, timm:NAME, package.module:factory or FILE.pt2.",
+        read_only=True,
+    )
+    allow_user_code: bool = parameter(
+        False, "Whether a factory or an exported program may be loaded, which may run any code.", read_only=True
+    )
+    weights: str = parameter("default", "Its weights: default, random, none, or the path of a file.", read_only=True)
     transport: str = parameter(
         "intra_process",
         "The way from the backbone; as the backbone has it. Only intra_process has detections/image.",
@@ -74,7 +80,8 @@ class HeadNode(ManagedNode):
         self._stage: HeadStage | None = None
 
     def set_up(self) -> None:
-        self._model = load_model(self.values.model, self.values.weights, "cpu")
+        values = self.values
+        self._model = load_model(values.model, values.weights, "cpu", allow_user_code=values.allow_user_code)
         self.on_tear_down(self._forget)
         self._labels = self._model.entry.labels
         self._detections = IntraProcessPublisher(self, Detection2DArray, "detections", QoSProfile(depth=10))

@@ -7,19 +7,21 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
-from torch import fx, nn
-from torch.fx.passes.shape_prop import ShapeProp, TensorMetadata
+from torch import Tensor, fx
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from split_infer_ros.buffers.layout import TensorSpec
 from split_infer_ros.errors import UnknownCutError
-from split_infer_ros.split.graph import BLOCKS
+from split_infer_ros.split.blocks import ancestors, find_blocks, kind_of, owner_of
 
 INPUT, OUTPUT = "input", "output"
+SEEN = "seen"  # key in a node's meta: how long its value is, and what of it an image has; None for what is no tensor
 
 # A cut just before one of these would leave a tail of no weight to the other side.
-_TAILS = (nn.ReLU, nn.ReLU6, nn.SiLU, nn.Hardswish, nn.GELU, nn.BatchNorm2d, nn.Dropout, nn.Identity)
+_TAILS = ("ReLU", "ReLU6", "SiLU", "Hardswish", "GELU", "BatchNorm2d", "Dropout", "Identity")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +66,16 @@ def find_cuts(graph: fx.GraphModule, image_shape: tuple[int, int, int]) -> tuple
         The cuts in order; only places where all that crosses are tensors with the batch in front.
     """
     batch = 2  # tells the batch dimension from dimensions that happen to be 1
-    example = torch.zeros((batch, *image_shape)).contiguous(memory_format=torch.channels_last)
-    with torch.inference_mode():
-        ShapeProp(graph).propagate(example)
+    _propagate(graph, (batch, *image_shape))
     nodes = list(graph.graph.nodes)
-    named = dict(_ends_of_blocks(nodes, set(graph.meta[BLOCKS])))
+    named = dict(_ends_of_blocks(nodes, find_blocks(graph)))
     cuts = []
     for position in range(1, len(nodes)):
         if position == 1:
             names = [INPUT]
         elif position == len(nodes) - 1:
             names = [OUTPUT]
-        elif position in named and not _before_tail(graph, nodes[position]):
+        elif position in named and kind_of(nodes[position]) not in _TAILS:
             names = named[position]
         else:
             continue
@@ -100,6 +100,34 @@ def choose_cut(cuts: Sequence[Cut], name: str, model: str) -> Cut:
     raise UnknownCutError(f"{model} has no split point '{name}'.{hint} It has: {', '.join(names)}.")
 
 
+class _Recorder(fx.Interpreter):
+    """Runs a graph and keeps each value's shape, dtype and layout in its node."""
+
+    def run_node(self, node: fx.Node) -> Any:
+        result = super().run_node(node)
+        node.meta[SEEN] = _seen(node.name, result) if isinstance(result, Tensor) and result.dim() else None
+        return result
+
+
+def _seen(name: str, value: Tensor) -> tuple[int, TensorSpec]:
+    channels_last = not value.is_contiguous() and (
+        value.dim() == 4 and value.is_contiguous(memory_format=torch.channels_last)
+    )
+    return len(value), TensorSpec(name, tuple(value.shape[1:]), value.dtype, channels_last)
+
+
+def _propagate(graph: fx.GraphModule, shape: tuple[int, ...]) -> None:
+    def run() -> None:
+        _Recorder(graph).run(torch.zeros(shape).contiguous(memory_format=torch.channels_last))
+
+    with torch.inference_mode():
+        try:
+            with FakeTensorMode(allow_non_fake_inputs=True):  # computes nothing
+                run()
+        except Exception:  # whatever asks for values: shapes that depend on them, operators that know no other way
+            run()
+
+
 def live_values(nodes: Sequence[fx.Node], position: int) -> list[fx.Node]:
     """What the nodes from ``position`` on need of those before it; constants are both sides' own."""
     behind = set(nodes[position:])
@@ -108,57 +136,37 @@ def live_values(nodes: Sequence[fx.Node], position: int) -> list[fx.Node]:
 
 def _ends_of_blocks(nodes: Sequence[fx.Node], blocks: set[str]) -> Iterator[tuple[int, list[str]]]:
     """(position, [block, enclosing blocks...]) for each block that ends, and for each run of free functions."""
-    owners = [_owner(node) for node in nodes]
-    last = {path: index for index, owner in enumerate(owners) for path in _ancestors(owner)}
+    owners = [owner_of(node) for node in nodes]
+    last = {path: index for index, owner in enumerate(owners) for path in ancestors(owner)}
     seen: Counter[str] = Counter()
     for index, node in enumerate(nodes[:-1]):
         owner = owners[index]
-        ended = [path for path in _ancestors(owner) if last[path] == index]
+        ended = [path for path in ancestors(owner) if last[path] == index]
         names = [path for path in ended if path in blocks]
         if names:
             # the innermost block names the cut; what encloses it and ends with it are aliases
             yield index + 1, names[:1] + [path for path in ended if names[0].startswith(f"{path}.")]
-        elif not any(path in blocks for path in _ancestors(owner)) and node.op in ("call_function", "call_method"):
+        elif not any(path in blocks for path in ancestors(owner)) and node.op in ("call_function", "call_method"):
             following = owners[index + 1]
-            if any(path in blocks for path in _ancestors(following)) or nodes[index + 1].op == "output":
+            if any(path in blocks for path in ancestors(following)) or nodes[index + 1].op == "output":
                 function = re.sub(r"_\d+$", "", node.name)  # which one of them it is depends on torch's version
                 seen[function] += 1
                 yield index + 1, [function if seen[function] == 1 else f"{function}_{seen[function]}"]
 
 
-def _owner(node: fx.Node) -> str:
-    """Path of the module in whose forward the node was traced."""
-    if node.op == "call_module":
-        return str(node.target)
-    stack = node.meta.get("nn_module_stack")
-    return str(list(stack.keys())[-1]) if stack else ""
-
-
-def _ancestors(path: str) -> list[str]:
-    """The path and all that enclose it, innermost first."""
-    parts = path.split(".") if path else []
-    return [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
-
-
-def _before_tail(graph: fx.GraphModule, node: fx.Node) -> bool:
-    return node.op == "call_module" and isinstance(graph.get_submodule(str(node.target)), _TAILS)
-
-
 def _spec(node: fx.Node, batch: int) -> TensorSpec | None:
-    meta = node.meta.get("tensor_meta")
-    if not isinstance(meta, TensorMetadata) or not meta.shape or meta.shape[0] != batch:
-        return None
-    channels_last = len(meta.shape) == 4 and meta.memory_format == torch.channels_last
-    return TensorSpec(node.name, tuple(meta.shape[1:]), meta.dtype, channels_last)
+    length, spec = node.meta[SEEN] or (0, None)
+    return spec if length == batch else None
 
 
-def describe(cuts: Sequence[Cut]) -> str:
-    """A table of cuts for people."""
+def describe(cuts: Sequence[Cut], default: Cut | None = None) -> str:
+    """A table for people, a line a cut; ``default`` carries a mark."""
     width = max(len(cut.name) for cut in cuts)
-    lines = [f"{'cut':<{width}}  {'bytes/image':>12}  tensors"]
+    lines = [f"  {'cut':<{width}}  {'bytes/image':>11}  tensors"]
     for cut in cuts:
-        tensors = ", ".join(f"{spec.name} {tuple(spec.shape)}" for spec in cut.tensors)
-        lines.append(f"{cut.name:<{width}}  {cut.bytes_per_image:>12,}  {tensors}")
+        tensors = ", ".join(
+            f"{spec.name} {str(spec.dtype).removeprefix('torch.')} {spec.shape}" for spec in cut.tensors
+        )
+        mark = "*" if cut == default else " "
+        lines.append(f"{mark} {cut.name:<{width}}  {cut.bytes_per_image:>11,}  {tensors}")
     return "\n".join(lines)
-
-

@@ -4,35 +4,55 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator
 
 import torch
 from torch import fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from split_infer_ros.errors import ConfigurationError
-
-BLOCKS = "blocks"  # key in a traced model's meta: the paths of its blocks, which name its cuts
-
-_CHAINS = (nn.Sequential, nn.ModuleList)  # their subclasses are blocks of their own
+from split_infer_ros.split.export import export, tidy
 
 
-def trace(model: nn.Module) -> fx.GraphModule:
-    """The model's operations in order, by torch.fx; shares the model's parameters.
+def trace(model: nn.Module, image_shape: tuple[int, int, int] = (3, 224, 224)) -> fx.GraphModule:
+    """The model's operations in order, by torch.fx, or by torch.export where that cannot; shares the parameters.
+
+    Args:
+        model: takes float32 (N, C, H, W), gives a tensor or a tuple of tensors; a graph is taken as it is.
+        image_shape: (C, H, W); torch.export alone asks for it.
 
     Raises:
-        ConfigurationError: the model's control flow depends on its data.
+        ConfigurationError: the model's control flow depends on its data, or it gives something else.
     """
     model.eval()
+    if isinstance(model, fx.GraphModule):
+        return tidy(model)
     try:
         graph = fx.symbolic_trace(model)
-    except (fx.proxy.TraceError, TypeError, NameError, RuntimeError) as error:
+    except Exception as error:  # what a forward makes of values that are not there is anybody's guess
+        graph = export(model, image_shape, error)
+    _fix_options(graph, model)
+    (results,) = graph.graph.output_node().args
+    outputs = results if isinstance(results, (tuple, list)) else [results]
+    if not all(isinstance(output, fx.Node) for output in outputs):
         raise ConfigurationError(
-            f"{type(model).__name__} cannot be traced, so it has no split points ({error}); "
-            "its forward must not branch on tensor values."
-        ) from error
-    graph.meta[BLOCKS] = tuple(_block_paths(model))
+            f"{type(model).__name__} gives a {type(results).__name__}; it must give a tensor or a tuple of tensors."
+        )
     return graph
+
+
+def _fix_options(graph: fx.GraphModule, model: nn.Module) -> None:
+    """Images are all that goes in: the forward's other arguments are as they are by default."""
+    for option in graph.graph.find_nodes(op="placeholder")[1:]:
+        if not option.args:
+            raise ConfigurationError(
+                f"{type(model).__name__} takes '{option.target}' beside images; it must take images alone."
+            )
+        (default,) = option.args
+        for user in list(option.users):
+            user.args = fx.node.map_arg(user.args, lambda node: default if node is option else node)  # noqa: B023
+            user.kwargs = fx.node.map_arg(user.kwargs, lambda node: default if node is option else node)  # noqa: B023
+        graph.graph.erase_node(option)
+    graph.recompile()
 
 
 def fold_batch_norms(graph: fx.GraphModule) -> None:
@@ -61,14 +81,14 @@ def fold_batch_norms(graph: fx.GraphModule) -> None:
     graph.recompile()
 
 
-def prepare(model: nn.Module) -> fx.GraphModule:
+def prepare(model: nn.Module, image_shape: tuple[int, int, int] = (3, 224, 224)) -> fx.GraphModule:
     """Trace for inference at speed: batch norms folded, convolutions laid out channels-last.
 
-    The model's modules are reused and may be changed: give a model that nobody else uses.
+    The model's modules are reused and may be changed: give a model that nobody else uses. Raises as ``trace``.
     """
     for parameter in model.parameters():
         parameter.requires_grad_(False)
-    graph = trace(model)
+    graph = trace(model, image_shape)
     fold_batch_norms(graph)
     return graph.to(memory_format=torch.channels_last)
 
@@ -81,20 +101,6 @@ def fingerprint(graph: fx.GraphModule) -> str:
     parts = [str(graph.graph), *(f"{name} {module!r}" for name, module in graph.named_modules() if name)]
     parts += [f"{name} {tuple(tensor.shape)} {tensor.dtype}" for name, tensor in graph.state_dict().items()]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
-
-
-def _block_paths(module: nn.Module, path: str = "") -> Iterator[str]:
-    """Paths of the blocks: chains are opened, and so is a part of the whole that holds most of its weights."""
-    total = sum(parameter.numel() for parameter in module.parameters()) or 1
-    for name, child in module.named_children():
-        child_path = f"{path}.{name}" if path else name
-        share = sum(parameter.numel() for parameter in child.parameters()) / total
-        is_chain = type(child) in _CHAINS
-        holds_chain = any(type(grandchild) in _CHAINS for grandchild in child.children())
-        if is_chain or (holds_chain and share > 0.5 and not path):
-            yield from _block_paths(child, child_path)
-        else:
-            yield child_path
 
 
 def _replace(graph: fx.GraphModule, path: str, module: nn.Module) -> None:

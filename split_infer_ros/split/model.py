@@ -48,7 +48,7 @@ class SplitModel:
         self.device = device
         self.dtype = torch.float32
         self._source: SplitModel | None = None
-        self._graph = prepare(module)
+        self._graph = prepare(module, entry.image_shape)
         self.cuts = find_cuts(self._graph, entry.image_shape)
         self._forget()
 
@@ -67,7 +67,8 @@ class SplitModel:
         Raises:
             UnknownCutError: there is none.
         """
-        return choose_cut(self.cuts, self.entry.default_cut if name == "default" else name, self.entry.name)
+        default = self.entry.default_cut or self.cuts[-2].name
+        return choose_cut(self.cuts, default if name == "default" else name, self.entry.name)
 
     def backbone(self, name: str) -> fx.GraphModule:
         """The half before the cut of that name: (N, C, H, W) of ``dtype`` on ``device`` to the cut's tensors."""
@@ -128,31 +129,35 @@ _loaded: WeakValueDictionary[tuple[str, ...], SplitModel] = WeakValueDictionary(
 _loading = threading.Lock()
 
 
-def load_model(name: str, weights: str, device: str, precision: str = "fp32") -> SplitModel:
-    """A model of the catalogue; whoever asks for the same one in this process shares it.
+def load_model(
+    name: str, weights: str, device: str, precision: str = "fp32", *, allow_user_code: bool = False
+) -> SplitModel:
+    """A model by name; whoever asks for the same one in this process shares it.
 
     Args:
-        name: of the catalogue.
-        weights: ``default``, ``none`` or a path.
+        name: of the catalogue, of timm's, or of the user's own; see ``find_model``.
+        weights: ``default``, ``none``, ``random`` or a path.
         device: where its backbone runs: ``cpu``, ``cuda``, ``cuda:1``, ... or ``auto`` (CUDA where there is one).
         precision: of its backbone: ``fp32``, ``fp16`` or ``bf16``.
+        allow_user_code: whether a model of the user's own may be loaded, which may run any code.
 
     Raises:
-        ConfigurationError: an unknown model or device, or weights that do not fit.
+        ConfigurationError: an unknown model or device, a model that cannot be cut, or weights that do not fit.
     """
     where, dtype = choose_device(device), PRECISIONS[precision]
     with _loading:
-        model = _loaded.get((name, weights))
+        key: tuple[str, ...] = (name, weights, str(allow_user_code))  # who may not load it may not share it
+        model = _loaded.get(key)
         if model is None:
-            entry = find_model(name)
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(SEED)
+                entry = find_model(name, allow_user_code)
                 module = entry.build().eval()
             load_weights(module, entry, weights)
-            model = _loaded[name, weights] = SplitModel(entry, module, torch.device("cpu"))
+            model = _loaded[key] = SplitModel(entry, module, torch.device("cpu"))
         if (where, dtype) == (model.device, model.dtype):
             return model
-        key = name, weights, str(where), precision
+        key += str(where), precision
         placed = _loaded.get(key)
         if placed is None:
             placed = _loaded[key] = model.placed(where, dtype)

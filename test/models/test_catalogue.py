@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torchvision import models as zoo
+from torchvision.models import detection
 
 from split_infer_ros.errors import UnknownModelError, WeightsError
 from split_infer_ros.models.catalogue import CATALOGUE, find_model
@@ -19,7 +20,15 @@ PUBLISHED = {
     "alexnet": zoo.AlexNet_Weights.IMAGENET1K_V1,
     "vgg16": zoo.VGG16_Weights.IMAGENET1K_V1,
 }
-NAMES = ("shapes", "ssdlite320", "vit_tiny", *PUBLISHED)
+PUBLISHED_DETECTORS = {
+    "ssdlite320": detection.SSDLite320_MobileNet_V3_Large_Weights.COCO_V1,
+    "ssd300": detection.SSD300_VGG16_Weights.COCO_V1,
+    "fasterrcnn_mobilenet_320": detection.FasterRCNN_MobileNet_V3_Large_320_FPN_Weights.COCO_V1,
+    "retinanet": detection.RetinaNet_ResNet50_FPN_Weights.COCO_V1,
+    "fcos": detection.FCOS_ResNet50_FPN_Weights.COCO_V1,
+}
+NAMES = ("shapes", "vit_tiny", *PUBLISHED, *PUBLISHED_DETECTORS)
+LARGE = ("retinanet", "fcos", "vgg16", "ssd300")  # seconds an image; test_halves.py runs them
 
 
 def test_these_models_are_known() -> None:
@@ -39,13 +48,13 @@ def test_an_unknown_model_lists_those_that_are_known(name: str, hint: str) -> No
     assert hint or "Did you mean" not in sentence
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in LARGE])
 def test_an_entry_fits_its_model(name: str) -> None:
     """Built, cut where it is cut by default, and decoded, each model says something for each image."""
     model = load_model(name, "none", "cpu")
     entry = model.entry
     halves = model.halves("default")
-    assert entry.default_cut in (halves.cut.name, *halves.cut.aliases)
+    assert entry.default_cut in (None, halves.cut.name, *halves.cut.aliases)
     height, width = entry.image_shape[1:]
     images = torch.zeros((2, 3, height, width)).contiguous(memory_format=torch.channels_last)
     with torch.inference_mode():
@@ -63,13 +72,14 @@ def test_an_entry_fits_its_model(name: str) -> None:
 
 
 def test_labels_and_downloads_are_the_publishers() -> None:
-    for name, published in PUBLISHED.items():
+    for name, published in {**PUBLISHED, **PUBLISHED_DETECTORS}.items():
         entry = find_model(name)
         assert list(entry.labels) == published.meta["categories"]
         assert entry.weights.url == published.url
         assert entry.weights.file_name is not None
         assert published.url.endswith(f"/{entry.weights.file_name}")
-    assert find_model("ssdlite320").labels[:3] == ("__background__", "person", "bicycle")
+    for name in PUBLISHED_DETECTORS:
+        assert find_model(name).labels[:3] == ("__background__", "person", "bicycle")
 
 
 def test_what_nobody_publishes_is_said() -> None:

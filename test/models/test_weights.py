@@ -140,7 +140,7 @@ def test_what_is_no_state_dict_is_refused(tmp_path: Path, content: object) -> No
 
 def test_a_missing_file_is_told_with_what_would_be_right(tmp_path: Path) -> None:
     for path in (tmp_path / "nowhere.pth", tmp_path):
-        with pytest.raises(WeightsError, match=r"'default', 'none' or the path"):
+        with pytest.raises(WeightsError, match=r"'default', 'random', 'none' or the path"):
             load_weights(build(), ENTRY, str(path))
 
 

@@ -6,7 +6,7 @@ from torch import Tensor, fx, nn
 from torchvision.models.detection import ssdlite320_mobilenet_v3_large
 
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.split.graph import BLOCKS, fold_batch_norms, prepare, trace
+from split_infer_ros.split.graph import fold_batch_norms, prepare, trace
 
 
 class Tiny(nn.Module):
@@ -106,9 +106,3 @@ class Looping(nn.Module):
 def test_a_model_whose_path_depends_on_values_is_refused(build: type[nn.Module]) -> None:
     with pytest.raises(ConfigurationError, match="cannot be traced"):
         trace(build())
-
-
-def test_blocks_are_what_chains_hold() -> None:
-    model = nn.Sequential(nn.Sequential(nn.Conv2d(1, 1, 1), nn.ReLU()), nn.Flatten(), nn.ModuleList([nn.Identity()]))
-    model[2].forward = lambda x: model[2][0](x)  # type: ignore[operator]
-    assert trace(model).meta[BLOCKS] == ("0.0", "0.1", "1", "2.0")

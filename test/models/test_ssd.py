@@ -8,38 +8,36 @@ import pytest
 import torch
 from photographs import LEAST_VARIATION, photograph_batch, photographs
 from torch import Tensor
-from torchvision.models.detection import ssdlite320_mobilenet_v3_large
 from torchvision.models.detection.ssd import SSD
 
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.random_weights import randomise
-from split_infer_ros.models.ssdlite import CANDIDATES, SIZE, SsdliteNet, decode
+from split_infer_ros.models.ssd import SsdNet, ssdlite320
 
-SOME = 3
+SOME, SIZE = 3, 320
 ENTRY = find_model("ssdlite320")
 
 
 @cache
 def reference() -> SSD:
-    whole = ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None)
+    whole = ssdlite320()
     images = photograph_batch(SIZE, SIZE)
-    net = SsdliteNet()
+    net = SsdNet(ssdlite320)
     net.load_state_dict(whole.state_dict())
     randomise(net, images)
     with torch.no_grad():
         for last in net.head.classification_head.module_list:  # type: ignore[union-attr]
             last[-1].weight *= 12  # as sure of itself as a trained one  # type: ignore[index]
     whole.load_state_dict(net.state_dict())
-    assert whole.topk_candidates == CANDIDATES
     return whole.eval()
 
 
 @cache
 def outputs() -> tuple[Tensor, Tensor]:
     """Of our network, for the first photographs."""
-    net = SsdliteNet().eval()
+    net = SsdNet(ssdlite320).eval()
     net.load_state_dict(reference().state_dict())
     pixels = [Pixels(torch.tensor(photograph), (0, 1, 2)) for photograph in photographs()[:SOME]]
     with torch.inference_mode():
@@ -61,7 +59,7 @@ def test_photographs_give_what_torchvision_gives(limits: Limits) -> None:
     images = [torch.tensor(photograph).permute(2, 0, 1) / 255 for photograph in photographs()[:SOME]]
     with torch.inference_mode():
         expected = whole(images)
-    found = decode(outputs(), limits)
+    found = ENTRY.decode(outputs(), limits)
     if limits.score_threshold < 1:
         assert all(len(theirs["scores"]) > 5 for theirs in expected), "nothing to compare"
     for ours, theirs, photograph in zip(found, expected, photographs()[:SOME], strict=True):
@@ -81,4 +79,4 @@ def matches(ours: Detections, theirs: dict[str, Tensor]) -> bool:
 
 
 def test_names_of_parameters_are_torchvisions() -> None:
-    assert set(SsdliteNet().state_dict()) == set(reference().state_dict())
+    assert set(SsdNet(ssdlite320).state_dict()) == set(reference().state_dict())

@@ -1,0 +1,126 @@
+"""RetinaNet and FCOS in a form that can be cut.
+
+Each cell of every level of the feature pyramid gives scores for all classes: 73 MB an image for RetinaNet. The best
+are therefore taken, and their boxes read, within the network, so that little crosses behind it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torchvision.models.detection import fcos_resnet50_fpn, retinanet_resnet50_fpn
+from torchvision.models.detection.anchor_utils import AnchorGenerator
+from torchvision.models.detection.image_list import ImageList
+from torchvision.ops import clip_boxes_to_image
+
+HEIGHT, WIDTH = 800, 1344  # what torchvision makes of a landscape image: 800 rows, up to 1333 columns, multiples of 32
+STRIDES = (8, 16, 32, 64, 128)  # of the levels
+CANDIDATES = 1000  # a level, that go on to suppression
+
+
+class DenseDetector(nn.Module):
+    """Backbone and head of a torchvision detector, and the best of what they say.
+
+    Its parameters have the names of torchvision's model, so that model's weights load as they are.
+
+    Args:
+        whole: torchvision's.
+        height, width: of the input, in pixels, multiples of 32.
+    """
+
+    anchors: Tensor
+
+    def __init__(self, whole: Any, height: int, width: int) -> None:
+        super().__init__()
+        self.backbone = whole.backbone
+        self.head = whole.head
+        self._size = height, width
+        self._classes: int = whole.head.classification_head.num_classes
+        grids = [(math.ceil(height / stride), math.ceil(width / stride)) for stride in STRIDES]
+        anchors = anchors_of(whole.anchor_generator, self._size, grids)
+        a_cell = whole.anchor_generator.num_anchors_per_location()[0]
+        self._counts = [a_cell * rows * columns for rows, columns in grids]
+        self.register_buffer("anchors", anchors, persistent=False)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Images (N, 3, height, width) to scores (N, M), boxes (N, M, 4) in pixels and labels int64 (N, M)."""
+        outputs = self.head(list(self.backbone(images).values()))
+        ranks, offsets = self.ranks(outputs), outputs["bbox_regression"]
+        found, start = [], 0
+        for count in self._counts:
+            level = slice(start, start + count)
+            found.append(self._best(ranks[:, level], offsets[:, level], self.anchors[level], count))
+            start += count
+        scores, boxes, labels = (torch.cat(parts, 1) for parts in zip(*found, strict=True))
+        return scores, boxes, labels
+
+    def ranks(self, outputs: Mapping[str, Tensor]) -> Tensor:
+        """(N, anchors, classes), higher where the score is."""
+        raise NotImplementedError
+
+    def scores(self, ranks: Tensor) -> Tensor:
+        """Ranks to scores, 0..1, of the same shape."""
+        raise NotImplementedError
+
+    def boxes(self, offsets: Tensor, anchors: Tensor) -> Tensor:
+        """Offsets (n, 4) and the anchors (n, 4) to which they belong, to boxes (n, 4)."""
+        raise NotImplementedError
+
+    def _best(self, ranks: Tensor, offsets: Tensor, anchors: Tensor, cells: int) -> tuple[Tensor, Tensor, Tensor]:
+        count = min(CANDIDATES, cells * self._classes)
+        top = ranks.flatten(1).topk(count, dim=1)
+        place = top.indices // self._classes
+        theirs = offsets.gather(1, place.unsqueeze(2).expand(-1, -1, 4)).float()
+        boxes = self.boxes(theirs.flatten(0, 1), anchors[place].float().flatten(0, 1))
+        boxes = clip_boxes_to_image(boxes, self._size).unflatten(0, (-1, count))
+        return self.scores(top.values.float()), boxes, top.indices % self._classes
+
+
+class RetinaNet(DenseDetector):
+    """torchvision's RetinaNet with ResNet-50."""
+
+    def __init__(self, height: int = HEIGHT, width: int = WIDTH) -> None:
+        whole = retinanet_resnet50_fpn(weights=None, weights_backbone=None)
+        for module in whole.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.eps = torch.finfo(torch.float32).tiny  # zero as the published weights want it, but not quite
+        super().__init__(whole, height, width)
+        self._coder = whole.box_coder
+
+    def ranks(self, outputs: Mapping[str, Tensor]) -> Tensor:
+        return outputs["cls_logits"]
+
+    def scores(self, ranks: Tensor) -> Tensor:
+        return ranks.sigmoid()
+
+    def boxes(self, offsets: Tensor, anchors: Tensor) -> Tensor:
+        return self._coder.decode_single(offsets, anchors)  # type: ignore[no-any-return]
+
+
+class Fcos(DenseDetector):
+    """torchvision's FCOS with ResNet-50."""
+
+    def __init__(self, height: int = HEIGHT, width: int = WIDTH) -> None:
+        whole = fcos_resnet50_fpn(weights=None, weights_backbone=None)
+        super().__init__(whole, height, width)
+        self._coder = whole.box_coder
+
+    def ranks(self, outputs: Mapping[str, Tensor]) -> Tensor:
+        return outputs["cls_logits"].sigmoid() * outputs["bbox_ctrness"].sigmoid()
+
+    def scores(self, ranks: Tensor) -> Tensor:
+        return ranks.sqrt()
+
+    def boxes(self, offsets: Tensor, anchors: Tensor) -> Tensor:
+        return self._coder.decode(offsets, anchors)  # type: ignore[no-any-return]
+
+
+def anchors_of(generator: AnchorGenerator, size: tuple[int, int], grids: list[tuple[int, int]]) -> Tensor:
+    """All anchors (n, 4) of an input of that size (height, width), level by level."""
+    image = ImageList(torch.empty((1, 1, *size)), [size])
+    anchors: Tensor = generator(image, [torch.empty((1, 1, *grid)) for grid in grids])[0]
+    return anchors

@@ -1,0 +1,120 @@
+"""Against torchvision's own detectors: the same weights, the same input, the same objects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache, partial
+from pathlib import Path
+
+import pytest
+import torch
+from photographs import photograph_batch
+from torch import Tensor, nn
+from torchvision.models import detection as zoo
+from torchvision.models.detection.transform import GeneralizedRCNNTransform
+
+from split_infer_ros.models import dense, faster_rcnn, ssd
+from split_infer_ros.models.catalogue import find_model
+from split_infer_ros.models.detections import Detections, Limits
+from split_infer_ros.models.random_weights import randomise
+from split_infer_ros.models.weights import load_weights
+
+IMAGES = 3
+
+
+@dataclass(frozen=True)
+class Case:
+    """A detector of ours and torchvision's, and factors for weights with such a part in their names."""
+
+    ours: Callable[[], nn.Module]
+    theirs: Callable[..., nn.Module]
+    height: int
+    width: int
+    trained: dict[str, float] = field(default_factory=dict)
+
+
+CASES = {
+    "ssd300": Case(partial(ssd.SsdNet, ssd.ssd300), zoo.ssd300_vgg16, 300, 300, {"regression": 0.5}),
+    # smaller inputs than the catalogue's, for the time they take
+    "fasterrcnn_mobilenet_320": Case(
+        partial(faster_rcnn.FasterRcnn, 192, 256), zoo.fasterrcnn_mobilenet_v3_large_320_fpn, 192, 256
+    ),
+    "retinanet": Case(
+        partial(dense.RetinaNet, 160, 224), zoo.retinanet_resnet50_fpn, 160, 224, {"cls_logits": 0.2, "bbox_reg": 0.3}
+    ),
+    "fcos": Case(partial(dense.Fcos, 160, 224), zoo.fcos_resnet50_fpn, 160, 224),
+}
+
+
+@cache
+def pair(name: str) -> tuple[nn.Module, nn.Module, Tensor]:
+    """Ours, torchvision's with the same weights, and photographs (N, 3, height, width)."""
+    case = CASES[name]
+    images = photograph_batch(case.height, case.width)[:IMAGES].contiguous()  # as torchvision batches
+    ours = randomise(case.ours(), images)
+    with torch.no_grad():
+        for weight, parameter in ours.named_parameters():
+            parameter.mul_(next((factor for part, factor in case.trained.items() if part in weight), 1.0))
+    theirs = case.theirs(weights=None, weights_backbone=None).eval()
+    for module, twin in zip(theirs.backbone.modules(), ours.backbone.modules(), strict=True):  # type: ignore[union-attr, operator]
+        if isinstance(module, nn.BatchNorm2d):
+            module.eps = twin.eps  # type: ignore[assignment]
+    theirs.load_state_dict(ours.state_dict())
+    sides = min(case.height, case.width), max(case.height, case.width)
+    theirs.transform = GeneralizedRCNNTransform(*sides, [0.0] * 3, [1.0] * 3, size_divisible=1, _skip_resize=True)
+    return ours, theirs, images
+
+
+@pytest.mark.parametrize("limits", [Limits(0.1, 0.5, 300), Limits(0.3, 0.3, 300)])
+@pytest.mark.parametrize("name", CASES)
+def test_the_same_objects_are_found(name: str, limits: Limits) -> None:
+    ours, theirs, images = pair(name)
+    post = theirs.roi_heads if hasattr(theirs, "roi_heads") else theirs
+    post.score_thresh, post.nms_thresh = limits.score_threshold, limits.nms_threshold  # type: ignore[union-attr, assignment]
+    post.detections_per_img = limits.max_detections  # type: ignore[union-attr, assignment]
+    with torch.inference_mode():
+        expected = theirs(list(images))
+        found = find_model(name).decode(ours(images), limits)
+    assert sum(len(one["scores"]) for one in expected) > 5, "nothing to compare"
+    assert len(torch.cat([one["labels"] for one in expected]).unique()) > 2
+    for mine, one in zip(found, expected, strict=True):
+        assert len(mine) == len(one["scores"])
+        torch.testing.assert_close(mine.scores, one["scores"], rtol=1e-4, atol=1e-5)
+        assert matches(mine, one)
+
+
+def matches(ours: Detections, theirs: dict[str, Tensor]) -> bool:
+    """Every object is among theirs, whatever the order of those with nearly equal scores."""
+    same_label = ours.labels[:, None] == theirs["labels"]
+    same_box = ((ours.boxes[:, None] - theirs["boxes"]).abs() < 0.05).all(dim=2)
+    same_score = (ours.scores[:, None] - theirs["scores"]).abs() < 1e-4
+    return bool((same_label & same_box & same_score).any(dim=1).all())
+
+
+def test_proposals_are_filled_up_with_empty_boxes() -> None:
+    boxes = torch.tensor([[[0.0, 0, 8, 8], [0, 0, 8, 7], [4, 4, 4, 9], [20, 20, 30, 30], [0, 0, 8, 8]]])
+    scores = torch.tensor([[0.9, 0.8, 0.7, 0.01, 0.6]])
+    found = faster_rcnn.distinct(boxes, scores, torch.tensor([0, 0, 0, 0, 1]), 0.05, 0.7, 4)
+    assert found.tolist() == [[[0, 0, 8, 8], [0, 0, 8, 8], [0] * 4, [0] * 4]]
+
+
+@pytest.mark.parametrize("name", ["fasterrcnn_mobilenet_320", "retinanet"])
+def test_published_files_with_older_names_load(name: str, tmp_path: Path) -> None:
+    """torchvision's files of these name the convolutions of their heads as they were named before."""
+    ours, _, images = pair(name)
+    state = {key: value for key, value in ours.state_dict().items() if not key.endswith("num_batches_tracked")}
+    older = {}
+    for key, value in state.items():
+        for depth in range(4):
+            step = f"conv.{2 * depth}." if name == "retinanet" else "conv."
+            if ("rpn.head" in key) or ("_head.conv" in key):
+                key = key.replace(f"conv.{depth}.0.", step)
+        older[key] = value
+    assert older.keys() != state.keys()
+    torch.save(older, tmp_path / "older.pth")
+    fresh = CASES[name].ours().eval()
+    load_weights(fresh, find_model(name), str(tmp_path / "older.pth"))
+    with torch.inference_mode():
+        for again, before in zip(fresh(images), ours(images), strict=True):
+            assert torch.equal(again, before)
