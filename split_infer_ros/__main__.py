@@ -4,7 +4,7 @@ import importlib
 import sys
 
 NODES = ("backbone", "camera", "demo", "doctor", "head", "pipeline", "stats")
-COMMANDS = ("profile",)  # these need no ROS
+COMMANDS = ("calibrate", "profile")  # these need no ROS
 
 
 def main() -> int:

@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from split_infer_ros.buffers.policy import POLICIES, Policy
 from split_infer_ros.memory_model.choose import Choice, choose
 from split_infer_ros.memory_model.constants import MachineConstants
 from split_infer_ros.memory_model.overhead import Overhead
-from split_infer_ros.memory_model.policy import POLICIES, Policy
 from split_infer_ros.memory_model.task import Task
 
 _EQUATIONS = {Policy.MANAGED: "Eq. 9", Policy.PINNED: "Eq. 10"}

@@ -6,10 +6,10 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from split_infer_ros.buffers.policy import POLICIES, Policy
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.memory_model.constants import MachineConstants
 from split_infer_ros.memory_model.overhead import Overhead, overhead
-from split_infer_ros.memory_model.policy import POLICIES, Policy
 from split_infer_ros.memory_model.task import Task
 
 

@@ -49,16 +49,15 @@ class Row:
 
     name: str
     symbol: str
-    unit: str
     description: str
+
+    @property
+    def of_bytes(self) -> bool:
+        """True if it is in ms/byte, False if in ms."""
+        return self.name.endswith("_ms_per_byte")
 
 
 ROWS = tuple(
-    Row(
-        found.name,
-        found.metadata["symbol"],
-        "ms/byte" if found.name.endswith("_ms_per_byte") else "ms",
-        found.metadata["description"],
-    )
+    Row(found.name, found.metadata["symbol"], found.metadata["description"])
     for found in dataclasses.fields(MachineConstants)
 )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from split_infer_ros.buffers.memory import Memory, allocate
+from split_infer_ros.buffers.policy import POLICIES, Policy
 from split_infer_ros.memory_model.calibration import CACHED_BLOCK
 from split_infer_ros.memory_model.cpu_microbenchmarks import clocked, read, touch
-from split_infer_ros.memory_model.policy import POLICIES, Policy
 from split_infer_ros.memory_model.samples import Probe
 
 _PROBES = {
@@ -20,24 +20,6 @@ _PROBES = {
     Policy.MANAGED: (Probe.KERNEL_MANAGED, Probe.READ_MANAGED),
     Policy.PINNED: (Probe.KERNEL_PINNED, Probe.REREAD_UNCACHED),
 }
-
-
-class Memory(Protocol):
-    """Memory of a policy, of which either processor has a view (uint8); under policy D the two are apart."""
-
-    @property
-    def host(self) -> Tensor:
-        """As the CPU sees it."""
-
-    @property
-    def device(self) -> Tensor:
-        """As the GPU sees it."""
-
-    def give_to_device(self) -> None:
-        """From here on in the current stream's order the CPU does not touch it."""
-
-    def give_to_host(self) -> None:
-        """From here on in the current stream's order the GPU does not touch it."""
 
 
 Allocate = Callable[[Policy, int, torch.device], Memory]
@@ -50,15 +32,17 @@ class GpuMicrobenchmarks:
     runs.
 
     Args:
-        allocate: gives memory of a policy; it is freed with this.
         device: the GPU.
         policies: which are legal; constants of the others stay absent.
+        allocate: gives memory of a policy; it is freed with this.
 
     Attributes:
         probes: what there is to time.
     """
 
-    def __init__(self, allocate: Allocate, device: torch.device, policies: Collection[Policy] = POLICIES) -> None:
+    def __init__(
+        self, device: torch.device, policies: Collection[Policy] = POLICIES, allocate: Allocate = allocate
+    ) -> None:
         self.probes = tuple(
             probe for policy, probes in _PROBES.items() if policy in (Policy.HOST, *policies) for probe in probes
         )

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.memory_model.constants import MachineConstants
-from split_infer_ros.memory_model.policy import Policy
 from split_infer_ros.memory_model.task import Kernel, Task
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.memory_model.policy import Policy
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ from boards import AGX, AUTOWARE, TABLE_IV, TX2
 from hypothesis import given
 from hypothesis import strategies as st
 
+from split_infer_ros.buffers.policy import POLICIES, Policy
 from split_infer_ros.memory_model.assignment import Assignment, assign, loss_ms, most_switched, recovers
 from split_infer_ros.memory_model.constants import MachineConstants
 from split_infer_ros.memory_model.overhead import overhead
-from split_infer_ros.memory_model.policy import POLICIES, Policy
 from split_infer_ros.memory_model.task import Kernel, Task
 
 D, M, H = POLICIES

@@ -8,10 +8,10 @@ from boards import AGX, MB, TABLE_IV, TX2, drawn_machines, drawn_tasks, workload
 from hypothesis import given
 from hypothesis import strategies as st
 
+from split_infer_ros.buffers.policy import POLICIES, Policy
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.memory_model.choose import choose
 from split_infer_ros.memory_model.constants import MachineConstants
-from split_infer_ros.memory_model.policy import POLICIES, Policy
 from split_infer_ros.memory_model.task import Task
 
 D, M, H = POLICIES

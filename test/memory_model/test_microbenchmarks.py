@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from split_infer_ros.buffers.policy import POLICIES, Policy
 from split_infer_ros.memory_model.calibration import CACHED_BLOCK, sizes
 from split_infer_ros.memory_model.cpu_microbenchmarks import CpuMicrobenchmarks, touch
 from split_infer_ros.memory_model.gpu_microbenchmarks import GpuMicrobenchmarks, reread
-from split_infer_ros.memory_model.policy import POLICIES, Policy
 from split_infer_ros.memory_model.samples import Probe
 
 CPU = torch.device("cpu")
@@ -80,7 +80,7 @@ class Fakes:
 @pytest.mark.parametrize("probe", Probe)
 def test_a_gpu_times_its_probes_in_memory_of_just_that_size(probe: Probe) -> None:
     fakes = Fakes()
-    bench = GpuMicrobenchmarks(fakes, CPU)
+    bench = GpuMicrobenchmarks(CPU, allocate=fakes)
     assert probe in bench.probes
     for _ in range(2):
         assert bench(probe, SMALL if "reread" not in probe.value else CACHED_BLOCK) > 0
@@ -96,9 +96,9 @@ def test_a_gpu_times_its_probes_in_memory_of_just_that_size(probe: Probe) -> Non
 
 
 def test_what_is_not_legal_is_not_allocated() -> None:
-    bench = GpuMicrobenchmarks(Fakes(), CPU, [Policy.DEVICE])
+    bench = GpuMicrobenchmarks(CPU, [Policy.DEVICE], Fakes())
     assert {probe.value.rpartition("_")[2] for probe in bench.probes}.isdisjoint({"managed", "pinned", "uncached"})
-    assert set(GpuMicrobenchmarks(Fakes(), CPU, POLICIES).probes) == set(Probe)
+    assert set(GpuMicrobenchmarks(CPU, POLICIES, Fakes()).probes) == set(Probe)
 
 
 def test_a_block_is_read_as_often_as_it_takes() -> None:
