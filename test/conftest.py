@@ -45,3 +45,12 @@ def ros_domain(request: pytest.FixtureRequest) -> Iterator[int]:
     """A ROS domain that no other test file on this machine uses meanwhile, for child processes too."""
     with own_domain(str(request.path)) as domain:
         yield domain
+
+
+@pytest.fixture
+def cuda_runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
+    """CUDA's run-time API as far as memory goes, without a GPU."""
+    from fake_cuda import played  # most tests do without torch, which takes seconds
+
+    with played(monkeypatch) as runtime:
+        yield runtime

@@ -28,6 +28,7 @@ from split_infer_ros.nodes.transports import SENDERS
 from split_infer_ros.pipeline.auto_split import AutoSplit, Goal
 from split_infer_ros.pipeline.backbone_stage import BackboneStage
 from split_infer_ros.pipeline.known_profile import profile_model
+from split_infer_ros.pipeline.memory_choice import MemoryAdvisor
 from split_infer_ros.pipeline.rate_limiter import RateLimiter
 from split_infer_ros.pipeline.settings import DROP_POLICIES, LATEST, StageSettings
 from split_infer_ros.split.model import PRECISIONS, load_model
@@ -183,9 +184,10 @@ class BackboneNode(ManagedNode):
         self.on_tear_down(self._reports.destroy)
         self._to_report = report_message(lambda: self.get_clock().now().to_msg())
         trace = self._open_trace(values.trace)
+        advisor = MemoryAdvisor(self._model.device, self._database())
         self._split = AutoSplit(self._model.device.type, self._find_profile, self.get_logger().info, DWELL_S)
         settings = self._split.begin(values.settings, values.goal)
-        self._stage = BackboneStage(self._model, settings, transport, self.warn, trace, self._split.observe)
+        self._stage = BackboneStage(self._model, settings, transport, self.warn, trace, self._split.observe, advisor)
         self._split.attach(self._stage.configure)
         self._stage.when_ready_for_more(self._wake_executor)
         self.on_tear_down(self._stage.close)
@@ -218,14 +220,17 @@ class BackboneNode(ManagedNode):
         self._limiter.max_rate_hz = values.max_rate_hz
 
     def _find_profile(self, batch_sizes: Sequence[int], may_measure: bool) -> Profile:
-        path = self.values.tuning_database
         return profile_model(
             self._model,
             batch_sizes,
-            Database(Path(path).expanduser() if path else None),
+            self._database(),
             may_measure=may_measure,
             say=lambda line: self.get_logger().info(f"measuring {self._model.entry.name}, {line}"),
         )
+
+    def _database(self) -> Database:
+        path = self.values.tuning_database
+        return Database(Path(path).expanduser() if path else None)
 
     def _forget(self) -> None:
         """Give back what only this node held: the network, and the GPU's memory with it."""

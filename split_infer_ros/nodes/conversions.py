@@ -107,6 +107,7 @@ def report_message(now: Callable[[], Time]) -> Callable[[PipelineReport], Report
             dropped=[DropCount(reason=reason, count=count) for reason, count in sorted(counts.dropped.items())],
             batches=report.batches,
             memory=report.memory,
+            memory_reason=report.memory_reason,
             ring_slots=settings.ring_slots,
             ring_used=report.ring_used,
             ring_bytes=report.ring_bytes,

@@ -15,6 +15,7 @@ from split_infer_ros.pipeline.batcher import Batcher
 from split_infer_ros.pipeline.cores import use_one_core
 from split_infer_ros.pipeline.frame import Frame, Handle, Origin, Timeline
 from split_infer_ros.pipeline.ledger import Ledger
+from split_infer_ros.pipeline.memory_choice import MemoryAdvisor
 from split_infer_ros.pipeline.plan import Plan
 from split_infer_ros.pipeline.report import PipelineReport
 from split_infer_ros.pipeline.settings import LATEST, StageSettings
@@ -35,6 +36,7 @@ class BackboneStage:
         on_error: told of every exception that cost frames.
         trace: where each batch's times are written, if anywhere.
         watch: called with each batch that a head was at, its timeline complete; must not wait.
+        advisor: chooses the memory policy where the settings leave it open.
 
     Raises:
         ConfigurationError: the settings do not fit the model, or their memory cannot be had.
@@ -48,10 +50,12 @@ class BackboneStage:
         on_error: Callable[[Exception], None],
         trace: TraceFile | None = None,
         watch: Callable[[Batch], None] | None = None,
+        advisor: MemoryAdvisor | None = None,
     ) -> None:
         self.ledger = Ledger()
         self._model = model
         self._transport = transport
+        self._advisor = advisor or MemoryAdvisor(model.device)
         self._on_error = on_error
         self._runner = BackboneRunner(model.device, self._hand_over, self._fail)
         self._ahead = 0  # batches that are closed and not handed over yet
@@ -155,6 +159,7 @@ class BackboneStage:
             ring_bytes=plan.pool.bytes,
             staging_bytes=plan.intake.bytes,
             memory=plan.pool.memory,
+            memory_reason=plan.memory_reason,
         )
 
     def stop(self, drain_s: float) -> None:
@@ -180,7 +185,7 @@ class BackboneStage:
             pool.close()
 
     def _make_plan(self, settings: StageSettings) -> Plan:
-        plan = Plan.make(self._model, settings, self._transport)
+        plan = Plan.make(self._model, settings, self._transport, self._advisor)
         plan.pool.ring.when_free(self.wake)
         if plan.pool.slots.note:
             self._on_error(ConfigurationError(plan.pool.slots.note))

@@ -13,10 +13,11 @@ from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.slots import Lease
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.pipeline.budget import check_budget
 from split_infer_ros.pipeline.cuda_graphs import GraphedBackbone
 from split_infer_ros.pipeline.device import DeviceQueue, Mark
 from split_infer_ros.pipeline.intake import Intake, Loaded, make_intake
-from split_infer_ros.pipeline.memory import check_budget, choose_policy
+from split_infer_ros.pipeline.memory_choice import MemoryAdvisor
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.pipeline.transport import OwnedPool, Transport
 from split_infer_ros.split.cuts import Cut
@@ -31,6 +32,7 @@ class Plan:
 
     Attributes:
         backbone: (n, 3, h, w) to what crosses, n up to the batch size; eager or, on a GPU, recorded.
+        memory_reason: why the pool lies in what it lies in.
     """
 
     settings: StageSettings
@@ -38,31 +40,35 @@ class Plan:
     backbone: Callable[[Tensor], Sequence[Tensor]]
     pool: OwnedPool
     intake: Intake
+    memory_reason: str
 
     @classmethod
-    def make(cls, model: SplitModel, settings: StageSettings, transport: Transport) -> Plan:
-        """Cut, allocate, and on a GPU record.
+    def make(
+        cls, model: SplitModel, settings: StageSettings, transport: Transport, advisor: MemoryAdvisor
+    ) -> Plan:
+        """Cut, choose memory and allocate it, and on a GPU record.
 
         Raises:
             ConfigurationError: no such cut, or no such memory; nothing was kept.
         """
         cut, backbone = model.cut(settings.split_point), model.backbone(settings.split_point)
         layout = Layout(cut.tensors, settings.batch_size)
-        policy = choose_policy(settings.memory_policy, model.device, transport.shared)
-        check_budget(settings, cut, policy, model.entry.preprocess.staging(1).nbytes)
-        pool = transport.make_pool(layout, settings.ring_slots, Place(policy, model.device))
+        memory = advisor.choose(settings.memory_policy, layout, transport.shared)
+        check_budget(settings, cut, memory.policy, model.entry.preprocess.staging(1).nbytes)
+        pool = transport.make_pool(layout, settings.ring_slots, Place(memory.policy, model.device))
+        reason = pool.slots.note or memory.reason
         try:
             place = Place(pool.slots.policy, model.device)  # which is another one where there was no room
             intake = make_intake(model.entry.preprocess, settings.batch_size, model.dtype, place)
             if model.device.type == "cuda" and settings.cuda_graphs:
-                return cls(settings, cut, _recorded(backbone, model, settings.batch_size), pool, intake)
+                return cls(settings, cut, _recorded(backbone, model, settings.batch_size), pool, intake, reason)
         except RuntimeError as error:
             pool.close()
             raise ConfigurationError(
                 f"A batch of {settings.batch_size} images of {model.entry.name} does not fit into {model.device}'s "
                 f"memory, or cannot be recorded there ({error}): take a smaller batch_size, or cuda_graphs false."
             ) from error
-        return cls(settings, cut, backbone, pool, intake)
+        return cls(settings, cut, backbone, pool, intake, reason)
 
     def with_settings(self, settings: StageSettings) -> Plan | None:
         """The same plan under other settings, where these need no other cut and no other memory; else None."""

@@ -22,7 +22,7 @@ from torch import Tensor, fx
 
 from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.memory import Place
-from split_infer_ros.buffers.policy import AUTO
+from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import Pixels
@@ -32,7 +32,6 @@ from split_infer_ros.pipeline.device import DeviceQueue
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.intake import make_intake
 from split_infer_ros.pipeline.local import LocalPipeline
-from split_infer_ros.pipeline.memory import choose_policy
 from split_infer_ros.pipeline.settings import BLOCK, StageSettings
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.planner import plan
@@ -105,7 +104,7 @@ class Profiler:
         self._limits = limits or Limits()
         self._effort = effort or Effort()
         self._say = say
-        self._place = Place(choose_policy(AUTO, model.device, shared=False), model.device)
+        self._place = Place(Policy.DEVICE, model.device)  # what is legal everywhere; on a CPU it is plain memory
         self._samples: dict[tuple[str, int], Samples] = {}
 
     def measure(self, batch_sizes: Sequence[int]) -> list[Samples]:

@@ -21,7 +21,7 @@ class PipelineReport:
         model, device, split_point, settings: what is running.
         ring_used, ring_bytes: slots in use, and bytes of all slots.
         staging_bytes: of images on their way into the backbone.
-        memory: what the ring lies in.
+        memory, memory_reason: what features and staging lie in, and why.
         latency_p50_s, latency_p99_s: of a frame, from receipt to the publishing of its detections.
         preprocess_s, backbone_s, hop_s, head_s, postprocess_s: medians of a batch's time in each stage, and
             between publication of the handle and the head's start (of a head on another host: both ways);
@@ -40,6 +40,7 @@ class PipelineReport:
     ring_bytes: int
     staging_bytes: int
     memory: str
+    memory_reason: str
     latency_p50_s: float
     latency_p99_s: float
     preprocess_s: float
@@ -81,6 +82,7 @@ class PipelineMeters:
         ring_bytes: int,
         staging_bytes: int,
         memory: str,
+        memory_reason: str,
     ) -> PipelineReport:
         """All of it at ``now``."""
         p50, p99 = self.latency.percentiles(50, 99, now=now)
@@ -96,6 +98,7 @@ class PipelineMeters:
             ring_bytes=ring_bytes,
             staging_bytes=staging_bytes,
             memory=memory,
+            memory_reason=memory_reason,
             latency_p50_s=p50,
             latency_p99_s=p99,
             hop_s=self._hop.percentiles(50, now=now)[0],

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
-from collections import Counter
-from collections.abc import Iterator
-from enum import IntEnum
 from typing import Any
 
 import pytest
 import torch
+from fake_cuda import GPU, Runtime, Status
 
 from split_infer_ros.buffers import cuda, memory
 from split_infer_ros.buffers.layout import Layout, TensorSpec
@@ -21,124 +18,11 @@ from split_infer_ros.buffers.shared_pool import SharedPool
 from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.errors import ConfigurationError
 
-GPU = torch.device("cuda", 0)
 LAYOUT = Layout([TensorSpec("x", (3, 2, 2), torch.float32), TensorSpec("y", (5,), torch.float16)], 4)
 
 
-class Status(IntEnum):
-    cudaSuccess = 0
-    cudaErrorMemoryAllocation = 2
-    cudaErrorInvalidValue = 1
-
-
-class Runtime:
-    """Answers as cuda.bindings.runtime does; memory comes from the host, ``free`` bytes of it."""
-
-    cudaError_t = Status
-    cudaMemAttachGlobal, cudaMemAttachHost, cudaMemAttachSingle = 1, 2, 4
-    cudaHostAllocPortable, cudaHostAllocMapped = 1, 2
-    cudaHostRegisterPortable, cudaHostRegisterMapped = 1, 2
-
-    class cudaDeviceAttr:
-        def __getattr__(self, name: str) -> str:
-            return name
-
-    cudaDeviceAttr = cudaDeviceAttr()  # type: ignore[assignment,misc]
-
-    def __init__(self) -> None:
-        self.free = 1 << 20
-        self.attributes = dict.fromkeys(cuda._ATTRIBUTES.values(), 1)
-        self.live: dict[int, tuple[str, Any]] = {}
-        self.registered: dict[int, int] = {}
-        self.attached: list[tuple[int, int]] = []
-        self.calls: Counter[str] = Counter()
-
-    def cudaGetErrorString(self, status: Status) -> tuple[Status, bytes]:
-        return Status.cudaSuccess, status.name.encode()
-
-    def cudaGetLastError(self) -> tuple[Status]:
-        return (Status.cudaSuccess,)
-
-    def cudaDeviceGetAttribute(self, name: str, index: int) -> tuple[Status, int]:
-        return Status.cudaSuccess, self.attributes[name]
-
-    def cudaSetDevice(self, index: int) -> tuple[Status]:
-        return (Status.cudaSuccess,)
-
-    def cudaMemGetInfo(self) -> tuple[Status, int, int]:
-        return Status.cudaSuccess, self.free, 1 << 20
-
-    def _allocate(self, kind: str, nbytes: int) -> tuple[Status, int]:
-        if nbytes > self.free:
-            return Status.cudaErrorMemoryAllocation, 0
-        self.free -= nbytes
-        block = (ctypes.c_ubyte * nbytes)()
-        address = ctypes.addressof(block)
-        self.live[address] = kind, block
-        self.calls[kind] += 1
-        return Status.cudaSuccess, address
-
-    def cudaMallocManaged(self, nbytes: int, flags: int) -> tuple[Status, int]:
-        status, address = self._allocate("managed", nbytes)
-        self.attached.append((address, flags))
-        return status, address
-
-    def cudaHostAlloc(self, nbytes: int, flags: int) -> tuple[Status, int]:
-        assert flags == 3
-        return self._allocate("mapped", nbytes)
-
-    def _release(self, kind: str, address: int) -> tuple[Status]:
-        found, block = self.live.pop(address)  # KeyError: freed twice
-        assert found == kind
-        self.free += len(block)
-        return (Status.cudaSuccess,)
-
-    def cudaFree(self, address: int) -> tuple[Status]:
-        return self._release("managed", address)
-
-    def cudaFreeHost(self, address: int) -> tuple[Status]:
-        return self._release("mapped", address)
-
-    def cudaHostRegister(self, address: int, nbytes: int, flags: int) -> tuple[Status]:
-        if nbytes > self.free:
-            return (Status.cudaErrorMemoryAllocation,)
-        assert address not in self.registered
-        self.registered[address] = nbytes
-        self.free -= nbytes
-        return (Status.cudaSuccess,)
-
-    def cudaHostUnregister(self, address: int) -> tuple[Status]:
-        self.free += self.registered.pop(address)  # KeyError: twice
-        return (Status.cudaSuccess,)
-
-    def cudaHostGetDevicePointer(self, address: int, flags: int) -> tuple[Status, int]:
-        return Status.cudaSuccess, address
-
-    def cudaStreamAttachMemAsync(self, stream: int, address: int, length: int, flags: int) -> tuple[Status]:
-        self.attached.append((address, flags))
-        return (Status.cudaSuccess,)
-
-
-@pytest.fixture
-def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Runtime]:
-    """CUDA as far as memory goes; what torch would put on the GPU it puts on the CPU."""
-    made = Runtime()
-    monkeypatch.setattr(cuda, "_runtime", lambda: made)
-    monkeypatch.setattr(memory._Owner, "on", lambda owner, device, address: owner.host())
-    empty = torch.empty
-    monkeypatch.setattr(torch, "empty", lambda *a, device=None, **k: empty(*a, **k))
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: type("Stream", (), {"cuda_stream": 7})())
-    cuda.device_attributes.cache_clear()
-    yield made
-    cuda.device_attributes.cache_clear()
-    gc.collect()
-    assert made.live == {}, "memory that nobody frees"
-    assert made.registered == {}, "memory that stays page-locked"
-    assert made.free == 1 << 20
-
-
 @pytest.mark.parametrize("policy", POLICIES)
-def test_memory_is_freed_once_and_only_when_nobody_sees_it_any_more(runtime: Runtime, policy: Policy) -> None:
+def test_memory_is_freed_once_and_only_when_nobody_sees_it_any_more(cuda_runtime: Runtime, policy: Policy) -> None:
     made = allocate(policy, 1000, GPU)
     view = made.device[10:20]
     made.host.fill_(3)
@@ -151,7 +35,7 @@ def test_memory_is_freed_once_and_only_when_nobody_sees_it_any_more(runtime: Run
     host = made.host[5:]
     del made, view
     gc.collect()
-    assert len(runtime.live) == 1
+    assert len(cuda_runtime.live) == 1
     assert host.eq(3).all()
     del host
 
@@ -166,45 +50,45 @@ def test_on_a_cpu_all_are_plain_memory(policy: Policy) -> None:
     adopted.let_go()
 
 
-def test_managed_memory_belongs_to_one_side_at_a_time_where_the_gpu_says_so(runtime: Runtime) -> None:
+def test_managed_memory_belongs_to_one_side_at_a_time_where_the_gpu_says_so(cuda_runtime: Runtime) -> None:
     shared = allocate(Policy.MANAGED, 100, GPU)
     shared.give_to_device()
     shared.give_to_host()
-    assert [flags for _, flags in runtime.attached] == [runtime.cudaMemAttachGlobal]
-    runtime.attached.clear()
+    assert [flags for _, flags in cuda_runtime.attached] == [cuda_runtime.cudaMemAttachGlobal]
+    cuda_runtime.attached.clear()
     cuda.device_attributes.cache_clear()
-    runtime.attributes["cudaDevAttrConcurrentManagedAccess"] = 0
+    cuda_runtime.attributes["cudaDevAttrConcurrentManagedAccess"] = 0
     exclusive = allocate(Policy.MANAGED, 100, GPU)
     exclusive.give_to_device()
     exclusive.give_to_host()
-    assert [flags for _, flags in runtime.attached] == [2, 4, 2]  # host, single stream, host
+    assert [flags for _, flags in cuda_runtime.attached] == [2, 4, 2]  # host, single stream, host
     for policy in (Policy.PINNED, Policy.DEVICE):
         allocate(policy, 100, GPU).give_to_device()
-    assert len(runtime.attached) == 3
+    assert len(cuda_runtime.attached) == 3
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_more_than_there_is_is_refused(runtime: Runtime, policy: Policy) -> None:
+def test_more_than_there_is_is_refused(cuda_runtime: Runtime, policy: Policy) -> None:
     with pytest.raises(cuda.OutOfMemory):
         allocate(policy, (1 << 20) + 1, GPU)
-    assert runtime.calls == {}
+    assert cuda_runtime.calls == {}
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_what_is_adopted_is_page_locked_until_it_is_let_go(runtime: Runtime, policy: Policy) -> None:
+def test_what_is_adopted_is_page_locked_until_it_is_let_go(cuda_runtime: Runtime, policy: Policy) -> None:
     plain = torch.zeros(100, dtype=torch.uint8)
     adopted = adopt(policy, plain, GPU)
     assert adopted.host is plain
-    assert list(runtime.registered) == ([] if policy is Policy.MANAGED else [plain.data_ptr()])
+    assert list(cuda_runtime.registered) == ([] if policy is Policy.MANAGED else [plain.data_ptr()])
     adopted.let_go()
-    assert runtime.registered == {}
+    assert cuda_runtime.registered == {}
     adopted.let_go()
     again = adopt(policy, plain, GPU)
     del again  # forgotten
 
 
-def test_an_error_is_told_with_its_call(runtime: Runtime) -> None:
-    runtime.cudaMemGetInfo = lambda: (Status.cudaErrorInvalidValue,)  # type: ignore[method-assign,assignment,return-value]
+def test_an_error_is_told_with_its_call(cuda_runtime: Runtime) -> None:
+    cuda_runtime.cudaMemGetInfo = lambda: (Status.cudaErrorInvalidValue,)  # type: ignore[method-assign,assignment,return-value]
     with pytest.raises(ConfigurationError, match=r"cudaMemGetInfo failed: cudaErrorInvalidValue\."):
         allocate(Policy.MANAGED, 10, GPU)
 
@@ -226,7 +110,7 @@ def test_without_the_binding_the_sentence_says_what_to_install(monkeypatch: pyte
 @pytest.mark.parametrize("make", [FeaturePool, SharedPool])
 @pytest.mark.parametrize("policy", [Policy.DEVICE, Policy.PINNED])
 def test_what_the_device_writes_the_cpu_sees(
-    runtime: Runtime, policy: Policy, make: type[FeaturePool] | type[SharedPool]
+    cuda_runtime: Runtime, policy: Policy, make: type[FeaturePool] | type[SharedPool]
 ) -> None:
     pool = make(LAYOUT, 2, Place(policy, GPU))
     assert pool.memory == {FeaturePool: "", SharedPool: "shared "}[make] + policy.value
@@ -246,7 +130,7 @@ def test_what_the_device_writes_the_cpu_sees(
 
 @pytest.mark.parametrize("policy", [Policy.DEVICE, Policy.MANAGED])
 def test_where_there_is_no_room_pinned_memory_is_taken_and_said(
-    runtime: Runtime, monkeypatch: pytest.MonkeyPatch, policy: Policy
+    cuda_runtime: Runtime, monkeypatch: pytest.MonkeyPatch, policy: Policy
 ) -> None:
     real = memory.allocate
 
@@ -267,12 +151,12 @@ def test_where_there_is_no_room_pinned_memory_is_taken_and_said(
 @pytest.mark.parametrize("make", [FeaturePool, SharedPool])
 @pytest.mark.parametrize("policy", [Policy.DEVICE, Policy.PINNED])
 def test_a_ring_for_which_there_is_no_room_at_all_is_refused_and_leaves_nothing(
-    runtime: Runtime, policy: Policy, make: type[FeaturePool] | type[SharedPool]
+    cuda_runtime: Runtime, policy: Policy, make: type[FeaturePool] | type[SharedPool]
 ) -> None:
-    runtime.free = room = LAYOUT.slot_bytes  # for one slot
+    cuda_runtime.free = room = LAYOUT.slot_bytes  # for one slot
     sentence = r"A ring of 3 slots of [0-9,]+ bytes cannot be allocated \(cuda\w+ failed.*\): take a smaller batch_size"
     with pytest.raises(ConfigurationError, match=sentence):
         make(LAYOUT, 3, Place(policy, GPU))
     gc.collect()
-    assert runtime.free == room
-    runtime.free = 1 << 20
+    assert cuda_runtime.free == room
+    cuda_runtime.free = 1 << 20
