@@ -16,7 +16,8 @@ from vision_msgs.msg import Detection2DArray
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.msg import FeatureHandle, PipelineReport
-from split_infer_ros.nodes.backbone import BackboneNode, BackboneParameters
+from split_infer_ros.nodes.backbone import BackboneNode
+from split_infer_ros.nodes.backbone_parameters import BackboneParameters
 from split_infer_ros.nodes.camera import CameraParameters
 from split_infer_ros.nodes.head import HeadParameters
 from split_infer_ros.nodes.parameters import refuse_unknown
