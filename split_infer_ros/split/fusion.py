@@ -20,13 +20,15 @@ class FusedConv2d(nn.Module):
         self._shape = (list(c.padding), list(c.stride), list(c.dilation), c.groups)
         self._activation: Any = ("none", [], None) if activation is None else _attributes(activation)
         self._bias = None if c.bias is None else c.bias.detach()
-        # an opaque tensor, so neither a parameter nor a buffer: it cannot be saved or moved
-        self._weight = torch.ops.mkldnn._reorder_convolution_weight(c.weight.detach(), *self._shape)
+        self._plain = c.weight.detach()
+        self._packed: Tensor | None = None  # opaque, so neither a parameter nor a buffer: it cannot be saved or moved
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, C, H, W) to (N, C', H', W')."""
+        if self._packed is None:  # as H and W want it; packed for others, it is repacked at each call, ten times slower
+            self._packed = torch.ops.mkldnn._reorder_convolution_weight(self._plain, *self._shape, list(x.shape))
         result: Tensor = torch.ops.mkldnn._convolution_pointwise(
-            x, self._weight, self._bias, *self._shape, *self._activation
+            x, self._packed, self._bias, *self._shape, *self._activation
         )
         return result
 
