@@ -32,9 +32,7 @@ def main() -> int:
     except SplitInferError as error:
         print(error, file=sys.stderr)
         return 1
-    print(f"Memory of {gpu_name(str(device)) or cpu_name()}")
-    for line in describe(found):
-        print(line)
+    print("\n".join((f"Memory of {gpu_name(str(device)) or cpu_name()}", *describe(found))))
     return 0
 
 

@@ -16,9 +16,10 @@ KIB = 2**10
 SIZES = tuple(4 * KIB << power for power in range(13))
 CACHED_BLOCK = 256 * KIB  # what every GPU's L2 cache holds, and a CPU core's
 REREAD_SIZES = tuple(CACHED_BLOCK << power for power in range(9))
-ROUNDS = 25
+ROUNDS = 31
 GROUPS = 5  # of rounds, each of which gives the constants once
 WIDEST_SPREAD = 0.1
+NEGLIGIBLE = 0.05  # a cost of this part of what reading takes anyway cannot be told from noise
 REPEATS = 2
 MOST_SECONDS = 25.0
 
@@ -172,6 +173,8 @@ def _constants(samples: Samples) -> dict[str, tuple[float, float]]:
         plain = lines[Probe.READ_HOST]
         costs = [(size, cost - plain.at(size), cost) for size, cost in points[Probe.READ_MANAGED]]
         slope, bound = fit_bounded(costs)
+        if slope < NEGLIGIBLE * plain.slope:
+            bound = math.inf
         found["write_back_ms_per_byte"] = slope, slope + plain.slope
         typical = statistics.median(cost for _, _, cost in costs)
         found["gpu_flush_ms"] = bound, typical if math.isinf(bound) else max(bound, typical)

@@ -9,7 +9,7 @@ import torch
 
 from split_infer_ros.buffers.cuda import device_attributes
 from split_infer_ros.buffers.policy import legal
-from split_infer_ros.memory_model.calibration import Calibration, calibrate
+from split_infer_ros.memory_model.calibration import MOST_SECONDS, Calibration, calibrate
 from split_infer_ros.memory_model.cpu_microbenchmarks import CpuMicrobenchmarks
 from split_infer_ros.memory_model.gpu_microbenchmarks import GpuMicrobenchmarks
 from split_infer_ros.memory_model.samples import keep, stored
@@ -24,14 +24,16 @@ def calibrate_machine(
     database: Database | None = None,
     anew: bool = False,
     say: Callable[[str], None] = lambda line: None,
+    most_seconds: float = MOST_SECONDS,
 ) -> Calibration:
-    """The constants of a device and this host, in at most half a minute; what had to be timed is kept.
+    """The constants of a device and this host, in less than half a minute; what had to be timed is kept.
 
     Args:
         device: where backbones run.
         database: the user's own if None.
         anew: time whatever the database has.
         say: told what is being done, a line at a time.
+        most_seconds: after which nothing is timed again.
 
     Raises:
         ConfigurationError: the GPU has no room for what is to be timed.
@@ -46,7 +48,7 @@ def calibrate_machine(
         bench = CpuMicrobenchmarks()
     if not set(bench.probes) <= set(known):
         say(f"The memory of {device} is timed: some seconds.")
-    found = calibrate(bench, bench.probes, known, say)
+    found = calibrate(bench, bench.probes, known, say, most_seconds)
     timed = {probe: timings for probe, timings in found.samples.items() if timings is not known.get(probe)}
     if timed:
         try:

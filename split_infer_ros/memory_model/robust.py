@@ -57,13 +57,18 @@ def fit_line(points: Sequence[tuple[float, float]]) -> Line:
 def fit_bounded(points: Sequence[tuple[float, float, float]]) -> tuple[float, float]:
     """Slope and bound of y = min(slope * x, bound) through (x, y, scatter) points in the order of x.
 
-    The bound is infinite unless two points or more lie on it.
+    The bound is infinite unless two points or more lie on it. It is their mean, by inverse variance: what little they
+    know of it lies in the few that scatter least, of which a median takes but one.
     """
     best = math.inf, math.nan, math.inf
     for rising in (*range(1, len(points) - 1), len(points)):
         slope = weighted_median((y / x, x / scatter) for x, y, scatter in points[:rising])
-        bound = weighted_median((y, 1 / scatter) for _, y, scatter in points[rising:])
-        bound = math.inf if math.isnan(bound) else bound
+        bound = _weighted_mean([(y, scatter**-2) for _, y, scatter in points[rising:]])
         off = sum(abs(y - min(slope * x, bound)) / scatter for x, y, scatter in points)
         best = min(best, (off, slope, bound))
     return best[1:]
+
+
+def _weighted_mean(values: Sequence[tuple[float, float]]) -> float:
+    """Of (value, weight) pairs; infinite of none."""
+    return sum(value * weight for value, weight in values) / sum(weight for _, weight in values) if values else math.inf
