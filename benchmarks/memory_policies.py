@@ -199,7 +199,11 @@ def ring_claims(place: str, times: Times) -> list[Claim]:
 def ring_panel(place: str, times: Times) -> Panel:
     """The size in the middle."""
     size = SIZES[len(SIZES) // 2]
-    samples = {rival: [1e6 * value for value in found] for (rival, of), found in times.items() if of == size}
+    samples = {
+        rival.replace(", ", ",\n"): [1e6 * value for value in found]
+        for (rival, of), found in times.items()
+        if of == size
+    }
     return Panel(f"hand-over {place}, {size / 1e6:.1f} MB", "us", samples)
 
 
