@@ -225,7 +225,7 @@ def say(line: str) -> None:
 def main() -> int:
     """Run the benchmark."""
     chosen = arguments(__doc__).parse_args()
-    deliver(run(12, 5, 100, 12.0) if chosen.quick else run(60, 25, 300, 25.0), chosen)
+    deliver(run(12, 5, 60, 12.0) if chosen.quick else run(60, 25, 300, 25.0), chosen)
     return 0
 
 
