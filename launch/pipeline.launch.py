@@ -22,7 +22,8 @@ ARGUMENTS: dict[str, tuple[str, list[str] | None]] = {
     "model": ("Which model runs: of the catalogue, timm:NAME, package.module:factory or FILE.pt2.", None),
     "weights": ("The model's weights: default, random, none, or the path of a file.", None),
     "source": (
-        "What the camera shows: shapes, folder:PATH, video:PATH, v4l2:DEVICE, or none where others publish images.",
+        "What the camera shows: shapes, folder:PATH, video:PATH, bag:PATH[:TOPIC], v4l2:DEVICE, or none where others "
+        "publish images.",
         None,
     ),
     "image_topics": ("Topics of the images, separated by commas.", None),

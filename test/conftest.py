@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import socket
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from domains import own_domain
 
 HERE = Path(__file__).parent
 SECONDS_PER_TEST = 120
@@ -45,20 +43,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(scope="module", autouse=True)
 def ros_domain(request: pytest.FixtureRequest) -> Iterator[int]:
     """A ROS domain that no other test file on this machine uses meanwhile, for child processes too."""
-    start = zlib.crc32(f"{os.getpid()} {request.path}".encode())
-    with socket.socket() as claim:
-        for step in range(100):
-            domain = 1 + (start + step) % 100
-            try:
-                # A port of the domain's own block that DDS leaves alone; whoever holds it has the domain.
-                claim.bind(("127.0.0.1", 7400 + 250 * domain + 249))
-                break
-            except OSError:
-                continue
-        else:
-            pytest.fail("all ROS domains from 1 to 100 are taken by other test runs")
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("ROS_DOMAIN_ID", str(domain))
-            # Nothing is heard from, or said to, other machines.
-            patch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
-            yield domain
+    with own_domain(str(request.path)) as domain:
+        yield domain
+
+
+@pytest.fixture
+def cuda_runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
+    """CUDA's run-time API as far as memory goes, without a GPU."""
+    from fake_cuda import played  # most tests do without torch, which takes seconds
+
+    with played(monkeypatch) as runtime:
+        yield runtime

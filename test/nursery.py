@@ -24,6 +24,7 @@ segment.FOLDER = pathlib.Path(sys.argv[1])
 torch.set_num_threads(1)
 model = load_model("shapes", "none", "auto")
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+children = []
 start = managed.ManagedNode.start
 def start_when_told(node):
     signal.sigwait({signal.SIGUSR1})
@@ -42,12 +43,11 @@ for line in sys.stdin:
         code = mains[name]()
         sys.stdout.flush()
         os._exit(code)
+    children.append(child)
     print(child, flush=True)
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        pass
+    children = [child for child in children if os.waitpid(child, os.WNOHANG) == (0, 0)]
+for child in children:  # whoever asked for them was ended in mid-test
+    os.kill(child, signal.SIGKILL)
 """
 
 

@@ -46,7 +46,7 @@ from split_infer_ros.pipeline.ledger import LedgerCounts
 
 WAIT_S = 20.0
 START_S = 60.0
-RELIABLE = QoSProfile(depth=200)
+RELIABLE = QoSProfile(depth=1000)
 NODE_TYPES = {"stats": StatsNode, "head": HeadNode, "backbone": BackboneNode, "camera": CameraNode}
 
 _numbers = itertools.count()
@@ -203,6 +203,8 @@ class Pipeline:
         """Start a node."""
         if name in ("backbone", "head"):
             values = {"weights": "none", **values}
+        if name == "head":  # none is overwritten before the client has taken it, however busy the machine is
+            values = {f"qos_overrides.{self.namespace}/detections.publisher.depth": 1000, **values}
         node = NODE_TYPES[name](
             context=self.client.node.context,
             namespace=self.namespace,

@@ -6,13 +6,15 @@ from collections.abc import Callable
 from typing import Protocol
 from weakref import WeakValueDictionary
 
-import torch
 from torch import Tensor
 
 from split_infer_ros.buffers.layout import Layout
+from split_infer_ros.buffers.memory import Place
+from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.buffers.slots import Lease, Outcome, Ring
-from split_infer_ros.errors import ConfigurationError, HandleError
+from split_infer_ros.errors import HandleError
 
+HOST = Place()
 LEASE_S = 5.0
 
 
@@ -30,12 +32,12 @@ class FeatureReader(Protocol):
 
 
 class FeaturePool:
-    """Slots of memory of this process, page-locked where a GPU writes them, laid out for one cut and batch size.
+    """Slots of memory of this process, laid out for one cut and batch size.
 
     Args:
         layout: the tensors of one batch.
         slots: how many batches may be between backbone and head.
-        pinned: page-lock the memory, so that a GPU copies into it without a detour.
+        place: which memory, and where the backbone runs.
         lease_s: how long a reader may leave a published slot untouched.
 
     Raises:
@@ -44,28 +46,26 @@ class FeaturePool:
 
     segment = ""  # no other process finds it
 
-    def __init__(self, layout: Layout, slots: int, pinned: bool = False, lease_s: float = LEASE_S) -> None:
+    def __init__(self, layout: Layout, slots: int, place: Place = HOST, lease_s: float = LEASE_S) -> None:
         self.layout = layout
         self.ring = Ring(slots, lease_s)
         self._lease_s = lease_s
-        self.memory = "pinned" if pinned else "host"
         self._on_release: Callable[[Lease, Outcome], None] | None = None
-        try:
-            self._memory = torch.empty((slots, layout.slot_bytes), dtype=torch.uint8, pin_memory=pinned)
-        except RuntimeError as error:
-            raise ConfigurationError(
-                f"A ring of {slots} slots of {layout.slot_bytes:,} bytes cannot be allocated ({error}): "
-                "take a smaller batch_size, fewer ring_slots or a later split_point."
-            ) from error
+        self.slots = SlotMemory.make(layout, slots, place)
         _POOLS[self.ring.pool] = self
 
     def __repr__(self) -> str:
-        return f"FeaturePool({self.bytes:,} bytes, {self.memory}, {self.ring!r})"
+        return f"FeaturePool({self.bytes:,} bytes, {self.slots.policy.value}, {self.ring!r})"
 
     @property
     def bytes(self) -> int:
         """Bytes of all slots."""
-        return self._memory.nbytes
+        return self.slots.bytes
+
+    @property
+    def memory(self) -> str:
+        """What they lie in."""
+        return self.slots.policy.value
 
     def when_released(self, callback: Callable[[Lease, Outcome], None]) -> None:
         """Call ``callback`` (from the reader's thread) with each lease given back and its outcome."""
@@ -73,7 +73,7 @@ class FeaturePool:
 
     def views(self, lease: Lease, batch: int) -> tuple[Tensor, ...]:
         """The tensors of ``batch`` images in the slot of a lease, as views: (batch, *shape) each."""
-        return self.layout.views(self._memory[lease.slot], batch)
+        return self.slots.views(lease.slot, batch)
 
     def acquire(self) -> Lease | None:
         """A free slot to write into, or None while there is none."""
@@ -114,7 +114,8 @@ class FeaturePool:
         return [(lease, Outcome(0, "reader_died")) for lease in self.ring.expire(before + self._lease_s)]
 
     def close(self) -> None:
-        """Nothing to do: the memory goes with the last view of it."""
+        """Let go of the memory, which goes with the last view of it."""
+        self.slots.close()
 
 
 _POOLS: WeakValueDictionary[int, FeaturePool] = WeakValueDictionary()

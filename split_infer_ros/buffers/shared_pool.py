@@ -8,11 +8,14 @@ import torch
 from torch import Tensor
 
 from split_infer_ros.buffers.layout import Layout
-from split_infer_ros.buffers.pool import LEASE_S
+from split_infer_ros.buffers.memory import Memory, Place, adopt
+from split_infer_ros.buffers.policy import Policy
+from split_infer_ros.buffers.pool import HOST, LEASE_S
 from split_infer_ros.buffers.segment import Segment
+from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.buffers.slot_table import NOTHING_YET, Record, SharedState, SlotTable
 from split_infer_ros.buffers.slots import Lease, Outcome, Ring
-from split_infer_ros.errors import HandleError
+from split_infer_ros.errors import ConfigurationError, HandleError
 
 ATTACH_S = 0.5  # a lease is no longer than this where no reader is attached (it died, or never was)
 
@@ -23,21 +26,24 @@ class SharedPool:
     Args:
         layout: the tensors of one batch.
         slots: how many batches may be between backbone and head.
+        place: how a GPU uses the memory, and where the backbone runs.
         lease_s: how long a reader may leave a published slot untouched.
 
     Raises:
         ConfigurationError: the memory cannot be had; nothing was kept.
     """
 
-    memory = "shared"
-
-    def __init__(self, layout: Layout, slots: int, lease_s: float = LEASE_S) -> None:
+    def __init__(self, layout: Layout, slots: int, place: Place = HOST, lease_s: float = LEASE_S) -> None:
         self.layout = layout
         self.ring = Ring(slots, lease_s)
         self._lease_s = lease_s
         self._segment = Segment.create(slots, layout.slot_bytes, self.ring.pool)
         self._table = SlotTable(self._segment)
-        self._slots = [torch.frombuffer(self._segment.slot(index), dtype=torch.uint8) for index in range(slots)]
+        try:
+            self.slots = SlotMemory.make(layout, slots, place, self._adopt)
+        except ConfigurationError:
+            self._segment.close()
+            raise
 
     def __repr__(self) -> str:
         return f"SharedPool({self.bytes:,} bytes in {self.segment}, {self.ring!r})"
@@ -50,11 +56,17 @@ class SharedPool:
     @property
     def bytes(self) -> int:
         """Bytes of all slots."""
-        return self.layout.slot_bytes * len(self.ring)
+        return self.slots.bytes
+
+    @property
+    def memory(self) -> str:
+        """What they lie in."""
+        policy = self.slots.policy
+        return "shared" if policy is Policy.HOST else f"shared {policy.value}"
 
     def views(self, lease: Lease, batch: int) -> tuple[Tensor, ...]:
         """The tensors of ``batch`` images in the slot of a lease, as views: (batch, *shape) each."""
-        return self.layout.views(self._slots[lease.slot], batch)
+        return self.slots.views(lease.slot, batch)
 
     def acquire(self) -> Lease | None:
         """A free slot to write into, or None while there is none."""
@@ -109,8 +121,11 @@ class SharedPool:
 
     def close(self) -> None:
         """Free the memory and its name."""
-        self._slots.clear()
+        self.slots.close()
         self._segment.close()
+
+    def _adopt(self, slot: int, place: Place) -> Memory:
+        return adopt(place.policy, torch.frombuffer(self._segment.slot(slot), dtype=torch.uint8), place.device)
 
 
 class SharedPoolReader:

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from split_infer_ros.errors import SplitInferError
-from split_infer_ros.pipeline.profiler import profile_model
+from split_infer_ros.pipeline.known_profile import profile_model
 from split_infer_ros.split.model import load_model
 from split_infer_ros.split.planner import OBJECTIVES, plan
 from split_infer_ros.split.profile import describe
@@ -46,7 +46,7 @@ def _arguments() -> argparse.ArgumentParser:
         prog="profile", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("model", help="of the catalogue, timm:NAME, package.module:factory or FILE.pt2")
-    parser.add_argument("--weights", default="none", help="as the parameter of that name; times do not depend on them")
+    parser.add_argument("--weights", default="random", help="as the parameter of that name; times hardly vary with it")
     parser.add_argument("--device", default="auto", help="where the backbone runs: auto, cpu, cuda, cuda:1, ...")
     parser.add_argument("--allow-user-code", action="store_true", help="load a model of yours, which may run any code")
     parser.add_argument("--batch", type=_positive, nargs="+", default=[1, 2, 4, 8], metavar="N", help="batch sizes")

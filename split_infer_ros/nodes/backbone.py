@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,106 +13,27 @@ from rclpy.qos import QoSProfile
 from std_srvs.srv import SetBool
 
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.images.encodings import MAX_PIXELS
 from split_infer_ros.msg import PipelineReport
+from split_infer_ros.nodes.backbone_parameters import BackboneParameters
 from split_infer_ros.nodes.conversions import report_message
-from split_infer_ros.nodes.image_input import COMPRESSED, RAW, ImageInput
+from split_infer_ros.nodes.image_input import ImageInput
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher
 from split_infer_ros.nodes.managed import ManagedNode
-from split_infer_ros.nodes.parameters import parameter
 from split_infer_ros.nodes.process import run
 from split_infer_ros.nodes.transports import SENDERS
+from split_infer_ros.pipeline.auto_split import AutoSplit
 from split_infer_ros.pipeline.backbone_stage import BackboneStage
+from split_infer_ros.pipeline.known_profile import profile_model
+from split_infer_ros.pipeline.memory_choice import MemoryAdvisor
 from split_infer_ros.pipeline.rate_limiter import RateLimiter
-from split_infer_ros.pipeline.settings import DROP_POLICIES, LATEST, StageSettings
-from split_infer_ros.split.model import PRECISIONS, load_model
+from split_infer_ros.split.model import load_model
+from split_infer_ros.split.profile import Profile
 from split_infer_ros.telemetry.trace import TraceFile
+from split_infer_ros.tuning.database import Database
 
 REPORT_PERIOD_S = 0.5
 DRAIN_S = 2.0
-
-
-@dataclass(frozen=True)
-class BackboneParameters:
-    """What the backbone can be told."""
-
-    model: str = parameter(
-        "shapes",
-        "Which model runs: of the catalogue, timm:NAME, package.module:factory or FILE.pt2.",
-        read_only=True,
-    )
-    allow_user_code: bool = parameter(
-        False, "Whether a factory or an exported program may be loaded, which may run any code.", read_only=True
-    )
-    weights: str = parameter("default", "Its weights: default, random, none, or the path of a file.", read_only=True)
-    device: str = parameter("auto", "Where the backbone runs: auto, cpu, cuda, cuda:1, ...", read_only=True)
-    precision: str = parameter(
-        "fp32",
-        "In which the backbone computes and its features cross; the head computes in fp32.",
-        choices=tuple(PRECISIONS),
-        read_only=True,
-    )
-    cuda_graphs: bool = parameter(
-        True, "On a GPU, record the backbone for each batch size before serving and launch it as a whole."
-    )
-    split_point: str = parameter("default", "The block after which the model is cut; default is the model's own.")
-    batch_size: int = parameter(1, "Frames a batch.", at_least=1, at_most=256)
-    batch_timeout_ms: float = parameter(
-        50.0, "A smaller batch goes once its oldest frame has waited so long.", at_least=0.0, at_most=60_000.0
-    )
-    drop_policy: str = parameter(
-        LATEST, "When frames come too fast: latest keeps the newest, block makes senders wait.", choices=DROP_POLICIES
-    )
-    ring_slots: int = parameter(
-        4, "Batches in flight, from closing until the results are out; each holds a slot.", at_least=1, at_most=64
-    )
-    transport: str = parameter(
-        "intra_process",
-        "The way to the head: in this process, in another one of this host, or on another host.",
-        choices=tuple(SENDERS),
-        read_only=True,
-    )
-    image_topics: tuple[str, ...] = parameter(("image",), "Topics of the cameras.", read_only=True)
-    image_reliability: str = parameter(
-        "best_effort",
-        "Of the image subscriptions; best_effort hears every publisher, reliable resends what was lost.",
-        choices=("best_effort", "reliable"),
-        read_only=True,
-    )
-    image_depth: int = parameter(
-        5, "Images of a topic that the middleware keeps until taken.", at_least=1, at_most=10_000, read_only=True
-    )
-    image_transport: str = parameter(
-        RAW,
-        "raw: the images as they are; compressed: JPEG or PNG, from TOPIC/compressed.",
-        choices=(RAW, COMPRESSED),
-        read_only=True,
-    )
-    max_image_pixels: int = parameter(
-        MAX_PIXELS, "Larger images are dropped unseen.", at_least=1, at_most=2**31 - 1, read_only=True
-    )
-    max_rate_hz: float = parameter(
-        0.0,
-        "Of each camera so many frames a second are taken, the others dropped as rate_limited; 0 takes all.",
-        at_least=0.0,
-        at_most=10_000.0,
-    )
-    trace: str = parameter(
-        "", "File for a trace of every batch, which Perfetto and chrome://tracing open.", read_only=True
-    )
-    autostart: bool = parameter(True, "Configure and activate at start.", read_only=True)
-
-    @property
-    def settings(self) -> StageSettings:
-        """Those that may change while frames flow."""
-        return StageSettings(
-            self.split_point,
-            self.batch_size,
-            self.batch_timeout_ms / 1e3,
-            self.drop_policy,
-            self.ring_slots,
-            self.cuda_graphs,
-        )
+DWELL_S = 5.0  # for so long another cut must be better before split_point auto takes it
 
 
 class BackboneNode(ManagedNode):
@@ -145,7 +65,11 @@ class BackboneNode(ManagedNode):
         self.on_tear_down(self._reports.destroy)
         self._to_report = report_message(lambda: self.get_clock().now().to_msg())
         trace = self._open_trace(values.trace)
-        self._stage = BackboneStage(self._model, values.settings, transport, self.warn, trace)
+        advisor = MemoryAdvisor(self._model.device, self._database())
+        self._split = AutoSplit(self._model.device.type, self._find_profile, self.get_logger().info, DWELL_S)
+        settings = self._split.begin(values.settings, values.goal)
+        self._stage = BackboneStage(self._model, settings, transport, self.warn, trace, self._split.observe, advisor)
+        self._split.attach(self._stage.configure)
         self._stage.when_ready_for_more(self._wake_executor)
         self.on_tear_down(self._stage.close)
         self._limiter = RateLimiter(values.max_rate_hz)
@@ -154,11 +78,12 @@ class BackboneNode(ManagedNode):
 
     def begin(self) -> None:
         self.stage.start()
+        self._split.start()
         self._inputs = [
             ImageInput(self, topic, self.stage, self._limiter, lambda: self._enabled)
             for topic in self.values.image_topics
         ]
-        cut = self._model.cut(self.values.split_point)
+        cut = self._model.cut(self.stage.settings.split_point)
         self.get_logger().info(
             f"{self.values.model} on {self._model.device}, cut at {cut.name}: "
             f"{cut.bytes_per_image:,} bytes an image cross"
@@ -167,12 +92,26 @@ class BackboneNode(ManagedNode):
     def end(self) -> None:
         for images in self._inputs:
             images.close()
+        self._split.stop()
         self.stage.stop(DRAIN_S)
         self._report()
 
     def change(self, values: BackboneParameters) -> None:
-        self.stage.configure(values.settings)
+        self._split.configure(values.settings, values.goal)
         self._limiter.max_rate_hz = values.max_rate_hz
+
+    def _find_profile(self, batch_sizes: Sequence[int], may_measure: bool) -> Profile:
+        return profile_model(
+            self._model,
+            batch_sizes,
+            self._database(),
+            may_measure=may_measure,
+            say=lambda line: self.get_logger().info(f"measuring {self._model.entry.name}, {line}"),
+        )
+
+    def _database(self) -> Database:
+        path = self.values.tuning_database
+        return Database(Path(path).expanduser() if path else None)
 
     def _forget(self) -> None:
         """Give back what only this node held: the network, and the GPU's memory with it."""

@@ -14,6 +14,7 @@ from split_infer_ros.telemetry.checkup import NOTE, OK, PROBLEM, Finding, check_
 DETECTIONS_HASH = "RIHS01_214274120007f4a683866481336b70310268cfa107aebe9d594a6acf75bda968"  # upstream's
 FAST_DDS = "rmw_fastrtps_cpp"
 NEEDED = ("diagnostic_msgs", "geometry_msgs", "lifecycle_msgs", "rcl_interfaces", "sensor_msgs", "std_msgs", "std_srvs")
+OLDEST_RCLPY_HAS = "add_pre_set_parameters_callback"  # and Humble's has not
 SOURCE_ROS = "source /opt/ros/DISTRO/setup.bash, then the workspace's install/setup.bash; or use scripts/run."
 
 
@@ -29,6 +30,9 @@ def check_ros(environment: Mapping[str, str]) -> list[Finding]:
         Finding(OK, "ROS 2", f"{origin} ({folder})"),
         Finding(OK, "ROS domain", environment.get("ROS_DOMAIN_ID", "0 (the default)")),
     ]
+    if not hasattr(getattr(module("rclpy.node"), "Node", None), OLDEST_RCLPY_HAS):
+        advice = "take ROS 2 Jazzy or later; on Ubuntu 22.04 (JetPack 6 too) that means a container of it."
+        findings.append(Finding(PROBLEM, "rclpy", "too old to refuse parameters as a whole", advice))
     missing = [name for name in NEEDED if isinstance(module(name), ImportError)]
     if missing:
         packages = " ".join(f"ros-$ROS_DISTRO-{name.replace('_', '-')}" for name in missing)
@@ -105,15 +109,19 @@ def check_middleware(environment: Mapping[str, str]) -> list[Finding]:
 
 
 def check_optional() -> list[Finding]:
-    """What only some uses need."""
+    """Libraries of less weight, and what only some uses need."""
     findings = []
     cv_bridge = module("cv_bridge")
     found = "not installed" if isinstance(cv_bridge, ImportError) else "installed"
     findings.append(Finding(OK, "cv_bridge", f"{found}, and not needed: images are read without it"))
-    for name, use, needed in (("cv2", "reads and converts images", True), ("rosbags", "source:=bag:PATH", False)):
+    for name, package, use, needed in (
+        ("cv2", "opencv-python-headless", "reads and converts images", True),
+        ("safetensors", "safetensors", "reads weights; rosdep does not know it", True),
+        ("rosbags", "rosbags", "source:=bag:PATH", False),
+    ):
         found_module = module(name)
         if isinstance(found_module, ImportError):
-            advice = f"pip install {'opencv-python-headless' if name == 'cv2' else name} ({use})."
+            advice = f"pip install {package} ({use})."
             level = PROBLEM if needed else NOTE
             findings.append(Finding(level, name, f"cannot be imported ({found_module})", advice))
         else:

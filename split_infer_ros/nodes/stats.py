@@ -123,7 +123,9 @@ class StatsNode(ManagedNode):
             "latency p50 (ms)": f"{report.latency_p50_ms:.1f}",
             "latency p99 (ms)": f"{report.latency_p99_ms:.1f}",
             "ring slots": f"{report.ring_used} of {report.ring_slots}",
-            "ring memory": f"{report.ring_bytes:,} bytes, {report.memory}",
+            "memory": f"{report.memory}: {report.memory_reason}",
+            "memory of features (bytes)": f"{report.ring_bytes:,}",
+            "memory of staging (bytes)": f"{report.staging_bytes:,}",
             **{f"{reading.name} ({reading.unit})": f"{reading.value:.1f}" for reading in readings},
         }
         status.values = [KeyValue(key=key, value=str(value)) for key, value in facts.items()]

@@ -46,7 +46,7 @@ class BackboneRunner:
     def __init__(
         self, device: torch.device, done: Callable[[Batch], None], failed: Callable[[Batch, Exception], None]
     ) -> None:
-        self._queue = DeviceQueue(device)
+        self._queue, self._copies = DeviceQueue(device), DeviceQueue(device)
         self._done = done
         self._failed = failed
         self._last_end = 0.0
@@ -57,7 +57,7 @@ class BackboneRunner:
 
     def start(self, plan: Plan) -> None:
         """Warm up, then run, until stop; may be started again."""
-        plan.warm_up(self._queue)
+        plan.warm_up(self._queue, self._copies)
         if self._hand_over is not None:
             self._hand_over.start()
         self._backbone.start()
@@ -83,7 +83,9 @@ class BackboneRunner:
         assert batch.loaded is not None
         batch.timeline.backbone_start = time.monotonic()
         try:
-            batch.computed = batch.plan.run(self._queue, batch.loaded, batch.lease, len(batch.frames))
+            batch.computed = batch.plan.run(
+                self._queue, self._copies, batch.loaded, batch.lease, len(batch.frames)
+            )
         except Exception as error:
             self._failed(batch, error)
             return

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Callable
 
 from split_infer_ros.buffers.slots import Lease, Outcome
-from split_infer_ros.errors import ImageError
+from split_infer_ros.errors import ConfigurationError, ImageError
 from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.pipeline.accounts import BatchAccounts
 from split_infer_ros.pipeline.backbone_runner import BackboneRunner, Batch
 from split_infer_ros.pipeline.batcher import Batcher
 from split_infer_ros.pipeline.cores import use_one_core
 from split_infer_ros.pipeline.frame import Frame, Handle, Origin, Timeline
 from split_infer_ros.pipeline.ledger import Ledger
+from split_infer_ros.pipeline.memory_choice import MemoryAdvisor
 from split_infer_ros.pipeline.plan import Plan
-from split_infer_ros.pipeline.report import PipelineMeters, PipelineReport
+from split_infer_ros.pipeline.report import PipelineReport
 from split_infer_ros.pipeline.settings import LATEST, StageSettings
 from split_infer_ros.pipeline.transport import OwnedPool, Transport
 from split_infer_ros.split.model import SplitModel
@@ -34,6 +35,8 @@ class BackboneStage:
         transport: the way to the head.
         on_error: told of every exception that cost frames.
         trace: where each batch's times are written, if anywhere.
+        watch: called with each batch that a head was at, its timeline complete; must not wait.
+        advisor: chooses the memory policy where the settings leave it open.
 
     Raises:
         ConfigurationError: the settings do not fit the model, or their memory cannot be had.
@@ -46,16 +49,17 @@ class BackboneStage:
         transport: Transport,
         on_error: Callable[[Exception], None],
         trace: TraceFile | None = None,
+        watch: Callable[[Batch], None] | None = None,
+        advisor: MemoryAdvisor | None = None,
     ) -> None:
         self.ledger = Ledger()
         self._model = model
         self._transport = transport
+        self._advisor = advisor or MemoryAdvisor(model.device)
         self._on_error = on_error
-        self._trace = trace
         self._runner = BackboneRunner(model.device, self._hand_over, self._fail)
         self._ahead = 0  # batches that are closed and not handed over yet
-        self._meters = PipelineMeters()
-        self._outstanding: dict[Lease, Batch] = {}
+        self._accounts = BatchAccounts(trace, watch)
         self._changed = threading.Condition()
         self._accepting = False
         self._running = False
@@ -138,31 +142,13 @@ class BackboneStage:
     def released(self, lease: Lease, outcome: Outcome) -> None:
         """A head is done with a slot, which is free again (called on the head's thread)."""
         with self._changed:
-            batch = self._outstanding.pop(lease, None)
-            if batch is None:  # stop() did not wait for it
-                return
-            now = time.monotonic()
-            for index, frame in enumerate(batch.frames):
-                if index < outcome.published:
-                    frame.ticket.publish()
-                    self._meters.latency.add(now - frame.ticket.received_at, now)
-                else:
-                    frame.ticket.drop(outcome.reason)
-            if not math.isnan(outcome.head_end):  # no reader was at it
-                times = batch.timeline
-                times.head_start, times.head_end, times.delivered = (
-                    outcome.head_start,
-                    outcome.head_end,
-                    outcome.delivered,
-                )
-                self._meters.batch_done(times, len(batch.frames), now)
-                self._write_trace(batch)
+            self._accounts.settle(lease, outcome, time.monotonic())
             self._changed.notify_all()
 
     def report(self, now: float) -> PipelineReport:
         """Counts and times at this moment."""
         plan = self._plan
-        return self._meters.report(
+        return self._accounts.meters.report(
             now,
             counts=self.ledger.counts(),
             model=self._model.entry.name,
@@ -171,7 +157,9 @@ class BackboneStage:
             settings=plan.settings,
             ring_used=plan.pool.ring.used,
             ring_bytes=plan.pool.bytes,
+            staging_bytes=plan.intake.bytes,
             memory=plan.pool.memory,
+            memory_reason=plan.memory_reason,
         )
 
     def stop(self, drain_s: float) -> None:
@@ -187,13 +175,9 @@ class BackboneStage:
         self._runner.stop()
         self._collect()
         with self._changed:
-            left = self._batcher.clear()
-            for lease, batch in self._outstanding.items():
-                batch.plan.pool.give_up(lease)
-                left += batch.frames
-            self._outstanding.clear()
-            for frame in left:
+            for frame in self._batcher.clear():
                 frame.ticket.drop("shutdown")
+            self._accounts.drop_all("shutdown")
 
     def close(self) -> None:
         """Free the slots; the stage is of no more use."""
@@ -201,8 +185,10 @@ class BackboneStage:
             pool.close()
 
     def _make_plan(self, settings: StageSettings) -> Plan:
-        plan = Plan.make(self._model, settings, self._transport)
+        plan = Plan.make(self._model, settings, self._transport, self._advisor)
         plan.pool.ring.when_free(self.wake)
+        if plan.pool.slots.note:
+            self._on_error(ConfigurationError(plan.pool.slots.note))
         return plan
 
     def _loop(self) -> None:
@@ -233,7 +219,7 @@ class BackboneStage:
                 self._changed.wait(TICK_S)
                 return None
             batch = Batch(self._plan, lease, self._batcher.take(), Timeline(closed=now))
-            self._outstanding[lease] = batch
+            self._accounts.open(batch)
             self._ahead += 1
             return batch
 
@@ -277,16 +263,8 @@ class BackboneStage:
         """Drop a batch under that name, unless a head has it already."""
         if batch.plan.pool.give_up(batch.lease):
             with self._changed:
-                del self._outstanding[batch.lease]
-                for frame in batch.frames:
-                    frame.ticket.drop(reason)
+                self._accounts.drop(batch.lease, reason)
                 self._changed.notify_all()
-
-    def _write_trace(self, batch: Batch) -> None:
-        if self._trace is not None:
-            facts = {"frames": len(batch.frames), "split_point": batch.plan.cut.name, "slot": batch.lease.slot}
-            for stage, (start, end) in batch.timeline.slices().items():
-                self._trace.slice(stage, f"batch {self._meters.batches}", start, end, **facts)
 
     def _tell_senders(self) -> None:
         self.wake()

@@ -10,9 +10,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from split_infer_ros.buffers.memory import Place, allocate
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.pipeline.device import DeviceQueue, Mark
+
+LEAST_BYTES = 3 * 640 * 480
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,6 +34,10 @@ class Loaded:
 class Intake(Protocol):
     """Used by one thread."""
 
+    @property
+    def bytes(self) -> int:
+        """What its buffers take, on both sides."""
+
     def load(self, images: Sequence[Pixels]) -> Loaded:
         """Resize and normalise a batch of any sizes."""
 
@@ -43,60 +50,84 @@ class HostIntake:
         self._dtype = dtype
         self._staging = preprocess.staging(batch_size)
 
+    @property
+    def bytes(self) -> int:
+        return self._staging.nbytes
+
     def load(self, images: Sequence[Pixels]) -> Loaded:
         gathered = self._preprocess.gather(images, self._staging)
         return Loaded(self._preprocess.normalise(gathered).to(self._dtype), Mark())
 
 
 class DeviceIntake:
-    """On a GPU: the raw bytes of all images go up as one copy from page-locked memory, and are resized there.
+    """On a GPU: the raw bytes of all images lie in one buffer, which the GPU gets as one copy or reads as it is.
 
-    Two buffers take turns, so that the next batch is gathered while this one still goes up.
+    Two buffers take turns, so that the next batch is gathered while the GPU still needs this one.
     """
 
-    def __init__(self, preprocess: Preprocess, batch_size: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, preprocess: Preprocess, batch_size: int, dtype: torch.dtype, place: Place) -> None:
         self._preprocess = preprocess
         self._dtype = dtype
-        self._device = device
-        self._queue = DeviceQueue(device)
-        self._buffers = [_Buffer(), _Buffer()]
-        self._places = preprocess.staging(batch_size).to(device)
+        self._queue = DeviceQueue(place.device)
+        self._buffers = [_Buffer(place), _Buffer(place)]
+        self._places = preprocess.staging(batch_size).to(place.device)
+
+    @property
+    def bytes(self) -> int:
+        return self._places.nbytes + sum(buffer.memory.bytes for buffer in self._buffers)
 
     def load(self, images: Sequence[Pixels]) -> Loaded:
         buffer = self._buffers[0]
         self._buffers.reverse()
-        raw = buffer.gather(images)
+        total = buffer.gather(images)
         with self._queue.work("preprocess"), torch.inference_mode():
-            on_device = raw.to(self._device, non_blocking=True)
-            buffer.sent = self._queue.mark()
+            on_device = buffer.to_device(total)
+            if not buffer.memory.is_one:
+                buffer.free = self._queue.mark()
             first = 0
             for shape, rgb, count, begin, end in _runs(images):
                 alike = on_device[begin:end].view(count, *shape)
                 self._preprocess.fit(alike, rgb, self._places[first : first + count])
                 first += count
+            if buffer.memory.is_one:
+                buffer.memory.give_to_host()
+                buffer.free = self._queue.mark()
             normalised = self._preprocess.normalise(self._places[:first]).to(self._dtype)
         return Loaded(normalised, self._queue.mark())
 
 
 class _Buffer:
-    """Page-locked memory that grows with what it has to hold."""
+    """Memory that grows with what it has to hold.
 
-    def __init__(self) -> None:
-        self._bytes = torch.empty(0, dtype=torch.uint8)
-        self.sent = Mark()
+    Attributes:
+        memory: what there is now.
+        free: from when on the CPU may write there again.
+    """
 
-    def gather(self, images: Sequence[Pixels]) -> Tensor:
-        """The bytes of all images, one after the other."""
-        self.sent.wait()  # until then the GPU reads what lies here
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self.memory = allocate(place.policy, LEAST_BYTES, place.device)
+        self.free = Mark()
+
+    def gather(self, images: Sequence[Pixels]) -> int:
+        """Lay the bytes of all images one after the other; returns how many."""
+        self.free.wait()
         total = sum(image.data.numel() for image in images)
-        if len(self._bytes) < total:
-            self._bytes = torch.empty(total, dtype=torch.uint8, pin_memory=torch.cuda.is_available())
+        if self.memory.host.numel() < total:
+            self.memory = allocate(self._place.policy, total, self._place.device)
         begin = 0
         for image in images:
             end = begin + image.data.numel()
-            self._bytes[begin:end].view(image.data.shape).copy_(image.data)
+            self.memory.host[begin:end].view(image.data.shape).copy_(image.data)
             begin = end
-        return self._bytes[:total]
+        return total
+
+    def to_device(self, total: int) -> Tensor:
+        """From here on in the current stream's order, these bytes on the GPU."""
+        self.memory.give_to_device()
+        if not self.memory.is_one:
+            self.memory.device[:total].copy_(self.memory.host[:total], non_blocking=True)
+        return self.memory.device[:total]
 
 
 def _runs(images: Sequence[Pixels]) -> Iterator[tuple[torch.Size, tuple[int, int, int], int, int, int]]:
@@ -109,8 +140,8 @@ def _runs(images: Sequence[Pixels]) -> Iterator[tuple[torch.Size, tuple[int, int
         begin = end
 
 
-def make_intake(preprocess: Preprocess, batch_size: int, device: torch.device, dtype: torch.dtype) -> Intake:
-    """The intake for a backbone on that device, which computes in ``dtype``."""
-    if device.type == "cpu":
+def make_intake(preprocess: Preprocess, batch_size: int, dtype: torch.dtype, place: Place) -> Intake:
+    """The intake for a backbone that computes in ``dtype``, there, from such memory."""
+    if place.device.type == "cpu":
         return HostIntake(preprocess, batch_size, dtype)
-    return DeviceIntake(preprocess, batch_size, dtype, device)
+    return DeviceIntake(preprocess, batch_size, dtype, place)

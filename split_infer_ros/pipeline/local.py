@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 
 from split_infer_ros.buffers.layout import Layout
+from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.pool import FeaturePool, find_pool
 from split_infer_ros.errors import SplitInferError
 from split_infer_ros.images.encodings import Pixels
@@ -22,24 +23,24 @@ STUCK_S = 60.0  # a batch that takes longer is not waited for
 
 
 class LocalTransport:
-    """Slots of this process, page-locked where a GPU writes them, and handles as they are.
+    """Slots of this process, and handles as they are.
 
     Args:
         send: takes each handle; returns to how many heads it went.
-        pinned: whether a GPU writes the slots.
     """
 
-    def __init__(self, send: Callable[[Handle], int], pinned: bool) -> None:
+    shared = False
+
+    def __init__(self, send: Callable[[Handle], int]) -> None:
         self._send = send
-        self._pinned = pinned
 
     def bind(self, released: Released, wake: Callable[[], None]) -> None:
         """Say whom to tell of slots that were given back."""
         self._released = released
 
-    def make_pool(self, layout: Layout, slots: int) -> FeaturePool:
+    def make_pool(self, layout: Layout, slots: int, place: Place) -> FeaturePool:
         """Allocate slots."""
-        pool = FeaturePool(layout, slots, self._pinned)
+        pool = FeaturePool(layout, slots, place)
         pool.when_released(self._released)
         return pool
 
@@ -64,7 +65,7 @@ class LocalPipeline:
         self._errors: list[Exception] = []
         self._fed = 0
         self.head = HeadStage(model, limits or Limits(), deliver, self._errors.append)
-        transport = LocalTransport(self._hand_over, model.device.type == "cuda")
+        transport = LocalTransport(self._hand_over)
         self.backbone = BackboneStage(model, settings, transport, self._errors.append)
 
     def __enter__(self) -> LocalPipeline:

@@ -9,12 +9,15 @@ import torch
 from torch import Tensor
 
 from split_infer_ros.buffers.layout import Layout
+from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.slots import Lease
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.pipeline.budget import check_budget
 from split_infer_ros.pipeline.cuda_graphs import GraphedBackbone
 from split_infer_ros.pipeline.device import DeviceQueue, Mark
 from split_infer_ros.pipeline.intake import Intake, Loaded, make_intake
+from split_infer_ros.pipeline.memory_choice import MemoryAdvisor
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.pipeline.transport import OwnedPool, Transport
 from split_infer_ros.split.cuts import Cut
@@ -29,6 +32,7 @@ class Plan:
 
     Attributes:
         backbone: (n, 3, h, w) to what crosses, n up to the batch size; eager or, on a GPU, recorded.
+        memory_reason: why the pool lies in what it lies in.
     """
 
     settings: StageSettings
@@ -36,51 +40,64 @@ class Plan:
     backbone: Callable[[Tensor], Sequence[Tensor]]
     pool: OwnedPool
     intake: Intake
+    memory_reason: str
 
     @classmethod
-    def make(cls, model: SplitModel, settings: StageSettings, transport: Transport) -> Plan:
-        """Cut, allocate, and on a GPU record.
+    def make(
+        cls, model: SplitModel, settings: StageSettings, transport: Transport, advisor: MemoryAdvisor
+    ) -> Plan:
+        """Cut, choose memory and allocate it, and on a GPU record.
 
         Raises:
             ConfigurationError: no such cut, or no such memory; nothing was kept.
         """
         cut, backbone = model.cut(settings.split_point), model.backbone(settings.split_point)
-        pool = transport.make_pool(Layout(cut.tensors, settings.batch_size), settings.ring_slots)
+        layout = Layout(cut.tensors, settings.batch_size)
+        memory = advisor.choose(settings.memory_policy, layout, transport.shared)
+        check_budget(settings, cut, memory.policy, model.entry.preprocess.staging(1).nbytes)
+        pool = transport.make_pool(layout, settings.ring_slots, Place(memory.policy, model.device))
+        reason = pool.slots.note or memory.reason
         try:
-            intake = make_intake(model.entry.preprocess, settings.batch_size, model.device, model.dtype)
+            place = Place(pool.slots.policy, model.device)  # which is another one where there was no room
+            intake = make_intake(model.entry.preprocess, settings.batch_size, model.dtype, place)
             if model.device.type == "cuda" and settings.cuda_graphs:
-                return cls(settings, cut, _recorded(backbone, model, settings.batch_size), pool, intake)
+                return cls(settings, cut, _recorded(backbone, model, settings.batch_size), pool, intake, reason)
         except RuntimeError as error:
             pool.close()
             raise ConfigurationError(
                 f"A batch of {settings.batch_size} images of {model.entry.name} does not fit into {model.device}'s "
                 f"memory, or cannot be recorded there ({error}): take a smaller batch_size, or cuda_graphs false."
             ) from error
-        return cls(settings, cut, backbone, pool, intake)
+        return cls(settings, cut, backbone, pool, intake, reason)
 
     def with_settings(self, settings: StageSettings) -> Plan | None:
         """The same plan under other settings, where these need no other cut and no other memory; else None."""
         mine = replace(self.settings, **{name: getattr(settings, name) for name in ACT_AT_ONCE})
         return replace(self, settings=settings) if mine == settings else None
 
-    def run(self, queue: DeviceQueue, loaded: Loaded, lease: Lease, count: int) -> Mark:
-        """Have the backbone leave the features of ``count`` images in the slot; they are there at the mark."""
+    def run(self, queue: DeviceQueue, copies: DeviceQueue, loaded: Loaded, lease: Lease, count: int) -> Mark:
+        """Have the backbone leave the features of ``count`` images in the slot; they are there at the mark.
+
+        Where features are copied to the host, that is done in ``copies``, beside the next batch's backbone.
+        """
         queue.follow(loaded.ready)
         with torch.inference_mode(), queue.work("backbone"):
-            for place, feature in zip(
-                self.pool.views(lease, count), self.backbone(loaded.images), strict=True
-            ):
-                place.copy_(feature, non_blocking=True)
-        return queue.mark()
+            self.pool.slots.write(lease.slot, self.backbone(loaded.images))
+        if not self.pool.slots.copies:
+            return queue.mark()
+        copies.follow(queue.mark())
+        with copies.work("copy"):
+            self.pool.slots.fetch(lease.slot, count)
+        return copies.mark()
 
-    def warm_up(self, queue: DeviceQueue) -> None:
+    def warm_up(self, queue: DeviceQueue, copies: DeviceQueue) -> None:
         """Run blank batches: the first ones choose kernels and allocate, and nobody should wait for that."""
         lease = self.pool.acquire()
         if lease is None:
             return
         blank = Pixels(torch.zeros((480, 640, 3), dtype=torch.uint8), (0, 1, 2))
         for count in {1, self.settings.batch_size}:
-            self.run(queue, self.intake.load([blank] * count), lease, count).wait()
+            self.run(queue, copies, self.intake.load([blank] * count), lease, count).wait()
         self.pool.give_up(lease)
 
 

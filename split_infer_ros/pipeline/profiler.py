@@ -10,7 +10,6 @@ that promises most has been measured.
 from __future__ import annotations
 
 import itertools
-import logging
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -22,7 +21,9 @@ import torch
 from torch import Tensor, fx
 
 from split_infer_ros.buffers.layout import Layout
-from split_infer_ros.buffers.pool import FeaturePool
+from split_infer_ros.buffers.memory import Place
+from split_infer_ros.buffers.policy import Policy
+from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections, Limits
@@ -45,23 +46,18 @@ from split_infer_ros.split.samples import (
     PERIOD,
     PREPROCESS,
     Samples,
-    from_records,
     make_profile,
-    to_records,
 )
-from split_infer_ros.tuning.database import Database
-from split_infer_ros.tuning.key import Key
 
 MOST_BATCHES = 500
 LONG_S = 60.0
 
 T = TypeVar("T")
 
-_log = logging.getLogger(__name__)
-_BLANK = Pixels(torch.zeros((480, 640, 3), dtype=torch.uint8), (0, 1, 2))
+BLANK = Pixels(torch.zeros((480, 640, 3), dtype=torch.uint8), (0, 1, 2))
 
 
-def _ignore(line: str) -> None:
+def ignore(line: str) -> None:
     """Say nothing."""
 
 
@@ -98,16 +94,17 @@ class Profiler:
     def __init__(
         self,
         model: SplitModel,
-        picture: Pixels = _BLANK,
+        picture: Pixels = BLANK,
         limits: Limits | None = None,
         effort: Effort | None = None,
-        say: Callable[[str], None] = _ignore,
+        say: Callable[[str], object] = ignore,
     ) -> None:
         self._model = model
         self._picture = picture
         self._limits = limits or Limits()
         self._effort = effort or Effort()
         self._say = say
+        self._place = Place(Policy.DEVICE, model.device)  # what is legal everywhere; on a CPU it is plain memory
         self._samples: dict[tuple[str, int], Samples] = {}
 
     def measure(self, batch_sizes: Sequence[int]) -> list[Samples]:
@@ -136,7 +133,7 @@ class Profiler:
     def _stages_alone(self, batch_size: int) -> list[Samples]:
         model, cuts = self._model, self._model.cuts
         queue = DeviceQueue(model.device)
-        intake = make_intake(model.entry.preprocess, batch_size, model.device, model.dtype)
+        intake = make_intake(model.entry.preprocess, batch_size, model.dtype, self._place)
         backbone_pieces, head_pieces = model.segments()
 
         def prepare() -> Tensor:
@@ -180,14 +177,12 @@ class Profiler:
         found = []
         crossing: tuple[Tensor, ...] = (images,)
         for cut, piece in itertools.zip_longest(self._model.cuts, pieces):
-            pool = FeaturePool(Layout(cut.tensors, batch_size), 1, self._model.device.type == "cuda")
-            lease = pool.acquire()
-            assert lease is not None
-            places = pool.views(lease, batch_size)
+            slots = SlotMemory.make(Layout(cut.tensors, batch_size), 1, self._place)
 
-            def copy(places: tuple[Tensor, ...] = places, tensors: tuple[Tensor, ...] = crossing) -> None:
-                for place, tensor in zip(places, tensors, strict=True):
-                    place.copy_(tensor, non_blocking=True)
+            def copy(slots: SlotMemory = slots, tensors: tuple[Tensor, ...] = crossing) -> None:
+                slots.write(0, tensors)
+                if slots.copies:
+                    slots.fetch(0, batch_size)
 
             found.append(tuple(_timed(copy, queue)[1] for _ in range(1 + self._effort.rounds))[1:])
             if piece is not None:
@@ -242,53 +237,6 @@ class Profiler:
             HEAD_BUSY: (report.head_s + report.postprocess_s,),
         }
         self._samples[point.cut, size] = replace(alone, parts={**alone.parts, **whole})
-
-
-def profile_model(
-    model: SplitModel,
-    batch_sizes: Sequence[int],
-    database: Database | None = None,
-    picture: Pixels = _BLANK,
-    limits: Limits | None = None,
-    effort: Effort | None = None,
-    anew: bool = False,
-    say: Callable[[str], None] = _ignore,
-) -> Profile:
-    """The profile of a model on this machine, from the database as far as it is there; the rest is measured and kept.
-
-    Args:
-        model: on its device.
-        batch_sizes: those that are needed.
-        database: the user's own if None.
-        picture: what the cameras send; unless said otherwise a blank one of 640x480 pixels.
-        limits: what post-processing keeps.
-        effort: how much to measure.
-        anew: measure whatever the database has.
-        say: told what is being done, a line at a time.
-
-    Raises:
-        ConfigurationError: a batch size is too large for the memory.
-    """
-    database = database or Database()
-    key = Key.here(str(model.device))
-    task = {
-        "model": model.entry.name,
-        "fingerprint": model.fingerprint,
-        "stage": "cuts",
-        "shapes": [[picture.height, picture.width, 3], list(model.entry.image_shape)],
-        "precision": str(model.dtype).removeprefix("torch."),
-    }
-    stored = [] if anew else from_records(database.find(key, task), model.cuts)
-    samples = [found for found in stored if found.batch_size in batch_sizes]
-    missing = sorted({*batch_sizes} - {found.batch_size for found in samples})
-    if missing:
-        measured = Profiler(model, picture, limits, effort, say).measure(missing)
-        try:
-            database.add(to_records(measured, key, task))
-        except OSError as error:
-            _log.warning("%s cannot be written (%s): the profile is not kept.", database.path, error)
-        samples += measured
-    return make_profile(model.entry.name, str(model.device), model.cuts, samples)
 
 
 def _chain(

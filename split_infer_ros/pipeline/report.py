@@ -20,7 +20,8 @@ class PipelineReport:
         batches: published so far.
         model, device, split_point, settings: what is running.
         ring_used, ring_bytes: slots in use, and bytes of all slots.
-        memory: what the ring lies in.
+        staging_bytes: of images on their way into the backbone.
+        memory, memory_reason: what features and staging lie in, and why.
         latency_p50_s, latency_p99_s: of a frame, from receipt to the publishing of its detections.
         preprocess_s, backbone_s, hop_s, head_s, postprocess_s: medians of a batch's time in each stage, and
             between publication of the handle and the head's start (of a head on another host: both ways);
@@ -37,7 +38,9 @@ class PipelineReport:
     settings: StageSettings
     ring_used: int
     ring_bytes: int
+    staging_bytes: int
     memory: str
+    memory_reason: str
     latency_p50_s: float
     latency_p99_s: float
     preprocess_s: float
@@ -77,7 +80,9 @@ class PipelineMeters:
         settings: StageSettings,
         ring_used: int,
         ring_bytes: int,
+        staging_bytes: int,
         memory: str,
+        memory_reason: str,
     ) -> PipelineReport:
         """All of it at ``now``."""
         p50, p99 = self.latency.percentiles(50, 99, now=now)
@@ -91,7 +96,9 @@ class PipelineMeters:
             settings=settings,
             ring_used=ring_used,
             ring_bytes=ring_bytes,
+            staging_bytes=staging_bytes,
             memory=memory,
+            memory_reason=memory_reason,
             latency_p50_s=p50,
             latency_p99_s=p99,
             hop_s=self._hop.percentiles(50, now=now)[0],

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+
+from split_infer_ros.buffers.policy import AUTO
 
 LATEST, BLOCK = "latest", "block"
 DROP_POLICIES = (LATEST, BLOCK)
@@ -19,6 +22,8 @@ class StageSettings:
         drop_policy: ``latest``: when the head cannot follow, older frames give way to newer ones (live
             cameras); ``block``: the senders are made to wait (recordings).
         ring_slots: batches in flight, from the closing of a batch until its results are out; each holds a slot.
+        memory_policy: what features and staging lie in: ``device``, ``managed``, ``pinned`` or ``auto``.
+        memory_budget_bytes: which features and staging may take together.
         cuda_graphs: on a GPU, record the backbone for each batch size before serving, and launch it as a whole.
     """
 
@@ -27,4 +32,6 @@ class StageSettings:
     batch_timeout_s: float = 0.05
     drop_policy: str = LATEST
     ring_slots: int = 4
+    memory_policy: str = AUTO
+    memory_budget_bytes: float = math.inf
     cuda_graphs: bool = True

@@ -8,6 +8,8 @@ from typing import Protocol
 from torch import Tensor
 
 from split_infer_ros.buffers.layout import Layout
+from split_infer_ros.buffers.memory import Place
+from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.buffers.slots import Lease, Outcome, Ring
 from split_infer_ros.pipeline.frame import Handle
 
@@ -19,7 +21,11 @@ class OwnedPool(Protocol):
 
     layout: Layout
     ring: Ring
-    memory: str
+    slots: SlotMemory
+
+    @property
+    def memory(self) -> str:
+        """What the slots lie in."""
 
     @property
     def segment(self) -> str:
@@ -33,7 +39,7 @@ class OwnedPool(Protocol):
         """A free slot to write into, or None while there is none."""
 
     def views(self, lease: Lease, batch: int) -> tuple[Tensor, ...]:
-        """The tensors of ``batch`` images in the slot of a lease, as views: (batch, *shape) each."""
+        """The CPU's views of the tensors of ``batch`` images in the slot of a lease: (batch, *shape) each."""
 
     def publish(self, lease: Lease, now: float) -> None:
         """What is in the slot may be read."""
@@ -54,7 +60,9 @@ class Transport(Protocol):
     def bind(self, released: Released, wake: Callable[[], None]) -> None:
         """Say whom to tell of slots that were given back, and of slots that are worth a look."""
 
-    def make_pool(self, layout: Layout, slots: int) -> OwnedPool:
+    shared: bool  # whether its slots are memory that another process maps, too
+
+    def make_pool(self, layout: Layout, slots: int, place: Place) -> OwnedPool:
         """Allocate slots; raises ConfigurationError if the memory cannot be had."""
 
     def send(self, handle: Handle, pool: OwnedPool) -> int:

@@ -77,21 +77,23 @@ class Mover:
 
         Args:
             cut, batch_size: with which it ran.
-            backbone_s: from the batch's closing until its features lay in the slot.
-            head_s: from the head's start until its results were out.
+            backbone_s: of the backbone, until its features lay in the slot.
+            head_s: of the head. Pre- and post-processing are left out: they are the same at every cut.
             now: seconds of any clock that does not jump.
         """
+        running = self._profile.point(cut, batch_size)
+        if running is None:
+            return None
         if (cut, batch_size) != self._place:
             self._place, self._arrived = (cut, batch_size), now
             self._arrival = self._better_since = None
             self._seen.clear()
-        self._seen.append((now, backbone_s, head_s))
-        while self._seen[0][0] < now - self._dwell_s:
+        self._seen.append((now, running.preprocess_s + backbone_s, head_s + running.decode_s))
+        while len(self._seen) > LEAST_BATCHES and self._seen[0][0] < now - self._dwell_s:
             self._seen.popleft()
         if now < max(self._arrived + self._dwell_s, self._looked + self._dwell_s / LOOKS):
             return None
-        running = self._profile.point(cut, batch_size)
-        if running is None or len(self._seen) < LEAST_BATCHES:
+        if len(self._seen) < LEAST_BATCHES:
             return None
         self._looked = now
         self._learn(running)

@@ -41,7 +41,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def make(slots: int = 2) -> tuple[SharedPool, SharedPoolReader]:
-    pool = SharedPool(LAYOUT, slots, LEASE_S)
+    pool = SharedPool(LAYOUT, slots, lease_s=LEASE_S)
     return pool, SharedPoolReader(pool.segment, LAYOUT)
 
 
@@ -353,7 +353,7 @@ class Machine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.pool = SharedPool(LAYOUT, self.SLOTS, LEASE_S)
+        self.pool = SharedPool(LAYOUT, self.SLOTS, lease_s=LEASE_S)
         self.readers = [SharedPoolReader(self.pool.segment, LAYOUT) for _ in range(2)]
         self.now = 0.0
         self.states: dict[Lease, str] = {}  # of those that are not settled

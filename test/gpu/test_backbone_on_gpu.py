@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 
-from split_infer_ros.buffers.layout import Layout
-from split_infer_ros.buffers.pool import FeaturePool, find_pool
+from split_infer_ros.buffers.memory import Place
+from split_infer_ros.buffers.policy import POLICIES, Policy
+from split_infer_ros.buffers.pool import find_pool
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.preprocess import Preprocess
@@ -21,8 +22,8 @@ from split_infer_ros.pipeline.device import DeviceQueue
 from split_infer_ros.pipeline.frame import Handle, Origin
 from split_infer_ros.pipeline.head_stage import HeadStage
 from split_infer_ros.pipeline.intake import DeviceIntake, HostIntake
+from split_infer_ros.pipeline.local import LocalTransport
 from split_infer_ros.pipeline.settings import BLOCK, StageSettings
-from split_infer_ros.pipeline.transport import OwnedPool, Released
 from split_infer_ros.split.model import PRECISIONS, load_model
 
 GPU, CPU = torch.device("cuda"), torch.device("cpu")
@@ -39,11 +40,12 @@ def pictures(count: int) -> list[Pixels]:
     ]
 
 
+@pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("preprocess", [Preprocess(224, 224, 256), Preprocess(320, 320, antialias=False)])
-def test_pictures_resized_on_the_gpu_are_the_same_to_one_grey_level(preprocess: Preprocess) -> None:
+def test_pictures_resized_on_the_gpu_are_the_same_to_one_grey_level(preprocess: Preprocess, policy: Policy) -> None:
     images = pictures(7)
     on_cpu = HostIntake(preprocess, 7, torch.float32).load(images).images
-    intake = DeviceIntake(preprocess, 7, torch.float32, GPU)
+    intake = DeviceIntake(preprocess, 7, torch.float32, Place(policy, GPU))
     for _ in range(4):
         loaded = intake.load(images)
         loaded.ready.wait()
@@ -66,29 +68,17 @@ def test_a_recorded_backbone_gives_what_it_was_recorded_from(count: int) -> None
                 torch.testing.assert_close(one, other, rtol=2e-3, atol=2e-3)
 
 
-class Way:
-    """Page-locked slots, and handles straight to the head."""
-
-    def __init__(self) -> None:
-        self.head: HeadStage | None = None
-
-    def bind(self, released: Released, wake: Callable[[], None]) -> None:
-        self._released = released
-
-    def make_pool(self, layout: Layout, slots: int) -> FeaturePool:
-        pool = FeaturePool(layout, slots, pinned=True)
-        pool.when_released(self._released)
-        return pool
-
-    def send(self, handle: Handle, pool: OwnedPool) -> int:
-        assert self.head is not None
-        self.head.submit(handle, find_pool(handle.lease))
-        return 1
+def to_head(head: HeadStage, handle: Handle) -> int:
+    head.submit(handle, find_pool(handle.lease))
+    return 1
 
 
+@pytest.mark.parametrize("policy", ["device", "managed", "pinned"])
 @pytest.mark.parametrize("graphs", [True, False])
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_a_stream_of_frames_is_detected_as_on_the_cpu_while_settings_change(precision: str, graphs: bool) -> None:
+def test_a_stream_of_frames_is_detected_as_on_the_cpu_while_settings_change(
+    precision: str, graphs: bool, policy: str
+) -> None:
     scores: dict[str, dict[int, torch.Tensor]] = {"cpu": {}, "cuda": {}}
     images = pictures(40)
     for device, found in scores.items():
@@ -98,20 +88,22 @@ def test_a_stream_of_frames_is_detected_as_on_the_cpu_while_settings_change(prec
         def deliver(origin: Origin, detections: Detections, found: dict[int, torch.Tensor] = found) -> None:
             found[origin.header] = detections.scores.clone()
 
-        way = Way() if device == "cuda" else CpuWay()
         settings = StageSettings(batch_size=4, drop_policy=BLOCK, batch_timeout_s=0.01, cuda_graphs=graphs)
+        settings = replace(settings, memory_policy=policy)
         limits = Limits(score_threshold=0.0, nms_threshold=1.0, max_detections=1000)
-        way.head = HeadStage(load_model("shapes", "default", "cpu"), limits, deliver, errors.append)
-        stage = BackboneStage(model, settings, way, errors.append)
-        way.head.start()
+        head = HeadStage(load_model("shapes", "default", "cpu"), limits, deliver, errors.append)
+        stage = BackboneStage(model, settings, LocalTransport(partial(to_head, head)), errors.append)
+        head.start()
         stage.start()
         for number, image in enumerate(images):
             assert stage.wait_for_room(LONG_S)
             if number % 10 == 9:
                 stage.configure(replace(settings, batch_size=1 + number // 10, ring_slots=1 + number % 3))
+            if number % 10 == 4:  # each policy gives way to each other one
+                stage.configure(replace(stage.settings, memory_policy=POLICIES[number // 10 % 3].value))
             stage.submit(image, Origin(number, "camera", image.height, image.width), time.monotonic())
         stage.stop(LONG_S)
-        way.head.stop()
+        head.stop()
         stage.close()
         assert errors == []
         assert stage.ledger.counts().published == len(images)
@@ -120,24 +112,14 @@ def test_a_stream_of_frames_is_detected_as_on_the_cpu_while_settings_change(prec
         torch.testing.assert_close(best_gpu, best_cpu, rtol=0, atol=TOLERANCE[precision])
 
 
-class CpuWay(Way):
-    """The same without page-locking."""
-
-    def make_pool(self, layout: Layout, slots: int) -> FeaturePool:
-        pool = FeaturePool(layout, slots)
-        pool.when_released(self._released)
-        return pool
-
-
 def test_nothing_in_the_loop_waits_for_the_whole_device() -> None:
     """While another stream is kept busy, batches come out."""
     model = load_model("shapes", "default", "cuda")
     seen = threading.Event()
-    way = Way()
     errors: list[Exception] = []
-    way.head = HeadStage(load_model("shapes", "default", "cpu"), Limits(), lambda *_: seen.set(), errors.append)
-    stage = BackboneStage(model, StageSettings(), way, errors.append)
-    way.head.start()
+    head = HeadStage(load_model("shapes", "default", "cpu"), Limits(), lambda *_: seen.set(), errors.append)
+    stage = BackboneStage(model, StageSettings(), LocalTransport(partial(to_head, head)), errors.append)
+    head.start()
     stage.start()
     busy = torch.cuda.Stream()
     with torch.cuda.stream(busy):
@@ -147,7 +129,7 @@ def test_nothing_in_the_loop_waits_for_the_whole_device() -> None:
     came = seen.wait(LONG_S)
     still_busy = not busy.query()
     stage.stop(LONG_S)
-    way.head.stop()
+    head.stop()
     assert came
     assert still_busy
     assert errors == []

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import rclpy
 
 from split_infer_ros.nodes import doctor
 from split_infer_ros.telemetry.checkup import NOTE, OK, PROBLEM, Finding
@@ -69,3 +70,21 @@ def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     finding = find(doctor.check_ros(os.environ), "ROS packages")
     assert finding.level == PROBLEM
     assert "ros-$ROS_DISTRO-std-srvs" in finding.advice
+
+
+def test_a_ros_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(rclpy.node.Node, doctor.OLDEST_RCLPY_HAS)
+    finding = find(doctor.check_ros(os.environ), "rclpy")
+    assert finding.level == PROBLEM
+    assert "Jazzy" in finding.advice
+
+
+@pytest.mark.parametrize(("name", "level"), [("cv2", PROBLEM), ("safetensors", PROBLEM), ("rosbags", NOTE)])
+def test_a_library_that_is_missing_is_named_with_what_brings_it(
+    name: str, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = doctor.module
+    monkeypatch.setattr(doctor, "module", lambda asked: ImportError() if asked == name else module(asked))
+    finding = find(doctor.check_optional(), name)
+    assert finding.level == level
+    assert finding.advice.startswith("pip install ")

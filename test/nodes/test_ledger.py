@@ -82,7 +82,7 @@ def test_latest_keeps_the_newest_frame_when_the_head_does_not_follow(context: Co
         detections = pipeline.client.listen(Detection2DArray, "detections")
         for number in range(2):  # one with the head, one waiting for it: the ring is full
             send(pipeline, 1)
-            wait_until(lambda n=number: len(pipeline.backbone.stage._outstanding) > n, "the handle to be out")
+            wait_until(lambda n=number: pipeline.backbone.stage.report(0.0).ring_used > n, "the handle to be out")
         send(pipeline, 30)
         assert pipeline.counts.in_flight == 3
         assert pipeline.counts.dropped == {"overrun": 29}
@@ -209,7 +209,7 @@ def test_slots_of_a_head_that_never_came_are_there_again_after_a_restart(context
             pipeline.client.node, FeatureHandle, "features", QoSProfile(depth=1), lambda handle: None
         )
         send(pipeline, 1)
-        wait_until(lambda: pipeline.backbone.stage._outstanding, "the handle to be out")
+        wait_until(lambda: pipeline.backbone.stage.report(0.0).ring_used, "the handle to be out")
         pipeline.backbone.trigger_deactivate()
         dead.destroy()
         pipeline.backbone.trigger_activate()

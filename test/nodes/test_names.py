@@ -41,7 +41,7 @@ def test_two_pipelines_in_namespaces_of_their_own_do_not_hear_each_other(client:
             assert is_closed(report)
             assert {drop.reason for drop in report.dropped} <= {"overrun"}
         assert client.set("/left/backbone", batch_size=3) == [""]
-        assert client.get("/right/backbone", "batch_size") == 1
+        assert client.get("/right/backbone", "batch_size") == 0
 
 
 def test_nodes_and_topics_are_renamed_from_the_command_line(client: Client) -> None:

@@ -16,7 +16,8 @@ from vision_msgs.msg import Detection2DArray
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.msg import FeatureHandle, PipelineReport
-from split_infer_ros.nodes.backbone import BackboneNode, BackboneParameters
+from split_infer_ros.nodes.backbone import BackboneNode
+from split_infer_ros.nodes.backbone_parameters import BackboneParameters
 from split_infer_ros.nodes.camera import CameraParameters
 from split_infer_ros.nodes.head import HeadParameters
 from split_infer_ros.nodes.parameters import refuse_unknown
@@ -31,9 +32,10 @@ TABLES = {
 
 
 @pytest.fixture(scope="module")
-def pipeline(context: Context) -> Iterator[Pipeline]:
+def pipeline(context: Context, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pipeline]:
     camera = {"width": 64, "height": 48, "rate_hz": 20.0}
-    with Pipeline(context, stats={}, head={"score_threshold": 0.0}, backbone={}, camera=camera) as found:
+    backbone = {"tuning_database": str(tmp_path_factory.mktemp("tuning") / "none.jsonl")}
+    with Pipeline(context, stats={}, head={"score_threshold": 0.0}, backbone=backbone, camera=camera) as found:
         yield found
 
 
@@ -139,8 +141,8 @@ def test_a_whole_number_is_as_good_as_a_fraction(pipeline: Pipeline) -> None:
 
 
 REFUSED = [
-    ("backbone", "batch_size", 0, ["batch_size", "0", "1", "256"]),
-    ("backbone", "batch_size", 257, ["batch_size", "257", "1", "256"]),
+    ("backbone", "batch_size", -1, ["batch_size", "-1", "0", "256"]),
+    ("backbone", "batch_size", 257, ["batch_size", "257", "0", "256"]),
     ("backbone", "batch_size", 2.5, ["batch_size", "2.5", "a whole number"]),
     ("backbone", "batch_size", "many", ["batch_size", "many", "a whole number"]),
     ("backbone", "batch_size", True, ["batch_size", "True", "a whole number"]),
@@ -150,6 +152,11 @@ REFUSED = [
     ("backbone", "ring_slots", 0, ["ring_slots", "0", "1", "64"]),
     ("backbone", "split_point", "nowhere", ["nowhere", "neck", "block3", "output"]),
     ("backbone", "split_point", "", ["split point", "neck"]),
+    ("backbone", "split_point", "auto", ["not measured", "batch size 1", "the command profile"]),
+    ("backbone", "memory_policy", "fast", ["memory_policy", "fast", "device, managed, pinned, auto"]),
+    ("backbone", "memory_budget_mb", 0.01, ["Features and staging take", "memory_budget_mb of 0.0", "would fit"]),
+    ("backbone", "objective", "speed", ["objective", "speed", "throughput, latency"]),
+    ("backbone", "latency_bound_ms", -1.0, ["latency_bound_ms", "-1", "60000"]),
     ("backbone", "split_point", 3, ["split_point", "3", "a text"]),
     ("backbone", "model", "resnet18", ["model", "read-only"]),
     ("backbone", "image_topics", ["other"], ["image_topics", "read-only"]),
@@ -178,7 +185,7 @@ def test_a_refused_value_gets_a_sentence_and_changes_nothing(
     flows_on(pipeline, detections)
 
 
-@pytest.mark.parametrize("bad", [{"split_point": "nowhere"}, {"batch_size": 0}, {"model": "resnet18"}, {"nothing": 1}])
+@pytest.mark.parametrize("bad", [{"split_point": "nowhere"}, {"batch_size": -1}, {"model": "resnet18"}, {"nothing": 1}])
 def test_of_values_set_together_one_bad_one_refuses_all(pipeline: Pipeline, bad: dict[str, Any]) -> None:
     before, settings = pipeline.backbone.values, pipeline.backbone.stage.settings
     assert pipeline.client.set_all("backbone", ring_slots=9, drop_policy="block", **bad) != ""
@@ -205,11 +212,12 @@ def test_too_much_memory_is_refused_and_the_old_ring_stays(pipeline: Pipeline, d
 
 CHANGES: dict[str, dict[str, list[Any]]] = {
     "backbone": {
-        "split_point": ["input", "block3", "block7", "neck", "output", "nowhere"],
-        "batch_size": [1, 2, 3, 0, 1000],
+        "split_point": ["input", "block3", "block7", "neck", "output", "nowhere", "auto"],
+        "batch_size": [1, 2, 3, -1, 1000],
         "batch_timeout_ms": [0.0, 1, 30.0, -5.0],
         "drop_policy": ["latest", "block", "both"],
         "ring_slots": [1, 2, 4, 65],
+        "memory_policy": ["device", "managed", "pinned", "auto", "fast"],
         "max_rate_hz": [0.0, 40.0, 1000, -1.0, "fast"],
         "model": ["resnet18"],
         "batch_sizes": [2],

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from split_infer_ros.nodes.backbone import BackboneParameters
+from split_infer_ros.nodes.backbone_parameters import BackboneParameters
 from split_infer_ros.nodes.camera import CameraParameters
 from split_infer_ros.nodes.head import HeadParameters
 from split_infer_ros.nodes.stats import StatsParameters

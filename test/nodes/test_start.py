@@ -57,8 +57,8 @@ class Touch:
     ("text", "words"),
     [
         ("batch_siz: 2", ["backbone has no parameter 'batch_siz'", "Did you mean 'batch_size'?"]),
-        ("batch_size: two", ["batch_size cannot be 'two'", "a whole number from 1 to 256"]),
-        ("batch_size: 1000", ["batch_size cannot be 1000", "a whole number from 1 to 256"]),
+        ("batch_size: two", ["batch_size cannot be 'two'", "a whole number from 0 to 256"]),
+        ("batch_size: 1000", ["batch_size cannot be 1000", "a whole number from 0 to 256"]),
         ("image_topics: left", ["image_topics cannot be 'left'", "a list of texts"]),
         ("image_topics: [left, 3]", ["Couldn't parse params file"]),
         ("image_topics: ['not a topic']", ["image_topics cannot be ['not a topic']", "must not contain"]),

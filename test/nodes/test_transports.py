@@ -13,17 +13,19 @@ import threading
 import time
 from array import array
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import rclpy
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
+from domains import own_domain
 from nursery import NodeProcess, Nursery
 from rclpy.context import Context
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
-from ros_support import RELIABLE, START_S, Client, Pipeline, Received, image, wait_until
+from ros_support import RELIABLE, START_S, Client, Footprint, Pipeline, Received, image, wait_until
 from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray
 
@@ -39,7 +41,11 @@ from split_infer_ros.pipeline.frame import Handle, Origin
 from split_infer_ros.split.model import SplitModel
 
 OTHER_PROCESS = ("shared_memory", "network")
-KILLS = {"shared_memory": 50, "network": 3}  # on the network a head must be silent for 2 s before it is missed
+# Whole nodes; test/pipeline/test_killed_processes.py kills many more, that start at once. (On the network a head must
+# be silent for 2 s before it is missed.)
+KILLS = {"shared_memory": 10, "network": 3}
+FIVE_HUNDRED, GROUP = 500, 10
+SLACK = {"threads": 0, "files": 0, "segments": 20, "memory": 64 * 2**20}  # DDS remembers the dead for a while
 LOST = {"reader_died", "lease_expired", "no_head"}  # what a death may cost
 HURRY = {"overrun", "middleware"}  # what a busy machine may
 
@@ -186,9 +192,31 @@ def test_results_come_from_another_process_while_settings_change(
     assert rings() == set()
 
 
+class Survivor:
+    """What a node holds while others die around it."""
+
+    def __init__(self, process: NodeProcess) -> None:
+        self._process = process
+        self.seen: list[Footprint] = []
+
+    def look(self) -> None:
+        """After a death."""
+        self.seen.append(Footprint.of(self._process.pid))
+
+    def holds_no_more(self) -> None:
+        """In the last third of it all than in the first."""
+        third = len(self.seen) // 3
+        for kind, slack in SLACK.items():
+            values = [getattr(one, kind) for one in self.seen]
+            early, late = min(values[:third]), min(values[-third:])
+            print(f"{kind}: at first {early}, in the end {late}")
+            assert late <= early + slack, (kind, values)
+
+
 def kill_heads(client: Client, nursery: Nursery, transport: str, kills: int) -> None:
     backbone = nursery.start("backbone", transport=transport)
     head = nursery.start("head", transport=transport)
+    survivor = Survivor(backbone)
     successors = Successors(nursery, "head", transport)
     with Stream(client) as stream:
         stream.flows(backbone, head)
@@ -198,6 +226,7 @@ def kill_heads(client: Client, nursery: Nursery, transport: str, kills: int) -> 
             assert rings() == mine  # a reader's death takes no memory away
             head = successors.next()
             stream.flows(backbone, head)
+            survivor.look()
         report = stream.settled()
         assert all(closes(found) for found in stream.reports)
         lost = dropped(report)
@@ -209,7 +238,7 @@ def kill_heads(client: Client, nursery: Nursery, transport: str, kills: int) -> 
         # A killed head's last results may have come out uncounted, a ring's worth at most. (Fewer may be heard than
         # were published: until DDS has found a new head, nobody hears it.)
         assert len(found) - report.published <= 10 * kills
-        assert backbone.runs
+        survivor.holds_no_more()
         assert "Traceback" not in backbone.printed
         backbone.end(signal.SIGTERM)
     assert rings() == set()
@@ -218,6 +247,7 @@ def kill_heads(client: Client, nursery: Nursery, transport: str, kills: int) -> 
 def kill_backbones(client: Client, nursery: Nursery, transport: str, kills: int) -> None:
     head = nursery.start("head", transport=transport)
     backbone = nursery.start("backbone", transport=transport)
+    survivor = Survivor(head)
     successors = Successors(nursery, "backbone", transport)
     others = Segment.create(1, 300, 1)  # another pipeline's of this user, whose owner lives
     with Stream(client) as stream:
@@ -230,12 +260,13 @@ def kill_backbones(client: Client, nursery: Nursery, transport: str, kills: int)
             backbone = successors.next()
             stream.flows(backbone, head)
             assert not mine & rings()
-            assert head.runs
+            survivor.look()
         report = stream.settled()
         assert all(closes(found) for found in stream.reports)
         assert set(dropped(report)) <= LOST | HURRY, backbone.printed
         found = stamps(stream.detections)
         assert len(set(found)) == len(found)
+        survivor.holds_no_more()
         assert "Traceback" not in head.printed + backbone.printed
         assert others.name in rings()
         mapped = [
@@ -249,22 +280,40 @@ def kill_backbones(client: Client, nursery: Nursery, transport: str, kills: int)
     assert rings() == set()
 
 
-@pytest.mark.parametrize("transport", OTHER_PROCESS)
-def test_the_stream_outlives_heads_that_are_killed(client: Client, nursery: Nursery, transport: str) -> None:
-    kill_heads(client, nursery, transport, KILLS[transport])
+def kill_in_a_domain_of_their_own(kill: Callable[..., None], folder: Path, transport: str, kills: int) -> None:
+    """Over before Fast DDS drops the first of the dead, after 20 s.
+
+    While it does so, a process that is just making its publishers may hang in Fast DDS (its issue 6502 tells of such).
+    """
+    context = Context()
+    with own_domain(f"{kill.__name__} {transport}") as domain, Nursery(folder) as nursery:
+        rclpy.init(context=context, domain_id=domain)
+        client = Client(context)
+        try:
+            kill(client, nursery, transport, kills)
+        finally:
+            client.close()
+            rclpy.try_shutdown(context=context)
 
 
 @pytest.mark.parametrize("transport", OTHER_PROCESS)
-def test_the_head_outlives_backbones_that_are_killed(client: Client, nursery: Nursery, transport: str) -> None:
-    kill_backbones(client, nursery, transport, KILLS[transport])
+def test_the_stream_outlives_heads_that_are_killed(folder: Path, transport: str) -> None:
+    kill_in_a_domain_of_their_own(kill_heads, folder, transport, KILLS[transport])
+
+
+@pytest.mark.parametrize("transport", OTHER_PROCESS)
+def test_the_head_outlives_backbones_that_are_killed(folder: Path, transport: str) -> None:
+    kill_in_a_domain_of_their_own(kill_backbones, folder, transport, KILLS[transport])
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kill", [kill_heads, kill_backbones])
-def test_five_hundred_kills(client: Client, nursery: Nursery, kill: Any) -> None:
+def test_five_hundred_kills(folder: Path, kill: Callable[..., None]) -> None:
     begin = time.monotonic()
-    kill(client, nursery, "shared_memory", 500)
-    print(f"{kill.__name__}: {(time.monotonic() - begin) / 500:.2f} s each")
+    for done in range(GROUP, FIVE_HUNDRED + 1, GROUP):
+        kill_in_a_domain_of_their_own(kill, folder, "shared_memory", GROUP)
+        print(f"{kill.__name__}: {done} in {time.monotonic() - begin:.0f} s", flush=True)
 
 
 # What anybody may publish.
@@ -480,7 +529,7 @@ def test_memory_that_cannot_be_had_later_changes_nothing(
             patch.setattr(segments.os, "posix_fallocate", no_room)
             (refusal,) = pipeline.client.set("backbone", batch_size=4)
         assert "no room for a ring of 4 slots" in refusal
-        assert pipeline.client.get("backbone", "batch_size") == 1
+        assert pipeline.client.get("backbone", "batch_size") == 0
         images.publish(image())
         detections.wait_for(1)
         assert len(rings()) == 1

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from split_infer_ros.buffers.memory import Place
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.pipeline.intake import DeviceIntake, HostIntake, make_intake
 
-CPU = torch.device("cpu")
 CLASSIFIER, DETECTOR = Preprocess(24, 32, shorter_side=40), Preprocess(24, 32, antialias=False)
 
 
@@ -37,7 +37,7 @@ def test_each_image_comes_out_as_if_it_were_alone(preprocess: Preprocess) -> Non
     images = pictures()
     intakes = [
         HostIntake(preprocess, len(images), torch.float32),
-        DeviceIntake(preprocess, len(images), torch.float32, CPU),
+        DeviceIntake(preprocess, len(images), torch.float32, Place()),
     ]
     for intake in intakes:
         for _ in range(3):  # buffers take turns
@@ -51,7 +51,7 @@ def test_each_image_comes_out_as_if_it_were_alone(preprocess: Preprocess) -> Non
 
 def test_a_smaller_batch_follows_a_larger_one() -> None:
     images = pictures()
-    for intake in (HostIntake(DETECTOR, 6, torch.float32), DeviceIntake(DETECTOR, 6, torch.float32, CPU)):
+    for intake in (HostIntake(DETECTOR, 6, torch.float32), DeviceIntake(DETECTOR, 6, torch.float32, Place())):
         intake.load(images)
         assert torch.equal(intake.load(images[3:5]).images, intake.load(images[3:5]).images)
         assert len(intake.load(images[:1]).images) == 1
@@ -59,6 +59,6 @@ def test_a_smaller_batch_follows_a_larger_one() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_the_batch_has_the_backbones_precision(dtype: torch.dtype) -> None:
-    loaded = make_intake(DETECTOR, 2, CPU, dtype).load(pictures()[:2])
+    loaded = make_intake(DETECTOR, 2, dtype, Place()).load(pictures()[:2])
     assert loaded.images.dtype == dtype
     assert loaded.images.is_contiguous(memory_format=torch.channels_last)

@@ -12,8 +12,9 @@ from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections
 from split_infer_ros.pipeline.frame import Origin
+from split_infer_ros.pipeline.known_profile import profile_model
 from split_infer_ros.pipeline.local import LocalPipeline
-from split_infer_ros.pipeline.profiler import Effort, Profiler, profile_model
+from split_infer_ros.pipeline.profiler import Effort, Profiler
 from split_infer_ros.pipeline.settings import BLOCK, StageSettings
 from split_infer_ros.split.model import SplitModel, load_model
 from split_infer_ros.split.planner import plan

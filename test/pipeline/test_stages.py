@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from split_infer_ros.buffers.layout import Layout
+from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.pool import LEASE_S, FeaturePool, find_pool
 from split_infer_ros.buffers.slots import Lease
 from split_infer_ros.errors import ConfigurationError, HandleError, ImageError, SplitInferError, UnknownCutError
@@ -84,6 +85,8 @@ def until(condition: Callable[[], bool]) -> None:
 class Way:
     """A transport within the process; ``publish`` is what becomes of each handle."""
 
+    shared = False
+
     def __init__(self, publish: Callable[[Handle], int], lease_s: float = LEASE_S) -> None:
         self.publish = publish
         self._lease_s = lease_s
@@ -91,8 +94,8 @@ class Way:
     def bind(self, released: Released, wake: Callable[[], None]) -> None:
         self._released = released
 
-    def make_pool(self, layout: Layout, slots: int) -> FeaturePool:
-        pool = FeaturePool(layout, slots, lease_s=self._lease_s)
+    def make_pool(self, layout: Layout, slots: int, place: Place) -> FeaturePool:
+        pool = FeaturePool(layout, slots, place, self._lease_s)
         pool.when_released(self._released)
         return pool
 
@@ -443,13 +446,13 @@ def test_a_head_starts_again_however_often_it_was_stopped(start: Start) -> None:
 def test_a_report_is_what_was_counted_and_timed(start: Start) -> None:
     pipeline = start(batch_size=2, batch_timeout_s=LONG_S, drop_policy=BLOCK)
     timelines: list[Timeline] = []
-    done = pipeline.backbone._meters.batch_done
+    done = pipeline.backbone._accounts.meters.batch_done
 
     def batch_done(timeline: Timeline, frames: int, now: float) -> None:
         timelines.append(timeline)
         done(timeline, frames, now)
 
-    pipeline.backbone._meters.batch_done = batch_done  # type: ignore[method-assign]
+    pipeline.backbone._accounts.meters.batch_done = batch_done  # type: ignore[method-assign]
     pipeline.send(1, 2, 3, 4)
     pipeline.settled()
     report = pipeline.backbone.report(time.monotonic())

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from rclpy.qos import QoSProfile
 
-from split_infer_ros.buffers.layout import Layout
-from split_infer_ros.buffers.pool import FeaturePool, find_pool
+from split_infer_ros.buffers.pool import find_pool
 from split_infer_ros.errors import HandleError
 from split_infer_ros.msg import FeatureHandle
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher, IntraProcessSubscription
@@ -15,30 +12,16 @@ from split_infer_ros.nodes.managed import ManagedNode
 from split_infer_ros.nodes.transports.messages import handle_message
 from split_infer_ros.pipeline.frame import Handle
 from split_infer_ros.pipeline.head_stage import HeadStage
-from split_infer_ros.pipeline.transport import OwnedPool, Released
+from split_infer_ros.pipeline.local import LocalTransport
 from split_infer_ros.split.model import SplitModel
 
 
-class IntraProcessSender:
+class IntraProcessSender(LocalTransport):
     """Slots of this process; handles to them on ``features``."""
 
     def __init__(self, node: ManagedNode, model: SplitModel) -> None:
-        self._pinned = model.device.type == "cuda"
         self._publisher = IntraProcessPublisher(node, FeatureHandle, "features", QoSProfile(depth=10), _to_message)
-
-    def bind(self, released: Released, wake: Callable[[], None]) -> None:
-        """Say whom to tell of slots that were given back."""
-        self._released = released
-
-    def make_pool(self, layout: Layout, slots: int) -> FeaturePool:
-        """Slots of this process, page-locked where a GPU writes them."""
-        pool = FeaturePool(layout, slots, self._pinned)
-        pool.when_released(self._released)
-        return pool
-
-    def send(self, handle: Handle, pool: OwnedPool) -> int:
-        """Hand the handle over; returns to how many heads."""
-        return self._publisher.publish(handle)
+        super().__init__(self._publisher.publish)
 
     def close(self) -> None:
         """Leave the topic."""

@@ -13,6 +13,7 @@ from rclpy.qos import QoSProfile
 from torch import Tensor
 
 from split_infer_ros.buffers.layout import Layout
+from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.pool import FeaturePool, find_pool
 from split_infer_ros.buffers.slots import Lease, Outcome
 from split_infer_ros.errors import HandleError
@@ -32,6 +33,8 @@ DEPTH = 8
 class NetworkSender:
     """Slots of this process; copies of them on ``features/data``, settled by what comes on ``features/release``."""
 
+    shared = False
+
     def __init__(self, node: ManagedNode, model: SplitModel) -> None:
         self._node = node
         self._publisher = advertise(node, FeatureBatch, "features/data", QoSProfile(depth=DEPTH))
@@ -42,9 +45,9 @@ class NetworkSender:
         """Say whom to tell of batches that a head is done with."""
         self._released = released
 
-    def make_pool(self, layout: Layout, slots: int) -> FeaturePool:
+    def make_pool(self, layout: Layout, slots: int, place: Place) -> FeaturePool:
         """Slots of this process: a batch keeps its slot until the head is done, which bounds what is under way."""
-        pool = FeaturePool(layout, slots)
+        pool = FeaturePool(layout, slots, place)
         pool.when_released(self._released)
         self._pools.add(pool)
         return pool

@@ -9,6 +9,7 @@ from rclpy.qos import QoSProfile
 from torch import Tensor
 
 from split_infer_ros.buffers.layout import Layout
+from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.segment import remove_leftovers
 from split_infer_ros.buffers.shared_pool import SharedPool, SharedPoolReader
 from split_infer_ros.buffers.slots import Lease, Outcome
@@ -29,6 +30,8 @@ DEPTH = 64  # as many handles as a ring can have slots
 class SharedMemorySender:
     """Slots in a segment of shared memory; handles on ``features``, and a look at the slots on each ``release``."""
 
+    shared = True
+
     def __init__(self, node: ManagedNode, model: SplitModel) -> None:
         self._node = node
         for name in remove_leftovers():
@@ -40,9 +43,9 @@ class SharedMemorySender:
         """Say who looks at the slots: what became of a batch stands there, the message only says that it does."""
         self._wake = wake
 
-    def make_pool(self, layout: Layout, slots: int) -> SharedPool:
+    def make_pool(self, layout: Layout, slots: int, place: Place) -> SharedPool:
         """Slots in a new segment."""
-        return SharedPool(layout, slots)
+        return SharedPool(layout, slots, place)
 
     def send(self, handle: Handle, pool: OwnedPool) -> int:
         """Publish the handle; returns to how many heads."""

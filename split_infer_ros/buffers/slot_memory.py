@@ -1,0 +1,94 @@
+"""The memory of a ring's slots, and how a batch's features get into one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from torch import Tensor
+
+from split_infer_ros.buffers.cuda import OutOfMemory
+from split_infer_ros.buffers.layout import Layout
+from split_infer_ros.buffers.memory import Memory, Place, allocate
+from split_infer_ros.buffers.policy import FALLBACK, Policy
+from split_infer_ros.errors import ConfigurationError
+
+
+class SlotMemory:
+    """One piece of memory a slot.
+
+    Args:
+        layout: how a batch's tensors lie in it.
+        slots: each with at least ``layout.slot_bytes``.
+        note: what there is to say of it, if it is not what was asked for.
+    """
+
+    def __init__(self, layout: Layout, slots: Sequence[Memory], note: str = "") -> None:
+        self._layout = layout
+        self._slots = list(slots)
+        self.policy = self._slots[0].policy
+        self.note = note
+
+    @classmethod
+    def make(
+        cls, layout: Layout, slots: int, place: Place, make: Callable[[int, Place], Memory] | None = None
+    ) -> SlotMemory:
+        """Memory by that policy, or where there is no room for it by policy ``pinned``, which ``note`` says then.
+
+        Args:
+            make: gives the memory of each slot; allocates it if None.
+
+        Raises:
+            ConfigurationError: there is no room for that either.
+        """
+        make = make or (lambda _, place: allocate(place.policy, layout.slot_bytes, place.device))
+        note = ""
+        try:
+            try:
+                return cls(layout, [make(slot, place) for slot in range(slots)])
+            except OutOfMemory as error:
+                if place.policy in (Policy.HOST, FALLBACK):
+                    raise
+                note = f"There is no room for the features by memory_policy {place.policy.value} ({error})"
+            instead = Place(FALLBACK, place.device)
+            note = f"{note}: {FALLBACK.value} is taken in its stead."
+            return cls(layout, [make(slot, instead) for slot in range(slots)], note)
+        except OutOfMemory as error:
+            raise ConfigurationError(
+                f"A ring of {slots} slots of {layout.slot_bytes:,} bytes cannot be allocated ({error}): "
+                "take a smaller batch_size, fewer ring_slots or a later split_point."
+            ) from error
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all slots, on both sides."""
+        return sum(memory.bytes for memory in self._slots)
+
+    @property
+    def copies(self) -> bool:
+        """True where what was written is to be fetched before the CPU sees it."""
+        return not self._slots[0].is_one
+
+    def views(self, slot: int, batch: int) -> tuple[Tensor, ...]:
+        """The CPU's views of the tensors of ``batch`` images: (batch, *shape) each."""
+        return self._layout.views(self._slots[slot].host, batch)
+
+    def write(self, slot: int, tensors: Sequence[Tensor]) -> None:
+        """Have the device, in its current stream, leave the tensors of a batch in the slot."""
+        memory = self._slots[slot]
+        memory.give_to_device()
+        for place, tensor in zip(self._layout.views(memory.device, len(tensors[0])), tensors, strict=True):
+            place.copy_(tensor, non_blocking=True)
+        memory.give_to_host()
+
+    def fetch(self, slot: int, batch: int) -> None:
+        """Where the device has a buffer of its own, have it copied, in its current stream, to the host's."""
+        memory = self._slots[slot]
+        pairs = zip(self._layout.views(memory.host, batch), self._layout.views(memory.device, batch), strict=True)
+        for place, tensor in pairs:
+            place.copy_(tensor, non_blocking=True)
+
+    def close(self) -> None:
+        """Let go; what was allocated here goes with the last view of it."""
+        for memory in self._slots:
+            memory.let_go()
+        self._slots.clear()

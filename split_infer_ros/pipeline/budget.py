@@ -1,0 +1,56 @@
+"""What a plan takes of memory, and whether that is within the user's budget."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from split_infer_ros.buffers.layout import Layout
+from split_infer_ros.buffers.policy import Policy
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.pipeline.settings import StageSettings
+from split_infer_ros.split.cuts import Cut
+
+MB = 1e6
+
+
+def bytes_needed(settings: StageSettings, cut: Cut, policy: Policy, input_bytes: int) -> int:
+    """What the ring and the places of resized images take, on both sides.
+
+    Args:
+        settings: whose batch size and slots count.
+        cut: what crosses.
+        policy: of the ring.
+        input_bytes: of one resized image.
+    """
+    sides = 2 if policy is Policy.DEVICE else 1
+    ring = sides * settings.ring_slots * Layout(cut.tensors, settings.batch_size).slot_bytes
+    return ring + settings.batch_size * input_bytes
+
+
+def check_budget(settings: StageSettings, cut: Cut, policy: Policy, input_bytes: int) -> None:
+    """Refuse what takes more than ``memory_budget_mb``.
+
+    Raises:
+        ConfigurationError: it does; the sentence says what would fit.
+    """
+    budget, needed = settings.memory_budget_bytes, bytes_needed(settings, cut, policy, input_bytes)
+    if needed <= budget:
+        return
+    fits = _what_fits(settings, cut, policy, input_bytes)
+    raise ConfigurationError(
+        f"Features and staging take {needed / MB:,.1f} MB at split_point {cut.name}, batch_size {settings.batch_size} "
+        f"and ring_slots {settings.ring_slots}, more than the memory_budget_mb of {budget / MB:,.1f}: {fits} would fit."
+    )
+
+
+def _what_fits(settings: StageSettings, cut: Cut, policy: Policy, input_bytes: int) -> str:
+    for size in range(settings.batch_size - 1, 0, -1):
+        if bytes_needed(replace(settings, batch_size=size), cut, policy, input_bytes) <= settings.memory_budget_bytes:
+            return f"batch_size {size}"
+    for slots in range(settings.ring_slots - 1, 0, -1):
+        if bytes_needed(replace(settings, ring_slots=slots), cut, policy, input_bytes) <= settings.memory_budget_bytes:
+            return f"ring_slots {slots}"
+    least = bytes_needed(replace(settings, batch_size=1, ring_slots=1), cut, policy, input_bytes)
+    if least <= settings.memory_budget_bytes:
+        return "batch_size 1 with ring_slots 1"
+    return f"another split_point, or a budget of {least / MB:,.1f}"

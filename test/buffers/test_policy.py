@@ -1,0 +1,69 @@
+"""Which policy is legal where, by a GPU's attributes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from split_infer_ros.buffers.policy import POLICIES, DeviceAttributes, Policy, find_policy, forbidden, legal
+from split_infer_ros.errors import ConfigurationError
+
+DISCRETE = DeviceAttributes(
+    integrated=False,
+    managed_memory=True,
+    concurrent_managed_access=True,
+    can_map_host_memory=True,
+    host_register_supported=True,
+    pageable_memory_access=False,
+)
+BEFORE_THOR = replace(DISCRETE, integrated=True, concurrent_managed_access=False)
+attributes = st.builds(DeviceAttributes, *6 * [st.booleans()])
+
+
+def test_what_usual_gpus_allow() -> None:
+    for gpu in (DISCRETE, BEFORE_THOR):
+        assert legal(gpu) == POLICIES
+        assert legal(gpu, shared=True) == (Policy.DEVICE, Policy.PINNED)
+    assert legal(replace(DISCRETE, pageable_memory_access=True), shared=True) == POLICIES
+
+
+@pytest.mark.parametrize(
+    ("policy", "without", "shared", "attribute"),
+    [
+        ("managed", {"managed_memory": False}, False, "managedMemory is 0"),
+        ("managed", {}, True, "pageableMemoryAccess"),
+        ("pinned", {"can_map_host_memory": False}, False, "canMapHostMemory is 0"),
+        ("pinned", {"host_register_supported": False}, True, "hostRegisterSupported is 0"),
+        ("device", {"host_register_supported": False}, True, "hostRegisterSupported is 0"),
+    ],
+)
+def test_what_is_illegal_is_refused_by_the_attribute_that_forbids_it(
+    policy: str, without: dict[str, bool], shared: bool, attribute: str
+) -> None:
+    gpu = replace(DISCRETE, **without)
+    with pytest.raises(ConfigurationError, match=f"'{policy}'.*{attribute}.*it takes one of:.*auto"):
+        find_policy(policy, gpu, shared)
+
+
+@given(gpu=attributes, shared=st.booleans(), policy=st.sampled_from(POLICIES))
+def test_a_policy_is_found_just_where_nothing_forbids_it(gpu: DeviceAttributes, shared: bool, policy: Policy) -> None:
+    if policy in legal(gpu, shared):
+        assert forbidden(policy, gpu, shared) == ""
+        assert find_policy(policy.value, gpu, shared) is policy
+    else:
+        with pytest.raises(ConfigurationError, match=policy.value):
+            find_policy(policy.value, gpu, shared)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_without_a_gpu_all_are_plain_memory(policy: Policy) -> None:
+    assert find_policy(policy.value, None) is find_policy(policy.value, None, shared=True) is Policy.HOST
+
+
+@pytest.mark.parametrize("gpu", [None, DISCRETE])
+def test_an_unknown_policy_is_refused(gpu: DeviceAttributes | None) -> None:
+    with pytest.raises(ConfigurationError, match=r"'fast'; it takes one of: device, managed, pinned, auto\."):
+        find_policy("fast", gpu)

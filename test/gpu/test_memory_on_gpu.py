@@ -1,0 +1,105 @@
+"""Memory that CPU and GPU share, as a GPU has it: the very same bytes, no copy where none is promised."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from split_infer_ros.buffers import cuda
+from split_infer_ros.buffers.layout import Layout, TensorSpec
+from split_infer_ros.buffers.memory import Place, allocate
+from split_infer_ros.buffers.policy import POLICIES, Policy, legal
+from split_infer_ros.buffers.pool import FeaturePool
+from split_infer_ros.buffers.shared_pool import SharedPool
+
+GPU = torch.device("cuda", 0)
+TENSORS = TensorSpec("x", (64, 7, 7), torch.float32, channels_last=True), TensorSpec("y", (5,), torch.float16)
+LAYOUT = Layout(TENSORS, 8)
+MB = 1 << 20
+
+
+def need(policy: Policy, shared: bool = False) -> None:
+    if policy not in legal(cuda.device_attributes(0), shared):
+        pytest.skip(f"this GPU does not allow {policy.value}")
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_both_sides_see_the_same_bytes(policy: Policy) -> None:
+    need(policy)
+    memory = allocate(policy, 4 * MB, GPU)
+    assert memory.host.device.type == "cpu"
+    assert memory.device.device == GPU
+    if policy is Policy.MANAGED:
+        assert memory.host.data_ptr() == memory.device.data_ptr()
+    memory.give_to_device()
+    memory.device.fill_(7)
+    if not memory.is_one:
+        memory.host.copy_(memory.device, non_blocking=True)
+    memory.give_to_host()
+    torch.cuda.synchronize()
+    assert memory.host.eq(7).all()
+    if memory.is_one:
+        memory.host.fill_(9)
+        memory.give_to_device()
+        assert int(memory.device.sum(dtype=torch.int64)) == 9 * 4 * MB
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_what_is_dropped_is_given_back(policy: Policy) -> None:
+    need(policy)
+    for _ in range(40):  # 20 GB, if it were not
+        memory = allocate(policy, 512 * MB, GPU)
+        memory.device[:1].fill_(1)
+        torch.cuda.synchronize()
+        del memory
+        gc.collect()
+
+
+@pytest.mark.parametrize("make", [FeaturePool, SharedPool])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_features_are_copied_only_where_the_policy_has_two_buffers(
+    policy: Policy, make: type[FeaturePool] | type[SharedPool]
+) -> None:
+    need(policy, make is SharedPool)
+    pool = make(LAYOUT, 2, Place(policy, GPU))
+    assert pool.slots.policy is policy
+    features = torch.randn(8, 64, 7, 7, device=GPU), torch.randn(8, 5, device=GPU).half()
+    for batch in (8, 3):
+        lease = pool.acquire()
+        assert lease is not None
+        part = [feature[:batch] for feature in features]
+        pool.slots.write(lease.slot, part)  # the first time, kernels are loaded
+        torch.cuda.synchronize()
+        with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+            pool.slots.write(lease.slot, part)
+            if pool.slots.copies:
+                pool.slots.fetch(lease.slot, batch)
+            torch.cuda.synchronize()
+        to_host = [event for event in profiler.events() if "DtoH" in event.name]
+        assert len(to_host) == (2 if policy is Policy.DEVICE else 0)
+        for found, expected in zip(pool.views(lease, batch), part, strict=True):
+            assert torch.equal(found, expected.cpu())
+        del found
+        assert pool.give_up(lease)
+    pool.close()
+
+
+def test_more_managed_memory_than_is_free_is_refused_before_it_hangs_the_gpu() -> None:
+    need(Policy.MANAGED)
+    free, _ = torch.cuda.mem_get_info()
+    with pytest.raises(cuda.OutOfMemory, match="do not fit"):
+        allocate(Policy.MANAGED, free + MB, GPU)
+
+
+def test_where_the_gpu_is_full_the_ring_is_pinned_and_says_so() -> None:
+    torch.cuda.empty_cache()
+    free, _ = torch.cuda.mem_get_info()
+    taken = torch.empty(free - 128 * MB, dtype=torch.uint8, device=GPU)
+    pool = FeaturePool(Layout([TensorSpec("x", (256 * MB,), torch.uint8)], 1), 2, Place(Policy.DEVICE, GPU))
+    assert pool.memory == "pinned"
+    assert "pinned is taken in its stead" in pool.slots.note
+    del taken
+    torch.cuda.empty_cache()

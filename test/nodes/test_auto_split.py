@@ -1,0 +1,89 @@
+"""``split_point: auto``: measured before frames flow, then planned, kept for the next start, and changed like any."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rclpy.context import Context
+from ros_support import Pipeline, Received, wait_until
+from vision_msgs.msg import Detection2DArray
+
+from split_infer_ros.msg import PipelineReport
+from split_infer_ros.pipeline.known_profile import profile_model
+from split_infer_ros.pipeline.plan import Plan
+from split_infer_ros.split.planner import LATENCY, plan
+from split_infer_ros.tuning.database import Database
+
+CAMERA = {"width": 64, "height": 48, "rate_hz": 50.0}
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tuning") / "tuning.jsonl"
+
+
+def listening(pipeline: Pipeline) -> tuple[Received, Received]:
+    return pipeline.client.listen(Detection2DArray, "detections"), pipeline.client.listen(PipelineReport, "report")
+
+
+def test_the_first_start_measures_and_takes_the_best(context: Context, database: Path) -> None:
+    backbone = {"split_point": "auto", "batch_size": 2, "tuning_database": str(database), "weights": "none"}
+    with Pipeline(context, stats={}, head={"weights": "none"}, backbone=backbone, camera=CAMERA) as pipeline:
+        assert len(database.read_text().splitlines()) > 10
+        detections, reports = listening(pipeline)
+        detections.wait_for(3)
+        model = pipeline.backbone._model
+        profile = profile_model(model, [2], Database(database), may_measure=False)
+        report = reports.wait_for(1)[0]
+        best = plan(profile)
+        assert (report.split_point, report.batch_size) == (best.cut, 2)
+        assert pipeline.client.get("backbone", "split_point") == "auto"
+
+        assert pipeline.client.set("backbone", objective=LATENCY) == [""]
+        best = plan(profile, LATENCY)
+        assert pipeline.backbone.stage.settings.split_point == best.cut
+
+        assert pipeline.client.set("backbone", split_point="neck") == [""]
+        reports.wait_for_one(lambda report: report.split_point == "neck", "a report that says neck")
+        (reason,) = pipeline.client.set("backbone", batch_size=3)
+        assert reason == ""
+        reason = pipeline.client.set_all("backbone", split_point="auto", batch_size=5)
+        assert "not measured yet on this machine at batch size 5" in reason
+        assert pipeline.backbone.stage.settings.batch_size == 3
+        assert pipeline.client.set_all("backbone", split_point="auto", batch_size=2) == ""
+        assert pipeline.backbone.stage.settings.batch_size == 2
+        pipeline.nodes["camera"].trigger_deactivate()
+        assert set(pipeline.settled(0).dropped) <= {"overrun"}
+
+
+def test_the_next_start_measures_nothing_and_the_cut_moves_as_the_stages_drift(
+    context: Context, database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a backbone that takes many times as long as it was measured to, all goes to the head."""
+    written = database.read_text()
+    run = Plan.run
+
+    def slowly(plan: Plan, *batch: Any) -> Any:
+        if plan.cut.name != "input":
+            time.sleep(0.5)
+        return run(plan, *batch)
+
+    monkeypatch.setattr(Plan, "run", slowly)
+    monkeypatch.setattr("split_infer_ros.nodes.backbone.DWELL_S", 0.3)
+    backbone = {"split_point": "auto", "objective": LATENCY, "batch_size": 2, "weights": "none"}
+    backbone["tuning_database"] = str(database)
+    with Pipeline(context, stats={}, head={"weights": "none"}, backbone=backbone, camera=CAMERA) as pipeline:
+        assert database.read_text() == written
+        stage = pipeline.backbone.stage
+        detections, reports = listening(pipeline)
+        wait_until(lambda: stage.settings.split_point == "input", lambda: str(stage.settings), 60)
+        reports.wait_for_one(lambda report: report.split_point == "input", "a report that says so")
+        detections.clear()
+        detections.wait_for(3)
+        pipeline.nodes["camera"].trigger_deactivate()
+        counts = pipeline.settled(0)
+        assert counts.balanced
+        assert set(counts.dropped) <= {"overrun"}

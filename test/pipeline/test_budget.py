@@ -1,0 +1,74 @@
+"""What a plan takes of memory, and budgets."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from split_infer_ros.buffers.layout import TensorSpec
+from split_infer_ros.buffers.policy import Policy
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.pipeline.budget import bytes_needed, check_budget
+from split_infer_ros.pipeline.settings import StageSettings
+from split_infer_ros.split.cuts import Cut
+from split_infer_ros.split.model import load_model
+
+INPUT = 300
+
+
+@pytest.fixture(scope="module")
+def cut() -> Cut:
+    return load_model("shapes", "none", "cpu").cut("neck")
+
+
+def test_device_memory_takes_both_sides(cut: Cut) -> None:
+    settings = StageSettings(batch_size=2, ring_slots=3)
+    one, two = (bytes_needed(settings, cut, policy, INPUT) - 2 * INPUT for policy in (Policy.PINNED, Policy.DEVICE))
+    assert two == 2 * one
+    assert one >= 3 * 2 * cut.bytes_per_image
+
+
+def test_what_would_fit_is_said(cut: Cut) -> None:
+    settings = StageSettings(batch_size=8, ring_slots=4)
+
+    def refusal(budget: float) -> str:
+        with pytest.raises(ConfigurationError) as caught:
+            check_budget(replace(settings, memory_budget_bytes=budget), cut, Policy.HOST, INPUT)
+        return str(caught.value)
+
+    needed = bytes_needed(settings, cut, Policy.HOST, INPUT)
+    check_budget(replace(settings, memory_budget_bytes=needed), cut, Policy.HOST, INPUT)
+    assert refusal(needed - 1) == (
+        f"Features and staging take {needed / 1e6:,.1f} MB at split_point neck, batch_size 8 and ring_slots 4, more "
+        f"than the memory_budget_mb of {(needed - 1) / 1e6:,.1f}: batch_size 7 would fit."
+    )
+    least = bytes_needed(replace(settings, batch_size=1, ring_slots=1), cut, Policy.HOST, INPUT)
+    assert refusal(least).endswith("batch_size 1 with ring_slots 1 would fit.")
+    assert "another split_point, or a budget of" in refusal(least - 1)
+
+
+@given(size=st.integers(1, 16), slots=st.integers(1, 8), budget=st.floats(1e3, 1e9), policy=st.sampled_from(Policy))
+def test_what_is_said_to_fit_does(cut: Cut, size: int, slots: int, budget: float, policy: Policy) -> None:
+    settings = StageSettings(batch_size=size, ring_slots=slots, memory_budget_bytes=budget)
+    try:
+        check_budget(settings, cut, policy, INPUT)
+    except ConfigurationError as error:
+        said = str(error).rpartition(": ")[2].removesuffix(" would fit.")
+        if said.startswith(("batch_size", "ring_slots")):
+            words = said.replace(" with ", " ").split()
+            proposed = {name: int(value) for name, value in zip(words[::2], words[1::2], strict=True)}
+            check_budget(replace(settings, **proposed), cut, policy, INPUT)
+        else:
+            assert bytes_needed(replace(settings, batch_size=1, ring_slots=1), cut, policy, INPUT) > budget
+    else:
+        assert bytes_needed(settings, cut, policy, INPUT) <= budget
+
+
+def test_no_budget_is_no_limit(cut: Cut) -> None:
+    huge = TensorSpec("x", (1 << 40,), torch.float32)
+    check_budget(StageSettings(memory_budget_bytes=math.inf), replace(cut, tensors=(huge,)), Policy.DEVICE, INPUT)

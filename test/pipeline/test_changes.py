@@ -1,0 +1,138 @@
+"""Settings change while frames flow: none is lost, and each gets what the whole model would have given it."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.models.detections import Detections, Limits
+from split_infer_ros.models.entry import ModelEntry, Weights
+from split_infer_ros.models.preprocess import Preprocess
+from split_infer_ros.models.random_weights import randomise
+from split_infer_ros.pipeline.auto_split import AUTO, BATCH_SIZES, AutoSplit, Goal
+from split_infer_ros.pipeline.frame import Origin
+from split_infer_ros.pipeline.local import LocalPipeline
+from split_infer_ros.pipeline.settings import BLOCK, StageSettings
+from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.profile import CoRun, Point, Profile
+
+SIDE, CLASSES, PICTURES, CHANGES = 16, 5, 12, 200
+
+
+class Layers(nn.Module):
+    """Enough blocks for many cuts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        blocks = [nn.Sequential(nn.Conv2d(8 if index else 3, 8, 3, padding=1), nn.ReLU()) for index in range(6)]
+        self.blocks = nn.Sequential(*blocks)
+        self.last = nn.Linear(8, CLASSES)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.last(self.blocks(images).mean((2, 3)))  # type: ignore[no-any-return]
+
+
+def decode(outputs: tuple[Tensor, ...], limits: Limits) -> list[Detections]:
+    return [Detections(torch.zeros(CLASSES, 4), logits.clone(), torch.arange(CLASSES)) for logits in outputs[0]]
+
+
+ENTRY = ModelEntry(
+    name="layers",
+    summary="",
+    build=Layers,
+    weights=Weights(),
+    preprocess=Preprocess(SIDE, SIDE, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0)),
+    labels=tuple(map(str, range(CLASSES))),
+    default_cut="blocks.3",
+    decode=decode,
+)
+
+
+def refusal(change: Callable[[], None]) -> str:
+    try:
+        change()
+    except ConfigurationError as error:
+        return str(error)
+    return ""
+
+
+def test_many_changes_lose_no_frame_and_alter_no_result() -> None:
+    """200 of split point and batch size, one or both, valid or not, under load."""
+    torch.manual_seed(0)
+    images = (torch.rand(PICTURES, 1, 1, 3) * torch.randint(0, 256, (PICTURES, SIDE, SIDE, 3))).to(torch.uint8)
+    inputs = images.permute(0, 3, 1, 2) / 255
+    module = randomise(Layers(), inputs)
+    with torch.inference_mode():
+        expected = module(inputs)
+    assert expected.std(0).min() > 0.05
+    pictures = [Pixels(image, (0, 1, 2)) for image in images]
+    model = SplitModel(ENTRY, module, torch.device("cpu"))
+    wrong: list[tuple[int, float]] = []
+    cuts_seen: set[str] = set()
+
+    def deliver(origin: Origin, detections: Detections) -> None:
+        off = (detections.scores - expected[origin.header % PICTURES]).abs().max().item()
+        if off > 1e-4:
+            wrong.append((origin.header, off))
+
+    def find(sizes: Sequence[int], may_measure: bool) -> Profile:
+        if not set(sizes) <= set(BATCH_SIZES["cpu"]):
+            raise ConfigurationError(f"layers was not measured at {sizes}.")
+        dice = random.Random(len(sizes))
+        points = [
+            Point(cut.name, size, 1, 0.0, dice.random(), 0.0, dice.random(), 0.0)
+            for size in sizes
+            for cut in model.cuts
+        ]
+        return Profile("layers", "cpu", tuple(points), CoRun())
+
+    split = AutoSplit("cpu", find, lambda line: None, dwell_s=5.0)
+    wanted, goal = StageSettings(drop_policy=BLOCK, batch_timeout_s=0.002), Goal()
+    dice = random.Random(4)
+    names = [*(cut.name for cut in model.cuts), "default", AUTO, AUTO, "nowhere", "block", ""]
+    refused = 0
+    with LocalPipeline(model, split.begin(wanted, goal), deliver) as pipeline:
+        split.attach(pipeline.backbone.configure)
+        ended = threading.Event()
+
+        def feed() -> None:
+            while not ended.is_set():
+                pipeline.feed(pictures)
+
+        feeding = threading.Thread(target=feed)
+        feeding.start()
+        for _ in range(CHANGES):
+            before = pipeline.backbone.settings
+            size = dice.choice([0, 1, 2, 3, 4, 8, 16])
+            change = replace(wanted, split_point=dice.choice(names), batch_size=size, ring_slots=dice.choice([1, 4]))
+            reason = refusal(lambda change=change: split.configure(change, goal))
+            if reason:
+                refused += 1
+                assert str(size if change.split_point == AUTO else change.split_point) in reason
+                assert pipeline.backbone.settings == before
+            else:
+                now = pipeline.backbone.settings
+                assert change.split_point in (now.split_point, AUTO)
+                assert now.batch_size == (change.batch_size or now.batch_size)
+                cuts_seen.add(pipeline.backbone.report(time.monotonic()).split_point)
+            fed = pipeline.backbone.ledger.counts().received
+            end = time.monotonic() + 20
+            while pipeline.backbone.ledger.counts().received < fed + 5:
+                assert time.monotonic() < end, "the stream stands still"
+                time.sleep(1e-4)
+        ended.set()
+        feeding.join()
+        pipeline.finish()
+        counts = pipeline.backbone.ledger.counts()
+    assert wrong == []
+    assert counts.published == counts.received > 5 * CHANGES
+    assert cuts_seen == {cut.name for cut in model.cuts}
+    assert 15 < refused < CHANGES / 2

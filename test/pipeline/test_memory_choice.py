@@ -1,0 +1,109 @@
+"""Which policy is taken: as asked for, or as the model predicts and a trial confirms."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import pytest
+import torch
+from fake_cuda import GPU, Runtime
+
+from split_infer_ros.buffers.layout import Layout, TensorSpec
+from split_infer_ros.buffers.policy import AUTO, POLICIES, Policy
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.memory_model.constants import MachineConstants
+from split_infer_ros.pipeline import memory_choice
+from split_infer_ros.pipeline.device import DeviceQueue
+from split_infer_ros.pipeline.memory_choice import MemoryAdvisor, try_policies
+
+CPU = torch.device("cpu")
+LAYOUT = Layout([TensorSpec("x", (3, 2, 2), torch.float32), TensorSpec("y", (5,), torch.float16)], 4)
+D, M, H = POLICIES
+
+
+class Trial:
+    """Notes what is asked of it."""
+
+    def __init__(self, seconds: Mapping[Policy, float]) -> None:
+        self.seconds = seconds
+        self.asked: list[tuple[Policy, ...]] = []
+
+    def __call__(self, policies: Sequence[Policy], layout: Layout, device: torch.device) -> dict[Policy, float]:
+        self.asked.append(tuple(policies))
+        return {policy: self.seconds[policy] for policy in policies if policy in self.seconds}
+
+
+@pytest.fixture
+def pinned_is_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Constants of a machine where copies are dear and reaching over is cheap."""
+    zeros = MachineConstants(**{field.name: 0.0 for field in dataclasses.fields(MachineConstants)})
+    constants = dataclasses.replace(zeros, copy_start_ms=1.0, cpu_flush_ms=0.5)
+    calibrated = type("Calibration", (), {"constants": constants})
+    monkeypatch.setattr(memory_choice, "calibrate_machine", lambda device, database: calibrated)
+
+
+@pytest.mark.parametrize("name", [*(policy.value for policy in POLICIES), AUTO])
+@pytest.mark.parametrize("shared", [True, False])
+def test_on_a_cpu_all_memory_is_plain(name: str, shared: bool) -> None:
+    choice = MemoryAdvisor(CPU).choose(name, LAYOUT, shared)
+    assert (choice.policy, choice.reason) == (Policy.HOST, "the backbone runs on the CPU")
+
+
+def test_an_unknown_policy_is_refused_on_a_cpu_too() -> None:
+    with pytest.raises(ConfigurationError, match="device, managed, pinned, auto"):
+        MemoryAdvisor(CPU).choose("fast", LAYOUT, False)
+
+
+def test_what_is_named_is_taken_untried(cuda_runtime: Runtime) -> None:
+    trial = Trial({})
+    advisor = MemoryAdvisor(GPU, attempt=trial)
+    for policy in POLICIES:
+        assert advisor.choose(policy.value, LAYOUT, False).policy is policy
+    assert trial.asked == []
+    cuda_runtime.attributes["cudaDevAttrManagedMemory"] = 0
+    memory_choice.cuda.device_attributes.cache_clear()
+    with pytest.raises(ConfigurationError, match="managedMemory is 0"):
+        advisor.choose("managed", LAYOUT, False)
+
+
+def test_a_prediction_that_the_trial_confirms_is_taken_and_both_are_told(
+    cuda_runtime: Runtime, pinned_is_best: None
+) -> None:
+    trial = Trial({D: 2.00e-3, M: 0.98e-3, H: 1e-3})
+    choice = MemoryAdvisor(GPU, attempt=trial).choose(AUTO, LAYOUT, False)
+    assert choice.policy is H
+    assert "pinned has the least overhead: device 1 ms, managed 0.5 ms, pinned 0 ms" in choice.reason
+    assert choice.reason.endswith("tried: device 2 ms, managed 0.98 ms, pinned 1 ms")
+
+
+def test_a_prediction_that_the_trial_belies_gives_way(cuda_runtime: Runtime, pinned_is_best: None) -> None:
+    choice = MemoryAdvisor(GPU, attempt=Trial({D: 2e-3, M: 1e-3, H: 1.2e-3})).choose(AUTO, LAYOUT, False)
+    assert choice.policy is M
+    choice = MemoryAdvisor(GPU, attempt=Trial({D: 2e-3})).choose(AUTO, LAYOUT, False)  # the others had no room
+    assert choice.policy is D
+    with pytest.raises(ConfigurationError, match="no room for one slot of"):
+        MemoryAdvisor(GPU, attempt=Trial({})).choose(AUTO, LAYOUT, False)
+
+
+def test_only_what_is_legal_is_tried_and_once_for_each_size(cuda_runtime: Runtime, pinned_is_best: None) -> None:
+    cuda_runtime.attributes["cudaDevAttrPageableMemoryAccess"] = 0
+    trial = Trial(dict.fromkeys(POLICIES, 1e-3))
+    advisor = MemoryAdvisor(GPU, attempt=trial)
+    for _ in range(3):
+        assert advisor.choose(AUTO, LAYOUT, True).policy is H
+    advisor.choose(AUTO, LAYOUT, False)
+    advisor.choose(AUTO, Layout(LAYOUT.specs, 99), False)
+    assert trial.asked == [(D, H), POLICIES, POLICIES]
+
+
+def test_the_trial_times_each_policy_for_which_there_is_room(
+    cuda_runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory_choice, "DeviceQueue", lambda device: DeviceQueue(CPU))
+    found = try_policies(POLICIES, LAYOUT, GPU)
+    assert set(found) == set(POLICIES)
+    assert all(0 < seconds < 1 for seconds in found.values())
+    cuda_runtime.free = LAYOUT.slot_bytes  # for the first one, whose memory on the GPU is not counted here
+    assert set(try_policies(POLICIES, LAYOUT, GPU)) == {D}
+    cuda_runtime.free = 1 << 20
