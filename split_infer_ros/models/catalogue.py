@@ -130,7 +130,7 @@ CATALOGUE: dict[str, ModelEntry] = {
             "Faster R-CNN with MobileNetV3-Large",
             faster_rcnn.FasterRcnn,
             zoo_detection.FasterRCNN_MobileNet_V3_Large_320_FPN_Weights.COCO_V1,
-            Preprocess(faster_rcnn.HEIGHT, faster_rcnn.WIDTH, antialias=False, letterbox=True),
+            Preprocess(faster_rcnn.HEIGHT, faster_rcnn.WIDTH, antialias=False, letterbox=faster_rcnn.FIT),
             default_cut="rpn.head",  # behind it, how much there is to do depends on values
         ),
         _detector(
@@ -138,14 +138,14 @@ CATALOGUE: dict[str, ModelEntry] = {
             "RetinaNet with ResNet-50",
             dense.RetinaNet,
             zoo_detection.RetinaNet_ResNet50_FPN_Weights.COCO_V1,
-            Preprocess(dense.HEIGHT, dense.WIDTH, antialias=False, letterbox=True),
+            Preprocess(dense.HEIGHT, dense.WIDTH, antialias=False, letterbox=dense.FIT),
         ),
         _detector(
             "fcos",
             "FCOS with ResNet-50",
             dense.Fcos,
             zoo_detection.FCOS_ResNet50_FPN_Weights.COCO_V1,
-            Preprocess(dense.HEIGHT, dense.WIDTH, antialias=False, letterbox=True),
+            Preprocess(dense.HEIGHT, dense.WIDTH, antialias=False, letterbox=dense.FIT),
         ),
         _classifier(
             "mobilenet_v2", "MobileNetV2", zoo.mobilenet_v2, zoo.MobileNet_V2_Weights.IMAGENET1K_V1, "classifier.0"

@@ -17,7 +17,8 @@ from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.image_list import ImageList
 from torchvision.ops import clip_boxes_to_image
 
-HEIGHT, WIDTH = 800, 1344  # what torchvision makes of a landscape image: 800 rows, up to 1333 columns, multiples of 32
+FIT = 800, 1333  # rows and columns within which torchvision makes a landscape image fit
+HEIGHT, WIDTH = 800, 1344  # the same in multiples of 32
 STRIDES = (8, 16, 32, 64, 128)  # of the levels
 CANDIDATES = 1000  # a level, that go on to suppression
 

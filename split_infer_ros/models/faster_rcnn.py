@@ -14,7 +14,7 @@ from torchvision.ops import batched_nms, clip_boxes_to_image, roi_align
 
 from split_infer_ros.models.dense import anchors_of
 
-HEIGHT, WIDTH = 320, 640  # what torchvision makes of a landscape image: 320 rows, up to 640 columns
+FIT = HEIGHT, WIDTH = 320, 640  # rows and columns within which torchvision makes a landscape image fit
 STRIDES = (32, 32, 64)  # of the levels
 POOLED = 7  # cells a side that are cut out for a proposal
 SAMPLES = 2  # a side, of each such cell

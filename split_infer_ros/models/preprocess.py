@@ -27,7 +27,8 @@ class Preprocess:
         height, width: of the model's input, in pixels.
         shorter_side: the image's shorter side is resized to this and the middle cut out, as classifiers do;
             None stretches the image to the input's size, as detectors of fixed size do.
-        letterbox: instead, the image is resized to fit in and laid at the top left; the rest is the mean colour.
+        letterbox: (height, width) within which the image is made to fit instead; it lies at the top left of the input,
+            and the rest is of the mean colour.
         antialias: smooth while shrinking and round to whole grey values, as image libraries do; without it,
             plain in float, as torchvision's detectors do.
         interpolation: ``bilinear`` or ``bicubic``.
@@ -44,7 +45,7 @@ class Preprocess:
     interpolation: str = "bilinear"
     mean: tuple[float, float, float] = IMAGENET_MEAN
     std: tuple[float, float, float] = IMAGENET_STD
-    letterbox: bool = False
+    letterbox: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         if self.shorter_side is not None and self.shorter_side < max(self.height, self.width):
@@ -114,9 +115,10 @@ class Preprocess:
     def _geometry(self, height: int, width: int) -> tuple[int, int, int, int]:
         """Size to which the whole image is resized, and where in it the model's input lies (top, left)."""
         if self.letterbox:
-            if self.height * width <= self.width * height:
-                return self.height, max(1, self.height * width // height), 0, 0
-            return max(1, self.width * height // width), self.width, 0, 0
+            most_height, most_width = self.letterbox
+            if most_height * width <= most_width * height:
+                return most_height, max(1, most_height * width // height), 0, 0
+            return max(1, most_width * height // width), most_width, 0, 0
         if self.shorter_side is None:
             return self.height, self.width, 0, 0
         if height <= width:

@@ -18,6 +18,7 @@ from split_infer_ros.models.preprocess import IMAGENET_MEAN, IMAGENET_STD, LONGE
 CLASSIFIER = find_model("mobilenet_v2").preprocess
 SSDLITE = find_model("ssdlite320").preprocess
 STRETCH = Preprocess(48, 64)
+LETTERBOX = Preprocess(48, 64, letterbox=(40, 60))
 
 GREY_LEVEL = 1 / 255 / min(IMAGENET_STD)
 
@@ -92,6 +93,29 @@ def test_a_detector_sees_what_torchvision_shows_it() -> None:
         torch.testing.assert_close(run(SSDLITE, padded(image))[0], expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("size", [(480, 640), (270, 480), (100, 101), (1080, 1920), (3, 900)])
+@pytest.mark.parametrize(
+    ("name", "sides"), [("fasterrcnn_mobilenet_320", (320, 640)), ("retinanet", (800, 1333))]
+)
+def test_a_detector_of_any_shape_sees_what_torchvision_shows_it(
+    name: str, sides: tuple[int, int], size: tuple[int, int]
+) -> None:
+    """What is not the image is as torchvision pads it; only that there may be more of it."""
+    preprocess = find_model(name).preprocess
+    photograph = of_size(*size)
+    transform = GeneralizedRCNNTransform(*sides, IMAGENET_MEAN, IMAGENET_STD)
+    batch, _ = transform([torch.tensor(photograph).permute(2, 0, 1) / 255])
+    (height, width) = batch.image_sizes[0]
+    (seen,) = run(preprocess, rgb(photograph))
+    assert height <= seen.shape[1]
+    assert width <= seen.shape[2]
+    torch.testing.assert_close(seen[:, :height, :width], batch.tensors[0, :, :height, :width], rtol=0, atol=1e-3)
+    padding = torch.cat([seen[:, height:].flatten(), seen[:, :, width:].flatten()])
+    torch.testing.assert_close(padding, torch.zeros_like(padding), rtol=0, atol=1e-6)
+    corners = preprocess.to_source(torch.tensor([[0.0, 0.0, width, height]]), *size)
+    torch.testing.assert_close(corners, torch.tensor([[0.0, 0.0, size[1], size[0]]]))
+
+
 def test_normalising_is_by_mean_and_deviation_of_each_colour() -> None:
     preprocess = Preprocess(1, 1, mean=(0.1, 0.2, 0.3), std=(0.5, 0.25, 0.125))
     image = np.array([[[51, 102, 255]]], dtype=np.uint8)  # 0.2, 0.4, 1.0
@@ -101,7 +125,9 @@ def test_normalising_is_by_mean_and_deviation_of_each_colour() -> None:
     torch.testing.assert_close(run(Preprocess(1, 1), rgb(white))[0, :, 0, 0], torch.tensor(expected))
 
 
-@pytest.mark.parametrize("preprocess", [CLASSIFIER, SSDLITE, STRETCH], ids=["crop", "float", "stretch"])
+@pytest.mark.parametrize(
+    "preprocess", [CLASSIFIER, SSDLITE, STRETCH, LETTERBOX], ids=["crop", "float", "stretch", "letterbox"]
+)
 def test_every_encoding_shows_the_same_picture(preprocess: Preprocess) -> None:
     image = photographs()[0]
     expected = run(preprocess, rgb(image))
@@ -183,7 +209,7 @@ def test_a_crop_that_does_not_fit_is_refused() -> None:
 
 
 @settings(max_examples=30, deadline=None)
-@given(size=sizes, preprocess=st.sampled_from([CLASSIFIER, SSDLITE, STRETCH]), data=st.data())
+@given(size=sizes, preprocess=st.sampled_from([CLASSIFIER, SSDLITE, STRETCH, LETTERBOX]), data=st.data())
 def test_boxes_go_back_to_where_the_object_is(
     size: tuple[int, int], preprocess: Preprocess, data: st.DataObject
 ) -> None:

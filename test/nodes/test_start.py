@@ -63,7 +63,7 @@ class Touch:
         ("image_topics: [left, 3]", ["Couldn't parse params file"]),
         ("image_topics: ['not a topic']", ["image_topics cannot be ['not a topic']", "must not contain"]),
         ("image_topics: [image, /image]", ["image_topics cannot be ['image', '/image']", "each once"]),
-        ("model: yolo", ["There is no model 'yolo'", "shapes, ssdlite320, mobilenet_v2"]),
+        ("model: yolo", ["There is no model 'yolo'", "shapes, ssdlite320, ssd300"]),
         ("model: mymodels:make", ["model 'mymodels:make'", "set allow_user_code to true"]),
         ("split_point: nowhere", ["no split point 'nowhere'", "neck", "block3"]),
         ("device: tpu", ["device 'tpu' is not on this machine", "cpu"]),

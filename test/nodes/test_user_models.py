@@ -1,0 +1,57 @@
+"""Models of the user's own in the running pipeline: a factory's, and an exported program."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+from rclpy.context import Context
+from ros_support import Pipeline, image
+from sensor_msgs.msg import Image
+from torch import nn
+from vision_msgs.msg import Detection2DArray
+
+FACTORY = """
+    from torch import nn
+
+    def make():
+        net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
+        net.image_size = 32
+        net.labels = ("day", "night")
+        nn.init.zeros_(net[4].weight)
+        net[4].bias.data.copy_(net[4].bias.new_tensor([0.0, 3.0]))
+        return net
+"""
+
+
+@pytest.fixture(params=["factory", "program"])
+def model(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Its name; it takes every image for its second class."""
+    (tmp_path / "nets_of_mine.py").write_text(textwrap.dedent(FACTORY))
+    monkeypatch.syspath_prepend(tmp_path)
+    if request.param == "factory":
+        return "nets_of_mine:make"
+    import nets_of_mine  # type: ignore[import-not-found]
+
+    net: nn.Module = nets_of_mine.make().eval()
+    batch = {0: torch.export.Dim("batch", min=1)}
+    program = torch.export.export(net, (torch.zeros(2, 3, 32, 32),), dynamic_shapes=(batch,))
+    torch.export.save(program, tmp_path / "net.pt2")
+    return str(tmp_path / "net.pt2")
+
+
+def test_it_runs_as_any_other_model(context: Context, model: str) -> None:
+    chosen = {"model": model, "allow_user_code": True, "weights": "default"}
+    with Pipeline(context, backbone=chosen, head=chosen) as pipeline:
+        detections = pipeline.client.listen(Detection2DArray, "detections")
+        publisher = pipeline.client.publisher(Image, "image")
+        publisher.publish(image(stamp=1))
+        assert not any(pipeline.client.set("backbone", split_point="input"))
+        publisher.publish(image(stamp=2, seed=1))
+        for message in detections.wait_for(2):
+            (found,) = message.detections
+            assert found.results[0].hypothesis.class_id == ("1" if model.endswith(".pt2") else "night")
+            assert found.results[0].hypothesis.score == pytest.approx(0.953, abs=0.001)
+            assert (found.bbox.center.position.x, found.bbox.center.position.y) == pytest.approx((32, 24), abs=0.5)
