@@ -20,6 +20,7 @@ NOT_GIVEN = ""
 # argument: (what it is for, what it can be)
 ARGUMENTS: dict[str, tuple[str, list[str] | None]] = {
     "model": ("Which model runs: of the catalogue, timm:NAME, package.module:factory or FILE.pt2.", None),
+    "allow_user_code": ("Whether a factory or FILE.pt2 may be loaded, which may run any code.", ["true", "false"]),
     "weights": ("The model's weights: default, random, none, or the path of a file.", None),
     "source": (
         "What the camera shows: shapes, folder:PATH, video:PATH, bag:PATH[:TOPIC], v4l2:DEVICE, or none where others "
@@ -55,6 +56,8 @@ def start(context: LaunchContext) -> list[Node]:
     if "config" in given:
         parameters.append(parameter_file(given["config"]))
     parameters += [Parameter(name, given[name], value_type=str) for name in PARAMETERS if name in given]
+    if "allow_user_code" in given:
+        parameters.append(Parameter("allow_user_code", given["allow_user_code"] == "true", value_type=bool))
     if "image_topics" in given:
         topics = [topic.strip() for topic in given["image_topics"].split(",")]
         parameters.append(Parameter("image_topics", topics, value_type=list[str]))

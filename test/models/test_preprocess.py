@@ -228,6 +228,8 @@ def test_boxes_go_back_to_where_the_object_is(
     box = torch.tensor([[columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]]).float()
     back = preprocess.to_source(box, height, width)[0]
     shrink = [width / preprocess.width, height / preprocess.height]
+    if preprocess.letterbox:
+        shrink = [max(height / preprocess.letterbox[0], width / preprocess.letterbox[1])] * 2
     if preprocess.shorter_side:
         shrink = [min(size) / preprocess.shorter_side] * 2
         # a patch that reaches beyond the crop is seen to the crop's edge
@@ -253,7 +255,7 @@ def test_boxes_of_a_long_strip_lie_in_its_middle() -> None:
 def test_boxes_never_leave_the_image(size: tuple[int, int]) -> None:
     height, width = size
     wild = torch.tensor([[-1e6, -1e6, 1e6, 1e6], [1e6, 1e6, 1e6, 1e6]])
-    for preprocess in (CLASSIFIER, SSDLITE):
+    for preprocess in (CLASSIFIER, SSDLITE, LETTERBOX):
         boxes = preprocess.to_source(wild, height, width)
         assert boxes[0].tolist() == [0, 0, width, height]
         assert boxes[1].tolist() == [width, height, width, height]
