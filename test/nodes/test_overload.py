@@ -135,5 +135,8 @@ def test_a_long_run_leaves_no_trace(client: Client, transport: str) -> None:
         watcher.stays_flat()
         watcher.ledger_closes()
         assert len(watcher.ages) > SOAK_S
-        assert last.in_flight <= 1
-        assert last.ring_used <= 1
+        seen = len(watcher.reports)
+        watcher.reports.wait_for_one(  # between two frames of a camera that is slow
+            lambda report: report.time > last.time and not report.in_flight and not report.ring_used,
+            lambda: f"nothing under way: {watcher.reports[seen:]}",
+        )
