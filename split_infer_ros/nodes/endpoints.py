@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Any
 
 from rclpy.callback_groups import CallbackGroup
@@ -16,6 +17,7 @@ from rclpy.topic_endpoint_info import TopicEndpointInfo
 def advertise(node: Node, message: type, topic: str, qos: QoSProfile) -> Any:
     """A publisher whose history, depth and reliability ``qos_overrides.*`` parameters may change."""
     name = node.resolve_topic_name(topic)
+    qos = copy(qos)  # rclpy writes the overrides into it
 
     def mismatch(event: Any) -> None:
         _warn(node, name, "publisher", qos, event.last_policy_kind, node.get_subscriptions_info_by_topic(name))
@@ -43,6 +45,7 @@ def listen(
     ``on_liveliness`` is called when a publisher comes, leaves or falls silent.
     """
     name = node.resolve_topic_name(topic)
+    qos = copy(qos)  # rclpy writes the overrides into it
 
     def mismatch(event: Any) -> None:
         _warn(node, name, "subscription", qos, event.last_policy_kind, node.get_publishers_info_by_topic(name))

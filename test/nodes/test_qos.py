@@ -133,6 +133,9 @@ def test_endpoints_of_the_other_transports_can_be_overridden(context: Context, t
         ):
             (info,) = wait_until(lambda: endpoints(pipeline, node, where, kind), f"{node}'s {kind} of {where}")
             assert info.qos_profile.reliability == ReliabilityPolicy.BEST_EFFORT, (node, where)
+    with Pipeline(context, head={"transport": transport}) as pipeline:  # of which nobody has said anything
+        (info,) = wait_until(lambda: endpoints(pipeline, "head", "features/release", "publisher"), "the publisher")
+        assert info.qos_profile.reliability == ReliabilityPolicy.RELIABLE
 
 
 def test_an_override_lasts_over_a_restart_of_the_node(context: Context) -> None:
