@@ -25,6 +25,8 @@ class Window:
         """A sample, taken at ``now`` (seconds)."""
         with self._lock:
             self._samples.append((now, value))
+            while self._samples[0][0] <= now - self.seconds:
+                self._samples.popleft()
 
     def percentiles(self, *ranks: float, now: float) -> tuple[float, ...]:
         """The value at each rank (0..100) among samples not older than the window; NaN without samples."""

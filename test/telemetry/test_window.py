@@ -47,3 +47,10 @@ def test_the_median_is_the_median(values: list[float]) -> None:
         window.add(value, now=0.0)
     (median,) = window.percentiles(50, now=0.0)
     assert math.isclose(median, statistics.median(values), rel_tol=1e-9, abs_tol=1e-6)
+
+
+def test_what_no_longer_counts_takes_no_memory() -> None:
+    window = Window(seconds=10.0)
+    for second in range(1000):
+        window.add(1.0, now=float(second))
+    assert len(window._samples) == 10
