@@ -27,16 +27,21 @@ class Halves:
 
 def split(graph: fx.GraphModule, cut: Cut) -> Halves:
     """Cut a traced model in two; nothing is copied."""
+    return Halves(cut, backbone_of(graph, cut), head_of(graph, cut))
+
+
+def backbone_of(graph: fx.GraphModule, cut: Cut) -> fx.GraphModule:
+    """The half before a cut; nothing is copied."""
     nodes = list(graph.graph.nodes)
-    crossing = live_values(nodes, cut.position)
-    placeholder, output = nodes[0], nodes[-1]
-    results = output.args[0]
+    return extract(graph, nodes[1 : cut.position], nodes[:1], live_values(nodes, cut.position))
+
+
+def head_of(graph: fx.GraphModule, cut: Cut) -> fx.GraphModule:
+    """The half behind a cut; nothing is copied."""
+    nodes = list(graph.graph.nodes)
+    results = nodes[-1].args[0]
     outputs = list(results) if isinstance(results, (tuple, list)) else [results]
-    return Halves(
-        cut,
-        extract(graph, nodes[1 : cut.position], [placeholder], crossing),
-        extract(graph, nodes[cut.position : -1], crossing, outputs),
-    )
+    return extract(graph, nodes[cut.position : -1], live_values(nodes, cut.position), outputs)
 
 
 def extract(

@@ -20,7 +20,7 @@ from split_infer_ros.split.cuts import Cut, choose_cut, find_cuts
 from split_infer_ros.split.export import place
 from split_infer_ros.split.fusion import fuse_convolutions
 from split_infer_ros.split.graph import fingerprint, prepare
-from split_infer_ros.split.halves import Halves, split
+from split_infer_ros.split.halves import Halves, backbone_of, head_of
 from split_infer_ros.split.segments import segments
 
 SEED = 0  # untrained weights are at least the same ones each time
@@ -107,10 +107,10 @@ class SplitModel:
         return backbones, pieces
 
     def _make_backbone(self, cut: Cut) -> fx.GraphModule:
-        return self._as_backbone(split(self._graph, cut).backbone)
+        return self._as_backbone(backbone_of(self._graph, cut))
 
     def _make_head(self, cut: Cut) -> fx.GraphModule:
-        head = split(self._graph, cut).head
+        head = head_of(self._graph, cut)
         fuse_convolutions(head)
         return head
 

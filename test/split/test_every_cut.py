@@ -17,7 +17,7 @@ from split_infer_ros.models.catalogue import CATALOGUE
 from split_infer_ros.models.random_weights import randomise
 from split_infer_ros.split.cuts import Cut, choose_cut, find_cuts
 from split_infer_ros.split.graph import trace
-from split_infer_ros.split.halves import split
+from split_infer_ros.split.halves import backbone_of, split
 from split_infer_ros.split.model import SplitModel
 
 FOLDED = 1e-4  # rounding of folded and fused convolutions, relative to the largest value
@@ -54,7 +54,7 @@ CASES = {
     "retinanet": replace(DENSE, build=partial(dense.RetinaNet, DENSE.height, DENSE.width)),
     "fcos": replace(DENSE, build=partial(dense.Fcos, DENSE.height, DENSE.width)),
     "vit_tiny": Case(224, 224),
-    "ssd300": Case(300, 300, classes="head.classification_head.module_list.0", photographs=3, batch=1),
+    "ssd300": Case(300, 300, classes="head.classification_head.module_list.0", photographs=2, batch=1),
 }
 HEAVY = "ssd300"  # 31 billion multiplications an image, and no smaller input will do
 
@@ -103,7 +103,7 @@ def check(name: str, built: int = 1, run: int = 1) -> None:
             halves = split(graph, cut)
             found = through_a_slot(cut, halves.backbone, halves.head, images)
             assert equal(found, whole), cut.name
-        expected = split(graph, choose_cut(cuts, case.compared, name)).backbone(images.clone())
+        expected = backbone_of(graph, choose_cut(cuts, case.compared, name))(images.clone())
 
         sized = replace(entry, preprocess=replace(entry.preprocess, height=case.height, width=case.width))
         prepared = SplitModel(sized, model, torch.device("cpu"))
@@ -119,11 +119,11 @@ def check(name: str, built: int = 1, run: int = 1) -> None:
 @pytest.mark.parametrize("name", [name for name in CATALOGUE if name != HEAVY])
 def test_the_halves_of_every_cut_are_the_whole(name: str) -> None:
     """Bit for bit: as built, and as the pipeline runs it, where folding and fusing have rounded the whole alike."""
-    check(name, run=3)
+    check(name, run=5)
 
 
 def test_the_halves_of_some_cuts_of_a_heavy_model_are_the_whole() -> None:
-    check(HEAVY, built=10, run=30)
+    check(HEAVY, built=15, run=31)
 
 
 @pytest.mark.slow
