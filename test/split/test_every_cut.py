@@ -127,6 +127,7 @@ def test_the_halves_of_some_cuts_of_a_heavy_model_are_the_whole() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_the_halves_of_all_cuts_as_they_run_are_the_whole(name: str) -> None:
     check(name)
