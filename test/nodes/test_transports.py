@@ -283,7 +283,8 @@ def kill_backbones(client: Client, nursery: Nursery, transport: str, kills: int)
 def kill_in_a_domain_of_their_own(kill: Callable[..., None], folder: Path, transport: str, kills: int) -> None:
     """Over before Fast DDS drops the first of the dead, after 20 s.
 
-    While it does so, a process that is just making its publishers may hang, probably in Fast DDS (its issue 6502 tells of such).
+    While it does so, a process that is just making its publishers may hang, probably in Fast DDS (see its
+    issue 6502).
     """
     context = Context()
     with own_domain(f"{kill.__name__} {transport}") as domain, Nursery(folder) as nursery:
