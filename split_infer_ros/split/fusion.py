@@ -10,9 +10,18 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+Kind = tuple[torch.Size, int]  # of call: the input's shape and the number of threads
+
 
 class FusedConv2d(nn.Module):
-    """A convolution and the activation that follows it, for float32 on a CPU; both are taken as they are now."""
+    """A convolution and the activation that follows it, for float32 on a CPU; both are taken as they are now.
+
+    How weights are best laid out depends on the input's shape and on the number of threads. Laid out for another
+    kind of call, they are converted anew at each, and so slowly that a network takes three to ten times as long;
+    plain ones cost some tenth more. So they are packed for a kind of call that comes twice running, and whatever
+    else comes takes the plain ones. (Detectors run one convolution on maps of several sizes; the last batch of a
+    burst is smaller; a moved cut gives a convolution to another thread.)
+    """
 
     def __init__(self, convolution: nn.Conv2d, activation: nn.Module | None) -> None:
         super().__init__()
@@ -21,20 +30,28 @@ class FusedConv2d(nn.Module):
         self._activation: Any = ("none", [], None) if activation is None else _attributes(activation)
         self._bias = None if c.bias is None else c.bias.detach()
         self._plain = c.weight.detach()
-        self._packed: tuple[torch.Size, Tensor] | None = None  # the tensor is opaque: it cannot be saved or moved
+        self._last: Kind | None = None
+        self._packed: tuple[Kind, Tensor] | None = None  # the tensor is opaque: it cannot be saved or moved
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, C, H, W) to (N, C', H', W')."""
-        if self._packed is None:
-            packed = torch.ops.mkldnn._reorder_convolution_weight(self._plain, *self._shape, list(x.shape))
-            self._packed = x.shape[2:], packed
-        # Packed for another height and width, weights are packed anew at each call, and so slowly that it takes
-        # ten times as long; plain ones take little longer. (Detectors run one convolution on maps of several sizes.)
-        size, packed = self._packed
+        """(N, C, H, W) to (N, C', H', W'), channels last whichever way ``x`` lies: so both weights give the same bits."""
+        x = x.contiguous(memory_format=torch.channels_last)
         result: Tensor = torch.ops.mkldnn._convolution_pointwise(
-            x, packed if x.shape[2:] == size else self._plain, self._bias, *self._shape, *self._activation
+            x, self._weights(x.shape), self._bias, *self._shape, *self._activation
         )
         return result
+
+    def _weights(self, shape: torch.Size) -> Tensor:
+        kind = shape, torch.get_num_threads()
+        packed = self._packed  # read once: while a cut moves, two threads are here
+        if packed is not None and packed[0] == kind:
+            return packed[1]
+        again, self._last = kind == self._last, kind
+        if not again:
+            return self._plain
+        weights: Tensor = torch.ops.mkldnn._reorder_convolution_weight(self._plain, *self._shape, list(shape))
+        self._packed = kind, weights
+        return weights
 
 
 def fuse_convolutions(graph: fx.GraphModule) -> None:

@@ -74,3 +74,30 @@ class Shared(nn.Module):
 
 def test_what_others_need_is_kept() -> None:
     check(Shared(), 2, torch.randn(1, 3, 8, 8))
+
+
+def test_weights_are_packed_for_a_kind_of_call_that_comes_twice_running(monkeypatch: pytest.MonkeyPatch) -> None:
+    fused = FusedConv2d(nn.Conv2d(3, 16, 3), None)
+    threads = 1
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+
+    def packed_at(side: int, batch: int = 1) -> bool:
+        fused(torch.zeros(batch, 3, side, side))
+        return fused._packed is not None and fused._packed[0] == ((batch, 3, side, side), threads)
+
+    assert [packed_at(side) for side in (8, 6, 8, 6)] == [False] * 4, "sizes that alternate"
+    assert [packed_at(8), packed_at(8), packed_at(8)] == [False, True, True]
+    assert not packed_at(8, batch=2), "a smaller batch at a burst's end"
+    assert packed_at(8), "and the packed ones are still there"
+    threads = 2
+    assert [packed_at(8), packed_at(8)] == [False, True], "another thread has it now"
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("batch", [1, 4])
+def test_packed_weights_give_the_same_bits(batch: int, layout: torch.memory_format) -> None:
+    fused = FusedConv2d(nn.Conv2d(3, 16, 3), nn.ReLU())
+    images = torch.randn(batch, 3, 20, 20).contiguous(memory_format=layout)
+    with torch.inference_mode():
+        assert torch.equal(fused(images), fused(images))
+        assert fused._packed is not None
