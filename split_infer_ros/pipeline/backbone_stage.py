@@ -65,6 +65,7 @@ class BackboneStage:
         self._running = False
         self._woken = False
         self._when_ready_for_more: Callable[[], None] | None = None
+        self._was_full = False
         self._retired: list[OwnedPool] = []
         transport.bind(self.released, self.wake)
         self._plan = self._make_plan(settings)
@@ -104,6 +105,7 @@ class BackboneStage:
             displaced = self._batcher.add(Frame(pixels, origin, ticket), origin.source, now)
             for frame in displaced:
                 frame.ticket.drop("overrun")
+            self._was_full = self.full
             self._changed.notify_all()
 
     def wait_for_room(self, timeout_s: float) -> bool:
@@ -267,6 +269,10 @@ class BackboneStage:
                 self._changed.notify_all()
 
     def _tell_senders(self) -> None:
+        """End their wait, if it is over; only then, as waking an executor costs it a millisecond or more."""
         self.wake()
-        if self._when_ready_for_more is not None and not self.full:
+        with self._changed:
+            over = self._was_full and not self.full
+            self._was_full = self.full
+        if over and self._when_ready_for_more is not None:
             self._when_ready_for_more()
