@@ -37,6 +37,13 @@ else:
     sys.exit("the block does not hold")
 for module in {modules}:
     importlib.import_module(module)
+
+import os, torch
+threads = lambda: len(os.listdir("/proc/self/task"))
+torch.set_num_threads(2)
+before = threads()
+torch.zeros(1_000_000)
+print("helpers:", threads() - before)
 """
 
 
@@ -66,11 +73,13 @@ def imported(path: Path) -> list[str]:
     return names
 
 
-def test_all_but_the_nodes_is_imported_without_ros() -> None:
+@pytest.fixture(scope="module")
+def imported_all() -> subprocess.CompletedProcess[str]:
+    """A process that imports everything but the nodes, then computes on two cores."""
     modules = [module_name(path) for path in files() if room(path) not in ("nodes", "__main__")]
     assert len(modules) > 25
     program = IMPORT_ALL.format(ros=set(ROS), modules=modules)
-    done = subprocess.run(
+    return subprocess.run(
         [sys.executable, "-c", program],
         env={"PYTHONPATH": str(PACKAGE.parent), "_ROS_WHEELS_BOOTSTRAP_COMPLETE": "1"},
         capture_output=True,
@@ -78,7 +87,14 @@ def test_all_but_the_nodes_is_imported_without_ros() -> None:
         timeout=100,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+
+
+def test_all_but_the_nodes_is_imported_without_ros(imported_all: subprocess.CompletedProcess[str]) -> None:
+    assert imported_all.returncode == 0, imported_all.stderr
+
+
+def test_importing_leaves_the_main_thread_without_helpers(imported_all: subprocess.CompletedProcess[str]) -> None:
+    assert imported_all.stdout == "helpers: 1\n", "a module computed on all cores as it was imported: see cores.py"
 
 
 @pytest.mark.parametrize("path", files(), ids=module_name)

@@ -44,6 +44,11 @@ class Pixels:
         """Pixels a row."""
         return self.data.shape[1]
 
+    @classmethod
+    def blank(cls) -> Pixels:
+        """A black picture of 640x480, for trying things out."""
+        return cls(torch.zeros((480, 640, 3), dtype=torch.uint8), (0, 1, 2))
+
 
 @dataclass(frozen=True, slots=True)
 class Encoding:

@@ -4,10 +4,8 @@ import os
 import sys
 from pathlib import Path
 
-# Large tensors on large pages: else every operation waits for the kernel to clear thousands of small ones. And threads
-# that wait for each other sleep: two stages share the cores, and one that spins holds up the other.
+# Large tensors on large pages: else every operation waits for the kernel to clear thousands of small ones.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # torch reads it when it first allocates
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # OpenMP reads it when torch is imported
 
 # ROS 2 from PyPI's wheels has no setup file to source: its prefix is the Python environment itself.
 if "AMENT_PREFIX_PATH" not in os.environ and Path(sys.prefix, "share/ament_index").is_dir():

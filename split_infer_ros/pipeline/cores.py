@@ -1,9 +1,10 @@
 """How many cores a thread's operations may use.
 
 Each thread that computes on several cores has a team of helpers. Once there are more helpers than cores, OpenMP puts
-all of them to sleep after every operation, and waking them takes as long as many an operation: on two cores, a network
-of fifty layers then takes half as long again. So the stage with the most work has the one team, and every other thread
-computes alone.
+all of them to sleep after every operation; waking them takes as long as many an operation, and they may wake on a core
+that another has: a network of fifty layers then takes half as long again. So the stage with the most work has the one
+team, and every other thread computes alone; the main thread too, from the first import on, so that no module makes a
+large tensor as it is imported.
 """
 
 from __future__ import annotations

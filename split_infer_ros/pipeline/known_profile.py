@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Limits
-from split_infer_ros.pipeline.profiler import BLANK, Effort, Profiler, ignore
+from split_infer_ros.pipeline.profiler import Effort, Profiler, ignore
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.profile import Profile
 from split_infer_ros.split.samples import from_records, make_profile, to_records
@@ -22,7 +22,7 @@ def profile_model(
     model: SplitModel,
     batch_sizes: Sequence[int],
     database: Database | None = None,
-    picture: Pixels = BLANK,
+    picture: Pixels | None = None,
     limits: Limits | None = None,
     effort: Effort | None = None,
     anew: bool = False,
@@ -46,6 +46,7 @@ def profile_model(
         ConfigurationError: a batch size is too large for the memory, or not in the database and not to be measured.
     """
     database = database or Database()
+    picture = picture or Pixels.blank()
     key = Key.here(str(model.device))
     task = {
         "model": model.entry.name,

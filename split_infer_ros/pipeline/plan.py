@@ -95,7 +95,7 @@ class Plan:
         lease = self.pool.acquire()
         if lease is None:
             return
-        blank = Pixels(torch.zeros((480, 640, 3), dtype=torch.uint8), (0, 1, 2))
+        blank = Pixels.blank()
         for count in {1, self.settings.batch_size}:
             self.run(queue, copies, self.intake.load([blank] * count), lease, count).wait()
         self.pool.give_up(lease)

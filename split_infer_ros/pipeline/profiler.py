@@ -54,8 +54,6 @@ LONG_S = 60.0
 
 T = TypeVar("T")
 
-BLANK = Pixels(torch.zeros((480, 640, 3), dtype=torch.uint8), (0, 1, 2))
-
 
 def ignore(line: str) -> None:
     """Say nothing."""
@@ -94,13 +92,13 @@ class Profiler:
     def __init__(
         self,
         model: SplitModel,
-        picture: Pixels = BLANK,
+        picture: Pixels | None = None,
         limits: Limits | None = None,
         effort: Effort | None = None,
         say: Callable[[str], object] = ignore,
     ) -> None:
         self._model = model
-        self._picture = picture
+        self._picture = picture or Pixels.blank()
         self._limits = limits or Limits()
         self._effort = effort or Effort()
         self._say = say

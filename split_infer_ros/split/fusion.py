@@ -34,7 +34,7 @@ class FusedConv2d(nn.Module):
         self._packed: tuple[Kind, Tensor] | None = None  # the tensor is opaque: it cannot be saved or moved
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, C, H, W) to (N, C', H', W'), channels last whichever way ``x`` lies: so both weights give the same bits."""
+        """(N, C, H, W) to (N, C', H', W'), channels last however ``x`` lies: so both weights give the same bits."""
         x = x.contiguous(memory_format=torch.channels_last)
         result: Tensor = torch.ops.mkldnn._convolution_pointwise(
             x, self._weights(x.shape), self._bias, *self._shape, *self._activation
