@@ -40,6 +40,7 @@ class NetworkSender:
         self._publisher = advertise(node, FeatureBatch, "features/data", QoSProfile(depth=DEPTH))
         self._heads = Heads(node, self._receive, self._give_up)
         self._pools: WeakSet[FeaturePool] = WeakSet()
+        self._staged = array.array("B")
 
     def bind(self, released: Released, wake: Callable[[], None]) -> None:
         """Say whom to tell of batches that a head is done with."""
@@ -58,11 +59,10 @@ class NetworkSender:
         if heads:
             frames = len(handle.origins)
             packed = Layout(pool.layout.specs, frames)  # no bytes for frames that are not there
-            buffer = torch.empty(packed.slot_bytes, dtype=torch.uint8)
-            for place, feature in zip(packed.views(buffer, frames), pool.views(handle.lease, frames), strict=True):
+            data = self._staging(packed.slot_bytes)
+            staged = packed.views(torch.frombuffer(data, dtype=torch.uint8), frames)
+            for place, feature in zip(staged, pool.views(handle.lease, frames), strict=True):
                 place.copy_(feature)
-            data = array.array("B")
-            data.frombytes(memoryview(buffer.numpy().data))
             sent = Handle(handle.lease, handle.model, handle.split_point, frames, "", handle.origins)
             self._publisher.publish(FeatureBatch(handle=handle_message(sent, packed), data=data))
         return heads
@@ -71,6 +71,12 @@ class NetworkSender:
         """Leave the topics."""
         self._node.destroy_publisher(self._publisher)
         self._heads.close()
+
+    def _staging(self, size: int) -> array.array[int]:
+        """Bytes to publish from; publishing leaves nothing behind in them, and new ones cost more than the copy."""
+        if len(self._staged) != size:
+            self._staged = array.array("B", (0,)) * size
+        return self._staged
 
     def _give_up(self, before: float) -> None:
         """A head died: what was sent to it does not come back."""
