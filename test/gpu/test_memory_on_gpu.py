@@ -6,24 +6,19 @@ import gc
 
 import pytest
 import torch
+from real_gpu import GPU, need
 from torch.profiler import ProfilerActivity, profile
 
 from split_infer_ros.buffers import cuda
 from split_infer_ros.buffers.layout import Layout, TensorSpec
 from split_infer_ros.buffers.memory import Place, allocate
-from split_infer_ros.buffers.policy import POLICIES, Policy, legal
+from split_infer_ros.buffers.policy import POLICIES, Policy
 from split_infer_ros.buffers.pool import FeaturePool
 from split_infer_ros.buffers.shared_pool import SharedPool
 
-GPU = torch.device("cuda", 0)
 TENSORS = TensorSpec("x", (64, 7, 7), torch.float32, channels_last=True), TensorSpec("y", (5,), torch.float16)
 LAYOUT = Layout(TENSORS, 8)
 MB = 1 << 20
-
-
-def need(policy: Policy, shared: bool = False) -> None:
-    if policy not in legal(cuda.device_attributes(0), shared):
-        pytest.skip(f"this GPU does not allow {policy.value}")
 
 
 @pytest.mark.parametrize("policy", POLICIES)
