@@ -32,12 +32,14 @@ class Assignment:
         policy: the one to take.
         overheads: what is predicted of each policy.
         reason: a sentence.
+        switched: by the guidelines, from a policy D that is better for the task alone.
     """
 
     task: Task
     policy: Policy
     overheads: Mapping[Policy, Overhead]
     reason: str
+    switched: bool = False
 
 
 def loss_ms(overheads: Mapping[Policy, Overhead], policy: Policy) -> float:
@@ -59,9 +61,18 @@ def most_switched(device_kernels: int, other_kernels: int) -> int:
 
 
 def assign(
-    tasks: Sequence[Task], constants: MachineConstants, legal: Collection[Policy] = POLICIES
+    tasks: Sequence[Task],
+    constants: MachineConstants,
+    legal: Collection[Policy] = POLICIES,
+    beside: Sequence[tuple[Task, Policy]] = (),
 ) -> tuple[Assignment, ...]:
     """A policy for each task, in their order.
+
+    Args:
+        tasks: those that need one.
+        constants: the machine's.
+        legal: what may be taken.
+        beside: other tasks that run and keep the policy they have; their kernels count (Eq. 11).
 
     Raises:
         ConfigurationError: no policy is legal.
@@ -70,7 +81,13 @@ def assign(
     kernels = [len(task.kernels) for task in tasks]
     on_device = [place for place, choice in enumerate(choices) if choice.policy is Policy.DEVICE]
     device_kernels = sum(kernels[place] for place in on_device)
-    room = most_switched(device_kernels, sum(kernels) - device_kernels)
+    other_kernels = sum(kernels) - device_kernels
+    for task, policy in beside:
+        if policy is Policy.DEVICE:
+            device_kernels += len(task.kernels)
+        else:
+            other_kernels += len(task.kernels)
+    room = most_switched(device_kernels, other_kernels)
     switches = {place: _switch(choices[place], legal) for place in on_device}
     able = {place: policy for place, policy in switches.items() if policy is not None}
     switched = _most_saved(tasks, choices, able, room)
@@ -80,6 +97,7 @@ def assign(
             able[place] if place in switched else choice.policy,
             choice.overheads,
             _reason(choice, able.get(place), place in switched, legal, f"of {kernels[place]}, {room} may be switched"),
+            place in switched,
         )
         for place, (task, choice) in enumerate(zip(tasks, choices, strict=True))
     )

@@ -189,6 +189,7 @@ class BackboneStage:
     def _make_plan(self, settings: StageSettings) -> Plan:
         plan = Plan.make(self._model, settings, self._transport, self._advisor)
         plan.pool.ring.when_free(self.wake)
+        self._advisor.took(plan.pool.layout, plan.pool.slots.policy)
         if plan.pool.slots.note:
             self._on_error(ConfigurationError(plan.pool.slots.note))
         return plan

@@ -1,5 +1,6 @@
 """Which memory policy a plan gets: the one that was asked for, or for ``auto`` the one that the overhead model predicts
-to be best here and that a short trial confirms."""
+to be best here and that a short trial confirms, unless other pipelines of this process overlap what a smaller one
+costs."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -16,10 +18,10 @@ from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.policy import AUTO, DeviceAttributes, Policy, find_policy, legal
 from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.memory_model.choose import choose
+from split_infer_ros.memory_model.assignment import assign
 from split_infer_ros.memory_model.constants import MachineConstants
 from split_infer_ros.memory_model.machine import calibrate_machine
-from split_infer_ros.memory_model.task import feature_task
+from split_infer_ros.memory_model.task import Task, feature_task
 from split_infer_ros.pipeline.device import DeviceQueue
 from split_infer_ros.tuning.database import Database
 
@@ -38,7 +40,7 @@ class MemoryChoice:
 
 
 class MemoryAdvisor:
-    """Chooses for one device; a trial is made once for each size of slot.
+    """Chooses for one pipeline on one device; a trial is made once for each size of slot.
 
     Args:
         device: where the backbone runs.
@@ -53,7 +55,7 @@ class MemoryAdvisor:
         self._database = database
         self._try = attempt or try_policies
         self._constants: MachineConstants | None = None
-        self._chosen: dict[tuple[int, bool], MemoryChoice] = {}
+        self._tried: dict[tuple[int, bool], Mapping[Policy, float]] = {}
 
     def choose(self, name: str, layout: Layout, shared: bool) -> MemoryChoice:
         """The policy for slots of that layout.
@@ -72,26 +74,47 @@ class MemoryAdvisor:
             return MemoryChoice(policy, "as asked for" if attributes else "the backbone runs on the CPU")
         if attributes is None:
             return MemoryChoice(Policy.HOST, "the backbone runs on the CPU")
-        place = layout.slot_bytes, shared
-        if place not in self._chosen:
-            self._chosen[place] = self._find_best(layout, legal(attributes, shared))
-        return self._chosen[place]
+        return self._find_best(layout, legal(attributes, shared), shared)
 
-    def _find_best(self, layout: Layout, allowed: Sequence[Policy]) -> MemoryChoice:
+    def took(self, layout: Layout, policy: Policy) -> None:
+        """Slots of that layout are in use by that policy now, which the other pipelines of this process reckon with."""
+        _IN_USE[self] = self._device, feature_task(layout.slot_bytes), policy
+
+    def _find_best(self, layout: Layout, allowed: Sequence[Policy], shared: bool) -> MemoryChoice:
         if self._constants is None:
             self._constants = calibrate_machine(self._device, self._database).constants
-        predicted = choose(feature_task(layout.slot_bytes), self._constants, allowed)
-        tried = self._try(allowed, layout, self._device)
-        if not tried:
-            raise ConfigurationError(f"{self._device} has no room for one slot of {layout.slot_bytes:,} bytes.")
+        (predicted,) = assign([feature_task(layout.slot_bytes)], self._constants, allowed, self._beside())
+        tried = self._trial(layout, allowed, shared)
         best = min(tried, key=lambda policy: tried[policy])
-        confirmed = tried.get(predicted.policy, float("inf")) <= (1 + WITHIN) * tried[best]
+        # where other pipelines make up for what a switch costs, a trial without them has no say
+        at_most = float("inf") if predicted.switched else (1 + WITHIN) * tried[best]
+        confirmed = predicted.policy in tried and tried[predicted.policy] <= at_most
         times = ", ".join(f"{policy.value} {1e3 * seconds:.3g} ms" for policy, seconds in tried.items())
         reason = f"predicted: {predicted.reason.removesuffix('.')}; tried: {times}"
         return MemoryChoice(predicted.policy if confirmed else best, reason)
 
+    def _trial(self, layout: Layout, allowed: Sequence[Policy], shared: bool) -> Mapping[Policy, float]:
+        place = layout.slot_bytes, shared
+        if place not in self._tried:
+            tried = self._try(allowed, layout, self._device)
+            if not tried:
+                raise ConfigurationError(f"{self._device} has no room for one slot of {layout.slot_bytes:,} bytes.")
+            self._tried[place] = tried
+        return self._tried[place]
+
+    def _beside(self) -> list[tuple[Task, Policy]]:
+        """What other pipelines have on this device."""
+        return [
+            (task, policy)
+            for advisor, (device, task, policy) in list(_IN_USE.items())
+            if advisor is not self and device == self._device
+        ]
+
     def _attributes(self) -> DeviceAttributes | None:
         return cuda.device_attributes(self._device.index or 0) if self._device.type == "cuda" else None
+
+
+_IN_USE: WeakKeyDictionary[MemoryAdvisor, tuple[torch.device, Task, Policy]] = WeakKeyDictionary()
 
 
 def try_policies(policies: Sequence[Policy], layout: Layout, device: torch.device) -> dict[Policy, float]:

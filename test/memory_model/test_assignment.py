@@ -67,6 +67,19 @@ def test_two_equal_tasks_become_d_and_m() -> None:
     assert policies(assign([task("alone", 10, 10)], UNIT)) == [D]
 
 
+@pytest.mark.parametrize(
+    ("beside", "expected"),
+    [([], D), ([D], M), ([M], D), ([D, M], D), ([D, D, M], M)],
+    ids=lambda value: str(value.value if isinstance(value, Policy) else [policy.value for policy in value]),
+)
+def test_a_task_that_comes_to_others_is_switched_where_enough_of_them_are_d(
+    beside: list[Policy], expected: Policy
+) -> None:
+    others = [(task("other", 10, 10), policy) for policy in beside]
+    (found,) = assign([task("new", 10, 10)], UNIT, beside=others)
+    assert (found.policy, found.switched) == (expected, expected is M)
+
+
 def test_tasks_that_lose_nothing_are_not_held_back() -> None:
     """Also as in Fig. 3: of NW, both are fastest under M."""
     found = assign([task("one", 20, 3), task("two", 20, 3)], UNIT)

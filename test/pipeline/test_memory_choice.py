@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -95,6 +96,32 @@ def test_only_what_is_legal_is_tried_and_once_for_each_size(cuda_runtime: Runtim
     advisor.choose(AUTO, LAYOUT, False)
     advisor.choose(AUTO, Layout(LAYOUT.specs, 99), False)
     assert trial.asked == [(D, H), POLICIES, POLICIES]
+
+
+def test_beside_another_pipeline_a_smaller_policy_is_taken_though_the_trial_finds_it_slower(
+    cuda_runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By Guidelines 1 and 2: alone D costs a millisecond less than M, whose mapping the other's kernels overlap."""
+    constants = MachineConstants(0.0, 1.0, 1.0, 0.0, 1.0, 2.0, 1.0, 0.0, 0.0, 1.0, 0.0)
+    calibrated = type("Calibration", (), {"constants": constants})
+    monkeypatch.setattr(memory_choice, "calibrate_machine", lambda device, database: calibrated)
+    first, second = (MemoryAdvisor(GPU, attempt=Trial({D: 1e-3, M: 2e-3, H: 3e-3})) for _ in range(2))
+    assert first.choose(AUTO, LAYOUT, False).policy is D
+    first.took(LAYOUT, D)
+    choice = second.choose(AUTO, LAYOUT, False)
+    assert choice.policy is M
+    assert "enough kernels of policy device remain (Eq. 11)" in choice.reason
+    second.took(LAYOUT, M)
+    assert first.choose(AUTO, LAYOUT, False).policy is D, "one of the two is enough"
+    first.took(LAYOUT, H)
+    assert second.choose(AUTO, LAYOUT, False).policy is D
+    first.took(LAYOUT, D)
+    del first  # with its pipeline
+    gc.collect()
+    assert second.choose(AUTO, LAYOUT, False).policy is D
+    roomless = MemoryAdvisor(GPU, attempt=Trial({D: 1e-3}))
+    second.took(LAYOUT, D)
+    assert roomless.choose(AUTO, LAYOUT, False).policy is D
 
 
 def test_the_trial_times_each_policy_for_which_there_is_room(
