@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from split_infer_ros.errors import ConfigurationError
@@ -92,11 +91,6 @@ def find_policy(name: str, attributes: DeviceAttributes | None, shared: bool = F
         return Policy.HOST
     why = forbidden(known[name], attributes, shared)
     if why:
-        raise ConfigurationError(
-            f"memory_policy cannot be '{name}': {why}; it takes one of: {', '.join(_names(legal(attributes, shared)))}."
-        )
+        able = ", ".join((*(policy.value for policy in legal(attributes, shared)), AUTO))
+        raise ConfigurationError(f"memory_policy cannot be '{name}': {why}; it takes one of: {able}.")
     return known[name]
-
-
-def _names(policies: Iterable[Policy]) -> list[str]:
-    return [*(policy.value for policy in policies), AUTO]

@@ -55,7 +55,7 @@ class FeaturePool:
         _POOLS[self.ring.pool] = self
 
     def __repr__(self) -> str:
-        return f"FeaturePool({self.bytes:,} bytes, {self.slots.policy.value}, {self.ring!r})"
+        return f"FeaturePool({self.bytes:,} bytes, {self.memory}, {self.ring!r})"
 
     @property
     def bytes(self) -> int:

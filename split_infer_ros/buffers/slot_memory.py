@@ -42,21 +42,20 @@ class SlotMemory:
         """
         make = make or (lambda _, place: allocate(place.policy, layout.slot_bytes, place.device))
         note = ""
-        try:
+        while True:
             try:
-                return cls(layout, [make(slot, place) for slot in range(slots)])
+                return cls(layout, [make(slot, place) for slot in range(slots)], note)
             except OutOfMemory as error:
                 if place.policy in (Policy.HOST, FALLBACK):
-                    raise
-                note = f"There is no room for the features by memory_policy {place.policy.value} ({error})"
-            instead = Place(FALLBACK, place.device)
-            note = f"{note}: {FALLBACK.value} is taken in its stead."
-            return cls(layout, [make(slot, instead) for slot in range(slots)], note)
-        except OutOfMemory as error:
-            raise ConfigurationError(
-                f"A ring of {slots} slots of {layout.slot_bytes:,} bytes cannot be allocated ({error}): "
-                "take a smaller batch_size, fewer ring_slots or a later split_point."
-            ) from error
+                    raise ConfigurationError(
+                        f"A ring of {slots} slots of {layout.slot_bytes:,} bytes cannot be allocated ({error}): "
+                        "take a smaller batch_size, fewer ring_slots or a later split_point."
+                    ) from error
+                note = (
+                    f"There is no room for the features by memory_policy {place.policy.value} ({error}): "
+                    f"{FALLBACK.value} is taken in its stead."
+                )
+                place = Place(FALLBACK, place.device)
 
     @property
     def bytes(self) -> int:

@@ -1,13 +1,10 @@
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import sys
-from collections.abc import Iterator
-from pathlib import Path
-from types import ModuleType
 
+import memory_policies as bench
 import pytest
 import torch
 from boards import AGX
@@ -17,24 +14,10 @@ from split_infer_ros.buffers.policy import POLICIES, Policy
 from split_infer_ros.memory_model.overhead import overhead
 from split_infer_ros.telemetry.report import Report
 
-FILE = Path(__file__).parents[2] / "benchmarks" / "memory_policies.py"
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(scope="module")
-def bench() -> Iterator[ModuleType]:
-    path = list(sys.path)
-    spec = importlib.util.spec_from_file_location("memory_policies", FILE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    yield module
-    sys.path[:] = path
-
-
-def test_constants_of_synthetic_machines_are_recovered(bench: ModuleType) -> None:
+def test_constants_of_synthetic_machines_are_recovered() -> None:
     rows, (off, certain) = bench.recover(2)
     assert len(rows) == 2 * 11
     assert off.value == pytest.approx(100 * max(row["error"] for row in rows))
@@ -49,7 +32,7 @@ def two_sided(policy: Policy, nbytes: int, device: torch.device) -> Memory:
 
 
 @pytest.mark.parametrize("rereads", [0, 2])
-def test_turns_under_each_policy_are_measured_and_predicted(bench: ModuleType, rereads: int) -> None:
+def test_turns_under_each_policy_are_measured_and_predicted(rereads: int) -> None:
     module = sys.modules["_policy_runs"]
     runs = module.PolicyRuns(CPU, 1, two_sided)
     sizes = (1 << 18, 1 << 20)
@@ -69,7 +52,7 @@ def test_turns_under_each_policy_are_measured_and_predicted(bench: ModuleType, r
     assert (memory.host.view(torch.float32) == 1).all()  # there, changed once, and back
 
 
-def test_what_is_claimed_of_policies(bench: ModuleType) -> None:
+def test_what_is_claimed_of_policies() -> None:
     rows = [
         {
             "case": case,
@@ -94,12 +77,12 @@ def test_what_is_claimed_of_policies(bench: ModuleType) -> None:
     assert panels[0].samples["managed"] == [4.0, 5.0]
 
 
-def test_a_policy_that_cannot_be_predicted_shows_nothing(bench: ModuleType) -> None:
+def test_a_policy_that_cannot_be_predicted_shows_nothing() -> None:
     assert math.isnan(bench.geometric_mean([0.1, math.nan]))
     assert bench.geometric_mean([0.0, 0.0]) == pytest.approx(bench.LEAST_ERROR)
 
 
-def test_hand_overs_are_timed_in_a_process_and_across_two(bench: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hand_overs_are_timed_in_a_process_and_across_two(monkeypatch: pytest.MonkeyPatch) -> None:
     module = sys.modules["_ring_cost"]
     for name in (module, bench):
         monkeypatch.setattr(name, "SIZES", (8192, 100_000))

@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
-import sys
 from dataclasses import replace
-from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
+import unified_splitting as bench
 
 from split_infer_ros.models.detections import Detections
 from split_infer_ros.pipeline.profiler import Effort
 
-FILE = Path(__file__).parents[2] / "benchmarks" / "unified_splitting.py"
 FACTS = {"agreement": 1.0, "prediction_off": 0.05, "overlap_efficiency": 0.9}
 
 
-@pytest.fixture(scope="module")
-def bench() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("unified_splitting", FILE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_all_configurations_of_a_model_are_measured_and_agree(
-    bench: ModuleType, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bench, "PICTURES", 16)
     effort = Effort(rounds=1, warm_up=1, batches=1, seconds=0.0, promising=1)
@@ -50,7 +35,7 @@ def test_all_configurations_of_a_model_are_measured_and_agree(
     assert json.loads(json.dumps(report.as_json(), allow_nan=False))["bench"] == "unified_splitting"
 
 
-def test_what_is_claimed_with_and_without_a_gpu(bench: ModuleType) -> None:
+def test_what_is_claimed_with_and_without_a_gpu() -> None:
     rows = [
         {"model": "m", "batch_size": size, "configuration": configuration, "images_per_s": speed, **facts}
         for size, speeds in ((16, (100, 150, 160)), (64, (100, 170, 160)))
@@ -67,7 +52,7 @@ def test_what_is_claimed_with_and_without_a_gpu(bench: ModuleType) -> None:
     assert set(values) - on_cpu == {"m: split, times the optimised, least", "overlap efficiency, median"}
 
 
-def test_a_run_counts_after_its_warm_up_and_compares_picture_by_picture(bench: ModuleType) -> None:
+def test_a_run_counts_after_its_warm_up_and_compares_picture_by_picture() -> None:
     pictures = bench.draw_pictures(bench.find_model("resnet18"), 3)
     assert pictures[0].data.shape == (256, 256, 3)
     assert len({int(picture.data.sum()) for picture in pictures}) == 3
@@ -88,6 +73,6 @@ def test_a_run_counts_after_its_warm_up_and_compares_picture_by_picture(bench: M
     assert run.agreement([0]) == 2 / 3
 
 
-def test_a_run_ends_in_time(bench: ModuleType) -> None:
+def test_a_run_ends_in_time() -> None:
     run = bench.Run(bench.draw_pictures(bench.find_model("resnet18"), 1), 1, warm_up=1)
     assert len(list(run.batches(replace(bench.FULL, most_seconds=0.0)))) == 2

@@ -1,29 +1,23 @@
 from __future__ import annotations
 
 import math
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from split_infer_ros import __main__
 from split_infer_ros.commands.calibrate import describe
 from split_infer_ros.memory_model import calibration
 from split_infer_ros.memory_model.calibration import Calibration
 
 
-def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["split_infer_ros", "calibrate", *arguments])
-    return __main__.main()
-
-
 def test_constants_are_printed_and_kept(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run: Callable[..., int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(calibration, "ROUNDS", calibration.GROUPS)
     monkeypatch.setattr(calibration, "WIDEST_SPREAD", math.inf)  # whatever else this machine is doing
     arguments = "--device", "cpu", "--database", str(tmp_path / "tuning.jsonl")
-    assert run(monkeypatch, *arguments) == 0
+    assert run("calibrate", *arguments) == 0
     first = capsys.readouterr()
     assert first.err == "The memory of cpu is timed: some seconds.\n"
     title, *lines = first.out.splitlines()
@@ -32,14 +26,15 @@ def test_constants_are_printed_and_kept(
     assert len(lines) == 11
     assert len(absent) == 5  # a CPU maps and flushes nothing
     assert all(" ms" in line and "spread" in line for line in lines if line not in absent)
-    assert run(monkeypatch, *arguments) == 0
+    assert run("calibrate", *arguments) == 0
     again = capsys.readouterr()
     assert (again.out, again.err) == (first.out, "")
-    assert run(monkeypatch, *arguments, "--anew") == 0
+    assert run("calibrate", *arguments, "--anew") == 0
     assert capsys.readouterr().err == first.err
 
 
 def test_constants_that_cannot_be_kept_are_printed_all_the_same(
+    run: Callable[..., int],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -47,13 +42,13 @@ def test_constants_that_cannot_be_kept_are_printed_all_the_same(
 ) -> None:
     monkeypatch.setattr(calibration, "ROUNDS", 1)
     monkeypatch.setattr(calibration, "REPEATS", 0)
-    assert run(monkeypatch, "--device", "cpu", "--database", str(tmp_path)) == 0  # a folder
+    assert run("calibrate", "--device", "cpu", "--database", str(tmp_path)) == 0  # a folder
     assert "the constants are not kept" in caplog.text
     assert "uncertain, not used" in capsys.readouterr().out  # one round proves nothing
 
 
-def test_what_it_cannot_do_is_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(monkeypatch, "--device", "abacus") == 1
+def test_what_it_cannot_do_is_a_sentence(run: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("calibrate", "--device", "abacus") == 1
     assert "device 'abacus' is not on this machine" in capsys.readouterr().err
 
 

@@ -1,23 +1,17 @@
 from __future__ import annotations
 
 import json
-import sys
+from collections.abc import Callable
 
 import pytest
 
-from split_infer_ros import __main__
 from split_infer_ros.split.model import load_model
 
 
-def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["split_infer_ros", "cuts", *arguments])
-    return __main__.main()
-
-
 def test_every_tensor_that_crosses_has_a_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(monkeypatch, "shapes") == 0
+    assert run("cuts", "shapes") == 0
     title, _, heading, *lines = capsys.readouterr().out.splitlines()
     cuts = load_model("shapes", "none", "cpu").cuts
     assert title.startswith("shapes: ")
@@ -28,8 +22,8 @@ def test_every_tensor_that_crosses_has_a_line(
     assert lines[-1].split() == ["head_boxes", "float32", "(4,", "60,", "80)"]
 
 
-def test_programs_read_the_same(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(monkeypatch, "shapes", "--json", "--precision", "fp16", "--weights", "default") == 0
+def test_programs_read_the_same(run: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("cuts", "shapes", "--json", "--precision", "fp16", "--weights", "default") == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["model"], told["default"]) == ("shapes", "neck")
     assert [cut["name"] for cut in told["cuts"]] == [cut.name for cut in load_model("shapes", "none", "cpu").cuts]
@@ -50,7 +44,7 @@ def test_programs_read_the_same(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     ],
 )
 def test_what_it_cannot_do_is_a_sentence(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], told: str
+    run: Callable[..., int], capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], told: str
 ) -> None:
-    assert run(monkeypatch, *arguments) == 1
+    assert run("cuts", *arguments) == 1
     assert told in capsys.readouterr().err

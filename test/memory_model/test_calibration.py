@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import sys
-from pathlib import Path
-from types import ModuleType
 
+import _synthetic_machine as synthetic
 import pytest
 
 from split_infer_ros.memory_model.calibration import (
@@ -24,22 +21,10 @@ from split_infer_ros.memory_model.cpu_microbenchmarks import CpuMicrobenchmarks
 from split_infer_ros.memory_model.samples import Probe
 
 ALL = tuple(Probe)
-FILE = Path(__file__).parents[2] / "benchmarks" / "_synthetic_machine.py"
-
-
-@pytest.fixture(scope="module")
-def synthetic() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("_synthetic_machine", FILE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_constants_are_recovered_within_5_percent(synthetic: ModuleType, seed: int) -> None:
+def test_constants_are_recovered_within_5_percent(seed: int) -> None:
     """Of timings with 5 % noise, of which a tenth are 2 to 10 times too long."""
     machine = synthetic.draw_machine(seed)
     found = calibrate(machine, ALL)
@@ -49,7 +34,7 @@ def test_constants_are_recovered_within_5_percent(synthetic: ModuleType, seed: i
         assert getattr(found.constants, row.name) == pytest.approx(expected, rel=0.05), row.name
 
 
-def test_exact_timings_give_exact_constants(synthetic: ModuleType) -> None:
+def test_exact_timings_give_exact_constants() -> None:
     machine = synthetic.draw_machine(0)
     machine.noise = machine.outliers = 0
     found = calibrate(machine, ALL)
@@ -58,7 +43,7 @@ def test_exact_timings_give_exact_constants(synthetic: ModuleType) -> None:
         assert found.spreads[row.name] < 1e-6
 
 
-def test_costs_that_a_machine_does_not_have_are_zero_not_uncertain(synthetic: ModuleType) -> None:
+def test_costs_that_a_machine_does_not_have_are_zero_not_uncertain() -> None:
     machine = synthetic.draw_machine(1)
     names = ("managed_mapping_ms_per_byte", "cpu_flush_ms", "first_touch_ms_per_byte", "write_back_ms_per_byte")
     for name in names:
@@ -71,7 +56,7 @@ def test_costs_that_a_machine_does_not_have_are_zero_not_uncertain(synthetic: Mo
         assert 0 <= getattr(found.constants, name) < 0.05 * plain
 
 
-def test_probes_that_are_missing_leave_constants_absent(synthetic: ModuleType) -> None:
+def test_probes_that_are_missing_leave_constants_absent() -> None:
     found = calibrate(synthetic.draw_machine(3), CpuMicrobenchmarks.probes)
     present = {row.name for row in ROWS if not math.isnan(getattr(found.constants, row.name))}
     assert present == {
@@ -103,7 +88,7 @@ class Busy:
         return float(taken)
 
 
-def test_what_disagrees_is_timed_again_and_only_that(synthetic: ModuleType) -> None:
+def test_what_disagrees_is_timed_again_and_only_that() -> None:
     machine = synthetic.draw_machine(4)
     once = (ROUNDS + 1) * sum(len(sizes(probe)) for probe in ALL)
     busy, said = Busy(machine, until=once), []
@@ -116,7 +101,7 @@ def test_what_disagrees_is_timed_again_and_only_that(synthetic: ModuleType) -> N
     assert again == {Probe.TO_HOST, Probe.TO_DEVICE}  # both tell of the start of a copy
 
 
-def test_what_keeps_disagreeing_is_reported_and_not_used(synthetic: ModuleType) -> None:
+def test_what_keeps_disagreeing_is_reported_and_not_used() -> None:
     found = calibrate(Busy(synthetic.draw_machine(4)), ALL)
     assert set(found.uncertain) == {"to_host_ms_per_byte", "copy_start_ms"}
     assert found.spreads["to_host_ms_per_byte"] > WIDEST_SPREAD
@@ -124,14 +109,14 @@ def test_what_keeps_disagreeing_is_reported_and_not_used(synthetic: ModuleType) 
     assert not math.isnan(found.constants.to_device_ms_per_byte)
 
 
-def test_nothing_is_begun_again_when_time_is_up(synthetic: ModuleType) -> None:
+def test_nothing_is_begun_again_when_time_is_up() -> None:
     busy = Busy(synthetic.draw_machine(4))
     found = calibrate(busy, ALL, most_seconds=10.0, clock=lambda: float(busy.calls))
     assert busy.calls == (GROUPS + 1) * sum(len(sizes(probe)) for probe in ALL)  # the least that can be judged
     assert "to_host_ms_per_byte" in found.uncertain
 
 
-def test_what_is_known_is_not_timed(synthetic: ModuleType) -> None:
+def test_what_is_known_is_not_timed() -> None:
     machine = synthetic.draw_machine(5)
     first = calibrate(machine, [Probe.TO_DEVICE, Probe.TO_HOST])
     busy = Busy(machine, until=0)
@@ -140,7 +125,7 @@ def test_what_is_known_is_not_timed(synthetic: ModuleType) -> None:
     assert found.constants.to_host_ms_per_byte == first.constants.to_host_ms_per_byte
 
 
-def test_too_few_samples_are_uncertain(synthetic: ModuleType) -> None:
+def test_too_few_samples_are_uncertain() -> None:
     machine = synthetic.draw_machine(0)
     few = {Probe.TO_HOST: {size: (machine(Probe.TO_HOST, size),) * (GROUPS - 1) for size in sizes(Probe.TO_HOST)}}
     assert fit(few).uncertain == ("to_host_ms_per_byte",)
