@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -286,8 +287,7 @@ def kill_in_a_domain_of_their_own(
     """Over before Fast DDS drops the first of the dead, after 20 s.
 
     While it does so, a process that is just making its publishers may hang, probably in Fast DDS (see its
-    issue 6502). Nor does each group get the domain of the one before: Fast DDS leaves the shared memory of dead
-    processes' ports behind, and after a hundred or two no image reaches a new process there.
+    issue 6502).
     """
     context = Context()
     with own_domain(f"{kill.__name__} {transport} {group}") as domain, Nursery(folder) as nursery:
@@ -314,9 +314,19 @@ def test_the_head_outlives_backbones_that_are_killed(folder: Path, transport: st
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kill", [kill_heads, kill_backbones])
 def test_five_hundred_kills(folder: Path, kill: Callable[..., None]) -> None:
+    """Each group in a domain and a process of its own.
+
+    One process of a camera in which DDS has seen a hundred or two backbones die no longer reaches a new one; why is
+    not established.
+    """
+    fork = multiprocessing.get_context("fork")
     begin = time.monotonic()
     for done in range(GROUP, FIVE_HUNDRED + 1, GROUP):
-        kill_in_a_domain_of_their_own(kill, folder, "shared_memory", GROUP, done)
+        arguments = kill, folder, "shared_memory", GROUP, done
+        group = fork.Process(target=kill_in_a_domain_of_their_own, args=arguments)
+        group.start()
+        group.join()
+        assert group.exitcode == 0
         print(f"{kill.__name__}: {done} in {time.monotonic() - begin:.0f} s", flush=True)
 
 
