@@ -54,3 +54,12 @@ def cuda_runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
 
     with played(monkeypatch) as runtime:
         yield runtime
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of its own in the place of /dev/shm."""
+    from split_infer_ros.buffers import segment
+
+    monkeypatch.setattr(segment, "FOLDER", tmp_path)
+    return tmp_path

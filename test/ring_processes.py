@@ -186,24 +186,24 @@ class Child:
     """A process that works for ever, and ``channel``, this side of a socket to it; killed in the end.
 
     Args:
-        start: given the other side, starts the process and returns its number.
+        start: given this side and the other, starts the process, which has the other alone, and returns its number.
     """
 
-    def __init__(self, start: Callable[[socket.socket], int]) -> None:
+    def __init__(self, start: Callable[[socket.socket, socket.socket], int]) -> None:
         self.channel, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.channel.settimeout(WAIT_S)
         with there:
-            self._pid = start(there)
+            self._pid = start(self.channel, there)
 
     @classmethod
     def forked(cls, work: Callable[[socket.socket], object]) -> Child:
         """One that has all that this process has, and starts in a millisecond."""
-        return cls(lambda there: _fork(work, there))
+        return cls(lambda here, there: _fork(work, here, there))
 
     @classmethod
     def spawned(cls, policy: Policy) -> Child:
         """A backbone that has nothing of this process: CUDA does not survive a fork."""
-        return cls(lambda there: _spawn(policy, there))
+        return cls(lambda _, there: _spawn(policy, there))
 
     def __enter__(self) -> Child:
         return self
@@ -220,9 +220,10 @@ class Child:
             self._pid = 0
 
 
-def _fork(work: Callable[[socket.socket], object], there: socket.socket) -> int:
+def _fork(work: Callable[[socket.socket], object], here: socket.socket, there: socket.socket) -> int:
     child = os.fork()
     if child == 0:
+        here.close()  # else it would not hear that its parent is gone
         try:
             while True:
                 work(there)
@@ -275,8 +276,8 @@ def kill_readers(backbone: Backbone, kills: int, between: Callable[[], object] =
     return delivered
 
 
-def read_until_killed(head: Head, child: Child, life_s: float) -> list[int]:
-    """Handles of a backbone that is killed in the end; returns the frames that the head saw, all that came."""
+def read_until_killed(head: Head, child: Child, life_s: float) -> list[int | None]:
+    """Handles of a backbone that is killed in the end; returns what became of each, all that came."""
     numbers = [head.step(child.channel) for _ in range(2 * SLOTS)]  # slots come back to it
     end = time.monotonic() + life_s
     while time.monotonic() < end:
@@ -285,7 +286,7 @@ def read_until_killed(head: Head, child: Child, life_s: float) -> list[int]:
     with suppress(EOFError):
         while True:  # what it sent before is still good
             numbers.append(head.step(child.channel))
-    return [number for number in numbers if number is not None]
+    return numbers
 
 
 def main() -> None:

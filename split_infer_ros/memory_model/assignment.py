@@ -39,7 +39,7 @@ class Assignment:
     policy: Policy
     overheads: Mapping[Policy, Overhead]
     reason: str
-    switched: bool = False
+    switched: bool
 
 
 def loss_ms(overheads: Mapping[Policy, Overhead], policy: Policy) -> float:
@@ -80,14 +80,9 @@ def assign(
     choices = [choose(task, constants, legal) for task in tasks]
     kernels = [len(task.kernels) for task in tasks]
     on_device = [place for place, choice in enumerate(choices) if choice.policy is Policy.DEVICE]
-    device_kernels = sum(kernels[place] for place in on_device)
-    other_kernels = sum(kernels) - device_kernels
-    for task, policy in beside:
-        if policy is Policy.DEVICE:
-            device_kernels += len(task.kernels)
-        else:
-            other_kernels += len(task.kernels)
-    room = most_switched(device_kernels, other_kernels)
+    running = [*zip(tasks, (choice.policy for choice in choices), strict=True), *beside]
+    device_kernels = sum(len(task.kernels) for task, policy in running if policy is Policy.DEVICE)
+    room = most_switched(device_kernels, sum(len(task.kernels) for task, _ in running) - device_kernels)
     switches = {place: _switch(choices[place], legal) for place in on_device}
     able = {place: policy for place, policy in switches.items() if policy is not None}
     switched = _most_saved(tasks, choices, able, room)

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 
+import _policy_runs
+import _ring_cost
 import memory_policies as bench
 import pytest
 import torch
@@ -33,16 +34,15 @@ def two_sided(policy: Policy, nbytes: int, device: torch.device) -> Memory:
 
 @pytest.mark.parametrize("rereads", [0, 2])
 def test_turns_under_each_policy_are_measured_and_predicted(rereads: int) -> None:
-    module = sys.modules["_policy_runs"]
-    runs = module.PolicyRuns(CPU, 1, two_sided)
+    runs = _policy_runs.PolicyRuns(CPU, 1, two_sided)
     sizes = (1 << 18, 1 << 20)
-    rows = list(runs.compare(module.Case("case", sizes, rereads), AGX, POLICIES))
+    rows = list(runs.compare(_policy_runs.Case("case", sizes, rereads), AGX, POLICIES))
     assert [(row["bytes"], row["policy"]) for row in rows] == [(n, p.value) for n in sizes for p in POLICIES]
     for row in rows:
         policy = Policy(row["policy"])
         assert row["footprint_bytes"] == row["bytes"] * (2 if policy is Policy.DEVICE else 1)
         assert row["measured_ms"] > 0
-        predicted = overhead(module.task_of(row["bytes"], rereads), policy, AGX).total_ms
+        predicted = overhead(_policy_runs.task_of(row["bytes"], rereads), policy, AGX).total_ms
         least = min(row["predicted_ms"] for row in rows)
         assert row["predicted_ms"] > predicted
         assert least > 0
@@ -83,16 +83,17 @@ def test_a_policy_that_cannot_be_predicted_shows_nothing() -> None:
 
 
 def test_hand_overs_are_timed_in_a_process_and_across_two(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = sys.modules["_ring_cost"]
-    for name in (module, bench):
+    for name in (_ring_cost, bench):
         monkeypatch.setattr(name, "SIZES", (8192, 100_000))
     claims, rows = [], []
-    for place, times in (("in process", module.in_process(3)), ("across processes", module.across_processes(3))):
+    found_in = {"in process": _ring_cost.in_process(3), "across processes": _ring_cost.across_processes(3)}
+    for place, times in found_in.items():
         assert all(len(found) == 3 and min(found) > 0 for found in times.values())
         claims += bench.ring_claims(place, times)
         rows += bench.ring_rows(place, times)
         assert bench.ring_panel(place, times).samples
     assert [claim.goal for claim in claims] == [2, 2, 10]
-    assert {row["rival"] for row in rows} == {bench.RING, module.ALONE, bench.FRESH, bench.REUSED, bench.PROCESS_QUEUE}
+    rivals = {bench.RING, _ring_cost.ALONE, bench.FRESH, bench.REUSED, bench.PROCESS_QUEUE}
+    assert {row["rival"] for row in rows} == rivals
     report = Report("memory_policies", claims, rows)
     assert json.loads(json.dumps(report.as_json(), allow_nan=False))["bench"] == "memory_policies"

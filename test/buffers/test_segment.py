@@ -24,12 +24,7 @@ from split_infer_ros.errors import ConfigurationError, HandleError
 SLOTS, SLOT_BYTES, POOL = 3, 5000, 2**63 - 1
 WAIT_S = 60.0
 
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of its own in the place of /dev/shm."""
-    monkeypatch.setattr(module, "FOLDER", tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def make() -> Segment:

@@ -32,12 +32,7 @@ LEASE_S = 10.0
 GOOD = Outcome(2, "head_error", 1.5, 2.5, 3.5)
 WAIT_S = 60.0
 
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of its own in the place of /dev/shm."""
-    monkeypatch.setattr(module, "FOLDER", tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def make(slots: int = 2) -> tuple[SharedPool, SharedPoolReader]:

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from split_infer_ros.buffers import segment as module
 from split_infer_ros.buffers.segment import PAGE, Segment
 from split_infer_ros.buffers.slot_table import NOTHING_YET, Record, SharedState, SlotTable
 from split_infer_ros.buffers.slots import Outcome
@@ -19,8 +18,7 @@ SLOTS = 70  # their records fill more than a page
 
 
 @pytest.fixture
-def owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Segment:
-    monkeypatch.setattr(module, "FOLDER", tmp_path)
+def owner(folder: Path) -> Segment:
     return Segment.create(SLOTS, 300, 7)
 
 

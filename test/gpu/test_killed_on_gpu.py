@@ -9,17 +9,11 @@ import torch
 from real_gpu import GPU, need
 from ring_processes import LIFE_S, WRONG, Backbone, Child, Head, kill_readers, read_until_killed
 
-from split_infer_ros.buffers import segment as module
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.policy import POLICIES, Policy
 from split_infer_ros.buffers.segment import remove_leftovers
 
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of its own in the place of /dev/shm."""
-    monkeypatch.setattr(module, "FOLDER", tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -22,7 +22,6 @@ from ring_processes import (
     read_until_killed,
 )
 
-from split_infer_ros.buffers import segment as module
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.policy import POLICIES, Policy
 from split_infer_ros.buffers.pool import HOST
@@ -34,12 +33,7 @@ KILLS = [
     *(pytest.param(policy, 500, id=f"{policy.value}-500", marks=pytest.mark.slow) for policy in Policy),
 ]
 
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of its own in the place of /dev/shm."""
-    monkeypatch.setattr(module, "FOLDER", tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 @pytest.fixture
