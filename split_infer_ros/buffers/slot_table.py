@@ -17,7 +17,7 @@ from split_infer_ros.buffers.slots import Outcome
 
 RECORD_BYTES = 64
 _RECORD = struct.Struct("<IIQddd24s")  # state, frames published, generation, the outcome's times, reason
-_STATE = struct.Struct("<I")
+STATE_BYTES = 4
 
 
 NOTHING_YET = Outcome(0, "")
@@ -59,13 +59,16 @@ class SlotTable:
         return Record(SharedState(state), generation, Outcome(published, text, *times))
 
     def write(self, slot: int, record: Record) -> None:
-        """Write a record; its state last, so that nobody acts on half of one."""
+        """Write a record; its state last, so that nobody acts on half of one, whenever the writer dies.
+
+        Not by pack_into, which first fills with zeros: to die then would leave a state that nobody wrote.
+        """
         offset, outcome = self._offset(slot), record.outcome
         reason = outcome.reason.encode()[:24]
-        state = _STATE.unpack_from(self._data, offset)[0]
         times = outcome.head_start, outcome.head_end, outcome.delivered
-        _RECORD.pack_into(self._data, offset, state, outcome.published, record.generation, *times, reason)
-        _STATE.pack_into(self._data, offset, record.state)
+        packed = _RECORD.pack(record.state, outcome.published, record.generation, *times, reason)
+        self._data[offset + STATE_BYTES : offset + RECORD_BYTES] = packed[STATE_BYTES:]
+        self._data[offset : offset + STATE_BYTES] = packed[:STATE_BYTES]
 
     @staticmethod
     def _offset(slot: int) -> int:

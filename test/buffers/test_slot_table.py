@@ -47,6 +47,24 @@ def test_what_one_side_writes_the_other_reads(owner: Segment, written: dict[int,
         assert there.read(slot) == record
 
 
+def test_the_state_is_never_another_than_the_one_before_or_the_new_one(owner: Segment) -> None:
+    table, steps = SlotTable(owner), []
+
+    class Watched:
+        """The segment's bytes, as a process that dies after any write leaves them."""
+
+        def __setitem__(self, place: slice, value: bytes) -> None:
+            owner.data[place] = value
+            steps.append(table.read(1).state)
+
+    table.write(1, Record(SharedState.READING, 7))
+    writer = SlotTable(owner)
+    writer._data = Watched()  # type: ignore[assignment]
+    writer.write(1, Record(SharedState.DONE, 7, Outcome(1, "head_error", 1.0, 2.0, 3.0)))
+    assert steps == [SharedState.READING, SharedState.DONE]
+    assert table.read(1) == Record(SharedState.DONE, 7, Outcome(1, "head_error", 1.0, 2.0, 3.0))
+
+
 def test_a_new_table_is_free_and_nothing_of_it_lies_in_a_slot_or_the_header(owner: Segment) -> None:
     table = SlotTable(owner)
     for slot in range(SLOTS):
