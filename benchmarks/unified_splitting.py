@@ -83,8 +83,9 @@ class Extent:
     compared: int
 
 
-QUICK = Extent([16], 64, 3, 1, 1.0, Effort(rounds=1, warm_up=1, batches=2, seconds=0, promising=1), 1, 2, 2, 1)
-FULL = Extent([16, 32, 64, 128], 4096, 50, 3, math.inf, Effort(), 2, 0, 5, len(MODELS))
+LITTLE = Effort(rounds=1, warm_up=1, batches=2, seconds=0, runs=3, repeats=1, most_s=0)
+QUICK = Extent([16], 64, 3, 1, 1.0, LITTLE, 1, 2, 2, 1)
+FULL = Extent([16, 32, 64, 128], 4096, 50, 3, math.inf, Effort(), 3, 0, 7, len(MODELS))
 
 
 @dataclass
@@ -199,7 +200,7 @@ class Contest:
 
         All cuts, or some, are tried briefly; the best of them then take turns with the planner's.
         """
-        brief = Extent([], 0, 2, 1, LONG_S, self.extent.profile, 0, 0, 0, 0)
+        brief = replace(self.extent, samples=0, batches=min(6, self.extent.batches), warm_up=1, most_seconds=LONG_S)
         others = [cut.name for cut in self.model.cuts if cut.name != auto]
         step = math.ceil(len(others) / self.extent.tried) if self.extent.tried else 1
         tried = {cut: self.split(cut, batch_size, brief).period_s for cut in others[::-1][::step]}

@@ -3,8 +3,8 @@
 Timing each cut's halves by themselves would run the model once a cut. Instead the model runs in pieces, from cut to
 cut, once as the backbone and once as the head runs it; the pieces before a cut make its backbone, those behind it its
 head. What two stages do to each other depends on much that no sum of times tells. So the pipeline itself is run: where
-the stages are best balanced, for how much they slow each other down, and at the cuts that promise most, until the one
-that promises most has been measured.
+the stages are best balanced, for how much they slow each other down, and at the cuts that promise most, by turns, for a
+machine is slower at one time than at another.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from split_infer_ros.pipeline.intake import make_intake
 from split_infer_ros.pipeline.local import LocalPipeline
 from split_infer_ros.pipeline.settings import BLOCK, StageSettings
 from split_infer_ros.split.model import SplitModel
-from split_infer_ros.split.planner import plan
+from split_infer_ros.split.planner import worth_a_run
 from split_infer_ros.split.profile import Point, Profile
 from split_infer_ros.split.samples import (
     BACKBONE,
@@ -68,14 +68,18 @@ class Effort:
         warm_up: batches of a pipeline before any is timed.
         batches: of a pipeline that are timed, at least.
         seconds: for which a pipeline is timed, as far as 500 batches go.
-        promising: cuts of a batch size that are run as a pipeline, at most.
+        runs: of pipelines a batch size, at least, unless the best cut is known before.
+        repeats: runs of each cut that is nearly the best, after which it is known.
+        most_s: when these seconds of a batch size's runs are over there are no more than ``runs``.
     """
 
     rounds: int = 3
     warm_up: int = 2
     batches: int = 5
     seconds: float = 0.5
-    promising: int = 4
+    runs: int = 5
+    repeats: int = 3
+    most_s: float = 20.0
 
 
 class Profiler:
@@ -202,13 +206,14 @@ class Profiler:
         self._run(min(points, key=lambda point: abs(math.log(point.backbone_stage_s / point.head_stage_s))))
 
     def _run_the_promising(self, batch_size: int) -> None:
-        for _ in range(self._effort.promising):
-            profile = self._profile()
-            choice = plan(profile, batch_sizes=[batch_size])
-            best = profile.point(choice.cut, batch_size)
-            if best is None or not math.isnan(best.period_s):
+        end = time.monotonic() + self._effort.most_s
+        runs: dict[str, int] = {}
+        while sum(runs.values()) < self._effort.runs or time.monotonic() < end:
+            point = worth_a_run(self._profile(), batch_size, runs, self._effort.repeats)
+            if point is None:
                 break
-            self._run(best)
+            self._run(point)
+            runs[point.cut] = runs.get(point.cut, 0) + 1
 
     def _run(self, point: Point) -> None:
         """Run the pipeline there, saturated, and note how long a batch takes."""
@@ -228,13 +233,14 @@ class Profiler:
             pipeline.finish()
             report = pipeline.backbone.report(time.monotonic())
         periods = tuple(later - sooner for sooner, later in itertools.pairwise(ends[effort.warm_up - 1 :]))
-        alone = self._samples[point.cut, size]
         whole = {
             PERIOD: periods,
             BACKBONE_BUSY: (report.preprocess_s + report.backbone_s,),
             HEAD_BUSY: (report.head_s + report.postprocess_s,),
         }
-        self._samples[point.cut, size] = replace(alone, parts={**alone.parts, **whole})
+        before = self._samples[point.cut, size]
+        more = {part: before.parts.get(part, ()) + costs for part, costs in whole.items()}
+        self._samples[point.cut, size] = replace(before, parts={**before.parts, **more})
 
 
 def _chain(

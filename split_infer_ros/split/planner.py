@@ -1,9 +1,9 @@
-"""Which cut and which batch size: a pure function of a profile."""
+"""Which cut and which batch size, and what to measure before that is known: pure functions of a profile."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from split_infer_ros.errors import ConfigurationError
@@ -11,6 +11,7 @@ from split_infer_ros.split.profile import Point, Profile
 
 THROUGHPUT, LATENCY = "throughput", "latency"
 OBJECTIVES = (THROUGHPUT, LATENCY)
+NEARLY = 0.9  # of the highest throughput: what noise of a short run may hide
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,3 +73,26 @@ def predict(profile: Profile, point: Point, latency_bound_s: float = math.inf) -
     """A point as a choice."""
     latency_s = profile.latency_s(point)
     return Choice(point.cut, point.batch_size, profile.throughput(point), latency_s, latency_s <= latency_bound_s)
+
+
+def worth_a_run(profile: Profile, batch_size: int, runs: Mapping[str, int], repeats: int) -> Point | None:
+    """The cut whose pipeline should be run next; None when the best one is known.
+
+    Those that may be nearly the best have turns, the one with the fewest first, of as many the one that promises most.
+    Until a cut is known it promises what was predicted, even if it ran more slowly: the machine may have been busy.
+
+    Args:
+        profile: as known so far.
+        batch_size: of the cuts in question.
+        runs: so far, by cut.
+        repeats: a cut that has been run so many times is known.
+    """
+    points = [point for point in profile.points if point.batch_size == batch_size]
+    unknown = {
+        point: min(profile.period_s(point), profile.predicted_s(point))
+        for point in points
+        if runs.get(point.cut, 0) < repeats
+    }
+    most_s = min(map(profile.period_s, points), default=0.0) / NEARLY
+    nearly = [point for point, period_s in unknown.items() if period_s <= most_s]
+    return min(nearly, key=lambda point: (runs.get(point.cut, 0), unknown[point]), default=None)

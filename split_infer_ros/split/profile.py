@@ -136,12 +136,14 @@ class Profile:
         return self._by_name.get((cut, batch_size))
 
     def period_s(self, point: Point) -> float:
-        """Seconds between two batches of a saturated pipeline: measured, or else predicted from the stages' times.
+        """Seconds between two batches of a saturated pipeline: measured, or else predicted."""
+        return self.predicted_s(point) if math.isnan(point.period_s) else point.period_s
 
-        A prediction is corrected by how far off those were that have been measured, at the same batch size.
+    def predicted_s(self, point: Point) -> float:
+        """Seconds between two batches, from the stages' times.
+
+        Corrected by how far off such predictions were that have been measured, at the same batch size.
         """
-        if not math.isnan(point.period_s):
-            return point.period_s
         return self._modelled_s(point) * self._correction.get(point.batch_size, 1.0)
 
     def throughput(self, point: Point) -> float:
@@ -177,7 +179,7 @@ class Profile:
         for point in self.points:
             if not math.isnan(point.period_s):
                 ratios.setdefault(point.batch_size, []).append(point.period_s / self._modelled_s(point))
-        return {batch_size: statistics.median(found) for batch_size, found in ratios.items()}
+        return {batch_size: statistics.median_low(found) for batch_size, found in ratios.items()}
 
 
 def describe(profile: Profile, chosen: Sequence[Point] = ()) -> str:

@@ -18,7 +18,7 @@ FACTS = {"agreement": 1.0, "prediction_off": 0.05, "overlap_efficiency": 0.9}
 
 def test_all_configurations_of_a_model_are_measured_and_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "PICTURES", 16)
-    effort = Effort(rounds=1, warm_up=1, batches=1, seconds=0.0, promising=1)
+    effort = Effort(rounds=1, warm_up=1, batches=1, seconds=0.0, runs=1, repeats=1, most_s=0.0)
     extent = bench.Extent([2], 2, 1, 1, math.inf, effort, 1, 1, 1, 1)
     rows = bench.compare("resnet18", torch.device("cpu"), extent, with_fixed_cuts=True)
     assert [row["configuration"] for row in rows] == ["baseline", "optimised", "split", "fixed cut"]

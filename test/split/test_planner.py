@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import math
+import statistics
+from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.split.planner import LATENCY, OBJECTIVES, THROUGHPUT, Choice, plan
+from split_infer_ros.split.planner import LATENCY, OBJECTIVES, THROUGHPUT, Choice, plan, worth_a_run
 from split_infer_ros.split.profile import CoRun, Point, Profile
 
 APART = CoRun()
@@ -89,3 +92,27 @@ def test_nothing_that_was_measured_beats_the_plan(rows, objective, bound, rate):
         assert all(measured.latency_s(point) >= found.latency_s for point in measured.points)
     else:
         assert all(measured.throughput(point) <= found.throughput for point in fitting)
+
+
+def test_cuts_that_are_nearly_the_best_have_turns_until_each_is_known():
+    known = profile(("a", 1, 10.0, 1.0), ("b", 1, 10.5, 1.0), ("c", 1, 12.0, 1.0), ("a", 2, 1.0, 1.0))
+    runs: Counter[str] = Counter()
+    turns = []
+    while point := worth_a_run(known, 1, runs, repeats=2):
+        turns.append(point.cut)
+        runs[point.cut] += 1
+    assert turns == ["a", "b", "a", "b"]
+    assert worth_a_run(known, 4, {}, 1) is None
+
+
+@given(st.lists(st.floats(1.0, 2.0), min_size=1, max_size=10), st.integers(0, 9), st.integers(0, 2))
+def test_one_slow_run_does_not_hide_the_best_cut(periods, slow_cut, slow_run):
+    known = profile(*((str(cut), 1, period, 0.1) for cut, period in enumerate(periods)))
+    seen: dict[str, list[float]] = {}
+    while point := worth_a_run(known, 1, {cut: len(found) for cut, found in seen.items()}, repeats=3):
+        found = seen.setdefault(point.cut, [])
+        assert len(found) < 3
+        slow = (int(point.cut), len(found)) == (slow_cut, slow_run)
+        found.append(periods[int(point.cut)] * (2 if slow else 1))
+        known = known.with_point(replace(point, period_s=statistics.median(found)))
+    assert periods[int(plan(known).cut)] == min(periods)
