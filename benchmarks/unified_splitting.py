@@ -83,7 +83,7 @@ class Extent:
     compared: int
 
 
-LITTLE = Effort(rounds=1, warm_up=1, batches=2, seconds=0, runs=3, repeats=1, most_s=0)
+LITTLE = Effort(rounds=1, warm_up=1, batches=2, seconds=0, runs=1, repeats=1, most_s=0)
 QUICK = Extent([16], 64, 3, 1, 1.0, LITTLE, 1, 2, 2, 1)
 FULL = Extent([16, 32, 64, 128], 4096, 50, 3, math.inf, Effort(), 3, 0, 7, len(MODELS))
 

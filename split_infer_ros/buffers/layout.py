@@ -79,3 +79,24 @@ class Layout:
             else:
                 found.append(flat.view(batch, *spec.shape))
         return tuple(found)
+
+
+class SlotViews:
+    """``Layout.views`` of one slot, made once for each number of images.
+
+    Args:
+        layout: of the slot.
+        slot: uint8 (slot_bytes,), on any device.
+    """
+
+    def __init__(self, layout: Layout, slot: Tensor) -> None:
+        self._layout = layout
+        self._slot = slot
+        self._of: dict[int, tuple[Tensor, ...]] = {}
+
+    def __call__(self, batch: int) -> tuple[Tensor, ...]:
+        """The tensors of ``batch`` images, the same objects each time."""
+        found = self._of.get(batch)
+        if found is None:
+            found = self._of[batch] = self._layout.views(self._slot, batch)
+        return found

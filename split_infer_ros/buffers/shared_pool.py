@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from split_infer_ros.buffers.layout import Layout
+from split_infer_ros.buffers.layout import Layout, SlotViews
 from split_infer_ros.buffers.memory import Memory, Place, adopt
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.buffers.pool import HOST, LEASE_S
@@ -92,7 +92,7 @@ class SharedPool:
         gone = 0.0 if self._segment.has_readers else self._lease_s - ATTACH_S
         overdue = set(self.ring.ready(overdue_at=now + gone))
         for lease in self.ring.ready():
-            if self._table.read(lease.slot).state is SharedState.READY and lease not in overdue:
+            if self._table.state(lease.slot)[0] is SharedState.READY and lease not in overdue:
                 continue
             outcome = self._settle(lease, self._outcome)
             if outcome is not None:
@@ -150,7 +150,8 @@ class SharedPoolReader:
                 "foreign", f"Slots of {segment} have {held:,} bytes; this model's features need {layout.slot_bytes:,}."
             )
         self._slots = [
-            torch.frombuffer(self._segment.slot(index), dtype=torch.uint8) for index in range(self._segment.slots)
+            SlotViews(layout, torch.frombuffer(self._segment.slot(index), dtype=torch.uint8))
+            for index in range(self._segment.slots)
         ]
 
     @property
@@ -160,7 +161,7 @@ class SharedPoolReader:
 
     def views(self, lease: Lease, batch: int) -> tuple[Tensor, ...]:
         """The tensors of ``batch`` images in the slot of a lease, as views: (batch, *shape) each."""
-        return self.layout.views(self._slots[lease.slot], batch)
+        return self._slots[lease.slot](batch)
 
     def take(self, lease: Lease) -> None:
         """Begin to read; until release the slot is this process's.
@@ -188,10 +189,10 @@ class SharedPoolReader:
         self._segment.unlock_slot(lease.slot)
 
     def _check(self, lease: Lease) -> None:
-        record = self._table.read(lease.slot)
-        if record.generation != lease.generation:
-            raise HandleError("stale", f"{lease} is stale: its slot is at generation {record.generation}.")
-        if record.state is SharedState.READING:
+        state, generation = self._table.state(lease.slot)
+        if generation != lease.generation:
+            raise HandleError("stale", f"{lease} is stale: its slot is at generation {generation}.")
+        if state is SharedState.READING:
             raise HandleError("busy", f"{lease} is being read by another process.")
-        if record.state is not SharedState.READY:
+        if state is not SharedState.READY:
             raise HandleError("stale", f"{lease} is stale: its slot was given back.")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from torch import Tensor
 
 from split_infer_ros.buffers.cuda import OutOfMemory
-from split_infer_ros.buffers.layout import Layout
+from split_infer_ros.buffers.layout import Layout, SlotViews
 from split_infer_ros.buffers.memory import Memory, Place, allocate
 from split_infer_ros.buffers.policy import FALLBACK, Policy
 from split_infer_ros.errors import ConfigurationError
@@ -23,8 +23,9 @@ class SlotMemory:
     """
 
     def __init__(self, layout: Layout, slots: Sequence[Memory], note: str = "") -> None:
-        self._layout = layout
         self._slots = list(slots)
+        self._host = [SlotViews(layout, memory.host) for memory in self._slots]
+        self._device = [SlotViews(layout, memory.device) for memory in self._slots]
         self.policy = self._slots[0].policy
         self.note = note
 
@@ -69,25 +70,24 @@ class SlotMemory:
 
     def views(self, slot: int, batch: int) -> tuple[Tensor, ...]:
         """The CPU's views of the tensors of ``batch`` images: (batch, *shape) each."""
-        return self._layout.views(self._slots[slot].host, batch)
+        return self._host[slot](batch)
 
     def write(self, slot: int, tensors: Sequence[Tensor]) -> None:
         """Have the device, in its current stream, leave the tensors of a batch in the slot."""
         memory = self._slots[slot]
         memory.give_to_device()
-        for place, tensor in zip(self._layout.views(memory.device, len(tensors[0])), tensors, strict=True):
+        for place, tensor in zip(self._device[slot](len(tensors[0])), tensors, strict=True):
             place.copy_(tensor, non_blocking=True)
         memory.give_to_host()
 
     def fetch(self, slot: int, batch: int) -> None:
         """Where the device has a buffer of its own, have it copied, in its current stream, to the host's."""
-        memory = self._slots[slot]
-        pairs = zip(self._layout.views(memory.host, batch), self._layout.views(memory.device, batch), strict=True)
-        for place, tensor in pairs:
+        for place, tensor in zip(self._host[slot](batch), self._device[slot](batch), strict=True):
             place.copy_(tensor, non_blocking=True)
 
     def close(self) -> None:
         """Let go; what was allocated here goes with the last view of it."""
         for memory in self._slots:
             memory.let_go()
-        self._slots.clear()
+        for held in (self._slots, self._host, self._device):
+            held.clear()

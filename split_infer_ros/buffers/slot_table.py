@@ -17,8 +17,8 @@ from split_infer_ros.buffers.slots import Outcome
 
 RECORD_BYTES = 64
 _RECORD = struct.Struct("<IIQddd24s")  # state, frames published, generation, the outcome's times, reason
+_STATE = struct.Struct("<I4xQ")  # the same, without what only its end tells
 STATE_BYTES = 4
-
 
 NOTHING_YET = Outcome(0, "")
 
@@ -57,6 +57,11 @@ class SlotTable:
         state, published, generation, *times, reason = _RECORD.unpack_from(self._data, self._offset(slot))
         text = reason.rstrip(b"\0").decode(errors="replace")
         return Record(SharedState(state), generation, Outcome(published, text, *times))
+
+    def state(self, slot: int) -> tuple[SharedState, int]:
+        """State and generation of a slot."""
+        state, generation = _STATE.unpack_from(self._data, self._offset(slot))
+        return SharedState(state), generation
 
     def write(self, slot: int, record: Record) -> None:
         """Write a record; its state last, so that nobody acts on half of one, whenever the writer dies.

@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import statistics
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 from split_infer_ros.telemetry.machine import describe_machine
 
 AT_LEAST, AT_MOST = ">=", "<="
+LABEL_WIDTH = 12  # letters a line, below a bar
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,7 @@ class Report:
             axes.bar_label(bars, [f"{median:.3g}" for median in medians], label_type="center")
             for place, name in enumerate(names):
                 axes.plot([place] * len(panel.samples[name]), panel.samples[name], "k.", markersize=3)
+            axes.set_xticks(range(len(names)), [textwrap.fill(name, LABEL_WIDTH, break_long_words=False) for name in names], fontsize=8)
             axes.set_title(panel.title, fontsize=10)
             axes.set_ylabel(panel.unit)
             if min(medians) > 0 and max(medians) > 20 * min(medians):
