@@ -114,7 +114,8 @@ class Report:
             axes.bar_label(bars, [f"{median:.3g}" for median in medians], label_type="center")
             for place, name in enumerate(names):
                 axes.plot([place] * len(panel.samples[name]), panel.samples[name], "k.", markersize=3)
-            axes.set_xticks(range(len(names)), [textwrap.fill(name, LABEL_WIDTH, break_long_words=False) for name in names], fontsize=8)
+            labels = [textwrap.fill(name, LABEL_WIDTH, break_long_words=False) for name in names]
+            axes.set_xticks(range(len(names)), labels, fontsize=8)
             axes.set_title(panel.title, fontsize=10)
             axes.set_ylabel(panel.unit)
             if min(medians) > 0 and max(medians) > 20 * min(medians):
