@@ -1,21 +1,25 @@
 """Non-maximum suppression of a batch of images and all their classes in one call (vision-specific operators, §3.1.1).
 
 Of what is left only the best few are wanted, and what comes later in the order cannot undo what was kept before. So the
-best candidates of all classes are taken first, and more of them only for those images that have not got enough: where a
-detector gives 3,234 boxes a score for each of 90 classes, a few hundred of 291,060 candidates decide. As in the paper,
-results start as invalid and are set without a branch.
+best candidates of all classes are taken first. Only images that have not got enough are looked at again, without what
+overlaps what they have: where a detector gives 3,234 boxes a score for each of 90 classes, a few hundred of 291,060
+candidates decide. As in the paper, results start as invalid.
 """
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
-from torchvision.ops import nms
+
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.vision_ops.candidates import best_candidates, first_of_each
+from split_infer_ros.vision_ops.suppression import Flags, Floats, Integers, overlaps, unsuppressed
 
 FIRST = 4  # candidates for each box that is wanted, at first
-MORE = 8  # times as many, for the images that have not got enough
+MORE = 4  # times as many each time after
 INVALID = -1
 
 
@@ -31,76 +35,101 @@ def box_nms(
 ) -> Tensor:
     """The best candidates of each image that overlap no better one of their class.
 
-    Order is by descending score, of equal scores by ascending index, on every device. A score that is NaN is never
-    kept; a box with a corner that is NaN overlaps nothing. What is kept is what torchvision's ``nms`` keeps, class by
-    class, to the last bit.
+    Order is by descending score, of equal scores by ascending index, on every device. What is kept is what torchvision's
+    ``nms`` keeps, class by class, to the last bit. A score that is NaN is no candidate. A box whose area is not a number
+    (a corner is NaN, or two are infinite) overlaps nothing; one that is empty or inside out is compared as any other.
 
     Args:
-        boxes: float32 (N, n, 4), left, top, right, bottom, in any unit.
-        scores: floating (N, n), or (N, n, C) where each box has a score for each class.
-        labels: int64 (N, n), the class of each box; None where ``scores`` has all classes.
+        boxes: floating (N, n, 4), left, top, right, bottom, in any unit.
+        scores: floating (N, n), or (N, n, C) where each box has a score for each class; with any strides, so that a
+            slice can leave out the background.
+        labels: int64 (N, n), the class of each box; None where ``scores`` has all classes, or there is but one.
         score_threshold: scores up to it are no candidates.
         iou_threshold: of two boxes of one class whose intersection over union is above it, the later one is dropped.
         max_detections: at most so many are kept, an image.
-        most_of_a_class: so many of a class are candidates, its best; None for all.
+        most_of_a_class: so many of each class are candidates, its best; None for all. Not with ``labels``.
 
     Returns:
         int64 (N, max_detections), indices of the kept into ``scores[i].flatten()``, the rest filled with -1.
+
+    Raises:
+        ConfigurationError: shapes that do not fit, or a limit out of its range.
     """
-    flat = scores.flatten(1)
-    images, total = flat.shape
-    found = torch.full((images, max_detections), INVALID, dtype=torch.int64, device=flat.device)
-    if not total or not max_detections:
-        return found
-    classes = scores.shape[2] if labels is None else 1
-    short, count = list(range(images)), FIRST * max_detections
-    while short:
-        count = min(count, total)
-        some = scores if len(short) == images else scores[short]
-        orders, last = _best(some.unflatten(1, (-1, 1)) if labels is not None else some, count, score_threshold)
-        still = []
-        for image, order, more in zip(short, orders, last, strict=True):
-            groups = order % classes if labels is None else labels[image][order]
-            candidates = boxes[image][order // classes], flat[image][order], groups
-            kept = order[_kept(*candidates, iou_threshold, most_of_a_class)[:max_detections]]
-            if more and len(kept) < max_detections:
-                still.append(image)
-            else:
-                found[image, : len(kept)] = kept
-        short, count = still, count * MORE
-    return found
+    _check(boxes, scores, labels, iou_threshold, max_detections, most_of_a_class)
+    found: Integers = np.full((len(scores), max_detections), INVALID)
+    if found.size and scores.numel():
+        offered = scores.detach() if scores.ndim == 3 else scores.detach().unsqueeze(2)
+        _fill(found, boxes.detach().float(), offered, labels, score_threshold, iou_threshold, most_of_a_class)
+    return torch.from_numpy(found).to(scores.device)
 
 
-def _best(scores: Tensor, count: int, threshold: float) -> tuple[list[Tensor], list[bool]]:
-    """Of each image (N, n, C) the best ``count`` candidates or fewer, in order, and whether there are more.
+def _fill(
+    found: Integers, boxes: Tensor, scores: Tensor, labels: Tensor | None, least: float, iou: float, most: int | None
+) -> None:
+    """``found``, for scores (N, n, C) of which none is 0."""
+    wanted, (_, each, classes) = found.shape[1], scores.shape
+    images, fill = np.arange(len(found)), np.zeros(len(found), np.int64)  # images that have not got enough
+    count = FIRST * wanted
+    if most is not None and most < min(count, each):
+        scores = first_of_each(scores, most)
+    while True:
+        best = best_candidates(scores, count, least)
+        indices = best.indices.cpu().numpy()
+        anchors = best.indices // classes if classes > 1 else best.indices
+        corners = boxes.gather(1, anchors.unsqueeze(2).expand(-1, -1, 4)).cpu().numpy()
+        groups = indices % classes if labels is None else labels.gather(1, anchors).cpu().numpy()
+        left = unsuppressed(corners, groups, best.valid.cpu().numpy(), iou)
+        rank = left.cumsum(1) + (fill - 1)[:, None]
+        left &= rank < wanted
+        rows, columns = left.nonzero()
+        found[images[rows], rank[rows, columns]] = indices[rows, columns]
+        fill += left.sum(1)
+        again = (best.more.cpu().numpy() & (fill < wanted)).nonzero()[0]
+        if not len(again):
+            return
+        chosen = torch.from_numpy(again).to(scores.device)
+        boxes, scores = boxes[chosen], scores[chosen]
+        labels = None if labels is None else labels[chosen]
+        if most is not None and count <= most < each:  # so far none was beyond it
+            scores = first_of_each(scores, most)
+        for row, image in enumerate(again):
+            kept = indices[image][left[image]]
+            struck = _struck(kept, boxes[row], classes, None if labels is None else labels[row], iou)
+            scores[row].masked_fill_(torch.from_numpy(struck).to(scores.device), -math.inf)
+        images, fill, count = images[again], fill[again], MORE * count
 
-    Of several equal scores at the end ``topk`` takes some, it is not defined which, so those are left for next time.
-    """
-    boxes, classes = scores.shape[1:]
-    of_box = scores.amax(2)
-    if bool(of_box.isnan().any()):  # for topk they are the best
-        scores = scores.masked_fill(scores.isnan(), -math.inf)
-        of_box = scores.amax(2)
-    # the best candidates are among those of the boxes with the best one
-    chosen, _ = of_box.topk(min(count, boxes), dim=1).indices.sort(dim=1)
-    theirs = scores.gather(1, chosen.unsqueeze(2).expand(-1, -1, classes)).flatten(1)
-    places, _ = theirs.topk(count, dim=1).indices.sort(dim=1)
-    values, order = theirs.gather(1, places).sort(dim=1, descending=True, stable=True)
-    places = places.gather(1, order)
-    indices = chosen.gather(1, places // classes) * classes + places % classes
-    more = count < boxes * classes
-    valid = values > (values[:, -1:].clamp(min=threshold) if more else threshold)
-    return [row[which] for row, which in zip(indices, valid, strict=True)], (
-        (values[:, -1] > threshold).tolist() if more else [False] * len(values)
-    )
+
+def _struck(kept: Integers, boxes: Tensor, classes: int, labels: Tensor | None, iou_threshold: float) -> Flags:
+    """The candidates (n, C) of an image that those just kept are, or overlap."""
+    corners = np.ascontiguousarray(boxes.cpu().numpy().T)
+    hit = overlaps(corners[:, kept // classes, None], corners[:, None], iou_threshold)
+    struck = np.zeros((classes, corners.shape[1]), bool)
+    if labels is None:
+        for its, label in zip(hit, kept % classes, strict=True):
+            struck[label] |= its
+    else:
+        theirs = labels.cpu().numpy()
+        struck[0] = (hit & (theirs == theirs[kept, None])).any(0)
+    struck[kept % classes, kept // classes] = True
+    return struck.T
 
 
-def _kept(boxes: Tensor, scores: Tensor, labels: Tensor, iou_threshold: float, most: int | None) -> Tensor:
-    """Of one image's candidates in order those that overlap no better one of their class: places, ascending."""
-    labels, places = labels.sort(stable=True)
-    _, counts = labels.unique_consecutive(return_counts=True)
-    kept = []
-    for group in places.split(counts.tolist()):
-        its = group[:most]
-        kept.append(its[nms(boxes[its], scores[its], iou_threshold)] if len(its) > 1 else its)
-    return torch.cat(kept).sort().values if kept else places
+def _check(
+    boxes: Tensor, scores: Tensor, labels: Tensor | None, iou_threshold: float, wanted: int, most: int | None
+) -> None:
+    if scores.ndim not in (2, 3) or boxes.shape != (*scores.shape[:2], 4):
+        raise ConfigurationError(
+            f"boxes {tuple(boxes.shape)} and scores {tuple(scores.shape)} do not fit: boxes are (N, n, 4), and scores "
+            f"(N, n), or (N, n, C) with one for each class."
+        )
+    if labels is not None and labels.shape != scores.shape:
+        raise ConfigurationError(
+            f"labels {tuple(labels.shape)} and scores {tuple(scores.shape)} do not fit: each of the (N, n) boxes has one "
+            f"score and one label, or a score for each class and no label."
+        )
+    if not 0 <= iou_threshold <= 1:
+        raise ConfigurationError(f"iou_threshold is {iou_threshold}; it is a part, 0 to 1.")
+    if wanted < 0:
+        raise ConfigurationError(f"max_detections is {wanted}; it is 0 or more.")
+    if most is not None and (most < 1 or labels is not None):
+        raise ConfigurationError(f"most_of_a_class is {most}; it is 1 or more, and for scores of all classes only.")
