@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.vision_ops.arrays import Flags, Floats, Integers, to_host
 from split_infer_ros.vision_ops.candidates import best_candidates, first_of_each
-from split_infer_ros.vision_ops.suppression import Flags, Floats, Integers, overlaps, unsuppressed
+from split_infer_ros.vision_ops.suppression import overlaps, unsuppressed
 
 FIRST = 4  # candidates for each box that is wanted, at first
 MORE = 4  # times as many each time after
@@ -58,58 +59,53 @@ def box_nms(
     _check(boxes, scores, labels, iou_threshold, max_detections, most_of_a_class)
     found: Integers = np.full((len(scores), max_detections), INVALID)
     if found.size and scores.numel():
-        offered = scores.detach() if scores.ndim == 3 else scores.detach().unsqueeze(2)
-        _fill(found, boxes.detach().float(), offered, labels, score_threshold, iou_threshold, most_of_a_class)
+        scores = scores if scores.ndim == 3 else scores.unsqueeze(2)
+        most = most_of_a_class if most_of_a_class is not None and most_of_a_class < scores.shape[1] else None
+        theirs = None if labels is None else to_host(labels)
+        _fill(found, to_host(boxes), scores, theirs, score_threshold, iou_threshold, most)
     return torch.from_numpy(found).to(scores.device)
 
 
 def _fill(
-    found: Integers, boxes: Tensor, scores: Tensor, labels: Tensor | None, least: float, iou: float, most: int | None
+    found: Integers,
+    boxes: Floats,
+    scores: Tensor,
+    labels: Integers | None,
+    least: float,
+    iou_threshold: float,
+    most: int | None,
 ) -> None:
-    """``found``, for scores (N, n, C) of which none is 0."""
-    wanted, (_, each, classes) = found.shape[1], scores.shape
-    images, fill = np.arange(len(found)), np.zeros(len(found), np.int64)  # images that have not got enough
-    count = FIRST * wanted
-    if most is not None and most < min(count, each):
+    wanted, classes, count = found.shape[1], scores.shape[2], FIRST * found.shape[1]
+    if most is not None and most < count:
         scores = first_of_each(scores, most)
-    while True:
-        best = best_candidates(scores, count, least)
-        indices = best.indices.cpu().numpy()
-        anchors = best.indices // classes if classes > 1 else best.indices
-        corners = boxes.gather(1, anchors.unsqueeze(2).expand(-1, -1, 4)).cpu().numpy()
-        groups = indices % classes if labels is None else labels.gather(1, anchors).cpu().numpy()
-        left = unsuppressed(corners, groups, best.valid.cpu().numpy(), iou)
-        rank = left.cumsum(1) + (fill - 1)[:, None]
-        left &= rank < wanted
-        rows, columns = left.nonzero()
-        found[images[rows], rank[rows, columns]] = indices[rows, columns]
-        fill += left.sum(1)
-        again = (best.more.cpu().numpy() & (fill < wanted)).nonzero()[0]
-        if not len(again):
-            return
-        chosen = torch.from_numpy(again).to(scores.device)
-        boxes, scores = boxes[chosen], scores[chosen]
-        labels = None if labels is None else labels[chosen]
-        if most is not None and count <= most < each:  # so far none was beyond it
-            scores = first_of_each(scores, most)
-        for row, image in enumerate(again):
-            kept = indices[image][left[image]]
-            struck = _struck(kept, boxes[row], classes, None if labels is None else labels[row], iou)
-            scores[row].masked_fill_(torch.from_numpy(struck).to(scores.device), -math.inf)
-        images, fill, count = images[again], fill[again], MORE * count
+    images, indices, more = best_candidates(scores, count, least)
+    anchors = indices // classes
+    its = indices % classes if labels is None else labels[images, anchors]
+    left = unsuppressed(boxes[images, anchors], images, its, iou_threshold)
+    images, indices = images[left], indices[left]
+    counts = np.bincount(images, minlength=len(found))
+    rank = np.arange(len(images)) - (counts.cumsum() - counts)[images]
+    fits = rank < wanted
+    found[images[fits], rank[fits]] = indices[fits]
+    for image in (more & (counts < wanted)).nonzero()[0]:
+        row, kept = slice(image, image + 1), indices[images == image]
+        rest = first_of_each(scores[row], most) if most is not None and most >= count else scores[row].clone()
+        theirs = None if labels is None else labels[row]
+        struck = _struck(kept, boxes[image], classes, None if theirs is None else theirs[0], iou_threshold)
+        rest.masked_fill_(torch.from_numpy(struck).to(rest.device), -math.inf)
+        _fill(found[row, len(kept) :], boxes[row], rest, theirs, least, iou_threshold, None)
 
 
-def _struck(kept: Integers, boxes: Tensor, classes: int, labels: Tensor | None, iou_threshold: float) -> Flags:
+def _struck(kept: Integers, boxes: Floats, classes: int, labels: Integers | None, iou_threshold: float) -> Flags:
     """The candidates (n, C) of an image that those just kept are, or overlap."""
-    corners = np.ascontiguousarray(boxes.cpu().numpy().T)
+    corners = np.ascontiguousarray(boxes.T)
     hit = overlaps(corners[:, kept // classes, None], corners[:, None], iou_threshold)
     struck = np.zeros((classes, corners.shape[1]), bool)
     if labels is None:
         for its, label in zip(hit, kept % classes, strict=True):
             struck[label] |= its
     else:
-        theirs = labels.cpu().numpy()
-        struck[0] = (hit & (theirs == theirs[kept, None])).any(0)
+        struck[0] = (hit & (labels == labels[kept, None])).any(0)
     struck[kept % classes, kept // classes] = True
     return struck.T
 

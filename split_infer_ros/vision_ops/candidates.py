@@ -5,70 +5,86 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-SORTED = 2048  # scores an image up to which sorting them all costs less than finding the best first
+from split_infer_ros.vision_ops.arrays import Flags, Integers, to_host
 
 
 class Candidates(NamedTuple):
-    """Candidates of N images, up to K an image, in order: descending score, of equal ones ascending index.
+    """Candidates by image, and then by descending score, of equal scores by ascending index.
 
     Attributes:
-        indices: int64 (N, K) into ``scores[i].flatten()``.
-        valid: bool (N, K), which of them are candidates; of each image the first ones.
-        more: bool (N,), which images have further candidates, all of them behind these in the order.
+        images: int64 (M,).
+        indices: int64 (M,) into the image's flattened scores.
+        more: bool (N,), images that have further candidates, or may: those come later in the order.
     """
 
-    indices: Tensor
-    valid: Tensor
-    more: Tensor
+    images: Integers
+    indices: Integers
+    more: Flags
 
 
 def best_candidates(scores: Tensor, count: int, threshold: float) -> Candidates:
-    """Of each image up to ``count`` of the scores above ``threshold``, the best; NaN is no score.
+    """Of each image the ``count`` best scores above ``threshold``, or as many as there are; NaN is no score.
+
+    The best scores are among those of the boxes with the best ones, so others' are not looked at.
 
     Args:
         scores: floating (N, n, C), none of them 0, with any strides.
-        count: 1 or more. Where scores are equal there can be fewer candidates although there are more.
+        count: 1 or more.
         threshold: scores up to it are no candidates.
     """
-    total = scores.shape[1] * scores.shape[2]
-    if total <= SORTED:
-        # Not descending, for which NaN is the best: so it is the last, and not above the threshold.
-        values, indices = scores.flatten(1).neg().sort(dim=1, stable=True)
-        valid = values < -threshold
-        more = valid[:, count] if total > count else valid.new_zeros(len(scores))
-        return Candidates(indices[:, :count], valid[:, :count], more)
-    of_box = scores.amax(2) if scores.shape[2] > 1 else scores.squeeze(2)
-    if bool(of_box.isnan().any()):
-        scores = without_nan(scores)  # for topk it is the best
-        of_box = scores.amax(2)
-    # The best candidates are among those of the boxes with the best ones. Places are sorted each time, so that equal
-    # scores come in the order of their indices.
-    able = int((of_box > threshold).sum(1).max())
-    chosen = of_box.topk(max(1, min(count, able)), dim=1, sorted=False).indices.sort(dim=1).values
-    theirs = scores.gather(1, chosen.unsqueeze(2).expand(-1, -1, scores.shape[2])).flatten(1)
-    places = theirs.topk(min(count, theirs.shape[1]), dim=1, sorted=False).indices.sort(dim=1).values
-    values, order = theirs.gather(1, places).sort(dim=1, descending=True, stable=True)
-    places = places.gather(1, order)
-    indices = chosen.gather(1, places // scores.shape[2]) * scores.shape[2] + places % scores.shape[2]
-    if theirs.shape[1] < count or total <= count:  # these are all
-        return Candidates(indices, values > threshold, of_box.new_zeros(len(scores), dtype=torch.bool))
-    # Of several equal scores at the end topk takes some, it is not defined which: those are left for the next time.
-    last = values[:, -1:]
-    return Candidates(indices, values > last.clamp(min=threshold), last.squeeze(1) > threshold)
+    images, each, classes = scores.shape
+    of_box = to_host(scores.amax(2) if classes > 1 else scores.squeeze(2))
+    if classes > 1 and np.isnan(of_box).any():  # it hides the box's other scores
+        scores = scores.masked_fill(scores.isnan(), -math.inf)
+        of_box = to_host(scores.amax(2))
+    able = of_box > threshold
+    more = np.zeros(images, bool)
+    least = None
+    if count < each and np.count_nonzero(able) > images * count:
+        offered = np.where(able, of_box, -np.inf)
+        least = np.partition(offered, each - count, axis=1)[:, each - count]
+        able &= offered >= least[:, None]
+        more = least > threshold
+    image, box = _divided(np.flatnonzero(able), each, images)
+    if classes > 1:
+        rows = to_host(scores[torch.from_numpy(image).to(scores.device), torch.from_numpy(box).to(scores.device)])
+        fit = rows > threshold
+        if least is not None:
+            fit &= rows >= least[image, None]
+        found = np.flatnonzero(fit)
+        row, label = _divided(found, classes, len(rows))
+        image, indices, values = image[row], box[row] * classes + label, rows.ravel()[found]
+    else:
+        indices, values = box, of_box[image, box]
+    order = (-values).argsort(kind="stable")
+    if images > 1:
+        order = order[image[order].argsort(kind="stable")]
+    image, indices = image[order], indices[order]
+    found_of = np.bincount(image, minlength=images)
+    if found_of.max() > count:
+        first = np.arange(len(image)) - (found_of.cumsum() - found_of)[image] < count
+        image, indices, more = image[first], indices[first], more | (found_of > count)
+    return Candidates(image, indices, more)
 
 
 def first_of_each(scores: Tensor, most: int) -> Tensor:
-    """Scores (N, n, C) in which those that are not among the ``most`` best of their image and class are -inf."""
-    scores = without_nan(scores)
-    last = scores.topk(most, dim=1).values[:, -1:]
-    above, ties = scores > last, scores == last
-    room = most - above.sum(1, keepdim=True)
-    return scores.where(above | (ties & (ties.cumsum(1) <= room)), -math.inf)
+    """Scores (N, n, C) in which those that are not among the ``most`` < n best of their image and class are -inf."""
+    own = np.array(to_host(scores).transpose(0, 2, 1), order="C")
+    own[np.isnan(own)] = -np.inf
+    last = np.partition(own, own.shape[2] - most, axis=2)[:, :, -most, None]
+    beyond = own < last
+    if (np.count_nonzero(beyond, axis=2) < own.shape[2] - most).any():  # of equal scores the first ones
+        ties = own == last
+        room = most - np.count_nonzero(own > last, axis=2)
+        beyond |= ties & (ties.cumsum(2) > room[..., None])
+    own[beyond] = -np.inf
+    return torch.from_numpy(own.transpose(0, 2, 1)).to(scores.device)
 
 
-def without_nan(scores: Tensor) -> Tensor:
-    """Scores in which NaN is -inf."""
-    return scores.masked_fill(scores.isnan(), -math.inf)
+def _divided(places: Integers, length: int, rows: int) -> tuple[Integers, Integers]:
+    """Places in rows of that length: which row, and where in it."""
+    return (np.zeros_like(places), places) if rows == 1 else divmod(places, length)
