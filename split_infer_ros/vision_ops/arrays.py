@@ -14,8 +14,11 @@ Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 
-def to_host(tensor: Tensor) -> npt.NDArray[Any]:
-    """The tensor's own memory if it is on the host; numbers of 16 bits become float32, for numpy has no bfloat16."""
-    if tensor.is_floating_point() and tensor.itemsize < 4:
-        tensor = tensor.to(torch.float32)
-    return tensor.detach().cpu().numpy()
+def to_host(values: Tensor | npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The values' own memory if it is on the host; numbers of 16 bits become float32, for numpy has no bfloat16."""
+    if isinstance(values, np.ndarray):
+        return values
+    if values.is_floating_point() and values.itemsize < 4:
+        values = values.to(torch.float32)
+    array: npt.NDArray[Any] = values.detach().cpu().numpy()
+    return array

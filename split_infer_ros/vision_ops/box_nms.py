@@ -8,7 +8,7 @@ candidates decide. As in the paper, results start as invalid.
 
 from __future__ import annotations
 
-import math
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,11 +16,10 @@ from torch import Tensor
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.vision_ops.arrays import Flags, Floats, Integers, to_host
-from split_infer_ros.vision_ops.candidates import best_candidates, first_of_each
+from split_infer_ros.vision_ops.candidates import Scores, best_candidates, first_of_each
 from split_infer_ros.vision_ops.suppression import overlaps, unsuppressed
 
-FIRST = 4  # candidates for each box that is wanted, at first
-MORE = 4  # times as many each time after
+FIRST = 4  # candidates for each box that is wanted
 INVALID = -1
 
 
@@ -59,41 +58,44 @@ def box_nms(
     _check(boxes, scores, labels, iou_threshold, max_detections, most_of_a_class)
     found: Integers = np.full((len(scores), max_detections), INVALID)
     if found.size and scores.numel():
-        scores = scores if scores.ndim == 3 else scores.unsqueeze(2)
-        most = most_of_a_class if most_of_a_class is not None and most_of_a_class < scores.shape[1] else None
+        offered = scores if scores.ndim == 3 else scores.unsqueeze(2)
+        most = most_of_a_class if most_of_a_class is not None and most_of_a_class < offered.shape[1] else None
         theirs = None if labels is None else to_host(labels)
-        _fill(found, to_host(boxes), scores, theirs, score_threshold, iou_threshold, most)
+        limits = Limits(score_threshold, iou_threshold, most)
+        _fill(found, to_host(boxes), to_host(offered) if scores.device.type == "cpu" else offered, theirs, limits)
     return torch.from_numpy(found).to(scores.device)
 
 
-def _fill(
-    found: Integers,
-    boxes: Floats,
-    scores: Tensor,
-    labels: Integers | None,
-    least: float,
-    iou_threshold: float,
-    most: int | None,
-) -> None:
-    wanted, classes, count = found.shape[1], scores.shape[2], FIRST * found.shape[1]
-    if most is not None and most < count:
-        scores = first_of_each(scores, most)
-    images, indices, more = best_candidates(scores, count, least)
-    anchors = indices // classes
+class Limits(NamedTuple):
+    """What makes a candidate, and what suppresses it."""
+
+    score: float
+    iou: float
+    most_of_a_class: int | None
+
+
+def _fill(found: Integers, boxes: Floats, scores: Scores, labels: Integers | None, limits: Limits) -> None:
+    """Find the best of scores (N, n, C), as many as ``found`` has places."""
+    wanted, classes, most = found.shape[1], scores.shape[2], limits.most_of_a_class
+    if most is not None and most < FIRST * wanted:
+        scores, most = first_of_each(to_host(scores), most), None
+    images, indices, more = best_candidates(scores, FIRST * wanted, limits.score)
+    anchors = indices // classes if classes > 1 else indices
     its = indices % classes if labels is None else labels[images, anchors]
-    left = unsuppressed(boxes[images, anchors], images, its, iou_threshold)
+    left = unsuppressed(boxes[images, anchors], images, its, limits.iou)
     images, indices = images[left], indices[left]
     counts = np.bincount(images, minlength=len(found))
     rank = np.arange(len(images)) - (counts.cumsum() - counts)[images]
     fits = rank < wanted
     found[images[fits], rank[fits]] = indices[fits]
-    for image in (more & (counts < wanted)).nonzero()[0]:
+    for image in np.flatnonzero(more & (counts < wanted)):
+        # the rest of it, from what is left: neither kept nor overlapped by what was kept
         row, kept = slice(image, image + 1), indices[images == image]
-        rest = first_of_each(scores[row], most) if most is not None and most >= count else scores[row].clone()
+        rest = to_host(scores[row])
+        rest = rest.copy() if most is None else first_of_each(rest, most)
         theirs = None if labels is None else labels[row]
-        struck = _struck(kept, boxes[image], classes, None if theirs is None else theirs[0], iou_threshold)
-        rest.masked_fill_(torch.from_numpy(struck).to(rest.device), -math.inf)
-        _fill(found[row, len(kept) :], boxes[row], rest, theirs, least, iou_threshold, None)
+        rest[0][_struck(kept, boxes[image], classes, None if theirs is None else theirs[0], limits.iou)] = -np.inf
+        _fill(found[row, len(kept) :], boxes[row], rest, theirs, limits._replace(most_of_a_class=None))
 
 
 def _struck(kept: Integers, boxes: Floats, classes: int, labels: Integers | None, iou_threshold: float) -> Flags:

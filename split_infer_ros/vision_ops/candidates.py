@@ -9,7 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from split_infer_ros.vision_ops.arrays import Flags, Integers, to_host
+from split_infer_ros.vision_ops.arrays import Flags, Floats, Integers, to_host
+
+Scores = Floats | Tensor  # on the host; a tensor is one of a GPU
 
 
 class Candidates(NamedTuple):
@@ -26,7 +28,7 @@ class Candidates(NamedTuple):
     more: Flags
 
 
-def best_candidates(scores: Tensor, count: int, threshold: float) -> Candidates:
+def best_candidates(scores: Scores, count: int, threshold: float) -> Candidates:
     """Of each image the ``count`` best scores above ``threshold``, or as many as there are; NaN is no score.
 
     The best scores are among those of the boxes with the best ones, so others' are not looked at.
@@ -37,10 +39,7 @@ def best_candidates(scores: Tensor, count: int, threshold: float) -> Candidates:
         threshold: scores up to it are no candidates.
     """
     images, each, classes = scores.shape
-    of_box = to_host(scores.amax(2) if classes > 1 else scores.squeeze(2))
-    if classes > 1 and np.isnan(of_box).any():  # it hides the box's other scores
-        scores = scores.masked_fill(scores.isnan(), -math.inf)
-        of_box = to_host(scores.amax(2))
+    of_box = _best_of_box(scores)
     able = of_box > threshold
     more = np.zeros(images, bool)
     least = None
@@ -51,7 +50,7 @@ def best_candidates(scores: Tensor, count: int, threshold: float) -> Candidates:
         more = least > threshold
     image, box = _divided(np.flatnonzero(able), each, images)
     if classes > 1:
-        rows = to_host(scores[torch.from_numpy(image).to(scores.device), torch.from_numpy(box).to(scores.device)])
+        rows = _rows(scores, image, box)
         fit = rows > threshold
         if least is not None:
             fit &= rows >= least[image, None]
@@ -71,9 +70,9 @@ def best_candidates(scores: Tensor, count: int, threshold: float) -> Candidates:
     return Candidates(image, indices, more)
 
 
-def first_of_each(scores: Tensor, most: int) -> Tensor:
+def first_of_each(scores: Floats, most: int) -> Floats:
     """Scores (N, n, C) in which those that are not among the ``most`` < n best of their image and class are -inf."""
-    own = np.array(to_host(scores).transpose(0, 2, 1), order="C")
+    own = np.array(scores.transpose(0, 2, 1), order="C")
     own[np.isnan(own)] = -np.inf
     last = np.partition(own, own.shape[2] - most, axis=2)[:, :, -most, None]
     beyond = own < last
@@ -82,7 +81,24 @@ def first_of_each(scores: Tensor, most: int) -> Tensor:
         room = most - np.count_nonzero(own > last, axis=2)
         beyond |= ties & (ties.cumsum(2) > room[..., None])
     own[beyond] = -np.inf
-    return torch.from_numpy(own.transpose(0, 2, 1)).to(scores.device)
+    return own.transpose(0, 2, 1)
+
+
+def _best_of_box(scores: Scores) -> Floats:
+    """(N, n), NaN where there is no better."""
+    if scores.shape[2] == 1:
+        return to_host(scores[:, :, 0])
+    if isinstance(scores, np.ndarray):
+        best: Floats = np.fmax.reduce(scores, axis=2)
+        return best
+    return to_host(scores.masked_fill(scores.isnan(), -math.inf).amax(2))
+
+
+def _rows(scores: Scores, image: Integers, box: Integers) -> Floats:
+    """(B, C), those of each of these boxes."""
+    if isinstance(scores, np.ndarray):
+        return scores[image, box]
+    return to_host(scores[torch.from_numpy(image).to(scores.device), torch.from_numpy(box).to(scores.device)])
 
 
 def _divided(places: Integers, length: int, rows: int) -> tuple[Integers, Integers]:

@@ -29,13 +29,15 @@ def unsuppressed(boxes: Floats, images: Integers, labels: Integers, iou_threshol
     """
     left = np.zeros(len(boxes), bool)
     places = labels.argsort(kind="stable")
-    new = np.ones(len(places), bool)
-    new[1:] = np.diff(labels[places]) != 0
-    if len(images) and images[-1]:
+    several = len(images) > 0 and images[-1] > 0
+    if several:
         places = places[images[places].argsort(kind="stable")]
-        new[1:] = (np.diff(labels[places]) != 0) | (np.diff(images[places]) != 0)
-    starts = np.flatnonzero(new)
-    sizes = np.diff(starts, append=len(places))
+    new = np.ones(len(places), bool)
+    new[1:] = _changes(labels[places])
+    if several:
+        new[1:] |= _changes(images[places])
+    starts = new.nonzero()[0]
+    sizes = np.append(starts[1:], len(places)) - starts
     corners = boxes[places]
     many = sizes > PAIRWISE
     for start, size in zip(starts[many].tolist(), sizes[many].tolist(), strict=True):
@@ -56,6 +58,11 @@ def overlaps(one: Floats, other: Floats, iou_threshold: float) -> Flags:
         areas = [(right - left) * (bottom - top) for left, top, right, bottom in (one, other)]
         found: Flags = shared / (areas[0] + areas[1] - shared) > iou_threshold
     return found
+
+
+def _changes(values: Integers) -> Flags:
+    changes: Flags = values[1:] != values[:-1]
+    return changes
 
 
 def _pairwise(boxes: Floats, starts: Integers, sizes: Integers, iou_threshold: float) -> Integers:
