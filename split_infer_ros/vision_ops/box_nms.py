@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torchvision.ops import nms
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.vision_ops.arrays import Flags, Floats, Integers, to_host
@@ -20,6 +21,7 @@ from split_infer_ros.vision_ops.candidates import Scores, best_candidates, first
 from split_infer_ros.vision_ops.suppression import overlaps, unsuppressed
 
 FIRST = 4  # candidates for each box that is wanted
+ALONE = 6  # the same, of one image with one class
 INVALID = -1
 
 
@@ -57,13 +59,28 @@ def box_nms(
     """
     _check(boxes, scores, labels, iou_threshold, max_detections, most_of_a_class)
     found: Integers = np.full((len(scores), max_detections), INVALID)
-    if found.size and scores.numel():
+    if found.size and scores.numel() and not _one_alone(found, boxes, scores, labels, score_threshold, iou_threshold):
         offered = scores if scores.ndim == 3 else scores.unsqueeze(2)
         most = most_of_a_class if most_of_a_class is not None and most_of_a_class < offered.shape[1] else None
         theirs = None if labels is None else to_host(labels)
         limits = Limits(score_threshold, iou_threshold, most)
         _fill(found, to_host(boxes), to_host(offered) if scores.device.type == "cpu" else offered, theirs, limits)
     return torch.from_numpy(found).to(scores.device)
+
+
+def _one_alone(
+    found: Integers, boxes: Tensor, scores: Tensor, labels: Tensor | None, score_threshold: float, iou_threshold: float
+) -> bool:
+    """One image with one class and few candidates: True, and done, as torchvision's own has the least to set up."""
+    if len(scores) > 1 or labels is not None or scores.ndim > 2:
+        return False
+    (box,), (score,) = boxes, scores
+    candidates = (score > score_threshold).nonzero().flatten()
+    if len(candidates) > ALONE * found.shape[1]:
+        return False
+    kept = to_host(candidates[nms(box[candidates].float(), score[candidates].float(), iou_threshold)])
+    found[0, : len(kept)] = kept[: found.shape[1]]
+    return True
 
 
 class Limits(NamedTuple):
@@ -80,6 +97,8 @@ def _fill(found: Integers, boxes: Floats, scores: Scores, labels: Integers | Non
     if most is not None and most < FIRST * wanted:
         scores, most = first_of_each(to_host(scores), most), None
     images, indices, more = best_candidates(scores, FIRST * wanted, limits.score)
+    if not len(indices):
+        return
     anchors = indices // classes if classes > 1 else indices
     its = indices % classes if labels is None else labels[images, anchors]
     left = unsuppressed(boxes[images, anchors], images, its, limits.iou)

@@ -13,6 +13,7 @@ from torchvision.ops import nms
 from split_infer_ros.vision_ops.arrays import Flags, Floats, Integers
 
 PAIRWISE = 64  # candidates of one class in an image up to which all their pairs are compared
+ONE_BY_ONE = 200  # overlaps up to which that costs less than steps with all of them
 
 
 def unsuppressed(boxes: Floats, images: Integers, labels: Integers, iou_threshold: float) -> Flags:
@@ -28,8 +29,10 @@ def unsuppressed(boxes: Floats, images: Integers, labels: Integers, iou_threshol
         iou_threshold: of two of a class in an image that overlap by more, the later one is suppressed.
     """
     left = np.zeros(len(boxes), bool)
+    if len(boxes) < 2:
+        return ~left
     places = labels.argsort(kind="stable")
-    several = len(images) > 0 and images[-1] > 0
+    several = images[-1] > images[0]
     if several:
         places = places[images[places].argsort(kind="stable")]
     new = np.ones(len(places), bool)
@@ -39,12 +42,13 @@ def unsuppressed(boxes: Floats, images: Integers, labels: Integers, iou_threshol
     starts = new.nonzero()[0]
     sizes = np.append(starts[1:], len(places)) - starts
     corners = boxes[places]
-    many = sizes > PAIRWISE
+    many = sizes > (PAIRWISE if len(sizes) > 1 else 1)
     for start, size in zip(starts[many].tolist(), sizes[many].tolist(), strict=True):
         order = torch.arange(size, 0, -1, dtype=torch.float32)  # as good as scores
         group = torch.from_numpy(corners[start : start + size])
         left[places[start + nms(group, order.to(group.dtype), iou_threshold).numpy()]] = True
-    left[places[_pairwise(corners, starts, np.where(many, 0, sizes), iou_threshold)]] = True
+    if not many.all():
+        left[places[_pairwise(corners, starts, np.where(many, 0, sizes), iou_threshold)]] = True
     return left
 
 
@@ -71,15 +75,19 @@ def _pairwise(boxes: Floats, starts: Integers, sizes: Integers, iou_threshold: f
     behind = (starts + sizes).repeat(sizes) - members - 1
     first = members.repeat(behind)
     second = np.arange(len(first)) + (members + 1 - (behind.cumsum() - behind)).repeat(behind)
-    which = overlaps(boxes[first].T, boxes[second].T, iou_threshold)
+    columns = boxes.T.copy()
+    which = overlaps(columns.take(first, 1), columns.take(second, 1), iou_threshold)
     first, second = first[which], second[which]
     suppressed = np.zeros(len(boxes), bool)
-    while len(first):
+    while len(first) > ONE_BY_ONE:
         # whoever nobody in question overlaps is left for certain, and then whom that one overlaps is not
         questioned = np.zeros(len(boxes), bool)
         questioned[second] = True
         suppressed[second[~questioned[first]]] = True
         open_ = ~(suppressed[first] | suppressed[second])
         first, second = first[open_], second[open_]
+    for one, other in zip(first.tolist(), second.tolist(), strict=True):  # those of the first come first
+        if not suppressed[one]:
+            suppressed[other] = True
     left: Integers = members[~suppressed[members]]
     return left
