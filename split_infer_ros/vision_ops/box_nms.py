@@ -18,9 +18,11 @@ from torchvision.ops import nms
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.vision_ops.arrays import Flags, Floats, Integers, to_host
 from split_infer_ros.vision_ops.candidates import Scores, best_candidates, first_of_each
+from split_infer_ros.vision_ops.fastest import PLAIN, TRITON, fastest
 from split_infer_ros.vision_ops.suppression import overlaps, unsuppressed
 
 FIRST = 4  # candidates for each box that is wanted
+HELD = 2048  # candidates of an image that the kernel takes
 ALONE = 6  # the same, of one image with one class
 INVALID = -1
 
@@ -37,9 +39,10 @@ def box_nms(
 ) -> Tensor:
     """The best candidates of each image that overlap no better one of their class.
 
-    Order is by descending score, of equal scores by ascending index, on every device. What is kept is what torchvision's
-    ``nms`` keeps, class by class, to the last bit. A score that is NaN is no candidate. A box whose area is not a number
-    (a corner is NaN, or two are infinite) overlaps nothing; one that is empty or inside out is compared as any other.
+    Order is by descending score, of equal scores by ascending index, on every device. What is kept is what
+    torchvision's ``nms`` keeps, class by class, to the last bit. A score that is NaN is no candidate. A box whose area
+    is not a number (a corner is NaN, or two are infinite) overlaps nothing; one that is empty or inside out is compared
+    as any other.
 
     Args:
         boxes: floating (N, n, 4), left, top, right, bottom, in any unit.
@@ -101,7 +104,7 @@ def _fill(found: Integers, boxes: Floats, scores: Scores, labels: Integers | Non
         return
     anchors = indices // classes if classes > 1 else indices
     its = indices % classes if labels is None else labels[images, anchors]
-    left = unsuppressed(boxes[images, anchors], images, its, limits.iou)
+    left = _left(boxes[images, anchors], images, its, limits.iou, scores)
     images, indices = images[left], indices[left]
     counts = np.bincount(images, minlength=len(found))
     rank = np.arange(len(images)) - (counts.cumsum() - counts)[images]
@@ -117,6 +120,24 @@ def _fill(found: Integers, boxes: Floats, scores: Scores, labels: Integers | Non
         _fill(found[row, len(kept) :], boxes[row], rest, theirs, limits._replace(most_of_a_class=None))
 
 
+def _left(boxes: Floats, images: Integers, labels: Integers, iou_threshold: float, scores: Scores) -> Flags:
+    """Which are not suppressed; decided on the host, or where the scores are if that was measured to be faster."""
+    counts = np.bincount(images)
+    if isinstance(scores, np.ndarray) or counts.max() > HELD:
+        return unsuppressed(boxes, images, labels, iou_threshold)
+
+    def on_gpu() -> Flags:
+        from split_infer_ros.vision_ops.kernels.suppression import unsuppressed_at_once  # Triton is optional
+
+        offsets = np.append(0, counts.cumsum())
+        corners, theirs, starts = (torch.from_numpy(array).to(scores.device) for array in (boxes, labels, offsets))
+        left: Flags = to_host(unsuppressed_at_once(corners, theirs, starts, int(counts.max()), iou_threshold))
+        return left
+
+    forms = {PLAIN: lambda: unsuppressed(boxes, images, labels, iou_threshold), TRITON: on_gpu}
+    return fastest("box_nms", scores, [len(counts), int(counts.max())], forms)
+
+
 def _struck(kept: Integers, boxes: Floats, classes: int, labels: Integers | None, iou_threshold: float) -> Flags:
     """The candidates (n, C) of an image that those just kept are, or overlap."""
     corners = np.ascontiguousarray(boxes.T)
@@ -128,7 +149,8 @@ def _struck(kept: Integers, boxes: Floats, classes: int, labels: Integers | None
     else:
         struck[0] = (hit & (labels == labels[kept, None])).any(0)
     struck[kept % classes, kept // classes] = True
-    return struck.T
+    flags: Flags = struck.T
+    return flags
 
 
 def _check(
@@ -141,8 +163,8 @@ def _check(
         )
     if labels is not None and labels.shape != scores.shape:
         raise ConfigurationError(
-            f"labels {tuple(labels.shape)} and scores {tuple(scores.shape)} do not fit: each of the (N, n) boxes has one "
-            f"score and one label, or a score for each class and no label."
+            f"labels {tuple(labels.shape)} and scores {tuple(scores.shape)} do not fit: each of the (N, n) boxes has "
+            f"one score and one label, or a score for each class and no label."
         )
     if not 0 <= iou_threshold <= 1:
         raise ConfigurationError(f"iou_threshold is {iou_threshold}; it is a part, 0 to 1.")

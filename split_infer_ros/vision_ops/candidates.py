@@ -81,7 +81,8 @@ def first_of_each(scores: Floats, most: int) -> Floats:
         room = most - np.count_nonzero(own > last, axis=2)
         beyond |= ties & (ties.cumsum(2) > room[..., None])
     own[beyond] = -np.inf
-    return own.transpose(0, 2, 1)
+    first: Floats = own.transpose(0, 2, 1)
+    return first
 
 
 def _best_of_box(scores: Scores) -> Floats:

@@ -1,7 +1,7 @@
 """Which candidates of one class overlap no better one: all images and classes side by side, on the host.
 
-Candidates are few by now, so what counts is the number of steps and what each costs at least: in numpy a fifth of torch's.
-Each step of an overlap is rounded by itself, as in torchvision's ``nms``: they agree to the last bit.
+Candidates are few by now, so what counts is the number of steps and what each costs at least: in numpy a fifth of what
+it does in torch. Each step of an overlap is rounded by itself, as in torchvision's ``nms``: they agree to the last bit.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _changes(values: Integers) -> Flags:
 def _pairwise(boxes: Floats, starts: Integers, sizes: Integers, iou_threshold: float) -> Integers:
     """Of groups of boxes (M, 4) those that are left. Groups of size 0 are passed over."""
     members = np.arange(sizes.sum()) + (starts - (sizes.cumsum() - sizes)).repeat(sizes)
-    behind = (starts + sizes).repeat(sizes) - members - 1
+    behind: Integers = (starts + sizes).repeat(sizes) - members - 1
     first = members.repeat(behind)
     second = np.arange(len(first)) + (members + 1 - (behind.cumsum() - behind)).repeat(behind)
     columns = boxes.T.copy()

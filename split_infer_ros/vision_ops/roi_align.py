@@ -1,0 +1,61 @@
+"""Features of regions, all of one size (ROIAlign, §3.1.1)."""
+
+from __future__ import annotations
+
+import torch
+import torchvision.ops
+from torch import Tensor
+
+from split_infer_ros.errors import ConfigurationError
+
+
+def roi_align(
+    features: Tensor,
+    regions: Tensor,
+    images: Tensor,
+    output_size: tuple[int, int],
+    *,
+    spatial_scale: float = 1.0,
+    sampling_ratio: int = -1,
+    aligned: bool = False,
+) -> Tensor:
+    """Each region of the feature map, interpolated to one size.
+
+    torchvision's kernels are the fastest known on both devices, so they do the work, in float32 for types of 16 bits.
+    What lies outside the map is 0; a region that is inside out has the size 1 unless ``aligned``.
+
+    Args:
+        features: floating (N, C, H, W).
+        regions: floating (R, 4), left, top, right, bottom in the input's pixels; finite.
+        images: int64 (R,), the image in which each lies, 0..N-1.
+        output_size: rows and columns of a region's features.
+        spatial_scale: cells of the map per pixel of the input.
+        sampling_ratio: samples a cell of the output in each direction; -1 for as many as it covers cells of the map.
+        aligned: pixels are areas, not points: half a cell is subtracted, as is right.
+
+    Returns:
+        (R, C, rows, columns), of the features' type.
+
+    Raises:
+        ConfigurationError: shapes that do not fit, an image that is not there, or a region that is not finite.
+    """
+    if features.ndim != 4 or regions.shape != (len(images), 4) or images.ndim != 1:
+        raise ConfigurationError(
+            f"features {tuple(features.shape)}, regions {tuple(regions.shape)} and images {tuple(images.shape)} do not "
+            f"fit: they are (N, C, H, W), (R, 4) and (R,)."
+        )
+    if min(output_size) < 1:
+        raise ConfigurationError(f"output_size is {output_size}; rows and columns are 1 or more.")
+    if len(regions):
+        # out of these the kernels would read where nothing is, or sample without end
+        least, most = torch.stack(images.aminmax()).tolist()
+        if least < 0 or most >= len(features):
+            raise ConfigurationError(f"regions lie in images {least} to {most}; there are {len(features)}, from 0.")
+        if not bool(regions.isfinite().all()):
+            raise ConfigurationError("a region has a corner that is NaN or infinite; corners are numbers of pixels.")
+    rows = torch.cat([images.unsqueeze(1), regions], dim=1).to(torch.float32)
+    wide = features.to(torch.float32) if features.itemsize < 4 else features
+    pooled: Tensor = torchvision.ops.roi_align(
+        wide, rows.to(wide.dtype), list(output_size), spatial_scale, sampling_ratio, aligned
+    )
+    return pooled.to(features.dtype)
