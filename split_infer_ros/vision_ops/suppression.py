@@ -60,7 +60,7 @@ def overlaps(one: Floats, other: Floats, iou_threshold: float) -> Flags:
         height = np.maximum(np.minimum(one[3], other[3]) - np.maximum(one[1], other[1]), zero)
         shared = width * height
         areas = [(right - left) * (bottom - top) for left, top, right, bottom in (one, other)]
-        found: Flags = shared / (areas[0] + areas[1] - shared) > iou_threshold
+        found: Flags = shared / (areas[0] + areas[1] - shared) > np.float64(iou_threshold)  # not rounded
     return found
 
 
@@ -69,12 +69,19 @@ def _changes(values: Integers) -> Flags:
     return changes
 
 
+def _ranges(starts: Integers, sizes: Integers) -> Integers:
+    """From each start as many as its size, one after the other."""
+    ends: Integers = sizes.cumsum()
+    ranges: Integers = np.arange(sizes.sum(), dtype=np.int64) + (starts - (ends - sizes)).repeat(sizes)
+    return ranges
+
+
 def _pairwise(boxes: Floats, starts: Integers, sizes: Integers, iou_threshold: float) -> Integers:
     """Of groups of boxes (M, 4) those that are left. Groups of size 0 are passed over."""
-    members = np.arange(sizes.sum()) + (starts - (sizes.cumsum() - sizes)).repeat(sizes)
+    members = _ranges(starts, sizes)
     behind: Integers = (starts + sizes).repeat(sizes) - members - 1
     first = members.repeat(behind)
-    second = np.arange(len(first)) + (members + 1 - (behind.cumsum() - behind)).repeat(behind)
+    second = _ranges(members + 1, behind)
     columns = boxes.T.copy()
     which = overlaps(columns.take(first, 1), columns.take(second, 1), iou_threshold)
     first, second = first[which], second[which]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 import triton
 import triton.language as tl
@@ -20,11 +21,14 @@ def unsuppressed_at_once(boxes: Tensor, labels: Tensor, offsets: Tensor, most: i
         most: candidates that an image has at most; one program holds them all, in registers.
         iou_threshold: of two of a class in an image that overlap by more, the later one is suppressed.
     """
+    threshold = np.float32(iou_threshold)
+    if threshold > iou_threshold:  # so that being above it is the same in float32
+        threshold = np.nextafter(threshold, np.float32(-1))
     left = torch.zeros(len(boxes), dtype=torch.int8, device=boxes.device)
     block = max(16, triton.next_power_of_2(most))
     # The fused product and sum would round once where the other forms round twice.
     _suppress[(len(offsets) - 1,)](
-        boxes.contiguous(), labels, offsets, left, iou_threshold, BLOCK=block, enable_fp_fusion=False
+        boxes.contiguous(), labels, offsets, left, float(threshold), BLOCK=block, enable_fp_fusion=False
     )
     return left.bool()
 
