@@ -8,6 +8,8 @@ from torch import Tensor
 
 from split_infer_ros.errors import ConfigurationError
 
+LARGEST = 100  # sides of a region in those of the map
+
 
 def roi_align(
     features: Tensor,
@@ -22,7 +24,8 @@ def roi_align(
     """Each region of the feature map, interpolated to one size.
 
     torchvision's kernels are the fastest known on both devices, so they do the work, in float32 for types of 16 bits.
-    What lies outside the map is 0; a region that is inside out has the size 1 unless ``aligned``.
+    What lies outside the map is 0. A region that is inside out is taken as empty, where torchvision's kernel for CPUs can
+    fail; an empty one has the size of a cell unless ``aligned``.
 
     Args:
         features: floating (N, C, H, W).
@@ -37,7 +40,8 @@ def roi_align(
         (R, C, rows, columns), of the features' type.
 
     Raises:
-        ConfigurationError: shapes that do not fit, an image that is not there, or a region that is not finite.
+        ConfigurationError: shapes that do not fit, an image that is not there, or a region that is not finite or far
+            larger than the map, which would be sampled for ever.
     """
     if features.ndim != 4 or regions.shape != (len(images), 4) or images.ndim != 1:
         raise ConfigurationError(
@@ -47,13 +51,18 @@ def roi_align(
     if min(output_size) < 1:
         raise ConfigurationError(f"output_size is {output_size}; rows and columns are 1 or more.")
     if len(regions):
-        # out of these the kernels would read where nothing is, or sample without end
         least, most = torch.stack(images.aminmax()).tolist()
         if least < 0 or most >= len(features):
             raise ConfigurationError(f"regions lie in images {least} to {most}; there are {len(features)}, from 0.")
         if not bool(regions.isfinite().all()):
             raise ConfigurationError("a region has a corner that is NaN or infinite; corners are numbers of pixels.")
-    rows = torch.cat([images.unsqueeze(1), regions], dim=1).to(torch.float32)
+        regions = torch.cat([regions[:, :2], regions[:, 2:].maximum(regions[:, :2])], dim=1)
+        side = float((regions[:, 2:] - regions[:, :2]).max()) * spatial_scale
+        if side > LARGEST * max(features.shape[2:]):
+            raise ConfigurationError(
+                f"a region is {side:.3g} cells of the map long; it is at most {LARGEST} times as long as the map."
+            )
+    rows = torch.cat([images.unsqueeze(1), regions], dim=1)
     wide = features.to(torch.float32) if features.itemsize < 4 else features
     pooled: Tensor = torchvision.ops.roi_align(
         wide, rows.to(wide.dtype), list(output_size), spatial_scale, sampling_ratio, aligned

@@ -32,7 +32,7 @@ def test_regions_are_those_of_torchvision(
     found = roi_align(
         features, regions, images, size, spatial_scale=0.25, sampling_ratio=sampling_ratio, aligned=aligned
     )
-    rows = torch.cat([images[:, None], regions], dim=1)
+    rows = torch.cat([images[:, None], regions[:, :2], regions[:, 2:].maximum(regions[:, :2])], dim=1)
     wide = features.float() if dtype is torch.float16 else features
     expected = torchvision.ops.roi_align(wide, rows.to(wide.dtype), size, 0.25, sampling_ratio, aligned)
     assert found.dtype == dtype
@@ -53,6 +53,7 @@ def test_far_outside_there_is_nothing() -> None:
         ((1, 3, 4, 4), [[0.0, 0, 1, 1]], [-1], (2, 2), "images -1 to -1"),
         ((1, 3, 4, 4), [[0.0, 0, math.nan, 1]], [0], (2, 2), "NaN or infinite"),
         ((1, 3, 4, 4), [[0.0, 0, math.inf, 1]], [0], (2, 2), "NaN or infinite"),
+        ((1, 3, 4, 4), [[0.0, 0, 1e9, 1]], [0], (2, 2), "1e[+]09 cells of the map long"),
         ((1, 3, 4, 4), [[0.0, 0, 1, 1]], [0], (0, 2), r"output_size is \(0, 2\)"),
     ],
 )
