@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 import torchvision.ops
 from torch import Tensor
 
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.vision_ops.arrays import to_host
 
 LARGEST = 100  # sides of a region in those of the map
 
@@ -24,8 +26,8 @@ def roi_align(
     """Each region of the feature map, interpolated to one size.
 
     torchvision's kernels are the fastest known on both devices, so they do the work, in float32 for types of 16 bits.
-    What lies outside the map is 0. A region that is inside out is taken as empty, where torchvision's kernel for CPUs can
-    fail; an empty one has the size of a cell unless ``aligned``.
+    What lies outside the map is 0. A region that is inside out is taken as empty, where torchvision's kernel for CPUs
+    can fail; an empty one has the size of a cell unless ``aligned``.
 
     Args:
         features: floating (N, C, H, W).
@@ -50,21 +52,23 @@ def roi_align(
         )
     if min(output_size) < 1:
         raise ConfigurationError(f"output_size is {output_size}; rows and columns are 1 or more.")
-    if len(regions):
-        least, most = torch.stack(images.aminmax()).tolist()
-        if least < 0 or most >= len(features):
-            raise ConfigurationError(f"regions lie in images {least} to {most}; there are {len(features)}, from 0.")
-        if not bool(regions.isfinite().all()):
+    corners, where = to_host(regions), to_host(images)
+    if len(where):
+        if where.min() < 0 or where.max() >= len(features):
+            raise ConfigurationError(
+                f"regions lie in images {where.min()} to {where.max()}; there are {len(features)}, from 0."
+            )
+        if not np.isfinite(corners).all():
             raise ConfigurationError("a region has a corner that is NaN or infinite; corners are numbers of pixels.")
-        regions = torch.cat([regions[:, :2], regions[:, 2:].maximum(regions[:, :2])], dim=1)
-        side = float((regions[:, 2:] - regions[:, :2]).max()) * spatial_scale
+        corners = np.concatenate([corners[:, :2], np.maximum(corners[:, :2], corners[:, 2:])], axis=1)
+        side = float((corners[:, 2:] - corners[:, :2]).max()) * spatial_scale
         if side > LARGEST * max(features.shape[2:]):
             raise ConfigurationError(
                 f"a region is {side:.3g} cells of the map long; it is at most {LARGEST} times as long as the map."
             )
-    rows = torch.cat([images.unsqueeze(1), regions], dim=1)
+    rows = torch.from_numpy(np.concatenate([where[:, None], corners], axis=1, dtype=corners.dtype))
     wide = features.to(torch.float32) if features.itemsize < 4 else features
     pooled: Tensor = torchvision.ops.roi_align(
-        wide, rows.to(wide.dtype), list(output_size), spatial_scale, sampling_ratio, aligned
+        wide, rows.to(wide), list(output_size), spatial_scale, sampling_ratio, aligned
     )
     return pooled.to(features.dtype)
