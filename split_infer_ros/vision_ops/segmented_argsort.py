@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.vision_ops.arrays import to_host
+from split_infer_ros.vision_ops.arrays import Integers, to_host
 from split_infer_ros.vision_ops.fastest import PLAIN, TRITON, fastest
 
-FEW = 1024  # elements on the host up to which numpy costs less than making keys
+FEW = 1024  # values on the host up to which numpy costs less than making keys
+KEYED = 30_000  # values from which sorting keys, by their digits, is faster than sorting rows by comparing
 LARGEST = 2**31 - 1
 
 
@@ -31,10 +32,15 @@ def segmented_argsort(values: Tensor, offsets: Tensor, *, descending: bool = Fal
         ConfigurationError: shapes that do not fit, or offsets that do not lead from 0 to n.
     """
     lengths = _lengths(values, offsets)
-    if len(values) <= FEW and not values.is_cuda:
-        segment = np.arange(len(lengths)).repeat(to_host(lengths))
-        return torch.from_numpy(np.lexsort((to_host(_rising(values, descending)), segment)))
-    segments = torch.arange(len(lengths), device=values.device).repeat_interleave(lengths, output_size=len(values))
+    if not values.is_cuda and len(values) <= KEYED:
+        rising = _rising(values, descending)
+        if len(lengths) and (lengths == lengths[0]).all():
+            return (rising.view(len(lengths), -1).argsort(dim=1, stable=True) + offsets[:-1, None]).flatten()
+        if len(values) <= FEW:
+            return torch.from_numpy(np.lexsort((to_host(rising), np.arange(len(lengths)).repeat(lengths))))
+    segments = torch.arange(len(lengths), device=values.device).repeat_interleave(
+        offsets.diff(), output_size=len(values)
+    )
     if values.itemsize > 4:
         order = _rising(values, descending).argsort(stable=True)
         return order[segments[order].argsort(stable=True)]
@@ -69,16 +75,16 @@ def _by_merging(keys: Tensor, offsets: Tensor, segments: Tensor) -> Tensor:
     return argsort_by_merging(keys, offsets[segments], offsets[segments + 1])
 
 
-def _lengths(values: Tensor, offsets: Tensor) -> Tensor:
+def _lengths(values: Tensor, offsets: Tensor) -> Integers:
     if values.ndim != 1 or offsets.ndim != 1 or not len(offsets) or offsets.is_floating_point():
         raise ConfigurationError(
             f"values {tuple(values.shape)} and offsets {tuple(offsets.shape)} of {offsets.dtype} do not fit: values "
             f"are (n,), offsets int64 (S + 1,)."
         )
-    lengths = offsets.diff()
-    ends = to_host(offsets[[0, -1]]).tolist()
-    if ends != [0, len(values)] or bool((lengths < 0).any()):
+    ends = to_host(offsets)
+    lengths: Integers = ends[1:] - ends[:-1]
+    if ends[0] != 0 or ends[-1] != len(values) or (lengths < 0).any():
         raise ConfigurationError(
-            f"offsets lead from {ends[0]} to {ends[1]}; they ascend from 0 to {len(values)}, the number of values."
+            f"offsets lead from {ends[0]} to {ends[-1]}; they ascend from 0 to {len(values)}, the number of values."
         )
     return lengths

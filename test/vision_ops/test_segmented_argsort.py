@@ -12,6 +12,9 @@ from split_infer_ros.vision_ops import segmented_argsort as module
 from split_infer_ros.vision_ops.segmented_argsort import segmented_argsort
 
 FLOATS = {np.float16: 16, np.float32: 32, np.float64: 64}
+LENGTHS = st.lists(st.integers(0, 20), max_size=8) | st.tuples(st.integers(0, 20), st.integers(1, 5)).map(
+    lambda equal: [equal[0]] * equal[1]
+)
 INTEGERS = [np.bool_, np.uint8, np.int8, np.int16, np.int32, np.int64]
 
 
@@ -27,7 +30,7 @@ def expected(values: np.ndarray, lengths: list[int], descending: bool) -> list[i
 
 
 @settings(deadline=None, max_examples=200)
-@given(data=st.data(), lengths=st.lists(st.integers(0, 20), max_size=8), descending=st.booleans(), few=st.booleans())
+@given(data=st.data(), lengths=LENGTHS, descending=st.booleans(), few=st.booleans())
 def test_each_segment_is_sorted_as_by_numpy(
     data: st.DataObject, lengths: list[int], descending: bool, few: bool
 ) -> None:
@@ -36,7 +39,7 @@ def test_each_segment_is_sorted_as_by_numpy(
     values = data.draw(arrays(kind, sum(lengths), elements=elements))
     offsets = torch.tensor([0, *np.cumsum(lengths, dtype=np.int64)])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "FEW", module.FEW if few else -1)
+        patch.setattr(module, "KEYED", module.KEYED if few else -1)
         found = segmented_argsort(torch.from_numpy(values), offsets, descending=descending)
     assert found.dtype == torch.int64
     assert found.tolist() == expected(values, lengths, descending)
