@@ -30,7 +30,7 @@ def prefix_sum(values: Tensor) -> Tensor:
     if not values.ndim:
         raise ConfigurationError("values are a single number; prefix sums are those of rows (..., n).")
     if not values.is_cuda or not values.numel():
-        return values.cumsum(-1)
+        return torch.cumsum(values, -1)
     summed = values if values.is_floating_point() else values.to(torch.int64)
     if summed.dtype not in SUMMED:
         return summed.cumsum(-1)

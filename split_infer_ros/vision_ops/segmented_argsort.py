@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any, TypeVar
+
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -10,9 +13,10 @@ from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.vision_ops.arrays import Integers, to_host
 from split_infer_ros.vision_ops.fastest import PLAIN, TRITON, fastest
 
-FEW = 1024  # values on the host up to which numpy costs less than making keys
-KEYED = 30_000  # values from which sorting keys, by their digits, is faster than sorting rows by comparing
+VALUE_BITS, KEY_BITS = 32, 63
 LARGEST = 2**31 - 1
+FLOATING = (torch.float32, torch.float64, np.float32)
+Values = TypeVar("Values", Tensor, npt.NDArray[Any])  # on a device, or on the host
 
 
 def segmented_argsort(values: Tensor, offsets: Tensor, *, descending: bool = False) -> Tensor:
@@ -32,41 +36,51 @@ def segmented_argsort(values: Tensor, offsets: Tensor, *, descending: bool = Fal
         ConfigurationError: shapes that do not fit, or offsets that do not lead from 0 to n.
     """
     lengths = _lengths(values, offsets)
-    if not values.is_cuda and len(values) <= KEYED:
-        rising = _rising(values, descending)
-        if len(lengths) and (lengths == lengths[0]).all():
-            return (rising.view(len(lengths), -1).argsort(dim=1, stable=True) + offsets[:-1, None]).flatten()
-        if len(values) <= FEW:
-            return torch.from_numpy(np.lexsort((to_host(rising), np.arange(len(lengths)).repeat(lengths))))
-    segments = torch.arange(len(lengths), device=values.device).repeat_interleave(
-        offsets.diff(), output_size=len(values)
-    )
-    if values.itemsize > 4:
-        order = _rising(values, descending).argsort(stable=True)
+    count, narrow = len(values), values.itemsize <= 4
+    place_bits = count.bit_length()
+    given = values.to(torch.float32 if values.is_floating_point() else torch.int64) if narrow else values
+    if not values.is_cuda and narrow and len(lengths).bit_length() + VALUE_BITS + place_bits <= KEY_BITS:
+        # with the places in them no two keys are equal, and the fastest sort will do
+        keys = pack(to_host(given), np.arange(len(lengths)).repeat(lengths), descending)
+        keys = (keys << place_bits) + np.arange(count)
+        keys.sort()
+        return torch.from_numpy(keys & ((1 << place_bits) - 1))
+    segments = torch.arange(len(lengths), device=values.device)
+    segments = segments.repeat_interleave(offsets.diff(), output_size=count)
+
+    def by_two_sorts() -> Tensor:
+        order = rising(given, descending).argsort(stable=True)
         return order[segments[order].argsort(stable=True)]
-    keys = pack(values, segments, descending)
-    if not values.is_cuda:
-        return keys.argsort(stable=True)
-    forms = {PLAIN: lambda: keys.argsort(stable=True), TRITON: lambda: _by_merging(keys, offsets, segments)}
-    return fastest("segmented_argsort", values, [len(values), len(lengths)], forms)
+
+    if not values.is_cuda or not narrow:
+        return by_two_sorts()
+    forms = {PLAIN: by_two_sorts, TRITON: lambda: _by_merging(pack(given, segments, descending), offsets, segments)}
+    return fastest("segmented_argsort", values, [count, len(lengths)], forms)
 
 
-def pack(values: Tensor, segments: Tensor, descending: bool) -> Tensor:
-    """One int64 for each value of up to 32 bits, by which segments come in order, and in each of them the values."""
-    if values.is_floating_point():
-        rising = _rising(values.to(torch.float32), descending) + 0.0  # of two zeros none is less
-        bits = rising.view(torch.int32)
-        bits = torch.where(bits < 0, bits ^ LARGEST, bits).masked_fill_(values.isnan(), LARGEST)
-    else:
-        bits = _rising(values, descending)
-    return (segments << 32).add_(bits)
+def pack(values: Values, segments: Values, descending: bool) -> Values:
+    """One int64 for each value, by which segments come in order, and in each of them the values: NaN last.
+
+    Args:
+        values: float32, or int64 of no more than 32 bits.
+        segments: int64, that of each value.
+        descending: largest first.
+    """
+    bits = rising(values, descending)
+    if values.dtype in FLOATING:
+        bits = bits + 0.0  # of two zeros none is less
+        bits = bits.view(np.int32 if isinstance(values, np.ndarray) else torch.int32)
+        bits = bits ^ ((bits >> 31) & LARGEST)
+        bits[values != values] = LARGEST
+    keys: Values = (segments << VALUE_BITS) + bits
+    return keys
 
 
-def _rising(values: Tensor, descending: bool) -> Tensor:
-    """Values whose ascending order, NaN last, is the one that is wanted."""
-    if values.is_floating_point():
-        return -values if descending else values
-    return ~values.to(torch.int64) if descending else values.to(torch.int64)
+def rising(values: Values, descending: bool) -> Values:
+    """Values, floating ones of 32 or 64 bits, whose ascending order, NaN last, is the one that is wanted."""
+    if not descending:
+        return values
+    return -values if values.dtype in FLOATING else ~values
 
 
 def _by_merging(keys: Tensor, offsets: Tensor, segments: Tensor) -> Tensor:

@@ -39,7 +39,7 @@ def test_each_segment_is_sorted_as_by_numpy(
     values = data.draw(arrays(kind, sum(lengths), elements=elements))
     offsets = torch.tensor([0, *np.cumsum(lengths, dtype=np.int64)])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "KEYED", module.KEYED if few else -1)
+        patch.setattr(module, "KEY_BITS", module.KEY_BITS if few else 0)
         found = segmented_argsort(torch.from_numpy(values), offsets, descending=descending)
     assert found.dtype == torch.int64
     assert found.tolist() == expected(values, lengths, descending)
