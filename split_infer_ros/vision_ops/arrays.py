@@ -20,5 +20,5 @@ def to_host(values: Tensor | npt.NDArray[Any]) -> npt.NDArray[Any]:
         return values
     if values.is_floating_point() and values.itemsize < 4:
         values = values.to(torch.float32)
-    array: npt.NDArray[Any] = values.detach().cpu().numpy()
+    array: npt.NDArray[Any] = values.numpy(force=True)
     return array

@@ -97,11 +97,12 @@ class Limits(NamedTuple):
 def _fill(found: Integers, boxes: Floats, scores: Scores, labels: Integers | None, limits: Limits) -> None:
     """Find the best of scores (N, n, C), as many as ``found`` has places."""
     wanted, classes, most = found.shape[1], scores.shape[2], limits.most_of_a_class
-    if most is not None and most < FIRST * wanted:
-        scores, most = first_of_each(to_host(scores), most), None
     images, indices, more = best_candidates(scores, FIRST * wanted, limits.score)
     if not len(indices):
         return
+    if most is not None and np.bincount(images * classes + indices % classes).max() > most:
+        scores, most = first_of_each(to_host(scores), most), None
+        images, indices, more = best_candidates(scores, FIRST * wanted, limits.score)
     anchors = indices // classes if classes > 1 else indices
     its = indices % classes if labels is None else labels[images, anchors]
     left = _left(boxes[images, anchors], images, its, limits.iou, scores)

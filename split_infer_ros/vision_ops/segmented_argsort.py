@@ -41,7 +41,8 @@ def segmented_argsort(values: Tensor, offsets: Tensor, *, descending: bool = Fal
     given = values.to(torch.float32 if values.is_floating_point() else torch.int64) if narrow else values
     if not values.is_cuda and narrow and len(lengths).bit_length() + VALUE_BITS + place_bits <= KEY_BITS:
         # with the places in them no two keys are equal, and the fastest sort will do
-        keys = pack(to_host(given), np.arange(len(lengths)).repeat(lengths), descending)
+        segment = np.arange(len(lengths)).repeat(lengths) if len(lengths) > 1 else np.zeros(count, np.int64)
+        keys = pack(to_host(given), segment, descending)
         keys = (keys << place_bits) + np.arange(count)
         keys.sort()
         return torch.from_numpy(keys & ((1 << place_bits) - 1))
@@ -68,7 +69,6 @@ def pack(values: Values, segments: Values, descending: bool) -> Values:
     """
     bits = rising(values, descending)
     if values.dtype in FLOATING:
-        bits = bits + 0.0  # of two zeros none is less
         bits = bits.view(np.int32 if isinstance(values, np.ndarray) else torch.int32)
         bits = bits ^ ((bits >> 31) & LARGEST)
         bits[values != values] = LARGEST
@@ -78,9 +78,9 @@ def pack(values: Values, segments: Values, descending: bool) -> Values:
 
 def rising(values: Values, descending: bool) -> Values:
     """Values, floating ones of 32 or 64 bits, whose ascending order, NaN last, is the one that is wanted."""
-    if not descending:
-        return values
-    return -values if values.dtype in FLOATING else ~values
+    if values.dtype in FLOATING:
+        return 0.0 - values if descending else values + 0.0  # of two zeros none is less
+    return ~values if descending else values
 
 
 def _by_merging(keys: Tensor, offsets: Tensor, segments: Tensor) -> Tensor:
@@ -97,7 +97,7 @@ def _lengths(values: Tensor, offsets: Tensor) -> Integers:
         )
     ends = to_host(offsets)
     lengths: Integers = ends[1:] - ends[:-1]
-    if ends[0] != 0 or ends[-1] != len(values) or (lengths < 0).any():
+    if ends[0] != 0 or ends[-1] != len(values) or lengths.min(initial=0) < 0:
         raise ConfigurationError(
             f"offsets lead from {ends[0]} to {ends[-1]}; they ascend from 0 to {len(values)}, the number of values."
         )
