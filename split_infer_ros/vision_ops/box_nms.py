@@ -24,6 +24,7 @@ from split_infer_ros.vision_ops.suppression import overlaps, unsuppressed
 FIRST = 4  # candidates for each box that is wanted
 HELD = 2048  # candidates of an image that the kernel takes
 ALONE = 6  # the same, of one image with one class
+AT_ONCE = 1 << 18  # pairs of boxes, all of which a cache holds
 INVALID = -1
 
 
@@ -74,14 +75,20 @@ def box_nms(
 def _one_alone(
     found: Integers, boxes: Tensor, scores: Tensor, labels: Tensor | None, score_threshold: float, iou_threshold: float
 ) -> bool:
-    """One image with one class and few candidates: True, and done, as torchvision's own has the least to set up."""
+    """One image with one class and few candidates: True, and done, as torchvision's own has the least to set up.
+
+    Not on a GPU, where it rounds in another way, and not with scores of another type, which it does not take.
+    """
     if len(scores) > 1 or labels is not None or scores.ndim > 2:
+        return False
+    if scores.device.type != "cpu" or scores.dtype != boxes.dtype:
         return False
     (box,), (score,) = boxes, scores
     candidates = (score > score_threshold).nonzero().flatten()
     if len(candidates) > ALONE * found.shape[1]:
         return False
-    kept = to_host(candidates[nms(box[candidates].float(), score[candidates].float(), iou_threshold)])
+    box, score = (of[candidates] if of.itemsize > 2 else of[candidates].float() for of in (box, score))
+    kept = to_host(candidates[nms(box, score, iou_threshold)])
     found[0, : len(kept)] = kept[: found.shape[1]]
     return True
 
@@ -124,7 +131,7 @@ def _fill(found: Integers, boxes: Floats, scores: Scores, labels: Integers | Non
 def _left(boxes: Floats, images: Integers, labels: Integers, iou_threshold: float, scores: Scores) -> Flags:
     """Which are not suppressed; decided on the host, or where the scores are if that was measured to be faster."""
     counts = np.bincount(images)
-    if isinstance(scores, np.ndarray) or counts.max() > HELD:
+    if isinstance(scores, np.ndarray) or counts.max() > HELD or boxes.dtype != np.float32:
         return unsuppressed(boxes, images, labels, iou_threshold)
 
     def on_gpu() -> Flags:
@@ -142,13 +149,15 @@ def _left(boxes: Floats, images: Integers, labels: Integers, iou_threshold: floa
 def _struck(kept: Integers, boxes: Floats, classes: int, labels: Integers | None, iou_threshold: float) -> Flags:
     """The candidates (n, C) of an image that those just kept are, or overlap."""
     corners = np.ascontiguousarray(boxes.T)
-    hit = overlaps(corners[:, kept // classes, None], corners[:, None], iou_threshold)
     struck = np.zeros((classes, corners.shape[1]), bool)
-    if labels is None:
-        for its, label in zip(hit, kept % classes, strict=True):
-            struck[label] |= its
-    else:
-        struck[0] = (hit & (labels == labels[kept, None])).any(0)
+    step = max(1, AT_ONCE // corners.shape[1])
+    for some in (kept[begin : begin + step] for begin in range(0, len(kept), step)):
+        hit = overlaps(corners[:, some // classes, None], corners[:, None], iou_threshold)
+        if labels is None:
+            for its, label in zip(hit, some % classes, strict=True):
+                struck[label] |= its
+        else:
+            struck[0] |= (hit & (labels == labels[some, None])).any(0)
     struck[kept % classes, kept // classes] = True
     flags: Flags = struck.T
     return flags

@@ -13,6 +13,7 @@ from torchvision.ops import nms
 from split_infer_ros.vision_ops.arrays import Flags, Floats, Integers
 
 PAIRWISE = 64  # candidates of one class in an image up to which all their pairs are compared
+AT_ONCE = 2048  # such groups, so that memory lasts
 ONE_BY_ONE = 200  # overlaps up to which that costs less than steps with all of them
 
 
@@ -47,8 +48,10 @@ def unsuppressed(boxes: Floats, images: Integers, labels: Integers, iou_threshol
         order = torch.arange(size, 0, -1, dtype=torch.float32)  # as good as scores
         group = torch.from_numpy(corners[start : start + size])
         left[places[start + nms(group, order.to(group.dtype), iou_threshold).numpy()]] = True
-    if not many.all():
-        left[places[_pairwise(corners, starts, np.where(many, 0, sizes), iou_threshold)]] = True
+    few = np.where(many, 0, sizes)
+    for begin in range(0, 0 if many.all() else len(few), AT_ONCE):
+        some = slice(begin, begin + AT_ONCE)
+        left[places[_pairwise(corners, starts[some], few[some], iou_threshold)]] = True
     return left
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from torchvision.ops import batched_nms, nms
 
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.vision_ops import box_nms as nms_module
 from split_infer_ros.vision_ops import suppression
 from split_infer_ros.vision_ops.box_nms import box_nms
 
@@ -106,6 +107,15 @@ def test_boxes_of_one_class_are_kept_as_by_nms(
         check(its, class_by_class(boxes[image], scores[image], torch.zeros(scores.shape[1]), least, iou, wanted))
 
 
+@pytest.mark.parametrize("types", [(torch.float64, torch.float64), (torch.float64, torch.float32)])
+def test_numbers_of_64_bits_are_not_rounded(types: tuple[torch.dtype, torch.dtype]) -> None:
+    boxes = torch.tensor([[[0, 0, 10, 10], [0, 0, 10, 5 + 1e-9], [50, 50, 60, 60]]], dtype=types[0])
+    scores = torch.tensor([[0.5, 0.6, 0.7]], dtype=types[1])
+    for overlap, kept in ((0.5, [2, 1, -1]), (0.5 + 1e-9, [2, 1, 0])):
+        found = box_nms(boxes, scores, score_threshold=0.1, iou_threshold=overlap, max_detections=3)
+        assert found.tolist() == [kept]
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 def test_on_a_grid_it_is_what_batched_nms_keeps(dtype: torch.dtype) -> None:
     # there, torchvision's way of moving classes apart rounds nothing
@@ -131,8 +141,9 @@ def test_a_hundred_thousand_boxes(side: int) -> None:
     assert len(expected) == 30
 
 
-def test_many_images_and_classes_with_few_that_are_left() -> None:
+def test_many_images_and_classes_with_few_that_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
     random = torch.Generator().manual_seed(0)
+    monkeypatch.setattr(nms_module, "AT_ONCE", 20_000)
     corners = torch.rand((4, 1000, 2), generator=random) * 10
     boxes = torch.cat([corners, corners + 200], dim=2)
     scores = torch.rand((4, 1000, 12), generator=random)
@@ -151,7 +162,8 @@ def test_the_few_are_compared_as_the_many(monkeypatch: pytest.MonkeyPatch) -> No
     boxes = np.hstack([corners, corners + random.random((600, 2), np.float32) * 30])
     labels, images = random.integers(0, 10, 600), np.arange(3).repeat(200)
     found = []
-    for pairwise, one_by_one in ((0, 0), (1000, 0), (1000, 10**9)):
+    for pairwise, one_by_one, at_once in ((0, 0, 1), (1000, 0, 2048), (1000, 10**9, 4)):
+        monkeypatch.setattr(suppression, "AT_ONCE", at_once)
         monkeypatch.setattr(suppression, "PAIRWISE", pairwise)
         monkeypatch.setattr(suppression, "ONE_BY_ONE", one_by_one)
         found.append(suppression.unsuppressed(boxes, images, labels, 0.4).tolist())
