@@ -67,13 +67,12 @@ class Candidates(NamedTuple):
     most_of_a_class: int | None = None
 
 
-def suppress(
-    boxes: Tensor, scores: Tensor, labels: Tensor | None, most_of_a_class: int | None, limits: Limits
-) -> list[Detections]:
+def suppress(candidates: Candidates, limits: Limits) -> list[Detections]:
     """Of each image's candidates those above the threshold that overlap no better one of their class.
 
-    The whole batch at once. Arguments are a ``Candidates``' and the limits; results are on the candidates' device.
+    The whole batch at once; results are on the candidates' device.
     """
+    boxes, scores, labels, most_of_a_class = candidates
     kept = box_nms(
         boxes,
         scores,
@@ -111,7 +110,7 @@ class SuppressOverlaps:
 
     def __call__(self, outputs: tuple[Tensor, ...], limits: Limits) -> list[Detections]:
         """Detections of each image of the batch."""
-        return suppress(*self.candidates(outputs), limits)
+        return suppress(self.candidates(outputs), limits)
 
 
 def as_given(outputs: tuple[Tensor, ...]) -> Candidates:

@@ -93,6 +93,11 @@ class SplitModel:
                 made.popitem(last=False)
             return made[cut]
 
+    @property
+    def graph(self) -> fx.GraphModule:
+        """The whole model on the CPU, batch norms folded; everybody's, so not to be changed."""
+        return self._graph
+
     @cached_property
     def fingerprint(self) -> str:
         """Tells the model's operations from any other's."""

@@ -29,7 +29,7 @@ PUBLISHED_DETECTORS = {
 }
 UNPUBLISHED = ("vit_tiny", "ssd_resnet50", "yolov3")
 NAMES = ("shapes", *UNPUBLISHED, *PUBLISHED, *PUBLISHED_DETECTORS)
-LARGE = ("retinanet", "fcos", "vgg16", "ssd300", "ssd_resnet50", "yolov3")  # seconds an image; test_every_cut.py runs them
+LARGE = ("retinanet", "fcos", "vgg16", "ssd300", "ssd_resnet50", "yolov3")  # seconds; in test_every_cut.py
 
 
 def test_these_models_are_known() -> None:

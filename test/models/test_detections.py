@@ -44,7 +44,7 @@ def test_a_batch_is_what_torchvision_keeps_image_by_image(
     scores = torch.rand(images, count, classes, generator=generator)
     limits = Limits(threshold, overlap, most)
     labels = torch.arange(classes).repeat(count)
-    for image, found in enumerate(suppress(boxes, scores, None, None, limits)):
+    for image, found in enumerate(suppress(Candidates(boxes, scores), limits)):
         repeated = boxes[image].repeat_interleave(classes, 0)
         check(found, one_by_one(repeated, scores[image].flatten(), labels, limits))
     drawn = torch.randint(classes, (images, count), generator=generator)
@@ -54,9 +54,9 @@ def test_a_batch_is_what_torchvision_keeps_image_by_image(
 
 def test_no_more_of_a_class_take_part_than_are_allowed() -> None:
     scores = torch.tensor([[[0.9, 0.0], [0.8, 0.6], [0.7, 0.5]]])
-    (found,) = suppress(BOXES[None], scores, None, 1, Limits(0.0))
+    (found,) = suppress(Candidates(BOXES[None], scores, None, 1), Limits(0.0))
     assert found.labels.tolist() == [0, 1]
-    (found,) = suppress(BOXES[None], scores, None, 2, Limits(0.0, 0.95))
+    (found,) = suppress(Candidates(BOXES[None], scores, None, 2), Limits(0.0, 0.95))
     assert sorted(found.labels.tolist()) == [0, 0, 1, 1]
 
 
@@ -64,7 +64,7 @@ def test_zero_candidates_are_zero_detections() -> None:
     nothing = torch.zeros(2, 0), torch.zeros(2, 0, 4), torch.zeros(2, 0, dtype=torch.int64)
     for found in suppress_all(nothing, Limits(0.0)):
         check(found, Detections.empty())
-    for found in suppress(torch.zeros(2, 0, 4), torch.zeros(2, 0, 7), None, 3, Limits(0.0)):
+    for found in suppress(Candidates(torch.zeros(2, 0, 4), torch.zeros(2, 0, 7), None, 3), Limits(0.0)):
         check(found, Detections.empty())
 
 
