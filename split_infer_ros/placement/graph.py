@@ -231,14 +231,14 @@ class _Builder:
         return self._values[source, tag]
 
     def _part(self, path: str, tag: Tag, part: nn.Module | Tensor) -> str:
-        """The name of a module or constant on a processor."""
-        name = f"on_{tag.value}.{path}"
+        """The name of a module or constant on a processor; where both are the CPU, of one for both."""
+        device = self._devices[tag]
+        name = f"on_{device.type}.{path}"
         if name not in self._parts:
-            device = self._devices[tag]
-            if isinstance(part, nn.Module):
-                tensors = [*part.parameters(), *part.buffers()]
+            if isinstance(part, Tensor):
+                self._parts[name] = part.to(device)
+            else:
+                tensors = (*part.parameters(), *part.buffers())
                 moves = any(tensor.device.type != device.type for tensor in tensors)
                 self._parts[name] = copy.deepcopy(part).to(device) if moves else part
-            else:
-                self._parts[name] = part.to(device)
         return name
