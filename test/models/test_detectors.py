@@ -21,7 +21,6 @@ from split_infer_ros.models.entry import Decode
 from split_infer_ros.models.random_weights import randomise
 from split_infer_ros.models.weights import load_weights
 
-IMAGES = 2
 UNTRAINED = {"weights": None, "weights_backbone": None}
 SMALL_SSD = partial(ssd_resnet.ssd_resnet50, 128)
 
@@ -36,12 +35,15 @@ class Case:
     width: int
     trained: dict[str, float] = field(default_factory=dict)
     decode: Decode | None = None  # the catalogue's
+    images: int = 2
 
 
 # smaller inputs than the catalogue's where one may choose, for the time they take
 CASES = {
     "ssd300": Case(
-        *(partial(ssd.SsdNet, ssd.ssd300), partial(zoo.ssd300_vgg16, **UNTRAINED), 300, 300), {"regression": 0.5}
+        *(partial(ssd.SsdNet, ssd.ssd300), partial(zoo.ssd300_vgg16, **UNTRAINED), 300, 300),
+        {"regression": 0.5},
+        images=1,
     ),
     "ssd_resnet50": Case(
         *(partial(ssd.SsdNet, SMALL_SSD), SMALL_SSD, 128, 128), {"regression": 0.5}, ssd.ssd_decode(SMALL_SSD)
@@ -63,7 +65,7 @@ CASES = {
 def pair(name: str) -> tuple[nn.Module, nn.Module, Tensor]:
     """Ours, torchvision's with the same weights, and photographs (N, 3, height, width)."""
     case = CASES[name]
-    images = photograph_batch(case.height, case.width)[:IMAGES].contiguous()  # as torchvision batches
+    images = photograph_batch(case.height, case.width)[: case.images].contiguous()  # as torchvision batches
     ours = randomise(case.ours(), images)
     with torch.no_grad():
         for weight, parameter in ours.named_parameters():
