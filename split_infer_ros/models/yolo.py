@@ -129,7 +129,7 @@ class YoloBoxes:
         centres = (raw[..., :2].sigmoid() + self._cells) * self._strides
         halves = raw[..., 2:4].exp() * self._anchors / 2
         boxes = clip_boxes_to_image(torch.cat((centres - halves, centres + halves), 2), (self._size, self._size))
-        scores = raw[..., 5:].sigmoid() * raw[..., 4:5].sigmoid()
+        scores = raw[..., 5:].sigmoid().mul_(raw[..., 4:5].sigmoid())  # in place: there are 850,000 an image
         return Candidates(boxes, scores)
 
 
