@@ -37,6 +37,8 @@ class Decode(nn.Module):
 def with_decode(graph: fx.GraphModule, entry: ModelEntry) -> fx.GraphModule:
     """The network and its decode as one graph: images and ``Limits`` to a list of ``Detections``.
 
+    Operators may work in place on what others read, but not on a view of it: a copy would not see that.
+
     Args:
         graph: the network; shared, not changed.
         entry: whose decode follows. Of a detector its operators follow up to suppression, else it is one operator.

@@ -110,9 +110,7 @@ def _tag(operators: Sequence[Operator], tags: Mapping[str, Tag | None]) -> dict[
     return devices
 
 
-def _follow_users(
-    operators: Sequence[Operator], tags: Mapping[str, Tag | None], devices: dict[str, Tag]
-) -> None:
+def _follow_users(operators: Sequence[Operator], tags: Mapping[str, Tag | None], devices: dict[str, Tag]) -> None:
     """Move what computes nothing to where its results are wanted, from the last operator to the first."""
     by_name = {operator.name: operator for operator in operators}
     users: dict[str, list[Operator]] = {operator.name: [] for operator in operators}
@@ -165,9 +163,9 @@ def describe(plan: Plan) -> str:
             run.clear()
 
     for operator in plan.operators:
-        if operator.nbytes is None and operator.kind != OUTPUT:
-            continue  # numbers are everywhere
         moved = copies[operator.name]
+        if operator.nbytes is None and operator.kind != OUTPUT and not moved:
+            continue  # numbers are everywhere
         if moved or (run and plan.devices[operator.name] is not plan.devices[run[0].name]):
             end_run()
         lines += [f"copy  {copy.producer} to the {copy.target.value}, {copy.nbytes:,} bytes" for copy in moved]

@@ -6,6 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor, fx
+
+from split_infer_ros.commands import place
+from split_infer_ros.placement.measured import CALLS, Times
 
 
 def test_the_plan_is_printed(run: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
@@ -34,6 +38,28 @@ def test_a_list_of_ones_own_changes_the_plan(
     told = json.loads(capsys.readouterr().out)
     assert {one["device"] for one in told["operators"] if one["kind"] == "Conv2d"} == {"cpu"}
     assert len(told["copies"]) > 10
+
+
+def test_measured_times_replace_the_list_and_are_kept(
+    run: Callable[..., int], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[int] = []
+
+    def time_all(graph: fx.GraphModule, images: Tensor, devices: object) -> dict[str, Times]:
+        measured.append(len(images))
+        slow, fast = (0.3,), (0.1,)
+        return {node.name: Times(fast, slow, fast) for node in graph.graph.nodes if node.op in CALLS}
+
+    monkeypatch.setattr(place, "choose_device", lambda name: torch.device("cpu"))  # in the place of a GPU
+    monkeypatch.setattr(place, "time_operators", time_all)
+    told = []
+    for _ in range(2):
+        assert run("place", "shapes", "--measured", "--database", str(tmp_path / "tuning.jsonl")) == 0
+        told.append(capsys.readouterr().out)
+    assert measured == [1]
+    assert told[0] == told[1]
+    assert [line.split()[0] for line in told[0].splitlines()[2:]] == ["gpu", "copy", "cpu"]
+    assert run("place", "shapes", "--measured", "--database", str(tmp_path)) == 0  # a folder: nothing can be kept
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,7 @@ def test_numbers_are_neither_listed_nor_copied() -> None:
     )
     assert plan.unlisted == {"size": 1}  # it takes a tensor
     assert plan.copies == (Copy("images", C, "length", 12),)
+    assert "copy  images to the cpu, 12 bytes" in describe(plan)
     assert make_plan(plan.operators, lambda operator: (RULE | {"size": ANY}).get(operator.kind)).copies == ()
 
 
