@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, fx, nn
 from torchvision.models.detection import fasterrcnn_mobilenet_v3_large_320_fpn
 from torchvision.models.detection.rpn import concat_box_prediction_layers
-from torchvision.ops import batched_nms, clip_boxes_to_image, roi_align
+from torchvision.ops import clip_boxes_to_image, roi_align
 
 from split_infer_ros.models.dense import anchors_of
+from split_infer_ros.vision_ops.box_nms import box_nms
 
 FIT = HEIGHT, WIDTH = 320, 640  # rows and columns within which torchvision makes a landscape image fit
 STRIDES = (32, 32, 64)  # of the levels
@@ -36,13 +37,16 @@ def distinct(boxes: Tensor, scores: Tensor, levels: Tensor, least: float, overla
     Returns:
         (N, count, 4), best first, filled up with empty boxes.
     """
-    found = boxes.new_zeros((len(boxes), count, 4))
-    for image, (its, how_sure) in enumerate(zip(boxes, scores, strict=True)):
-        large = ((its[:, 2:] - its[:, :2]) >= SMALLEST_PROPOSAL).all(1)
-        chosen = (large & (how_sure >= least)).nonzero().flatten()
-        kept = chosen[batched_nms(its[chosen], how_sure[chosen], levels[chosen], overlap)][:count]
-        found[image, : len(kept)] = its[kept]
-    return found
+    able = ((boxes[..., 2:] - boxes[..., :2]) >= SMALLEST_PROPOSAL).all(2) & (scores >= least)
+    kept = box_nms(
+        boxes,
+        scores.masked_fill(~able, 0.0),
+        levels.expand_as(scores),
+        score_threshold=0.0,
+        iou_threshold=overlap,
+        max_detections=count,
+    ).unsqueeze(2)
+    return boxes.gather(1, kept.clamp(min=0).expand(-1, -1, 4)).masked_fill(kept < 0, 0.0)
 
 
 @fx.wrap
