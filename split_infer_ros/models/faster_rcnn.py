@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, fx, nn
 from torchvision.models.detection import fasterrcnn_mobilenet_v3_large_320_fpn
 from torchvision.models.detection.rpn import concat_box_prediction_layers
-from torchvision.ops import clip_boxes_to_image, roi_align
+from torchvision.ops import clip_boxes_to_image
 
 from split_infer_ros.models.dense import anchors_of
 from split_infer_ros.vision_ops.box_nms import box_nms
+from split_infer_ros.vision_ops.roi_align import roi_align
 
 FIT = HEIGHT, WIDTH = 320, 640  # rows and columns within which torchvision makes a landscape image fit
 STRIDES = (32, 32, 64)  # of the levels
@@ -52,8 +53,10 @@ def distinct(boxes: Tensor, scores: Tensor, levels: Tensor, least: float, overla
 @fx.wrap
 def pool(features: Tensor, proposals: Tensor, stride: int) -> Tensor:
     """Features (N, C, h, w) of each proposal, boxes (N, n, 4) in pixels: (N * n, C, 7, 7)."""
-    cut: Tensor = roi_align(features.float(), list(proposals), POOLED, 1 / stride, SAMPLES)  # it knows no bfloat16
-    return cut.to(features.dtype)
+    images = torch.arange(len(proposals), device=proposals.device).repeat_interleave(proposals.shape[1])
+    return roi_align(
+        features, proposals.flatten(0, 1), images, (POOLED, POOLED), spatial_scale=1 / stride, sampling_ratio=SAMPLES
+    )
 
 
 class FasterRcnn(nn.Module):

@@ -6,14 +6,16 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torchvision.models.detection import ssd300_vgg16, ssdlite320_mobilenet_v3_large
 from torchvision.models.detection.anchor_utils import DefaultBoxGenerator
 from torchvision.models.detection.image_list import ImageList
 from torchvision.models.detection.ssd import SSD
-from torchvision.ops import clip_boxes_to_image
 
 from split_infer_ros.models.detections import Candidates, SuppressOverlaps
+from split_infer_ros.vision_ops.multibox_decode import multibox_decode
+
+fx.wrap("multibox_decode")  # one operator to who reads the graph
 
 Build = Callable[[], SSD]
 
@@ -72,12 +74,11 @@ class MultiboxDecoder:
         image = ImageList(torch.empty((1, 3, *self._size)), [self._size])
         self._most_of_a_class: int = whole.topk_candidates
         self._anchors = generator(image, [torch.empty(one.shape) for one in maps])[0]
-        self._decode = whole.box_coder.decode_single
+        self._weights: tuple[float, float, float, float] = whole.box_coder.weights
         self._background = torch.tensor([0])
 
     def __call__(self, outputs: tuple[Tensor, ...]) -> Candidates:
         logits, offsets = outputs
         scores = logits.softmax(dim=-1).index_fill_(2, self._background, 0.0)  # cheaper than to copy the others
-        boxes = self._decode(offsets.flatten(0, 1), self._anchors.repeat(offsets.shape[0], 1))
-        boxes = clip_boxes_to_image(boxes, self._size).unflatten(0, (-1, self._anchors.shape[0]))
+        boxes = multibox_decode(offsets, self._anchors, weights=self._weights, size=self._size)
         return Candidates(boxes, scores, None, self._most_of_a_class)
