@@ -3,6 +3,8 @@
 - What a detector's head gives for a batch, 16 images x 3,234 boxes x 91 classes: batched suppression of all classes
   against torchvision's loop over images and classes, with boxes spread over the picture, and with nearly all boxes on
   top of each other.
+- Detectors end to end, one image, with these operators and with torchvision's loop (the paper's Table 4 in form), and
+  what falling back to the CPU costs.
 - Each operator from 10 to 100,000 boxes an image and 1 to 64 images: is it ever slower than the library's own? The
   rivals take turns on the same values; box_nms has 20 classes here, and its rival is batched_nms, image by image.
 
@@ -21,6 +23,7 @@ from typing import Any
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))  # for `python -m benchmarks.vision_ops`
+import _detector_latency
 from _operator_times import (
     ARGSORT,
     FORMS,
@@ -44,10 +47,11 @@ from split_infer_ros.telemetry.report import AT_MOST, Claim, Panel, Report, argu
 Rows = Sequence[Mapping[str, Any]]
 MANY = 1000  # boxes from which an operator is to be as fast as the library's, in all images
 CPU, GPU = "cpu", "cuda"
+QUICK_SECONDS, SECONDS = 1.0, 20.0  # of each detector
 
 
-def run(extent: Extent) -> Report:
-    """Measure all operators on all devices that there are."""
+def run(extent: Extent, detector_seconds: float) -> Report:
+    """Measure all operators on all devices that there are, and detectors for so long each."""
     rows, panels = [], []
     for device in [torch.device(CPU), *([torch.device(GPU, 0)] if torch.cuda.is_available() else [])]:
         for contest in contests(device, extent):
@@ -57,7 +61,20 @@ def run(extent: Extent) -> Report:
             if contest.operator in (HEAD, HEAVY):
                 samples = {name: [1e3 * value for value in found] for name, found in times.items()}
                 panels.append(Panel(f"{contest.operator}, {device.type}", "ms", samples))
-    return Report("vision_ops", conclude(rows), rows, panels)
+    detectors, claims = _detector_latency.measure(detector_seconds)
+    for found in detectors:
+        values = (f"{name} {value:.4g}" if isinstance(value, float) else f"{value}" for name, value in found.items())
+        print(", ".join(values), flush=True)
+    return Report("vision_ops", conclude(rows) + claims, [*rows, *detectors], [*panels, *table_4(detectors)])
+
+
+def table_4(rows: Rows) -> list[Panel]:
+    """A panel for each detector: one image, before and after."""
+    found = [each for each in rows if each["what"] == "detector"]
+    return [
+        Panel(each["model"], "ms", {"torchvision's loop": [each["before_ms"]], "box_nms": [each["after_ms"]]})
+        for each in found
+    ]
 
 
 def line(found: Mapping[str, Any]) -> str:
@@ -102,7 +119,8 @@ def least_ratio(rows: Iterable[Mapping[str, Any]]) -> float:
 def main() -> int:
     """Run the benchmark."""
     chosen = arguments(__doc__).parse_args()
-    deliver(run(QUICK if chosen.quick else FULL), chosen)
+    report = run(QUICK, QUICK_SECONDS) if chosen.quick else run(FULL, SECONDS)
+    deliver(report, chosen)
     return 0
 
 
