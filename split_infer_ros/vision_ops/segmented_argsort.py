@@ -13,9 +13,11 @@ from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.vision_ops.arrays import Integers, to_host
 from split_infer_ros.vision_ops.fastest import PLAIN, TRITON, fastest
 
+FEW = 512  # values up to which keys are not worth making
+SHORT = 32  # values in each of segments of one length, up to which they are not either: rows can be sorted
 VALUE_BITS, KEY_BITS = 32, 63
 LARGEST = 2**31 - 1
-FLOATING = (torch.float32, torch.float64, np.float32)
+FLOATING = (torch.float32, torch.float64, np.float32, np.float64)
 Values = TypeVar("Values", Tensor, npt.NDArray[Any])  # on a device, or on the host
 
 
@@ -39,13 +41,18 @@ def segmented_argsort(values: Tensor, offsets: Tensor, *, descending: bool = Fal
     count, narrow = len(values), values.itemsize <= 4
     place_bits = count.bit_length()
     given = values.to(torch.float32 if values.is_floating_point() else torch.int64) if narrow else values
-    if not values.is_cuda and narrow and len(lengths).bit_length() + VALUE_BITS + place_bits <= KEY_BITS:
-        # with the places in them no two keys are equal, and the fastest sort will do
-        segment = np.arange(len(lengths)).repeat(lengths) if len(lengths) > 1 else np.zeros(count, np.int64)
-        keys = pack(to_host(given), segment, descending)
-        keys = (keys << place_bits) + np.arange(count)
-        keys.sort()
-        return torch.from_numpy(keys & ((1 << place_bits) - 1))
+    if not values.is_cuda and count:
+        if FEW < count <= SHORT * len(lengths) and (lengths == lengths[0]).all():
+            order = rising(given, descending).view(len(lengths), -1).argsort(dim=1, stable=True)
+            return (order + offsets[:-1, None]).flatten()
+        segment = np.arange(len(lengths)).repeat(lengths)
+        if count <= FEW:
+            return torch.from_numpy(np.lexsort((rising(to_host(given), descending), segment)))
+        if narrow and len(lengths).bit_length() + VALUE_BITS + place_bits <= KEY_BITS:
+            # with the places in them no two keys are equal, and the fastest sort will do
+            keys = (pack(to_host(given), segment, descending) << place_bits) + np.arange(count)
+            keys.sort()
+            return torch.from_numpy(keys & ((1 << place_bits) - 1))
     segments = torch.arange(len(lengths), device=values.device)
     segments = segments.repeat_interleave(offsets.diff(), output_size=count)
 

@@ -107,6 +107,14 @@ def test_boxes_of_one_class_are_kept_as_by_nms(
         check(its, class_by_class(boxes[image], scores[image], torch.zeros(scores.shape[1]), least, iou, wanted))
 
 
+def test_a_threshold_is_not_rounded() -> None:
+    boxes = torch.tensor([[[0.0, 0, 10, 1], [0, 0, 3, 1], [0, 0, 10, 1], [0, 0, 3, 1]]])
+    scores, labels = torch.tensor([[0.9, 0.8, 0.7, 0.6]]), torch.tensor([[0, 0, 1, 1]])
+    assert nms(boxes[0, :2], scores[0, :2], 0.3).tolist() == [0]  # three tenths in float32 are more
+    found = box_nms(boxes, scores, labels, score_threshold=0.1, iou_threshold=0.3, max_detections=3)
+    assert found.tolist() == [[0, 2, -1]]
+
+
 @pytest.mark.parametrize("types", [(torch.float64, torch.float64), (torch.float64, torch.float32)])
 def test_numbers_of_64_bits_are_not_rounded(types: tuple[torch.dtype, torch.dtype]) -> None:
     boxes = torch.tensor([[[0, 0, 10, 10], [0, 0, 10, 5 + 1e-9], [50, 50, 60, 60]]], dtype=types[0])
