@@ -8,7 +8,7 @@ import torchvision.ops
 from torch import Tensor
 
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.vision_ops.arrays import to_host
+from split_infer_ros.vision_ops.arrays import Floats, to_host
 
 LARGEST = 100  # sides of a region in those of the map
 
@@ -52,23 +52,26 @@ def roi_align(
         )
     if min(output_size) < 1:
         raise ConfigurationError(f"output_size is {output_size}; rows and columns are 1 or more.")
-    corners, where = to_host(regions), to_host(images)
-    if len(where):
-        if where.min() < 0 or where.max() >= len(features):
-            raise ConfigurationError(
-                f"regions lie in images {where.min()} to {where.max()}; there are {len(features)}, from 0."
-            )
-        if not np.isfinite(corners).all():
-            raise ConfigurationError("a region has a corner that is NaN or infinite; corners are numbers of pixels.")
-        corners = np.concatenate([corners[:, :2], np.maximum(corners[:, :2], corners[:, 2:])], axis=1)
-        side = float((corners[:, 2:] - corners[:, :2]).max()) * spatial_scale
-        if side > LARGEST * max(features.shape[2:]):
-            raise ConfigurationError(
-                f"a region is {side:.3g} cells of the map long; it is at most {LARGEST} times as long as the map."
-            )
-    rows = torch.from_numpy(np.concatenate([where[:, None], corners], axis=1, dtype=corners.dtype))
+    rows = np.empty((len(regions), 5), np.float64 if regions.itemsize > 4 else np.float32)
+    rows[:, 0], rows[:, 1:] = to_host(images), to_host(regions)
+    if len(rows):
+        _check(rows, features, spatial_scale)
+        np.maximum(rows[:, 1:3], rows[:, 3:], out=rows[:, 3:])
     wide = features.to(torch.float32) if features.itemsize < 4 else features
     pooled: Tensor = torchvision.ops.roi_align(
-        wide, rows.to(wide), list(output_size), spatial_scale, sampling_ratio, aligned
+        wide, torch.from_numpy(rows).to(wide), list(output_size), spatial_scale, sampling_ratio, aligned
     )
     return pooled.to(features.dtype)
+
+
+def _check(rows: Floats, features: Tensor, spatial_scale: float) -> None:
+    least, most = rows[:, 0].min(), rows[:, 0].max()
+    if least < 0 or most >= len(features):
+        raise ConfigurationError(f"regions lie in images {least:g} to {most:g}; there are {len(features)}, from 0.")
+    if not np.isfinite(rows).all():
+        raise ConfigurationError("a region has a corner that is NaN or infinite; corners are numbers of pixels.")
+    side = float((rows[:, 3:] - rows[:, 1:3]).max()) * spatial_scale
+    if side > LARGEST * max(features.shape[2:]):
+        raise ConfigurationError(
+            f"a region is {side:.3g} cells of the map long; it is at most {LARGEST} times as long as the map."
+        )
