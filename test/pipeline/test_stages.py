@@ -345,7 +345,7 @@ def test_what_no_detection_can_be_is_left_out_and_counted(start: Start, monkeypa
         labels = torch.tensor([0, 0, 1])  # there is no label 1
         return [Detections(boxes, torch.full((3,), 0.5), labels) for _ in outputs[0]]
 
-    pipeline = start()
+    pipeline = start(batch_size=2, batch_timeout_s=LONG_S)
     monkeypatch.setattr(pipeline.head, "_model", with_decode(decode_all))
     pipeline.send(1, 2)
     pipeline.settled()
