@@ -86,7 +86,7 @@ class Extent:
 
 LITTLE = Effort(rounds=1, warm_up=1, batches=2, seconds=0, runs=1, repeats=1, most_s=0)
 QUICK = Extent([16], 64, 3, 1, 1.0, LITTLE, 1, 2, 2, 1)
-FULL = Extent([16, 32, 64, 128], 4096, 50, 3, math.inf, Effort(), 2, 0, 15, len(MODELS))
+FULL = Extent([16, 32, 64, 128], 4096, 50, 3, math.inf, Effort(most_s=20.0), 2, 0, 9, len(MODELS))
 
 
 @dataclass

@@ -79,7 +79,7 @@ class Effort:
     seconds: float = 0.5
     runs: int = 5
     repeats: int = 3
-    most_s: float = 20.0
+    most_s: float = 8.0
 
 
 class Profiler:

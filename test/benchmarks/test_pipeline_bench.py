@@ -37,6 +37,7 @@ def run_to_end(command: list[str | Path]) -> tuple[int, str]:
     return process.returncode, printed
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(LIMIT_S + 30)
 def test_the_pipeline_benchmark_reports_in_the_common_form(tmp_path):
     path = tmp_path / "p.json"

@@ -62,6 +62,10 @@ HEAVY = {  # of these, every so manieth cut as built and as run; all of them in 
     "ssd300": (15, 31),  # 31 billion multiplications an image, and no smaller input will do
     "ssd_resnet50": (3, 14),
     "yolov3": (6, 19),  # 248 MB of weights
+    "vgg16": (3, 10),
+    "fasterrcnn_mobilenet_320": (3, 10),
+    "retinanet": (3, 10),
+    "fcos": (3, 10),
 }
 
 
