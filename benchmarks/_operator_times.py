@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from _detector_latency import class_by_class
 from torch import Tensor
 from torch.nn import functional
 from torchvision.models.detection._utils import BoxCoder
 from torchvision.ops import batched_nms, box_iou, clip_boxes_to_image
 from torchvision.ops import roi_align as torchvisions_roi_align
 
+from split_infer_ros.models.detections import Candidates, Detections, Limits
 from split_infer_ros.vision_ops.box_nms import box_nms
 from split_infer_ros.vision_ops.multibox_decode import WEIGHTS, multibox_decode
 from split_infer_ros.vision_ops.prefix_sum import prefix_sum
@@ -163,22 +165,8 @@ def head(device: torch.device, random: torch.Generator, heavy: bool) -> Contest:
         limits = {"iou_threshold": iou, "max_detections": most, "most_of_a_class": most}
         return box_nms(boxes, scores[..., 1:], score_threshold=least, **limits)
 
-    def library() -> list[Tensor]:
-        """As torchvision's SSD does."""
-        found = []
-        for its, of_classes in zip(boxes, scores, strict=True):
-            some_boxes, some_scores, some_labels = [], [], []
-            for label in range(1, of_classes.shape[1]):
-                score = of_classes[:, label]
-                able = score > least
-                score, corners = score[able], its[able]
-                score, best = score.topk(min(most, len(score)))
-                some_boxes.append(corners[best])
-                some_scores.append(score)
-                some_labels.append(torch.full_like(score, label, dtype=torch.int64))
-            all_boxes, all_scores = torch.cat(some_boxes), torch.cat(some_scores)
-            found.append(batched_nms(all_boxes, all_scores, torch.cat(some_labels), iou)[:most])
-        return found
+    def library() -> list[Detections]:
+        return class_by_class(Candidates(boxes, scores[..., 1:], None, most), Limits(least, iou, most))
 
     return Contest(HEAVY if heavy else HEAD, HEADS_IMAGES, HEADS_BOXES, {OURS: ours, LIBRARY: library})
 

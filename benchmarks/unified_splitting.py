@@ -45,7 +45,7 @@ from split_infer_ros.split.model import SplitModel, choose_device
 from split_infer_ros.split.planner import Choice, plan
 from split_infer_ros.split.profile import Profile
 from split_infer_ros.split.samples import make_profile
-from split_infer_ros.telemetry.report import AT_MOST, Claim, Panel, Report, arguments, deliver
+from split_infer_ros.telemetry.report import AT_MOST, Claim, Panel, Report, arguments, deliver, show
 
 BASELINE, OPTIMISED, SPLIT = "baseline", "optimised", "split"
 MODELS = ("mobilenet_v2", "efficientnet_b2", "vit_tiny", "resnet18")
@@ -285,12 +285,6 @@ def split_facts(contest: Contest, choice: Choice, run: Run) -> dict[str, Any]:
         "head_alone_ms": 1e3 * head_s,
         "overlap_efficiency": max(backbone_s, head_s) / run.period_s,
     }
-
-
-def show(row: dict[str, Any]) -> None:
-    """One row for people."""
-    print(", ".join(f"{key} {value:.4g}" if isinstance(value, float) else f"{value}" for key, value in row.items()))
-    sys.stdout.flush()
 
 
 def conclude(rows: Sequence[dict[str, Any]], on_gpu: bool) -> Report:

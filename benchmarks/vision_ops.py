@@ -42,7 +42,7 @@ from _operator_times import (
     row,
 )
 
-from split_infer_ros.telemetry.report import AT_MOST, Claim, Panel, Report, arguments, deliver
+from split_infer_ros.telemetry.report import AT_MOST, Claim, Panel, Report, arguments, deliver, show
 
 Rows = Sequence[Mapping[str, Any]]
 MANY = 1000  # boxes from which an operator is to be as fast as the library's, in all images
@@ -63,8 +63,7 @@ def run(extent: Extent, detector_seconds: float) -> Report:
                 panels.append(Panel(f"{contest.operator}, {device.type}", "ms", samples))
     detectors, claims = _detector_latency.measure(detector_seconds)
     for found in detectors:
-        values = (f"{name} {value:.4g}" if isinstance(value, float) else f"{value}" for name, value in found.items())
-        print(", ".join(values), flush=True)
+        show(found)
     return Report("vision_ops", conclude(rows) + claims, [*rows, *detectors], [*panels, *table_4(detectors)])
 
 

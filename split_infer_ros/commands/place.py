@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -24,8 +23,6 @@ from split_infer_ros.placement.plan import Plan, Rule, Tag, describe, make_plan
 from split_infer_ros.split.model import SplitModel, choose_device, load_model
 from split_infer_ros.tuning.database import Database, default_path
 from split_infer_ros.tuning.key import Key
-
-_log = logging.getLogger(__name__)
 
 
 def main() -> int:
@@ -64,10 +61,7 @@ def _measured(model: SplitModel, graph: fx.GraphModule, rule: Rule, gpu: torch.d
     if not times:
         images = torch.zeros((1, *model.entry.image_shape)).contiguous(memory_format=torch.channels_last)
         times = time_operators(graph, images, {Tag.GPU: gpu, Tag.CPU: torch.device("cpu")})
-        try:
-            database.add(to_records(times, key, task))
-        except OSError as error:
-            _log.warning("%s cannot be written (%s): the times are not kept.", database.path, error)
+        database.keep(to_records(times, key, task), "the times are")
     return by_times(times, rule)
 
 

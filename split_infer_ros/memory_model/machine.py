@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 import torch
@@ -12,11 +11,9 @@ from split_infer_ros.buffers.policy import legal
 from split_infer_ros.memory_model.calibration import MOST_SECONDS, Calibration, calibrate
 from split_infer_ros.memory_model.cpu_microbenchmarks import CpuMicrobenchmarks
 from split_infer_ros.memory_model.gpu_microbenchmarks import GpuMicrobenchmarks
-from split_infer_ros.memory_model.samples import keep, stored
+from split_infer_ros.memory_model.samples import stored, to_records
 from split_infer_ros.tuning.database import Database
 from split_infer_ros.tuning.key import Key
-
-_log = logging.getLogger(__name__)
 
 
 def calibrate_machine(
@@ -51,8 +48,5 @@ def calibrate_machine(
     found = calibrate(bench, bench.probes, known, say, most_seconds)
     timed = {probe: timings for probe, timings in found.samples.items() if timings is not known.get(probe)}
     if timed:
-        try:
-            keep(database, key, timed)
-        except OSError as error:
-            _log.warning("%s cannot be written (%s): the constants are not kept.", database.path, error)
+        database.keep(to_records(timed, key), "the constants are")
     return found

@@ -34,18 +34,14 @@ Timings = Mapping[int, tuple[float, ...]]  # bytes: seconds, one of each round
 Samples = Mapping[Probe, Timings]
 
 
-def keep(database: Database, key: Key, samples: Samples) -> None:
-    """Write all samples down, one record for each probe and size.
-
-    Raises:
-        OSError: they cannot be written.
-    """
+def to_records(samples: Samples, key: Key) -> list[Record]:
+    """One record for each probe and size."""
     now = time.time()
-    database.add(
+    return [
         Record(key.target, key.versions, TASK, {"probe": probe.value, "bytes": size}, costs, time=now)
         for probe, timings in samples.items()
         for size, costs in timings.items()
-    )
+    ]
 
 
 def stored(database: Database, key: Key) -> dict[Probe, Timings]:

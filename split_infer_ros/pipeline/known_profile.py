@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 
 from split_infer_ros.errors import ConfigurationError
@@ -14,8 +13,6 @@ from split_infer_ros.split.profile import Profile
 from split_infer_ros.split.samples import from_records, make_profile, to_records
 from split_infer_ros.tuning.database import Database
 from split_infer_ros.tuning.key import Key
-
-_log = logging.getLogger(__name__)
 
 
 def profile_model(
@@ -65,9 +62,6 @@ def profile_model(
         )
     if missing:
         measured = Profiler(model, picture, limits, effort, say).measure(missing)
-        try:
-            database.add(to_records(measured, key, task))
-        except OSError as error:
-            _log.warning("%s cannot be written (%s): the profile is not kept.", database.path, error)
+        database.keep(to_records(measured, key, task), "the profile is")
         samples += measured
     return make_profile(model.entry.name, str(model.device), model.cuts, samples)

@@ -124,6 +124,12 @@ class Report:
         figure.savefig(path, dpi=120, format="png")
 
 
+def show(row: Mapping[str, Any]) -> None:
+    """Print one row of a report for people, at once."""
+    values = (f"{name} {value:.4g}" if isinstance(value, float) else f"{value}" for name, value in row.items())
+    print(", ".join(values), flush=True)
+
+
 def arguments(description: str | None) -> argparse.ArgumentParser:
     """The arguments that every benchmark takes."""
     parser = argparse.ArgumentParser(

@@ -56,6 +56,13 @@ class Database:
                 os.ftruncate(file, size)
                 raise
 
+    def keep(self, records: Iterable[Record], what: str) -> None:
+        """``add``, for who can go on without: where that fails a warning says so of ``what``, "the profile is", say."""
+        try:
+            self.add(records)
+        except OSError as error:
+            _log.warning("%s cannot be written (%s): %s not kept.", self.path, error, what)
+
     def records(self) -> list[Record]:
         """All records of all machines, oldest first; lines that are none are left out, with a warning."""
         try:

@@ -59,10 +59,7 @@ def _choose(
     records = [record for record in database.find(key, task) if record.config.get("form") in forms]
     if {record.config["form"] for record in records} != set(forms):
         records = [_time(key, task, name, form, device) for name, form in forms.items()]
-        try:
-            database.add(records)
-        except OSError as error:
-            _log.warning("%s cannot be written (%s): the choice is not kept.", database.path, error)
+        database.keep(records, "the choice is")
     best = min(records, key=lambda record: record.median_s)
     _log.info("%s %s on %s: %s.", task["operator"], task["shapes"], device, best.config["form"])
     return PLAIN if best.error else str(best.config["form"])

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from split_infer_ros.memory_model.samples import TASK, Probe, from_records, keep, stored
+from split_infer_ros.memory_model.samples import TASK, Probe, from_records, stored, to_records
 from split_infer_ros.tuning.database import Database
 from split_infer_ros.tuning.key import Key
 from split_infer_ros.tuning.record import Record
@@ -15,11 +15,11 @@ FIRST = {Probe.TO_HOST: {4096: (1.0, 2.0), 8192: (2.0, 4.0)}, Probe.TO_DEVICE: {
 def test_samples_are_kept_for_this_machine(tmp_path: Path) -> None:
     database = Database(tmp_path / "tuning.jsonl")
     assert stored(database, HERE) == {}
-    keep(database, HERE, FIRST)
+    database.add(to_records(FIRST, HERE))
     assert stored(database, HERE) == FIRST
     assert stored(database, replace(HERE, target={"device": "other"})) == {}
     later = {Probe.TO_HOST: {4096: (9.0,)}}
-    keep(database, HERE, later)
+    database.add(to_records(later, HERE))
     assert stored(database, HERE) == {**FIRST, **later}  # a probe that was timed again counts as a whole
 
 
