@@ -12,11 +12,13 @@ from torchvision import models as zoo
 from torchvision.models import detection as zoo_detection
 
 from split_infer_ros.errors import UnknownModelError
-from split_infer_ros.models import dense, faster_rcnn, shapes, ssd, timm_models, user
+from split_infer_ros.models import dense, faster_rcnn, shapes, ssd, ssd_resnet, timm_models, user, yolo
 from split_infer_ros.models.classifier import IMAGENET_LABELS, classify
 from split_infer_ros.models.detections import suppress_all
 from split_infer_ros.models.entry import Decode, ModelEntry, Weights
 from split_infer_ros.models.preprocess import Preprocess
+
+COCO_LABELS = tuple(zoo_detection.SSD300_VGG16_Weights.COCO_V1.meta["categories"])  # with the background and gaps
 
 
 def find_model(name: str, allow_user_code: bool = False) -> ModelEntry:
@@ -146,6 +148,28 @@ CATALOGUE: dict[str, ModelEntry] = {
             dense.Fcos,
             zoo_detection.FCOS_ResNet50_FPN_Weights.COCO_V1,
             Preprocess(dense.HEIGHT, dense.WIDTH, antialias=False, letterbox=dense.FIT),
+        ),
+        ModelEntry(
+            name="ssd_resnet50",
+            summary="SSD512 with ResNet-50, 90 classes of COCO; nobody publishes weights of this form",
+            build=partial(ssd.SsdNet, ssd_resnet.ssd_resnet50),
+            weights=Weights(),
+            preprocess=Preprocess(ssd_resnet.SIZE, ssd_resnet.SIZE, antialias=False),
+            labels=COCO_LABELS,
+            default_cut="output",
+            decode=ssd.ssd_decode(ssd_resnet.ssd_resnet50),
+        ),
+        ModelEntry(
+            name="yolov3",
+            summary="YOLOv3 with Darknet-53, 80 classes of COCO; nobody publishes weights of this form",
+            build=yolo.Yolov3,
+            weights=Weights(),
+            preprocess=Preprocess(
+                *(yolo.SIZE, yolo.SIZE), antialias=False, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0)
+            ),
+            labels=tuple(label for label in COCO_LABELS[1:] if label != "N/A"),
+            default_cut="output",
+            decode=yolo.decode,
         ),
         _classifier(
             "mobilenet_v2", "MobileNetV2", zoo.mobilenet_v2, zoo.MobileNet_V2_Weights.IMAGENET1K_V1, "classifier.0"

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, fx, nn
 from torchvision.models.detection import fasterrcnn_mobilenet_v3_large_320_fpn
 from torchvision.models.detection.rpn import concat_box_prediction_layers
-from torchvision.ops import batched_nms, clip_boxes_to_image, roi_align
+from torchvision.ops import clip_boxes_to_image
 
 from split_infer_ros.models.dense import anchors_of
+from split_infer_ros.vision_ops.box_nms import box_nms
+from split_infer_ros.vision_ops.roi_align import roi_align
 
 FIT = HEIGHT, WIDTH = 320, 640  # rows and columns within which torchvision makes a landscape image fit
 STRIDES = (32, 32, 64)  # of the levels
@@ -36,20 +38,25 @@ def distinct(boxes: Tensor, scores: Tensor, levels: Tensor, least: float, overla
     Returns:
         (N, count, 4), best first, filled up with empty boxes.
     """
-    found = boxes.new_zeros((len(boxes), count, 4))
-    for image, (its, how_sure) in enumerate(zip(boxes, scores, strict=True)):
-        large = ((its[:, 2:] - its[:, :2]) >= SMALLEST_PROPOSAL).all(1)
-        chosen = (large & (how_sure >= least)).nonzero().flatten()
-        kept = chosen[batched_nms(its[chosen], how_sure[chosen], levels[chosen], overlap)][:count]
-        found[image, : len(kept)] = its[kept]
-    return found
+    able = ((boxes[..., 2:] - boxes[..., :2]) >= SMALLEST_PROPOSAL).all(2) & (scores >= least)
+    kept = box_nms(
+        boxes,
+        scores.masked_fill(~able, 0.0),
+        levels.expand_as(scores),
+        score_threshold=0.0,
+        iou_threshold=overlap,
+        max_detections=count,
+    ).unsqueeze(2)
+    return boxes.gather(1, kept.clamp(min=0).expand(-1, -1, 4)).masked_fill(kept < 0, 0.0)
 
 
 @fx.wrap
 def pool(features: Tensor, proposals: Tensor, stride: int) -> Tensor:
     """Features (N, C, h, w) of each proposal, boxes (N, n, 4) in pixels: (N * n, C, 7, 7)."""
-    cut: Tensor = roi_align(features.float(), list(proposals), POOLED, 1 / stride, SAMPLES)  # it knows no bfloat16
-    return cut.to(features.dtype)
+    images = torch.arange(len(proposals), device=proposals.device).repeat_interleave(proposals.shape[1])
+    return roi_align(
+        features, proposals.flatten(0, 1), images, (POOLED, POOLED), spatial_scale=1 / stride, sampling_ratio=SAMPLES
+    )
 
 
 class FasterRcnn(nn.Module):

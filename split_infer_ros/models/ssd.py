@@ -1,20 +1,21 @@
-"""SSD300 and SSDlite320 in a form that can be cut: raw head outputs from the network, boxes from decode."""
+"""SSDs in a form that can be cut: raw head outputs from the network, boxes from decode."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torchvision.models.detection import ssd300_vgg16, ssdlite320_mobilenet_v3_large
 from torchvision.models.detection.anchor_utils import DefaultBoxGenerator
 from torchvision.models.detection.image_list import ImageList
 from torchvision.models.detection.ssd import SSD
-from torchvision.ops import clip_boxes_to_image
 
-from split_infer_ros.models.detections import Detections, Limits, suppress
-from split_infer_ros.models.entry import Decode
+from split_infer_ros.models.detections import Candidates, SuppressOverlaps
+from split_infer_ros.vision_ops.multibox_decode import multibox_decode
+
+fx.wrap("multibox_decode")  # one operator to who reads the graph
 
 Build = Callable[[], SSD]
 
@@ -47,32 +48,18 @@ class SsdNet(nn.Module):
         return outputs["cls_logits"], outputs["bbox_regression"]
 
 
-def ssd_decode(build: Build) -> Decode:
-    """The decode of the SSD that ``build`` makes."""
-
-    def decode(outputs: tuple[Tensor, ...], limits: Limits) -> list[Detections]:
-        """Logits and offsets of a batch to detections in pixels of the input, as torchvision does."""
-        coder = _box_coder(build)
-        logits, offsets = outputs
-        scores = logits.softmax(dim=-1)
-        return [_decode_one(coder, *image, limits) for image in zip(scores, offsets, strict=True)]
-
-    return decode
+def ssd_decode(build: Build) -> SuppressOverlaps:
+    """The decode of the SSD that ``build`` makes: logits and offsets to detections, as torchvision does."""
+    return SuppressOverlaps(partial(MultiboxDecoder, build))
 
 
-def _decode_one(coder: _Coder, scores: Tensor, offsets: Tensor, limits: Limits) -> Detections:
-    boxes = coder(offsets)
-    # best candidates of each class but the background, as one list
-    best, anchors = scores[:, 1:].topk(min(coder.candidates, len(scores)), dim=0)
-    labels = torch.arange(1, scores.shape[1]).expand_as(best)
-    return suppress(best.flatten(), boxes[anchors.flatten()], labels.flatten(), limits)
+class MultiboxDecoder:
+    """Class logits (N, anchors, classes) and box offsets (N, anchors, 4) to candidates in pixels of the input.
 
+    Each box has a score for each class; that of the background, class 0, is zero.
 
-class _Coder:
-    """Offsets (anchors, 4) to boxes within the input, against the anchors of that input.
-
-    Attributes:
-        candidates: boxes a class that go on to suppression.
+    Args:
+        build: makes the SSD whose anchors these are.
     """
 
     def __init__(self, build: Build) -> None:
@@ -85,15 +72,13 @@ class _Coder:
             likeness.aspect_ratios, scales=likeness.scales, steps=likeness.steps, clip=likeness.clip
         )
         image = ImageList(torch.empty((1, 3, *self._size)), [self._size])
-        self.candidates: int = whole.topk_candidates
+        self._most_of_a_class: int = whole.topk_candidates
         self._anchors = generator(image, [torch.empty(one.shape) for one in maps])[0]
-        self._decode = whole.box_coder.decode_single
+        self._weights: tuple[float, float, float, float] = whole.box_coder.weights
+        self._background = torch.tensor([0])
 
-    def __call__(self, offsets: Tensor) -> Tensor:
-        boxes: Tensor = clip_boxes_to_image(self._decode(offsets, self._anchors), self._size)
-        return boxes
-
-
-@cache
-def _box_coder(build: Build) -> _Coder:
-    return _Coder(build)
+    def __call__(self, outputs: tuple[Tensor, ...]) -> Candidates:
+        logits, offsets = outputs
+        scores = logits.softmax(dim=-1).index_fill_(2, self._background, 0.0)  # cheaper than to copy the others
+        boxes = multibox_decode(offsets, self._anchors, weights=self._weights, size=self._size)
+        return Candidates(boxes, scores, None, self._most_of_a_class)

@@ -72,7 +72,7 @@ class HeadParameters:
 class HeadNode(ManagedNode):
     """Hears ``features``; publishes ``detections`` and, in one process, ``detections/image``; ``vision_info`` once.
 
-    On ``/diagnostics`` it says which handles it refused.
+    On ``/diagnostics`` it says which handles it refused, and which detections it left out as they cannot be.
     """
 
     def __init__(self, **node_arguments: Any) -> None:
@@ -93,7 +93,7 @@ class HeadNode(ManagedNode):
         self._publish_labels()
         threads = self.values.head_threads or default_head_threads()
         self._stage = HeadStage(self._model, self.values.limits, self._deliver, self.warn, threads)
-        self._refused_before = 0
+        self._refused_before = self._left_out_before = 0
         self._diagnostics = advertise(self, DiagnosticArray, "/diagnostics", QoSProfile(depth=10))
         self.on_tear_down(lambda: self.destroy_publisher(self._diagnostics))
         timer = self.every(DIAGNOSTICS_PERIOD_S, self._diagnose)
@@ -125,18 +125,22 @@ class HeadNode(ManagedNode):
             self._overlay.show(origin, detections)
 
     def _diagnose(self) -> None:
-        """Say how many handles were refused, and why; a warning while it goes on."""
+        """Say how many handles were refused, and detections left out, and why; a warning while it goes on."""
         assert self._stage is not None
-        refused = dict(self._stage.refused)
-        total = sum(refused.values())
+        refused, left_out = dict(self._stage.refused), dict(self._stage.left_out)
+        total, impossible = sum(refused.values()), sum(left_out.values())
         status = DiagnosticStatus(name=self.get_fully_qualified_name().lstrip("/"), level=DiagnosticStatus.OK)
         status.message = "Handles are taken as they come."
+        if impossible > self._left_out_before:
+            status.level = DiagnosticStatus.WARN
+            status.message = "Detections were left out: the model gives boxes, scores or labels that cannot be."
         if total > self._refused_before:
             status.level = DiagnosticStatus.WARN
             status.message = "Handles were refused: they lead nowhere, or to what this head cannot read."
-        self._refused_before = total
+        self._refused_before, self._left_out_before = total, impossible
         facts = {"model": self.values.model, "transport": self.values.transport}
         facts |= {f"refused: {reason}": str(count) for reason, count in sorted(refused.items())}
+        facts |= {f"left out: {reason}": str(count) for reason, count in sorted(left_out.items())}
         status.values = [KeyValue(key=key, value=value) for key, value in facts.items()]
         header = Header(stamp=self.get_clock().now().to_msg())
         self._diagnostics.publish(DiagnosticArray(header=header, status=[status]))

@@ -15,6 +15,7 @@ from split_infer_ros.buffers.pool import FeatureReader
 from split_infer_ros.buffers.slots import Outcome
 from split_infer_ros.errors import HandleError, SplitInferError
 from split_infer_ros.models.detections import Detections, Limits
+from split_infer_ros.models.plausibility import leave_out_impossible
 from split_infer_ros.pipeline.cores import use_cores, use_one_core
 from split_infer_ros.pipeline.frame import Handle, Origin
 from split_infer_ros.pipeline.stage import Stage
@@ -48,6 +49,7 @@ class HeadStage:
 
     Attributes:
         refused: handles that were refused, by reason.
+        left_out: detections that cannot be, by name; see ``leave_out_impossible``.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class HeadStage:
     ) -> None:
         self.limits = limits
         self.refused: Counter[str] = Counter()
+        self.left_out: Counter[str] = Counter()
         self._model = model
         self._deliver = deliver
         self._on_error = on_error
@@ -120,7 +123,9 @@ class HeadStage:
         published = 0
         try:
             with torch.inference_mode():
-                found = self._model.entry.decode(work.outputs, self.limits)
+                entry = self._model.entry
+                found, impossible = leave_out_impossible(entry.decode(work.outputs, self.limits), len(entry.labels))
+            self.left_out += impossible
             for origin, detections in zip(work.handle.origins, found, strict=True):
                 self._deliver(origin, self._in_source(detections, origin))
                 published += 1

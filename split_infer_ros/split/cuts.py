@@ -71,7 +71,7 @@ def find_cuts(graph: fx.GraphModule, image_shape: tuple[int, int, int]) -> tuple
         The cuts in order; only places where all that crosses are tensors with the batch in front.
     """
     batch = 2  # tells the batch dimension from dimensions that happen to be 1
-    _propagate(graph, (batch, *image_shape))
+    propagate(_Recorder(graph), (batch, *image_shape))
     nodes = list(graph.graph.nodes)
     named = dict(_ends_of_blocks(nodes, find_blocks(graph)))
     wide = _wide(nodes)
@@ -128,9 +128,17 @@ def _channels_last_strides(shape: torch.Size) -> tuple[int, int, int, int]:
     return channels * height * width, 1, channels * width, channels
 
 
-def _propagate(graph: fx.GraphModule, shape: tuple[int, ...]) -> None:
+def propagate(interpreter: fx.Interpreter, image_shape: tuple[int, ...], *others: object) -> None:
+    """Run an interpreter on images of that shape, (N, C, H, W); without computing anything, where that is possible.
+
+    Args:
+        interpreter: sees each value, or one that has its shape, dtype and layout alone.
+        image_shape: of the first input.
+        others: further inputs.
+    """
+
     def run() -> None:
-        _Recorder(graph).run(torch.zeros(shape).contiguous(memory_format=torch.channels_last))
+        interpreter.run(torch.zeros(image_shape).contiguous(memory_format=torch.channels_last), *others)
 
     with torch.inference_mode():
         try:

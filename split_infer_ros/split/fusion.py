@@ -103,6 +103,8 @@ def _attributes(activation: nn.Module) -> tuple[str, list[float], str | None] | 
     """An activation in oneDNN's words; None if it has none."""
     if isinstance(activation, nn.Hardtanh):  # ReLU6 is one
         return "hardtanh", [activation.min_val, activation.max_val], ""
+    if isinstance(activation, nn.LeakyReLU):
+        return "leaky_relu", [activation.negative_slope], ""
     names: dict[Any, str] = {nn.ReLU: "relu", nn.Hardswish: "hardswish", nn.SiLU: "swish"}
     name = names.get(type(activation))
     return None if name is None else (name, [], "")

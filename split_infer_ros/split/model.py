@@ -15,6 +15,7 @@ from torch import fx, nn
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.entry import ModelEntry
+from split_infer_ros.models.user import check_detections, is_user_model
 from split_infer_ros.models.weights import load_weights
 from split_infer_ros.split.cuts import Cut, choose_cut, find_cuts
 from split_infer_ros.split.export import place
@@ -93,6 +94,11 @@ class SplitModel:
                 made.popitem(last=False)
             return made[cut]
 
+    @property
+    def graph(self) -> fx.GraphModule:
+        """The whole model on the CPU, batch norms folded; everybody's, so not to be changed."""
+        return self._graph
+
     @cached_property
     def fingerprint(self) -> str:
         """Tells the model's operations from any other's."""
@@ -160,6 +166,8 @@ def load_model(
                 entry = find_model(name, allow_user_code)
                 module = entry.build().eval()
             load_weights(module, entry, weights)
+            if is_user_model(name):
+                check_detections(entry, module)
             model = _loaded[key] = SplitModel(entry, module, torch.device("cpu"))
         if (where, dtype) == (model.device, model.dtype):
             return model

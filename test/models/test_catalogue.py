@@ -27,8 +27,9 @@ PUBLISHED_DETECTORS = {
     "retinanet": detection.RetinaNet_ResNet50_FPN_Weights.COCO_V1,
     "fcos": detection.FCOS_ResNet50_FPN_Weights.COCO_V1,
 }
-NAMES = ("shapes", "vit_tiny", *PUBLISHED, *PUBLISHED_DETECTORS)
-LARGE = ("retinanet", "fcos", "vgg16", "ssd300")  # seconds an image; test_halves.py runs them
+UNPUBLISHED = ("vit_tiny", "ssd_resnet50", "yolov3")
+NAMES = ("shapes", *UNPUBLISHED, *PUBLISHED, *PUBLISHED_DETECTORS)
+LARGE = ("retinanet", "fcos", "vgg16", "ssd300", "ssd_resnet50", "yolov3")  # seconds; in test_every_cut.py
 
 
 def test_these_models_are_known() -> None:
@@ -82,7 +83,17 @@ def test_labels_and_downloads_are_the_publishers() -> None:
         assert find_model(name).labels[:3] == ("__background__", "person", "bicycle")
 
 
-def test_what_nobody_publishes_is_said() -> None:
-    entry = find_model("vit_tiny")
-    with pytest.raises(WeightsError, match=r"vit_tiny has no default weights.*'none'"):
-        load_weights(entry.build(), entry, "default")
+def test_detectors_without_weights_name_the_classes_of_coco() -> None:
+    assert find_model("ssd_resnet50").labels == find_model("ssd300").labels
+    labels = find_model("yolov3").labels
+    assert len(labels) == len(set(labels)) == 80
+    assert labels[:2] + labels[-1:] == ("person", "bicycle", "toothbrush")
+
+
+@pytest.mark.parametrize("name", UNPUBLISHED)
+def test_what_nobody_publishes_is_said(name: str) -> None:
+    entry = find_model(name)
+    with torch.device("meta"):
+        model = entry.build()
+    with pytest.raises(WeightsError, match=rf"{name} has no default weights.*'none'"):
+        load_weights(model, entry, "default")

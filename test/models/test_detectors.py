@@ -14,36 +14,50 @@ from torch import Tensor, nn
 from torchvision.models import detection as zoo
 from torchvision.models.detection.transform import GeneralizedRCNNTransform
 
-from split_infer_ros.models import dense, faster_rcnn, ssd
+from split_infer_ros.models import dense, faster_rcnn, ssd, ssd_resnet
 from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.detections import Detections, Limits
+from split_infer_ros.models.entry import Decode
 from split_infer_ros.models.random_weights import randomise
 from split_infer_ros.models.weights import load_weights
 
-IMAGES = 2
+UNTRAINED = {"weights": None, "weights_backbone": None}
+SMALL_SSD = partial(ssd_resnet.ssd_resnet50, 128)
 
 
 @dataclass(frozen=True)
 class Case:
-    """A detector of ours and torchvision's, and factors for weights with such a part in their names."""
+    """A detector of ours and torchvision's, factors for weights with such a part in their names, and its decode."""
 
     ours: Callable[[], nn.Module]
-    theirs: Callable[..., nn.Module]
+    theirs: Callable[[], nn.Module]
     height: int
     width: int
     trained: dict[str, float] = field(default_factory=dict)
+    decode: Decode | None = None  # the catalogue's
+    images: int = 2
 
 
+# smaller inputs than the catalogue's where one may choose, for the time they take
 CASES = {
-    "ssd300": Case(partial(ssd.SsdNet, ssd.ssd300), zoo.ssd300_vgg16, 300, 300, {"regression": 0.5}),
-    # smaller inputs than the catalogue's, for the time they take
+    "ssd300": Case(
+        *(partial(ssd.SsdNet, ssd.ssd300), partial(zoo.ssd300_vgg16, **UNTRAINED), 300, 300),
+        {"regression": 0.5},
+        images=1,
+    ),
+    "ssd_resnet50": Case(
+        *(partial(ssd.SsdNet, SMALL_SSD), SMALL_SSD, 128, 128), {"regression": 0.5}, ssd.ssd_decode(SMALL_SSD)
+    ),
     "fasterrcnn_mobilenet_320": Case(
-        partial(faster_rcnn.FasterRcnn, 192, 256), zoo.fasterrcnn_mobilenet_v3_large_320_fpn, 192, 256
+        partial(faster_rcnn.FasterRcnn, 192, 256),
+        *(partial(zoo.fasterrcnn_mobilenet_v3_large_320_fpn, **UNTRAINED), 192, 256),
     ),
     "retinanet": Case(
-        partial(dense.RetinaNet, 160, 224), zoo.retinanet_resnet50_fpn, 160, 224, {"cls_logits": 0.2, "bbox_reg": 0.3}
+        partial(dense.RetinaNet, 160, 224),
+        *(partial(zoo.retinanet_resnet50_fpn, **UNTRAINED), 160, 224),
+        {"cls_logits": 0.2, "bbox_reg": 0.3},
     ),
-    "fcos": Case(partial(dense.Fcos, 160, 224), zoo.fcos_resnet50_fpn, 160, 224),
+    "fcos": Case(partial(dense.Fcos, 160, 224), partial(zoo.fcos_resnet50_fpn, **UNTRAINED), 160, 224),
 }
 
 
@@ -51,12 +65,12 @@ CASES = {
 def pair(name: str) -> tuple[nn.Module, nn.Module, Tensor]:
     """Ours, torchvision's with the same weights, and photographs (N, 3, height, width)."""
     case = CASES[name]
-    images = photograph_batch(case.height, case.width)[:IMAGES].contiguous()  # as torchvision batches
+    images = photograph_batch(case.height, case.width)[: case.images].contiguous()  # as torchvision batches
     ours = randomise(case.ours(), images)
     with torch.no_grad():
         for weight, parameter in ours.named_parameters():
             parameter.mul_(next((factor for part, factor in case.trained.items() if part in weight), 1.0))
-    theirs = case.theirs(weights=None, weights_backbone=None).eval()
+    theirs = case.theirs().eval()
     for module, twin in zip(theirs.backbone.modules(), ours.backbone.modules(), strict=True):  # type: ignore[union-attr, operator]
         if isinstance(module, nn.BatchNorm2d):
             module.eps = twin.eps  # type: ignore[assignment]
@@ -75,7 +89,7 @@ def test_the_same_objects_are_found(name: str) -> None:
     post.detections_per_img = limits.max_detections  # type: ignore[union-attr, assignment]
     with torch.inference_mode():
         expected = theirs(list(images))
-        found = find_model(name).decode(ours(images), limits)
+        found = (CASES[name].decode or find_model(name).decode)(ours(images), limits)
     assert sum(len(one["scores"]) for one in expected) > 5, "nothing to compare"
     assert len(torch.cat([one["labels"] for one in expected]).unique()) > 2
     for mine, one in zip(found, expected, strict=True):

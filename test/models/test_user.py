@@ -19,11 +19,15 @@ from split_infer_ros.split.model import SplitModel, load_model
 
 HEIGHT, WIDTH = 40, 48
 FACTORIES = '''
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
 from torch import nn
+from torchvision.models.detection import maskrcnn_resnet50_fpn
 
 from split_infer_ros.models.catalogue import CATALOGUE
+from split_infer_ros.models.detections import Detections
 
 Path(__file__).with_suffix(".ran").touch()
 
@@ -62,6 +66,47 @@ def narrow():
 
 
 no_function = 3
+
+
+class Regions(nn.Module):
+    def forward(self, images):
+        found = {"boxes": torch.zeros(0, 4), "scores": torch.zeros(0), "labels": torch.zeros(0)}
+        return [found | {"masks": torch.zeros(0, 1, 224, 224), "keypoints": torch.zeros(0, 17, 3)} for _ in images]
+
+
+def mask_rcnn():
+    return maskrcnn_resnet50_fpn(
+        weights=None, weights_backbone=None, min_size=64, max_size=64, rpn_post_nms_top_n_test=5
+    )
+
+
+def several():
+    net = nn.Module()
+    net.forward = lambda images: (images[..., 0], images.sum(1).long())
+    return net
+
+
+def detector(decode):
+    return lambda: replace(CATALOGUE["shapes"], name="mine", weights=None, decode=decode)
+
+
+@dataclass(frozen=True)
+class Masked(Detections):
+    masks: torch.Tensor = torch.zeros(0, 8, 8)
+
+
+def found(boxes=4, labels=torch.int64, kind=Detections):
+    return kind(torch.zeros(0, boxes), torch.zeros(0), torch.zeros(0, dtype=labels))
+
+
+good = detector(lambda outputs, limits: [found() for _ in outputs[0]])
+masked = detector(lambda outputs, limits: [found(kind=Masked) for _ in outputs[0]])
+named = detector(lambda outputs, limits: [{"boxes": torch.zeros(0, 4), "masks": torch.zeros(0)} for _ in outputs[0]])
+triples = detector(lambda outputs, limits: [outputs[1][0], outputs[1][1]])
+one_for_all = detector(lambda outputs, limits: [found()])
+rotated = detector(lambda outputs, limits: [found(5), found(5)])
+unsure = detector(lambda outputs, limits: [found(), found(labels=torch.float32)])
+greedy = detector(lambda outputs, limits: outputs[7])
 '''
 
 
@@ -128,6 +173,31 @@ def test_a_factorys_entry_is_taken_as_it_is(factories: Path) -> None:
     assert find_model("zoo_of_mine:entry", allow_user_code=True) is find_model("shapes")
 
 
+def test_a_detector_of_the_users_own_is_tried_before_it_is_taken(factories: Path) -> None:
+    model = load_model("zoo_of_mine:good", "default", "cpu", allow_user_code=True)
+    assert model.entry.name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("Regions", r"gives masks and keypoints \({boxes: float32 \(0, 4\), .*keypoints: .*\), which would be lost.*"),
+        ("mask_rcnn", r"gives masks \({boxes: .*masks: float32 \(\d+, 1, 224, 224\)}\), which would be lost"),
+        ("masked", r"gives masks \(Detections.*which would be lost"),
+        ("named", r"gives masks \({boxes: .*which would be lost"),
+        ("several", r"gives a tuple of 2: float32 \(2, 3, 224\), int64 \(2, 224, 224\) where logits"),
+        ("triples", r"gives a list of 2: float32 \(4, 60, 80\), .* for two images; a list of two Detections"),
+        ("one_for_all", r"gives a list of 1: Detections of {boxes: float32 \(0, 4\), .*a list of two Detections"),
+        ("rotated", r"boxes: float32 \(0, 5\).*expected, each boxes float32 \(n, 4\)"),
+        ("unsure", r"labels: float32 \(0,\)}.*labels int64 \(n,\)"),
+        ("greedy", r"cannot read what that gives for two images, a tuple of 2: float32 .*IndexError"),
+    ],
+)
+def test_what_are_no_detections_or_more_than_that_is_refused(factories: Path, name: str, told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told):
+        load_model(f"zoo_of_mine:{name}", "default", "cpu", allow_user_code=True)
+
+
 def test_a_program_runs_in_halves_at_any_batch_size(tmp_path: Path) -> None:
     images = photograph_batch(HEIGHT, WIDTH)
     whole = randomise(Program(), images)
@@ -151,8 +221,8 @@ def test_a_program_runs_in_halves_at_any_batch_size(tmp_path: Path) -> None:
         ("zoo_of_mine:no_function", "cannot be made .TypeError"),
         ("zoo_of_mine:failing", "cannot be made .RuntimeError: no such layer"),
         ("zoo_of_mine:wrong", "returns a int; a factory returns a torch.nn.Module or a ModelEntry"),
-        ("zoo_of_mine:maps", r"gives a tensor \(2, 8, 224, 224\) where logits \(2, classes\) were expected"),
-        ("zoo_of_mine:unlike", r"gives a tensor \(2, 3\) where logits \(2, 2\) were expected"),
+        ("zoo_of_mine:maps", r"gives float32 \(2, 8, 224, 224\) where logits \(2, classes\) were expected"),
+        ("zoo_of_mine:unlike", r"gives float32 \(2, 3\) where logits \(2, 2\) were expected"),
         ("zoo_of_mine:narrow", r"does not take float32 \(2, 3, 224, 224\)"),
     ],
 )

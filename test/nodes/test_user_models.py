@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from rclpy.context import Context
 from ros_support import Pipeline, image
 from sensor_msgs.msg import Image
@@ -14,7 +15,18 @@ from torch import nn
 from vision_msgs.msg import Detection2DArray
 
 FACTORY = """
+    from dataclasses import replace
+
+    import torch
     from torch import nn
+
+    from split_infer_ros.models.catalogue import CATALOGUE
+    from split_infer_ros.models.detections import Detections
+
+    def odd():
+        boxes = torch.tensor([[1.0, 2.0, torch.nan, 4.0], [1.0, 2.0, 3.0, 4.0]])
+        found = Detections(boxes, torch.tensor([0.9, 0.8]), torch.tensor([0, 1]))
+        return replace(CATALOGUE["shapes"], name="odd", decode=lambda outputs, limits: [found for _ in outputs[0]])
 
     def make():
         net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
@@ -55,3 +67,20 @@ def test_it_runs_as_any_other_model(context: Context, model: str) -> None:
             assert found.results[0].hypothesis.class_id == ("1" if model.endswith(".pt2") else "night")
             assert found.results[0].hypothesis.score == pytest.approx(0.953, abs=0.001)
             assert (found.bbox.center.position.x, found.bbox.center.position.y) == pytest.approx((32, 24), abs=1)
+
+
+@pytest.mark.parametrize("model", ["factory"], indirect=True)
+def test_what_no_detection_can_be_is_left_out_and_told(context: Context, model: str) -> None:
+    chosen = {"model": model.replace(":make", ":odd"), "allow_user_code": True}
+    with Pipeline(context, backbone=chosen, head=chosen) as pipeline:
+        detections = pipeline.client.listen(Detection2DArray, "detections")
+        diagnostics = pipeline.client.listen(DiagnosticArray, "/diagnostics")
+        pipeline.client.publisher(Image, "image").publish(image())
+        (message,) = detections.wait_for(1)
+        assert [one.results[0].hypothesis.class_id for one in message.detections] == ["square"]
+        told = diagnostics.wait_for_one(
+            lambda array: any(entry.key == "left out: box_not_finite" for entry in array.status[0].values), "a count"
+        ).status[0]
+        assert {entry.key: entry.value for entry in told.values}["left out: box_not_finite"] == "1"
+        assert told.level == DiagnosticStatus.WARN
+        assert "boxes, scores or labels that cannot be" in told.message

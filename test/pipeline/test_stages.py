@@ -19,7 +19,7 @@ from split_infer_ros.buffers.pool import LEASE_S, FeaturePool, find_pool
 from split_infer_ros.buffers.slots import Lease
 from split_infer_ros.errors import ConfigurationError, HandleError, ImageError, SplitInferError, UnknownCutError
 from split_infer_ros.images.encodings import Pixels
-from split_infer_ros.models.detections import Detections, Limits
+from split_infer_ros.models.detections import Candidates, Detections, Limits, suppress
 from split_infer_ros.models.entry import ModelEntry, Weights
 from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.pipeline.backbone_stage import BackboneStage
@@ -337,6 +337,44 @@ def test_a_result_that_cannot_be_delivered_costs_the_rest_of_its_batch(start: St
     pipeline.check_account()
     assert [origin.header for origin, _ in pipeline.delivered] == [1, 4, 5, 6]
     assert [str(error) for error in pipeline.errors] == ["no more"]
+
+
+def test_what_no_detection_can_be_is_left_out_and_counted(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    def decode_all(outputs: tuple[Tensor, ...], limits: Limits) -> list[Detections]:
+        boxes = torch.tensor([[0.0, 0.0, 4.0, 4.0], [0.0, torch.nan, 4.0, 4.0], [0.0, 0.0, 4.0, 4.0]])
+        labels = torch.tensor([0, 0, 1])  # there is no label 1
+        return [Detections(boxes, torch.full((3,), 0.5), labels) for _ in outputs[0]]
+
+    pipeline = start()
+    monkeypatch.setattr(pipeline.head, "_model", with_decode(decode_all))
+    pipeline.send(1, 2)
+    pipeline.settled()
+    assert [found.boxes.tolist() for _, found in pipeline.delivered] == [[[0.0, 0.0, 4.0, 4.0]]] * 2
+    assert pipeline.head.left_out == {"box_not_finite": 2, "unknown_label": 2}
+    assert pipeline.errors == []
+
+
+def test_more_candidates_than_memory_holds_cost_only_their_batch(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def decode_too_many(outputs: tuple[Tensor, ...], limits: Limits) -> list[Detections]:
+        return suppress(Candidates(torch.empty((1, 1 << 56, 4)), outputs[0]), limits)
+
+    pipeline = start()
+    with monkeypatch.context() as patched:
+        patched.setattr(pipeline.head, "_model", with_decode(decode_too_many))
+        pipeline.send(1)
+        pipeline.settled()
+    assert pipeline.backbone.ledger.counts().dropped == {"head_error": 1}
+    assert "memory" in str(pipeline.errors[0])
+    pipeline.send(2)
+    pipeline.settled()
+    pipeline.check_account()
+    assert [origin.header for origin, _ in pipeline.delivered] == [2]
+
+
+def with_decode(function: Callable[[tuple[Tensor, ...], Limits], list[Detections]]) -> SplitModel:
+    return SplitModel(replace(ENTRY, decode=function), Brightness(), CPU)
 
 
 def test_a_publisher_that_fails_loses_nothing_that_a_head_has(start: Start) -> None:

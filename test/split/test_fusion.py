@@ -30,7 +30,10 @@ def check(model: nn.Module, fused: int, images: torch.Tensor) -> list[str]:
 @pytest.mark.parametrize("channels_last", [True, False])
 @pytest.mark.parametrize(
     "activation",
-    [nn.ReLU(inplace=True), nn.ReLU6(), nn.Hardtanh(-0.5, 1.5), nn.Hardswish(), nn.SiLU(), nn.Identity(), nn.GELU()],
+    [
+        *(nn.ReLU(inplace=True), nn.ReLU6(), nn.Hardtanh(-0.5, 1.5), nn.Hardswish(), nn.SiLU(), nn.LeakyReLU(0.2)),
+        *(nn.Identity(), nn.GELU()),
+    ],
     ids=lambda activation: type(activation).__name__,
 )
 def test_a_convolution_and_its_activation(activation: nn.Module, channels_last: bool) -> None:

@@ -1,0 +1,24 @@
+"""Tensors of any device as arrays on the host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+Floats = npt.NDArray[np.floating[Any]]
+Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+
+def to_host(values: Tensor | npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The values' own memory if it is on the host; numbers of 16 bits become float32, for numpy has no bfloat16."""
+    if isinstance(values, np.ndarray):
+        return values
+    if values.is_floating_point() and values.itemsize < 4:
+        values = values.to(torch.float32)
+    array: npt.NDArray[Any] = values.numpy(force=True)
+    return array

@@ -1,0 +1,94 @@
+"""Segmented sorting by blocks that are merged two by two (§3.1.1, Fig. 2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+BLOCK = 128  # keys that are sorted by comparing each with each
+CHUNK = 512  # keys that one program moves in a merge
+
+
+def argsort_by_merging(keys: Tensor, starts: Tensor, ends: Tensor, block: int = BLOCK) -> Tensor:
+    """The stable order of the keys: int64 (n,).
+
+    The flat array is cut into blocks of one size wherever segments end. Each merge doubles what is in order; only the
+    part of a segment that lies across the border between two blocks moves.
+
+    Args:
+        keys: int64 (n,); those of a later segment are larger.
+        starts: int64 (n,), where the segment of each key starts.
+        ends: int64 (n,), where it ends.
+        block: of the first sort, a power of two.
+    """
+    count = len(keys)
+    order = torch.empty_like(keys)
+    if not count:
+        return order
+    ordered = torch.empty_like(keys)
+    _sort_blocks[(triton.cdiv(count, block),)](keys, ordered, order, count, BLOCK=block)
+    spare_keys, spare_order = torch.empty_like(keys), torch.empty_like(keys)
+    width = block
+    while width < count:
+        _merge[(triton.cdiv(count, CHUNK),)](
+            *(ordered, order, spare_keys, spare_order, starts, ends, count, width, width.bit_length()), CHUNK=CHUNK
+        )
+        ordered, spare_keys, order, spare_order = spare_keys, ordered, spare_order, order
+        width *= 2
+    return order
+
+
+@triton.jit
+def _sort_blocks(keys: Any, ordered: Any, order: Any, count: Any, BLOCK: tl.constexpr) -> None:
+    """Each key's place is the number of keys before it: comparisons only, and no thread takes another way."""
+    begin = tl.program_id(0) * BLOCK
+    index = tl.arange(0, BLOCK)
+    key = tl.load(keys + begin + index, mask=begin + index < count, other=0x7FFFFFFFFFFFFFFF)
+    mine, others = key[:, None], key[None, :]
+    before = (others < mine) | ((others == mine) & (index[None, :] < index[:, None]))
+    place = begin + tl.sum(before.to(tl.int32), 1)
+    inside = begin + index < count
+    tl.store(ordered + place, key, mask=inside)
+    tl.store(order + place, (begin + index).to(tl.int64), mask=inside)
+
+
+@triton.jit
+def _merge(
+    keys: Any,
+    order: Any,
+    new_keys: Any,
+    new_order: Any,
+    starts: Any,
+    ends: Any,
+    count: Any,
+    width: Any,
+    steps: Any,
+    CHUNK: tl.constexpr,
+) -> None:
+    """Each key moves by the number of keys that pass it, which a binary search in the other half tells."""
+    place = (tl.program_id(0) * CHUNK + tl.arange(0, CHUNK)).to(tl.int64)
+    inside = place < count
+    key = tl.load(keys + place, mask=inside, other=0)
+    begin = place // (2 * width) * (2 * width)
+    border = begin + width
+    left = place < border
+    # where the same segment goes on beyond the border; for most keys nowhere
+    low = tl.where(left, border, tl.maximum(begin, tl.load(starts + place, mask=inside, other=0)))
+    high = tl.where(left, tl.minimum(begin + 2 * width, tl.load(ends + place, mask=inside, other=0)), border)
+    low = tl.where(left, low, tl.minimum(low, border))
+    high = tl.maximum(high, low)
+    first = low
+    for _ in range(steps):
+        middle = (low + high) // 2
+        searching = inside & (low < high)
+        other = tl.load(keys + middle, mask=searching, other=0)
+        passes = tl.where(left, other < key, other <= key) & searching
+        low = tl.where(passes, middle + 1, low)
+        high = tl.where(searching & (passes == 0), middle, high)
+    moved = tl.where(left, place + (low - first), place - (border - low))
+    tl.store(new_keys + moved, key, mask=inside)
+    tl.store(new_order + moved, tl.load(order + place, mask=inside, other=0), mask=inside)

@@ -1,0 +1,44 @@
+"""Sums of all values up to each (§3.1.1, Fig. 3)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.vision_ops.fastest import PLAIN, TRITON, fastest
+
+SUMMED = (torch.float32, torch.int64)  # by the kernel
+
+
+def prefix_sum(values: Tensor) -> Tensor:
+    """Of each row the sum of the values up to and with each.
+
+    On the host torch's ``cumsum`` is as fast as can be and is used as it is. On a GPU the three stages of the paper
+    take its place where they are faster. Sums of integers are exact; of floating numbers they are added in another
+    order, so the last bits can differ between devices.
+
+    Args:
+        values: floating, integer or bool (..., n).
+
+    Returns:
+        (..., n), of the same type; int64 for integers and bool, which wrap around.
+
+    Raises:
+        ConfigurationError: a single number, which has no rows.
+    """
+    if not values.ndim:
+        raise ConfigurationError("values are a single number; prefix sums are those of rows (..., n).")
+    if not values.is_cuda or not values.numel():
+        return torch.cumsum(values, -1)
+    summed = values if values.is_floating_point() else values.to(torch.int64)
+    if summed.dtype not in SUMMED:
+        return summed.cumsum(-1)
+    forms = {PLAIN: lambda: summed.cumsum(-1), TRITON: lambda: _in_stages(summed)}
+    return fastest("prefix_sum", summed, summed.shape, forms)
+
+
+def _in_stages(values: Tensor) -> Tensor:
+    from split_infer_ros.vision_ops.kernels.prefix_sum import sum_in_stages  # Triton is optional
+
+    return sum_in_stages(values)

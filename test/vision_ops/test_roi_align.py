@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torchvision
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.vision_ops.roi_align import roi_align
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    count=st.sampled_from([0, 1, 20]),
+    size=st.sampled_from([(1, 1), (3, 2), (7, 7)]),
+    sampling_ratio=st.sampled_from([-1, 2]),
+    aligned=st.booleans(),
+    dtype=st.sampled_from([torch.float32, torch.float64, torch.float16]),
+    seed=st.integers(0, 99),
+)
+def test_regions_are_those_of_torchvision(
+    count: int, size: tuple[int, int], sampling_ratio: int, aligned: bool, dtype: torch.dtype, seed: int
+) -> None:
+    random = torch.Generator().manual_seed(seed)
+    features = torch.rand((2, 3, 10, 12), generator=random).to(dtype)
+    corners = torch.rand((count, 2), generator=random) * 60 - 20  # some of them outside, some inside out
+    regions = torch.cat([corners, corners + torch.rand((count, 2), generator=random) * 40 - 5], dim=1)
+    images = torch.randint(0, 2, (count,), generator=random)
+    found = roi_align(
+        features, regions, images, size, spatial_scale=0.25, sampling_ratio=sampling_ratio, aligned=aligned
+    )
+    rows = torch.cat([images[:, None], regions[:, :2], regions[:, 2:].maximum(regions[:, :2])], dim=1)
+    wide = features.float() if dtype is torch.float16 else features
+    expected = torchvision.ops.roi_align(wide, rows.to(wide.dtype), size, 0.25, sampling_ratio, aligned)
+    assert found.dtype == dtype
+    torch.testing.assert_close(found, expected.to(dtype), rtol=0, atol=0)
+
+
+def test_far_outside_there_is_nothing() -> None:
+    found = roi_align(torch.ones(1, 1, 4, 4), torch.tensor([[100.0, 100, 120, 120]]), torch.tensor([0]), (2, 2))
+    assert found.tolist() == [[[[0, 0], [0, 0]]]]
+
+
+@pytest.mark.parametrize(
+    ("features", "regions", "images", "size", "sentence"),
+    [
+        ((3, 4, 4), [[0.0, 0, 1, 1]], [0], (2, 2), "do not fit"),
+        ((1, 3, 4, 4), [[0.0, 0, 1, 1]], [0, 0], (2, 2), "do not fit"),
+        ((1, 3, 4, 4), [[0.0, 0, 1, 1]], [1], (2, 2), "images 1 to 1; there are 1"),
+        ((1, 3, 4, 4), [[0.0, 0, 1, 1]], [-1], (2, 2), "images -1 to -1"),
+        ((1, 3, 4, 4), [[0.0, 0, math.nan, 1]], [0], (2, 2), "NaN or infinite"),
+        ((1, 3, 4, 4), [[0.0, 0, math.inf, 1]], [0], (2, 2), "NaN or infinite"),
+        ((1, 3, 4, 4), [[0.0, 0, 1e9, 1]], [0], (2, 2), "1e[+]09 cells of the map long"),
+        ((1, 3, 4, 4), [[0.0, 0, 1, 1]], [0], (0, 2), r"output_size is \(0, 2\)"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    features: tuple[int, ...], regions: list[list[float]], images: list[int], size: tuple[int, int], sentence: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        roi_align(torch.ones(features), torch.tensor(regions), torch.tensor(images), size)
