@@ -15,7 +15,18 @@ import split_infer_ros
 PACKAGE = Path(split_infer_ros.__file__).parent
 
 # From top to bottom: a room imports from itself and from those below it. (errors.py lies below all.)
-ABOVE = ("nodes", "commands", "pipeline", "placement", "split", "models", "sources", "images", "memory_model")
+ABOVE = (
+    "nodes",
+    "commands",
+    "tenancy",
+    "pipeline",
+    "placement",
+    "split",
+    "models",
+    "sources",
+    "images",
+    "memory_model",
+)
 ROOMS = (*ABOVE, "vision_ops", "buffers", "tuning", "telemetry", "errors")
 
 ROS = ("rclpy", "ament_index_python", "rosidl_runtime_py", "builtin_interfaces", "rcl_interfaces", "launch_ros")

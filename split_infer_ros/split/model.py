@@ -104,6 +104,11 @@ class SplitModel:
         """Tells the model's operations from any other's."""
         return fingerprint(self._graph)
 
+    @property
+    def parameters(self) -> int:
+        """How many the whole model has."""
+        return sum(parameter.numel() for parameter in self._graph.parameters())
+
     def segments(self) -> tuple[tuple[fx.GraphModule, ...], tuple[fx.GraphModule, ...]]:
         """The pieces between neighbouring cuts, twice: as the backbone and as the head runs them."""
         pieces = segments(self._graph, self.cuts)

@@ -1,0 +1,86 @@
+"""What executions cost, by measurement: batches of a model alone, and batches of several models as one."""
+
+from __future__ import annotations
+
+import bisect
+import math
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+Group = tuple[tuple[str, int], ...]  # models and how many requests of each, sorted by name
+
+
+def group(counts: Mapping[str, int]) -> Group:
+    """The same as a key."""
+    return tuple(sorted(counts.items()))
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Costs of the models that are loaded.
+
+    Attributes:
+        parameters: of each model, how many.
+        alone_s: of each model, seconds of a batch by its size; at least that of 1.
+        fused_s: seconds of several models' batches as one execution, as far as they were measured.
+    """
+
+    parameters: Mapping[str, int]
+    alone_s: Mapping[str, Mapping[int, float]]
+    fused_s: Mapping[Group, float] = field(default_factory=dict)
+
+    def batch_s(self, model: str, count: int) -> float:
+        """Seconds of one batch: measured, or on the line between its neighbours; beyond the largest in proportion."""
+        measured = self.alone_s[model]
+        if count in measured:
+            return measured[count]
+        sizes = sorted(measured)
+        place = bisect.bisect(sizes, count)
+        if place == len(sizes):
+            return measured[sizes[-1]] * count / sizes[-1]
+        below, above = (sizes[place - 1], sizes[place]) if place else (0, sizes[0])
+        low = measured[below] if below else 0.0
+        return low + (measured[above] - low) * (count - below) / (above - below)
+
+    def execution_s(self, counts: Mapping[str, int]) -> float:
+        """Seconds of one execution of these batches: measured, or estimated from what fusing gained elsewhere."""
+        apart = 0.0
+        for model, count in counts.items():
+            apart += self.batch_s(model, count)
+        if len(counts) < 2:
+            return apart
+        measured = self.fused_s.get(group(counts))
+        return apart * self._gains.get(frozenset(counts), 1.0) if measured is None else measured
+
+    def is_small(self, model: str) -> bool:
+        """Fewer parameters than the mean of the models that are loaded (§II-B)."""
+        return model in self._small
+
+    @cached_property
+    def _small(self) -> frozenset[str]:
+        mean = statistics.fmean(self.parameters.values())
+        return frozenset(model for model, count in self.parameters.items() if count < mean)
+
+    @cached_property
+    def _gains(self) -> Mapping[frozenset[str], float]:
+        """What a fused execution of some models takes, in parts of the same ones after each other: the median."""
+        ratios: dict[frozenset[str], list[float]] = {}
+        for counts, seconds in self.fused_s.items():
+            apart = sum(self.batch_s(model, count) for model, count in counts)
+            ratios.setdefault(frozenset(model for model, _ in counts), []).append(seconds / apart)
+        return {models: statistics.median(found) for models, found in ratios.items()}
+
+    def without(self, model: str) -> Costs:
+        """The same once a model is gone."""
+        return Costs(
+            {name: count for name, count in self.parameters.items() if name != model},
+            {name: seconds for name, seconds in self.alone_s.items() if name != model},
+            {counts: seconds for counts, seconds in self.fused_s.items() if model not in dict(counts)},
+        )
+
+    def __post_init__(self) -> None:
+        for model, measured in self.alone_s.items():
+            if not measured or not all(size > 0 and 0 < seconds < math.inf for size, seconds in measured.items()):
+                raise ValueError(f"Costs of {model} are {dict(measured)}; each batch size takes some seconds.")

@@ -1,0 +1,115 @@
+"""What runs next: a pure function of the queue, the costs and the time (kernel merge and fusion, §II-B).
+
+A window over the head of the queue is looked at. Requests of one model become one batch (merge); models with fewer
+parameters than the mean become one execution, those above it another (fuse). The class of the very first request runs
+now; the others stay at the head of the queue, where newer requests may join them before their turn. So a window takes
+at most two executions, the first request is always served, and nobody waits for company: where one request waits, it
+runs alone, at once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from split_infer_ros.tenancy.costs import Costs
+from split_infer_ros.tenancy.request import DROP, Request
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Requests of one model that run as one, in their order."""
+
+    model: str
+    requests: tuple[Request, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What is to be done now.
+
+    Attributes:
+        batches: one execution: a batch a model, that of the first request first; empty where nothing waits.
+        late: requests to be dropped as ``deadline``: they cannot meet theirs, and their tenants want no late results.
+    """
+
+    batches: tuple[Batch, ...] = ()
+    late: tuple[Request, ...] = ()
+
+    @property
+    def requests(self) -> tuple[Request, ...]:
+        """All that run."""
+        return tuple(request for batch in self.batches for request in batch.requests)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How requests may be put together.
+
+    Attributes:
+        window: how many requests are looked at, at least 1.
+        most: of one batch.
+        fuse: whether several models may be one execution.
+    """
+
+    window: int = 5
+    most: int = 64
+    fuse: bool = True
+
+
+def decide(queue: Sequence[Request], costs: Costs, now: float, rules: Rules) -> Decision:
+    """The next execution.
+
+    Args:
+        queue: in order; only its head is looked at, and beyond it as far as requests are too late.
+        costs: of every model in the queue.
+        now: seconds, of the steady clock.
+        rules: how requests may be put together.
+    """
+    late: list[Request] = []
+    in_time = (request for request in queue if not _is_late(request, costs, now, late))
+    window = list(itertools.islice(in_time, rules.window))
+    if not window:
+        return Decision(late=tuple(late))
+    return Decision(_together(window, costs, now, rules), tuple(late))
+
+
+def _is_late(request: Request, costs: Costs, now: float, late: list[Request]) -> bool:
+    too_late = request.when_late == DROP and now + costs.batch_s(request.model, 1) > request.deadline_s
+    if too_late:
+        late.append(request)
+    return too_late
+
+
+def _together(window: Sequence[Request], costs: Costs, now: float, rules: Rules) -> tuple[Batch, ...]:
+    """The execution that serves the first request, and with it all others that it may.
+
+    Nobody misses a deadline for company's sake: those who would meet theirs without it still do.
+    """
+    first = window[0]
+    small = costs.is_small(first.model)
+    chosen: dict[str, list[Request]] = {first.model: []}
+    counts: dict[str, int] = {}
+    spent, tightest = 0.0, math.inf  # of the execution so far: its seconds, and the first deadline that it meets
+    left: set[str] = set()  # tenants of whom one stays, and so whatever comes behind it
+    for request in window:
+        model = request.model
+        count = counts.get(model, 0) + 1
+        may_join = request.tenant not in left and count <= rules.most and (
+            model in chosen or (rules.fuse and costs.is_small(model) == small)
+        )
+        longer = costs.execution_s({**counts, model: count}) if may_join else math.inf
+        meets = now + longer <= request.deadline_s
+        if request is first or (
+            longer <= spent + costs.batch_s(model, 1)
+            and now + longer <= tightest
+            and (meets or request.when_late != DROP)
+        ):
+            chosen.setdefault(model, []).append(request)
+            counts[model], spent = count, longer
+            tightest = min(tightest, request.deadline_s) if meets else tightest
+        else:
+            left.add(request.tenant)
+    return tuple(Batch(model, tuple(requests)) for model, requests in chosen.items())

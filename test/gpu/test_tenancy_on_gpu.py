@@ -1,0 +1,38 @@
+"""Several models as one launch on a real GPU."""
+
+from __future__ import annotations
+
+import torch
+
+from split_infer_ros.split.model import load_model
+from split_infer_ros.tenancy.engine import Engine
+from split_infer_ros.tenancy.forked_graphs import ForkedGraphs
+from split_infer_ros.tenancy.measure import blank, measure
+
+NAMES = ("alexnet", "resnet18", "squeezenet1_0")
+
+
+def test_a_forked_graph_gives_what_each_model_gives_alone() -> None:
+    models = {name: load_model(name, "random", "cuda:0") for name in NAMES}
+    engine = Engine(models, dict.fromkeys(NAMES, 1.0))
+    for counts in ((1, 1, 1), (3, 2, 1), (3, 2, 1)):
+        inputs = {name: torch.rand_like(blank(models[name], count)) for name, count in zip(NAMES, counts, strict=True)}
+        found = engine.run(inputs)
+        for name, images in inputs.items():
+            with torch.inference_mode():
+                expected = models[name].backbone("output")(images)
+            for mine, other in zip(found[name], expected, strict=True):
+                torch.testing.assert_close(mine, other, rtol=1e-3, atol=1e-3)
+    costs = measure(models, engine, sizes=(1, 2), rounds=2)
+    assert all(seconds > 0 for seconds in costs.fused_s.values())
+    engine.close()
+
+
+def test_recorded_combinations_stay_within_their_memory() -> None:
+    models = {name: load_model(name, "random", "cuda:0") for name in NAMES}
+    graphs = ForkedGraphs(torch.device("cuda", 0), most_bytes=1)
+    backbones = {name: model.backbone("output") for name, model in models.items()}
+    for name in NAMES:
+        graphs.run({name: backbones[name]}, {name: blank(models[name], 2)})
+    assert len(graphs) >= 1
+    assert graphs.bytes <= 1 or len(graphs) == 1

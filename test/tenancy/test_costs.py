@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from split_infer_ros.tenancy.costs import Costs, group
+
+COSTS = Costs(
+    {"a": 10, "b": 20, "c": 60},
+    {"a": {2: 2.0, 4: 3.0}, "b": {1: 1.0}, "c": {1: 5.0}},
+    {group({"b": 1, "a": 2}): 2.4},
+)
+
+
+@pytest.mark.parametrize(
+    ("model", "count", "seconds"), [("a", 2, 2.0), ("a", 3, 2.5), ("a", 1, 1.0), ("a", 8, 6.0), ("b", 3, 3.0)]
+)
+def test_a_batch_that_was_not_measured_lies_between_those_that_were(model: str, count: int, seconds: float) -> None:
+    assert COSTS.batch_s(model, count) == pytest.approx(seconds)
+
+
+def test_what_fusing_gained_once_it_gains_for_other_sizes() -> None:
+    assert COSTS.execution_s({"a": 2, "b": 1}) == 2.4
+    assert COSTS.execution_s({"a": 4, "b": 1}) == pytest.approx(4.0 * 0.8)
+    assert COSTS.execution_s({"a": 2, "c": 1}) == 7.0, "never measured: one after the other"
+    assert COSTS.execution_s({"c": 1}) == 5.0
+    assert COSTS.execution_s({}) == 0.0
+
+
+def test_small_is_less_than_the_mean_of_those_that_are_loaded() -> None:
+    assert [COSTS.is_small(model) for model in "abc"] == [True, True, False]
+    without = COSTS.without("c")
+    assert [without.is_small(model) for model in "ab"] == [True, False]
+    assert COSTS.without("a").fused_s == {}
+    assert not Costs({"a": 10}, {"a": {1: 1.0}}).is_small("a")
+
+
+@pytest.mark.parametrize("measured", [{}, {0: 1.0}, {1: 0.0}, {1: math.nan}, {1: math.inf}])
+def test_costs_that_are_none_are_refused(measured: dict[int, float]) -> None:
+    with pytest.raises(ValueError, match="Costs of a"):
+        Costs({"a": 1}, {"a": measured})
