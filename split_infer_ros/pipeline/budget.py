@@ -59,3 +59,18 @@ def _what_fits(settings: StageSettings, taken_bytes: float, cut: Cut, policy: Po
     if least <= settings.memory_budget_bytes:
         return "batch_size 1 with ring_slots 1"
     return f"another split_point, or a budget of {(taken_bytes + least) / MB:,.1f}"
+
+
+def check_weights(name: str, parameters: int, item_bytes: int, free_bytes: int) -> None:
+    """Refuse a model whose weights do not fit into what is left of a GPU's memory.
+
+    Raises:
+        ConfigurationError: they do not; the sentence says what would fit.
+    """
+    needed = parameters * item_bytes
+    if needed > free_bytes:
+        raise ConfigurationError(
+            f"The weights of {name} take {needed / MB:,.1f} MB, and {free_bytes / MB:,.1f} MB are left on the GPU: a "
+            f"model of {free_bytes / item_bytes / 1e6:,.1f} million parameters would fit; this one has "
+            f"{parameters / 1e6:,.1f}."
+        )

@@ -74,7 +74,7 @@ def test_what_was_not_used_for_longest_is_dropped_first(recorder: Recorder) -> N
     assert graphs.bytes == 800
     assert len(graphs) == 1
     assert group({"a": 8}) in graphs
-    assert queue.waits == 4, "one that may be running was dropped"
+    assert queue.waits == 3, "one that may be running was dropped"
 
 
 def test_what_a_model_that_is_gone_took_part_in_is_forgotten(recorder: Recorder) -> None:
