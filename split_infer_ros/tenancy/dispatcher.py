@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,15 +14,14 @@ from split_infer_ros.pipeline.device import DeviceQueue, Mark
 from split_infer_ros.pipeline.intake import Loaded
 from split_infer_ros.pipeline.stage import Stage
 from split_infer_ros.tenancy.cost_book import CostBook
-from split_infer_ros.tenancy.costs import Costs, Group
+from split_infer_ros.tenancy.costs import Costs
 from split_infer_ros.tenancy.engine import Engine
-from split_infer_ros.tenancy.measure import sample
-from split_infer_ros.tenancy.member import TenantFrame, WaitingFrames
+from split_infer_ros.tenancy.measuring import Measuring
+from split_infer_ros.tenancy.member import WaitingFrames, drop
 from split_infer_ros.tenancy.model_line import Flight, ModelLine
 from split_infer_ros.tenancy.scheduler import Rules, decide
 
 TICK_S = 0.25  # how often slots are looked after while nothing else happens
-ROUNDS = 3  # samples of each execution that is measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,21 +31,6 @@ class _Execution:
     flights: Sequence[Flight]
     start: float
     done: Mark
-
-
-@dataclass(frozen=True, slots=True)
-class _Measurement:
-    """One combination that is being measured: samples so far, and what takes the next one."""
-
-    combination: Group
-    samples_s: list[float]
-    steps: Iterator[None]
-
-
-def drop(frames: Iterable[TenantFrame], reason: str) -> None:
-    """They end here, under that name."""
-    for frame in frames:
-        frame.ticket.drop(reason)
 
 
 class Dispatcher:
@@ -83,9 +67,8 @@ class Dispatcher:
         self._on_error = on_error
         self._costs = Costs({}, {})
         self._leaving: list[ModelLine] = []
-        self._stale = False  # the engine has not heard of the latest models
-        self._unknown = False  # something may be left to measure
-        self._measurement: _Measurement | None = None
+        self._stale = False  # the engine has not heard of the latest models, or of their costs
+        self._measuring = Measuring(engine, book)
         self._running = False
         self._thread: threading.Thread | None = None
         self._copies = DeviceQueue(device)
@@ -102,7 +85,7 @@ class Dispatcher:
     @property
     def settled(self) -> bool:
         """True once all models are measured (lock held)."""
-        return not (self._stale or self._unknown)
+        return not self._stale and self._measuring.done
 
     def execution_s(self, model: str) -> float:
         """What an image takes alone, 0 as long as that is not known (lock held)."""
@@ -112,7 +95,7 @@ class Dispatcher:
         """A model comes; it is served once it is measured (lock held)."""
         self.lines[line.key] = line
         self._book.open(line.key, line.model, line.plan.cut.name)
-        self._change()
+        self.renew()
         if self._running:
             line.head.start()
 
@@ -121,11 +104,12 @@ class Dispatcher:
         del self.lines[line.key]
         self._leaving.append(line)
         self._book.close(line.key)
-        self._change()
+        self.renew()
 
-    def measure_again(self) -> None:
-        """Other batches may be of interest now (lock held)."""
-        self._unknown = True
+    def renew(self) -> None:
+        """Models came or went, or other batches are of interest now (lock held)."""
+        self._measuring.begin_anew()
+        self._stale = True
         self._changed.notify_all()
 
     def start(self) -> None:
@@ -161,7 +145,6 @@ class Dispatcher:
             self._leaving = [line for line in self._leaving if line.out]
             stale, self._stale = self._stale, False
             if stale:
-                self._measurement = None
                 self._renew_costs()
             backbones = {key: line.plan.backbone for key, line in self.lines.items()}
             weights_s = {key: self.execution_s(key) or 1.0 for key in self.lines}
@@ -171,10 +154,6 @@ class Dispatcher:
             line.collect(time.monotonic())
         for line in idle:
             line.close()
-
-    def _change(self) -> None:
-        self._stale = self._unknown = True
-        self._changed.notify_all()
 
     def _loop(self) -> None:
         use_all_cores()
@@ -188,37 +167,21 @@ class Dispatcher:
     def _measure_once(self) -> None:
         """One sample of what is not known, between two executions, so that the others are served meanwhile."""
         with self._changed:
-            if self._stale or not self._unknown:
+            measurement = None if self._stale else self._measuring.pick()
+            self._changed.notify_all()
+            if measurement is None:
                 return
-            if self._measurement is None:
-                combination = self._book.to_measure()
-                if combination is None:
-                    self._unknown = False
-                    self._changed.notify_all()
-                    return
-                samples: list[float] = []
-                steps = sample(self._book.models, self._engine, combination, ROUNDS, samples.append)
-                self._measurement = _Measurement(combination, samples, steps)
-            measurement = self._measurement
             self._changed.wait_for(lambda: not self._ahead)  # alone on the device
-        failure: Exception | None = None
-        try:
-            if next(measurement.steps, measurement) is None:
-                return
-        except Exception as error:
-            failure = error
-        self._measurement = None
+        if not self._measuring.step(measurement):
+            return
         with self._changed:
             if self._stale:
                 return
-            if failure is None:
-                self._book.note(measurement.combination, measurement.samples_s)
-            else:
-                self._book.note_failed(measurement.combination)
-            self._renew_costs()
-        if failure is not None:
+            self._measuring.conclude(measurement)
+            self._stale = True
+        if measurement.failure is not None:
             for model, _ in measurement.combination:
-                self._on_error(model, failure)
+                self._on_error(model, measurement.failure)
 
     def _renew_costs(self) -> None:
         """Say of each model whether it can be scheduled, or never will be (lock held)."""

@@ -28,6 +28,7 @@ from split_infer_ros.tenancy.member import TenantFrame
 from split_infer_ros.tenancy.shared_settings import SharedSettings
 from split_infer_ros.tuning.database import Database
 
+
 @dataclass(frozen=True)
 class Callbacks:
     """Whom a line tells, on threads of its own.
@@ -236,7 +237,8 @@ class ModelLine:
         return 1
 
     def _deliver(self, origin: Origin, detections: Detections) -> None:
-        self._callbacks.deliver(*origin.header, detections)
+        flight, frame = origin.header
+        self._callbacks.deliver(flight, frame, detections)
 
     def _released(self, lease: Lease, outcome: Outcome) -> None:
         self._callbacks.released(self, lease, outcome)
