@@ -158,9 +158,8 @@ class Dispatcher:
         if not self._measuring.step(measurement):
             return
         with self._changed:
-            if self._stale:
+            if not self._measuring.conclude(measurement):
                 return
-            self._measuring.conclude(measurement)
             self._stale = True
         if measurement.failure is not None:
             for model, _ in measurement.combination:

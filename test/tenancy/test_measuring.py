@@ -40,7 +40,7 @@ def run(measuring: Measuring) -> None:
     measuring.begin_anew()
     while (measurement := measuring.pick()) is not None:
         if measuring.step(measurement):
-            measuring.conclude(measurement)
+            assert measuring.conclude(measurement)
 
 
 def test_each_step_is_one_execution(book: CostBook) -> None:
@@ -83,6 +83,6 @@ def test_models_that_change_meanwhile_make_it_begin_anew(book: CostBook) -> None
     measuring.begin_anew()
     while not measuring.step(measurement):
         pass
-    measuring.conclude(measurement)
+    assert not measuring.conclude(measurement)
     assert measuring.pick() is None
     assert book.costs().alone_s == {}
