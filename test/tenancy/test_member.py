@@ -38,13 +38,16 @@ def test_frames_have_their_turn_by_deadline_and_priority() -> None:
         name: Member(Tenant(name, name, deadline_s=deadline_s, priority=priority), name)
         for name, deadline_s, priority in (("late", 1.0, 0), ("soon", 0.5, 0), ("first", 1.0, 2), ("default", 0.0, 0))
     }
-    for name, member in members.items():
+    for member in members.values():
         arrive(waiting, member, 1, 0.0)
     assert [request.tenant for request in waiting.of_models(set(members))] == ["default", "first", "soon", "late"]
     assert [request.deadline_s for request in waiting.of_models({"default", "soon"})] == [float("inf"), 0.5]
 
 
-@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["add", "take", "forget", "limit"]), st.integers(1, 4))))
+STEPS = st.tuples(st.sampled_from("abc"), st.sampled_from(["add", "take", "forget", "limit"]), st.integers(1, 4))
+
+
+@given(st.lists(STEPS))
 def test_nothing_that_waits_is_lost(steps: list[tuple[str, str, int]]) -> None:
     waiting = WaitingFrames(3)
     members = {name: Member(Tenant(name, name), name) for name in "abc"}
