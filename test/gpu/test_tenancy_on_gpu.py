@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
+import pytest
 import torch
 
+from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.models.detections import Limits
+from split_infer_ros.pipeline.device import DeviceQueue
+from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.split.model import load_model
 from split_infer_ros.tenancy.engine import Engine
-from split_infer_ros.tenancy.forked_graphs import ForkedGraphs
+from split_infer_ros.tenancy.forked_graphs import ForkedGraphs, Forks
 from split_infer_ros.tenancy.measure import blank, measure
+from split_infer_ros.tenancy.shared_pipeline import SharedPipeline
+from split_infer_ros.tenancy.shared_settings import SharedSettings
+from split_infer_ros.tenancy.tenant import Tenant
+from split_infer_ros.tuning.database import Database
 
 NAMES = ("alexnet", "resnet18", "squeezenet1_0")
 
 
 def test_a_forked_graph_gives_what_each_model_gives_alone() -> None:
     models = {name: load_model(name, "random", "cuda:0") for name in NAMES}
-    engine = Engine(models, dict.fromkeys(NAMES, 1.0))
+    engine = Engine(torch.device("cuda", 0))
+    engine.load({name: model.backbone("output") for name, model in models.items()}, dict.fromkeys(NAMES, 1.0))
     for counts in ((1, 1, 1), (3, 2, 1), (3, 2, 1)):
         inputs = {name: torch.rand_like(blank(models[name], count)) for name, count in zip(NAMES, counts, strict=True)}
         found = engine.run(inputs)
@@ -30,9 +43,36 @@ def test_a_forked_graph_gives_what_each_model_gives_alone() -> None:
 
 def test_recorded_combinations_stay_within_their_memory() -> None:
     models = {name: load_model(name, "random", "cuda:0") for name in NAMES}
-    graphs = ForkedGraphs(torch.device("cuda", 0), most_bytes=1)
+    device = torch.device("cuda", 0)
+    queue = DeviceQueue(device)
+    graphs = ForkedGraphs(Forks(device, queue), most_bytes=1)
     backbones = {name: model.backbone("output") for name, model in models.items()}
     for name in NAMES:
-        graphs.run({name: backbones[name]}, {name: blank(models[name], 2)})
+        with torch.inference_mode(), queue.work("execution"):
+            graphs.run({name: backbones[name]}, {name: blank(models[name], 2)})
     assert len(graphs) >= 1
     assert graphs.bytes <= 1 or len(graphs) == 1
+
+
+@pytest.mark.parametrize("graphs", [True, False])
+def test_tenants_get_their_own_results_from_a_gpu(tmp_path: Path, graphs: bool) -> None:
+    delivered: dict[str, list[int]] = {"a": [], "b": [], "c": []}
+    errors: list[str] = []
+    pipeline = SharedPipeline(
+        SharedSettings(device="cuda:0", waiting=20, cuda_graphs=graphs),
+        Limits(),
+        lambda tenant, origin, detections: delivered[tenant].append(origin.header),
+        lambda name, error: errors.append(f"{name}: {error}"),
+        Database(tmp_path / "tuning.jsonl"),
+    )
+    models = {"a": "shapes", "b": "squeezenet1_0", "c": "shapes"}
+    assert pipeline.set_tenants([Tenant(name, model, "random") for name, model in models.items()]) == {}
+    pipeline.start()
+    for number in range(10):
+        for name in models:
+            pipeline.submit(name, Pixels.blank(), Origin(number, name, 480, 640), time.monotonic())
+    pipeline.stop(60.0)
+    assert errors == []
+    assert delivered == {name: list(range(10)) for name in models}
+    assert all(pipeline.report(name, time.monotonic()).counts.published == 10 for name in models)
+    pipeline.close()
