@@ -74,15 +74,13 @@ def _are_few_rows(values: Tensor, offsets: Tensor) -> bool:
 
 def _on_host(values: npt.NDArray[Any], lengths: Integers, descending: bool, narrow: bool) -> Integers | None:
     """By numpy, whose steps cost least: all values at once, many of them as keys. None if keys have not enough bits."""
-    count, segments = len(values), len(lengths)
-    segment = np.arange(segments)
-    if segments > 1:
-        segment = segment.repeat(lengths)
+    count = len(values)
+    segment = np.arange(len(lengths)).repeat(lengths)
     if count <= FEW:
         order: Integers = np.lexsort((rising(values, descending), segment))
         return order
     place_bits = count.bit_length()
-    if not narrow or segments.bit_length() + VALUE_BITS + place_bits > KEY_BITS:
+    if not narrow or len(lengths).bit_length() + VALUE_BITS + place_bits > KEY_BITS:
         return None
     # with the places in them no two keys are equal, and the fastest sort will do
     keys: Integers = pack(values, segment, descending)
@@ -98,7 +96,7 @@ def pack(values: Values, segments: Values, descending: bool) -> Values:
 
     Args:
         values: float32, or int64 of no more than 32 bits.
-        segments: int64, that of each value, or one for all.
+        segments: int64, that of each value.
         descending: largest first.
     """
     bits = rising(values, descending)
