@@ -204,6 +204,7 @@ setup(
             "pytest>=7,<9",
             "pytest-cov",
             "pytest-timeout",
+            "pytest-xdist",
             "psutil",
             "ruff",
             "scikit-image",

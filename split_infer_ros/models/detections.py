@@ -18,7 +18,7 @@ class Limits:
     """What post-processing keeps; may change between two batches.
 
     Attributes:
-        score_threshold: scores below it are dropped, 0..1.
+        score_threshold: scores below it are dropped, 0..1; of a detector's, as torchvision has it, those up to it.
         nms_threshold: of two boxes of one class that overlap by more (IoU), the lower score is dropped, 0..1.
         max_detections: at most so many an image, best scores first.
     """

@@ -155,10 +155,12 @@ def check_detections(entry: ModelEntry, module: nn.Module) -> None:
 def _are_detections(found: object) -> bool:
     if type(found) is not Detections:
         return False
-    shapes = {"boxes": (len(found), 4), "scores": (len(found),), "labels": (len(found),)}
-    dtypes = {"boxes": torch.float32, "scores": torch.float32, "labels": torch.int64}
-    parts = {name: getattr(found, name) for name in shapes}
-    return all(part.dtype == dtypes[name] and part.shape == shapes[name] for name, part in parts.items())
+    parts = found.boxes, found.scores, found.labels
+    if not all(isinstance(part, Tensor) for part in parts) or found.scores.ndim != 1:
+        return False
+    shapes = [(len(found), 4), (len(found),), (len(found),)]
+    dtypes = [torch.float32, torch.float32, torch.int64]
+    return [part.shape for part in parts] == shapes and [part.dtype for part in parts] == dtypes
 
 
 def _refuse_what_would_be_lost(name: str, outputs: Any) -> None:

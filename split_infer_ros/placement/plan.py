@@ -128,12 +128,14 @@ def _follow_users(operators: Sequence[Operator], tags: Mapping[str, Tag | None],
     for producer in reversed(operators):
         device = devices[producer.name]
         leaving = [user for user in users[producer.name] if leaves(user, device)]
-        if not leaving or producer.nbytes is None:
-            continue
         is_there = any(devices[user.name] is not device for user in users[producer.name])
-        if is_there or producer.nbytes <= sum(user.nbytes or 0 for user in leaving):
+        fits = producer.nbytes is not None and producer.nbytes <= sum(user.nbytes or 0 for user in leaving)
+        if producer.nbytes is not None and (is_there or fits):
             for user in leaving:
                 devices[user.name] = Tag.CPU if device is Tag.GPU else Tag.GPU
+        wanted = {devices[user.name] for user in users[producer.name]}
+        if tags[producer.name] is Tag.ANY and not producer.inputs and len(wanted) == 1:
+            (devices[producer.name],) = wanted  # made of constants, which are everywhere
 
 
 def _copies(operators: Sequence[Operator], devices: Mapping[str, Tag]) -> list[Copy]:

@@ -17,7 +17,7 @@ from torchvision.ops import nms
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.vision_ops.arrays import Flags, Floats, Integers, to_host
-from split_infer_ros.vision_ops.candidates import Scores, best_candidates, first_of_each
+from split_infer_ros.vision_ops.candidates import Candidates, Scores, best_candidates, first_of_each
 from split_infer_ros.vision_ops.fastest import PLAIN, TRITON, fastest
 from split_infer_ros.vision_ops.suppression import overlaps, unsuppressed
 
@@ -83,12 +83,11 @@ def _one_alone(
         return False
     if scores.device.type != "cpu" or scores.dtype != boxes.dtype:
         return False
-    (box,), (score,) = boxes, scores
+    box, score = (of[0] if of.itemsize > 2 else of[0].float() for of in (boxes, scores))
     candidates = (score > score_threshold).nonzero().flatten()
     if len(candidates) > ALONE * found.shape[1]:
         return False
-    box, score = (of[candidates] if of.itemsize > 2 else of[candidates].float() for of in (box, score))
-    kept = to_host(candidates[nms(box, score, iou_threshold)])
+    kept = to_host(candidates[nms(box[candidates], score[candidates], iou_threshold)])
     found[0, : len(kept)] = kept[: found.shape[1]]
     return True
 
@@ -104,28 +103,47 @@ class Limits(NamedTuple):
 def _fill(found: Integers, boxes: Floats, scores: Scores, labels: Integers | None, limits: Limits) -> None:
     """Find the best of scores (N, n, C), as many as ``found`` has places."""
     wanted, classes, most = found.shape[1], scores.shape[2], limits.most_of_a_class
-    images, indices, more = best_candidates(scores, FIRST * wanted, limits.score)
-    if not len(indices):
+    best = best_candidates(scores, FIRST * wanted, limits.score)
+    if not len(best.indices):
         return
-    if most is not None and np.bincount(images * classes + indices % classes).max() > most:
+    if most is not None and np.bincount(best.images * classes + best.indices % classes).max() > most:
         scores, most = first_of_each(to_host(scores), most), None
-        images, indices, more = best_candidates(scores, FIRST * wanted, limits.score)
-    anchors = indices // classes if classes > 1 else indices
-    its = indices % classes if labels is None else labels[images, anchors]
-    left = _left(boxes[images, anchors], images, its, limits.iou, scores)
-    images, indices = images[left], indices[left]
+        best = best_candidates(scores, FIRST * wanted, limits.score)
+    images, indices = _kept_of(best, boxes, scores, labels, limits.iou)
     counts = np.bincount(images, minlength=len(found))
     rank = np.arange(len(images)) - (counts.cumsum() - counts)[images]
     fits = rank < wanted
     found[images[fits], rank[fits]] = indices[fits]
-    for image in np.flatnonzero(more & (counts < wanted)):
-        # the rest of it, from what is left: neither kept nor overlapped by what was kept
-        row, kept = slice(image, image + 1), indices[images == image]
+    for image in np.flatnonzero(best.more & (counts < wanted)):
+        row = slice(image, image + 1)
         rest = to_host(scores[row])
         rest = rest.copy() if most is None else first_of_each(rest, most)
-        theirs = None if labels is None else labels[row]
-        rest[0][_struck(kept, boxes[image], classes, None if theirs is None else theirs[0], limits.iou)] = -np.inf
-        _fill(found[row, len(kept) :], boxes[row], rest, theirs, limits._replace(most_of_a_class=None))
+        _fill_up(found[image], counts[image], boxes[row], rest, None if labels is None else labels[row], limits)
+
+
+def _fill_up(
+    found: Integers, count: int, boxes: Floats, rest: Floats, labels: Integers | None, limits: Limits
+) -> None:
+    """Behind the ``count`` that one image has, the best of what they leave of ``rest``, which is used up."""
+    kept, more = found[:count], True
+    while more and count < len(found):
+        rest[0][_struck(kept, boxes[0], rest.shape[2], None if labels is None else labels[0], limits.iou)] = -np.inf
+        best = best_candidates(rest, FIRST * (len(found) - count), limits.score)
+        kept, more = _kept_of(best, boxes, rest, labels, limits.iou)[1][: len(found) - count], best.more[0]
+        found[count : count + len(kept)] = kept
+        count += len(kept)
+
+
+def _kept_of(
+    candidates: Candidates, boxes: Floats, scores: Scores, labels: Integers | None, iou_threshold: float
+) -> tuple[Integers, Integers]:
+    """Image and index of those that are not suppressed."""
+    images, indices, _ = candidates
+    classes = scores.shape[2]
+    anchors = indices // classes if classes > 1 else indices
+    its = indices % classes if labels is None else labels[images, anchors]
+    left = _left(boxes[images, anchors], images, its, iou_threshold, scores)
+    return images[left], indices[left]
 
 
 def _left(boxes: Floats, images: Integers, labels: Integers, iou_threshold: float, scores: Scores) -> Flags:

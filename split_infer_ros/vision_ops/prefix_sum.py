@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.vision_ops.fastest import PLAIN, TRITON, fastest
 
 SUMMED = (torch.float32, torch.int64)  # by the kernel
@@ -19,20 +18,17 @@ def prefix_sum(values: Tensor) -> Tensor:
     order, so the last bits can differ between devices.
 
     Args:
-        values: floating, integer or bool (..., n).
+        values: floating, integer or bool (..., n); a single number is its own sum.
 
     Returns:
         (..., n), of the same type; int64 for integers and bool, which wrap around.
-
-    Raises:
-        ConfigurationError: a single number, which has no rows.
     """
-    if not values.ndim:
-        raise ConfigurationError("values are a single number; prefix sums are those of rows (..., n).")
-    if not values.is_cuda or not values.numel():
-        return torch.cumsum(values, -1)
+    return _on_gpu(values) if values.is_cuda else values.cumsum(-1)
+
+
+def _on_gpu(values: Tensor) -> Tensor:
     summed = values if values.is_floating_point() else values.to(torch.int64)
-    if summed.dtype not in SUMMED:
+    if summed.dtype not in SUMMED or not summed.ndim or not summed.numel():
         return summed.cumsum(-1)
     forms = {PLAIN: lambda: summed.cumsum(-1), TRITON: lambda: _in_stages(summed)}
     return fastest("prefix_sum", summed, summed.shape, forms)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 import torchvision.ops
@@ -52,6 +54,8 @@ def roi_align(
         )
     if min(output_size) < 1:
         raise ConfigurationError(f"output_size is {output_size}; rows and columns are 1 or more.")
+    if not 0 < spatial_scale < math.inf:
+        raise ConfigurationError(f"spatial_scale is {spatial_scale}; it is a positive number.")
     rows = np.empty((len(regions), 5), np.float64 if regions.itemsize > 4 else np.float32)
     rows[:, 0], rows[:, 1:] = to_host(images), to_host(regions)
     if len(rows):
@@ -65,13 +69,19 @@ def roi_align(
 
 
 def _check(rows: Floats, features: Tensor, spatial_scale: float) -> None:
-    least, most = rows[:, 0].min(), rows[:, 0].max()
-    if least < 0 or most >= len(features):
-        raise ConfigurationError(f"regions lie in images {least:g} to {most:g}; there are {len(features)}, from 0.")
-    if not np.isfinite(rows).all():
-        raise ConfigurationError("a region has a corner that is NaN or infinite; corners are numbers of pixels.")
-    side = float((rows[:, 3:] - rows[:, 1:3]).max()) * spatial_scale
-    if side > LARGEST * max(features.shape[2:]):
+    """Least and largest of each column tell nearly all: NaN and what is infinite come through."""
+    least, most = rows.min(0).tolist(), rows.max(0).tolist()
+    if least[0] < 0 or most[0] >= len(features):
         raise ConfigurationError(
-            f"a region is {side:.3g} cells of the map long; it is at most {LARGEST} times as long as the map."
+            f"regions lie in images {least[0]:g} to {most[0]:g}; there are {len(features)}, from 0."
         )
+    if not math.isfinite(sum(least) + sum(most)):
+        raise ConfigurationError("a region has a corner that is NaN or infinite; corners are numbers of pixels.")
+    limit = LARGEST * max(features.shape[2:]) / spatial_scale
+    if max(most[3] - least[1], most[4] - least[2]) > limit:  # no region is longer than that
+        side = float((rows[:, 3:] - rows[:, 1:3]).max())
+        if side > limit:
+            raise ConfigurationError(
+                f"a region is {side * spatial_scale:.3g} cells of the map long; it is at most {LARGEST} times as long "
+                f"as the map."
+            )

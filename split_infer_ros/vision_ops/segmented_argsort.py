@@ -14,7 +14,7 @@ from split_infer_ros.vision_ops.arrays import Integers, to_host
 from split_infer_ros.vision_ops.fastest import PLAIN, TRITON, fastest
 
 FEW = 512  # values up to which keys are not worth making
-SHORT = 32  # values in each of segments of one length, up to which they are not either: rows can be sorted
+ROWS, SHORT = 2048, 32  # the same of segments of one length: values in all, or in each
 VALUE_BITS, KEY_BITS = 32, 63
 LARGEST = 2**31 - 1
 FLOATING = (torch.float32, torch.float64, np.float32, np.float64)
@@ -37,22 +37,18 @@ def segmented_argsort(values: Tensor, offsets: Tensor, *, descending: bool = Fal
     Raises:
         ConfigurationError: shapes that do not fit, or offsets that do not lead from 0 to n.
     """
-    lengths = _lengths(values, offsets)
-    count, narrow = len(values), values.itemsize <= 4
-    place_bits = count.bit_length()
+    count, narrow = values.numel(), values.itemsize <= 4
     given = values.to(torch.float32 if values.is_floating_point() else torch.int64) if narrow else values
+    if not values.is_cuda and _are_few_rows(values, offsets):
+        rows = rising(to_host(given), descending).reshape(len(offsets) - 1, -1)
+        places = rows.argsort(axis=1, kind="stable")
+        places += np.arange(0, count, rows.shape[1])[:, None]
+        return torch.from_numpy(places.ravel())
+    lengths = _lengths(values, offsets)
     if not values.is_cuda and count:
-        if FEW < count <= SHORT * len(lengths) and (lengths == lengths[0]).all():
-            order = rising(given, descending).view(len(lengths), -1).argsort(dim=1, stable=True)
-            return (order + offsets[:-1, None]).flatten()
-        segment = np.arange(len(lengths)).repeat(lengths)
-        if count <= FEW:
-            return torch.from_numpy(np.lexsort((rising(to_host(given), descending), segment)))
-        if narrow and len(lengths).bit_length() + VALUE_BITS + place_bits <= KEY_BITS:
-            # with the places in them no two keys are equal, and the fastest sort will do
-            keys = (pack(to_host(given), segment, descending) << place_bits) + np.arange(count)
-            keys.sort()
-            return torch.from_numpy(keys & ((1 << place_bits) - 1))
+        order = _on_host(to_host(given), lengths, descending, narrow)
+        if order is not None:
+            return torch.from_numpy(order)
     segments = torch.arange(len(lengths), device=values.device)
     segments = segments.repeat_interleave(offsets.diff(), output_size=count)
 
@@ -64,6 +60,35 @@ def segmented_argsort(values: Tensor, offsets: Tensor, *, descending: bool = Fal
         return by_two_sorts()
     forms = {PLAIN: by_two_sorts, TRITON: lambda: _by_merging(pack(given, segments, descending), offsets, segments)}
     return fastest("segmented_argsort", values, [count, len(lengths)], forms)
+
+
+def _are_few_rows(values: Tensor, offsets: Tensor) -> bool:
+    """Whether segments are of one length, and few or short: the checks and the sort that then cost least will do."""
+    count, segments = values.numel(), offsets.numel() - 1
+    if values.ndim != 1 or offsets.is_floating_point() or not 0 < segments <= count:
+        return False
+    if count > max(ROWS, SHORT * segments):
+        return False
+    return bool(offsets.tolist() == list(range(0, count + 1, count // segments)))
+
+
+def _on_host(values: npt.NDArray[Any], lengths: Integers, descending: bool, narrow: bool) -> Integers | None:
+    """By numpy, whose steps cost least: all values at once, many of them as keys. None if keys have not enough bits."""
+    count = len(values)
+    segment = np.arange(len(lengths)).repeat(lengths)
+    if count <= FEW:
+        order: Integers = np.lexsort((rising(values, descending), segment))
+        return order
+    place_bits = count.bit_length()
+    if not narrow or len(lengths).bit_length() + VALUE_BITS + place_bits > KEY_BITS:
+        return None
+    # with the places in them no two keys are equal, and the fastest sort will do
+    keys: Integers = pack(values, segment, descending)
+    keys <<= place_bits
+    keys += np.arange(count)
+    keys.sort()
+    keys &= (1 << place_bits) - 1
+    return keys
 
 
 def pack(values: Values, segments: Values, descending: bool) -> Values:
@@ -104,7 +129,7 @@ def _lengths(values: Tensor, offsets: Tensor) -> Integers:
         )
     ends = to_host(offsets)
     lengths: Integers = ends[1:] - ends[:-1]
-    if ends[0] != 0 or ends[-1] != len(values) or lengths.min(initial=0) < 0:
+    if ends[0] != 0 or ends[-1] != len(values) or (len(lengths) > 1 and lengths.min() < 0):
         raise ConfigurationError(
             f"offsets lead from {ends[0]} to {ends[-1]}; they ascend from 0 to {len(values)}, the number of values."
         )

@@ -106,6 +106,8 @@ triples = detector(lambda outputs, limits: [outputs[1][0], outputs[1][1]])
 one_for_all = detector(lambda outputs, limits: [found()])
 rotated = detector(lambda outputs, limits: [found(5), found(5)])
 unsure = detector(lambda outputs, limits: [found(), found(labels=torch.float32)])
+single = detector(lambda outputs, limits: [Detections(torch.zeros(4), torch.tensor(0.5), torch.tensor(1))] * 2)
+listed = detector(lambda outputs, limits: [Detections([[0.0] * 4], [0.5], [1])] * 2)
 greedy = detector(lambda outputs, limits: outputs[7])
 '''
 
@@ -190,6 +192,8 @@ def test_a_detector_of_the_users_own_is_tried_before_it_is_taken(factories: Path
         ("one_for_all", r"gives a list of 1: Detections of {boxes: float32 \(0, 4\), .*a list of two Detections"),
         ("rotated", r"boxes: float32 \(0, 5\).*expected, each boxes float32 \(n, 4\)"),
         ("unsure", r"labels: float32 \(0,\)}.*labels int64 \(n,\)"),
+        ("single", r"boxes: float32 \(4,\), scores: float32 \(\), .*a list of two Detections was expected"),
+        ("listed", r"boxes: a list of 1.*a list of two Detections was expected"),
         ("greedy", r"cannot read what that gives for two images, a tuple of 2: float32 .*IndexError"),
     ],
 )

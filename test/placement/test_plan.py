@@ -71,6 +71,16 @@ def test_several_views_of_a_value_are_one_copy_if_that_is_no_larger() -> None:
         assert moved(plan) == expected
 
 
+def test_what_is_made_of_constants_alone_is_made_where_it_is_wanted() -> None:
+    scale, shaped = Operator("scale", "view", (), 8), Operator("shaped", "view", ("scale",), 8)
+    scaled, out = Operator("scaled", "conv", ("conv", "shaped")), Operator("out", "output", ("scaled",))
+    plan = plan_of(IMAGES, CONV, scale, shaped, scaled, out)
+    assert where(plan) == "gggggc"
+    assert moved(plan) == [("scaled", C, "out")]
+    plan = plan_of(IMAGES, CONV, scale, shaped, Operator("nms", "sort", ("scale",)), scaled, out)
+    assert plan.devices["scale"] is C
+
+
 def test_an_unlisted_operator_runs_on_the_cpu_and_is_told() -> None:
     unknown = Operator("a", "wavelet", ("images",), 7), Operator("b", "wavelet", ("a",), 7)
     plan = plan_of(IMAGES, *unknown, Operator("c", "conv", ("b",)))

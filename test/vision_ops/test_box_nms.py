@@ -115,6 +115,15 @@ def test_a_threshold_is_not_rounded() -> None:
     assert found.tolist() == [[0, 2, -1]]
 
 
+@pytest.mark.parametrize("images", [1, 2])
+def test_scores_of_16_bits_are_compared_with_what_was_asked_for(images: int) -> None:
+    scores = torch.tensor([[0.3, 0.29]], dtype=torch.float16).repeat(images, 1)
+    assert scores[0, 0].item() > 0.3  # and not above what float16 makes of it
+    boxes = torch.tensor([[[0, 0, 1, 1], [5, 5, 6, 6]]], dtype=torch.float16).repeat(images, 1, 1)
+    found = box_nms(boxes, scores, score_threshold=0.3, iou_threshold=0.5, max_detections=2)
+    assert found.tolist() == [[0, -1]] * images
+
+
 @pytest.mark.parametrize("types", [(torch.float64, torch.float64), (torch.float64, torch.float32)])
 def test_numbers_of_64_bits_are_not_rounded(types: tuple[torch.dtype, torch.dtype]) -> None:
     boxes = torch.tensor([[[0, 0, 10, 10], [0, 0, 10, 5 + 1e-9], [50, 50, 60, 60]]], dtype=types[0])

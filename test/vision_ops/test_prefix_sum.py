@@ -1,13 +1,11 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.vision_ops.prefix_sum import prefix_sum
 
 
@@ -26,6 +24,5 @@ def test_rows_are_summed_as_by_numpy(data: st.DataObject, shape: tuple[int, ...]
         assert found.dtype == np.int64
 
 
-def test_a_number_has_no_rows() -> None:
-    with pytest.raises(ConfigurationError, match="single number"):
-        prefix_sum(torch.tensor(1))
+def test_a_number_is_its_own_sum() -> None:
+    assert prefix_sum(torch.tensor(7)).item() == 7

@@ -39,6 +39,18 @@ def test_regions_are_those_of_torchvision(
     torch.testing.assert_close(found, expected.to(dtype), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("scale", [0.0, -1.0, math.nan, math.inf])
+def test_a_scale_that_is_none_is_refused(scale: float) -> None:
+    with pytest.raises(ConfigurationError, match="spatial_scale is"):
+        roi_align(torch.ones(1, 1, 4, 4), torch.zeros(1, 4), torch.tensor([0]), (2, 2), spatial_scale=scale)
+
+
+def test_regions_far_from_each_other_are_not_taken_for_a_large_one() -> None:
+    regions = torch.tensor([[0.0, 0, 2, 2], [1e5, 0, 1e5 + 2, 2]])
+    found = roi_align(torch.ones(1, 1, 4, 4), regions, torch.tensor([0, 0]), (1, 1))
+    assert found.flatten().tolist() == [1, 0]
+
+
 def test_far_outside_there_is_nothing() -> None:
     found = roi_align(torch.ones(1, 1, 4, 4), torch.tensor([[100.0, 100, 120, 120]]), torch.tensor([0]), (2, 2))
     assert found.tolist() == [[[[0, 0], [0, 0]]]]

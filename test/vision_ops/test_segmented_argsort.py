@@ -30,16 +30,19 @@ def expected(values: np.ndarray, lengths: list[int], descending: bool) -> list[i
 
 
 @settings(deadline=None, max_examples=200)
-@given(data=st.data(), lengths=LENGTHS, descending=st.booleans(), few=st.booleans(), keys=st.booleans())
+@given(data=st.data(), lengths=LENGTHS, descending=st.booleans(), ways=st.tuples(*[st.booleans()] * 3))
 def test_each_segment_is_sorted_as_by_numpy(
-    data: st.DataObject, lengths: list[int], descending: bool, few: bool, keys: bool
+    data: st.DataObject, lengths: list[int], descending: bool, ways: tuple[bool, bool, bool]
 ) -> None:
+    few, rows, keys = ways
     kind = data.draw(st.sampled_from([*FLOATS, *INTEGERS]))
     elements = st.floats(width=FLOATS[kind], allow_subnormal=False) if kind in FLOATS else None
     values = data.draw(arrays(kind, sum(lengths), elements=elements))
     offsets = torch.tensor([0, *np.cumsum(lengths, dtype=np.int64)])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "FEW", module.FEW if few else 0)
+        patch.setattr(module, "ROWS", module.ROWS if rows else 0)
+        patch.setattr(module, "SHORT", module.SHORT if rows else 0)
         patch.setattr(module, "KEY_BITS", module.KEY_BITS if keys else 0)
         found = segmented_argsort(torch.from_numpy(values), offsets, descending=descending)
     assert found.dtype == torch.int64
