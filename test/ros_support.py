@@ -42,12 +42,19 @@ from split_infer_ros.nodes.camera import CameraNode
 from split_infer_ros.nodes.head import HeadNode
 from split_infer_ros.nodes.managed import ManagedNode
 from split_infer_ros.nodes.stats import StatsNode
+from split_infer_ros.nodes.tenants import TenantsNode
 from split_infer_ros.pipeline.ledger import LedgerCounts
 
 WAIT_S = 20.0
 START_S = 60.0
 RELIABLE = QoSProfile(depth=1000)
-NODE_TYPES = {"stats": StatsNode, "head": HeadNode, "backbone": BackboneNode, "camera": CameraNode}
+NODE_TYPES = {
+    "stats": StatsNode,
+    "head": HeadNode,
+    "backbone": BackboneNode,
+    "tenants": TenantsNode,
+    "camera": CameraNode,
+}
 
 _numbers = itertools.count()
 

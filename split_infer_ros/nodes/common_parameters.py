@@ -27,7 +27,7 @@ class ModelParameters(LoadParameters):
 
     model: str = parameter(
         "shapes",
-        "Which model runs, its backbone here and its head there: of the catalogue, timm:NAME, package.module:factory or "
+        "Which model runs, the same in backbone and head: of the catalogue, timm:NAME, package.module:factory or "
         "FILE.pt2.",
         read_only=True,
     )

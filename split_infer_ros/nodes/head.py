@@ -19,8 +19,8 @@ from split_infer_ros.nodes.intra_process import IntraProcessPublisher
 from split_infer_ros.nodes.labels import LABELS, Labels
 from split_infer_ros.nodes.managed import ManagedNode
 from split_infer_ros.nodes.overlay import Overlay
-from split_infer_ros.nodes.rows import parameter
 from split_infer_ros.nodes.process import run
+from split_infer_ros.nodes.rows import parameter
 from split_infer_ros.nodes.transports import RECEIVERS
 from split_infer_ros.pipeline.cores import default_head_threads
 from split_infer_ros.pipeline.frame import Origin

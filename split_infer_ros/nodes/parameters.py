@@ -1,7 +1,7 @@
 """Parameters of a node, from its table: declaration, range, checks and documentation.
 
-A change is checked as a whole and applied as a whole, or refused with a sentence. Of a family of rows, those of a member
-are declared when one of them is first set, or its name is first listed.
+A change is checked as a whole and applied as a whole, or refused with a sentence. Of a family of rows, a member's are
+declared when one of them is first set, or its name is first listed.
 """
 
 from __future__ import annotations

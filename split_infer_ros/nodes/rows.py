@@ -4,8 +4,8 @@
     class HeadParameters:
         score_threshold: float = parameter(0.5, "Scores below it are dropped.", at_least=0.0, at_most=1.0)
 
-As ROS parameters hold no lists of records, a table may have a family of rows: ``tenants.NAME.model`` for each NAME in the
-list ``tenants``.
+As ROS parameters hold no lists of records, a table may have a family of rows: ``tenants.NAME.model`` for each NAME in
+the list ``tenants``.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def like(table: type[Any], name: str, **changes: Any) -> Any:
 
 
 def family(names: str, table: type[Any]) -> Any:
-    """A field from names to tables, whose rows are the parameters ``NAMES.NAME.row``; ``names`` is the row of the list."""
+    """A field from names to tables, whose rows are the parameters ``NAMES.NAME.row``; the row ``names`` lists them."""
     return dataclasses.field(default_factory=dict, metadata={"family": names, "table": table})
 
 

@@ -30,7 +30,7 @@ class TenantParameters:
     model: str = like(
         ModelParameters,
         "model",
-        description="Which model its images go through: of the catalogue, timm:NAME, package.module:factory or FILE.pt2.",
+        description="Which model looks at its images: of the catalogue, timm:NAME, package.module:factory or FILE.pt2.",
         read_only=False,
     )
     weights: str = like(ModelParameters, "weights", read_only=False)
@@ -41,10 +41,13 @@ class TenantParameters:
         at_most=60_000.0,
     )
     priority: int = parameter(
-        0, "One more halves the time in which its images have their turn.", at_least=-MOST_PRIORITY, at_most=MOST_PRIORITY
+        0,
+        "One more halves the time in which its images have their turn.",
+        at_least=-MOST_PRIORITY,
+        at_most=MOST_PRIORITY,
     )
     when_late: str = parameter(
-        FINISH, "Of an image that cannot meet its deadline: finish it late, or drop it as 'deadline'.", choices=WHEN_LATE
+        FINISH, "What becomes of an image that cannot meet its deadline; dropped ones are named so.", choices=WHEN_LATE
     )
 
 
@@ -56,7 +59,7 @@ class TenantsParameters(LoadParameters, ComputeParameters, FinishParameters, Ima
         ConfigurationError: a tenant's name cannot be one, or is listed twice.
     """
 
-    tenants: tuple[str, ...] = parameter((), "Names of the tenants that run; of each, tenants.NAME.* says what it asks.")
+    tenants: tuple[str, ...] = parameter((), "Names of the tenants that run; tenants.NAME.* says what each asks.")
     of: Mapping[str, TenantParameters] = family(TENANTS, TenantParameters)
     request_window: int = parameter(
         5, "So many of the images that wait longest are looked at for one execution.", at_least=1, at_most=1000
