@@ -212,6 +212,8 @@ class Pipeline:
             values = {"weights": "none", **values}
         if name == "head":  # none is overwritten before the client has taken it, however busy the machine is
             values = {f"qos_overrides.{self.namespace}/detections.publisher.depth": 1000, **values}
+        for tenant in values.get("tenants", ()) if name == "tenants" else ():
+            values = {f"qos_overrides.{self.namespace}/{tenant}/detections.publisher.depth": 1000, **values}
         node = NODE_TYPES[name](
             context=self.client.node.context,
             namespace=self.namespace,

@@ -100,6 +100,8 @@ class TenantsNode(ManagedNode):
             self._follow(values)
         except Exception as error:  # whatever one change does, the next one gets its chance
             self.get_logger().error(in_words(error))
+            waiting = [name for name in values.tenants if name not in self._topics]
+            self._faults = dict.fromkeys(waiting, ConfigurationError(in_words(error)))
 
     def _follow(self, values: TenantsParameters) -> None:
         """Have exactly the tenants that are listed; those that cannot be had are told of, and the others run."""
