@@ -28,6 +28,7 @@ from split_infer_ros.tenancy.member import TenantFrame
 from split_infer_ros.tenancy.shared_settings import SharedSettings
 from split_infer_ros.tuning.database import Database
 
+
 @dataclass(frozen=True)
 class Callbacks:
     """Whom a line tells, on threads of its own.

@@ -123,7 +123,7 @@ def test_each_tenant_has_its_own_detections_labels_statistics_and_diagnostics(
         assert (info.method, node) == (model, f"{pipeline.namespace}/tenants")
         assert client.get("tenants", parameter) == [f"{kind}{shade}" for shade in SHADES]
         assert "read-only" in client.set("tenants", **{parameter: ["other"]})[0]
-        stats = client.listen(PipelineStats, f"{name}/stats").wait_for_one(lambda it: it.report.published > 0, "a frame")
+        stats = client.listen(PipelineStats, f"{name}/stats").wait_for_one(lambda it: it.report.published, "a frame")
         assert (stats.tenant, stats.report.tenant) == (name, name)
         facts = {entry.key: entry.value for entry in diagnostics(name, DiagnosticStatus.OK, "Frames flow").values}
         assert int(facts["published"]) == counts(pipeline, name).published
@@ -160,7 +160,8 @@ def test_a_tenant_comes_changes_and_goes_while_the_others_run(
         assert seen(found.wait_for(1)[0]) == f"blue{SHADES[5]}"
         diagnostics("side", DiagnosticStatus.OK, "Frames flow")
 
-        assert client.set("tenants", **{"tenants.side.deadline_ms": 30_000, "tenants.side.when_late": "drop"}) == ["", ""]
+        rows = {"tenants.side.deadline_ms": 30_000, "tenants.side.when_late": "drop"}
+        assert client.set("tenants", **rows) == ["", ""]
         ours = pipeline.nodes["tenants"]._pipeline
         wait_until(lambda: ours.tenants["side"].when_late == "drop", "another deadline")
         assert ours.tenants["side"].deadline_s == 30.0
@@ -197,13 +198,13 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
     ({"tenants": "front"}, ["tenants cannot be 'front'", "a list of texts"]),
     ({"tenants.left camera.model": RED}, ["cannot be named 'left camera'"]),
     ({"tenants.front.image_topic": "not a topic"}, ["tenants.front.image_topic cannot be 'not a topic'"]),
-    ({"tenants.front.deadline_ms": -1.0}, ["tenants.front.deadline_ms cannot be -1.0", "from 0 to 60000"]),
+    ({"tenants.front.deadline_ms": -1.0}, ["tenants.front.deadline_ms", "-1.0", "60000"]),
     ({"tenants.front.deadline_ms": float("nan")}, ["tenants.front.deadline_ms cannot be nan"]),
     ({"tenants.front.priority": 1.5}, ["tenants.front.priority cannot be 1.5", "a whole number"]),
     ({"tenants.front.when_late": "wait"}, ["tenants.front.when_late cannot be 'wait'", "finish, drop"]),
     ({"tenants.front.modle": RED}, ["no parameter 'tenants.front.modle'", "Did you mean 'tenants.front.model'?"]),
     ({"tenants.other.modle": RED}, ["Did you mean 'tenants.other.model'?"]),
-    ({"request_window": 0}, ["request_window cannot be 0", "from 1 to 1000"]),
+    ({"request_window": 0}, ["request_window", "0", "1000"]),
     ({"memory_budget_mb": 1e-6}, ["memory_budget_mb"]),
     ({"device": "cpu"}, ["device", "read-only"]),
 ]
