@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from rclpy.qos import QoSProfile
@@ -45,9 +45,8 @@ class TenantsNode(ManagedNode):
             allow_undeclared_parameters=True,  # which are checked: rows of tenants to come
             **node_arguments,
         )
-        self._moving = threading.Lock()  # who holds it opens and closes topics
         self._listening = False
-        self._topics: dict[str, TenantTopics] = {}  # replaced as a whole, as are the faults
+        self._topics: dict[str, TenantTopics] = {}  # replaced as a whole: results come on other threads
         self._faults: dict[str, ConfigurationError] = {}
         self._reported: set[str] = set()
 
@@ -61,8 +60,11 @@ class TenantsNode(ManagedNode):
         self.on_tear_down(self._reports.destroy)
         self._to_report = report_message(lambda: self.get_clock().now().to_msg())
         self.on_tear_down(self._leave)
-        self._follow(values)
-        self._changes = Stage("tenants", self._try_to_follow, use_one_core)
+        self._arrange(values, self._pipeline.set_tenants(values.wanted))
+        self._changed: SimpleQueue[tuple[TenantsParameters, dict[str, ConfigurationError]]] = SimpleQueue()
+        self._turn = self.create_guard_condition(self._take_turn)
+        self.on_tear_down(lambda: self.destroy_guard_condition(self._turn))
+        self._changes = Stage("tenants", self._follow, use_one_core)
         self._changes.start()
         self.on_tear_down(self._changes.stop)
         timer = self.every(REPORT_PERIOD_S, self._report)
@@ -72,17 +74,15 @@ class TenantsNode(ManagedNode):
             self.get_logger().warning(f"{TENANTS} does not list {', '.join(idle)}, of which there are parameters.")
 
     def begin(self) -> None:
-        with self._moving:
-            self._pipeline.start()
-            self._listening = True
-            self._listen(self.values)
+        self._pipeline.start()
+        self._listening = True
+        self._listen(self.values)
 
     def end(self) -> None:
-        with self._moving:
-            self._listening = False
-            for topics in self._topics.values():
-                topics.listen(None)
-            self._pipeline.stop(DRAIN_S)
+        self._listening = False
+        for topics in self._topics.values():
+            topics.listen(None)
+        self._pipeline.stop(DRAIN_S)
         self._report()
 
     def change(self, values: TenantsParameters) -> None:
@@ -95,35 +95,41 @@ class TenantsNode(ManagedNode):
         if self._faults or (values.tenants, values.of) != (self.values.tenants, self.values.of):
             self._changes.put(values)
 
-    def _try_to_follow(self, values: TenantsParameters) -> None:
+    def _follow(self, values: TenantsParameters) -> None:
+        """Change the tenants (on a thread of its own); their topics follow on the executor's thread, at its next turn.
+
+        (An endpoint that is destroyed on another thread ends an executor that is just looking at it.)
+        """
         try:
-            self._follow(values)
+            faults = self._pipeline.set_tenants(values.wanted)
         except Exception as error:  # whatever one change does, the next one gets its chance
             self.get_logger().error(in_words(error))
-            waiting = [name for name in values.tenants if name not in self._topics]
-            self._faults = dict.fromkeys(waiting, ConfigurationError(in_words(error)))
+            missing = set(values.tenants) - self._pipeline.tenants.keys()
+            faults = dict.fromkeys(missing, ConfigurationError(in_words(error)))
+        self._changed.put((values, faults))
+        self._turn.trigger()
 
-    def _follow(self, values: TenantsParameters) -> None:
-        """Have exactly the tenants that are listed; those that cannot be had are told of, and the others run."""
-        with self._moving:
-            faults = self._pipeline.set_tenants(values.wanted)
-            running = self._pipeline.tenants
-            before = self._topics
-            self._topics = {
-                name: before.get(name) or TenantTopics(self, name, f"{TENANTS}.{name}.", self._pipeline)
-                for name in running
-            }
-            for name in before.keys() - running.keys():
-                before[name].close()
-            for name, tenant in running.items():
-                self._topics[name].tell(tenant.model, self._pipeline.labels(name))
-            if self._listening:
-                self._listen(values)
-            for name, error in faults.items():
-                if str(error) != str(self._faults.get(name)):
-                    what = "stays as it was" if name in running else "does not run"
-                    self.get_logger().error(f"Tenant {name} {what}: {error}")
-            self._faults = faults
+    def _take_turn(self) -> None:
+        while not self._changed.empty():
+            self._arrange(*self._changed.get())
+
+    def _arrange(self, values: TenantsParameters, faults: dict[str, ConfigurationError]) -> None:
+        """Give those who run their topics, and say who does not."""
+        running, before = self._pipeline.tenants, self._topics
+        self._topics = {
+            name: before.get(name) or TenantTopics(self, name, f"{TENANTS}.{name}.", self._pipeline) for name in running
+        }
+        for name in before.keys() - running.keys():
+            before[name].close()
+        for name, tenant in running.items():
+            self._topics[name].tell(tenant.model, self._pipeline.labels(name))
+        if self._listening:
+            self._listen(values)
+        for name, error in faults.items():
+            if str(error) != str(self._faults.get(name)):
+                what = "stays as it was" if name in running else "does not run"
+                self.get_logger().error(f"Tenant {name} {what}: {error}")
+        self._faults = faults
 
     def _listen(self, values: TenantsParameters) -> None:
         for name, topics in self._topics.items():
@@ -131,10 +137,9 @@ class TenantsNode(ManagedNode):
 
     def _leave(self) -> None:
         """Give back what tenants have in ROS."""
-        with self._moving:
-            for topics in self._topics.values():
-                topics.close()
-            self._topics, self._faults = {}, {}
+        for topics in self._topics.values():
+            topics.close()
+        self._topics, self._faults = {}, {}
         self._say_removed(self._reported)
 
     def _deliver(self, name: str, origin: Origin, detections: Detections) -> None:

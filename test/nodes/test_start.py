@@ -120,7 +120,7 @@ def test_weights_that_cannot_be_used_are_refused_in_a_sentence(refuse: Refuse, t
         (["tenants:=[2nd]"], ["A tenant cannot be named '2nd'"]),
         (["tenants:=front"], ["tenants cannot be 'front'", "a list of texts"]),
         (["tenants:=[a]", "tenants.a.image_topic:=not a topic"], ["tenants.a.image_topic cannot be 'not a topic'"]),
-        (["tenants:=[a]", "tenants.a.modle:=shapes"], ["'tenants.a.modle'", "Did you mean 'tenants.a.model'?"]),
+        (["tenants:=[a]", "tenants:tenants.a.modle:=shapes"], ["'tenants.a.modle'", "Did you mean 'tenants.a.model'?"]),
         (["tenants.a.when_late:=never"], ["tenants.a.when_late cannot be 'never'", "finish, drop"]),
         (["tenants:=[a]", "model:=shapes"], ["has no parameter 'model'"]),
         (["tenants:=[a]", "device:=tpu"], ["device 'tpu' is not on this machine"]),
