@@ -92,10 +92,8 @@ class CostBook:
             self._left_s -= sum(samples_s)
         kind = self._kind(combination)
         self._known_s[kind] = statistics.median(samples_s)
-        model = self._models[combination[0][0]]
-        record = Record(
-            self._key.target, self._key.versions, self._task(model), {"batches": kind}, tuple(samples_s), time=time.time()
-        )
+        task, batches = self._task(self._models[combination[0][0]]), {"batches": kind}
+        record = Record(self._key.target, self._key.versions, task, batches, tuple(samples_s), time=time.time())
         self._database.keep([record], "the cost of an execution is")
 
     def note_failed(self, combination: Group) -> None:

@@ -1,61 +1,34 @@
-"""The thread that decides what runs next and has it run; and in between measures what is not known yet."""
+"""The thread that decides what runs next; and in between measures what is not known yet."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import torch
 
-from split_infer_ros.pipeline.cores import use_all_cores, use_one_core
-from split_infer_ros.pipeline.device import DeviceQueue, Mark
-from split_infer_ros.pipeline.intake import Loaded
-from split_infer_ros.pipeline.stage import Stage
+from split_infer_ros.pipeline.cores import use_all_cores
 from split_infer_ros.tenancy.cost_book import CostBook
-from split_infer_ros.tenancy.costs import Costs, Group
+from split_infer_ros.tenancy.costs import Costs
 from split_infer_ros.tenancy.engine import Engine
-from split_infer_ros.tenancy.measure import sample
-from split_infer_ros.tenancy.member import TenantFrame, WaitingFrames
+from split_infer_ros.tenancy.executor import Executor
+from split_infer_ros.tenancy.measuring import Measuring
+from split_infer_ros.tenancy.member import WaitingFrames, drop
 from split_infer_ros.tenancy.model_line import Flight, ModelLine
 from split_infer_ros.tenancy.scheduler import Rules, decide
 
 TICK_S = 0.25  # how often slots are looked after while nothing else happens
-ROUNDS = 3  # samples of each execution that is measured
-
-
-@dataclass(frozen=True, slots=True)
-class _Execution:
-    """Batches that were launched as one."""
-
-    flights: Sequence[Flight]
-    start: float
-    done: Mark
-
-
-@dataclass(frozen=True, slots=True)
-class _Measurement:
-    """One combination that is being measured: samples so far, and what takes the next one."""
-
-    combination: Group
-    samples_s: list[float]
-    steps: Iterator[None]
-
-
-def drop(frames: Iterable[TenantFrame], reason: str) -> None:
-    """They end here, under that name."""
-    for frame in frames:
-        frame.ticket.drop(reason)
 
 
 class Dispatcher:
-    """Decides and executes, one execution after the other; a GPU is given the next one while it is at this one.
+    """Decides, one execution after the other, and has each executed.
 
     Args:
         changed: guards all that is shared; methods that say so are called with it held.
         waiting: frames to choose from.
         engine: that executes.
+        device: where.
         book: costs; the dispatcher measures what is missing.
         rules: how requests may be put together; may be replaced.
         on_error: the model's name and an exception that cost frames.
@@ -83,16 +56,11 @@ class Dispatcher:
         self._on_error = on_error
         self._costs = Costs({}, {})
         self._leaving: list[ModelLine] = []
-        self._stale = False  # the engine has not heard of the latest models
-        self._unknown = False  # something may be left to measure
-        self._measurement: _Measurement | None = None
+        self._stale = False  # the engine has not heard of the latest models, or of their costs
+        self._measuring = Measuring(engine, book)
         self._running = False
         self._thread: threading.Thread | None = None
-        self._copies = DeviceQueue(device)
-        self._ahead = 0  # executions that are launched and not handed over yet
-        self._last_end = 0.0
-        self._depth = 2 if engine.runs_behind else 1
-        self._behind = Stage("handover", self._hand_over, use_one_core) if engine.runs_behind else None
+        self._executor = Executor(changed, engine, device, on_error)
 
     @property
     def all_lines(self) -> list[ModelLine]:
@@ -102,7 +70,7 @@ class Dispatcher:
     @property
     def settled(self) -> bool:
         """True once all models are measured (lock held)."""
-        return not (self._stale or self._unknown)
+        return not self._stale and self._measuring.done
 
     def execution_s(self, model: str) -> float:
         """What an image takes alone, 0 as long as that is not known (lock held)."""
@@ -112,7 +80,7 @@ class Dispatcher:
         """A model comes; it is served once it is measured (lock held)."""
         self.lines[line.key] = line
         self._book.open(line.key, line.model, line.plan.cut.name)
-        self._change()
+        self.renew()
         if self._running:
             line.head.start()
 
@@ -121,11 +89,12 @@ class Dispatcher:
         del self.lines[line.key]
         self._leaving.append(line)
         self._book.close(line.key)
-        self._change()
+        self.renew()
 
-    def measure_again(self) -> None:
-        """Other batches may be of interest now (lock held)."""
-        self._unknown = True
+    def renew(self) -> None:
+        """Models came or went, or other batches are of interest now (lock held)."""
+        self._measuring.begin_anew()
+        self._stale = True
         self._changed.notify_all()
 
     def start(self) -> None:
@@ -134,8 +103,7 @@ class Dispatcher:
             self._running = True
             for line in self.all_lines:
                 line.head.start()
-        if self._behind is not None:
-            self._behind.start()
+        self._executor.start()
         self._thread = threading.Thread(target=self._loop, name="dispatch", daemon=True)
         self._thread.start()
 
@@ -147,8 +115,7 @@ class Dispatcher:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-        if self._behind is not None:
-            self._behind.stop()
+        self._executor.stop()
 
     def look_round(self) -> None:
         """Let the engine know what models there are, settle what comes back by itself, and end those that are done.
@@ -161,7 +128,6 @@ class Dispatcher:
             self._leaving = [line for line in self._leaving if line.out]
             stale, self._stale = self._stale, False
             if stale:
-                self._measurement = None
                 self._renew_costs()
             backbones = {key: line.plan.backbone for key, line in self.lines.items()}
             weights_s = {key: self.execution_s(key) or 1.0 for key in self.lines}
@@ -172,10 +138,6 @@ class Dispatcher:
         for line in idle:
             line.close()
 
-    def _change(self) -> None:
-        self._stale = self._unknown = True
-        self._changed.notify_all()
-
     def _loop(self) -> None:
         use_all_cores()
         while self._running:
@@ -183,42 +145,25 @@ class Dispatcher:
             self._measure_once()
             flights = self._next_flights()
             if flights:
-                self._execute(flights)
+                self._executor.execute(flights)
 
     def _measure_once(self) -> None:
         """One sample of what is not known, between two executions, so that the others are served meanwhile."""
         with self._changed:
-            if self._stale or not self._unknown:
+            measurement = None if self._stale else self._measuring.pick()
+            self._changed.notify_all()
+            if measurement is None:
                 return
-            if self._measurement is None:
-                combination = self._book.to_measure()
-                if combination is None:
-                    self._unknown = False
-                    self._changed.notify_all()
-                    return
-                samples: list[float] = []
-                steps = sample(self._book.models, self._engine, combination, ROUNDS, samples.append)
-                self._measurement = _Measurement(combination, samples, steps)
-            measurement = self._measurement
-            self._changed.wait_for(lambda: not self._ahead)  # alone on the device
-        failure: Exception | None = None
-        try:
-            if next(measurement.steps, measurement) is None:
-                return
-        except Exception as error:
-            failure = error
-        self._measurement = None
+            self._changed.wait_for(lambda: not self._executor.ahead)  # alone on the device
+        if not self._measuring.step(measurement):
+            return
         with self._changed:
-            if self._stale:
+            if not self._measuring.conclude(measurement):
                 return
-            if failure is None:
-                self._book.note(measurement.combination, measurement.samples_s)
-            else:
-                self._book.note_failed(measurement.combination)
-            self._renew_costs()
-        if failure is not None:
+            self._stale = True
+        if measurement.failure is not None:
             for model, _ in measurement.combination:
-                self._on_error(model, failure)
+                self._on_error(model, measurement.failure)
 
     def _renew_costs(self) -> None:
         """Say of each model whether it can be scheduled, or never will be (lock held)."""
@@ -232,9 +177,9 @@ class Dispatcher:
     def _next_flights(self) -> list[Flight]:
         """What is to be executed now; if nothing is, wait for a change."""
         with self._changed:
-            flights = self._decide(time.monotonic()) if self._ahead < self._depth else []
+            flights = self._decide(time.monotonic()) if self._executor.has_room else []
             if flights:
-                self._ahead += 1
+                self._executor.ahead += 1
             elif self._running and self.settled:
                 self._changed.wait(TICK_S)
             return flights
@@ -246,71 +191,3 @@ class Dispatcher:
         return [
             self.lines[batch.model].take_off(self._waiting.take(batch.requests), now) for batch in decision.batches
         ]
-
-    @torch.inference_mode()
-    def _execute(self, flights: Sequence[Flight]) -> None:
-        loaded: dict[str, Loaded] = {}
-        left: dict[str, Flight] = {}
-        for flight in flights:
-            try:
-                loaded[flight.line.key] = flight.load()
-                left[flight.line.key] = flight
-            except Exception as error:  # whatever one batch does, the others get their chance
-                self._fail(flight, error)
-        start, done = time.monotonic(), Mark()
-        try:
-            if left:
-                done = self._launch(left, loaded)
-        except Exception as error:
-            for flight in left.values():
-                self._fail(flight, error)
-            left = {}
-        execution = _Execution(list(left.values()), start, done)
-        if self._behind is not None:
-            self._behind.put(execution)
-        else:
-            self._hand_over(execution)
-
-    def _launch(self, flights: dict[str, Flight], loaded: Mapping[str, Loaded]) -> Mark:
-        """Have features left in the slots, and brought to the CPU; flights that failed are taken out."""
-        inputs = {key: batch.images for key, batch in loaded.items()}
-        marks = [batch.ready for batch in loaded.values()]
-        launched = self._engine.launch(inputs, lambda key, features: flights[key].write(features), marks)
-        for key, error in launched.failed.items():
-            self._fail(flights.pop(key), error)
-        done = launched.done
-        self._copies.follow(done)
-        for flight in flights.values():
-            if flight.plan.pool.slots.copies:
-                done = flight.fetch(self._copies)
-        return done
-
-    def _hand_over(self, execution: _Execution) -> None:
-        """Once the features are in the slots, the heads are told."""
-        failure: Exception | None = None
-        try:
-            execution.done.wait()
-        except Exception as error:
-            failure = error
-        start, end = max(execution.start, self._last_end), time.monotonic()
-        self._last_end = end
-        for flight in execution.flights:
-            flight.timeline.backbone_start, flight.timeline.backbone_end = start, end
-            try:
-                if failure is not None:
-                    raise failure
-                flight.line.hand_over(flight)
-            except Exception as error:
-                self._fail(flight, error)
-        with self._changed:
-            self._ahead -= 1
-            self._changed.notify_all()
-
-    def _fail(self, flight: Flight, error: Exception) -> None:
-        """A batch is lost, unless a head has it already."""
-        if flight.plan.pool.give_up(flight.lease):
-            with self._changed:
-                flight.line.out.pop(flight.lease, None)
-                drop(flight.settle_rest(), "backbone_error")
-                self._changed.notify_all()
-        self._on_error(flight.line.key, error)

@@ -62,6 +62,11 @@ class Engine:
         """True where an execution that was launched may not be done yet."""
         return self._queue.runs_behind
 
+    @property
+    def records(self) -> bool:
+        """True where the first run of a combination takes long, as it is recorded."""
+        return self._queue.runs_behind and self._graphs is not None
+
     def load(self, backbones: Mapping[str, Model], weights_s: Mapping[str, float]) -> None:
         """Exactly these models from now on.
 

@@ -39,6 +39,12 @@ class TenantFrame(Frame):
     member: Member
 
 
+def drop(frames: Iterable[TenantFrame], reason: str) -> None:
+    """They end here, under that name."""
+    for frame in frames:
+        frame.ticket.drop(reason)
+
+
 class WaitingFrames:
     """Requests in order, and the frames that they are for; whoever calls holds a lock.
 

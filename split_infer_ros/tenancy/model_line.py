@@ -237,7 +237,8 @@ class ModelLine:
         return 1
 
     def _deliver(self, origin: Origin, detections: Detections) -> None:
-        self._callbacks.deliver(*origin.header, detections)
+        flight, frame = origin.header
+        self._callbacks.deliver(flight, frame, detections)
 
     def _released(self, lease: Lease, outcome: Outcome) -> None:
         self._callbacks.released(self, lease, outcome)

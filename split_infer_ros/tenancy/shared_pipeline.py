@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import math
 import threading
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from split_infer_ros.buffers.slots import Lease, Outcome
 from split_infer_ros.errors import ConfigurationError, ImageError
 from split_infer_ros.images.encodings import Pixels
-from split_infer_ros.models.detections import Detections, Limits
+from split_infer_ros.models.detections import Limits
 from split_infer_ros.pipeline.frame import Origin
-from split_infer_ros.pipeline.plan import Plan
 from split_infer_ros.pipeline.report import PipelineReport
-from split_infer_ros.split.model import choose_device, load_model
+from split_infer_ros.split.model import choose_device
 from split_infer_ros.tenancy.cost_book import CostBook
-from split_infer_ros.tenancy.dispatcher import Dispatcher, drop
+from split_infer_ros.tenancy.dispatcher import Dispatcher
 from split_infer_ros.tenancy.engine import Engine
-from split_infer_ros.tenancy.member import Member, TenantFrame, WaitingFrames
-from split_infer_ros.tenancy.model_line import Callbacks, Flight, ModelLine
+from split_infer_ros.tenancy.member import Member, TenantFrame, WaitingFrames, drop
+from split_infer_ros.tenancy.model_line import Callbacks, ModelLine
+from split_infer_ros.tenancy.roster import Roster
+from split_infer_ros.tenancy.settlement import Deliver, Settlement
 from split_infer_ros.tenancy.shared_settings import SharedSettings
 from split_infer_ros.tenancy.tenant import Tenant, check_names
 from split_infer_ros.tuning.database import Database
 from split_infer_ros.tuning.key import Key
-
-Deliver = Callable[[str, Origin, Detections], None]
 
 
 class SharedPipeline:
@@ -37,7 +33,7 @@ class SharedPipeline:
         deliver: called with the tenant's name, a frame's origin and its detections, on a thread of its model's; for one
             tenant in the order in which its frames came. For a tenant that was removed, or has another model now, no
             call begins after ``set_tenants`` has returned; one that had begun may still be under way. What it raises
-            costs that frame alone, as ``head_error``.
+            costs that frame alone, as ``head_error``. It must not call what changes tenants, settings or the state.
         on_error: told of every exception that cost frames, under the tenant's or the model's name.
         database: in which costs of executions are kept; the user's own if None.
 
@@ -56,23 +52,26 @@ class SharedPipeline:
         on_error: Callable[[str, Exception], None],
         database: Database | None = None,
     ) -> None:
-        self._limits = limits
         self._settings = settings
-        self._deliver_to = deliver
-        self._on_error = on_error
-        self._database = database or Database()
+        self._limits = limits
+        database = database or Database()
         device = choose_device(settings.device)
         graphs = settings.cuda_graphs and device.type == "cuda"
-        book = CostBook(Key.here(str(device)), self._database, settings.most, graphs)
-        engine = Engine(device, settings.graph_bytes if graphs else None)
-        self._book, self._engine = book, engine
-        self._changed = threading.Condition()
+        self._engine = Engine(device, settings.graph_bytes if graphs else None)
+        self._book = CostBook(Key.here(str(device)), database, settings.most, graphs)
+        self._changed = threading.Condition()  # guards all that follows, for moments
         self._changing = threading.RLock()  # held while tenants, settings or the state change, which takes its time
-        self._waiting = WaitingFrames(settings.waiting)
-        self._dispatcher = Dispatcher(self._changed, self._waiting, engine, device, book, settings.rules, on_error)
         self._members: dict[str, Member] = {}
+        self._waiting = WaitingFrames(settings.waiting)
+        self._dispatcher = Dispatcher(
+            self._changed, self._waiting, self._engine, device, self._book, settings.rules, on_error
+        )
+        self._settlement = Settlement(self._changed, self._members, self._dispatcher.lines, deliver, on_error)
+        callbacks = Callbacks(self._settlement.deliver, self._settlement.released, self._wake, on_error)
+        self._roster = Roster(
+            *(self._changed, self._members, self._waiting, self._dispatcher, self._book, callbacks, database)
+        )
         self._accepting = self._running = False
-        self._callbacks = Callbacks(self._deliver, self._released, self._wake, on_error)
 
     @property
     def settings(self) -> SharedSettings:
@@ -118,18 +117,10 @@ class SharedPipeline:
         """
         check_names(tenants)
         with self._changing:
-            self._remove({tenant.name for tenant in tenants})
-            refused: dict[str, ConfigurationError] = {}
-            unable: dict[str, ConfigurationError] = {}  # by model: what is tried once is not tried again
-            for tenant in tenants:
-                try:
-                    if tenant.model_key in unable:
-                        raise unable[tenant.model_key]
-                    self._provide(tenant)
-                    self._place(tenant)
-                except ConfigurationError as error:
-                    refused[tenant.name] = unable[tenant.model_key] = error
-            self._remove_unused_models()
+            refused = self._roster.set(tenants, self._settings, self._limits)
+            self.limits = self._limits  # which may have been replaced while a model was loaded
+            if not self._running:
+                self._dispatcher.look_round()
             return refused
 
     def configure(self, settings: SharedSettings) -> None:
@@ -140,9 +131,7 @@ class SharedPipeline:
         """
         with self._changing:
             self._settings.check_change(settings)
-            plans: dict[ModelLine, Plan] = {}
-            if settings.stage != self._settings.stage:
-                plans = self._plan_anew(settings)
+            plans = self._roster.plan_anew(settings) if settings.stage != self._settings.stage else {}
             with self._changed:
                 for line, plan in plans.items():
                     line.use(plan)
@@ -150,11 +139,13 @@ class SharedPipeline:
                 self._dispatcher.rules = settings.rules
                 self._book.most = settings.most
                 drop(self._waiting.limit(settings.waiting), "overrun")
-                self._dispatcher.measure_again()
+                self._dispatcher.renew()
 
     def start(self) -> None:
         """Accept frames, once models are measured whose costs are not known (some seconds); may be started again."""
         with self._changing:
+            if self._running:
+                return
             self._dispatcher.start()
             with self._changed:
                 self._changed.wait_for(lambda: self._dispatcher.settled)
@@ -162,20 +153,22 @@ class SharedPipeline:
 
     def stop(self, drain_s: float) -> None:
         """Accept no more, let what is in flight finish for up to ``drain_s`` seconds, drop the rest as ``shutdown``."""
-        with self._changing, self._changed:
-            self._accepting = False
-            self._changed.wait_for(self._is_idle, drain_s if self._running else 0.0)
-            drop(self._waiting.clear(), "shutdown")
         with self._changing:
-            self._running = False
+            if not self._running:
+                return
+            with self._changed:
+                self._accepting = False
+                self._changed.wait_for(self._is_idle, drain_s)
+                drop(self._waiting.clear(), "shutdown")
             self._dispatcher.stop()
             with self._changed:
                 lines = self._dispatcher.all_lines
-                for line in lines:
-                    for flight in [flight for flight in line.out.values() if flight.plan.pool.give_up(flight.lease)]:
-                        self._settle(line, flight, "shutdown")
+                for flight in [flight for line in lines for flight in line.out.values()]:
+                    if flight.plan.pool.give_up(flight.lease):
+                        self._settlement.give_up(flight, "shutdown")
             for line in lines:
                 line.head.stop()
+            self._running = False
             self._dispatcher.look_round()
 
     def close(self) -> None:
@@ -221,8 +214,8 @@ class SharedPipeline:
         """
         with self._changed:
             member = self._find(tenant)
-            line = self._line_of(member)
-            return member.meters.report(now, counts=member.ledger.counts(), **line.facts())
+            facts = self._line_of(member).facts()
+        return member.meters.report(now, counts=member.ledger.counts(), **facts)
 
     def _find(self, tenant: str) -> Member:
         if tenant not in self._members:
@@ -234,107 +227,6 @@ class SharedPipeline:
 
     def _is_idle(self) -> bool:
         return not self._waiting and not any(line.out for line in self._dispatcher.all_lines)
-
-    def _remove(self, kept: Collection[str]) -> None:
-        """Tenants that are not among these go, and with them the models that nobody else has."""
-        with self._changed:
-            for name in [name for name in self._members if name not in kept]:
-                drop(self._waiting.forget(name), "removed")
-                del self._members[name]
-        self._remove_unused_models()
-
-    def _remove_unused_models(self) -> None:
-        with self._changed:
-            used = {member.model for member in self._members.values()}
-            for line in [line for key, line in self._dispatcher.lines.items() if key not in used]:
-                self._dispatcher.remove(line)
-        if not self._running:
-            self._dispatcher.look_round()
-
-    def _provide(self, tenant: Tenant) -> None:
-        """Its model is loaded, for this tenant if for no other."""
-        key, settings = tenant.model_key, self._settings
-        if key in self._dispatcher.lines:
-            return
-        model = load_model(
-            tenant.model,
-            tenant.weights,
-            settings.device,
-            settings.precision,
-            allow_user_code=settings.allow_user_code,
-        )
-        others = sum(line.budget_bytes for line in self._dispatcher.lines.values())
-        line = ModelLine(key, model, settings, others, self._limits, self._callbacks, self._database)
-        self._book.recall(model)
-        with self._changed:
-            line.head.limits = self._limits  # which may have changed meanwhile
-            self._dispatcher.add(line)
-
-    def _place(self, tenant: Tenant) -> None:
-        """The tenant runs, in the form that it has now."""
-        with self._changed:
-            member = self._members.setdefault(tenant.name, Member(tenant, tenant.model_key))
-            if member.model != tenant.model_key:
-                drop(self._waiting.forget(tenant.name), "removed")
-            member.tenant, member.model = tenant, tenant.model_key
-
-    def _plan_anew(self, settings: SharedSettings) -> dict[ModelLine, Plan]:
-        plans: dict[ModelLine, Plan] = {}
-        taken = 0
-        try:
-            for line in self._dispatcher.lines.values():
-                plans[line] = line.make_plan(settings, taken)
-                taken += line.budget_of(plans[line])
-        except ConfigurationError:
-            for plan in plans.values():
-                plan.pool.close()
-            raise
-        return plans
-
-    def _deliver(self, flight: Flight, frame: TenantFrame, detections: Detections) -> None:
-        """A frame's detections are there (called on a thread of its model's)."""
-        member, name = frame.member, frame.member.tenant.name
-        with self._changed:
-            if self._members.get(name) is not member or self._dispatcher.lines.get(member.model) is not flight.line:
-                flight.open.remove(frame)
-                frame.ticket.drop("removed")
-                return
-        failure: Exception | None = None
-        try:
-            self._deliver_to(name, frame.origin, detections)
-        except Exception as error:  # it costs this tenant's frame, and no other's
-            failure = error
-        now = time.monotonic()
-        with self._changed:
-            flight.open.remove(frame)
-            if failure is None:
-                frame.ticket.publish()
-                member.meters.latency.add(now - frame.ticket.received_at, now)
-            else:
-                frame.ticket.drop("head_error")
-        if failure is not None:
-            self._on_error(name, failure)
-
-    def _released(self, line: ModelLine, lease: Lease, outcome: Outcome) -> None:
-        """A batch is back; frames that were not delivered are settled now (called on a thread of its model's)."""
-        now = time.monotonic()
-        with self._changed:
-            flight = line.out.get(lease)
-            if flight is None:
-                return
-            self._settle(line, flight, outcome.reason)
-            if not math.isnan(outcome.head_end):  # a head was at it
-                times = flight.timeline
-                times.head_start, times.head_end, times.delivered = (
-                    *(outcome.head_start, outcome.head_end), outcome.delivered,
-                )  # fmt: skip
-                for member in dict.fromkeys(frame.member for frame in flight.frames):
-                    member.meters.batch_done(times, len(flight.frames), now)
-
-    def _settle(self, line: ModelLine, flight: Flight, reason: str) -> None:
-        del line.out[flight.lease]
-        drop(flight.settle_rest(), reason)
-        self._changed.notify_all()
 
     def _wake(self) -> None:
         with self._changed:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from split_infer_ros.errors import ConfigurationError, ImageError, UnknownModelError
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.pipeline.frame import Origin
-from split_infer_ros.tenancy import shared_pipeline
+from split_infer_ros.tenancy import roster
 from split_infer_ros.tenancy.member import Member
 from split_infer_ros.tenancy.request import DROP
 from split_infer_ros.tenancy.shared_pipeline import SharedPipeline
@@ -100,7 +100,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
                 raise UnknownModelError(f"There is no model '{name}'.")
             return models[name]
 
-        monkeypatch.setattr(shared_pipeline, "load_model", load)
+        monkeypatch.setattr(roster, "load_model", load)
         running.append(Running(tmp_path / "tuning.jsonl", models, settings))
         assert running[-1].set(*tenants) == {}
         running[-1].pipeline.start()
@@ -300,7 +300,7 @@ def test_settings_change_while_frames_flow(start: Start) -> None:
         run.send("b", value)
     run.settled()
     assert run.counts("a").published == run.counts("b").published == 60
-    with pytest.raises(ConfigurationError, match="device, split_point|split_point, device"):
+    with pytest.raises(ConfigurationError, match="split_point, device cannot change"):
         run.pipeline.configure(replace(run.pipeline.settings, split_point="output", device="auto"))
 
 
