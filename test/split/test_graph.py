@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 from torch import Tensor, fx, nn
@@ -119,3 +121,19 @@ class Asking(nn.Module):
 def test_a_model_that_cannot_be_cut_is_refused_with_the_reason(build: type[nn.Module], told: str) -> None:
     with pytest.raises(ConfigurationError, match=told):
         trace(build(), (3, 8, 8))
+
+
+def test_a_model_runs_on_in_another_thread_while_one_is_traced() -> None:
+    running = nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU()).eval()
+    seen: list[Tensor] = []
+
+    class Interrupted(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            other = threading.Thread(target=lambda: seen.append(running(torch.ones(1, 3, 2, 2))))
+            other.start()
+            other.join()
+            return x.relu()
+
+    graph = trace(Interrupted())
+    assert [node.op for node in graph.graph.nodes] == ["placeholder", "call_method", "output"]
+    assert torch.equal(seen[0], running(torch.ones(1, 3, 2, 2)))
