@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -28,6 +30,15 @@ from split_infer_ros.tuning.database import Database
 
 REPORT_PERIOD_S = 0.5
 DRAIN_S = 2.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a change: who runs then, with which model and labels, and who does not run as was asked, and why."""
+
+    values: TenantsParameters
+    running: Mapping[str, tuple[str, Sequence[str]]]
+    faults: dict[str, ConfigurationError]
 
 
 class TenantsNode(ManagedNode):
@@ -60,8 +71,8 @@ class TenantsNode(ManagedNode):
         self.on_tear_down(self._reports.destroy)
         self._to_report = report_message(lambda: self.get_clock().now().to_msg())
         self.on_tear_down(self._leave)
-        self._arrange(values, self._pipeline.set_tenants(values.wanted))
-        self._changed: SimpleQueue[tuple[TenantsParameters, dict[str, ConfigurationError]]] = SimpleQueue()
+        self._arrange(self._try(values))
+        self._changed: SimpleQueue[Outcome] = SimpleQueue()
         self._turn = self.create_guard_condition(self._take_turn)
         self.on_tear_down(lambda: self.destroy_guard_condition(self._turn))
         self._changes = Stage("tenants", self._follow, use_one_core)
@@ -100,36 +111,39 @@ class TenantsNode(ManagedNode):
 
         (An endpoint that is destroyed on another thread ends an executor that is just looking at it.)
         """
+        self._changed.put(self._try(values))
+        self._turn.trigger()
+
+    def _try(self, values: TenantsParameters) -> Outcome:
         try:
             faults = self._pipeline.set_tenants(values.wanted)
         except Exception as error:  # whatever one change does, the next one gets its chance
-            self.get_logger().error(in_words(error))
             missing = set(values.tenants) - self._pipeline.tenants.keys()
             faults = dict.fromkeys(missing, ConfigurationError(in_words(error)))
-        self._changed.put((values, faults))
-        self._turn.trigger()
+        running = self._pipeline.tenants
+        return Outcome(values, {it.name: (it.model, self._pipeline.labels(it.name)) for it in running.values()}, faults)
 
     def _take_turn(self) -> None:
         while not self._changed.empty():
-            self._arrange(*self._changed.get())
+            self._arrange(self._changed.get())
 
-    def _arrange(self, values: TenantsParameters, faults: dict[str, ConfigurationError]) -> None:
+    def _arrange(self, outcome: Outcome) -> None:
         """Give those who run their topics, and say who does not."""
-        running, before = self._pipeline.tenants, self._topics
+        running, before = outcome.running, self._topics
         self._topics = {
             name: before.get(name) or TenantTopics(self, name, f"{TENANTS}.{name}.", self._pipeline) for name in running
         }
         for name in before.keys() - running.keys():
             before[name].close()
-        for name, tenant in running.items():
-            self._topics[name].tell(tenant.model, self._pipeline.labels(name))
+        for name, (model, labels) in running.items():
+            self._topics[name].tell(model, labels)
         if self._listening:
-            self._listen(values)
-        for name, error in faults.items():
+            self._listen(outcome.values)
+        for name, error in outcome.faults.items():
             if str(error) != str(self._faults.get(name)):
                 what = "stays as it was" if name in running else "does not run"
                 self.get_logger().error(f"Tenant {name} {what}: {error}")
-        self._faults = faults
+        self._faults = outcome.faults
 
     def _listen(self, values: TenantsParameters) -> None:
         for name, topics in self._topics.items():

@@ -250,6 +250,19 @@ def test_a_tenant_whose_model_does_not_load_is_reported_and_can_be_mended(
 
 
 @pytest.mark.usefixtures("again")
+def test_changes_that_come_faster_than_they_can_be_made_all_take_place(pipeline: Pipeline) -> None:
+    names = ["front", "rear", "one", "two", "three"]
+    asked = [names[: 2 + number % 4] for number in (3, 1, 0, 2, 0, 3, 1)]
+    for listed in asked:
+        assert pipeline.client.set("tenants", tenants=listed) == [""]
+    node = pipeline.nodes["tenants"]
+    wait_until(lambda: set(node._topics) == set(tenants_of(pipeline)) == set(asked[-1]), "those that were asked for last")
+    found = pipeline.client.listen(Detection2DArray, "rear/detections")
+    pipeline.client.publisher(Image, "behind").publish(shown(SHADES[1]))
+    assert seen(found.wait_for(1)[0]) == f"green{SHADES[1]}"
+
+
+@pytest.mark.usefixtures("again")
 def test_two_tenants_look_at_one_camera(pipeline: Pipeline) -> None:
     client = pipeline.client
     assert client.set("tenants", **{"tenants.front.image_topic": "behind"}) == [""]
