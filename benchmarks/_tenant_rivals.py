@@ -60,6 +60,12 @@ class Load:
     models: Mapping[str, SplitModel]
     images: Mapping[str, Tensor]
 
+    def engine(self, weights_s: Mapping[str, float]) -> Engine:
+        """One that has all of the models; weights as it takes them."""
+        made = Engine(next(iter(self.models.values())).device)
+        made.load({name: model.backbone("output") for name, model in self.models.items()}, weights_s)
+        return made
+
     def batch(self, model: str, count: int) -> Tensor:
         """So many images of a model's, put together anew as those of real requests are."""
         return torch.cat([self.images[model]] * count) if count > 1 else self.images[model]
@@ -111,7 +117,7 @@ class Arrivals:
 
 def sequential(trace: Sequence[Request], load: Load) -> Log:
     """One after the other, in the order of arrival, each on all cores."""
-    engine = Engine(load.models, dict.fromkeys(load.models, 1.0))
+    engine = load.engine(dict.fromkeys(load.models, 1.0))
     log = Log()
     arrivals, waiting = Arrivals(trace, log), deque[Request]()
     while True:
@@ -211,7 +217,7 @@ class Scheduled:
 
     def __call__(self, trace: Sequence[Request], load: Load) -> Log:
         weights_s = {name: self.costs.batch_s(name, 1) for name in load.models}
-        engine, waiting, log = Engine(load.models, weights_s), RequestQueue(), Log()
+        engine, waiting, log = load.engine(weights_s), RequestQueue(), Log()
         arrivals = Arrivals(trace, log)
         while True:
             for request in arrivals.due():

@@ -29,7 +29,6 @@ from _tenant_rivals import BreadthFirst, Concurrent, Load, Log, Scheduled, Serve
 from split_infer_ros.split.model import choose_device, load_model
 from split_infer_ros.telemetry.report import AT_MOST, Claim, Panel, Report, arguments, deliver
 from split_infer_ros.tenancy.costs import Costs
-from split_infer_ros.tenancy.engine import Engine
 from split_infer_ros.tenancy.measure import blank, measure
 from split_infer_ros.tenancy.request import Request, RequestQueue
 from split_infer_ros.tenancy.scheduler import Rules, decide
@@ -62,7 +61,7 @@ def run(device: torch.device, extent: Extent) -> Report:
     """Measure costs, then serve the same traces in every way."""
     models = {name: load_model(name, "random", str(device)) for name in MODELS}
     load = Load(models, {name: torch.rand_like(blank(model, 1)) for name, model in models.items()})
-    engine = Engine(models, dict.fromkeys(models, 1.0))
+    engine = load.engine(dict.fromkeys(models, 1.0))
     costs = measure(models, engine, extent.sizes, extent.rounds)
     engine.close()
     capacity = len(models) / sum(costs.batch_s(name, 1) for name in models)

@@ -27,23 +27,28 @@ def bytes_needed(settings: StageSettings, cut: Cut, policy: Policy, input_bytes:
     return ring + settings.batch_size * input_bytes
 
 
-def check_budget(settings: StageSettings, cut: Cut, policy: Policy, input_bytes: int) -> None:
-    """Refuse what takes more than ``memory_budget_mb``.
+def check_budget(
+    settings: StageSettings, cut: Cut, policy: Policy, input_bytes: int, taken_bytes: float = 0.0
+) -> None:
+    """Refuse what takes more than ``memory_budget_mb``, of which other models have ``taken_bytes``.
 
     Raises:
         ConfigurationError: it does; the sentence says what would fit.
     """
     budget, needed = settings.memory_budget_bytes, bytes_needed(settings, cut, policy, input_bytes)
-    if needed <= budget:
+    if needed <= budget - taken_bytes:
         return
-    fits = _what_fits(settings, cut, policy, input_bytes)
+    left = replace(settings, memory_budget_bytes=budget - taken_bytes)
+    fits = _what_fits(left, taken_bytes, cut, policy, input_bytes)
+    others = f", of which other models have {taken_bytes / MB:,.1f}" if taken_bytes else ""
     raise ConfigurationError(
         f"Features and staging take {needed / MB:,.1f} MB at split_point {cut.name}, batch_size {settings.batch_size} "
-        f"and ring_slots {settings.ring_slots}, more than the memory_budget_mb of {budget / MB:,.1f}: {fits} would fit."
+        f"and ring_slots {settings.ring_slots}, more than the memory_budget_mb of {budget / MB:,.1f}{others}: "
+        f"{fits} would fit."
     )
 
 
-def _what_fits(settings: StageSettings, cut: Cut, policy: Policy, input_bytes: int) -> str:
+def _what_fits(settings: StageSettings, taken_bytes: float, cut: Cut, policy: Policy, input_bytes: int) -> str:
     for size in range(settings.batch_size - 1, 0, -1):
         if bytes_needed(replace(settings, batch_size=size), cut, policy, input_bytes) <= settings.memory_budget_bytes:
             return f"batch_size {size}"
@@ -53,4 +58,19 @@ def _what_fits(settings: StageSettings, cut: Cut, policy: Policy, input_bytes: i
     least = bytes_needed(replace(settings, batch_size=1, ring_slots=1), cut, policy, input_bytes)
     if least <= settings.memory_budget_bytes:
         return "batch_size 1 with ring_slots 1"
-    return f"another split_point, or a budget of {least / MB:,.1f}"
+    return f"another split_point, or a budget of {(taken_bytes + least) / MB:,.1f}"
+
+
+def check_weights(name: str, parameters: int, item_bytes: int, free_bytes: int) -> None:
+    """Refuse a model whose weights do not fit into what is left of a GPU's memory.
+
+    Raises:
+        ConfigurationError: they do not; the sentence says what would fit.
+    """
+    needed = parameters * item_bytes
+    if needed > free_bytes:
+        raise ConfigurationError(
+            f"The weights of {name} take {needed / MB:,.1f} MB, and {free_bytes / MB:,.1f} MB are left on the GPU: a "
+            f"model of {free_bytes / item_bytes / 1e6:,.1f} million parameters would fit; this one has "
+            f"{parameters / 1e6:,.1f}."
+        )

@@ -14,6 +14,11 @@ import torch
 _ALL = torch.get_num_threads()
 
 
+def all_cores() -> int:
+    """How many torch was given."""
+    return _ALL
+
+
 def use_all_cores() -> None:
     """Operations of this thread use all cores that torch was given."""
     use_cores(_ALL)

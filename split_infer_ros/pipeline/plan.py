@@ -44,9 +44,21 @@ class Plan:
 
     @classmethod
     def make(
-        cls, model: SplitModel, settings: StageSettings, transport: Transport, advisor: MemoryAdvisor
+        cls,
+        model: SplitModel,
+        settings: StageSettings,
+        transport: Transport,
+        advisor: MemoryAdvisor,
+        taken_bytes: float = 0.0,
     ) -> Plan:
         """Cut, choose memory and allocate it, and on a GPU record.
+
+        Args:
+            model: that is cut.
+            settings: in force from now on.
+            transport: which makes the pool.
+            advisor: which chooses the memory.
+            taken_bytes: of the memory budget, what other models have.
 
         Raises:
             ConfigurationError: no such cut, or no such memory; nothing was kept.
@@ -54,7 +66,7 @@ class Plan:
         cut, backbone = model.cut(settings.split_point), model.backbone(settings.split_point)
         layout = Layout(cut.tensors, settings.batch_size)
         memory = advisor.choose(settings.memory_policy, layout, transport.shared)
-        check_budget(settings, cut, memory.policy, model.entry.preprocess.staging(1).nbytes)
+        check_budget(settings, cut, memory.policy, model.entry.preprocess.staging(1).nbytes, taken_bytes)
         pool = transport.make_pool(layout, settings.ring_slots, Place(memory.policy, model.device))
         reason = pool.slots.note or memory.reason
         try:

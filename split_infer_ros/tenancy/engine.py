@@ -8,69 +8,136 @@ run side by side where one does not fill the GPU, with one launch for all.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from split_infer_ros.pipeline.cores import use_cores
-from split_infer_ros.pipeline.device import DeviceQueue
-from split_infer_ros.split.model import SplitModel
-from split_infer_ros.tenancy.forked_graphs import ForkedGraphs
+from split_infer_ros.pipeline.cores import all_cores, use_cores
+from split_infer_ros.pipeline.device import DeviceQueue, Mark
+from split_infer_ros.tenancy.forked_graphs import ForkedGraphs, Forks, Model
 from split_infer_ros.tenancy.lanes import Lane, share_cores
 
 Inputs = Mapping[str, Tensor]  # float (n, 3, h, w) of each model's own size and dtype, on the device
-Outputs = dict[str, tuple[Tensor, ...]]
+Outputs = dict[str, Sequence[Tensor]]
+Leave = Callable[[str, Sequence[Tensor]], object]
+
+GRAPH_BYTES = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """An execution that was given to the device.
+
+    Attributes:
+        done: from when on all that did not fail is where it was to be left.
+        failed: models whose batches are lost, and why; the others' are not.
+    """
+
+    done: Mark
+    failed: Mapping[str, Exception]
 
 
 class Engine:
     """The models that are loaded, all on one device. One thread uses it.
 
     Args:
-        models: by name.
-        weights_s: seconds that an image takes of one core, by model; they decide how cores are shared.
-        graph_bytes: memory that recorded combinations may take, on a GPU.
+        device: where they run.
+        graph_bytes: memory that recorded combinations may take, on a GPU; None: nothing is recorded, and each kernel
+            launched by itself.
     """
 
-    def __init__(
-        self, models: Mapping[str, SplitModel], weights_s: Mapping[str, float], graph_bytes: int = 2**30
-    ) -> None:
-        self._models = dict(models)
-        self._weights_s = dict(weights_s)
-        self._cores = torch.get_num_threads()
-        self._helpers = ThreadPoolExecutor(max(1, self._cores), "lane")
-        device = next(iter(self._models.values())).device
+    def __init__(self, device: torch.device, graph_bytes: int | None = GRAPH_BYTES) -> None:
+        self._backbones: dict[str, Model] = {}
+        self._weights_s: dict[str, float] = {}
+        self._helpers = ThreadPoolExecutor(all_cores(), "lane")
         self._queue = DeviceQueue(device)
-        self._graphs = ForkedGraphs(device, graph_bytes) if device.type == "cuda" else None
+        self._forks = Forks(device, self._queue)
+        self._graphs = ForkedGraphs(self._forks, graph_bytes) if graph_bytes is not None else None
+
+    @property
+    def runs_behind(self) -> bool:
+        """True where an execution that was launched may not be done yet."""
+        return self._queue.runs_behind
+
+    @property
+    def records(self) -> bool:
+        """True where the first run of a combination takes long, as it is recorded."""
+        return self._queue.runs_behind and self._graphs is not None
+
+    def load(self, backbones: Mapping[str, Model], weights_s: Mapping[str, float]) -> None:
+        """Exactly these models from now on.
+
+        Args:
+            backbones: by the model's name: (n, 3, h, w) to what crosses its cut.
+            weights_s: seconds that an image takes of one core; they decide how cores are shared.
+        """
+        gone = [name for name, backbone in self._backbones.items() if backbones.get(name) is not backbone]
+        if self._graphs is not None:
+            self._graphs.forget(gone)
+        self._backbones, self._weights_s = dict(backbones), dict(weights_s)
 
     def run(self, inputs: Inputs) -> Outputs:
-        """One execution; returns each model's outputs, which on a GPU lie there until these models run again."""
-        if self._graphs is not None:
-            with self._queue.work("execution"):
-                found = self._graphs.run({model: self._models[model].backbone("output") for model in inputs}, inputs)
-            self._queue.mark().wait()
-            return found
-        if len(inputs) == 1:
-            return self._run_lane(Lane(tuple(inputs), self._cores), inputs)
-        work_s = {model: self._weights_s[model] * len(images) for model, images in inputs.items()}
-        return self._run_lanes(share_cores(work_s, self._cores), inputs)
+        """One execution, to its end; what it gives lies, on a GPU, there until these models run again.
 
-    def _run_lanes(self, lanes: Sequence[Lane], inputs: Inputs) -> Outputs:
-        others = [self._helpers.submit(self._run_lane, lane, inputs) for lane in lanes[1:]]
-        try:
-            found = self._run_lane(lanes[0], inputs)
-        finally:
-            rest = [other.result() for other in others]
-        for outputs in rest:
-            found |= outputs
+        Raises:
+            Exception: of a model that failed, once the others are done.
+        """
+        found: Outputs = {}
+        launched = self.launch(inputs, found.__setitem__)
+        launched.done.wait()
+        for error in launched.failed.values():
+            raise error
         return found
 
+    @torch.inference_mode()
+    def launch(self, inputs: Inputs, leave: Leave, after: Sequence[Mark] = ()) -> Launched:
+        """One execution, which on a GPU may not be done when this returns.
+
+        Args:
+            inputs: a batch of each model that takes part; to be kept until it is done.
+            leave: called with each model and its features, where they are still there: on a CPU on the thread that
+                computed them, on a GPU within the queue in which the execution is.
+            after: what the inputs wait for.
+        """
+        if self._queue.runs_behind:
+            return self._launch_on_device(inputs, leave, after)
+        failed: dict[str, Exception] = {}
+        work_s = {model: self._weights_s[model] * len(images) for model, images in inputs.items()}
+        lanes = share_cores(work_s, all_cores())
+        others = [self._helpers.submit(self._run_lane, lane, inputs, leave, failed) for lane in lanes[1:]]
+        self._run_lane(lanes[0], inputs, leave, failed)
+        for other in others:
+            other.result()
+        return Launched(Mark(), failed)
+
+    def _launch_on_device(self, inputs: Inputs, leave: Leave, after: Sequence[Mark]) -> Launched:
+        failed: dict[str, Exception] = {}
+        backbones = {model: self._backbones[model] for model in inputs}
+        for mark in after:
+            self._queue.follow(mark)
+        with self._queue.work("execution"):
+            try:
+                together = self._forks if self._graphs is None else self._graphs
+                for model, outputs in together.run(backbones, inputs).items():
+                    leave(model, outputs)
+            except Exception as error:  # one launch for all: none of them has its results
+                failed = dict.fromkeys(inputs, error)
+        return Launched(self._queue.mark(), failed)
+
     def close(self) -> None:
-        """End the threads."""
+        """End the threads, and let go of the models."""
         self._helpers.shutdown()
+        self._queue.mark().wait()
+        self.load({}, {})
 
     @torch.inference_mode()
-    def _run_lane(self, lane: Lane, inputs: Inputs) -> Outputs:
+    def _run_lane(self, lane: Lane, inputs: Inputs, leave: Leave, failed: dict[str, Exception]) -> None:
         use_cores(lane.cores)
-        return {model: tuple(self._models[model].backbone("output")(inputs[model])) for model in lane.models}
+        for model in lane.models:
+            try:
+                leave(model, self._backbones[model](inputs[model]))
+            except Exception as error:  # the others of this lane get their chance
+                failed[model] = error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -44,13 +44,14 @@ class ForkedGraphs:
     """Records combinations as they are asked for, and keeps the latest used ones within a bound of memory.
 
     Args:
-        device: a GPU.
+        forks: in whose queue the graphs are launched.
         most_bytes: that all of them may keep; the one in use is kept even if it is larger.
         record: for tests.
     """
 
-    def __init__(self, device: torch.device, most_bytes: int, record: Recorder | None = None) -> None:
-        self._record = record or _QueueRecorder(device)
+    def __init__(self, forks: Forks, most_bytes: int, record: Recorder | None = None) -> None:
+        self._forks = forks
+        self._record = record or forks.record
         self._most_bytes = most_bytes
         self._kept: OrderedDict[Group, Recorded] = OrderedDict()
 
@@ -88,10 +89,19 @@ class ForkedGraphs:
             examples = {model: inputs[model].new_zeros(size, *inputs[model].shape[1:]) for model, size in key}
             recorded = self._record({model: models[model] for model, _ in key}, examples)
             while self._kept and self.bytes + recorded.bytes > self._most_bytes:
+                self._forks.wait()  # it may be running
                 self._kept.popitem(last=False)
             self._kept[key] = recorded
         self._kept.move_to_end(key)
         return self._kept[key]
+
+    def forget(self, models: Collection[str]) -> None:
+        """Models are gone: no combination with them is asked for again."""
+        gone = [key for key in self._kept if any(model in models for model, _ in key)]
+        if gone:
+            self._forks.wait()
+        for key in gone:
+            del self._kept[key]
 
 
 def padded(count: int) -> int:
@@ -99,35 +109,51 @@ def padded(count: int) -> int:
     return 1 << (count - 1).bit_length()
 
 
-class _QueueRecorder:
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._main = DeviceQueue(device)
-        self._forks: list[DeviceQueue] = []
+class Forks:
+    """Streams of one device, over which models fork out of a queue and join it again.
 
-    def __call__(self, models: Mapping[str, Model], examples: Mapping[str, Tensor]) -> Recorded:
-        while len(self._forks) < len(models):
-            self._forks.append(DeviceQueue(self._device))
+    Args:
+        device: a GPU, where there is anything to fork.
+        queue: out of which they fork.
+    """
+
+    def __init__(self, device: torch.device, queue: DeviceQueue) -> None:
+        self._device = device
+        self._queue = queue
+        self._streams: list[DeviceQueue] = []
+
+    def wait(self) -> None:
+        """Until all that was given to the queue is done."""
+        self._queue.mark().wait()
+
+    def run(self, models: Mapping[str, Model], inputs: Mapping[str, Tensor]) -> dict[str, Sequence[Tensor]]:
+        """Each model on its batch, kernel by kernel, side by side.
+
+        The memory of results is taken again only by what forks later, and so after what the queue does with them.
+        """
+        while len(self._streams) < len(models):
+            self._streams.append(DeviceQueue(self._device))
+        outputs = {}
+        begin = self._queue.mark()
+        for stream, (name, model) in zip(self._streams, models.items(), strict=False):
+            stream.follow(begin)
+            with stream.work(name):
+                outputs[name] = model(inputs[name])
+            self._queue.follow(stream.mark())
+        return outputs
+
+    def record(self, models: Mapping[str, Model], examples: Mapping[str, Tensor]) -> Recorded:
+        """The same as one graph; what it keeps of memory it keeps to itself."""
         before = torch.cuda.memory_reserved(self._device)
-        with torch.inference_mode(), self._main.work("record"):
+        with torch.inference_mode(), self._queue.work("record"):
             inputs = {
                 model: example.contiguous(memory_format=torch.channels_last) for model, example in examples.items()
             }
             for _ in range(WARM_UPS):
-                self._run(models, inputs)
+                self.run(models, inputs)
             graph = torch.cuda.CUDAGraph()
             stream = torch.cuda.current_stream(self._device)
             with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-                outputs = self._run(models, inputs)
-        self._main.mark().wait()
+                outputs = self.run(models, inputs)
+        self.wait()
         return Recorded(inputs, outputs, graph.replay, max(0, torch.cuda.memory_reserved(self._device) - before))
-
-    def _run(self, models: Mapping[str, Model], inputs: Mapping[str, Tensor]) -> dict[str, Sequence[Tensor]]:
-        outputs = {}
-        begin = self._main.mark()
-        for fork, (name, model) in zip(self._forks, models.items(), strict=False):
-            fork.follow(begin)
-            with fork.work(name):
-                outputs[name] = model(inputs[name])
-            self._main.follow(fork.mark())
-        return outputs

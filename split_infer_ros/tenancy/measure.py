@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -15,6 +15,8 @@ from split_infer_ros.tenancy.costs import Costs, Group, group
 from split_infer_ros.tenancy.engine import Engine
 
 SIZES = (1, 2, 4, 8)
+TOGETHER = (1, 2)  # images of each model that are measured as one execution
+WARM_UPS = 2  # kernels are chosen, weights are packed
 
 
 def measure(
@@ -28,30 +30,19 @@ def measure(
 
     Args:
         models: by name; their inputs are blank.
-        engine: that runs them.
+        engine: that has them.
         sizes: of batches of one model.
-        rounds: samples of each; rivals take turns.
+        rounds: samples of each.
         clock: seconds.
     """
     parameters = {name: model.parameters for name, model in models.items()}
     alone = [group({name: size}) for name in models for size in sizes]
-    small = Costs(parameters, {}).is_small
-    classes = [[name for name in models if small(name)], [name for name in models if not small(name)]]
-    fused = [
-        group(dict.fromkeys(names, size))
-        for of_class in classes
-        for length in range(2, len(of_class) + 1)
-        for names in itertools.combinations(sorted(of_class), length)
-        for size in (1, 2)
-    ]
+    fused = list(fusable(parameters))
     samples: dict[Group, list[float]] = {}
     for combination in alone + fused:
-        inputs = {name: blank(models[name], size) for name, size in combination}
-        for turn in range(rounds + 2):  # the first two warm up: kernels are chosen, weights are packed
-            begin = clock()
-            engine.run(inputs)
-            if turn > 1:
-                samples.setdefault(combination, []).append(clock() - begin)
+        samples[combination] = []
+        for _ in sample(models, engine, combination, rounds, samples[combination].append, clock):
+            pass
     medians = {combination: statistics.median(found) for combination, found in samples.items()}
     return Costs(
         parameters,
@@ -60,8 +51,42 @@ def measure(
     )
 
 
+def fusable(parameters: Mapping[str, int]) -> Iterable[Group]:
+    """What may become one execution: several models of one class, the fewest first.
+
+    Args:
+        parameters: of each model that is loaded, how many.
+    """
+    if not parameters:
+        return
+    small = Costs(parameters, {}).is_small
+    classes = [[name for name in parameters if small(name)], [name for name in parameters if not small(name)]]
+    for length in range(2, len(parameters) + 1):
+        for of_class in classes:
+            for names in itertools.combinations(sorted(of_class), length):
+                for size in TOGETHER:
+                    yield group(dict.fromkeys(names, size))
+
+
+def sample(
+    models: Mapping[str, SplitModel],
+    engine: Engine,
+    combination: Group,
+    rounds: int,
+    take: Callable[[float], object],
+    clock: Callable[[], float] = time.perf_counter,
+) -> Iterator[None]:
+    """Execute a combination so often, giving way after each time; ``take`` gets the seconds of those that count."""
+    inputs = {name: blank(models[name], size) for name, size in combination}
+    for turn in range(WARM_UPS + rounds):
+        begin = clock()
+        engine.run(inputs)
+        if turn >= WARM_UPS:
+            take(clock() - begin)
+        yield
+
+
 def blank(model: SplitModel, count: int) -> Tensor:
     """A batch of black images, on the model's device."""
     images = torch.zeros((count, *model.entry.image_shape), device=model.device, dtype=model.dtype)
     return images.contiguous(memory_format=torch.channels_last)
-

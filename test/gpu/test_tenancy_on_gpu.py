@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from split_infer_ros.pipeline.device import DeviceQueue
 from split_infer_ros.split.model import load_model
 from split_infer_ros.tenancy.engine import Engine
-from split_infer_ros.tenancy.forked_graphs import ForkedGraphs
+from split_infer_ros.tenancy.forked_graphs import ForkedGraphs, Forks
 from split_infer_ros.tenancy.measure import blank, measure
 
 NAMES = ("alexnet", "resnet18", "squeezenet1_0")
@@ -14,7 +15,8 @@ NAMES = ("alexnet", "resnet18", "squeezenet1_0")
 
 def test_a_forked_graph_gives_what_each_model_gives_alone() -> None:
     models = {name: load_model(name, "random", "cuda:0") for name in NAMES}
-    engine = Engine(models, dict.fromkeys(NAMES, 1.0))
+    engine = Engine(torch.device("cuda", 0))
+    engine.load({name: model.backbone("output") for name, model in models.items()}, dict.fromkeys(NAMES, 1.0))
     for counts in ((1, 1, 1), (3, 2, 1), (3, 2, 1)):
         inputs = {name: torch.rand_like(blank(models[name], count)) for name, count in zip(NAMES, counts, strict=True)}
         found = engine.run(inputs)
@@ -30,9 +32,12 @@ def test_a_forked_graph_gives_what_each_model_gives_alone() -> None:
 
 def test_recorded_combinations_stay_within_their_memory() -> None:
     models = {name: load_model(name, "random", "cuda:0") for name in NAMES}
-    graphs = ForkedGraphs(torch.device("cuda", 0), most_bytes=1)
+    device = torch.device("cuda", 0)
+    queue = DeviceQueue(device)
+    graphs = ForkedGraphs(Forks(device, queue), most_bytes=1)
     backbones = {name: model.backbone("output") for name, model in models.items()}
     for name in NAMES:
-        graphs.run({name: backbones[name]}, {name: blank(models[name], 2)})
+        with torch.inference_mode(), queue.work("execution"):
+            graphs.run({name: backbones[name]}, {name: blank(models[name], 2)})
     assert len(graphs) >= 1
     assert graphs.bytes <= 1 or len(graphs) == 1

@@ -21,7 +21,9 @@ def models() -> dict[str, SplitModel]:
 
 @pytest.fixture
 def engine(models: dict[str, SplitModel]) -> Iterator[Engine]:
-    engine = Engine(models, {"shapes": 1.0, "squeeze": 5.0, "again": 1.0})
+    engine = Engine(torch.device("cpu"))
+    backbones = {name: model.backbone("output") for name, model in models.items()}
+    engine.load(backbones, {"shapes": 1.0, "squeeze": 5.0, "again": 1.0})
     yield engine
     engine.close()
 

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from split_infer_ros.pipeline.device import DeviceQueue
 from split_infer_ros.tenancy.costs import group
-from split_infer_ros.tenancy.forked_graphs import ForkedGraphs, Model, Recorded, padded
+from split_infer_ros.tenancy.forked_graphs import ForkedGraphs, Forks, Model, Recorded, padded
 
 MODELS: dict[str, Model] = {"a": lambda x: (2 * x,), "b": lambda x: (x + 1, x.sum(dim=(1, 2, 3)))}
 
@@ -32,6 +33,17 @@ class Recorder:
         return Recorded(examples, outputs, launch, 100 * sum(map(len, examples.values())))
 
 
+class Queue(Forks):
+    """Of a device that has nothing to fork; counts how often it was waited for."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.device("cpu"), DeviceQueue(torch.device("cpu")))
+        self.waits = 0
+
+    def wait(self) -> None:
+        self.waits += 1
+
+
 @pytest.fixture
 def recorder() -> Recorder:
     return Recorder()
@@ -42,7 +54,7 @@ def images(**counts: int) -> dict[str, Tensor]:
 
 
 def test_batches_are_padded_and_get_their_own_results(recorder: Recorder) -> None:
-    graphs = ForkedGraphs(torch.device("cpu"), 10_000, recorder)
+    graphs = ForkedGraphs(Queue(), 10_000, recorder)
     for counts in ({"a": 3, "b": 1}, {"a": 4, "b": 1}):
         inputs = images(**counts)
         found = graphs.run(MODELS, inputs)
@@ -53,7 +65,8 @@ def test_batches_are_padded_and_get_their_own_results(recorder: Recorder) -> Non
 
 
 def test_what_was_not_used_for_longest_is_dropped_first(recorder: Recorder) -> None:
-    graphs = ForkedGraphs(torch.device("cpu"), 400, recorder)
+    queue = Queue()
+    graphs = ForkedGraphs(queue, 400, recorder)
     for counts in ({"a": 1}, {"b": 2}, {"a": 1}, {"b": 1}, {"a": 1}, {"b": 2}, {"a": 8}):
         graphs.run(MODELS, images(**counts))
         assert graphs.bytes <= 400 or counts == {"a": 8}
@@ -61,3 +74,21 @@ def test_what_was_not_used_for_longest_is_dropped_first(recorder: Recorder) -> N
     assert graphs.bytes == 800
     assert len(graphs) == 1
     assert group({"a": 8}) in graphs
+    assert queue.waits == 3, "one that may be running was dropped"
+
+
+def test_what_a_model_that_is_gone_took_part_in_is_forgotten(recorder: Recorder) -> None:
+    graphs = ForkedGraphs(Queue(), 10_000, recorder)
+    for counts in ({"a": 1}, {"b": 2}, {"a": 1, "b": 1}):
+        graphs.run(MODELS, images(**counts))
+    graphs.forget(["b"])
+    assert len(graphs) == 1
+    assert group({"a": 1}) in graphs
+
+
+def test_models_that_fork_give_what_each_gives_alone() -> None:
+    inputs = images(a=3, b=2)
+    found = Queue().run(MODELS, inputs)
+    assert all(
+        torch.equal(*pair) for name in MODELS for pair in zip(found[name], MODELS[name](inputs[name]), strict=True)
+    )

@@ -1,0 +1,126 @@
+"""Who runs on what: tenants as they come, change and go, and the models that come and go with them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Sequence
+
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.models.detections import Limits
+from split_infer_ros.pipeline.plan import Plan
+from split_infer_ros.split.model import load_model
+from split_infer_ros.tenancy.cost_book import CostBook
+from split_infer_ros.tenancy.dispatcher import Dispatcher
+from split_infer_ros.tenancy.member import Member, WaitingFrames, drop
+from split_infer_ros.tenancy.model_line import Callbacks, ModelLine
+from split_infer_ros.tenancy.shared_settings import SharedSettings
+from split_infer_ros.tenancy.tenant import Tenant
+from split_infer_ros.tuning.database import Database
+
+
+class Roster:
+    """One thread at a time changes it, which takes as long as models take to load; frames flow meanwhile.
+
+    Args:
+        changed: guards what is shared with other threads; held for moments only.
+        members: tenants that run, by name; this alone changes them.
+        waiting: frames of theirs.
+        dispatcher: that serves the models.
+        book: of their costs.
+        callbacks: whom models tell.
+        database: in which measurements are kept.
+    """
+
+    def __init__(
+        self,
+        changed: threading.Condition,
+        members: dict[str, Member],
+        waiting: WaitingFrames,
+        dispatcher: Dispatcher,
+        book: CostBook,
+        callbacks: Callbacks,
+        database: Database,
+    ) -> None:
+        self._changed = changed
+        self._members = members
+        self._waiting = waiting
+        self._dispatcher = dispatcher
+        self._book = book
+        self._callbacks = callbacks
+        self._database = database
+
+    def set(
+        self, tenants: Sequence[Tenant], settings: SharedSettings, limits: Limits
+    ) -> dict[str, ConfigurationError]:
+        """Exactly these from now on, as far as they can be; returns who cannot, and why."""
+        self._remove({tenant.name for tenant in tenants})
+        refused: dict[str, ConfigurationError] = {}
+        unable: dict[str, ConfigurationError] = {}  # by model: what was tried once is not tried again
+        for tenant in tenants:
+            key = tenant.model_key
+            if key not in unable:
+                try:
+                    self._provide(tenant, settings, limits)
+                except ConfigurationError as error:
+                    unable[key] = error
+            if key in unable:
+                refused[tenant.name] = unable[key]
+            else:
+                self._place(tenant)
+        self._remove_unused_models()
+        return refused
+
+    def plan_anew(self, settings: SharedSettings) -> dict[ModelLine, Plan]:
+        """Slots and staging of all models for these settings.
+
+        Raises:
+            ConfigurationError: there is no memory for all of it; nothing was kept.
+        """
+        plans: dict[ModelLine, Plan] = {}
+        taken = 0
+        try:
+            for line in self._dispatcher.lines.values():
+                plans[line] = line.make_plan(settings, taken)
+                taken += line.budget_of(plans[line])
+        except ConfigurationError:
+            for plan in plans.values():
+                plan.pool.close()
+            raise
+        return plans
+
+    def _remove(self, kept: Collection[str]) -> None:
+        """Tenants that are not among these go, and with them the models that nobody else has."""
+        with self._changed:
+            for name in [name for name in self._members if name not in kept]:
+                drop(self._waiting.forget(name), "removed")
+                del self._members[name]
+        self._remove_unused_models()
+
+    def _remove_unused_models(self) -> None:
+        with self._changed:
+            used = {member.model for member in self._members.values()}
+            for line in [line for key, line in self._dispatcher.lines.items() if key not in used]:
+                self._dispatcher.remove(line)
+
+    def _provide(self, tenant: Tenant, settings: SharedSettings, limits: Limits) -> None:
+        """Its model is loaded, for this tenant if for no other."""
+        key, lines = tenant.model_key, self._dispatcher.lines
+        if key in lines:
+            return
+        model = load_model(
+            *(tenant.model, tenant.weights, settings.device, settings.precision),
+            allow_user_code=settings.allow_user_code,
+        )
+        others = sum(line.budget_bytes for line in lines.values())
+        line = ModelLine(key, model, settings, others, limits, self._callbacks, self._database)
+        self._book.recall(model)
+        with self._changed:
+            self._dispatcher.add(line)
+
+    def _place(self, tenant: Tenant) -> None:
+        """The tenant runs, in the form that it has now."""
+        with self._changed:
+            member = self._members.setdefault(tenant.name, Member(tenant, tenant.model_key))
+            if member.model != tenant.model_key:
+                drop(self._waiting.forget(tenant.name), "removed")
+            member.tenant, member.model = tenant, tenant.model_key

@@ -1,0 +1,233 @@
+"""Many cameras, many models, one processor: frames of named tenants in, each one's own detections out."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+from split_infer_ros.errors import ConfigurationError, ImageError
+from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.models.detections import Limits
+from split_infer_ros.pipeline.frame import Origin
+from split_infer_ros.pipeline.report import PipelineReport
+from split_infer_ros.split.model import choose_device
+from split_infer_ros.tenancy.cost_book import CostBook
+from split_infer_ros.tenancy.dispatcher import Dispatcher
+from split_infer_ros.tenancy.engine import Engine
+from split_infer_ros.tenancy.member import Member, TenantFrame, WaitingFrames, drop
+from split_infer_ros.tenancy.model_line import Callbacks, ModelLine
+from split_infer_ros.tenancy.roster import Roster
+from split_infer_ros.tenancy.settlement import Deliver, Settlement
+from split_infer_ros.tenancy.shared_settings import SharedSettings
+from split_infer_ros.tenancy.tenant import Tenant, check_names
+from split_infer_ros.tuning.database import Database
+from split_infer_ros.tuning.key import Key
+
+
+class SharedPipeline:
+    """Tenants that come and go, on models that they share; may be used from any thread.
+
+    Args:
+        settings: the first ones.
+        limits: what post-processing keeps.
+        deliver: called with the tenant's name, a frame's origin and its detections, on a thread of its model's; for one
+            tenant in the order in which its frames came. For a tenant that was removed, or has another model now, no
+            call begins after ``set_tenants`` has returned; one that had begun may still be under way. What it raises
+            costs that frame alone, as ``head_error``. It must not call what changes tenants, settings or the state.
+        on_error: told of every exception that cost frames, under the tenant's or the model's name.
+        database: in which costs of executions are kept; the user's own if None.
+
+    Attributes:
+        limits: may be replaced at any time.
+
+    Raises:
+        ConfigurationError: this machine has no such device.
+    """
+
+    def __init__(
+        self,
+        settings: SharedSettings,
+        limits: Limits,
+        deliver: Deliver,
+        on_error: Callable[[str, Exception], None],
+        database: Database | None = None,
+    ) -> None:
+        self._settings = settings
+        self._limits = limits
+        database = database or Database()
+        device = choose_device(settings.device)
+        graphs = settings.cuda_graphs and device.type == "cuda"
+        self._engine = Engine(device, settings.graph_bytes if graphs else None)
+        self._book = CostBook(Key.here(str(device)), database, settings.most, graphs)
+        self._changed = threading.Condition()  # guards all that follows, for moments
+        self._changing = threading.RLock()  # held while tenants, settings or the state change, which takes its time
+        self._members: dict[str, Member] = {}
+        self._waiting = WaitingFrames(settings.waiting)
+        self._dispatcher = Dispatcher(
+            self._changed, self._waiting, self._engine, device, self._book, settings.rules, on_error
+        )
+        self._settlement = Settlement(self._changed, self._members, self._dispatcher.lines, deliver, on_error)
+        callbacks = Callbacks(self._settlement.deliver, self._settlement.released, self._wake, on_error)
+        self._roster = Roster(
+            *(self._changed, self._members, self._waiting, self._dispatcher, self._book, callbacks, database)
+        )
+        self._accepting = self._running = False
+
+    @property
+    def settings(self) -> SharedSettings:
+        """The settings in force."""
+        return self._settings
+
+    @property
+    def limits(self) -> Limits:
+        """What post-processing keeps."""
+        return self._limits
+
+    @limits.setter
+    def limits(self, limits: Limits) -> None:
+        with self._changed:
+            self._limits = limits
+            for line in self._dispatcher.all_lines:
+                line.head.limits = limits
+
+    @property
+    def tenants(self) -> Mapping[str, Tenant]:
+        """Those that run, by name; who could not be started is not among them."""
+        with self._changed:
+            return {name: member.tenant for name, member in self._members.items()}
+
+    def labels(self, tenant: str) -> Sequence[str]:
+        """The name of each label index of its model; raises ConfigurationError if there is no such tenant."""
+        with self._changed:
+            return self._line_of(self._find(tenant)).model.entry.labels
+
+    def set_tenants(self, tenants: Sequence[Tenant]) -> dict[str, ConfigurationError]:
+        """Exactly these from now on: who is new is added, who is not listed is removed, the others run on.
+
+        Loads models, which takes its time; the call does not wait until they are measured. Of a tenant that is removed
+        (or gets another model) what waits is dropped as ``removed``; what is under way is finished, not delivered, and
+        dropped under the same name. The ledger of a tenant that stays goes on.
+
+        Returns:
+            By name, those that could not be started, and why: their model does not load, or there is no memory for
+            it. A tenant that was there stays as it was then.
+
+        Raises:
+            ConfigurationError: a name is there twice; nothing was changed.
+        """
+        check_names(tenants)
+        with self._changing:
+            refused = self._roster.set(tenants, self._settings, self._limits)
+            self.limits = self._limits  # which may have been replaced while a model was loaded
+            if not self._running:
+                self._dispatcher.look_round()
+            return refused
+
+    def configure(self, settings: SharedSettings) -> None:
+        """Change settings while frames flow; those in ``shared_settings.LIVE`` may change.
+
+        Raises:
+            ConfigurationError: another one would change, or there is no memory for it; the old ones stay in force.
+        """
+        with self._changing:
+            self._settings.check_change(settings)
+            plans = self._roster.plan_anew(settings) if settings.stage != self._settings.stage else {}
+            with self._changed:
+                for line, plan in plans.items():
+                    line.use(plan)
+                self._settings = settings
+                self._dispatcher.rules = settings.rules
+                self._book.most = settings.most
+                drop(self._waiting.limit(settings.waiting), "overrun")
+                self._dispatcher.renew()
+
+    def start(self) -> None:
+        """Accept frames, once models are measured whose costs are not known (some seconds); may be started again."""
+        with self._changing:
+            if self._running:
+                return
+            self._dispatcher.start()
+            with self._changed:
+                self._changed.wait_for(lambda: self._dispatcher.settled)
+                self._accepting = self._running = True
+
+    def stop(self, drain_s: float) -> None:
+        """Accept no more, let what is in flight finish for up to ``drain_s`` seconds, drop the rest as ``shutdown``."""
+        with self._changing:
+            if not self._running:
+                return
+            with self._changed:
+                self._accepting = False
+                self._changed.wait_for(self._is_idle, drain_s)
+                drop(self._waiting.clear(), "shutdown")
+            self._dispatcher.stop()
+            with self._changed:
+                lines = self._dispatcher.all_lines
+                for flight in [flight for line in lines for flight in line.out.values()]:
+                    if flight.plan.pool.give_up(flight.lease):
+                        self._settlement.give_up(flight, "shutdown")
+            for line in lines:
+                line.head.stop()
+            self._running = False
+            self._dispatcher.look_round()
+
+    def close(self) -> None:
+        """Free models and memory, once stopped; the pipeline is of no more use."""
+        self.set_tenants([])
+        self._engine.close()
+
+    def submit(self, tenant: str, pixels: Pixels, origin: Origin, now: float) -> None:
+        """A frame of a tenant's came in; never waits. Of a tenant that is not there it is nobody's, and not counted."""
+        with self._changed:
+            member = self._members.get(tenant)
+            if member is None:
+                return
+            ticket = member.ledger.receive(now)
+            if not self._accepting:
+                ticket.drop("inactive")
+            elif self._line_of(member).failed:
+                ticket.drop("backbone_error")
+            else:
+                frame = TenantFrame(pixels, origin, ticket, member)
+                drop(self._waiting.add(frame, now, self._dispatcher.execution_s(member.model)), "overrun")
+                self._changed.notify_all()
+
+    def refuse(self, tenant: str, error: ImageError, now: float) -> None:
+        """A frame of a tenant's came in that cannot be read."""
+        with self._changed:
+            if tenant in self._members:
+                self._members[tenant].ledger.receive(now).drop(error.reason)
+
+    def missed(self, tenant: str, count: int, reason: str) -> None:
+        """Frames of a tenant's were sent and never reached us."""
+        with self._changed:
+            if tenant in self._members:
+                self._members[tenant].ledger.missed(count, reason)
+
+    def report(self, tenant: str, now: float) -> PipelineReport:
+        """A tenant's counts and times at this moment, and what its model runs in.
+
+        The counts are its own ledger's. Times of stages are those of batches in which a frame of its was.
+
+        Raises:
+            ConfigurationError: there is no such tenant.
+        """
+        with self._changed:
+            member = self._find(tenant)
+            facts = self._line_of(member).facts()
+        return member.meters.report(now, counts=member.ledger.counts(), **facts)
+
+    def _find(self, tenant: str) -> Member:
+        if tenant not in self._members:
+            raise ConfigurationError(f"There is no tenant '{tenant}'; there are: {', '.join(self._members) or 'none'}.")
+        return self._members[tenant]
+
+    def _line_of(self, member: Member) -> ModelLine:
+        return self._dispatcher.lines[member.model]
+
+    def _is_idle(self) -> bool:
+        return not self._waiting and not any(line.out for line in self._dispatcher.all_lines)
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
