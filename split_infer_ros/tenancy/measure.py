@@ -28,6 +28,8 @@ def measure(
 ) -> Costs:
     """Medians; every combination of models of one class (§II-B) is measured as one, with one image each and with two.
 
+    On a CPU of several cores, batches of several images are measured in both ways in which they can run.
+
     Args:
         models: by name; their inputs are blank.
         engine: that has them.
@@ -43,12 +45,29 @@ def measure(
         samples[combination] = []
         for _ in sample(models, engine, combination, rounds, samples[combination].append, clock):
             pass
+    split: dict[str, dict[int, float]] = {}
+    if engine.can_split:
+        for name, size in itertools.product(models, sizes):
+            if size > 1:
+                seconds = statistics.median(_sample_split(models[name], name, engine, size, rounds, clock))
+                split.setdefault(name, {})[size] = seconds
     medians = {combination: statistics.median(found) for combination, found in samples.items()}
     return Costs(
         parameters,
         {name: {size: medians[group({name: size})] for size in sizes} for name in models},
         {combination: medians[combination] for combination in fused},
+        split,
     )
+
+
+def _sample_split(
+    model: SplitModel, name: str, engine: Engine, size: int, rounds: int, clock: Callable[[], float]
+) -> list[float]:
+    images, times = blank(model, size), [clock()]
+    for _ in range(WARM_UPS + rounds):
+        engine.run_split(name, images)
+        times.append(clock())
+    return [end - begin for begin, end in itertools.pairwise(times)][WARM_UPS:]
 
 
 def fusable(parameters: Mapping[str, int]) -> Iterable[Group]:
