@@ -48,6 +48,11 @@ class Log:
         return sorted(start - self.arrival_s[number] for number, start in self.start_s.items())
 
     @property
+    def responses_s(self) -> list[float]:
+        """From arrival to end, ascending."""
+        return sorted(end - self.arrival_s[number] for number, end in self.end_s.items())
+
+    @property
     def executions_s(self) -> list[float]:
         """From start to end."""
         return [end - self.start_s[number] for number, end in self.end_s.items()]
@@ -60,10 +65,14 @@ class Load:
     models: Mapping[str, SplitModel]
     images: Mapping[str, Tensor]
 
-    def engine(self, weights_s: Mapping[str, float]) -> Engine:
-        """One that has all of the models; weights as it takes them."""
+    def engine(self, costs: Costs | None = None) -> Engine:
+        """One that has all of the models; without costs each execution has all cores."""
         made = Engine(next(iter(self.models.values())).device)
-        made.load({name: model.backbone("output") for name, model in self.models.items()}, weights_s)
+        backbones = {name: model.backbone("output") for name, model in self.models.items()}
+        if costs is None:
+            made.load(backbones, dict.fromkeys(backbones, 1.0))
+        else:
+            made.load(backbones, {name: costs.batch_s(name, 1) for name in backbones}, costs.is_split)
         return made
 
     def batch(self, model: str, count: int) -> Tensor:
@@ -117,8 +126,7 @@ class Arrivals:
 
 def sequential(trace: Sequence[Request], load: Load) -> Log:
     """One after the other, in the order of arrival, each on all cores."""
-    engine = load.engine(dict.fromkeys(load.models, 1.0))
-    log = Log()
+    engine, log = load.engine(), Log()
     arrivals, waiting = Arrivals(trace, log), deque[Request]()
     while True:
         waiting += arrivals.due()
@@ -216,14 +224,13 @@ class Scheduled:
     rules: Rules
 
     def __call__(self, trace: Sequence[Request], load: Load) -> Log:
-        weights_s = {name: self.costs.batch_s(name, 1) for name in load.models}
-        engine, waiting, log = load.engine(weights_s), RequestQueue(), Log()
+        engine, waiting, log = load.engine(self.costs), RequestQueue(), Log()
         arrivals = Arrivals(trace, log)
         while True:
             for request in arrivals.due():
                 waiting.add(request)
             decision = decide(waiting, self.costs, arrivals.now(), self.rules)
-            if not decision.requests:
+            if not decision.batches:  # the trace's requests have no deadlines, so nothing is late
                 if not arrivals.wait():
                     engine.close()
                     return log

@@ -133,12 +133,11 @@ def panels(rows: Sequence[Mapping[str, Any]]) -> list[Panel]:
     def parts(key: str) -> dict[str, list[float]]:
         return {name: [run[name][key] / run[D][key] for run in runs] for name in CONFIGURATIONS}
 
+    busy = {name: [100 * run[name]["utilisation"] for run in runs] for name in CONFIGURATIONS}
     return [
         Panel(f"memory, D = 1 ({what})", "", parts("memory_bytes")),
         Panel(f"response time, D = 1 ({what})", "", parts("response_ms")),
-        Panel(
-            f"GPU utilisation ({what})", "%", {name: [100 * run[name]["utilisation"] for run in runs] for name in CONFIGURATIONS}
-        ),
+        Panel(f"GPU utilisation ({what})", "%", busy),
     ]
 
 

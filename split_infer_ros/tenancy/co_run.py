@@ -16,7 +16,6 @@ from split_infer_ros.memory_model.constants import MachineConstants
 from split_infer_ros.memory_model.overhead import overhead, response_ms
 from split_infer_ros.memory_model.task import Task
 
-
 _DEVICE_FIRST = Policy.DEVICE, Policy.MANAGED
 
 

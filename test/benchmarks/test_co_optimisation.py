@@ -25,11 +25,13 @@ def test_a_schedule_that_can_be_drawn_by_hand() -> None:
     found = {
         name: runs.serve(name, TASKS, runs.PlayedGpu(UNIT), UNIT, POLICIES, 1) for name in runs.CONFIGURATIONS
     }
-    assert [found[name]["total_ms"] for name in runs.CONFIGURATIONS] == [95, 135, 45 + 70 - 25]
-    assert [found[name]["response_ms"] for name in runs.CONFIGURATIONS] == [(45 + 95) / 2, (65 + 135) / 2, (45 + 90) / 2]
-    assert [found[name]["memory_bytes"] for name in runs.CONFIGURATIONS] == [80, 40, 60]
-    assert [found[name]["utilisation"] for name in runs.CONFIGURATIONS] == pytest.approx([55 / 95, 55 / 135, 55 / 90])
-    assert [found[name]["paired"] for name in runs.CONFIGURATIONS] == [0, 0, 2]
+    expected = {
+        runs.D: {"total_ms": 95, "response_ms": (45 + 95) / 2, "memory_bytes": 80, "paired": 0},
+        runs.MO: {"total_ms": 135, "response_ms": (65 + 135) / 2, "memory_bytes": 40, "paired": 0},
+        runs.CO: {"total_ms": 90, "response_ms": (45 + 90) / 2, "memory_bytes": 60, "paired": 2},
+    }
+    for name, facts in expected.items():
+        assert found[name] == facts | {"configuration": name, "utilisation": 55 / facts["total_ms"]}
 
 
 def two_sided(policy: Policy, nbytes: int, device: torch.device) -> Memory:

@@ -34,28 +34,60 @@ def test_every_way_serves_each_request_once(name: str) -> None:
     found = bench.facts(log)
     assert found["delay_mean_s"] <= found["delay_p99_s"]
     assert found["per_second"] > 0
+    assert found["response_s"] >= found["delay_mean_s"]
+
+
+def served(load: float, rival: str, per_second: float, delay: float) -> dict[str, object]:
+    facts = {"per_second": per_second, "execution_s": 1.0, "delay_mean_s": delay, "delay_p99_s": 2 * delay}
+    return {"what": "poisson", "load": load, "rival": rival} | facts
+
+
+ROWS = [
+    {"what": "bound", "per_second": 20.0},
+    served(3.0, bench.SEQUENTIAL, 10.0, 4.0), served(3.0, "concurrent, 2 workers", 10.0, 3.0),
+    served(3.0, bench.BREADTH_FIRST, 9.0, 5.0), served(3.0, "merge, window 8", 15.0, 2.5),
+    served(3.0, "merge and fuse, window 8", 18.0, 2.0), served(3.0, "merge and fuse, window 5", 17.0, 1.5),
+    served(0.5, bench.SEQUENTIAL, 5.0, 0.5), served(0.5, "merge and fuse, window 8", 5.0, 0.4),
+    {"what": "three requests", "rival": bench.SEQUENTIAL, "per_second": 10.0},
+    {"what": "three requests", "rival": bench.FUSE, "per_second": 9.9},
+    {"what": "decision", "window": 8, "waiting": bench.WAITING, "late": False, "p50_us": 40.0},
+    {"what": "decision", "window": 8, "waiting": bench.WAITING, "late": True, "p50_us": 60.0},
+]  # fmt: skip
 
 
 def test_what_is_claimed_with_and_without_a_gpu() -> None:
-    def served(rival: str, per_second: float, delay: float) -> dict[str, object]:
-        facts = {"per_second": per_second, "execution_s": 1.0, "delay_mean_s": delay, "delay_p99_s": 2 * delay}
-        return {"what": "poisson", "load": 3.0, "rival": rival} | facts
+    heavy, light = (f"at {load} times capacity, merge and fuse, window 8" for load in ("3", "0.5"))
+    found = {claim.name: (claim.value, claim.holds) for claim in bench.conclude(ROWS, on_gpu=True)}
+    assert found[f"{heavy}: part of the gap to the bound"] == (0.8, True)
+    assert found[f"{heavy}: mean delay, times the best rival's"] == (pytest.approx(2 / 3), True)
+    assert found[f"{light}: p99 delay, times sequential's"] == (pytest.approx(0.8), True)
+    assert found["three requests: throughput, times sequential"] == (0.99, True)
+    assert found[f"a decision with {bench.WAITING:,} waiting, all late"] == (60.0, False)
+    assert found["merge alone: throughput, times sequential"] == (1.5, False)
+    assert found["at 3 times capacity: throughput, times sequential"] == (1.8, False)
+    on_cpu = {claim.name for claim in bench.conclude(ROWS, on_gpu=False)}
+    assert len(on_cpu) == 8
+    assert on_cpu < set(found)
 
-    rows = [
-        {"what": "capacity", "per_second": 10.0, "bound_per_second": 20.0},
-        served(bench.SEQUENTIAL, 10.0, 4.0), served(bench.CONCURRENT, 10.0, 3.0), served(bench.BREADTH_FIRST, 9.0, 5.0),
-        served("merge, window 8", 15.0, 2.5), served("merge and fuse, window 8", 18.0, 2.0),
-        {"what": "three requests", "rival": bench.SEQUENTIAL, "per_second": 10.0},
-        {"what": "three requests", "rival": bench.FUSE, "per_second": 9.9},
-        {"what": "decision", "waiting": bench.WAITING, "p50_us": 40.0},
-    ]  # fmt: skip
-    at = "at 3 times capacity, merge and fuse, window 8"
-    values = {claim.name: (claim.value, claim.holds) for claim in bench.conclude(rows, on_gpu=True)}
-    assert values[f"{at}: part of the gap to the bound"] == (0.8, True)
-    assert values[f"{at}: mean delay, times the best rival's"] == (pytest.approx(2 / 3), True)
-    assert values["three requests: throughput, times sequential"] == (0.99, True)
-    assert values["merge alone: throughput, times sequential"] == (1.5, False)
-    on_cpu = {claim.name for claim in bench.conclude(rows, on_gpu=False)}
-    assert len(on_cpu) == 5
-    assert on_cpu < set(values)
-    assert [len(panel.samples) for panel in bench.panels(rows)] == [5] * 4
+
+def test_of_windows_and_workers_the_best_are_shown_and_go_on_to_lighter_loads() -> None:
+    ours = ["merge, window 8", "merge and fuse, window 8"]
+    best = [bench.SEQUENTIAL, "concurrent, 2 workers", bench.BREADTH_FIRST, *ours]
+    assert bench.best_of_each(ROWS) == best
+    assert bench.best_of_each(ROWS, spare=True) == [best[0], best[-1]]
+    assert [list(panel.samples) for panel in bench.panels(ROWS)] == [best] * 4
+
+
+def test_decisions_are_timed_with_late_ones_and_without() -> None:
+    costs = Costs(dict.fromkeys(bench.MODELS, 1), {name: {1: 1.0} for name in bench.MODELS})
+    rows = bench.scheduler_cost(costs, (5,), rounds=3)
+    assert [(row["waiting"], row["late"]) for row in rows] == [
+        (waiting, late) for waiting in (100, 1000, 10_000) for late in (False, True)
+    ]
+    assert all(row["p50_us"] > 0 for row in rows)
+
+
+def test_the_bound_is_of_the_best_batch() -> None:
+    models = {model: load_model(model, "random", "cpu") for model in MODELS}
+    load = rivals.Load(models, {model: torch.rand_like(blank(found, 1)) for model, found in models.items()})
+    assert 0 < bench.bound_s(load, COSTS, rounds=1) < 60

@@ -81,7 +81,7 @@ def test_whatever_is_released_is_no_slower_than_each_in_its_best_way(
         apart = [min(overhead(found.task, policy, machine).total_ms for policy in POLICIES) for found in released]
         assert device.execution_ms <= overhead(managed, M, machine).idle_ms
         together = together_ms(device, managed, machine)
-        assert together <= pytest.approx(sum(apart) + device.execution_ms + managed.execution_ms)
+        assert together <= (sum(apart) + device.execution_ms + managed.execution_ms) * (1 + 1e-9)
 
 
 def test_what_does_not_fit_stays_and_a_later_one_may_go_first() -> None:
