@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections import Counter
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import fx, nn
@@ -27,7 +30,9 @@ def trace(model: nn.Module, image_shape: tuple[int, int, int] = (3, 224, 224)) -
     if isinstance(model, fx.GraphModule):
         return tidy(model)
     try:
-        graph = fx.symbolic_trace(model)
+        tracer = _Tracer()
+        operations = tracer.trace(model)
+        graph = fx.GraphModule(tracer.root, operations, type(model).__name__)
     except Exception as error:  # what a forward makes of values that are not there is anybody's guess
         graph = export(model, image_shape, error)
     _fix_options(graph, model)
@@ -39,6 +44,26 @@ def trace(model: nn.Module, image_shape: tuple[int, int, int] = (3, 224, 224)) -
             "it must give a tensor or a tuple of tensors."
         )
     return graph
+
+
+class _Tracer(fx.Tracer):
+    """Traces what its own thread does: torch.fx gets between the calls of all modules, and others may run meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._thread = threading.get_ident()
+
+    def call_module(
+        self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        if threading.get_ident() != self._thread:
+            return forward(*args, **kwargs)
+        return super().call_module(m, forward, args, kwargs)
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
+        if threading.get_ident() != self._thread:
+            return attr_val
+        return super().getattr(attr, attr_val, parameter_proxy_cache)
 
 
 def _fix_options(graph: fx.GraphModule, model: nn.Module) -> None:

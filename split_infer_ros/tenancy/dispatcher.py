@@ -1,21 +1,18 @@
-"""The thread that decides what runs next and has it run; and in between measures what is not known yet."""
+"""The thread that decides what runs next; and in between measures what is not known yet."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import torch
 
-from split_infer_ros.pipeline.cores import use_all_cores, use_one_core
-from split_infer_ros.pipeline.device import DeviceQueue, Mark
-from split_infer_ros.pipeline.intake import Loaded
-from split_infer_ros.pipeline.stage import Stage
+from split_infer_ros.pipeline.cores import use_all_cores
 from split_infer_ros.tenancy.cost_book import CostBook
 from split_infer_ros.tenancy.costs import Costs
 from split_infer_ros.tenancy.engine import Engine
+from split_infer_ros.tenancy.executor import Executor
 from split_infer_ros.tenancy.measuring import Measuring
 from split_infer_ros.tenancy.member import WaitingFrames, drop
 from split_infer_ros.tenancy.model_line import Flight, ModelLine
@@ -24,22 +21,14 @@ from split_infer_ros.tenancy.scheduler import Decision, Rules, decide
 TICK_S = 0.25  # how often slots are looked after while nothing else happens
 
 
-@dataclass(frozen=True, slots=True)
-class _Execution:
-    """Batches that were launched as one."""
-
-    flights: Sequence[Flight]
-    start: float
-    done: Mark
-
-
 class Dispatcher:
-    """Decides and executes, one execution after the other; a GPU is given the next one while it is at this one.
+    """Decides, one execution after the other, and has each executed.
 
     Args:
         changed: guards all that is shared; methods that say so are called with it held.
         waiting: frames to choose from.
         engine: that executes.
+        device: where.
         book: costs; the dispatcher measures what is missing.
         rules: how requests may be put together; may be replaced.
         on_error: the model's name and an exception that cost frames.
@@ -71,11 +60,7 @@ class Dispatcher:
         self._measuring = Measuring(engine, book)
         self._running = False
         self._thread: threading.Thread | None = None
-        self._copies = DeviceQueue(device)
-        self._ahead = 0  # executions that are launched and not handed over yet
-        self._last_end = 0.0
-        self._depth = 2 if engine.runs_behind else 1
-        self._behind = Stage("handover", self._hand_over, use_one_core) if engine.runs_behind else None
+        self._executor = Executor(changed, engine, device, on_error)
 
     @property
     def all_lines(self) -> list[ModelLine]:
@@ -118,8 +103,7 @@ class Dispatcher:
             self._running = True
             for line in self.all_lines:
                 line.head.start()
-        if self._behind is not None:
-            self._behind.start()
+        self._executor.start()
         self._thread = threading.Thread(target=self._loop, name="dispatch", daemon=True)
         self._thread.start()
 
@@ -131,8 +115,7 @@ class Dispatcher:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-        if self._behind is not None:
-            self._behind.stop()
+        self._executor.stop()
 
     def look_round(self) -> None:
         """Let the engine know what models there are, settle what comes back by itself, and end those that are done.
@@ -162,7 +145,7 @@ class Dispatcher:
             self._measure_once()
             flights = self._next_flights()
             if flights:
-                self._execute(flights)
+                self._executor.execute(flights)
 
     def _measure_once(self) -> None:
         """One sample of what is not known, between two executions, so that the others are served meanwhile."""
@@ -171,13 +154,12 @@ class Dispatcher:
             self._changed.notify_all()
             if measurement is None:
                 return
-            self._changed.wait_for(lambda: not self._ahead)  # alone on the device
+            self._changed.wait_for(lambda: not self._executor.ahead)  # alone on the device
         if not self._measuring.step(measurement):
             return
         with self._changed:
-            if self._stale:
+            if not self._measuring.conclude(measurement):
                 return
-            self._measuring.conclude(measurement)
             self._stale = True
         if measurement.failure is not None:
             for model, _ in measurement.combination:
@@ -195,10 +177,11 @@ class Dispatcher:
     def _next_flights(self) -> list[Flight]:
         """What is to be executed now; if nothing is, wait for a change."""
         with self._changed:
-            flights = self._decide(time.monotonic()) if self._ahead < self._depth else []
+            before = len(self._waiting)
+            flights = self._decide(time.monotonic()) if self._executor.has_room else []
             if flights:
-                self._ahead += 1
-            elif self._running and self.settled:
+                self._executor.ahead += 1
+            elif self._running and self.settled and len(self._waiting) == before:  # else there may be more behind
                 self._changed.wait(TICK_S)
             return flights
 
@@ -213,71 +196,3 @@ class Dispatcher:
         return [
             self.lines[batch.model].take_off(self._waiting.take(batch.requests), now) for batch in decision.batches
         ]
-
-    @torch.inference_mode()
-    def _execute(self, flights: Sequence[Flight]) -> None:
-        loaded: dict[str, Loaded] = {}
-        left: dict[str, Flight] = {}
-        for flight in flights:
-            try:
-                loaded[flight.line.key] = flight.load()
-                left[flight.line.key] = flight
-            except Exception as error:  # whatever one batch does, the others get their chance
-                self._fail(flight, error)
-        start, done = time.monotonic(), Mark()
-        try:
-            if left:
-                done = self._launch(left, loaded)
-        except Exception as error:
-            for flight in left.values():
-                self._fail(flight, error)
-            left = {}
-        execution = _Execution(list(left.values()), start, done)
-        if self._behind is not None:
-            self._behind.put(execution)
-        else:
-            self._hand_over(execution)
-
-    def _launch(self, flights: dict[str, Flight], loaded: Mapping[str, Loaded]) -> Mark:
-        """Have features left in the slots, and brought to the CPU; flights that failed are taken out."""
-        inputs = {key: batch.images for key, batch in loaded.items()}
-        marks = [batch.ready for batch in loaded.values()]
-        launched = self._engine.launch(inputs, lambda key, features: flights[key].write(features), marks)
-        for key, error in launched.failed.items():
-            self._fail(flights.pop(key), error)
-        done = launched.done
-        self._copies.follow(done)
-        for flight in flights.values():
-            if flight.plan.pool.slots.copies:
-                done = flight.fetch(self._copies)
-        return done
-
-    def _hand_over(self, execution: _Execution) -> None:
-        """Once the features are in the slots, the heads are told."""
-        failure: Exception | None = None
-        try:
-            execution.done.wait()
-        except Exception as error:
-            failure = error
-        start, end = max(execution.start, self._last_end), time.monotonic()
-        self._last_end = end
-        for flight in execution.flights:
-            flight.timeline.backbone_start, flight.timeline.backbone_end = start, end
-            try:
-                if failure is not None:
-                    raise failure
-                flight.line.hand_over(flight)
-            except Exception as error:
-                self._fail(flight, error)
-        with self._changed:
-            self._ahead -= 1
-            self._changed.notify_all()
-
-    def _fail(self, flight: Flight, error: Exception) -> None:
-        """A batch is lost, unless a head has it already."""
-        if flight.plan.pool.give_up(flight.lease):
-            with self._changed:
-                flight.line.out.pop(flight.lease, None)
-                drop(flight.settle_rest(), "backbone_error")
-                self._changed.notify_all()
-        self._on_error(flight.line.key, error)

@@ -73,15 +73,16 @@ class Measuring:
             measurement.failure = error
             return True
 
-    def conclude(self, measurement: Measurement) -> None:
-        """Keep what was found, unless the models are others now."""
+    def conclude(self, measurement: Measurement) -> bool:
+        """Keep what was found; False if the models are others now, and it does not count."""
         if measurement is not self._current:
-            return
+            return False
         self._current = None
         if measurement.failure is not None:
             self._book.note_failed(measurement.combination)
         elif measurement.samples_s:
             self._book.note(measurement.combination, measurement.samples_s)
+        return True
 
     def _known(self) -> Iterator[Group]:
         costs = self._book.costs()

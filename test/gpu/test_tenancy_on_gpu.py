@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
+import pytest
 import torch
 
+from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.models.detections import Limits
 from split_infer_ros.pipeline.device import DeviceQueue
+from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.split.model import load_model
 from split_infer_ros.tenancy.engine import Engine
 from split_infer_ros.tenancy.forked_graphs import ForkedGraphs, Forks
 from split_infer_ros.tenancy.measure import blank, measure
+from split_infer_ros.tenancy.shared_pipeline import SharedPipeline
+from split_infer_ros.tenancy.shared_settings import SharedSettings
+from split_infer_ros.tenancy.tenant import Tenant
+from split_infer_ros.tuning.database import Database
 
 NAMES = ("alexnet", "resnet18", "squeezenet1_0")
 
@@ -41,3 +52,27 @@ def test_recorded_combinations_stay_within_their_memory() -> None:
             graphs.run({name: backbones[name]}, {name: blank(models[name], 2)})
     assert len(graphs) >= 1
     assert graphs.bytes <= 1 or len(graphs) == 1
+
+
+@pytest.mark.parametrize("graphs", [True, False])
+def test_tenants_get_their_own_results_from_a_gpu(tmp_path: Path, graphs: bool) -> None:
+    delivered: dict[str, list[int]] = {"a": [], "b": [], "c": []}
+    errors: list[str] = []
+    pipeline = SharedPipeline(
+        SharedSettings(device="cuda:0", waiting=20, cuda_graphs=graphs),
+        Limits(),
+        lambda tenant, origin, detections: delivered[tenant].append(origin.header),
+        lambda name, error: errors.append(f"{name}: {error}"),
+        Database(tmp_path / "tuning.jsonl"),
+    )
+    models = {"a": "shapes", "b": "squeezenet1_0", "c": "shapes"}
+    assert pipeline.set_tenants([Tenant(name, model, "random") for name, model in models.items()]) == {}
+    pipeline.start()
+    for number in range(10):
+        for name in models:
+            pipeline.submit(name, Pixels.blank(), Origin(number, name, 480, 640), time.monotonic())
+    pipeline.stop(60.0)
+    assert errors == []
+    assert delivered == {name: list(range(10)) for name in models}
+    assert all(pipeline.report(name, time.monotonic()).counts.published == 10 for name in models)
+    pipeline.close()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from split_infer_ros.buffers.layout import TensorSpec
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.pipeline.budget import bytes_needed, check_budget
+from split_infer_ros.pipeline.budget import bytes_needed, check_budget, check_weights
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.split.cuts import Cut
 from split_infer_ros.split.model import load_model
@@ -72,3 +72,20 @@ def test_what_is_said_to_fit_does(cut: Cut, size: int, slots: int, budget: float
 def test_no_budget_is_no_limit(cut: Cut) -> None:
     huge = TensorSpec("x", (1 << 40,), torch.float32)
     check_budget(StageSettings(memory_budget_bytes=math.inf), replace(cut, tensors=(huge,)), Policy.DEVICE, INPUT)
+
+
+def test_what_other_models_have_is_not_to_be_had(cut: Cut) -> None:
+    needed = bytes_needed(StageSettings(batch_size=2), cut, Policy.HOST, INPUT)
+    settings = StageSettings(batch_size=2, memory_budget_bytes=3 * needed)
+    check_budget(settings, cut, Policy.HOST, INPUT, 2 * needed)
+    with pytest.raises(ConfigurationError, match=r"of which other models have .*: batch_size 1 would fit\."):
+        check_budget(settings, cut, Policy.HOST, INPUT, 2 * needed + 1)
+    least = bytes_needed(StageSettings(batch_size=1, ring_slots=1), cut, Policy.HOST, INPUT)
+    with pytest.raises(ConfigurationError, match=f"a budget of {(3 * needed + least) / 1e6:,.1f} would fit"):
+        check_budget(settings, cut, Policy.HOST, INPUT, 3 * needed)
+
+
+def test_weights_that_do_not_fit_are_refused_with_what_would() -> None:
+    check_weights("vgg16", 100, 4, 400)
+    with pytest.raises(ConfigurationError, match=r"weights of vgg16 take 400\.0 MB, and 200\.0 MB .* 50\.0 million"):
+        check_weights("vgg16", 100_000_000, 4, 200_000_000)

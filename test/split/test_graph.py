@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 from torch import Tensor, fx, nn
@@ -119,3 +121,27 @@ class Asking(nn.Module):
 def test_a_model_that_cannot_be_cut_is_refused_with_the_reason(build: type[nn.Module], told: str) -> None:
     with pytest.raises(ConfigurationError, match=told):
         trace(build(), (3, 8, 8))
+
+
+class Watched(nn.Module):
+    """While it is traced, another thread runs another model."""
+
+    def __init__(self, other: nn.Module) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 3, 1)
+        self.run_other = other.forward
+        self.given: list[Tensor] = []
+
+    def forward(self, images: Tensor) -> Tensor:
+        thread = threading.Thread(target=lambda: self.given.append(self.run_other(torch.ones(1, 3, 4, 4))))
+        thread.start()
+        thread.join()
+        return self.conv(images)  # type: ignore[no-any-return]
+
+
+def test_models_run_while_another_is_traced() -> None:
+    other = trace(nn.Sequential(nn.Conv2d(3, 3, 1), nn.Flatten()))
+    watched = Watched(other)
+    graph = trace(watched)
+    assert [tuple(given.shape) for given in watched.given] == [(1, 48)]
+    assert [node.target for node in graph.graph.nodes if node.op == "call_module"] == ["conv"]

@@ -1,0 +1,141 @@
+"""From a decision to features in slots, and the heads that are told of them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from split_infer_ros.pipeline.cores import use_one_core
+from split_infer_ros.pipeline.device import DeviceQueue, Mark
+from split_infer_ros.pipeline.intake import Loaded
+from split_infer_ros.pipeline.stage import Stage
+from split_infer_ros.tenancy.engine import Engine
+from split_infer_ros.tenancy.member import drop
+from split_infer_ros.tenancy.model_line import Flight
+
+
+@dataclass(frozen=True, slots=True)
+class _Execution:
+    """Batches that were launched as one."""
+
+    flights: Sequence[Flight]
+    start: float
+    done: Mark
+
+
+class Executor:
+    """Pre-processes and executes; a GPU is given the next execution while it is at this one.
+
+    Args:
+        changed: guards what is shared with other threads.
+        engine: that executes.
+        device: where.
+        on_error: the model's name and an exception that cost frames.
+
+    Attributes:
+        ahead: executions that were decided and not handed over yet (lock held).
+    """
+
+    def __init__(
+        self,
+        changed: threading.Condition,
+        engine: Engine,
+        device: torch.device,
+        on_error: Callable[[str, Exception], None],
+    ) -> None:
+        self.ahead = 0
+        self._changed = changed
+        self._engine = engine
+        self._on_error = on_error
+        self._copies = DeviceQueue(device)
+        self._last_end = 0.0
+        self._depth = 2 if engine.runs_behind else 1
+        self._behind = Stage("handover", self._hand_over, use_one_core) if engine.runs_behind else None
+
+    @property
+    def has_room(self) -> bool:
+        """True while another execution may be decided (lock held)."""
+        return self.ahead < self._depth
+
+    def start(self) -> None:
+        """Before executions, until stop; may be started again."""
+        if self._behind is not None:
+            self._behind.start()
+
+    def stop(self) -> None:
+        """Once all that was launched is handed over."""
+        if self._behind is not None:
+            self._behind.stop()
+
+    @torch.inference_mode()
+    def execute(self, flights: Sequence[Flight]) -> None:
+        """Batches of as many models, as one; on a GPU this returns before it is done."""
+        loaded: dict[str, Loaded] = {}
+        left: dict[str, Flight] = {}
+        for flight in flights:
+            try:
+                loaded[flight.line.key] = flight.load()
+                left[flight.line.key] = flight
+            except Exception as error:  # whatever one batch does, the others get their chance
+                self._fail(flight, error)
+        start, done = time.monotonic(), Mark()
+        try:
+            if left:
+                done = self._launch(left, loaded)
+        except Exception as error:
+            for flight in left.values():
+                self._fail(flight, error)
+            left = {}
+        execution = _Execution(list(left.values()), start, done)
+        if self._behind is not None:
+            self._behind.put(execution)
+        else:
+            self._hand_over(execution)
+
+    def _launch(self, flights: dict[str, Flight], loaded: Mapping[str, Loaded]) -> Mark:
+        """Have features left in the slots, and brought to the CPU; flights that failed are taken out."""
+        inputs = {key: batch.images for key, batch in loaded.items()}
+        marks = [batch.ready for batch in loaded.values()]
+        launched = self._engine.launch(inputs, lambda key, features: flights[key].write(features), marks)
+        for key, error in launched.failed.items():
+            self._fail(flights.pop(key), error)
+        done = launched.done
+        self._copies.follow(done)
+        for flight in flights.values():
+            if flight.plan.pool.slots.copies:
+                done = flight.fetch(self._copies)
+        return done
+
+    def _hand_over(self, execution: _Execution) -> None:
+        """Once the features are in the slots, the heads are told."""
+        failure: Exception | None = None
+        try:
+            execution.done.wait()
+        except Exception as error:
+            failure = error
+        start, end = max(execution.start, self._last_end), time.monotonic()
+        self._last_end = end
+        for flight in execution.flights:
+            flight.timeline.backbone_start, flight.timeline.backbone_end = start, end
+            try:
+                if failure is not None:
+                    raise failure
+                flight.line.hand_over(flight)
+            except Exception as error:
+                self._fail(flight, error)
+        with self._changed:
+            self.ahead -= 1
+            self._changed.notify_all()
+
+    def _fail(self, flight: Flight, error: Exception) -> None:
+        """A batch is lost, unless a head has it already."""
+        if flight.plan.pool.give_up(flight.lease):
+            with self._changed:
+                flight.line.out.pop(flight.lease, None)
+                drop(flight.settle_rest(), "backbone_error")
+                self._changed.notify_all()
+        self._on_error(flight.line.key, error)
