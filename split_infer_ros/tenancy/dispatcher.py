@@ -16,7 +16,7 @@ from split_infer_ros.tenancy.executor import Executor
 from split_infer_ros.tenancy.measuring import Measuring
 from split_infer_ros.tenancy.member import WaitingFrames, drop
 from split_infer_ros.tenancy.model_line import Flight, ModelLine
-from split_infer_ros.tenancy.scheduler import Decision, Rules, decide
+from split_infer_ros.tenancy.scheduler import Rules, decide
 
 TICK_S = 0.25  # how often slots are looked after while nothing else happens
 
@@ -187,12 +187,8 @@ class Dispatcher:
 
     def _decide(self, now: float) -> list[Flight]:
         able = {key for key, line in self.lines.items() if line.ready and line.has_room}
-        decision = Decision()
-        while not decision.batches:  # it drops a few late ones at a time
-            decision = decide(self._waiting.of_models(able), self._costs, now, self.rules)
-            if not decision.late:
-                break
-            drop(self._waiting.take(decision.late), "deadline")
+        decision = decide(self._waiting.of_models(able), self._costs, now, self.rules)
+        drop(self._waiting.take(decision.late), "deadline")
         return [
             self.lines[batch.model].take_off(self._waiting.take(batch.requests), now) for batch in decision.batches
         ]
