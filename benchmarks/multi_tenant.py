@@ -57,7 +57,7 @@ class Extent:
         rounds: samples of each cost.
         few: turns with three requests.
         turns: of each rival with each trace.
-        spare: below sequential capacity only sequential execution and the scheduler are run.
+        spare: at lighter loads only sequential execution and the scheduler are run, with as many fewer requests.
     """
 
     requests: int
@@ -85,12 +85,14 @@ def run(device: torch.device, extent: Extent) -> Report:
     rows: list[dict[str, Any]] = [*batches(costs, extent.sizes)]
     ways, bounds = rivals(costs, extent.windows), []
     for part in sorted(extent.loads, reverse=True):
-        trace = poisson_trace(MODELS, extent.requests, part * capacity)
+        count = round(extent.requests * min(1.0, part)) if extent.spare else extent.requests
+        trace = poisson_trace(MODELS, count, part * capacity)
         found: dict[str, list[dict[str, float]]] = {name: [] for name in ways}
         for _ in range(extent.turns):
             for name, serve in ways.items():
                 found[name].append(facts(serve(trace, load)))
-            bounds.append(bound_s(load, costs))
+            if part == max(extent.loads):
+                bounds.append(bound_s(load, costs))
         rows += [{"what": "poisson", "load": part, "rival": name} | medians(turns) for name, turns in found.items()]
         ways = {name: ways[name] for name in best_of_each(rows, spare=extent.spare)}
     rows.append({"what": "bound", "per_second": len(models) / statistics.median(bounds)})
