@@ -32,6 +32,22 @@ def test_a_tenants_oldest_gives_way_and_no_other_tenants() -> None:
     assert front.waiting == rear.waiting == len(waiting) == 0
 
 
+def test_who_sends_fast_has_its_turn_as_often_as_the_others() -> None:
+    waiting = WaitingFrames(2)
+    periods = {"slow": 10, "fast": 1, "faster": 0.25}
+    members = {name: Member(Tenant(name, "one"), "one") for name in periods}
+    served = []
+    for quarter in range(4000):
+        for name, period in periods.items():
+            if quarter % (4 * period) == 0:
+                arrive(waiting, members[name], quarter, quarter / 4)
+        if quarter % 60 == 59:  # one is served in the time in which three come even of the slow ones
+            (found,) = waiting.take(waiting.of_models({"one"})[:1])
+            found.ticket.publish()
+            served.append(found.member.tenant.name)
+    assert min(served.count(name) for name in periods) >= len(served) // 3 - 1
+
+
 def test_frames_have_their_turn_by_deadline_and_priority() -> None:
     waiting = WaitingFrames(9)
     members = {

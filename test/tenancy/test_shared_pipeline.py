@@ -96,6 +96,8 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
 
     def make(*tenants: Tenant, settings: SharedSettings = SETTINGS, **models: BrightModel) -> Running:
         def load(name: str, weights: str, device: str, precision: str, *, allow_user_code: bool) -> BrightModel:
+            if name == "broken":
+                raise ValueError("what a factory raises")
             if name not in models:
                 raise UnknownModelError(f"There is no model '{name}'.")
             return models[name]
@@ -263,8 +265,9 @@ def test_a_tenant_may_change_its_model_and_its_deadline(start: Start) -> None:
 
 def test_who_cannot_be_started_is_named_and_the_others_run(start: Start) -> None:
     run = start(A, one=BrightModel("one"))
-    refused = run.set(replace(A, model="nothing"), B, Tenant("d", "nothing"))
-    assert list(refused) == ["a", "d"]
+    refused = run.set(replace(A, model="nothing"), B, Tenant("d", "nothing"), Tenant("e", "broken"))
+    assert list(refused) == ["a", "d", "e"]
+    assert str(refused["e"]) == "broken cannot be loaded (what a factory raises)."
     assert "There is no model 'nothing'" in str(refused["d"])
     assert run.pipeline.tenants == {"a": A, "b": B}
     run.send("a", 1)
