@@ -28,7 +28,17 @@ from typing import Any
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))  # for `python -m benchmarks.multi_tenant`
-from _tenant_rivals import BreadthFirst, Concurrent, Load, Log, Scheduled, Serve, poisson_trace, sequential
+from _tenant_rivals import (
+    BreadthFirst,
+    Concurrent,
+    Load,
+    Log,
+    Scheduled,
+    ScheduledOnLanes,
+    Serve,
+    poisson_trace,
+    sequential,
+)
 
 from split_infer_ros.split.model import choose_device, load_model
 from split_infer_ros.telemetry.report import AT_LEAST, AT_MOST, Claim, Panel, Report, arguments, deliver, show
@@ -36,6 +46,7 @@ from split_infer_ros.tenancy.costs import Costs
 from split_infer_ros.tenancy.measure import blank, measure
 from split_infer_ros.tenancy.request import DROP, FINISH, Request, RequestQueue
 from split_infer_ros.tenancy.scheduler import Rules, decide
+from split_infer_ros.tenancy.side_by_side import SideBySide, serve_more
 
 MODELS = ("alexnet", "resnet18", "vgg16")
 SEQUENTIAL, CONCURRENT, BREADTH_FIRST = "sequential", "concurrent", "breadth-first"
@@ -74,16 +85,47 @@ QUICK = Extent(45, (0.5, 3.0), (16,), (1, 4), 1, 2, 1, spare=True)
 FULL = Extent(1000, (0.5, 1.0, 3.0), (5, 8, 16, 32), (1, 2, 4, 8, 16), 3, 20, 1)
 
 
+@dataclass(frozen=True)
+class Ways:
+    """What executions take on all cores (or the GPU), and on a lane while all are at work.
+
+    Attributes:
+        whole, lane: costs.
+        lanes: one a core, or 0 on a GPU and on a single core.
+    """
+
+    whole: Costs
+    lane: Costs
+    lanes: int
+
+    def best_s(self, model: str) -> float:
+        """Seconds of an image, by every way of running that the package has."""
+        return min(self.whole.best_image_s(model), self.lane.best_image_s(model) / max(1, self.lanes))
+
+
+def measure_ways(load: Load, extent: Extent) -> Ways:
+    """Costs of both ways; a GPU has one."""
+    engine = load.engine()
+    whole = measure(load.models, engine, extent.sizes, extent.rounds)
+    engine.close()
+    lanes = torch.get_num_threads() if not engine.runs_behind else 1
+    if lanes == 1:
+        return Ways(whole, whole, 0)
+    beside = SideBySide([load.engine(cores=1) for _ in range(lanes)])
+    lane = measure(load.models, beside, extent.sizes, extent.rounds)
+    beside.close()
+    return Ways(whole, lane, lanes)
+
+
 def run(device: torch.device, extent: Extent) -> Report:
     """Measure costs, then serve the same traces in every way, the heaviest load first."""
     models = {name: load_model(name, "random", str(device)) for name in MODELS}
     load = Load(models, {name: torch.rand_like(blank(model, 1)) for name, model in models.items()})
-    engine = load.engine()
-    costs = measure(models, engine, extent.sizes, extent.rounds)
-    engine.close()
-    capacity = len(models) / sum(costs.batch_s(name, 1) for name in models)
+    costs = measure_ways(load, extent)
+    capacity = len(models) / sum(costs.whole.batch_s(name, 1) for name in models)
     rows: list[dict[str, Any]] = [*batches(costs, extent.sizes)]
-    ways, bounds = rivals(costs, extent.windows), []
+    rows.append({"what": "bound", "per_second": len(models) / sum(map(costs.best_s, models))})
+    ways = rivals(costs, extent.windows)
     for part in sorted(extent.loads, reverse=True):
         count = round(extent.requests * min(1.0, part)) if extent.spare else extent.requests
         trace = poisson_trace(MODELS, count, part * capacity)
@@ -91,28 +133,32 @@ def run(device: torch.device, extent: Extent) -> Report:
         for _ in range(extent.turns):
             for name, serve in ways.items():
                 found[name].append(facts(serve(trace, load)))
-            if part == max(extent.loads):
-                bounds.append(bound_s(load, costs))
         rows += [{"what": "poisson", "load": part, "rival": name} | medians(turns) for name, turns in found.items()]
         ways = {name: ways[name] for name in best_of_each(rows, spare=extent.spare)}
-    rows.append({"what": "bound", "per_second": len(models) / statistics.median(bounds)})
     rows += three_requests(load, costs, extent.few)
-    rows += scheduler_cost(costs, extent.windows)
+    rows += scheduler_cost(costs.whole, extent.windows)
     for row in rows:
         show(row)
     return Report("multi_tenant", conclude(rows, device.type == "cuda"), rows, panels(rows))
 
 
-def rivals(costs: Costs, windows: Sequence[int]) -> dict[str, Serve]:
+def rivals(costs: Ways, windows: Sequence[int]) -> dict[str, Serve]:
     """By name; ours once for each window, side by side once for each count of workers."""
     found: dict[str, Serve] = {SEQUENTIAL: sequential}
     for workers in (2**power for power in range(1, max(2, torch.get_num_threads()).bit_length())):
         found[f"{CONCURRENT}, {workers} workers"] = Concurrent(workers)
     found[BREADTH_FIRST] = BreadthFirst(len(MODELS))
     for window in windows:
-        found[f"{MERGE}, window {window}"] = Scheduled(costs, Rules(window, fuse=False))
-        found[f"{FUSE}, window {window}"] = Scheduled(costs, Rules(window))
+        found[f"{MERGE}, window {window}"] = Scheduled(costs.whole, Rules(window, fuse=False))
+        found[f"{FUSE}, window {window}"] = ours(costs, window)
     return found
+
+
+def ours(costs: Ways, window: int) -> Serve:
+    """Models side by side on lanes where these serve more; else fused where that was measured to be faster."""
+    if costs.lanes and serve_more(costs.lane, costs.whole, costs.lanes):
+        return ScheduledOnLanes(costs.lane, Rules(window, fuse=False), costs.lanes)
+    return Scheduled(costs.whole, Rules(window))
 
 
 def kind(rival: str) -> str:
@@ -137,29 +183,12 @@ def at_heaviest(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return [row for row in served if row["load"] == heaviest]
 
 
-def batches(costs: Costs, sizes: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """What batches were measured to take."""
+def batches(costs: Ways, sizes: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """What images were measured to take: on all cores, and where each core has a lane, a lane's share of the time."""
     for name in MODELS:
         for size in sizes:
-            way = "shared out" if costs.is_split(name, size) else "whole"
-            image_s = costs.batch_s(name, size) / size
-            yield {"what": "batch", "model": name, "size": size, "way": way, "image_s": image_s}
-
-
-def bound_s(load: Load, costs: Costs, rounds: int = 3) -> float:
-    """Seconds of an image of each model, each in the smallest batch that costs no more than 2 % above the best."""
-    engine, seconds = load.engine(costs), 0.0
-    for name in load.models:
-        each = {size: costs.batch_s(name, size) / size for size in costs.alone_s[name]}
-        size = min(size for size, image_s in each.items() if image_s <= 1.02 * min(each.values()))
-        images, times = load.batch(name, size), []
-        for _ in range(rounds):
-            begin = time.perf_counter()
-            engine.run({name: images})
-            times.append(time.perf_counter() - begin)
-        seconds += min(times) / size
-    engine.close()
-    return seconds
+            row = {"what": "batch", "model": name, "size": size, "image_s": costs.whole.batch_s(name, size) / size}
+            yield row | ({"lanes_s": costs.lane.batch_s(name, size) / size / costs.lanes} if costs.lanes else {})
 
 
 def facts(log: Log) -> dict[str, float]:
@@ -179,10 +208,10 @@ def medians(turns: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {key: statistics.median(turn[key] for turn in turns) for key in turns[0]}
 
 
-def three_requests(load: Load, costs: Costs, turns: int) -> list[dict[str, Any]]:
+def three_requests(load: Load, costs: Ways, turns: int) -> list[dict[str, Any]]:
     """One request of each model at once, again and again; the rivals take turns (Fig. 6)."""
     trace = [Request(number, model, model, 0.0, turn_s=0.0) for number, model in enumerate(MODELS)]
-    ways: dict[str, Serve] = {SEQUENTIAL: sequential, FUSE: Scheduled(costs, Rules())}
+    ways: dict[str, Serve] = {SEQUENTIAL: sequential, FUSE: ours(costs, Rules().window)}
     found: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(turns + 1):
         for name, serve in ways.items():

@@ -25,34 +25,23 @@ class Costs:
         parameters: of each model, how many.
         alone_s: of each model, seconds of a batch by its size; at least that of 1.
         fused_s: seconds of several models' batches as one execution, as far as they were measured.
-        split_s: seconds of a batch whose images are shared out over the cores, a lane on each, by model and size; as
-            far as they were measured.
     """
 
     parameters: Mapping[str, int]
     alone_s: Mapping[str, Mapping[int, float]]
     fused_s: Mapping[Group, float] = field(default_factory=dict)
-    split_s: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
 
     def batch_s(self, model: str, count: int) -> float:
-        """Seconds of one batch in its better way, see ``is_split``.
-
-        As measured, or on the line between its neighbours; beyond the largest in proportion.
-        """
+        """Seconds of one batch: measured, or on the line between its neighbours; beyond the largest in proportion."""
         known = self._batches_s[model]
         seconds = known.get(count)
         if seconds is None:  # asked for again and again by the scheduler
-            seconds = known[count] = min(self._ways_s(model, count))
+            seconds = known[count] = _between(self.alone_s[model], count)
         return seconds
 
-    def is_split(self, model: str, count: int) -> bool:
-        """Whether a batch is faster where its images are shared out over the cores than where all work on each."""
-        whole_s, split_s = self._ways_s(model, count)
-        return split_s < whole_s
-
-    def _ways_s(self, model: str, count: int) -> tuple[float, float]:
-        split = self.split_s.get(model)
-        return _between(self.alone_s[model], count), _between(split, count) if split and count > 1 else math.inf
+    def best_image_s(self, model: str) -> float:
+        """Seconds of an image in the best of the batches that were measured."""
+        return min(seconds / size for size, seconds in self.alone_s[model].items())
 
     def execution_s(self, counts: Mapping[str, int]) -> float:
         """Seconds of one execution of these batches: measured, or estimated from what fusing gained elsewhere."""
@@ -96,11 +85,10 @@ class Costs:
             {name: count for name, count in self.parameters.items() if name != model},
             {name: seconds for name, seconds in self.alone_s.items() if name != model},
             {counts: seconds for counts, seconds in self.fused_s.items() if model not in dict(counts)},
-            {name: seconds for name, seconds in self.split_s.items() if name != model},
         )
 
     def __post_init__(self) -> None:
-        for model, measured in (*self.alone_s.items(), *self.split_s.items()):
+        for model, measured in self.alone_s.items():
             if not measured or not all(size > 0 and 0 < seconds < math.inf for size, seconds in measured.items()):
                 raise ValueError(f"Costs of {model} are {dict(measured)}; each batch size takes some seconds.")
 

@@ -1,16 +1,15 @@
 """Runs what the scheduler decided: several models' batches as one execution.
 
-On a CPU the models share the cores, and a batch that is alone either has all of them for each operation or is shared
-out over them, whichever was measured to be faster; on a GPU one CUDA graph forks them over streams and joins them.
-Where the paper rewrites kernels (PTX) so that one launch does the work of several, this leaves kernels alone: a batch
-reads a model's weights once for all its images, which is what merging is for, and the streams of a graph let kernels of
-several models run side by side where one does not fill the GPU, with one launch for all.
+On a CPU the models share the cores; on a GPU one CUDA graph forks them over streams and joins them. Where the paper
+rewrites kernels (PTX) so that one launch does the work of several, this leaves kernels alone: a batch reads a model's
+weights once for all its images, which is what merging is for, and the streams of a graph let kernels of several models
+run side by side where one does not fill the GPU, with one launch for all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
@@ -24,7 +23,6 @@ from split_infer_ros.tenancy.lanes import Lane, share_cores
 Inputs = Mapping[str, Tensor]  # float (n, 3, h, w) of each model's own size and dtype, on the device
 Outputs = dict[str, Sequence[Tensor]]
 Leave = Callable[[str, Sequence[Tensor]], object]
-IsSplit = Callable[[str, int], bool]
 
 GRAPH_BYTES = 2**30
 
@@ -49,13 +47,16 @@ class Engine:
         device: where they run.
         graph_bytes: memory that recorded combinations may take, on a GPU; None: nothing is recorded, and each kernel
             launched by itself.
+        cores: that executions have on a CPU; None: all. Engines of one core each may work side by side.
     """
 
-    def __init__(self, device: torch.device, graph_bytes: int | None = GRAPH_BYTES) -> None:
+    def __init__(
+        self, device: torch.device, graph_bytes: int | None = GRAPH_BYTES, cores: int | None = None
+    ) -> None:
+        self._cores = cores or all_cores()
         self._backbones: dict[str, Model] = {}
         self._weights_s: dict[str, float] = {}
-        self._is_split: IsSplit = lambda model, count: False
-        self._helpers = ThreadPoolExecutor(all_cores(), "lane")
+        self._helpers = ThreadPoolExecutor(self._cores, "lane")
         self._queue = DeviceQueue(device)
         self._forks = Forks(device, self._queue)
         self._graphs = ForkedGraphs(self._forks, graph_bytes) if graph_bytes is not None else None
@@ -70,24 +71,17 @@ class Engine:
         """True where the first run of a combination takes long, as it is recorded."""
         return self._queue.runs_behind and self._graphs is not None
 
-    def load(
-        self,
-        backbones: Mapping[str, Model],
-        weights_s: Mapping[str, float],
-        is_split: IsSplit = lambda model, count: False,
-    ) -> None:
+    def load(self, backbones: Mapping[str, Model], weights_s: Mapping[str, float]) -> None:
         """Exactly these models from now on.
 
         Args:
             backbones: by the model's name: (n, 3, h, w) to what crosses its cut.
             weights_s: seconds that an image takes of one core; they decide how cores are shared.
-            is_split: of a model's batch, by its size: whether each core takes some of its images where it is alone on a
-                CPU.
         """
         gone = [name for name, backbone in self._backbones.items() if backbones.get(name) is not backbone]
         if self._graphs is not None:
             self._graphs.forget(gone)
-        self._backbones, self._weights_s, self._is_split = dict(backbones), dict(weights_s), is_split
+        self._backbones, self._weights_s = dict(backbones), dict(weights_s)
 
     def run(self, inputs: Inputs) -> Outputs:
         """One execution, to its end; what it gives lies, on a GPU, there until these models run again.
@@ -102,26 +96,6 @@ class Engine:
             raise error
         return found
 
-    @property
-    def can_split(self) -> bool:
-        """True where a batch can be shared out over cores."""
-        return not self._queue.runs_behind and all_cores() > 1
-
-    def run_split(self, model: str, images: Tensor) -> Sequence[Tensor]:
-        """A batch alone, each core with some of its images, whatever ``is_split`` says; to find out what that takes.
-
-        Raises:
-            Exception: of a part that failed, once the others are done.
-        """
-        cores = all_cores()
-        even = len(images) // cores * cores
-        parts = [self._helpers.submit(self._run_part, model, part, 1) for part in images[:even].chunk(cores) if even]
-        wait(parts)  # for each other once an execution, not once an operation: that pays where a core is disturbed
-        found = [part.result() for part in parts]
-        if even < len(images):  # what is left over would leave cores idle
-            found.append(self._run_part(model, images[even:], cores))
-        return [torch.cat(outputs) for outputs in zip(*found, strict=True)]
-
     @torch.inference_mode()
     def launch(self, inputs: Inputs, leave: Leave, after: Sequence[Mark] = ()) -> Launched:
         """One execution, which on a GPU may not be done when this returns.
@@ -135,16 +109,8 @@ class Engine:
         if self._queue.runs_behind:
             return self._launch_on_device(inputs, leave, after)
         failed: dict[str, Exception] = {}
-        if len(inputs) == 1 and self.can_split:
-            ((model, images),) = inputs.items()
-            if self._is_split(model, len(images)):
-                try:
-                    leave(model, self.run_split(model, images))
-                except Exception as error:
-                    failed[model] = error
-                return Launched(Mark(), failed)
         work_s = {model: self._weights_s[model] * len(images) for model, images in inputs.items()}
-        lanes = share_cores(work_s, all_cores())
+        lanes = share_cores(work_s, self._cores)
         others = [self._helpers.submit(self._run_lane, lane, inputs, leave, failed) for lane in lanes[1:]]
         self._run_lane(lanes[0], inputs, leave, failed)
         for other in others:
@@ -179,8 +145,3 @@ class Engine:
                 leave(model, self._backbones[model](inputs[model]))
             except Exception as error:  # the others of this lane get their chance
                 failed[model] = error
-
-    @torch.inference_mode()
-    def _run_part(self, model: str, images: Tensor, cores: int) -> Sequence[Tensor]:
-        use_cores(cores)
-        return self._backbones[model](images)

@@ -6,29 +6,37 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.tenancy.costs import Costs, Group, group
-from split_infer_ros.tenancy.engine import Engine
+from split_infer_ros.tenancy.engine import Inputs, Outputs
 
 SIZES = (1, 2, 4, 8)
 TOGETHER = (1, 2)  # images of each model that are measured as one execution
 WARM_UPS = 2  # kernels are chosen, weights are packed
 
 
+
+class Runner(Protocol):
+    """An engine, or several."""
+
+    def run(self, inputs: Inputs) -> Outputs:
+        """One execution, to its end."""
+        ...
+
+
 def measure(
     models: Mapping[str, SplitModel],
-    engine: Engine,
+    engine: Runner,
     sizes: Sequence[int] = SIZES,
     rounds: int = 5,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Costs:
     """Medians; every combination of models of one class (§II-B) is measured as one, with one image each and with two.
-
-    On a CPU of several cores, batches of several images are measured in both ways in which they can run.
 
     Args:
         models: by name; their inputs are blank.
@@ -45,29 +53,12 @@ def measure(
         samples[combination] = []
         for _ in sample(models, engine, combination, rounds, samples[combination].append, clock):
             pass
-    split: dict[str, dict[int, float]] = {}
-    if engine.can_split:
-        for name, size in itertools.product(models, sizes):
-            if size > 1:
-                seconds = statistics.median(_sample_split(models[name], name, engine, size, rounds, clock))
-                split.setdefault(name, {})[size] = seconds
     medians = {combination: statistics.median(found) for combination, found in samples.items()}
     return Costs(
         parameters,
         {name: {size: medians[group({name: size})] for size in sizes} for name in models},
         {combination: medians[combination] for combination in fused},
-        split,
     )
-
-
-def _sample_split(
-    model: SplitModel, name: str, engine: Engine, size: int, rounds: int, clock: Callable[[], float]
-) -> list[float]:
-    images, times = blank(model, size), [clock()]
-    for _ in range(WARM_UPS + rounds):
-        engine.run_split(name, images)
-        times.append(clock())
-    return [end - begin for begin, end in itertools.pairwise(times)][WARM_UPS:]
 
 
 def fusable(parameters: Mapping[str, int]) -> Iterable[Group]:
@@ -89,7 +80,7 @@ def fusable(parameters: Mapping[str, int]) -> Iterable[Group]:
 
 def sample(
     models: Mapping[str, SplitModel],
-    engine: Engine,
+    engine: Runner,
     combination: Group,
     rounds: int,
     take: Callable[[float], object],

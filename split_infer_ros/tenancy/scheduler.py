@@ -10,7 +10,7 @@ runs alone, at once.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from split_infer_ros.tenancy.costs import Costs
@@ -60,7 +60,9 @@ class Rules:
     fuse: bool = True
 
 
-def decide(queue: Sequence[Request], costs: Costs, now: float, rules: Rules) -> Decision:
+def decide(
+    queue: Sequence[Request], costs: Costs, now: float, rules: Rules, busy: Collection[str] = ()
+) -> Decision:
     """The next execution; where there is none, but some are late, ask again: there may be more behind them.
 
     Args:
@@ -68,10 +70,13 @@ def decide(queue: Sequence[Request], costs: Costs, now: float, rules: Rules) -> 
         costs: of every model in the queue.
         now: seconds, of the steady clock.
         rules: how requests may be put together.
+        busy: tenants of whom a frame is under way on another lane; theirs are passed over, so that none overtakes it.
     """
     window: list[Request] = []
     late: list[Request] = []
     for request in queue:
+        if request.tenant in busy:
+            continue
         if request.when_late == DROP and now + costs.batch_s(request.model, 1) > request.deadline_s:
             late.append(request)
             if len(late) == LATE:

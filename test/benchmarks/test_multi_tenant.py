@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import _tenant_rivals as rivals
 import multi_tenant as bench
 import pytest
@@ -10,10 +12,12 @@ import torch
 from split_infer_ros.split.model import load_model
 from split_infer_ros.tenancy.costs import Costs
 from split_infer_ros.tenancy.measure import blank
+from split_infer_ros.tenancy.scheduler import Rules
 
 MODELS = ("shapes", "squeezenet1_0")
 COSTS = Costs({"shapes": 1, "squeezenet1_0": 2}, {"shapes": {1: 0.01}, "squeezenet1_0": {1: 0.02}})
 
+WAYS = bench.Ways(COSTS, COSTS, 2)
 
 def test_a_trace_is_the_same_each_time_and_even() -> None:
     trace = rivals.poisson_trace(bench.MODELS, 1000, 10.0)
@@ -24,11 +28,11 @@ def test_a_trace_is_the_same_each_time_and_even() -> None:
     assert [request.arrival_s for request in trace] == sorted(request.arrival_s for request in trace)
 
 
-@pytest.mark.parametrize("name", list(bench.rivals(COSTS, [2])))
+@pytest.mark.parametrize("name", list(bench.rivals(WAYS, [2])))
 def test_every_way_serves_each_request_once(name: str) -> None:
     models = {model: load_model(model, "random", "cpu") for model in MODELS}
     load = rivals.Load(models, {model: torch.rand_like(blank(found, 1)) for model, found in models.items()})
-    log = bench.rivals(COSTS, [2])[name](rivals.poisson_trace(MODELS, 6, 200.0), load)
+    log = bench.rivals(WAYS, [2])[name](rivals.poisson_trace(MODELS, 6, 200.0), load)
     assert sorted(log.arrival_s) == sorted(log.start_s) == sorted(log.end_s) == list(range(6))
     assert all(log.arrival_s[number] <= start <= log.end_s[number] for number, start in log.start_s.items())
     found = bench.facts(log)
@@ -87,7 +91,28 @@ def test_decisions_are_timed_with_late_ones_and_without() -> None:
     assert all(row["p50_us"] > 0 for row in rows)
 
 
-def test_the_bound_is_of_the_best_batch() -> None:
+def test_the_bound_is_of_the_best_batch_in_the_best_way() -> None:
+    whole = Costs({"a": 1}, {"a": {1: 1.0, 4: 3.0}})
+    lane = Costs({"a": 1}, {"a": {1: 1.4, 4: 6.4}})
+    assert bench.Ways(whole, lane, 2).best_s("a") == 0.7
+    assert bench.Ways(whole, whole, 0).best_s("a") == 0.75
+    assert isinstance(bench.ours(bench.Ways(whole, lane, 2), 5), rivals.ScheduledOnLanes)
+    assert isinstance(bench.ours(bench.Ways(lane, whole, 1), 5), rivals.ScheduledOnLanes)
+    assert isinstance(bench.ours(bench.Ways(whole, lane, 1), 5), rivals.Scheduled)
+
+
+def test_on_lanes_no_camera_is_on_two_and_who_is_alone_has_all_cores() -> None:
     models = {model: load_model(model, "random", "cpu") for model in MODELS}
     load = rivals.Load(models, {model: torch.rand_like(blank(found, 1)) for model, found in models.items()})
-    assert 0 < bench.bound_s(load, COSTS, rounds=1) < 60
+    log = rivals.ScheduledOnLanes(COSTS, Rules(4, fuse=False), 3)(rivals.poisson_trace(MODELS, 40, 2000.0), load)
+    assert sorted(log.end_s) == list(range(40))
+    for model in MODELS:
+        for camera in range(rivals.CAMERAS):
+            mine = [
+                request.number
+                for request in rivals.poisson_trace(MODELS, 40, 2000.0)
+                if request.tenant == f"{model} {camera}"
+            ]
+            for before, after in itertools.pairwise(mine):
+                together = log.start_s[before] == log.start_s[after]
+                assert together or log.end_s[before] <= log.start_s[after]

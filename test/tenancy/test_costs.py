@@ -42,11 +42,5 @@ def test_costs_that_are_none_are_refused(measured: dict[int, float]) -> None:
         Costs({"a": 1}, {"a": measured})
 
 
-def test_a_batch_is_shared_out_over_the_cores_where_that_was_measured_to_be_faster() -> None:
-    costs = Costs({"a": 1}, {"a": {1: 1.0, 2: 1.8, 4: 3.0}}, split_s={"a": {2: 1.6, 4: 3.1}})
-    assert [costs.is_split("a", count) for count in (1, 2, 3, 4)] == [False, True, True, False]
-    assert [costs.batch_s("a", count) for count in (1, 2, 3, 4)] == pytest.approx([1.0, 1.6, 2.35, 3.0])
-    assert not COSTS.is_split("a", 2), "never measured"
-    assert costs.without("a").split_s == {}
-    with pytest.raises(ValueError, match="Costs of a"):
-        Costs({"a": 1}, {"a": {1: 1.0}}, split_s={"a": {2: 0.0}})
+def test_the_best_batch_is_one_that_was_measured() -> None:
+    assert [COSTS.best_image_s(model) for model in "abc"] == [0.75, 1.0, 5.0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -42,41 +42,6 @@ def test_models_that_run_as_one_give_what_each_gives_alone(
             torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 5])
-def test_a_batch_that_is_shared_out_over_the_cores_gives_the_same_in_order(
-    models: dict[str, SplitModel], engine: Engine, count: int
-) -> None:
-    images = torch.rand_like(blank(models["squeeze"], count))
-    with torch.inference_mode():
-        expected = models["squeeze"].backbone("output")(images)
-    for mine, other in zip(engine.run_split("squeeze", images), expected, strict=True):
-        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
-
-
-def test_batches_are_shared_out_where_that_is_said_to_be_faster(
-    models: dict[str, SplitModel], engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shared: list[tuple[str, int]] = []
-
-    def run_split(model: str, images: torch.Tensor) -> Sequence[torch.Tensor]:
-        shared.append((model, len(images)))
-        return tuple(models[model].backbone("output")(images))
-
-    backbones = {name: model.backbone("output") for name, model in models.items()}
-    engine.load(backbones, dict.fromkeys(models, 1.0), lambda model, count: model == "shapes" and count == 4)
-    monkeypatch.setattr(engine, "run_split", run_split)
-    monkeypatch.setattr(Engine, "can_split", True)
-    for names, count in ((["shapes"], 4), (["shapes"], 2), (["squeeze"], 4), (["shapes", "again"], 4)):
-        found = engine.run({name: blank(models[name], count) for name in names})
-        assert {name: len(outputs[0]) for name, outputs in found.items()} == dict.fromkeys(names, count)
-    assert shared == [("shapes", 4)]
-
-
-def test_a_part_that_fails_fails_its_batch(models: dict[str, SplitModel], engine: Engine) -> None:
-    with pytest.raises(RuntimeError):
-        engine.run_split("squeeze", torch.zeros(4, 5, 8, 8))
-
-
 def test_a_model_that_fails_does_so_once_the_others_are_done(models: dict[str, SplitModel], engine: Engine) -> None:
     inputs = {"shapes": blank(models["shapes"], 1), "squeeze": torch.zeros(1, 5, 8, 8)}
     with pytest.raises(RuntimeError):
@@ -88,6 +53,4 @@ def test_all_that_the_scheduler_asks_for_is_measured(models: dict[str, SplitMode
     costs = measure(models, engine, sizes=(1, 2), rounds=1)
     assert costs.parameters["squeeze"] == models["squeeze"].parameters > costs.parameters["shapes"]
     assert {name: sorted(seconds) for name, seconds in costs.alone_s.items()} == {name: [1, 2] for name in NAMES}
-    assert all(sorted(seconds) == [2] for seconds in costs.split_s.values())
-    assert set(costs.split_s) == (set(NAMES) if engine.can_split else set())
     assert set(costs.fused_s) == {(("again", 1), ("shapes", 1)), (("again", 2), ("shapes", 2))}

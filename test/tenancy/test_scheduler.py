@@ -292,6 +292,13 @@ def test_a_decision_drops_a_few_at_a_time_and_never_keeps_one_who_is_in_time_beh
     assert plan(second) == {"b": [LATE + 10]}
 
 
+def test_of_a_tenant_who_has_a_frame_on_another_lane_none_overtakes_it() -> None:
+    queue = queue_of(("1", "a"), ("2", "a"), ("1", "a"), ("3", "c"))
+    assert plan(decide(queue, COSTS, 0.0, RULES, {"1"})) == {"a": [1]}
+    assert plan(decide(queue, COSTS, 0.0, RULES, {"1", "2"})) == {"c": [3]}
+    assert decide(queue, COSTS, 0.0, RULES, {"1", "2", "3"}) == Decision()
+
+
 def test_at_low_load_each_begins_as_it_comes() -> None:
     """Whoever comes to a processor that rests begins at once, whatever the window."""
     coming = [Request(number, "u", "a", 1.1 * number, turn_s=1.1 * number) for number in range(20)]
