@@ -177,10 +177,11 @@ class Dispatcher:
     def _next_flights(self) -> list[Flight]:
         """What is to be executed now; if nothing is, wait for a change."""
         with self._changed:
+            before = len(self._waiting)
             flights = self._decide(time.monotonic()) if self._executor.has_room else []
             if flights:
                 self._executor.ahead += 1
-            elif self._running and self.settled:
+            elif self._running and self.settled and len(self._waiting) == before:  # else there may be more behind
                 self._changed.wait(TICK_S)
             return flights
 

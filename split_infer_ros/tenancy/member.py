@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from split_infer_ros.pipeline.frame import Frame
 from split_infer_ros.pipeline.ledger import Ledger
@@ -110,11 +110,14 @@ class WaitingFrames:
         return self.take(list(self._queue))
 
     def _displace(self, member: Member) -> list[TenantFrame]:
-        gone: list[TenantFrame] = []
-        while member.waiting > self._most:
-            oldest = next(request for request in self._queue if request.tenant == member.tenant.name)
-            gone += self.take([oldest])
-        return gone
+        """The oldest give way, and those behind them take their turns: who sends fast would else never have one."""
+        surplus = member.waiting - self._most
+        if surplus <= 0:
+            return []
+        requests = self._queue.forget(member.tenant.name)
+        for place, request in zip(requests, requests[surplus:], strict=False):
+            self._queue.add(replace(request, turn_s=place.turn_s))
+        return self._pop(requests[:surplus])
 
     def _pop(self, requests: Sequence[Request]) -> list[TenantFrame]:
         frames = [self._frames.pop(request.number) for request in requests]

@@ -107,10 +107,15 @@ class Roster:
         key, lines = tenant.model_key, self._dispatcher.lines
         if key in lines:
             return
-        model = load_model(
-            *(tenant.model, tenant.weights, settings.device, settings.precision),
-            allow_user_code=settings.allow_user_code,
-        )
+        try:
+            model = load_model(
+                *(tenant.model, tenant.weights, settings.device, settings.precision),
+                allow_user_code=settings.allow_user_code,
+            )
+        except ConfigurationError:
+            raise
+        except Exception as error:  # a model of the user's own may raise anything; the other tenants run on
+            raise ConfigurationError(f"{key} cannot be loaded ({error}).") from error
         others = sum(line.budget_bytes for line in lines.values())
         line = ModelLine(key, model, settings, others, limits, self._callbacks, self._database)
         self._book.recall(model)
