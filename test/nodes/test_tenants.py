@@ -375,6 +375,15 @@ def test_with_an_empty_list_none_runs_and_others_may_come(
     assert seen(found.wait_for(1)[0]) == f"green{SHADES[2]}"
 
 
+def test_the_first_tenant_may_come_after_the_start(context: Context, costs: dict[str, Any]) -> None:
+    with Pipeline(context, tenants=costs) as empty:
+        assert empty.client.state("tenants") == "active"
+        assert empty.client.set_all("tenants", tenants=["late"], **{"tenants.late.model": BLUE}) == ""
+        found = empty.client.listen(Detection2DArray, "late/detections")
+        empty.client.publisher(Image, "late/image").publish(shown(SHADES[2]))
+        assert seen(found.wait_for(1)[0]) == f"blue{SHADES[2]}"
+
+
 def test_tenants_go_through_all_states_more_than_once(pipeline: Pipeline) -> None:
     client = pipeline.client
     for _ in range(2):
