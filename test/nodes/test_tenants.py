@@ -256,7 +256,8 @@ def test_changes_that_come_faster_than_they_can_be_made_all_take_place(pipeline:
     for listed in asked:
         assert pipeline.client.set("tenants", tenants=listed) == [""]
     node = pipeline.nodes["tenants"]
-    wait_until(lambda: set(node._topics) == set(tenants_of(pipeline)) == set(asked[-1]), "those that were asked for last")
+    last = set(asked[-1])
+    wait_until(lambda: set(node._topics) == set(tenants_of(pipeline)) == last, "those that were asked for last")
     found = pipeline.client.listen(Detection2DArray, "rear/detections")
     pipeline.client.publisher(Image, "behind").publish(shown(SHADES[1]))
     assert seen(found.wait_for(1)[0]) == f"green{SHADES[1]}"
