@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from threading import Lock
+from threading import Condition, Lock
 
 import torch
 from torch import Tensor, fx
@@ -24,9 +24,10 @@ from split_infer_ros.split.model import SplitModel
 from split_infer_ros.tenancy.costs import Costs
 from split_infer_ros.tenancy.engine import Engine
 from split_infer_ros.tenancy.request import Request, RequestQueue
-from split_infer_ros.tenancy.scheduler import Rules, decide
+from split_infer_ros.tenancy.scheduler import Decision, Rules, decide
 
 SHORTEST_SLEEP_S = 2e-4
+CAMERAS = 8
 
 
 @dataclass
@@ -48,6 +49,11 @@ class Log:
         return sorted(start - self.arrival_s[number] for number, start in self.start_s.items())
 
     @property
+    def responses_s(self) -> list[float]:
+        """From arrival to end, ascending."""
+        return sorted(end - self.arrival_s[number] for number, end in self.end_s.items())
+
+    @property
     def executions_s(self) -> list[float]:
         """From start to end."""
         return [end - self.start_s[number] for number, end in self.end_s.items()]
@@ -60,10 +66,11 @@ class Load:
     models: Mapping[str, SplitModel]
     images: Mapping[str, Tensor]
 
-    def engine(self, weights_s: Mapping[str, float]) -> Engine:
-        """One that has all of the models; weights as it takes them."""
-        made = Engine(next(iter(self.models.values())).device)
-        made.load({name: model.backbone("output") for name, model in self.models.items()}, weights_s)
+    def engine(self, costs: Costs | None = None, cores: int | None = None) -> Engine:
+        """One that has all of the models; without costs all count the same."""
+        made = Engine(next(iter(self.models.values())).device, cores=cores)
+        backbones = {name: model.backbone("output") for name, model in self.models.items()}
+        made.load(backbones, {name: costs.batch_s(name, 1) if costs else 1.0 for name in backbones})
         return made
 
     def batch(self, model: str, count: int) -> Tensor:
@@ -72,14 +79,17 @@ class Load:
 
 
 def poisson_trace(models: Sequence[str], count: int, per_second: float, seed: int = 0) -> list[Request]:
-    """As many requests of each model as of any other (the last has what is left over), in random order."""
+    """As many requests of each model as of any other (the last has what is left over), in random order.
+
+    Each model has ``CAMERAS`` tenants, whose frames come in turn.
+    """
     chance = random.Random(seed)
     names = [models[min(index * len(models) // count, len(models) - 1)] for index in range(count)]
     chance.shuffle(names)
     now, trace = 0.0, []
     for number, model in enumerate(names):
         now += chance.expovariate(per_second)
-        trace.append(Request(number, model, model, now, turn_s=now))
+        trace.append(Request(number, f"{model} {number % CAMERAS}", model, now, turn_s=now))
     return trace
 
 
@@ -109,16 +119,20 @@ class Arrivals:
 
     def wait(self) -> bool:
         """Sleep until the next one comes; False if none will."""
-        if not self._coming:
-            return False
-        time.sleep(max(self._coming[0].arrival_s - self.now(), SHORTEST_SLEEP_S))
-        return True
+        seconds = self.next_s
+        if seconds is not None:
+            time.sleep(seconds)
+        return seconds is not None
+
+    @property
+    def next_s(self) -> float | None:
+        """Until the next one comes; None if none will."""
+        return max(self._coming[0].arrival_s - self.now(), SHORTEST_SLEEP_S) if self._coming else None
 
 
 def sequential(trace: Sequence[Request], load: Load) -> Log:
     """One after the other, in the order of arrival, each on all cores."""
-    engine = load.engine(dict.fromkeys(load.models, 1.0))
-    log = Log()
+    engine, log = load.engine(), Log()
     arrivals, waiting = Arrivals(trace, log), deque[Request]()
     while True:
         waiting += arrivals.due()
@@ -216,14 +230,13 @@ class Scheduled:
     rules: Rules
 
     def __call__(self, trace: Sequence[Request], load: Load) -> Log:
-        weights_s = {name: self.costs.batch_s(name, 1) for name in load.models}
-        engine, waiting, log = load.engine(weights_s), RequestQueue(), Log()
+        engine, waiting, log = load.engine(self.costs), RequestQueue(), Log()
         arrivals = Arrivals(trace, log)
         while True:
             for request in arrivals.due():
                 waiting.add(request)
             decision = decide(waiting, self.costs, arrivals.now(), self.rules)
-            if not decision.requests:
+            if not decision.batches:  # the trace's requests have no deadlines, so nothing is late
                 if not arrivals.wait():
                     engine.close()
                     return log
@@ -234,3 +247,82 @@ class Scheduled:
             engine.run({batch.model: load.batch(batch.model, len(batch.requests)) for batch in decision.batches})
             now = arrivals.now()
             log.end_s.update({request.number: now for request in decision.requests})
+
+
+@dataclass(frozen=True)
+class ScheduledOnLanes:
+    """The package's scheduler and an engine on each core; a request that is all alone gets all cores.
+
+    Attributes:
+        costs: on a lane, while all are at work.
+        rules: how requests may be put together.
+        lanes: how many, one a core.
+    """
+
+    costs: Costs
+    rules: Rules
+    lanes: int
+
+    def __call__(self, trace: Sequence[Request], load: Load) -> Log:
+        log = Log()
+        whole, lanes = load.engine(), [load.engine(cores=1) for _ in range(self.lanes)]
+        floor = _Floor(self.costs, self.rules, Arrivals(trace, log), log)
+
+        def work(lane: int) -> None:
+            while (taken := floor.take(may_have_all=lane == 0)) is not None:
+                decision, has_all = taken
+                engine = whole if has_all else lanes[lane]
+                engine.run({batch.model: load.batch(batch.model, len(batch.requests)) for batch in decision.batches})
+                floor.done(decision)
+
+        with ThreadPoolExecutor(self.lanes) as executor:
+            for worker in [executor.submit(work, lane) for lane in range(self.lanes)]:
+                worker.result()
+        for engine in (whole, *lanes):
+            engine.close()
+        return log
+
+
+class _Floor:
+    """What waits and who is at work."""
+
+    def __init__(self, costs: Costs, rules: Rules, arrivals: Arrivals, log: Log) -> None:
+        self._costs, self._rules, self._arrivals, self._log = costs, rules, arrivals, log
+        self._waiting = RequestQueue()
+        self._busy: set[str] = set()
+        self._all_taken = False
+        self._changed = Condition()
+
+    def take(self, may_have_all: bool) -> tuple[Decision, bool] | None:
+        """The next execution, as soon as there is one, and whether it has all cores; None once there will be none."""
+        with self._changed:
+            while True:
+                for request in self._arrivals.due():
+                    self._waiting.add(request)
+                alone = len(self._waiting) == 1 and not self._busy
+                decision = Decision()
+                if not self._all_taken and (may_have_all or not alone):
+                    decision = decide(self._waiting, self._costs, self._arrivals.now(), self._rules, self._busy)
+                if decision.batches:
+                    self._begin(decision)
+                    self._all_taken = alone
+                    return decision, alone
+                until = self._arrivals.next_s
+                if until is None and not len(self._waiting):
+                    return None
+                self._changed.wait(until)
+
+    def done(self, decision: Decision) -> None:
+        """The execution came to its end."""
+        with self._changed:
+            self._all_taken = False
+            now = self._arrivals.now()
+            self._log.end_s.update({request.number: now for request in decision.requests})
+            self._busy -= {request.tenant for request in decision.requests}
+            self._changed.notify_all()
+
+    def _begin(self, decision: Decision) -> None:
+        self._waiting.remove(decision.requests)
+        self._busy |= {request.tenant for request in decision.requests}
+        now = self._arrivals.now()
+        self._log.start_s.update({request.number: now for request in decision.requests})

@@ -1,6 +1,7 @@
-"""The pipeline in one process: camera, backbone, head and stats.
+"""The pipeline in one process: camera, backbone, head and stats; or tenants in place of backbone and head.
 
     ros2 launch split_infer_ros pipeline.launch.py source:=none image_topics:=/left/image,/right/image
+    ros2 launch split_infer_ros pipeline.launch.py config:=multi_camera
 
 The defaults are the nodes' own, or a parameter file's: an argument that is not given changes nothing.
 """

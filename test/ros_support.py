@@ -42,12 +42,19 @@ from split_infer_ros.nodes.camera import CameraNode
 from split_infer_ros.nodes.head import HeadNode
 from split_infer_ros.nodes.managed import ManagedNode
 from split_infer_ros.nodes.stats import StatsNode
+from split_infer_ros.nodes.tenants import TenantsNode
 from split_infer_ros.pipeline.ledger import LedgerCounts
 
 WAIT_S = 20.0
 START_S = 60.0
 RELIABLE = QoSProfile(depth=1000)
-NODE_TYPES = {"stats": StatsNode, "head": HeadNode, "backbone": BackboneNode, "camera": CameraNode}
+NODE_TYPES = {
+    "stats": StatsNode,
+    "head": HeadNode,
+    "backbone": BackboneNode,
+    "tenants": TenantsNode,
+    "camera": CameraNode,
+}
 
 _numbers = itertools.count()
 
@@ -205,6 +212,8 @@ class Pipeline:
             values = {"weights": "none", **values}
         if name == "head":  # none is overwritten before the client has taken it, however busy the machine is
             values = {f"qos_overrides.{self.namespace}/detections.publisher.depth": 1000, **values}
+        for tenant in values.get("tenants", ()) if name == "tenants" else ():
+            values = {f"qos_overrides.{self.namespace}/{tenant}/detections.publisher.depth": 1000, **values}
         node = NODE_TYPES[name](
             context=self.client.node.context,
             namespace=self.namespace,

@@ -19,15 +19,15 @@ from split_infer_ros.models.shapes import LABELS
 from split_infer_ros.nodes.conversions import image_message, truth_message
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher
 from split_infer_ros.nodes.managed import ManagedNode
-from split_infer_ros.nodes.parameters import parameter
 from split_infer_ros.nodes.process import run
+from split_infer_ros.nodes.rows import NodeParameters, parameter
 from split_infer_ros.sources import Picture, Source, open_source
 
 NO_SOURCE = "none"
 
 
 @dataclass(frozen=True)
-class CameraParameters:
+class CameraParameters(NodeParameters):
     """What the camera can be told."""
 
     source: str = parameter(
@@ -42,7 +42,6 @@ class CameraParameters:
     height: int = parameter(480, "Of drawn scenes, pixels.", at_least=16, at_most=4320, read_only=True)
     loop: bool = parameter(True, "Begin a folder, video or bag again at its end.", read_only=True)
     frame_id: str = parameter("camera", "Goes into every header.", read_only=True)
-    autostart: bool = parameter(True, "Configure and activate at start.", read_only=True)
 
 
 class CameraNode(ManagedNode):

@@ -85,16 +85,15 @@ def corners(detection: Detection2D) -> tuple[float, float, float, float]:
     return centre.x - half_width, centre.y - half_height, centre.x + half_width, centre.y + half_height
 
 
+def report_message(now: Callable[[], Time]) -> Callable[..., ReportMessage]:
+    """What makes messages of reports, stamped with the system clock; of a tenant's with what else they say of it."""
 
-
-def report_message(now: Callable[[], Time]) -> Callable[[PipelineReport], ReportMessage]:
-    """What makes messages of reports, stamped with the system clock."""
-
-    def convert(report: PipelineReport) -> ReportMessage:
+    def convert(report: PipelineReport, **tenant: str) -> ReportMessage:
         settings, counts = report.settings, report.counts
         return ReportMessage(
             stamp=now(),
             time=report.time,
+            **tenant,
             model=report.model,
             device=report.device,
             split_point=report.split_point,

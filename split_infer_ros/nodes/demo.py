@@ -8,7 +8,6 @@ import math
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,9 +28,9 @@ from split_infer_ros.nodes.camera import CameraNode
 from split_infer_ros.nodes.conversions import corners, pixels_of
 from split_infer_ros.nodes.intra_process import IntraProcessSubscription
 from split_infer_ros.nodes.managed import ManagedNode
-from split_infer_ros.nodes.parameters import parameter
 from split_infer_ros.nodes.pipeline import NODES
 from split_infer_ros.nodes.process import run
+from split_infer_ros.nodes.rows import NodeParameters
 from split_infer_ros.pipeline.report import PipelineReport
 
 Kind = TypeVar("Kind", bound=ManagedNode)
@@ -41,18 +40,11 @@ DRAIN_S = 5.0
 PICTURE_S = 1.0
 
 
-@dataclass(frozen=True)
-class ViewerParameters:
-    """The viewer takes no orders."""
-
-    autostart: bool = parameter(True, "Configure and activate at start.", read_only=True)
-
-
 class ViewerNode(ManagedNode):
     """Hears what the pipeline publishes, compares it with the truth and remembers the last picture."""
 
     def __init__(self, **node_arguments: Any) -> None:
-        super().__init__("viewer", ViewerParameters, **node_arguments)
+        super().__init__("viewer", NodeParameters, **node_arguments)
         self.picture: Image | None = None
         self.matcher = Matcher()
         self._truth: dict[tuple[int, int], Detection2DArray] = {}

@@ -7,66 +7,39 @@ from dataclasses import dataclass
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
-from rcl_interfaces.msg import ParameterDescriptor
-from rclpy.qos import DurabilityPolicy, QoSProfile
+from rclpy.qos import QoSProfile
 from std_msgs.msg import Header
-from vision_msgs.msg import Detection2DArray, VisionInfo
+from vision_msgs.msg import Detection2DArray
 
-from split_infer_ros.models.detections import Detections, Limits
+from split_infer_ros.models.detections import Detections
+from split_infer_ros.nodes.common_parameters import FinishParameters, ModelParameters
 from split_infer_ros.nodes.conversions import detections_message
 from split_infer_ros.nodes.endpoints import advertise
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher
+from split_infer_ros.nodes.labels import LABELS, Labels
 from split_infer_ros.nodes.managed import ManagedNode
 from split_infer_ros.nodes.overlay import Overlay
-from split_infer_ros.nodes.parameters import parameter
 from split_infer_ros.nodes.process import run
+from split_infer_ros.nodes.rows import parameter
 from split_infer_ros.nodes.transports import RECEIVERS
 from split_infer_ros.pipeline.cores import default_head_threads
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.head_stage import HeadStage
 from split_infer_ros.split.model import load_model
 
-LABELS = "class_labels"
 DIAGNOSTICS_PERIOD_S = 1.0
 
 
 @dataclass(frozen=True)
-class HeadParameters:
+class HeadParameters(ModelParameters, FinishParameters):
     """What the head can be told."""
 
-    model: str = parameter(
-        "shapes",
-        "Which model runs; the backbone's: of the catalogue, timm:NAME, package.module:factory or FILE.pt2.",
-        read_only=True,
-    )
-    allow_user_code: bool = parameter(
-        False, "Whether a factory or an exported program may be loaded, which may run any code.", read_only=True
-    )
-    weights: str = parameter("default", "Its weights: default, random, none, or the path of a file.", read_only=True)
     transport: str = parameter(
         "intra_process",
         "The way from the backbone; as the backbone has it. Only intra_process has detections/image.",
         choices=tuple(RECEIVERS),
         read_only=True,
     )
-    head_threads: int = parameter(
-        0,
-        "Cores that the head's half may use; 0: one, or all where a GPU has the backbone.",
-        at_least=0,
-        at_most=1024,
-        read_only=True,
-    )
-    score_threshold: float = parameter(0.5, "Detections of a lower score are left out.", at_least=0.0, at_most=1.0)
-    nms_threshold: float = parameter(
-        0.5, "Of two boxes of a class that overlap by more (IoU), the lower score goes.", at_least=0.0, at_most=1.0
-    )
-    max_detections: int = parameter(100, "At most so many an image, the best.", at_least=1, at_most=1000)
-    autostart: bool = parameter(True, "Configure and activate at start.", read_only=True)
-
-    @property
-    def limits(self) -> Limits:
-        """What post-processing keeps."""
-        return Limits(self.score_threshold, self.nms_threshold, self.max_detections)
 
 
 class HeadNode(ManagedNode):
@@ -90,7 +63,7 @@ class HeadNode(ManagedNode):
         if self.values.transport == "intra_process":  # elsewhere there is no image to draw on
             self._overlay = Overlay(self, self._labels, self.warn)
             self.on_tear_down(self._overlay.close)
-        self._publish_labels()
+        self.on_tear_down(Labels(self, self._model.entry.name, self._labels).close)
         threads = self.values.head_threads or default_head_threads()
         self._stage = HeadStage(self._model, self.values.limits, self._deliver, self.warn, threads)
         self._refused_before = self._left_out_before = 0
@@ -144,23 +117,6 @@ class HeadNode(ManagedNode):
         status.values = [KeyValue(key=key, value=value) for key, value in facts.items()]
         header = Header(stamp=self.get_clock().now().to_msg())
         self._diagnostics.publish(DiagnosticArray(header=header, status=[status]))
-
-    def _publish_labels(self) -> None:
-        """The label map, latched: in ``vision_info``, which names the parameter that lists it."""
-        if not self.has_parameter(LABELS):
-            self.declare_parameter(
-                LABELS,
-                list(self._labels),
-                ParameterDescriptor(description="The name of each label, by index.", read_only=True),
-                ignore_override=True,
-            )
-        latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
-        publisher = advertise(self, VisionInfo, "vision_info", latched)
-        self.on_tear_down(lambda: self.destroy_publisher(publisher))
-        where = f"{self.get_fully_qualified_name()}/{LABELS}"
-        info = VisionInfo(method=self._model.entry.name, database_location=where)
-        info.header.stamp = self.get_clock().now().to_msg()
-        publisher.publish(info)
 
 
 def main() -> int:

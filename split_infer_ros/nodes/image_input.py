@@ -1,10 +1,10 @@
-"""One camera's images on their way into the backbone's stage."""
+"""One camera's images on their way in."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
 from rclpy.qos import QoSProfile, ReliabilityPolicy
@@ -15,7 +15,6 @@ from split_infer_ros.images.compressed import read_compressed
 from split_infer_ros.images.encodings import Pixels, read_pixels
 from split_infer_ros.nodes.intra_process import IntraProcessSubscription
 from split_infer_ros.nodes.managed import ManagedNode
-from split_infer_ros.pipeline.backbone_stage import BackboneStage
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.rate_limiter import RateLimiter
 
@@ -34,13 +33,33 @@ class RoomGroup(MutuallyExclusiveCallbackGroup):
         return self._has_room() and super().can_execute(entity)
 
 
+class Taker(Protocol):
+    """Who takes a camera's frames."""
+
+    @property
+    def full(self) -> bool:
+        """True while senders are asked to wait."""
+
+    def wait_for_room(self, timeout_s: float) -> bool:
+        """Wait while ``full``; True once there is room."""
+
+    def submit(self, pixels: Pixels, origin: Origin, now: float) -> None:
+        """A frame came in."""
+
+    def refuse(self, error: ImageError, now: float) -> None:
+        """A frame came in that is not to be had."""
+
+    def missed(self, count: int, reason: str) -> None:
+        """Frames were sent and never reached us."""
+
+
 class ImageInput:
-    """Subscribes to one topic; each image is submitted to the stage, or dropped there by name.
+    """Subscribes to one topic; each image is given to whoever takes it, or dropped there by name.
 
     Args:
         node: whose parameters ``image_*`` and ``max_image_pixels`` apply.
         topic: of the raw images; compressed ones are expected beside it, on ``TOPIC/compressed``.
-        stage: that takes the frames.
+        taker: of the frames.
         limiter: how many a second it takes.
         is_enabled: False while frames are to be dropped as ``paused``.
     """
@@ -49,13 +68,13 @@ class ImageInput:
         self,
         node: ManagedNode,
         topic: str,
-        stage: BackboneStage,
+        taker: Taker,
         limiter: RateLimiter,
         is_enabled: Callable[[], bool],
     ) -> None:
         self._node = node
         self._topic = topic
-        self._stage = stage
+        self._taker = taker
         self._limiter = limiter
         self._is_enabled = is_enabled
         values = node.values
@@ -72,8 +91,8 @@ class ImageInput:
             qos,
             self._receive_here,
             from_outside=self._receive,
-            on_gap=lambda count: stage.ledger.missed(count, "middleware"),
-            callback_group=RoomGroup(lambda: not stage.full),
+            on_gap=lambda count: taker.missed(count, "middleware"),
+            callback_group=RoomGroup(lambda: not taker.full),
         )
 
     def close(self) -> None:
@@ -82,7 +101,7 @@ class ImageInput:
 
     def _receive_here(self, message: Any) -> None:
         """An image of a camera in this process, on that camera's own thread, which may be made to wait."""
-        while self._node.is_active and not self._stage.wait_for_room(ROOM_S):
+        while self._node.is_active and not self._taker.wait_for_room(ROOM_S):
             pass
         self._receive(message)
 
@@ -95,11 +114,11 @@ class ImageInput:
                 raise ImageError("rate_limited", f"{self._topic} is faster than max_rate_hz.")
             pixels = self._read(message)
         except ImageError as error:
-            self._stage.refuse(error, now)
+            self._taker.refuse(error, now)
             if error.reason not in ("paused", "rate_limited"):  # as was asked for
                 self._node.warn(error)
             return
-        self._stage.submit(pixels, Origin(message.header, self._topic, pixels.height, pixels.width, pixels), now)
+        self._taker.submit(pixels, Origin(message.header, self._topic, pixels.height, pixels.width, pixels), now)
 
     def _read_raw(self, image: Image) -> Pixels:
         big = bool(image.is_bigendian)

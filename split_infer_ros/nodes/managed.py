@@ -1,4 +1,4 @@
-"""What the four nodes have in common: a lifecycle, a table of parameters, and errors as sentences."""
+"""What the nodes have in common: a lifecycle, a table of parameters, and errors as sentences."""
 
 from __future__ import annotations
 
@@ -102,9 +102,7 @@ class ManagedNode(LifecycleNode):
 
     def warn(self, error: Exception) -> None:
         """Log what went wrong while frames flow, at most once every few seconds."""
-        expected = isinstance(error, SplitInferError)
-        text = str(error) if expected else f"{type(error).__name__}: {error}"
-        self.get_logger().warning(text, throttle_duration_sec=LOG_PERIOD_S)
+        self.get_logger().warning(in_words(error), throttle_duration_sec=LOG_PERIOD_S)
 
     def _deactivate(self) -> None:
         self.is_active = False
@@ -129,3 +127,8 @@ class ManagedNode(LifecycleNode):
             undo()
             return TransitionCallbackReturn.FAILURE
         return TransitionCallbackReturn.SUCCESS
+
+
+def in_words(error: Exception) -> str:
+    """An error as a sentence; of one that nobody expected also its type."""
+    return str(error) if isinstance(error, SplitInferError) else f"{type(error).__name__}: {error}"

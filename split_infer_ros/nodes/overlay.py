@@ -27,12 +27,18 @@ class Overlay:
         node: that publishes.
         labels: the name of each label index.
         on_error: told of pictures that could not be drawn.
+        topics: in front of the topic, such as ``front/``.
+
+    Attributes:
+        labels: may be replaced at any time.
     """
 
-    def __init__(self, node: Node, labels: Sequence[str], on_error: Callable[[Exception], None]) -> None:
-        self._labels = labels
+    def __init__(
+        self, node: Node, labels: Sequence[str], on_error: Callable[[Exception], None], topics: str = ""
+    ) -> None:
+        self.labels = labels
         self._on_error = on_error
-        self._publisher = IntraProcessPublisher(node, Image, "detections/image", QoSProfile(depth=1))
+        self._publisher = IntraProcessPublisher(node, Image, f"{topics}detections/image", QoSProfile(depth=1))
         self._work: Queue[tuple[Pixels, Header, Detections] | None] = Queue(maxsize=1)
         self._thread = threading.Thread(target=self._loop, name="overlay", daemon=True)
         self._thread.start()
@@ -55,7 +61,7 @@ class Overlay:
         while (work := self._work.get()) is not None:
             pixels, header, detections = work
             try:
-                picture = draw_detections(pixels, detections, self._labels)
+                picture = draw_detections(pixels, detections, self.labels)
                 self._publisher.publish(image_message(picture, "rgb8", header))
             except Exception as error:  # a picture is never worth the pipeline
                 self._on_error(error)

@@ -1,17 +1,16 @@
-"""Parameters: a node's table is a frozen dataclass; from it come declaration, range, checks and documentation.
+"""Parameters of a node, from its table: declaration, range, checks and documentation.
 
-    @dataclass(frozen=True)
-    class HeadParameters:
-        score_threshold: float = parameter(0.5, "Scores below it are dropped.", at_least=0.0, at_most=1.0)
-
-A change is checked as a whole and applied as a whole, or refused with a sentence.
+A change is checked as a whole and applied as a whole, or refused with a sentence. Of a family of rows, a member's are
+declared when one of them is first set, or its name is first listed.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from typing import Any, Generic, TypeVar
 
 from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor, SetParametersResult
@@ -20,45 +19,23 @@ from rclpy.node import Node
 from rclpy.parameter import Parameter
 
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.nodes.rows import Rows, accepted
 
 Table = TypeVar("Table")
 
-_KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", tuple: "a list of texts"}
-
-
 RCLPYS_OWN = ("use_sim_time", "start_type_description_service")
-
-
-def parameter(
-    default: Any,
-    description: str,
-    *,
-    at_least: float | None = None,
-    at_most: float | None = None,
-    choices: Sequence[str] = (),
-    read_only: bool = False,
-) -> Any:
-    """A row of a node's table: a dataclass field with all that ROS and users want to know of it."""
-    facts = {
-        "description": description,
-        "at_least": at_least,
-        "at_most": at_most,
-        "choices": tuple(choices),
-        "read_only": read_only,
-    }
-    return dataclasses.field(default=default, metadata=facts)
 
 
 class Parameters(Generic[Table]):
     """A node's parameters, declared from its table and kept in step with it.
 
     Args:
-        node: whose parameters they are.
+        node: whose parameters they are; it allows undeclared ones if the table has a family.
         table: the dataclass.
         on_change: called with the whole new table before a change takes effect; what it raises refuses the
             change.
-        told: names of parameters by which the node itself tells something: a dump holds them, and what is loaded
-            of them is not heeded.
+        told: names (``*`` for any part) of parameters by which the node itself tells something: a dump holds them,
+            what is loaded of them is not heeded, and nobody else sets them.
 
     Attributes:
         values: the table in force.
@@ -73,21 +50,27 @@ class Parameters(Generic[Table]):
     ) -> None:
         self._node = node
         self._told = told
-        self._fields = {field.name: field for field in dataclasses.fields(table)}  # type: ignore[arg-type]
+        self._lock = threading.RLock()
+        self._tells = False
+        self._rows = Rows(table)
         self._on_change = on_change
         self.given = {name: value.value for name, value in node._parameter_overrides.items()}
-        ours = self._ours(self.given)
-        self.values: Table = table(**{name: self._check(self._fields[name], self.given[name]) for name in ours})
-        for name, field in self._fields.items():
-            node.declare_parameter(
-                name, _as_ros(getattr(self.values, name)), _descriptor(field), ignore_override=True
-            )
+        self.values: Table = self._rows.changed(table(), self.given)
+        self._declare(self.values)
         node.add_pre_set_parameters_callback(self._prepare)
         node.add_on_set_parameters_callback(self._change)
 
     def knows(self, name: str) -> bool:
         """True for the table's own names, and for those that are rclpy's or the node's and stand in a dump."""
-        return name in self._fields or name in (*RCLPYS_OWN, *self._told) or name.startswith("qos_overrides.")
+        return name in self._rows or name in RCLPYS_OWN or self._is_told(name) or name.startswith("qos_overrides.")
+
+    def tell(self, name: str, value: Any, description: str) -> None:
+        """Set a parameter by which the node tells something; from any thread."""
+        descriptor = ParameterDescriptor(description=description, additional_constraints="The node itself sets it.")
+        with self._telling():
+            if self._node.has_parameter(name):
+                self._node.undeclare_parameter(name)
+            self._node.declare_parameter(name, value, descriptor, ignore_override=True)
 
     def refuse(self, name: str, value: Any) -> None:
         """Say that the node has no such parameter.
@@ -98,64 +81,61 @@ class Parameters(Generic[Table]):
         raise ConfigurationError(self._unknown(name, value))
 
     def _unknown(self, name: str, value: Any) -> str:
-        close = difflib.get_close_matches(name, self._fields, n=1)
-        hint = f" Did you mean '{close[0]}'?" if close else ""
-        return (
-            f"{self._node.get_name()} has no parameter '{name}' (value {value!r}).{hint} "
-            f"It has: {', '.join(self._fields)}."
-        )
+        return f"{self._node.get_name()} has no parameter '{name}' (value {value!r}).{self._rows.hint(name)}"
 
-    def _ours(self, given: Mapping[str, Any]) -> list[str]:
-        return [name for name in given if name in self._fields]
+    def _is_told(self, name: str) -> bool:
+        return any(fnmatchcase(name, pattern) for pattern in self._told)
 
     def _prepare(self, changes: list[Parameter[Any]]) -> list[Parameter[Any]]:
         """50 is as good as 50.0 where a number is wanted; of unknown names rclpy would not say which they are."""
         for change in changes:
-            if not self._node.has_parameter(change.name):
+            if not self._node.has_parameter(change.name) and change.name not in self._rows:
                 raise ParameterNotDeclaredException(self._unknown(change.name, change.value))
-        return [
-            Parameter(change.name, Parameter.Type.DOUBLE, float(change.value))
-            if change.name in self._fields
-            and isinstance(self._fields[change.name].default, float)
-            and change.type_ == Parameter.Type.INTEGER
-            else change
-            for change in changes
-        ]
+        return [self._as_wanted(change) for change in changes]
+
+    def _as_wanted(self, change: Parameter[Any]) -> Parameter[Any]:
+        """The change in its row's type where ROS could not know it: a whole number, a list of nothing."""
+        default = getattr(self._rows.row(change.name), "default", None)
+        if isinstance(default, float) and change.type_ == Parameter.Type.INTEGER:
+            return Parameter(change.name, Parameter.Type.DOUBLE, float(change.value))
+        if isinstance(default, tuple) and isinstance(change.value, Sequence) and not change.value:
+            return Parameter(change.name, Parameter.Type.STRING_ARRAY, [])
+        return change
 
     def _change(self, changes: list[Parameter[Any]]) -> SetParametersResult:
         given = {change.name: change.value for change in changes}
-        ours = self._ours(given)
-        if not ours:  # use_sim_time and the like
-            return SetParametersResult(successful=True)
-        try:
-            checked = {name: self._check(self._fields[name], given[name]) for name in ours}
-            values = dataclasses.replace(self.values, **checked)  # type: ignore[type-var]
-            self._on_change(values)
-        except ConfigurationError as error:
-            return SetParametersResult(successful=False, reason=str(error))
-        self.values = values
+        with self._lock:
+            if self._tells:
+                return SetParametersResult(successful=True)
+            try:
+                for name in filter(self._is_told, given):
+                    raise ConfigurationError(f"{name} is read-only: {self._node.get_name()} tells something by it.")
+                if any(name in self._rows for name in given):  # not use_sim_time and the like
+                    values = self._rows.changed(self.values, given)
+                    self._on_change(values)
+                    self.values = values
+                    self._declare(values)
+            except ConfigurationError as error:
+                return SetParametersResult(successful=False, reason=str(error))
         return SetParametersResult(successful=True)
 
-    @staticmethod
-    def _check(field: dataclasses.Field[Any], value: Any) -> Any:
-        """The value in the table's type, if the row accepts it."""
-        kind: type[Any] = type(field.default)
-        if kind is float and type(value) is int:
-            value = float(value)
-        if kind is tuple and isinstance(value, list):
-            value = tuple(value)
-        low, high = field.metadata["at_least"], field.metadata["at_most"]
-        choices = field.metadata["choices"]
-        right = (
-            type(value) is kind
-            and (kind is not tuple or all(isinstance(item, str) for item in value))
-            and (low is None or value >= low)
-            and (high is None or value <= high)
-            and (not choices or value in choices)
-        )
-        if not right:
-            raise ConfigurationError(f"{field.name} cannot be {value!r}; it takes {accepted(field)}.")
-        return value
+    def _declare(self, values: Table) -> None:
+        """Declare what is not yet; of a family, the rows of members that are new."""
+        with self._telling():
+            for name, (row, value) in self._rows.flat(values).items():
+                if not self._node.has_parameter(name):
+                    value = list(value) if isinstance(value, tuple) else value
+                    self._node.declare_parameter(name, value, _descriptor(row), ignore_override=True)
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        """What this thread sets meanwhile is the node's own; others wait."""
+        with self._lock:
+            self._tells = True
+            try:
+                yield
+            finally:
+                self._tells = False
 
 
 def refuse_unknown(nodes: Sequence[Parameters[Any]]) -> None:
@@ -172,21 +152,6 @@ def refuse_unknown(nodes: Sequence[Parameters[Any]]) -> None:
             heeded = any(other.knows(name) and name in other.given and other.given[name] == value for other in nodes)
             if not heeded:
                 node.refuse(name, value)
-
-
-def accepted(field: dataclasses.Field[Any]) -> str:
-    """In words, what a row takes."""
-    low, high = field.metadata["at_least"], field.metadata["at_most"]
-    if field.metadata["choices"]:
-        return "one of: " + ", ".join(field.metadata["choices"])
-    words = _KINDS[type(field.default)]
-    if low is not None and high is not None:
-        return f"{words} from {low:g} to {high:g}"
-    return f"{words} of at least {low:g}" if low is not None else words
-
-
-def _as_ros(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _descriptor(field: dataclasses.Field[Any]) -> ParameterDescriptor:

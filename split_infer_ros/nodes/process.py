@@ -30,13 +30,17 @@ PROFILE_VARIABLES = ("FASTDDS_DEFAULT_PROFILES_FILE", "FASTRTPS_DEFAULT_PROFILES
 END_S = 5.0  # a callback that runs may take so long to finish
 
 
+Makers = Sequence[Callable[[], ManagedNode]]
+
+
 def run(
-    node_types: Sequence[Callable[[], ManagedNode]], until: Callable[[Sequence[ManagedNode]], int] | None = None
+    node_types: Makers | Callable[[], Makers], until: Callable[[Sequence[ManagedNode]], int] | None = None
 ) -> int:
     """Run nodes until a signal comes, or ``until`` returns; returns the process's exit code.
 
     Args:
-        node_types: what makes each node; started in this order and closed in the reverse one.
+        node_types: what makes each node, or what tells that once ROS's arguments are known; nodes are started in this
+            order and closed in the reverse one.
         until: runs on the main thread while the nodes spin on another; its result is the exit code.
     """
     code = _run(node_types, until)
@@ -44,7 +48,9 @@ def run(
     return code
 
 
-def _run(node_types: Sequence[Callable[[], ManagedNode]], until: Callable[[Sequence[ManagedNode]], int] | None) -> int:
+def _run(
+    node_types: Makers | Callable[[], Makers], until: Callable[[Sequence[ManagedNode]], int] | None
+) -> int:
     _use_profile()
     use_one_core()  # models are loaded on this thread, which must not keep helpers
     _on_signals(_leave)
@@ -59,8 +65,8 @@ def _run(node_types: Sequence[Callable[[], ManagedNode]], until: Callable[[Seque
             target=executor.spin_until_future_complete, args=(leaving,), name="executor", daemon=True
         )
         try:
-            for make in node_types:
-                with _in_a_sentence():
+            with _in_a_sentence():
+                for make in node_types() if callable(node_types) else node_types:
                     nodes.append(make())
             refuse_unknown([node.table for node in nodes])
             for node in nodes:

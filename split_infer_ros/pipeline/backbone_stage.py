@@ -117,6 +117,10 @@ class BackboneStage:
         """A frame came in that cannot be read."""
         self.ledger.receive(now).drop(error.reason)
 
+    def missed(self, count: int, reason: str) -> None:
+        """Frames were sent that never reached us."""
+        self.ledger.missed(count, reason)
+
     def configure(self, settings: StageSettings) -> None:
         """Change settings behind the stream: batches that are under way keep the old ones.
 

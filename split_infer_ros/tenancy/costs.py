@@ -33,26 +33,25 @@ class Costs:
 
     def batch_s(self, model: str, count: int) -> float:
         """Seconds of one batch: measured, or on the line between its neighbours; beyond the largest in proportion."""
-        measured = self.alone_s[model]
-        if count in measured:
-            return measured[count]
-        sizes = sorted(measured)
-        place = bisect.bisect(sizes, count)
-        if place == len(sizes):
-            return measured[sizes[-1]] * count / sizes[-1]
-        below, above = (sizes[place - 1], sizes[place]) if place else (0, sizes[0])
-        low = measured[below] if below else 0.0
-        return low + (measured[above] - low) * (count - below) / (above - below)
+        known = self._batches_s[model]
+        seconds = known.get(count)
+        if seconds is None:  # asked for again and again by the scheduler
+            seconds = known[count] = _between(self.alone_s[model], count)
+        return seconds
+
+    def best_image_s(self, model: str) -> float:
+        """Seconds of an image in the best of the batches that were measured."""
+        return min(seconds / size for size, seconds in self.alone_s[model].items())
 
     def execution_s(self, counts: Mapping[str, int]) -> float:
         """Seconds of one execution of these batches: measured, or estimated from what fusing gained elsewhere."""
-        apart = 0.0
+        apart_s = 0.0
         for model, count in counts.items():
-            apart += self.batch_s(model, count)
+            apart_s += self.batch_s(model, count)
         if len(counts) < 2:
-            return apart
-        measured = self.fused_s.get(group(counts))
-        return apart * self._gains.get(frozenset(counts), 1.0) if measured is None else measured
+            return apart_s
+        measured = self._fused_s.get(frozenset(counts.items()))
+        return apart_s * self._gains.get(frozenset(counts), 1.0) if measured is None else measured
 
     def is_small(self, model: str) -> bool:
         """Fewer parameters than the mean of the models that are loaded (§II-B)."""
@@ -62,6 +61,14 @@ class Costs:
     def _small(self) -> frozenset[str]:
         mean = statistics.fmean(self.parameters.values())
         return frozenset(model for model, count in self.parameters.items() if count < mean)
+
+    @cached_property
+    def _batches_s(self) -> Mapping[str, dict[int, float]]:
+        return {model: {} for model in self.alone_s}
+
+    @cached_property
+    def _fused_s(self) -> Mapping[frozenset[tuple[str, int]], float]:
+        return {frozenset(counts): seconds for counts, seconds in self.fused_s.items()}
 
     @cached_property
     def _gains(self) -> Mapping[frozenset[str], float]:
@@ -84,3 +91,15 @@ class Costs:
         for model, measured in self.alone_s.items():
             if not measured or not all(size > 0 and 0 < seconds < math.inf for size, seconds in measured.items()):
                 raise ValueError(f"Costs of {model} are {dict(measured)}; each batch size takes some seconds.")
+
+
+def _between(measured: Mapping[int, float], count: int) -> float:
+    if count in measured:
+        return measured[count]
+    sizes = sorted(measured)
+    place = bisect.bisect(sizes, count)
+    if place == len(sizes):
+        return measured[sizes[-1]] * count / sizes[-1]
+    below, above = (sizes[place - 1], sizes[place]) if place else (0, sizes[0])
+    low = measured[below] if below else 0.0
+    return low + (measured[above] - low) * (count - below) / (above - below)

@@ -47,12 +47,16 @@ class Engine:
         device: where they run.
         graph_bytes: memory that recorded combinations may take, on a GPU; None: nothing is recorded, and each kernel
             launched by itself.
+        cores: that executions have on a CPU; None: all. Engines of one core each may work side by side.
     """
 
-    def __init__(self, device: torch.device, graph_bytes: int | None = GRAPH_BYTES) -> None:
+    def __init__(
+        self, device: torch.device, graph_bytes: int | None = GRAPH_BYTES, cores: int | None = None
+    ) -> None:
+        self._cores = cores or all_cores()
         self._backbones: dict[str, Model] = {}
         self._weights_s: dict[str, float] = {}
-        self._helpers = ThreadPoolExecutor(all_cores(), "lane")
+        self._helpers = ThreadPoolExecutor(self._cores, "lane")
         self._queue = DeviceQueue(device)
         self._forks = Forks(device, self._queue)
         self._graphs = ForkedGraphs(self._forks, graph_bytes) if graph_bytes is not None else None
@@ -106,7 +110,7 @@ class Engine:
             return self._launch_on_device(inputs, leave, after)
         failed: dict[str, Exception] = {}
         work_s = {model: self._weights_s[model] * len(images) for model, images in inputs.items()}
-        lanes = share_cores(work_s, all_cores())
+        lanes = share_cores(work_s, self._cores)
         others = [self._helpers.submit(self._run_lane, lane, inputs, leave, failed) for lane in lanes[1:]]
         self._run_lane(lanes[0], inputs, leave, failed)
         for other in others:

@@ -6,22 +6,32 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.tenancy.costs import Costs, Group, group
-from split_infer_ros.tenancy.engine import Engine
+from split_infer_ros.tenancy.engine import Inputs, Outputs
 
 SIZES = (1, 2, 4, 8)
 TOGETHER = (1, 2)  # images of each model that are measured as one execution
 WARM_UPS = 2  # kernels are chosen, weights are packed
 
 
+
+class Runner(Protocol):
+    """An engine, or several."""
+
+    def run(self, inputs: Inputs) -> Outputs:
+        """One execution, to its end."""
+        ...
+
+
 def measure(
     models: Mapping[str, SplitModel],
-    engine: Engine,
+    engine: Runner,
     sizes: Sequence[int] = SIZES,
     rounds: int = 5,
     clock: Callable[[], float] = time.perf_counter,
@@ -70,7 +80,7 @@ def fusable(parameters: Mapping[str, int]) -> Iterable[Group]:
 
 def sample(
     models: Mapping[str, SplitModel],
-    engine: Engine,
+    engine: Runner,
     combination: Group,
     rounds: int,
     take: Callable[[float], object],

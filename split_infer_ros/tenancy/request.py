@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import overload
 
@@ -81,10 +81,22 @@ class RequestQueue(Sequence[Request]):
             request = replace(request, turn_s=turn)
         bisect.insort(self._waiting, request, key=lambda waiting: waiting.order)
 
-    def remove(self, requests: Iterable[Request]) -> None:
-        """They, which wait here, wait no more."""
-        for request in requests:
-            del self._waiting[bisect.bisect_left(self._waiting, request.order, key=lambda waiting: waiting.order)]
+    def remove(self, requests: Collection[Request]) -> None:
+        """They, which wait here, wait no more; takes a look at whatever lies between the first and the last of them."""
+        if not requests:
+            return
+        going = {request.number for request in requests}
+        first = min(request.order for request in requests)
+        begin = end = bisect.bisect_left(self._waiting, first, key=lambda waiting: waiting.order)
+        stay = []
+        while going:
+            request = self._waiting[end]
+            end += 1
+            if request.number in going:
+                going.remove(request.number)
+            else:
+                stay.append(request)
+        self._waiting[begin:end] = stay
 
     def forget(self, tenant: str) -> list[Request]:
         """The tenant is gone; returns what it had waiting."""

@@ -9,13 +9,14 @@ runs alone, at once.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from split_infer_ros.tenancy.costs import Costs
 from split_infer_ros.tenancy.request import DROP, Request
+
+LATE = 64  # requests that one decision drops at most, so that it is quick however many there are
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,28 +60,32 @@ class Rules:
     fuse: bool = True
 
 
-def decide(queue: Sequence[Request], costs: Costs, now: float, rules: Rules) -> Decision:
-    """The next execution.
+def decide(
+    queue: Sequence[Request], costs: Costs, now: float, rules: Rules, busy: Collection[str] = ()
+) -> Decision:
+    """The next execution; where there is none, but some are late, ask again: there may be more behind them.
 
     Args:
-        queue: in order; only its head is looked at, and beyond it as far as requests are too late.
+        queue: in order; only its head is looked at: a window, and before it as many who are late, at most ``LATE``.
         costs: of every model in the queue.
         now: seconds, of the steady clock.
         rules: how requests may be put together.
+        busy: tenants of whom a frame is under way on another lane; theirs are passed over, so that none overtakes it.
     """
+    window: list[Request] = []
     late: list[Request] = []
-    in_time = (request for request in queue if not _is_late(request, costs, now, late))
-    window = list(itertools.islice(in_time, rules.window))
-    if not window:
-        return Decision(late=tuple(late))
-    return Decision(_together(window, costs, now, rules), tuple(late))
-
-
-def _is_late(request: Request, costs: Costs, now: float, late: list[Request]) -> bool:
-    too_late = request.when_late == DROP and now + costs.batch_s(request.model, 1) > request.deadline_s
-    if too_late:
-        late.append(request)
-    return too_late
+    for request in queue:
+        if request.tenant in busy:
+            continue
+        if request.when_late == DROP and now + costs.batch_s(request.model, 1) > request.deadline_s:
+            late.append(request)
+            if len(late) == LATE:
+                break
+        else:
+            window.append(request)
+            if len(window) == rules.window:
+                break
+    return Decision(_together(window, costs, now, rules) if window else (), tuple(late))
 
 
 def _together(window: Sequence[Request], costs: Costs, now: float, rules: Rules) -> tuple[Batch, ...]:
@@ -96,20 +101,27 @@ def _together(window: Sequence[Request], costs: Costs, now: float, rules: Rules)
     left: set[str] = set()  # tenants of whom one stays, and so whatever comes behind it
     for request in window:
         model = request.model
-        count = counts.get(model, 0) + 1
-        may_join = request.tenant not in left and count <= rules.most and (
+        count = counts.get(model, 0)
+        may_join = request.tenant not in left and count < rules.most and (
             model in chosen or (rules.fuse and costs.is_small(model) == small)
         )
-        longer = costs.execution_s({**counts, model: count}) if may_join else math.inf
-        meets = now + longer <= request.deadline_s
-        if request is first or (
-            longer <= spent + costs.batch_s(model, 1)
-            and now + longer <= tightest
-            and (meets or request.when_late != DROP)
-        ):
-            chosen.setdefault(model, []).append(request)
-            counts[model], spent = count, longer
-            tightest = min(tightest, request.deadline_s) if meets else tightest
-        else:
-            left.add(request.tenant)
+        if may_join:
+            counts[model] = count + 1
+            longer = costs.execution_s(counts)
+            meets = now + longer <= request.deadline_s
+            if request is first or (
+                longer <= spent + costs.batch_s(model, 1)
+                and now + longer <= tightest
+                and (meets or request.when_late != DROP)
+            ):
+                chosen.setdefault(model, []).append(request)
+                spent = longer
+                if meets and request.deadline_s < tightest:
+                    tightest = request.deadline_s
+                continue
+            if count:
+                counts[model] = count
+            else:
+                del counts[model]
+        left.add(request.tenant)
     return tuple(Batch(model, tuple(requests)) for model, requests in chosen.items())

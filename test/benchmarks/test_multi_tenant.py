@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import _tenant_rivals as rivals
 import multi_tenant as bench
 import pytest
@@ -10,10 +12,12 @@ import torch
 from split_infer_ros.split.model import load_model
 from split_infer_ros.tenancy.costs import Costs
 from split_infer_ros.tenancy.measure import blank
+from split_infer_ros.tenancy.scheduler import Rules
 
 MODELS = ("shapes", "squeezenet1_0")
 COSTS = Costs({"shapes": 1, "squeezenet1_0": 2}, {"shapes": {1: 0.01}, "squeezenet1_0": {1: 0.02}})
 
+WAYS = bench.Ways(COSTS, COSTS, 2)
 
 def test_a_trace_is_the_same_each_time_and_even() -> None:
     trace = rivals.poisson_trace(bench.MODELS, 1000, 10.0)
@@ -24,38 +28,91 @@ def test_a_trace_is_the_same_each_time_and_even() -> None:
     assert [request.arrival_s for request in trace] == sorted(request.arrival_s for request in trace)
 
 
-@pytest.mark.parametrize("name", list(bench.rivals(COSTS, [2])))
+@pytest.mark.parametrize("name", list(bench.rivals(WAYS, [2])))
 def test_every_way_serves_each_request_once(name: str) -> None:
     models = {model: load_model(model, "random", "cpu") for model in MODELS}
     load = rivals.Load(models, {model: torch.rand_like(blank(found, 1)) for model, found in models.items()})
-    log = bench.rivals(COSTS, [2])[name](rivals.poisson_trace(MODELS, 6, 200.0), load)
+    log = bench.rivals(WAYS, [2])[name](rivals.poisson_trace(MODELS, 6, 200.0), load)
     assert sorted(log.arrival_s) == sorted(log.start_s) == sorted(log.end_s) == list(range(6))
     assert all(log.arrival_s[number] <= start <= log.end_s[number] for number, start in log.start_s.items())
     found = bench.facts(log)
     assert found["delay_mean_s"] <= found["delay_p99_s"]
     assert found["per_second"] > 0
+    assert found["response_s"] >= found["delay_mean_s"]
+
+
+def served(load: float, rival: str, per_second: float, delay: float) -> dict[str, object]:
+    facts = {"per_second": per_second, "execution_s": 1.0, "delay_mean_s": delay, "delay_p99_s": 2 * delay}
+    return {"what": "poisson", "load": load, "rival": rival} | facts
+
+
+ROWS = [
+    {"what": "bound", "per_second": 20.0},
+    served(3.0, bench.SEQUENTIAL, 10.0, 4.0), served(3.0, "concurrent, 2 workers", 10.0, 3.0),
+    served(3.0, bench.BREADTH_FIRST, 9.0, 5.0), served(3.0, "merge, window 8", 15.0, 2.5),
+    served(3.0, "merge and fuse, window 8", 18.0, 2.0), served(3.0, "merge and fuse, window 5", 17.0, 1.5),
+    served(0.5, bench.SEQUENTIAL, 5.0, 0.5), served(0.5, "merge and fuse, window 8", 5.0, 0.4),
+    {"what": "three requests", "rival": bench.SEQUENTIAL, "per_second": 10.0},
+    {"what": "three requests", "rival": bench.FUSE, "per_second": 9.9},
+    {"what": "decision", "window": 8, "waiting": bench.WAITING, "late": False, "p50_us": 40.0},
+    {"what": "decision", "window": 8, "waiting": bench.WAITING, "late": True, "p50_us": 60.0},
+]  # fmt: skip
 
 
 def test_what_is_claimed_with_and_without_a_gpu() -> None:
-    def served(rival: str, per_second: float, delay: float) -> dict[str, object]:
-        facts = {"per_second": per_second, "execution_s": 1.0, "delay_mean_s": delay, "delay_p99_s": 2 * delay}
-        return {"what": "poisson", "load": 3.0, "rival": rival} | facts
+    heavy, light = (f"at {load} times capacity, merge and fuse, window 8" for load in ("3", "0.5"))
+    found = {claim.name: (claim.value, claim.holds) for claim in bench.conclude(ROWS, on_gpu=True)}
+    assert found[f"{heavy}: part of the gap to the bound"] == (0.8, True)
+    assert found[f"{heavy}: mean delay, times the best rival's"] == (pytest.approx(2 / 3), True)
+    assert found[f"{light}: p99 delay, times sequential's"] == (pytest.approx(0.8), True)
+    assert found["three requests: throughput, times sequential"] == (0.99, True)
+    assert found[f"a decision with {bench.WAITING:,} waiting, all late"] == (60.0, False)
+    assert found["merge alone: throughput, times sequential"] == (1.5, False)
+    assert found["at 3 times capacity: throughput, times sequential"] == (1.8, False)
+    on_cpu = {claim.name for claim in bench.conclude(ROWS, on_gpu=False)}
+    assert len(on_cpu) == 8
+    assert on_cpu < set(found)
 
-    rows = [
-        {"what": "capacity", "per_second": 10.0, "bound_per_second": 20.0},
-        served(bench.SEQUENTIAL, 10.0, 4.0), served(bench.CONCURRENT, 10.0, 3.0), served(bench.BREADTH_FIRST, 9.0, 5.0),
-        served("merge, window 8", 15.0, 2.5), served("merge and fuse, window 8", 18.0, 2.0),
-        {"what": "three requests", "rival": bench.SEQUENTIAL, "per_second": 10.0},
-        {"what": "three requests", "rival": bench.FUSE, "per_second": 9.9},
-        {"what": "decision", "waiting": bench.WAITING, "p50_us": 40.0},
-    ]  # fmt: skip
-    at = "at 3 times capacity, merge and fuse, window 8"
-    values = {claim.name: (claim.value, claim.holds) for claim in bench.conclude(rows, on_gpu=True)}
-    assert values[f"{at}: part of the gap to the bound"] == (0.8, True)
-    assert values[f"{at}: mean delay, times the best rival's"] == (pytest.approx(2 / 3), True)
-    assert values["three requests: throughput, times sequential"] == (0.99, True)
-    assert values["merge alone: throughput, times sequential"] == (1.5, False)
-    on_cpu = {claim.name for claim in bench.conclude(rows, on_gpu=False)}
-    assert len(on_cpu) == 5
-    assert on_cpu < set(values)
-    assert [len(panel.samples) for panel in bench.panels(rows)] == [5] * 4
+
+def test_of_windows_and_workers_the_best_are_shown_and_go_on_to_lighter_loads() -> None:
+    ours = ["merge, window 8", "merge and fuse, window 8"]
+    best = [bench.SEQUENTIAL, "concurrent, 2 workers", bench.BREADTH_FIRST, *ours]
+    assert bench.best_of_each(ROWS) == best
+    assert bench.best_of_each(ROWS, spare=True) == [best[0], best[-1]]
+    assert [list(panel.samples) for panel in bench.panels(ROWS)] == [best] * 4
+
+
+def test_decisions_are_timed_with_late_ones_and_without() -> None:
+    costs = Costs(dict.fromkeys(bench.MODELS, 1), {name: {1: 1.0} for name in bench.MODELS})
+    rows = bench.scheduler_cost(costs, (5,), rounds=3)
+    assert [(row["waiting"], row["late"]) for row in rows] == [
+        (waiting, late) for waiting in (100, 1000, 10_000) for late in (False, True)
+    ]
+    assert all(row["p50_us"] > 0 for row in rows)
+
+
+def test_the_bound_is_of_the_best_batch_in_the_best_way() -> None:
+    whole = Costs({"a": 1}, {"a": {1: 1.0, 4: 3.0}})
+    lane = Costs({"a": 1}, {"a": {1: 1.4, 4: 6.4}})
+    assert bench.Ways(whole, lane, 2).best_s("a") == 0.7
+    assert bench.Ways(whole, whole, 0).best_s("a") == 0.75
+    assert isinstance(bench.ours(bench.Ways(whole, lane, 2), 5), rivals.ScheduledOnLanes)
+    assert isinstance(bench.ours(bench.Ways(lane, whole, 1), 5), rivals.ScheduledOnLanes)
+    assert isinstance(bench.ours(bench.Ways(whole, lane, 1), 5), rivals.Scheduled)
+
+
+def test_on_lanes_no_camera_is_on_two_and_who_is_alone_has_all_cores() -> None:
+    models = {model: load_model(model, "random", "cpu") for model in MODELS}
+    load = rivals.Load(models, {model: torch.rand_like(blank(found, 1)) for model, found in models.items()})
+    log = rivals.ScheduledOnLanes(COSTS, Rules(4, fuse=False), 3)(rivals.poisson_trace(MODELS, 40, 2000.0), load)
+    assert sorted(log.end_s) == list(range(40))
+    for model in MODELS:
+        for camera in range(rivals.CAMERAS):
+            mine = [
+                request.number
+                for request in rivals.poisson_trace(MODELS, 40, 2000.0)
+                if request.tenant == f"{model} {camera}"
+            ]
+            for before, after in itertools.pairwise(mine):
+                together = log.start_s[before] == log.start_s[after]
+                assert together or log.end_s[before] <= log.start_s[after]

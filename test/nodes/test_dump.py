@@ -9,7 +9,7 @@ import yaml
 from rcl_interfaces.srv import GetParameters, ListParameters
 from rclpy.context import Context
 from rclpy.parameter import parameter_value_to_python
-from ros_support import NODE_TYPES, START_S, Client, Pipeline, Process, wait_until
+from ros_support import START_S, Client, Pipeline, Process, wait_until
 from vision_msgs.msg import Detection2DArray
 
 
@@ -40,7 +40,7 @@ def test_a_dump_loaded_again_gives_the_same_pipeline(context: Context, tmp_path:
     with Pipeline(context, **CHOSEN) as pipeline:
         namespace = pipeline.namespace
         assert pipeline.client.set("backbone", batch_timeout_ms=20.0, max_rate_hz=1000.0) == ["", ""]
-        dumps = {node: dump(pipeline.client, node) for node in NODE_TYPES}
+        dumps = {node: dump(pipeline.client, node) for node in CHOSEN}
     files = []
     for node, text in dumps.items():
         file = tmp_path / f"{node}.yaml"

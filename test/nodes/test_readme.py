@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,9 @@ import pytest
 from split_infer_ros.nodes.backbone_parameters import BackboneParameters
 from split_infer_ros.nodes.camera import CameraParameters
 from split_infer_ros.nodes.head import HeadParameters
+from split_infer_ros.nodes.rows import Rows
 from split_infer_ros.nodes.stats import StatsParameters
+from split_infer_ros.nodes.tenant_parameters import TenantParameters, TenantsParameters
 
 README = Path(__file__).parents[2] / "README.md"
 TABLES = {
@@ -18,6 +19,7 @@ TABLES = {
     "head": HeadParameters,
     "camera": CameraParameters,
     "stats": StatsParameters,
+    "tenants": TenantsParameters,
 }
 
 
@@ -41,11 +43,9 @@ def rows() -> dict[tuple[str, str], tuple[str, bool]]:
 @pytest.mark.parametrize("node", TABLES)
 def test_every_parameter_stands_in_the_readme(node: str) -> None:
     told = {name: fact for (of, name), fact in rows().items() if of == node}
+    one_of_each = {"of": {"NAME": TenantParameters()}} if node == "tenants" else {}
     meant = {
-        field.name: (
-            f"[{', '.join(field.default)}]" if isinstance(field.default, tuple) else str(field.default),
-            field.metadata["read_only"],
-        )
-        for field in dataclasses.fields(TABLES[node])
+        name: (f"[{', '.join(value)}]" if isinstance(value, tuple) else str(value), row.metadata["read_only"])
+        for name, (row, value) in Rows(TABLES[node]).flat(TABLES[node](**one_of_each)).items()
     }
     assert told == meant

@@ -12,8 +12,9 @@ from rclpy.context import Context
 from ros_support import Pipeline, wait_until
 
 POLICY = Path(__file__).parents[2] / "config" / "sros2_policy.xml"
-NODES = ("camera", "backbone", "head", "stats")
+NODES = ("camera", "backbone", "head", "tenants", "stats")
 CAMERA = {"source": "none"}
+FRONT = {"tenants": ["front"], "tenants.front.weights": "none"}
 # together they use all that the nodes can use
 WAYS: list[dict[str, dict[str, Any]]] = [
     {"backbone": {"use_sim_time": True}, "head": {"use_sim_time": True}},
@@ -23,6 +24,8 @@ WAYS: list[dict[str, dict[str, Any]]] = [
     },
     {"backbone": {"transport": "network"}, "head": {"transport": "network"}},
     {"camera": {"use_sim_time": True}, "stats": {"use_sim_time": True}},
+    {"tenants": {**FRONT, "use_sim_time": True}},
+    {"tenants": {**FRONT, "image_transport": "compressed"}},
 ]
 Grants = dict[str, dict[str, set[str]]]  # node, kind of use, names
 
@@ -48,7 +51,8 @@ def used(context: Context) -> Grants:
     """What the nodes have, as the graph shows it, in all ways in which they run."""
     found: Grants = {node: defaultdict(set) for node in NODES}
     for way in WAYS:
-        parameters = {node: {**(CAMERA if node == "camera" else {}), **way.get(node, {})} for node in NODES}
+        nodes = [node for node in NODES if node != "tenants" or node in way]
+        parameters = {node: {**(CAMERA if node == "camera" else {}), **way.get(node, {})} for node in nodes}
         with Pipeline(context, **parameters) as pipeline:
             graph, namespace = pipeline.client.node, pipeline.namespace
             looks = {
@@ -58,7 +62,9 @@ def used(context: Context) -> Grants:
                 "request": graph.get_client_names_and_types_by_node,
             }
             wait_until(lambda: graph.count_subscribers("report"), "all endpoints")
-            for node in NODES:
+            if "tenants" in nodes:
+                wait_until(lambda: graph.count_publishers("front/stats"), "statistics of the tenant")
+            for node in nodes:
                 for kind, look in looks.items():
                     names = {name.removeprefix(namespace) for name, _ in look(node, namespace)}
                     found[node][kind] |= names

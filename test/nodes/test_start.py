@@ -113,6 +113,26 @@ def test_weights_that_cannot_be_used_are_refused_in_a_sentence(refuse: Refuse, t
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["tenants:=[front, front]"], ["Tenants are listed twice: front"]),
+        (["tenants:=[2nd]"], ["A tenant cannot be named '2nd'"]),
+        (["tenants:=front"], ["tenants cannot be 'front'", "a list of texts"]),
+        (["tenants:=[a]", "tenants.a.image_topic:=not a topic"], ["tenants.a.image_topic cannot be 'not a topic'"]),
+        (["tenants:=[a]", "tenants:tenants.a.modle:=shapes"], ["'tenants.a.modle'", "Did you mean 'tenants.a.model'?"]),
+        (["tenants.a.when_late:=never"], ["tenants.a.when_late cannot be 'never'", "finish, drop"]),
+        (["tenants:=[a]", "model:=shapes"], ["has no parameter 'model'"]),
+        (["tenants:=[a]", "device:=tpu"], ["device 'tpu' is not on this machine"]),
+        (["split_point:=nowhere", "tenants:=['']"], ["split_point cannot be 'nowhere'", "default, output, input"]),
+    ],
+)
+def test_a_process_for_tenants_refuses_what_they_cannot_be(refuse: Refuse, given: list[str], words: list[str]) -> None:
+    sentence = refuse(pipeline.main, *(word for row in given for word in ("-p", row)))
+    for word in words:
+        assert word in sentence
+
+
 @pytest.mark.parametrize("source", ["folder:/nowhere", "video:/nowhere.mp4", "v4l2:/dev/nowhere", "moon"])
 def test_a_camera_without_its_source_is_refused_in_a_sentence(refuse: Refuse, source: str) -> None:
     assert source.split(":")[-1] in refuse(camera.main, "-p", f"source:={source}")

@@ -40,3 +40,7 @@ def test_small_is_less_than_the_mean_of_those_that_are_loaded() -> None:
 def test_costs_that_are_none_are_refused(measured: dict[int, float]) -> None:
     with pytest.raises(ValueError, match="Costs of a"):
         Costs({"a": 1}, {"a": measured})
+
+
+def test_the_best_batch_is_one_that_was_measured() -> None:
+    assert [COSTS.best_image_s(model) for model in "abc"] == [0.75, 1.0, 5.0]

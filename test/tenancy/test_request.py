@@ -49,6 +49,17 @@ def test_a_tenant_that_goes_takes_its_requests_along() -> None:
     assert queue[0].number == 4, "who comes back under the same name starts afresh"
 
 
+@given(st.lists(st.floats(0, 10), max_size=30), st.data())
+def test_those_who_are_removed_are_gone_and_the_others_stay_in_order(turns: list[float], data: st.DataObject) -> None:
+    queue = RequestQueue()
+    for number, turn in enumerate(turns):
+        queue.add(request(number, str(number), turn))
+    going = data.draw(st.lists(st.sampled_from(queue[:]), unique=True) if turns else st.just([]))
+    expected = [waiting for waiting in queue if waiting not in going]
+    queue.remove(going)
+    assert queue[:] == expected
+
+
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 10)), max_size=40))
 def test_every_request_waits_once_and_a_tenants_own_stay_in_order(arrivals: list[tuple[str, float]]) -> None:
     queue = RequestQueue()

@@ -1,0 +1,83 @@
+"""What is known of one pipeline, or of one tenant of a pipeline, report by report."""
+
+from __future__ import annotations
+
+from diagnostic_msgs.msg import DiagnosticStatus
+
+from split_infer_ros.msg import PipelineReport, PipelineStats
+from split_infer_ros.nodes.conversions import counts_of
+
+UNHEARD_S = 3.0
+
+
+class Watch:
+    """Hears reports; says rates, and how things are. Times are seconds of the steady clock.
+
+    Attributes:
+        newest: the last report.
+    """
+
+    def __init__(self, report: PipelineReport, now: float) -> None:
+        self.newest = self._before = report
+        self._heard = self._came = now
+
+    def hear(self, report: PipelineReport, now: float) -> None:
+        """A report came in."""
+        if report.received != self.newest.received:
+            self._came = now
+        self.newest, self._heard = report, now
+
+    def rates(self) -> PipelineStats:
+        """Since they were asked for last."""
+        before, newest = self._before, self.newest
+        self._before = newest
+        stats = PipelineStats(report=newest, tenant=newest.tenant)
+        stats.header.stamp = newest.stamp
+        passed = newest.time - before.time
+        # a backbone that was configured anew counts from zero again
+        if passed > 0 and newest.received >= before.received:
+            stats.period_s = passed
+            stats.received_hz = (newest.received - before.received) / passed
+            stats.published_hz = (newest.published - before.published) / passed
+            dropped = sum(counts_of(newest).dropped.values()) - sum(counts_of(before).dropped.values())
+            stats.dropped_hz = dropped / passed
+        return stats
+
+    def verdict(self, now: float, camera_timeout_s: float) -> tuple[bytes, str]:
+        """The level of a diagnostic status, and why."""
+        report, counts = self.newest, counts_of(self.newest)
+        silent_s = now - self._came
+        if now - self._heard > UNHEARD_S:
+            return DiagnosticStatus.STALE, "No backbone reports: is one running and active?"
+        if report.state == PipelineReport.FAILED:
+            return DiagnosticStatus.ERROR, f"It does not run: {report.fault}"
+        if not counts.balanced:
+            return DiagnosticStatus.ERROR, "Frames were lost without a name."
+        if report.fault:
+            return DiagnosticStatus.WARN, f"It runs as before: {report.fault}"
+        if report.state == PipelineReport.LOADING:
+            return DiagnosticStatus.OK, "Its model is being loaded."
+        if camera_timeout_s and silent_s > camera_timeout_s:
+            return DiagnosticStatus.WARN, f"No frame has come in for {silent_s:.0f} s: does the camera run?"
+        if counts.received and not counts.published and not counts.in_flight:
+            return DiagnosticStatus.WARN, "Frames come in and none goes out."
+        return DiagnosticStatus.OK, "Frames flow." if counts.received else "No frame has come in yet."
+
+    def facts(self) -> dict[str, object]:
+        """For people, by name."""
+        report, counts = self.newest, counts_of(self.newest)
+        return {
+            "model": report.model,
+            "device": report.device,
+            "split_point": report.split_point,
+            "received": counts.received,
+            "published": counts.published,
+            "in flight": counts.in_flight,
+            **{f"dropped: {reason}": count for reason, count in counts.dropped.items()},
+            "latency p50 (ms)": f"{report.latency_p50_ms:.1f}",
+            "latency p99 (ms)": f"{report.latency_p99_ms:.1f}",
+            "ring slots": f"{report.ring_used} of {report.ring_slots}",
+            "memory": f"{report.memory}: {report.memory_reason}",
+            "memory of features (bytes)": f"{report.ring_bytes:,}",
+            "memory of staging (bytes)": f"{report.staging_bytes:,}",
+        }

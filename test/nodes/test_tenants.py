@@ -1,0 +1,477 @@
+"""Tenants through ROS: many cameras and models in one process, that come, change and go while the others run."""
+
+from __future__ import annotations
+
+import heapq
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builtin_interfaces.msg import Time
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
+from rclpy.context import Context
+from rclpy.qos import DurabilityPolicy, QoSProfile
+from ros_support import START_S, WAIT_S, Pipeline, Received, wait_until
+from sensor_msgs.msg import Image
+from std_msgs.msg import Header
+from tenant_nets import SHADES
+from vision_msgs.msg import Detection2DArray, VisionInfo
+
+from split_infer_ros.msg import PipelineReport, PipelineStats
+from split_infer_ros.nodes import tenant_topics
+from split_infer_ros.pipeline.ledger import LedgerCounts
+
+LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+RED, GREEN, BLUE = (f"tenant_nets:{name}" for name in ("red", "green", "blue"))
+
+
+def shown(shade: int, stamp: int = 0, frame_id: str = "", height: int = 48, width: int = 64) -> Image:
+    """An image of that shade."""
+    header = Header(stamp=Time(sec=stamp), frame_id=frame_id)
+    size = 3 * width * height
+    return Image(header=header, height=height, width=width, encoding="rgb8", step=3 * width, data=bytes([shade]) * size)
+
+
+def seen(message: Detection2DArray) -> str:
+    """The label that the model found."""
+    return str(message.detections[0].results[0].hypothesis.class_id)
+
+
+def counts(pipeline: Pipeline, tenant: str) -> LedgerCounts:
+    """A tenant's counts now, which must close at every instant."""
+    found = pipeline.nodes["tenants"]._pipeline.report(tenant, time.monotonic()).counts
+    assert found.balanced, found
+    return found
+
+
+def settled(pipeline: Pipeline, tenant: str, received: int) -> LedgerCounts:
+    """The counts once so many frames came in and none is under way."""
+    wait_until(
+        lambda: (now := counts(pipeline, tenant)).received >= received and not now.in_flight,
+        lambda: f"{received} frames of {tenant} settled: {counts(pipeline, tenant)}",
+        START_S,
+    )
+    return counts(pipeline, tenant)
+
+
+@pytest.fixture(scope="module")
+def costs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Models of the test's may be loaded, and what they cost is measured once for the whole file."""
+    database = tmp_path_factory.mktemp("tuning") / "tuning.jsonl"
+    return {"allow_user_code": True, "tuning_database": str(database), "image_reliability": "reliable"}
+
+
+@pytest.fixture(scope="module")
+def pipeline(context: Context, costs: dict[str, Any]) -> Iterator[Pipeline]:
+    """Two tenants that no test changes for good: a red and a green one."""
+    tenants = {**costs, "tenants": ["front", "rear"], "tenants.front.model": RED, "tenants.rear.model": GREEN}
+    tenants |= {"image_depth": 500, "tenants.rear.image_topic": "behind"}
+    with Pipeline(context, stats={"period_s": 0.2, "camera_timeout_s": 0.0}, tenants=tenants) as found:
+        yield found
+
+
+@pytest.fixture
+def again(pipeline: Pipeline) -> Iterator[None]:
+    """Afterwards the two tenants run alone, as before."""
+    yield
+    first = {"image_topic": "", "model": RED, "deadline_ms": 0.0, "when_late": "finish"}
+    rows = {f"tenants.front.{name}": value for name, value in first.items()}
+    assert pipeline.client.set_all("tenants", tenants=["front", "rear"], **rows) == ""
+    wait_until(lambda: tenants_of(pipeline) == {"front": RED, "rear": GREEN}, "the first tenants")
+    wait_until(lambda: set(pipeline.nodes["tenants"]._topics) == {"front", "rear"}, "their topics")
+
+
+def tenants_of(pipeline: Pipeline) -> dict[str, str]:
+    """Who runs, and on which model."""
+    return {name: tenant.model for name, tenant in pipeline.nodes["tenants"]._pipeline.tenants.items()}
+
+
+@pytest.fixture(scope="module")
+def diagnostics(pipeline: Pipeline) -> Callable[[str, bytes, str], DiagnosticStatus]:
+    """Waits for a tenant's line of that level, with those words."""
+    heard = pipeline.client.listen(DiagnosticArray, "/diagnostics")
+
+    def find(tenant: str, level: bytes, words: str) -> DiagnosticStatus:
+        heard.clear()
+        name = f"{pipeline.namespace[1:]}/pipeline/{tenant}".rstrip("/")
+
+        def fitting(array: DiagnosticArray) -> list[DiagnosticStatus]:
+            return [it for it in array.status if (it.name, it.level) == (name, level) and words in it.message]
+
+        return fitting(heard.wait_for_one(lambda array: bool(fitting(array)), f"{name}: {words}"))[0]
+
+    return find
+
+
+def test_each_tenant_has_its_own_detections_labels_statistics_and_diagnostics(
+    pipeline: Pipeline, diagnostics: Callable[..., DiagnosticStatus]
+) -> None:
+    client = pipeline.client
+    for name, topic, kind, model in (("front", "front/image", "red", RED), ("rear", "behind", "green", GREEN)):
+        detections = client.listen(Detection2DArray, f"{name}/detections")
+        message = shown(SHADES[2], 7, f"{name} lens", height=30)
+        client.publisher(Image, topic).publish(message)
+        (found,) = detections.wait_for(1)
+        assert found.header == message.header
+        assert found.detections[0].header == message.header
+        assert seen(found) == f"{kind}{SHADES[2]}"
+        (info,) = client.listen(VisionInfo, f"{name}/vision_info", LATCHED).wait_for(1)
+        node, parameter = info.database_location.rsplit("/", 1)
+        assert (info.method, node) == (model, f"{pipeline.namespace}/tenants")
+        assert client.get("tenants", parameter) == [f"{kind}{shade}" for shade in SHADES]
+        assert "read-only" in client.set("tenants", **{parameter: ["other"]})[0]
+        stats = client.listen(PipelineStats, f"{name}/stats").wait_for_one(lambda it: it.report.published, "a frame")
+        assert (stats.tenant, stats.report.tenant) == (name, name)
+        facts = {entry.key: entry.value for entry in diagnostics(name, DiagnosticStatus.OK, "Frames flow").values}
+        assert int(facts["published"]) == counts(pipeline, name).published
+    assert len(detections) == 1
+
+
+@pytest.mark.usefixtures("again")
+def test_a_tenant_comes_changes_and_goes_while_the_others_run(
+    pipeline: Pipeline, diagnostics: Callable[..., DiagnosticStatus]
+) -> None:
+    client = pipeline.client
+    client.listen(Detection2DArray, "front/detections")
+    front = client.publisher(Image, "front/image")
+    done = threading.Event()
+    sent = [0]
+
+    def flow() -> None:
+        while not done.wait(0.02):
+            front.publish(shown(SHADES[0]))
+            sent[0] += 1
+
+    before = counts(pipeline, "front")
+    flowing = threading.Thread(target=flow)
+    flowing.start()
+    try:
+        assert client.set("tenants", **{"tenants.side.image_topic": "aside", "tenants.side.model": BLUE}) == ["", ""]
+        assert client.get("tenants", "tenants.side.when_late") == "finish"
+        (described,) = client.describe("tenants", "tenants.side.deadline_ms")
+        assert "How soon" in described.description
+        assert client.set("tenants", tenants=["front", "rear", "side"]) == [""]
+        found = client.listen(Detection2DArray, "side/detections")
+        side = client.publisher(Image, "aside")
+        side.publish(shown(SHADES[5], 1))
+        assert seen(found.wait_for(1)[0]) == f"blue{SHADES[5]}"
+        diagnostics("side", DiagnosticStatus.OK, "Frames flow")
+
+        rows = {"tenants.side.deadline_ms": 30_000, "tenants.side.when_late": "drop"}
+        assert client.set("tenants", **rows) == ["", ""]
+        ours = pipeline.nodes["tenants"]._pipeline
+        wait_until(lambda: ours.tenants["side"].when_late == "drop", "another deadline")
+        assert ours.tenants["side"].deadline_s == 30.0
+        assert client.set("tenants", **{"tenants.side.model": GREEN}) == [""]
+        wait_until(lambda: tenants_of(pipeline)["side"] == GREEN, "another model")
+        side.publish(shown(SHADES[5], 2))
+        assert seen(found.wait_for(2)[1]) == f"green{SHADES[5]}"
+        assert counts(pipeline, "side").received == 2
+        assert client.set("tenants", **{"tenants.side.image_topic": "elsewhere"}) == [""]
+        client.publisher(Image, "elsewhere").publish(shown(SHADES[6], 3))
+        assert seen(found.wait_for(3)[2]) == f"green{SHADES[6]}"
+
+        reports = client.listen(PipelineReport, "report")
+        assert client.set("tenants", tenants=["front", "rear"]) == [""]
+        gone = reports.wait_for_one(lambda it: it.tenant == "side" and it.state == it.REMOVED, "word of the removal")
+        assert gone.received == 0
+        wait_until(lambda: not client.node.count_publishers("side/stats"), "the end of its statistics")
+        wait_until(lambda: not client.node.count_publishers("side/detections"), "the end of its detections")
+        wait_until(lambda: not client.node.count_subscribers("elsewhere"), "the end of its subscription")
+    finally:
+        done.set()
+        flowing.join()
+    after = settled(pipeline, "front", before.received + sent[0])
+    assert after.received - before.received == sent[0]
+    assert set(after.dropped) <= {"overrun"}
+
+
+REFUSED: list[tuple[dict[str, Any], list[str]]] = [
+    ({"tenants": ["front", "front"]}, ["listed twice", "front"]),
+    ({"tenants": ["front", "2nd"]}, ["cannot be named '2nd'", "a letter in front"]),
+    ({"tenants": ["left camera"]}, ["cannot be named 'left camera'"]),
+    ({"tenants": ["left/front"]}, ["cannot be named 'left/front'"]),
+    ({"tenants": [""]}, ["cannot be named ''"]),
+    ({"tenants": "front"}, ["tenants cannot be 'front'", "a list of texts"]),
+    ({"tenants.left camera.model": RED}, ["cannot be named 'left camera'"]),
+    ({"tenants.front.image_topic": "not a topic"}, ["tenants.front.image_topic cannot be 'not a topic'"]),
+    ({"tenants.front.deadline_ms": -1.0}, ["tenants.front.deadline_ms", "-1.0", "60000"]),
+    ({"tenants.front.deadline_ms": float("nan")}, ["tenants.front.deadline_ms", "nan", "60000"]),
+    ({"tenants.front.priority": 1.5}, ["tenants.front.priority cannot be 1.5", "a whole number"]),
+    ({"tenants.front.when_late": "wait"}, ["tenants.front.when_late cannot be 'wait'", "finish, drop"]),
+    ({"tenants.front.modle": RED}, ["no parameter 'tenants.front.modle'", "Did you mean 'tenants.front.model'?"]),
+    ({"tenants.other.modle": RED}, ["Did you mean 'tenants.other.model'?"]),
+    ({"request_window": 0}, ["request_window", "0", "1000"]),
+    ({"memory_budget_mb": 1e-6}, ["memory_budget_mb"]),
+    ({"device": "cpu"}, ["device", "read-only"]),
+]
+
+
+@pytest.mark.parametrize(("change", "words"), REFUSED)
+def test_a_refused_change_gets_a_sentence_and_changes_nothing(
+    pipeline: Pipeline, change: dict[str, Any], words: list[str]
+) -> None:
+    node = pipeline.nodes["tenants"]
+    before, running, rows = node.values, node._pipeline.tenants, set(node._parameters)
+    reason = pipeline.client.set_all("tenants", **{"tenants.fresh.priority": 3}, **change)
+    for word in words:
+        assert word in reason
+    assert node.values == before
+    assert node._pipeline.tenants == running
+    assert set(node._parameters) == rows
+
+
+@pytest.mark.usefixtures("again")
+def test_a_tenant_whose_model_does_not_load_is_reported_and_can_be_mended(
+    pipeline: Pipeline, diagnostics: Callable[..., DiagnosticStatus]
+) -> None:
+    client = pipeline.client
+    rows = {"tenants.side.model": "resnet5", "tenants.side.image_topic": "aside"}
+    assert client.set_all("tenants", tenants=["front", "side", "rear"], **rows) == ""
+    diagnostics("side", DiagnosticStatus.ERROR, "It does not run: There is no model 'resnet5'")
+    rear = client.listen(Detection2DArray, "rear/detections")
+    client.publisher(Image, "behind").publish(shown(SHADES[1]))
+    assert seen(rear.wait_for(1)[0]) == f"green{SHADES[1]}"
+    assert not client.node.count_publishers("side/detections")
+
+    assert client.set("tenants", **{"tenants.side.model": BLUE}) == [""]
+    side = client.listen(Detection2DArray, "side/detections")
+    client.publisher(Image, "aside").publish(shown(SHADES[3]))
+    assert seen(side.wait_for(1)[0]) == f"blue{SHADES[3]}"
+
+    assert client.set("tenants", **{"tenants.side.model": "tenant_nets:yellow"}) == [""]
+    diagnostics("side", DiagnosticStatus.WARN, "It runs as before: model 'tenant_nets:yellow' cannot be made")
+    client.publisher(Image, "aside").publish(shown(SHADES[4]))
+    assert seen(side.wait_for(2)[1]) == f"blue{SHADES[4]}"
+
+
+@pytest.mark.usefixtures("again")
+def test_changes_that_come_faster_than_they_can_be_made_all_take_place(pipeline: Pipeline) -> None:
+    names = ["front", "rear", "one", "two", "three"]
+    asked = [names[: 2 + number % 4] for number in (3, 1, 0, 2, 0, 3, 1)]
+    for listed in asked:
+        assert pipeline.client.set("tenants", tenants=listed) == [""]
+    node = pipeline.nodes["tenants"]
+    last = set(asked[-1])
+    wait_until(lambda: set(node._topics) == set(tenants_of(pipeline)) == last, "those that were asked for last")
+    found = pipeline.client.listen(Detection2DArray, "rear/detections")
+    pipeline.client.publisher(Image, "behind").publish(shown(SHADES[1]))
+    assert seen(found.wait_for(1)[0]) == f"green{SHADES[1]}"
+
+
+@pytest.mark.usefixtures("again")
+def test_two_tenants_look_at_one_camera(pipeline: Pipeline) -> None:
+    client = pipeline.client
+    assert client.set("tenants", **{"tenants.front.image_topic": "behind"}) == [""]
+    wait_until(lambda: client.node.count_subscribers("behind") == 2, "both to hear it")
+    found = {name: client.listen(Detection2DArray, f"{name}/detections") for name in ("front", "rear")}
+    images = client.publisher(Image, "behind")
+    wait_until(lambda: images.get_subscription_count() == 2, "both to be matched")
+    images.publish(shown(SHADES[7], 5))
+    assert [seen(found[name].wait_for(1)[0]) for name in found] == [f"red{SHADES[7]}", f"green{SHADES[7]}"]
+
+
+def test_a_camera_that_floods_costs_the_others_no_frame(pipeline: Pipeline) -> None:
+    client = pipeline.client
+    found = client.listen(Detection2DArray, "rear/detections")
+    flood, calm = client.publisher(Image, "front/image"), client.publisher(Image, "behind")
+    before = {name: counts(pipeline, name) for name in ("front", "rear")}
+    for number in range(5):
+        for _ in range(40):
+            flood.publish(shown(SHADES[0]))
+        calm.publish(shown(SHADES[1], number))
+        found.wait_for(number + 1)
+    flooded = settled(pipeline, "front", before["front"].received + 200)
+    calm_one = settled(pipeline, "rear", before["rear"].received + 5)
+    assert flooded.received - before["front"].received == 200
+    assert set(flooded.dropped) <= {"overrun"}
+    assert (calm_one.published - before["rear"].published, calm_one.dropped) == (5, before["rear"].dropped)
+
+
+def test_a_camera_that_falls_silent_is_warned_of_alone(
+    pipeline: Pipeline, diagnostics: Callable[..., DiagnosticStatus]
+) -> None:
+    client = pipeline.client
+    rear = client.publisher(Image, "behind")
+    assert client.set("stats", camera_timeout_s=1.0) == [""]
+    done = threading.Event()
+
+    def flow() -> None:
+        while not done.wait(0.1):
+            rear.publish(shown(SHADES[1]))
+
+    flowing = threading.Thread(target=flow)
+    flowing.start()
+    try:
+        diagnostics("front", DiagnosticStatus.WARN, "No frame has come in for")
+        diagnostics("rear", DiagnosticStatus.OK, "Frames flow")
+    finally:
+        done.set()
+        flowing.join()
+        assert client.set("stats", camera_timeout_s=0.0) == [""]
+    diagnostics("front", DiagnosticStatus.OK, "Frames flow")
+
+
+@pytest.mark.usefixtures("again")
+def test_a_deadline_of_zero_is_the_models_own_time_and_drops_nothing(pipeline: Pipeline) -> None:
+    client = pipeline.client
+    rows = {"tenants.front.deadline_ms": 0, "tenants.front.when_late": "drop"}
+    assert client.set_all("tenants", **rows) == ""
+    wait_until(lambda: pipeline.nodes["tenants"]._pipeline.tenants["front"].when_late == "drop", "the change")
+    found = client.listen(Detection2DArray, "front/detections")
+    front = client.publisher(Image, "front/image")
+    for number in range(3):
+        front.publish(shown(SHADES[0], number))
+        found.wait_for(number + 1)
+
+
+@pytest.mark.usefixtures("again")
+def test_a_tenant_is_removed_with_work_in_flight(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    client, convert = pipeline.client, tenant_topics.detections_message
+    arrived, go_on = threading.Event(), threading.Event()
+
+    def gate(detections: Any, labels: Any, header: Header) -> Detection2DArray:
+        if header.frame_id == "held up":
+            arrived.set()
+            assert go_on.wait(WAIT_S)
+        return convert(detections, labels, header)
+
+    monkeypatch.setattr(tenant_topics, "detections_message", gate)
+    front = client.publisher(Image, "front/image")
+    ledger = pipeline.nodes["tenants"]._pipeline._members["front"].ledger
+    before = ledger.counts()
+    try:
+        for _ in range(4):
+            front.publish(shown(SHADES[0], frame_id="held up"))
+        assert arrived.wait(WAIT_S)
+        assert client.set("tenants", tenants=["rear"]) == [""]
+        wait_until(lambda: set(tenants_of(pipeline)) == {"rear"}, "the removal")
+        rear = client.listen(Detection2DArray, "rear/detections")
+        client.publisher(Image, "behind").publish(shown(SHADES[1]))
+        rear.wait_for(1)
+    finally:
+        go_on.set()
+    wait_until(lambda: not ledger.counts().in_flight, lambda: f"its frames settled: {ledger.counts()}")
+    after = ledger.counts()
+    assert after.balanced
+    assert after.dropped["removed"] >= 1
+    assert after.published - before.published <= 1  # the one that was under way already
+
+
+@pytest.mark.usefixtures("again")
+def test_with_an_empty_list_none_runs_and_others_may_come(
+    pipeline: Pipeline, diagnostics: Callable[..., DiagnosticStatus]
+) -> None:
+    assert pipeline.client.set("tenants", tenants=[]) == [""]
+    wait_until(lambda: not tenants_of(pipeline), "the end of both")
+    diagnostics("", DiagnosticStatus.STALE, "any tenant listed?")
+    assert pipeline.client.get("tenants", "tenants") == []
+    assert pipeline.client.set("tenants", tenants=["rear"]) == [""]
+    found = pipeline.client.listen(Detection2DArray, "rear/detections")
+    pipeline.client.publisher(Image, "behind").publish(shown(SHADES[2]))
+    assert seen(found.wait_for(1)[0]) == f"green{SHADES[2]}"
+
+
+def test_the_first_tenant_may_come_after_the_start(context: Context, costs: dict[str, Any]) -> None:
+    with Pipeline(context, tenants=costs) as empty:
+        assert empty.client.state("tenants") == "active"
+        assert empty.client.set_all("tenants", tenants=["late"], **{"tenants.late.model": BLUE}) == ""
+        found = empty.client.listen(Detection2DArray, "late/detections")
+        empty.client.publisher(Image, "late/image").publish(shown(SHADES[2]))
+        assert seen(found.wait_for(1)[0]) == f"blue{SHADES[2]}"
+
+
+def test_tenants_go_through_all_states_more_than_once(pipeline: Pipeline) -> None:
+    client = pipeline.client
+    for _ in range(2):
+        assert all(client.transition("tenants", name) for name in ("deactivate", "cleanup", "configure", "activate"))
+        found = client.listen(Detection2DArray, "front/detections")
+        client.publisher(Image, "front/image").publish(shown(SHADES[2]))
+        assert seen(found.wait_for(1)[0]) == f"red{SHADES[2]}"
+
+
+@dataclass
+class Camera:
+    """One of the trial: a tenant of its own, whose images bear its shade, its size and its name."""
+
+    number: int
+    rate_hz: float
+    sent: int = 0
+    found: Received = field(default_factory=Received)
+
+    @property
+    def name(self) -> str:
+        return f"cam{self.number}"
+
+    @property
+    def model(self) -> str:
+        return (RED, GREEN, BLUE)[self.number % 3]
+
+    @property
+    def label(self) -> str:
+        return f"{self.model.split(':')[1]}{SHADES[self.number]}"
+
+    def image(self) -> Image:
+        self.sent += 1
+        return shown(SHADES[self.number], self.sent, f"lens {self.number}", 40 + 8 * self.number, 64 + 4 * self.number)
+
+
+def show(cameras: list[Camera], publish: Callable[[Camera, Image], None], seconds: float) -> None:
+    """Each at its own rate, all on this thread."""
+    started = time.monotonic()
+    due = [(camera.number / 100, camera.number) for camera in cameras]
+    heapq.heapify(due)
+    while due[0][0] < seconds:
+        at, number = due[0]
+        time.sleep(max(0.0, started + at - time.monotonic()))
+        publish(cameras[number], cameras[number].image())
+        heapq.heapreplace(due, (at + 1 / cameras[number].rate_hz, number))
+
+
+@pytest.mark.parametrize("seconds", [4.0, pytest.param(60.0, marks=pytest.mark.slow)])
+def test_eight_cameras_and_three_models(context: Context, costs: dict[str, Any], seconds: float) -> None:
+    """Every frame is accounted for by tenant, and no detection comes out at another camera."""
+    rates = (5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0)
+    cameras = [Camera(number, rate) for number, rate in enumerate(rates)]
+    tenants = {**costs, "tenants": [camera.name for camera in cameras], "image_depth": 500}
+    tenants |= {f"tenants.{camera.name}.model": camera.model for camera in cameras}
+    with Pipeline(context, stats={"period_s": 0.5}, tenants=tenants) as pipeline:
+        client = pipeline.client
+        assert len(pipeline.nodes["tenants"]._pipeline._dispatcher.lines) == 3  # those on one model share it
+        stats = [client.listen(PipelineStats, f"{camera.name}/stats") for camera in cameras]
+        publishers = [client.publisher(Image, f"{camera.name}/image") for camera in cameras]
+        for camera in cameras:
+            camera.found = client.listen(Detection2DArray, f"{camera.name}/detections")
+        show(cameras, lambda camera, message: publishers[camera.number].publish(message), seconds)
+        for camera in cameras:
+            final = settled(pipeline, camera.name, camera.sent)
+            assert final.received == camera.sent
+            assert set(final.dropped) <= {"overrun"}
+            assert final.published >= seconds  # at least one a second, however busy the machine is: none starves
+            camera.found.wait_for(final.published)
+            assert len(camera.found) == final.published
+            assert {found.header.frame_id for found in camera.found} == {f"lens {camera.number}"}
+            assert {seen(found) for found in camera.found} == {camera.label}
+            stamps = [found.header.stamp.sec for found in camera.found]
+            assert stamps == sorted(set(stamps))
+            assert set(stamps) <= set(range(1, camera.sent + 1))
+            last = stats[camera.number].wait_for_one(
+                lambda it, sent=camera.sent: it.report.received == sent and not it.report.in_flight, "the last figures"
+            )
+            assert (last.tenant, last.report.published) == (camera.name, final.published)
+            print(
+                f"{camera.name} at {camera.rate_hz:g} Hz on {camera.model}: {final.received} received, "
+                f"{final.published} published, {dict(final.dropped)} dropped, "
+                f"latency p50 {last.report.latency_p50_ms:.1f} ms, p99 {last.report.latency_p99_ms:.1f} ms"
+            )
+            for message in stats[camera.number]:
+                report = message.report
+                assert report.received == report.published + sum(it.count for it in report.dropped) + report.in_flight
+
+
+def test_the_database_of_costs_is_the_one_that_was_named(costs: dict[str, Any], pipeline: Pipeline) -> None:
+    assert Path(costs["tuning_database"]).is_file()
