@@ -31,8 +31,7 @@ def trace(model: nn.Module, image_shape: tuple[int, int, int] = (3, 224, 224)) -
         return tidy(model)
     try:
         tracer = _Tracer()
-        operations = tracer.trace(model)
-        graph = fx.GraphModule(tracer.root, operations, type(model).__name__)
+        graph = fx.GraphModule(model, tracer.trace(model), type(model).__name__)
     except Exception as error:  # what a forward makes of values that are not there is anybody's guess
         graph = export(model, image_shape, error)
     _fix_options(graph, model)
@@ -47,7 +46,7 @@ def trace(model: nn.Module, image_shape: tuple[int, int, int] = (3, 224, 224)) -
 
 
 class _Tracer(fx.Tracer):
-    """Traces what its own thread does: torch.fx gets between the calls of all modules, and others may run meanwhile."""
+    """torch.fx's, which while it traces is told of every module that anybody calls; those of other threads run on."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,0 +1,86 @@
+"""A shared pipeline under test, and what came out of it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+from bright import BAD, LONG_S, BrightModel, frame
+
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.models.detections import Detections, Limits
+from split_infer_ros.pipeline.frame import Origin
+from split_infer_ros.pipeline.ledger import LedgerCounts
+from split_infer_ros.tenancy.member import Member
+from split_infer_ros.tenancy.shared_pipeline import SharedPipeline
+from split_infer_ros.tenancy.shared_settings import SharedSettings
+from split_infer_ros.tenancy.tenant import Tenant
+from split_infer_ros.tuning.database import Database
+
+A, B, C = Tenant("a", "one"), Tenant("b", "one"), Tenant("c", "two")
+SETTINGS = SharedSettings(device="cpu", waiting=20)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + LONG_S
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.001)
+
+
+class Running:
+    """A shared pipeline, and what came out of it."""
+
+    def __init__(self, database: Path, models: dict[str, BrightModel], settings: SharedSettings) -> None:
+        self.models = models
+        self.errors: list[tuple[str, str]] = []
+        self.delivered: dict[str, list[tuple[Origin, Detections]]] = defaultdict(list)
+        self.members: dict[str, list[Member]] = defaultdict(list)
+        self.deliver_gate = threading.Event()
+        self.deliver_gate.set()
+        self.pipeline = SharedPipeline(settings, Limits(), self.deliver, self.note, Database(database))
+
+    def note(self, name: str, error: Exception) -> None:
+        self.errors.append((name, str(error)))
+
+    def deliver(self, tenant: str, origin: Origin, detections: Detections) -> None:
+        assert self.deliver_gate.wait(LONG_S)
+        if origin.header[1] == BAD - 1:
+            raise RuntimeError("nobody hears it")
+        self.delivered[tenant].append((origin, detections))
+
+    def set(self, *tenants: Tenant) -> dict[str, ConfigurationError]:
+        refused = self.pipeline.set_tenants(tenants)
+        for name, member in self.pipeline._members.items():
+            if member not in self.members[name]:
+                self.members[name].append(member)
+        return refused
+
+    def send(self, tenant: str, *values: int) -> None:
+        for value in values:
+            self.pipeline.submit(tenant, *frame(value, tenant), time.monotonic())
+
+    def settled(self) -> None:
+        until(lambda: not any(self.counts(name).in_flight for name in self.pipeline.tenants))
+
+    def counts(self, tenant: str) -> LedgerCounts:
+        return self.pipeline.report(tenant, time.monotonic()).counts
+
+    def check(self) -> None:
+        """All is accounted for, at its own tenant, in order."""
+        for name, members in self.members.items():
+            published = 0
+            for member in members:
+                counts = member.ledger.counts()
+                assert counts.balanced
+                published += counts.published
+            assert published == len(self.delivered[name])
+            for origin, detections in self.delivered[name]:
+                assert origin.header[0] == origin.source == name, "another tenant's frame"
+                assert round(detections.scores.item() * 255) == origin.header[1], "another frame's features"
+
+
+Start = Callable[..., Running]
