@@ -134,7 +134,7 @@ def in_parts(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Mapping[str, A
 
 
 def panels(rows: Sequence[Mapping[str, Any]]) -> list[Panel]:
-    """Fig. 9 and Table V: memory and response time in parts of D's, and utilisation; a dot for each machine and size."""
+    """Fig. 9 and Table V: memory and response time in parts of D's, and utilisation, of each machine and size."""
     (what,) = {row["what"] for row in rows}
     runs = in_parts(rows)
 
