@@ -18,7 +18,7 @@ from threading import Condition, Lock
 import torch
 from torch import Tensor, fx
 
-from split_infer_ros.pipeline.cores import use_cores
+from split_infer_ros.pipeline.cores import all_cores, use_cores
 from split_infer_ros.pipeline.device import DeviceQueue
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.tenancy.costs import Costs
@@ -156,7 +156,7 @@ class Concurrent:
     def __call__(self, trace: Sequence[Request], load: Load) -> Log:
         log, lock = Log(), Lock()
         waiting: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
-        cores = max(1, torch.get_num_threads() // self.workers)
+        cores = max(1, all_cores() // self.workers)
         arrivals = Arrivals(trace, log)
 
         @torch.inference_mode()
@@ -194,7 +194,7 @@ class BreadthFirst:
 
     @torch.inference_mode()
     def __call__(self, trace: Sequence[Request], load: Load) -> Log:
-        use_cores(torch.get_num_threads())
+        use_cores(all_cores())
         pieces = {name: model.segments()[0] for name, model in load.models.items()}
         device_queue = DeviceQueue(next(iter(load.models.values())).device)
         log = Log()

@@ -40,6 +40,7 @@ from _tenant_rivals import (
     sequential,
 )
 
+from split_infer_ros.pipeline.cores import all_cores
 from split_infer_ros.split.model import choose_device, load_model
 from split_infer_ros.telemetry.report import AT_LEAST, AT_MOST, Claim, Panel, Report, arguments, deliver, show
 from split_infer_ros.tenancy.costs import Costs
@@ -82,7 +83,7 @@ class Extent:
 
 
 QUICK = Extent(45, (0.5, 3.0), (16,), (1, 4), 1, 2, 1, spare=True)
-FULL = Extent(1000, (0.5, 1.0, 3.0), (5, 8, 16, 32), (1, 2, 4, 8, 16), 3, 20, 1)
+FULL = Extent(1000, (0.5, 1.0, 3.0), (5, 8, 16, 32), (1, 2, 4, 8), 3, 20, 1)
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ def measure_ways(load: Load, extent: Extent) -> Ways:
     engine = load.engine()
     whole = measure(load.models, engine, extent.sizes, extent.rounds)
     engine.close()
-    lanes = torch.get_num_threads() if not engine.runs_behind else 1
+    lanes = 1 if engine.runs_behind else all_cores()
     if lanes == 1:
         return Ways(whole, whole, 0)
     beside = SideBySide([load.engine(cores=1) for _ in range(lanes)])
@@ -145,7 +146,7 @@ def run(device: torch.device, extent: Extent) -> Report:
 def rivals(costs: Ways, windows: Sequence[int]) -> dict[str, Serve]:
     """By name; ours once for each window, side by side once for each count of workers."""
     found: dict[str, Serve] = {SEQUENTIAL: sequential}
-    for workers in (2**power for power in range(1, max(2, torch.get_num_threads()).bit_length())):
+    for workers in (2**power for power in range(1, max(2, all_cores()).bit_length())):
         found[f"{CONCURRENT}, {workers} workers"] = Concurrent(workers)
     found[BREADTH_FIRST] = BreadthFirst(len(MODELS))
     for window in windows:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from split_infer_ros.tenancy.costs import Costs
 from split_infer_ros.tenancy.request import DROP, Request
 
-LATE = 64  # requests that one decision drops at most, so that it is quick however many there are
+LATE = 32  # requests that one decision drops at most, so that it is quick however many there are
 
 
 @dataclass(frozen=True, slots=True)

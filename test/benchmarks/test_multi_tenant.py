@@ -104,13 +104,13 @@ def test_the_bound_is_of_the_best_batch_in_the_best_way() -> None:
 def test_on_lanes_no_camera_is_on_two_and_who_is_alone_has_all_cores() -> None:
     models = {model: load_model(model, "random", "cpu") for model in MODELS}
     load = rivals.Load(models, {model: torch.rand_like(blank(found, 1)) for model, found in models.items()})
-    log = rivals.ScheduledOnLanes(COSTS, Rules(4, fuse=False), 3)(rivals.poisson_trace(MODELS, 40, 2000.0), load)
-    assert sorted(log.end_s) == list(range(40))
+    log = rivals.ScheduledOnLanes(COSTS, Rules(4, fuse=False), 3)(rivals.poisson_trace(MODELS, 16, 2000.0), load)
+    assert sorted(log.end_s) == list(range(16))
     for model in MODELS:
         for camera in range(rivals.CAMERAS):
             mine = [
                 request.number
-                for request in rivals.poisson_trace(MODELS, 40, 2000.0)
+                for request in rivals.poisson_trace(MODELS, 16, 2000.0)
                 if request.tenant == f"{model} {camera}"
             ]
             for before, after in itertools.pairwise(mine):
