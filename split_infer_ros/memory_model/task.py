@@ -76,6 +76,12 @@ def feature_task(nbytes: int, name: str = "features") -> Task:
     return Task(name, 0, nbytes, (Kernel(nbytes, written_bytes=nbytes),), copies=1)
 
 
+def batch_task(name: str, image_bytes: int, feature_bytes: int, execution_ms: float) -> Task:
+    """The CPU writes a batch of images, which the GPU reads; the GPU leaves features, which the CPU reads."""
+    kernels = Kernel(image_bytes), Kernel(feature_bytes, written_bytes=feature_bytes)
+    return Task(name, image_bytes, feature_bytes, kernels, copies=2, execution_ms=execution_ms)
+
+
 def staging_task(nbytes: int, name: str = "staging") -> Task:
     """The CPU writes a batch of images; the GPU reads them."""
     return Task(name, nbytes, 0, (Kernel(nbytes),), copies=1)

@@ -76,6 +76,13 @@ class MemoryAdvisor:
             return MemoryChoice(Policy.HOST, "the backbone runs on the CPU")
         return self._find_best(layout, legal(attributes, shared), shared)
 
+    @property
+    def known(self) -> tuple[MachineConstants, Sequence[Policy]] | None:
+        """By what it chose, once ``auto`` was chosen on a GPU: the constants, and the policies that are legal for
+        memory of this process alone."""
+        attributes = self._attributes()
+        return None if self._constants is None or attributes is None else (self._constants, legal(attributes))
+
     def took(self, layout: Layout, policy: Policy) -> None:
         """Slots of that layout are in use by that policy now, which the other pipelines of this process reckon with."""
         _IN_USE[self] = self._device, feature_task(layout.slot_bytes), policy

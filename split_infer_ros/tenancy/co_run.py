@@ -6,7 +6,7 @@ fit in there. The same task may have another policy the next time: its neighbour
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from split_infer_ros.buffers.policy import POLICIES, Policy
@@ -15,6 +15,9 @@ from split_infer_ros.memory_model.choose import Choice, choose
 from split_infer_ros.memory_model.constants import MachineConstants
 from split_infer_ros.memory_model.overhead import overhead, response_ms
 from split_infer_ros.memory_model.task import Task
+from split_infer_ros.tenancy.costs import Costs
+from split_infer_ros.tenancy.request import Request
+from split_infer_ros.tenancy.scheduler import Batch, Decision, Rules, decide
 
 _DEVICE_FIRST = Policy.DEVICE, Policy.MANAGED
 
@@ -25,6 +28,72 @@ class Released:
 
     task: Task
     policy: Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two batches of two models, each to be executed under its policy: the one under device memory first.
+
+    So it is computed while the pages are mapped that hold the other one's images.
+    """
+
+    device: Batch
+    managed: Batch
+
+    @property
+    def policies(self) -> tuple[tuple[Batch, Policy], ...]:
+        """The batches, and by which policy each goes, in the order of their launches."""
+        return (self.device, Policy.DEVICE), (self.managed, Policy.MANAGED)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What pairs are found by.
+
+    Attributes:
+        constants: of the overhead model.
+        legal: policies that may be taken.
+        task_of: what a batch does with memory.
+    """
+
+    constants: MachineConstants
+    legal: Collection[Policy]
+    task_of: Callable[[Batch], Task]
+
+
+def find_pair(
+    decision: Decision, queue: Sequence[Request], costs: Costs, now: float, rules: Rules, machine: Machine
+) -> Pair | None:
+    """The batch that was decided on and the one that would be next, where they are released as a pair.
+
+    Each must be a whole execution: models that run as one fill the GPU without. No request that would meet its
+    deadline misses it for being the second of the pair.
+
+    Args:
+        decision: what ``decide`` says of the next four.
+        queue: in order.
+        costs: of every model in the queue.
+        now: seconds, of the steady clock.
+        rules: how requests may be put together.
+        machine: whose overheads count.
+    """
+    if len(decision.batches) != 1:
+        return None
+    (first,) = decision.batches
+    gone = {request.number for request in (*first.requests, *decision.late)}
+    following = decide([request for request in queue if request.number not in gone], costs, now, rules).batches
+    if len(following) != 1 or following[0].model == first.model:
+        return None
+    task, neighbour = machine.task_of(first), machine.task_of(following[0])
+    released = release([task, neighbour], machine.constants, machine.legal)
+    if len(released) == 1:
+        return None
+    if released[0].policy is Policy.DEVICE:
+        return Pair(first, *following)
+    alone_s = costs.batch_s(first.model, len(first.requests))
+    pair_s = 1e-3 * together_ms(neighbour, task, machine.constants)
+    hurts = any(now + alone_s <= request.deadline_s < now + pair_s for request in first.requests)
+    return None if hurts else Pair(*following, first)
 
 
 def release(

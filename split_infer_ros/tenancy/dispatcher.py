@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
+from split_infer_ros.memory_model.task import Task
 from split_infer_ros.pipeline.cores import use_all_cores
+from split_infer_ros.pipeline.plan import Plan
+from split_infer_ros.tenancy.co_run import Machine, find_pair
 from split_infer_ros.tenancy.cost_book import CostBook
 from split_infer_ros.tenancy.costs import Costs
 from split_infer_ros.tenancy.engine import Engine
 from split_infer_ros.tenancy.executor import Executor
+from split_infer_ros.tenancy.flight import Flight
 from split_infer_ros.tenancy.measuring import Measuring
 from split_infer_ros.tenancy.member import WaitingFrames, drop
-from split_infer_ros.tenancy.model_line import Flight, ModelLine
-from split_infer_ros.tenancy.scheduler import Rules, decide
+from split_infer_ros.tenancy.model_line import ModelLine
+from split_infer_ros.tenancy.request import Request
+from split_infer_ros.tenancy.scheduler import Batch, Decision, Rules, decide
 
 TICK_S = 0.25  # how often slots are looked after while nothing else happens
 
@@ -93,6 +98,8 @@ class Dispatcher:
 
     def renew(self) -> None:
         """Models came or went, or other batches are of interest now (lock held)."""
+        for line in self.lines.values():
+            line.run_alone()  # the memory may be another's now
         self._measuring.begin_anew()
         self._stale = True
         self._changed.notify_all()
@@ -142,9 +149,9 @@ class Dispatcher:
         use_all_cores()
         while self._running:
             self.look_round()
+            self._plan_beside()
             self._measure_once()
-            flights = self._next_flights()
-            if flights:
+            for flights in self._next_executions():
                 self._executor.execute(flights)
 
     def _measure_once(self) -> None:
@@ -174,21 +181,57 @@ class Dispatcher:
             if line.failed:
                 drop(self._waiting.take(self._waiting.of_models([key])), "backbone_error")
 
-    def _next_flights(self) -> list[Flight]:
-        """What is to be executed now; if nothing is, wait for a change."""
+    def _next_executions(self) -> list[list[Flight]]:
+        """What is to be executed now, one right behind the other; if nothing is, wait for a change."""
         with self._changed:
             before = len(self._waiting)
-            flights = self._decide(time.monotonic()) if self._executor.has_room else []
-            if flights:
-                self._executor.ahead += 1
+            executions = self._decide(time.monotonic()) if self._executor.has_room else []
+            if executions:
+                self._executor.ahead += len(executions)
             elif self._running and self.settled and len(self._waiting) == before:  # else there may be more behind
                 self._changed.wait(TICK_S)
-            return flights
+            return executions
 
-    def _decide(self, now: float) -> list[Flight]:
+    def _decide(self, now: float) -> list[list[Flight]]:
         able = {key for key, line in self.lines.items() if line.ready and line.has_room}
-        decision = decide(self._waiting.of_models(able), self._costs, now, self.rules)
+        queue = self._waiting.of_models(able)
+        decision = decide(queue, self._costs, now, self.rules)
+        pair = self._find_pair(decision, queue, now)
         drop(self._waiting.take(decision.late), "deadline")
-        return [
-            self.lines[batch.model].take_off(self._waiting.take(batch.requests), now) for batch in decision.batches
-        ]
+        if pair:
+            return [[self._take_off(batch, now, plan)] for batch, plan in pair]
+        return [[self._take_off(batch, now) for batch in decision.batches]] if decision.batches else []
+
+    def _find_pair(self, decision: Decision, queue: Sequence[Request], now: float) -> list[tuple[Batch, Plan]]:
+        """Two executions side by side, where both models have slots and staging for it; else none."""
+        known = self.lines[decision.batches[0].model].co_runs if len(decision.batches) == 1 else None
+        if known is None:
+            return []
+        pair = find_pair(decision, queue, self._costs, now, self.rules, Machine(*known, self._task))
+        plans = [(batch, self.lines[batch.model].plan_by(policy)) for batch, policy in pair.policies] if pair else []
+        found = [(batch, plan) for batch, plan in plans if plan is not None]
+        return found if len(found) == len(plans) else []
+
+    def _task(self, batch: Batch) -> Task:
+        count, image_bytes = len(batch.requests), self._waiting.image_bytes(batch.requests)
+        return self.lines[batch.model].task(count, image_bytes, self._costs.batch_s(batch.model, count))
+
+    def _take_off(self, batch: Batch, now: float, plan: Plan | None = None) -> Flight:
+        return self.lines[batch.model].take_off(self._waiting.take(batch.requests), now, plan)
+
+    def _plan_beside(self) -> None:
+        """Slots and staging by a policy that a pair had called for, if there is memory left."""
+        with self._changed:
+            for line in self.lines.values():
+                if (policy := line.beside.pick()) is not None:
+                    break
+            else:
+                return
+            taken = sum(other.budget_bytes for other in self.all_lines)
+        plan = line.make_beside(policy, taken)
+        with self._changed:
+            if not self._stale:
+                line.beside.put(policy, plan)
+                return
+        if plan is not None:  # models or settings are others now, and memory may be short
+            plan.pool.close()

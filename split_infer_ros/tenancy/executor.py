@@ -14,8 +14,8 @@ from split_infer_ros.pipeline.device import DeviceQueue, Mark
 from split_infer_ros.pipeline.intake import Loaded
 from split_infer_ros.pipeline.stage import Stage
 from split_infer_ros.tenancy.engine import Engine
+from split_infer_ros.tenancy.flight import Flight
 from split_infer_ros.tenancy.member import drop
-from split_infer_ros.tenancy.model_line import Flight
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,7 @@ class Executor:
         self._engine = engine
         self._on_error = on_error
         self._copies = DeviceQueue(device)
+        self._mapped: dict[str, Mark] = {}  # until then a model's latest features are read
         self._last_end = 0.0
         self._depth = 2 if engine.runs_behind else 1
         self._behind = Stage("handover", self._hand_over, use_one_core) if engine.runs_behind else None
@@ -100,14 +101,18 @@ class Executor:
         """Have features left in the slots, and brought to the CPU; flights that failed are taken out."""
         inputs = {key: batch.images for key, batch in loaded.items()}
         marks = [batch.ready for batch in loaded.values()]
-        launched = self._engine.launch(inputs, lambda key, features: flights[key].write(features), marks)
+        marks += [self._mapped.pop(key) for key in loaded if key in self._mapped]
+        launched = self._engine.launch(inputs, lambda key, features: flights[key].leave(features), marks)
         for key, error in launched.failed.items():
             self._fail(flights.pop(key), error)
         done = launched.done
         self._copies.follow(done)
-        for flight in flights.values():
-            if flight.plan.pool.slots.copies:
-                done = flight.fetch(self._copies)
+        for key, flight in flights.items():
+            brought = flight.bring(self._copies)
+            if brought is not None:
+                done = brought
+                if flight.maps:
+                    self._mapped[key] = brought
         return done
 
     def _hand_over(self, execution: _Execution) -> None:

@@ -95,6 +95,10 @@ class WaitingFrames:
         """What waits for one of these, in order."""
         return [request for request in self._queue if request.model in models]
 
+    def image_bytes(self, requests: Iterable[Request]) -> int:
+        """Of the frames that they are for, as they came."""
+        return sum(self._frames[request.number].pixels.data.nbytes for request in requests)
+
     def take(self, requests: Iterable[Request]) -> list[TenantFrame]:
         """They wait no more."""
         requests = list(requests)

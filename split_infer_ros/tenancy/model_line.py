@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
+from split_infer_ros.buffers.policy import AUTO, Policy
 from split_infer_ros.buffers.pool import find_pool
 from split_infer_ros.buffers.slots import Lease, Outcome
 from split_infer_ros.errors import ConfigurationError, HandleError
+from split_infer_ros.memory_model.constants import MachineConstants
+from split_infer_ros.memory_model.task import Task, batch_task
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.pipeline.budget import bytes_needed, check_weights
 from split_infer_ros.pipeline.cores import default_head_threads
-from split_infer_ros.pipeline.device import DeviceQueue, Mark
+from split_infer_ros.pipeline.device import DeviceQueue
 from split_infer_ros.pipeline.frame import Handle, Origin, Timeline
 from split_infer_ros.pipeline.head_stage import HeadStage
-from split_infer_ros.pipeline.intake import Loaded
 from split_infer_ros.pipeline.local import LocalTransport
 from split_infer_ros.pipeline.memory_choice import MemoryAdvisor
 from split_infer_ros.pipeline.plan import Plan
+from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.tenancy.beside import PlansBeside
+from split_infer_ros.tenancy.flight import Flight
 from split_infer_ros.tenancy.member import TenantFrame
 from split_infer_ros.tenancy.shared_settings import SharedSettings
 from split_infer_ros.tuning.database import Database
@@ -46,47 +50,6 @@ class Callbacks:
     on_error: Callable[[str, Exception], None]
 
 
-@dataclass(slots=True, eq=False)
-class Flight:
-    """Frames of one model that share a slot, from the decision until a head is done with them.
-
-    Attributes:
-        open: those that are not settled yet.
-    """
-
-    line: ModelLine
-    plan: Plan
-    lease: Lease
-    frames: Sequence[TenantFrame]
-    timeline: Timeline
-    open: set[TenantFrame] = field(init=False)
-    loaded: Loaded | None = None
-
-    def __post_init__(self) -> None:
-        self.open = set(self.frames)
-
-    def settle_rest(self) -> set[TenantFrame]:
-        """Those that are not settled yet, which are to be settled now."""
-        rest, self.open = self.open, set()
-        return rest
-
-    def load(self) -> Loaded:
-        """Pre-process."""
-        self.loaded = self.plan.intake.load([frame.pixels for frame in self.frames])
-        self.timeline.preprocessed = time.monotonic()
-        return self.loaded
-
-    def write(self, features: Sequence[Tensor]) -> None:
-        """Have the device leave the features in the slot."""
-        self.plan.pool.slots.write(self.lease.slot, features)
-
-    def fetch(self, copies: DeviceQueue) -> Mark:
-        """Have what was written copied to where the CPU sees it, if that is elsewhere."""
-        with copies.work("copy"):
-            self.plan.pool.slots.fetch(self.lease.slot, len(self.frames))
-        return copies.mark()
-
-
 class ModelLine:
     """What one model needs to serve; tenants on it share it.
 
@@ -103,6 +66,8 @@ class ModelLine:
         out: batches that are under way, by their leases; whoever uses it holds the pipeline's lock.
         ready: its costs are known, and so it may be scheduled.
         failed: it could not run even once, though it could be loaded.
+        plan: by which batches go.
+        beside: plans by other policies, for batches that run beside another model's (lock held).
 
     Raises:
         ConfigurationError: the settings do not fit the model, or it cannot run, or there is no memory for it.
@@ -122,6 +87,7 @@ class ModelLine:
         self.model = model
         self.out: dict[Lease, Flight] = {}
         self.ready = self.failed = False
+        self.beside = PlansBeside()
         self._callbacks = callbacks
         self._retired: list[Plan] = []
         self._advisor = MemoryAdvisor(model.device, database)
@@ -130,13 +96,13 @@ class ModelLine:
         threads = settings.head_threads or default_head_threads()
         self.head = HeadStage(model, limits, self._deliver, self._fail, threads)
         self._check_weights()
-        self.plan = self.make_plan(settings, taken_bytes)
+        self.plan = self.make_plan(settings.stage, taken_bytes)
         self.use(self.plan)
 
     @property
     def budget_bytes(self) -> int:
         """What it has of the memory budget."""
-        return self.budget_of(self.plan)
+        return sum(map(self.budget_of, self._plans))
 
     def budget_of(self, plan: Plan) -> int:
         """What it would have with that plan."""
@@ -145,27 +111,27 @@ class ModelLine:
 
     def facts(self) -> dict[str, Any]:
         """What a report says of it, by the report's names."""
-        plan = self.plan
+        plan, plans = self.plan, self._plans
         return {
             "model": self.model.entry.name,
             "device": str(self.model.device),
             "split_point": plan.cut.name,
             "settings": plan.settings,
-            "ring_used": plan.pool.ring.used,
-            "ring_bytes": plan.pool.bytes,
-            "staging_bytes": plan.intake.bytes,
+            "ring_used": sum(found.pool.ring.used for found in plans),
+            "ring_bytes": sum(found.pool.bytes for found in plans),
+            "staging_bytes": sum(found.intake.bytes for found in plans),
             "memory": plan.pool.memory,
-            "memory_reason": plan.memory_reason,
+            "memory_reason": plan.memory_reason + self.beside.reason,
         }
 
-    def make_plan(self, settings: SharedSettings, taken_bytes: float) -> Plan:
+    def make_plan(self, settings: StageSettings, taken_bytes: float) -> Plan:
         """Slots and staging for these settings, tried with blank images.
 
         Raises:
             ConfigurationError: there is no memory for it, or the model cannot run; nothing was kept.
         """
         try:
-            plan = Plan.make(self.model, settings.stage, self._transport, self._advisor, taken_bytes)
+            plan = Plan.make(self.model, settings, self._transport, self._advisor, taken_bytes)
             try:
                 plan.warm_up(DeviceQueue(self.model.device), DeviceQueue(self.model.device))
             except Exception:
@@ -188,15 +154,47 @@ class ModelLine:
             self._callbacks.on_error(self.key, ConfigurationError(plan.pool.slots.note))
 
     @property
+    def co_runs(self) -> tuple[MachineConstants, Collection[Policy]] | None:
+        """The machine's constants and legal policies, where a batch may have a policy that its neighbour calls for."""
+        return self._advisor.known if self.plan.settings.memory_policy == AUTO else None
+
+    def task(self, count: int, image_bytes: int, execution_s: float) -> Task:
+        """What a batch does with memory."""
+        layout = self.plan.pool.layout
+        return batch_task(self.key, image_bytes, count * layout.slot_bytes // layout.batch_size, 1e3 * execution_s)
+
+    def plan_by(self, policy: Policy) -> Plan | None:
+        """The plan by that policy, if a slot of it is free; where there is none, one is wanted from now on."""
+        plan = next((found for found in self._plans if found.pool.slots.policy is policy), None)
+        if plan is None:
+            self.beside.want(policy)
+        return None if plan is None or plan.pool.ring.used == len(plan.pool.ring) else plan
+
+    def make_beside(self, policy: Policy, taken_bytes: float) -> Plan | None:
+        """A plan by another policy, or None if there is no memory for it."""
+        try:
+            plan = self.make_plan(replace(self.plan.settings, memory_policy=policy.value), taken_bytes)
+        except ConfigurationError:
+            return None
+        if plan.pool.slots.policy is policy:
+            return plan
+        plan.pool.close()
+        return None
+
+    def run_alone(self) -> None:
+        """Have the usual plan alone, until others are wanted again (lock held)."""
+        self._retired += self.beside.clear()
+
+    @property
     def has_room(self) -> bool:
         """True while a slot is free."""
         return self.plan.pool.ring.used < len(self.plan.pool.ring)
 
-    def take_off(self, frames: Sequence[TenantFrame], now: float) -> Flight:
-        """A batch gets its slot; there is one."""
-        lease = self.plan.pool.acquire()
+    def take_off(self, frames: Sequence[TenantFrame], now: float, plan: Plan | None = None) -> Flight:
+        """A batch gets its slot, of the usual plan if of no other; there is one."""
+        lease = (plan := plan or self.plan).pool.acquire()
         assert lease is not None, f"{self.key} has no free slot, and was scheduled"
-        self.out[lease] = flight = Flight(self, self.plan, lease, frames, Timeline(closed=now))
+        self.out[lease] = flight = Flight(self, plan, lease, frames, Timeline(closed=now))
         return flight
 
     def hand_over(self, flight: Flight) -> None:
@@ -204,14 +202,14 @@ class ModelLine:
         plan = flight.plan
         origins = tuple(replace(frame.origin, header=(flight, frame)) for frame in flight.frames)
         handle = Handle(flight.lease, self.model.entry.name, plan.cut.name, plan.settings.batch_size, "", origins)
-        flight.loaded = None  # not earlier: the device was reading it
+        flight.loaded, flight.features = None, ()  # not earlier: the device was reading them
         plan.pool.publish(flight.lease, time.monotonic())
         flight.timeline.published = time.monotonic()
         self._transport.send(handle, plan.pool)
 
     def collect(self, now: float) -> None:
         """Settle what comes back by itself, and free what no batch is in any more."""
-        for plan in (self.plan, *self._retired):
+        for plan in (*self._plans, *self._retired):
             for lease, outcome in plan.pool.collect(now):
                 self._released(lease, outcome)
         for plan in [plan for plan in self._retired if not plan.pool.ring.used]:
@@ -221,10 +219,14 @@ class ModelLine:
     def close(self) -> None:
         """Let go of everything, once no batch is under way."""
         self.head.stop()
-        for plan in (self.plan, *self._retired):
+        for plan in (*self._plans, *self._retired):
             plan.pool.close()
         if self.model.device.type == "cuda":
             torch.cuda.empty_cache()
+
+    @property
+    def _plans(self) -> list[Plan]:
+        return [self.plan, *self.beside.plans.values()]
 
     def _check_weights(self) -> None:
         model = self.model

@@ -80,7 +80,7 @@ class Roster:
         taken = 0
         try:
             for line in self._dispatcher.lines.values():
-                plans[line] = line.make_plan(settings, taken)
+                plans[line] = line.make_plan(settings.stage, taken)
                 taken += line.budget_of(plans[line])
         except ConfigurationError:
             for plan in plans.values():
@@ -116,7 +116,7 @@ class Roster:
             raise
         except Exception as error:  # a model of the user's own may raise anything; the other tenants run on
             raise ConfigurationError(f"{key} cannot be loaded ({error}).") from error
-        others = sum(line.budget_bytes for line in lines.values())
+        others = sum(line.budget_of(line.plan) for line in lines.values())  # plans beside give way to it
         line = ModelLine(key, model, settings, others, limits, self._callbacks, self._database)
         self._book.recall(model)
         with self._changed:

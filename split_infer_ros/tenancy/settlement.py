@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from split_infer_ros.buffers.slots import Lease, Outcome
 from split_infer_ros.models.detections import Detections
 from split_infer_ros.pipeline.frame import Origin
+from split_infer_ros.tenancy.flight import Flight
 from split_infer_ros.tenancy.member import Member, TenantFrame, drop
-from split_infer_ros.tenancy.model_line import Flight, ModelLine
+from split_infer_ros.tenancy.model_line import ModelLine
 
 Deliver = Callable[[str, Origin, Detections], None]
 

@@ -23,7 +23,8 @@ class SharedSettings:
         waiting: frames of one tenant that may wait: one more and its own oldest gives way; live.
         split_point: of every model: ``default`` (its own), ``output`` or ``input``.
         ring_slots: of each model, batches between the decision and their results; live, as are the next two.
-        memory_policy: what features and staging lie in: ``device``, ``managed``, ``pinned`` or ``auto``.
+        memory_policy: what features and staging lie in: ``device``, ``managed``, ``pinned`` or ``auto``: the best
+            for each model alone, and beside another model's batch on a GPU what §IV-B has for the two.
         memory_budget_bytes: which features and staging of all models may take together.
         cuda_graphs: on a GPU, launch an execution as one recorded graph.
         graph_bytes: of a GPU's memory, which recorded graphs may keep.

@@ -13,8 +13,11 @@ from hypothesis import strategies as st
 from split_infer_ros.buffers.policy import POLICIES, Policy
 from split_infer_ros.memory_model.constants import MachineConstants
 from split_infer_ros.memory_model.overhead import overhead
-from split_infer_ros.memory_model.task import Kernel, Task
-from split_infer_ros.tenancy.co_run import Released, release, together_ms
+from split_infer_ros.memory_model.task import Kernel, Task, batch_task
+from split_infer_ros.tenancy.co_run import Machine, Pair, Released, find_pair, release, together_ms
+from split_infer_ros.tenancy.costs import Costs
+from split_infer_ros.tenancy.request import Request
+from split_infer_ros.tenancy.scheduler import Batch, Rules, decide
 
 # A byte is copied in 1 ms and mapped in 1 ms under M, in 2 under H; a launch under M costs 1 ms besides.
 UNIT = MachineConstants(0.0, 1.0, 1.0, 0.0, 1.0, 2.0, 1.0, 0.0, 0.0, 1.0, 0.0)
@@ -93,3 +96,67 @@ def test_what_does_not_fit_stays_and_a_later_one_may_go_first() -> None:
 def test_where_a_constant_is_not_known_nothing_is_co_run() -> None:
     unknown = replace(UNIT, managed_mapping_ms_per_byte=math.nan)
     assert [found.policy for found in release([task("a", 1), task("b", 1)], unknown)] == [D]
+
+
+# "s" and "t" are small, "b" and "c" are not; a batch takes 25 ms
+COSTS = Costs({"s": 1, "t": 1, "b": 9, "c": 9}, {model: {1: 0.025, 2: 0.025} for model in "stbc"})
+
+
+def requests(models: str, deadline_s: float = math.inf) -> list[Request]:
+    """One of each tenant, in order; tenants of one model are several."""
+    return [Request(place, f"{model}{place}", model, 0.0, deadline_s) for place, model in enumerate(models)]
+
+
+def pair(queue: list[Request], data: dict[str, int], window: int = 5, fuse: bool = True) -> Pair | None:
+    """Beside the batch that is decided on; ``data`` is what each model's batches have, 20 if nothing is said."""
+    rules = Rules(window, most=2, fuse=fuse)
+    machine = Machine(UNIT, (D, M), lambda batch: task(batch.model, 25, data.get(batch.model, 20)))
+    return find_pair(decide(queue, COSTS, 0.0, rules), queue, COSTS, 0.0, rules, machine)
+
+
+def test_the_batch_that_would_be_next_runs_beside_this_one() -> None:
+    s, b = requests("sb")
+    assert pair([s, b], {}) == Pair(Batch("s", (s,)), Batch("b", (b,)))
+    first, second, b = requests("ssb")
+    assert pair([first, second, b], {}) == Pair(Batch("s", (first, second)), Batch("b", (b,)))
+
+
+def test_the_one_under_device_memory_is_launched_first() -> None:
+    s, b = requests("sb")
+    found = pair([s, b], {"s": 21})
+    assert found is not None
+    assert found.policies == ((Batch("b", (b,)), D), (Batch("s", (s,)), M))
+
+
+@pytest.mark.parametrize(
+    ("queue", "why"),
+    [
+        ("", "nothing waits"),
+        ("s", "nobody else waits"),
+        ("stb", "two models are this execution"),
+        ("sbc", "two models are the next one"),
+        ("sss", "it is the same model again"),
+        ("sssb", "it is the same model again, and nobody is overtaken for a pair's sake"),
+    ],
+)
+def test_whatever_else_is_next_runs_by_itself(queue: str, why: str) -> None:
+    assert pair(requests(queue), {}) is None, why
+
+
+def test_a_pair_that_does_not_fit_is_none() -> None:
+    assert pair(requests("sb"), {"s": 1, "b": 1}) is None, "Eq. 9 does not hold for either"
+
+
+def test_nobody_misses_a_deadline_for_being_the_second_of_a_pair() -> None:
+    """Alone the first is computed in 25 ms; behind the other it is done after 20 + 25 + 40 + 25 - 25 = 85 ms."""
+    data = {"s": 21}
+    for deadline_s, pairs in ((0.02, True), (0.03, False), (0.084, False), (0.085, True)):
+        assert (pair(requests("sb", deadline_s), data) is not None) == pairs, deadline_s
+    assert pair(requests("sb", 0.03), {}) is not None, "where it is the first it does not wait"
+
+
+def test_a_batch_has_its_images_and_its_features() -> None:
+    both = batch_task("both", 100, 7, 5.0)
+    assert (both.to_device_bytes, both.to_host_bytes, both.execution_ms) == (100, 7, 5.0)
+    assert overhead(both, D, UNIT).total_ms == 107
+    assert overhead(both, M, UNIT).idle_ms == 107

@@ -11,13 +11,17 @@ import torch
 from bright import BAD, LONG_S, BrightModel, frame
 from torch import Tensor
 
+from split_infer_ros.buffers import slot_memory
+from split_infer_ros.buffers.memory import Memory
+from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.models.detections import Detections, Limits
-from split_infer_ros.pipeline.device import Mark
+from split_infer_ros.pipeline.device import DeviceQueue, Mark
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.tenancy.engine import Launched, Leave
 from split_infer_ros.tenancy.executor import Executor
+from split_infer_ros.tenancy.flight import Flight
 from split_infer_ros.tenancy.member import Member, TenantFrame
-from split_infer_ros.tenancy.model_line import Callbacks, Flight, ModelLine
+from split_infer_ros.tenancy.model_line import Callbacks, ModelLine
 from split_infer_ros.tenancy.settlement import Settlement
 from split_infer_ros.tenancy.shared_settings import SharedSettings
 from split_infer_ros.tenancy.tenant import Tenant
@@ -46,12 +50,14 @@ class Engine:
     def __init__(self, models: Mapping[str, BrightModel]) -> None:
         self.backbones = {name: model.backbone("default") for name, model in models.items()}
         self.marks: list[Later] = []
+        self.after: list[Sequence[Mark]] = []
         self.breaks = False
 
     def launch(self, inputs: Mapping[str, Tensor], leave: Leave, after: Sequence[Mark]) -> Launched:
         if self.breaks:
             raise RuntimeError("the driver is gone")
         self.marks.append(Later())
+        self.after.append(after)
         failed: dict[str, Exception] = {}
         for name, images in inputs.items():
             try:
@@ -153,3 +159,37 @@ def test_a_device_that_fails_costs_what_was_launched(bench: Bench) -> None:
     assert bench.dropped("two") == {"backbone_error": 1}
     assert bench.executor.ahead == 0
     assert sorted(bench.errors) == ["one: no such address", "one: the driver is gone", "two: the driver is gone"]
+
+
+def test_pages_are_mapped_beside_the_next_execution_and_before_the_next_of_that_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def managed(policy: Policy, nbytes: int, device: torch.device) -> Memory:
+        plain = torch.empty(nbytes, dtype=torch.uint8)
+        return Memory(Policy.MANAGED, plain, plain)
+
+    monkeypatch.setattr(slot_memory, "allocate", managed)
+    bench = Bench(tmp_path / "tuning.jsonl")
+    written = Flight.bring
+    marks: list[Mark | None] = []
+
+    def bring(flight: Flight, copies: DeviceQueue) -> Mark | None:
+        assert bench.engine.marks, "not within the execution"
+        marks.append(written(flight, copies))
+        return marks[-1]
+
+    monkeypatch.setattr(Flight, "bring", bring)
+    (flight,) = bench.execute(one=1)
+    assert flight.features, "kept until they are in the slot, and it is handed over"
+    bench.execute(two=2)
+    bench.execute(one=3)
+    bench.execute(two=4)
+    of_one, of_two, *_ = marks
+    assert [of_one in after for after in bench.engine.after] == [False, False, True, False]
+    assert [of_two in after for after in bench.engine.after] == [False, False, False, True]
+    for mark in bench.engine.marks:
+        mark.reached.set()
+    bench.close()
+    assert not flight.features
+    assert sorted(bench.delivered) == [("one", 1), ("one", 3), ("two", 2), ("two", 4)]
+    assert bench.errors == []
