@@ -124,8 +124,15 @@ def run(device: torch.device, extent: Extent) -> Report:
     load = Load(models, {name: torch.rand_like(blank(model, 1)) for name, model in models.items()})
     costs = measure_ways(load, extent)
     capacity = len(models) / sum(costs.whole.batch_s(name, 1) for name in models)
-    rows: list[dict[str, Any]] = [*batches(costs, extent.sizes)]
-    rows.append({"what": "bound", "per_second": len(models) / sum(map(costs.best_s, models))})
+    rows: list[dict[str, Any]] = []
+
+    def add(*found: dict[str, Any]) -> None:
+        rows.extend(found)
+        for row in found:
+            show(row)
+
+    add(*batches(costs, extent.sizes))
+    add({"what": "bound", "per_second": len(models) / sum(map(costs.best_s, models))})
     ways = rivals(costs, extent.windows)
     for part in sorted(extent.loads, reverse=True):
         count = round(extent.requests * min(1.0, part)) if extent.spare else extent.requests
@@ -134,12 +141,10 @@ def run(device: torch.device, extent: Extent) -> Report:
         for _ in range(extent.turns):
             for name, serve in ways.items():
                 found[name].append(facts(serve(trace, load)))
-        rows += [{"what": "poisson", "load": part, "rival": name} | medians(turns) for name, turns in found.items()]
+        add(*({"what": "poisson", "load": part, "rival": name} | medians(turns) for name, turns in found.items()))
         ways = {name: ways[name] for name in best_of_each(rows, spare=extent.spare)}
-    rows += three_requests(load, costs, extent.few)
-    rows += scheduler_cost(costs.whole, extent.windows)
-    for row in rows:
-        show(row)
+    add(*three_requests(load, costs, extent.few))
+    add(*scheduler_cost(costs.whole, extent.windows))
     return Report("multi_tenant", conclude(rows, device.type == "cuda"), rows, panels(rows))
 
 
