@@ -6,6 +6,7 @@ its arrival until its execution starts.
 
 from __future__ import annotations
 
+import math
 import queue
 import random
 import time
@@ -294,6 +295,7 @@ class _Floor:
         self._waiting = RequestQueue()
         self._busy: set[str] = set()
         self._all_taken = False
+        self._last_start_s = math.inf
         self._changed = Condition()
 
     def take(self, may_have_all: bool) -> tuple[Decision, bool] | None:
@@ -329,10 +331,11 @@ class _Floor:
 
     def _is_sooner_together(self) -> bool:
         window, way = self._waiting[: self._way.rules.window], self._way
-        return bool(window) and not self._busy and sooner_together(window, way.lane, way.whole, way.lanes)
+        more_come = any(request.arrival_s > self._last_start_s for request in window)
+        return bool(window) and not self._busy and sooner_together(window, way.lane, way.whole, way.lanes, more_come)
 
     def _begin(self, decision: Decision) -> None:
         self._waiting.remove(decision.requests)
         self._busy |= {request.tenant for request in decision.requests}
-        now = self._arrivals.now()
+        now = self._last_start_s = self._arrivals.now()
         self._log.start_s.update({request.number: now for request in decision.requests})

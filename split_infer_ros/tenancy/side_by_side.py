@@ -45,17 +45,23 @@ class SideBySide:
             lane.close()
 
 
-def sooner_together(waiting: Sequence[Request], lane: Costs, whole: Costs, lanes: int) -> bool:
+def sooner_together(
+    waiting: Sequence[Request], lane: Costs, whole: Costs, lanes: int, more_come: bool = False
+) -> bool:
     """Whether all cores at one execution after the other are done with these requests sooner than idle lanes are.
 
-    So it is where there are fewer than lanes, or one that takes as long as all others together.
+    So it is where there are fewer than lanes, or one that takes as long as all others together. But where more come,
+    lanes do not stay idle behind the longest: then what counts is which way serves more.
 
     Args:
         waiting: at least one.
         lane: costs on a lane, while all are at work.
         whole: costs on all cores.
         lanes: how many, one a core.
+        more_come: some came since the last execution began.
     """
+    if more_come and len(waiting) >= lanes:
+        return not serve_more(lane, whole, lanes)
     ends_s = [0.0] * lanes
     for seconds in sorted((lane.batch_s(request.model, 1) for request in waiting), reverse=True):
         ends_s[ends_s.index(min(ends_s))] += seconds

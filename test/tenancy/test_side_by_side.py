@@ -52,3 +52,5 @@ def test_all_cores_take_what_they_are_sooner_done_with(models: str, together: bo
     lane = Costs({"a": 1, "b": 2}, {"a": {1: 1.5}, "b": {1: 7.0}})
     waiting = [Request(number, str(number), model, 0.0) for number, model in enumerate(models)]
     assert sooner_together(waiting, lane, whole, 2) is together
+    if len(models) > 1:
+        assert not sooner_together(waiting, lane, whole, 2, more_come=True)
