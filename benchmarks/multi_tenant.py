@@ -82,7 +82,7 @@ class Extent:
     spare: bool = False
 
 
-QUICK = Extent(45, (0.5, 3.0), (16,), (1, 4), 1, 2, 1, spare=True)
+QUICK = Extent(45, (0.5, 3.0), (8,), (1, 2), 1, 1, 1, spare=True)
 FULL = Extent(1000, (0.5, 1.0, 3.0), (5, 8, 16, 32), (1, 2, 4, 8), 3, 20, 1)
 
 
