@@ -9,7 +9,7 @@ from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.pipeline.plan import Plan
 from split_infer_ros.split.model import load_model
-from split_infer_ros.tenancy.cost_book import CostBook
+from split_infer_ros.tenancy.cost_books import CostBooks
 from split_infer_ros.tenancy.dispatcher import Dispatcher
 from split_infer_ros.tenancy.member import Member, WaitingFrames, drop
 from split_infer_ros.tenancy.model_line import Callbacks, ModelLine
@@ -26,7 +26,7 @@ class Roster:
         members: tenants that run, by name; this alone changes them.
         waiting: frames of theirs.
         dispatcher: that serves the models.
-        book: of their costs.
+        books: of their costs.
         callbacks: whom models tell.
         database: in which measurements are kept.
     """
@@ -37,7 +37,7 @@ class Roster:
         members: dict[str, Member],
         waiting: WaitingFrames,
         dispatcher: Dispatcher,
-        book: CostBook,
+        books: CostBooks,
         callbacks: Callbacks,
         database: Database,
     ) -> None:
@@ -45,7 +45,7 @@ class Roster:
         self._members = members
         self._waiting = waiting
         self._dispatcher = dispatcher
-        self._book = book
+        self._books = books
         self._callbacks = callbacks
         self._database = database
 
@@ -118,7 +118,7 @@ class Roster:
             raise ConfigurationError(f"{key} cannot be loaded ({error}).") from error
         others = sum(line.budget_of(line.plan) for line in lines.values())  # plans beside give way to it
         line = ModelLine(key, model, settings, others, limits, self._callbacks, self._database)
-        self._book.recall(model)
+        self._books.recall(model)
         with self._changed:
             self._dispatcher.add(line)
 

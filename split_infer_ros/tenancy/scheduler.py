@@ -62,7 +62,12 @@ class Rules:
 
 
 def decide(
-    queue: Sequence[Request], costs: Costs, now: float, rules: Rules, busy: Collection[str] = ()
+    queue: Sequence[Request],
+    costs: Costs,
+    now: float,
+    rules: Rules,
+    busy: Collection[str] = (),
+    fastest: Costs | None = None,
 ) -> Decision:
     """The next execution; where there is none, but some are late, ask again: there may be more behind them.
 
@@ -72,13 +77,16 @@ def decide(
         now: seconds, of the steady clock.
         rules: how requests may be put together.
         busy: tenants of whom a frame is under way on another lane; theirs are passed over, so that none overtakes it.
+        fastest: costs of a faster way, if there is one: who is not the first may still get it, and is late by it alone.
     """
+    fastest = fastest or costs
     window: list[Request] = []
     late: list[Request] = []
     for request in queue:
         if request.tenant in busy:
             continue
-        if request.when_late == DROP and now + costs.batch_s(request.model, 1) > request.deadline_s:
+        alone_s = (fastest if window else costs).batch_s(request.model, 1)
+        if request.when_late == DROP and now + alone_s > request.deadline_s:
             late.append(request)
             if len(late) == LATE:
                 break

@@ -11,9 +11,9 @@ from split_infer_ros.models.detections import Limits
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.report import PipelineReport
 from split_infer_ros.split.model import choose_device
-from split_infer_ros.tenancy.cost_book import CostBook
+from split_infer_ros.tenancy.cost_books import CostBooks
+from split_infer_ros.tenancy.crew import Crew
 from split_infer_ros.tenancy.dispatcher import Dispatcher
-from split_infer_ros.tenancy.engine import Engine
 from split_infer_ros.tenancy.member import Member, TenantFrame, WaitingFrames, drop
 from split_infer_ros.tenancy.model_line import Callbacks, ModelLine
 from split_infer_ros.tenancy.roster import Roster
@@ -57,19 +57,19 @@ class SharedPipeline:
         database = database or Database()
         device = choose_device(settings.device)
         graphs = settings.cuda_graphs and device.type == "cuda"
-        self._engine = Engine(device, settings.graph_bytes if graphs else None)
-        self._book = CostBook(Key.here(str(device)), database, settings.most, graphs)
         self._changed = threading.Condition()  # guards all that follows, for moments
+        self._crew = Crew(self._changed, device, settings.graph_bytes if graphs else None, on_error)
+        self._books = CostBooks(Key.here(str(device)), database, settings.most, graphs, self._crew.lanes)
         self._changing = threading.RLock()  # held while tenants, settings or the state change, which takes its time
         self._members: dict[str, Member] = {}
         self._waiting = WaitingFrames(settings.waiting)
         self._dispatcher = Dispatcher(
-            self._changed, self._waiting, self._engine, device, self._book, settings.rules, on_error
+            self._changed, self._waiting, self._crew, self._books, settings.rules, on_error
         )
         self._settlement = Settlement(self._changed, self._members, self._dispatcher.lines, deliver, on_error)
         callbacks = Callbacks(self._settlement.deliver, self._settlement.released, self._wake, on_error)
         self._roster = Roster(
-            *(self._changed, self._members, self._waiting, self._dispatcher, self._book, callbacks, database)
+            *(self._changed, self._members, self._waiting, self._dispatcher, self._books, callbacks, database)
         )
         self._accepting = self._running = False
 
@@ -137,7 +137,7 @@ class SharedPipeline:
                     line.use(plan)
                 self._settings = settings
                 self._dispatcher.rules = settings.rules
-                self._book.most = settings.most
+                self._books.limit(settings.most)
                 drop(self._waiting.limit(settings.waiting), "overrun")
                 self._dispatcher.renew()
 
@@ -174,7 +174,7 @@ class SharedPipeline:
     def close(self) -> None:
         """Free models and memory, once stopped; the pipeline is of no more use."""
         self.set_tenants([])
-        self._engine.close()
+        self._crew.close()
 
     def submit(self, tenant: str, pixels: Pixels, origin: Origin, now: float) -> None:
         """A frame of a tenant's came in; never waits. Of a tenant that is not there it is nobody's, and not counted."""

@@ -8,7 +8,7 @@ import pytest
 from bright import BAD, LONG_S, BrightModel
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from running import SETTINGS, A, B, C, Start, until
+from running import SETTINGS, A, B, C, Start, until, use_lanes
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.tenancy.tenant import Tenant
@@ -122,8 +122,11 @@ STEPS = st.lists(
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(STEPS)
-def test_whatever_happens_each_frame_is_settled_once(start: Start, steps: list[tuple[str, object, object]]) -> None:
+@given(STEPS, st.booleans())
+def test_whatever_happens_each_frame_is_settled_once(
+    start: Start, monkeypatch: pytest.MonkeyPatch, steps: list[tuple[str, object, object]], lanes: bool
+) -> None:
+    use_lanes(monkeypatch, lanes)
     run = start(A, C, one=BrightModel("one", backbone_fails=True), two=BrightModel("two", head_fails=True))
     value = 0
     for kind, first, second in steps:
