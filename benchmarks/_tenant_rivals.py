@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Condition, Lock
 
 import torch
@@ -24,7 +24,7 @@ from split_infer_ros.split.model import SplitModel
 from split_infer_ros.tenancy.costs import Costs
 from split_infer_ros.tenancy.engine import Engine
 from split_infer_ros.tenancy.floor import Floor, Turn
-from split_infer_ros.tenancy.request import Request, RequestQueue
+from split_infer_ros.tenancy.request import Request, RequestQueue, turn_s
 from split_infer_ros.tenancy.scheduler import Rules
 from split_infer_ros.tenancy.ways import Ways
 
@@ -91,7 +91,7 @@ def poisson_trace(models: Sequence[str], count: int, per_second: float, seed: in
     now, trace = 0.0, []
     for number, model in enumerate(names):
         now += chance.expovariate(per_second)
-        trace.append(Request(number, f"{model} {number % CAMERAS}", model, now, turn_s=now))
+        trace.append(Request(number, f"{model} {number % CAMERAS}", model, now))
     return trace
 
 
@@ -258,7 +258,8 @@ class Scheduled:
             while True:
                 with changed:
                     for request in arrivals.due():
-                        waiting.add(request)
+                        patience_s = self.ways.whole.batch_s(request.model, 1)  # as without deadlines of their own
+                        waiting.add(replace(request, turn_s=turn_s(request.arrival_s, patience_s, priority=0)))
                     now = arrivals.now()
                     turn = floor.choose(waiting, self.ways, now, self.rules)
                     waiting.remove(turn.decision.requests)  # the trace's requests have no deadlines: nothing is late

@@ -69,7 +69,7 @@ class Extent:
         rounds: samples of each cost.
         few: turns with three requests.
         turns: of each rival with each trace.
-        spare: at lighter loads only sequential execution and the scheduler are run, with as many fewer requests.
+        spare: at lighter loads only sequential execution and the scheduler are run, with a third of the requests.
     """
 
     requests: int
@@ -82,7 +82,7 @@ class Extent:
     spare: bool = False
 
 
-QUICK = Extent(45, (0.5, 3.0), (8,), (1, 2), 1, 3, 1, spare=True)
+QUICK = Extent(45, (0.5, 3.0), (8,), (1, 2), 3, 2, 1, spare=True)
 FULL = Extent(1000, (0.5, 1.0, 3.0), (5, 8, 16, 32), (1, 2, 4, 8), 3, 20, 1)
 
 
@@ -151,9 +151,9 @@ def run(device: torch.device, extent: Extent) -> Report:
     add(*batches(ways, extent.sizes))
     left = rivals(ways, extent.windows)
     for part in sorted(extent.loads, reverse=True):
-        count = round(extent.requests * min(1.0, part)) if extent.spare else extent.requests
-        trace = poisson_trace(MODELS, count, part * capacity)
         heaviest = part == max(extent.loads)
+        count = extent.requests // 3 if extent.spare and not heaviest else extent.requests
+        trace = poisson_trace(MODELS, count, part * capacity)
         found = serve_in_turns(left, trace, load, extent.turns, ground.sample_bound if heaviest else lambda: None)
         if heaviest:
             add({"what": "bound", "per_second": ground.bound_per_second})
@@ -240,7 +240,7 @@ def medians(turns: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 def three_requests(load: Load, ways: Ways, turns: int) -> list[dict[str, Any]]:
     """One request of each model at once, again and again; the rivals take turns (Fig. 6)."""
-    trace = [Request(number, model, model, 0.0, turn_s=0.0) for number, model in enumerate(MODELS)]
+    trace = [Request(number, model, model, 0.0) for number, model in enumerate(MODELS)]
     both: dict[str, Serve] = {SEQUENTIAL: sequential, FUSE: Scheduled(ways, Rules())}
     found = serve_in_turns(both, trace, load, turns, lambda: None)
     return [

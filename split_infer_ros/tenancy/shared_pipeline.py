@@ -60,7 +60,7 @@ class SharedPipeline:
         self._changed = threading.Condition()  # guards all that follows, for moments
         self._crew = Crew(self._changed, device, settings.graph_bytes if graphs else None, on_error)
         self._books = CostBooks(Key.here(str(device)), database, settings.most, graphs, self._crew.lanes)
-        self._changing = threading.RLock()  # held while tenants, settings or the state change, which takes its time
+        self._changing = threading.RLock()  # held while models, settings or the state change; not while one is loaded
         self._members: dict[str, Member] = {}
         self._waiting = WaitingFrames(settings.waiting)
         self._dispatcher = Dispatcher(
@@ -69,7 +69,8 @@ class SharedPipeline:
         self._settlement = Settlement(self._changed, self._members, self._dispatcher.lines, deliver, on_error)
         callbacks = Callbacks(self._settlement.deliver, self._settlement.released, self._wake, on_error)
         self._roster = Roster(
-            *(self._changed, self._members, self._waiting, self._dispatcher, self._books, callbacks, database)
+            *(self._changed, self._changing, self._members, self._waiting, self._dispatcher, self._books),
+            *(callbacks, database),
         )
         self._accepting = self._running = False
 
@@ -104,9 +105,10 @@ class SharedPipeline:
     def set_tenants(self, tenants: Sequence[Tenant]) -> dict[str, ConfigurationError]:
         """Exactly these from now on: who is new is added, who is not listed is removed, the others run on.
 
-        Loads models, which takes its time; the call does not wait until they are measured. Of a tenant that is removed
-        (or gets another model) what waits is dropped as ``removed``; what is under way is finished, not delivered, and
-        dropped under the same name. The ledger of a tenant that stays goes on.
+        Loads models, which takes its time, in which settings and the state may change; the call does not wait until
+        they are measured. Of a tenant that is removed (or gets another model) what waits is dropped as ``removed``;
+        what is under way is finished, not delivered, and dropped under the same name. The ledger of a tenant that
+        stays goes on.
 
         Returns:
             By name, those that could not be started, and why: their model does not load, or there is no memory for
@@ -116,15 +118,16 @@ class SharedPipeline:
             ConfigurationError: a name is there twice; nothing was changed.
         """
         check_names(tenants)
+        refused = self._roster.set(tenants, lambda: (self._settings, self._limits))
         with self._changing:
-            refused = self._roster.set(tenants, self._settings, self._limits)
-            self.limits = self._limits  # which may have been replaced while a model was loaded
             if not self._running:
                 self._dispatcher.look_round()
-            return refused
+        return refused
 
     def configure(self, settings: SharedSettings) -> None:
         """Change settings while frames flow; those in ``shared_settings.LIVE`` may change.
+
+        Waits for no model that is being loaded; at most for one that was just loaded to get its slots and run once.
 
         Raises:
             ConfigurationError: another one would change, or there is no memory for it; the old ones stay in force.
