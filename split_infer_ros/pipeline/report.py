@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from split_infer_ros.pipeline.frame import Timeline
 from split_infer_ros.pipeline.ledger import LedgerCounts
@@ -27,6 +28,7 @@ class PipelineReport:
             between publication of the handle and the head's start (of a head on another host: both ways);
             post-processing includes publication.
         batch_fill: frames a batch, mean.
+        left_out: detections that cannot be, by name, as far as they are counted where the report is made.
     """
 
     time: float
@@ -49,6 +51,7 @@ class PipelineReport:
     head_s: float
     postprocess_s: float
     batch_fill: float
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
 
 class PipelineMeters:
@@ -83,6 +86,7 @@ class PipelineMeters:
         staging_bytes: int,
         memory: str,
         memory_reason: str,
+        left_out: Mapping[str, int] | None = None,
     ) -> PipelineReport:
         """All of it at ``now``."""
         p50, p99 = self.latency.percentiles(50, 99, now=now)
@@ -104,4 +108,5 @@ class PipelineMeters:
             hop_s=self._hop.percentiles(50, now=now)[0],
             **{f"{name}_s": window.percentiles(50, now=now)[0] for name, window in self._stages.items()},
             batch_fill=self._fill.mean(now=now),
+            left_out=left_out or {},
         )

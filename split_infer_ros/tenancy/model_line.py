@@ -64,8 +64,7 @@ class ModelLine:
 
     Attributes:
         out: batches that are under way, by their leases; whoever uses it holds the pipeline's lock.
-        ready: its costs are known, and so it may be scheduled.
-        failed: it could not run even once, though it could be loaded.
+        ready: its costs are known; failed: it could not run even once, though it could be loaded.
         plan: by which batches go.
         beside: plans by other policies, for batches that run beside another model's (lock held).
 
@@ -122,6 +121,7 @@ class ModelLine:
             "staging_bytes": sum(found.intake.bytes for found in plans),
             "memory": plan.pool.memory,
             "memory_reason": plan.memory_reason + self.beside.reason,
+            "left_out": dict(self.head.left_out),
         }
 
     def make_plan(self, settings: StageSettings, taken_bytes: float) -> Plan:

@@ -11,6 +11,7 @@ from split_infer_ros.models.detections import Limits
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.report import PipelineReport
 from split_infer_ros.split.model import choose_device
+from split_infer_ros.telemetry.trace import TraceFile
 from split_infer_ros.tenancy.cost_books import CostBooks
 from split_infer_ros.tenancy.crew import Crew
 from split_infer_ros.tenancy.dispatcher import Dispatcher
@@ -36,6 +37,7 @@ class SharedPipeline:
             costs that frame alone, as ``head_error``. It must not call what changes tenants, settings or the state.
         on_error: told of every exception that cost frames, under the tenant's or the model's name.
         database: in which costs of executions are kept; the user's own if None.
+        trace: where each batch's times are written, if anywhere.
 
     Attributes:
         limits: may be replaced at any time.
@@ -51,6 +53,7 @@ class SharedPipeline:
         deliver: Deliver,
         on_error: Callable[[str, Exception], None],
         database: Database | None = None,
+        trace: TraceFile | None = None,
     ) -> None:
         self._settings = settings
         self._limits = limits
@@ -66,7 +69,7 @@ class SharedPipeline:
         self._dispatcher = Dispatcher(
             self._changed, self._waiting, self._crew, self._books, settings.rules, on_error
         )
-        self._settlement = Settlement(self._changed, self._members, self._dispatcher.lines, deliver, on_error)
+        self._settlement = Settlement(self._changed, self._members, self._dispatcher.lines, deliver, on_error, trace)
         callbacks = Callbacks(self._settlement.deliver, self._settlement.released, self._wake, on_error)
         self._roster = Roster(
             *(self._changed, self._changing, self._members, self._waiting, self._dispatcher, self._books),
