@@ -4,10 +4,36 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from split_infer_ros.layering.streamed import StreamedHalf
 from split_infer_ros.pipeline.frame import Timeline
 from split_infer_ros.pipeline.ledger import LedgerCounts
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.telemetry.window import Window
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsReport:
+    """Weights that are read layer by layer, since the backbone was made.
+
+    Attributes:
+        memory_bytes: that hold weights.
+        bandwidth: bytes a second while reading.
+        stalled_s: for which layers waited for their weights.
+        note: what is to be said of the file; mostly empty.
+    """
+
+    memory_bytes: int
+    bandwidth: float
+    stalled_s: float
+    note: str = ""
+
+    @classmethod
+    def of(cls, stream: StreamedHalf | None) -> WeightsReport | None:
+        """Of a streamed backbone."""
+        if stream is None:
+            return None
+        stats = stream.stats()
+        return cls(stream.weight_bytes, stats.bandwidth, stats.stalled_s, stream.note)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +53,7 @@ class PipelineReport:
             between publication of the handle and the head's start (of a head on another host: both ways);
             post-processing includes publication.
         batch_fill: frames a batch, mean.
+        weights: of a backbone whose weights are read while it runs.
     """
 
     time: float
@@ -49,6 +76,7 @@ class PipelineReport:
     head_s: float
     postprocess_s: float
     batch_fill: float
+    weights: WeightsReport | None = None
 
 
 class PipelineMeters:
@@ -83,6 +111,7 @@ class PipelineMeters:
         staging_bytes: int,
         memory: str,
         memory_reason: str,
+        weights: WeightsReport | None = None,
     ) -> PipelineReport:
         """All of it at ``now``."""
         p50, p99 = self.latency.percentiles(50, 99, now=now)
@@ -99,6 +128,7 @@ class PipelineMeters:
             staging_bytes=staging_bytes,
             memory=memory,
             memory_reason=memory_reason,
+            weights=weights,
             latency_p50_s=p50,
             latency_p99_s=p99,
             hop_s=self._hop.percentiles(50, now=now)[0],
