@@ -21,12 +21,12 @@ from torch import Tensor
 
 from split_infer_ros.layering.contents import Contents, open_contents
 from split_infer_ros.layering.heap import trim
-from split_infer_ros.layering.home import page_aligned
-from split_infer_ros.layering.reader import WeightsFile
+from split_infer_ros.layering.home import buffer, page_aligned
 from split_infer_ros.layering.residency import RESIDENT, place
 from split_infer_ros.layering.ring import circular
 from split_infer_ros.layering.streamed import Places, StreamedHalf, bind
 from split_infer_ros.layering.unpack import unpack
+from split_infer_ros.layering.weights_file import WeightsFile
 from split_infer_ros.split.graph import put, state_of
 from split_infer_ros.split.halves import backbone_of
 from split_infer_ros.split.model import SplitModel, hollow_model
@@ -85,7 +85,7 @@ def make(model: SplitModel, path: Path, way: str, placement: tuple[int, int] = (
 
 def reading(contents: Contents) -> Callable[[], None]:
     """What reads all weights once, past the page cache, into one place."""
-    file, memory = WeightsFile(contents.path), memoryview(page_aligned(max(contents.sizes)).numpy())
+    file, memory = WeightsFile(contents.path), buffer(page_aligned(max(contents.sizes)))
 
     def run() -> None:
         for block in contents.blocks:
@@ -129,10 +129,10 @@ def _loaded(contents: Contents, read: bool) -> Half:
     file = WeightsFile(contents.path)
     for piece in contents.kept:
         offset = places[piece.layer, piece.row][1]
-        file.read(piece.offset, memoryview(kept.numpy())[offset : offset + piece.nbytes], piece.layer)
+        file.read(piece.offset, buffer(kept)[offset : offset + piece.nbytes], piece.layer)
     graph = bind(contents, places, Open())
     memory.zero_()  # memory that nobody wrote to takes none
-    view = memoryview(memory.numpy())
+    view = buffer(memory)
 
     def run(images: Tensor) -> Sequence[Tensor]:
         for block, start in zip(blocks, starts, strict=True) if read else ():

@@ -3,8 +3,8 @@
 One image at a time, passes back to back, weights read past the page cache. Each pipeline against resident weights and
 against the obvious rivals (mmap with page faults on cold pages; the whole model read at each pass's start), which take
 turns within one process. Memory is that of a process of its own for each way, seen from outside: its peak (VmHWM) over
-the passes less that of one whose layers all lie in one place and which reads nothing, so that only weights count. Beside each delay
-stands its bound: the longer of computing and reading everything (of the first layers that stay, nothing).
+the passes less that of one whose layers all lie in one place and which reads nothing, so that only weights count.
+Beside each delay stands its bound: the longer of computing and reading everything but what stays.
 
 On the CPU. From the source tree: `PYTHONPATH=. python benchmarks/demand_layering.py`.
 """

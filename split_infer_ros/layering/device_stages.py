@@ -114,7 +114,8 @@ class CopyStage:
         wanted = self._base + self._plan.needs[step]
         start = time.perf_counter()
         with self._changed:
-            self._changed.wait_for(lambda: self._copied >= wanted or self._failed is not None)  # the reader's is bounded
+            # bounded, as the reader's wait is
+            self._changed.wait_for(lambda: self._copied >= wanted or self._failed is not None)
             if self._copied < wanted and self._failed is not None:
                 raise self._failed[1]
         return time.perf_counter() - start

@@ -1,9 +1,10 @@
-"""Where a ring lies: in this process's memory, in memory that a GPU reads as well, or on the GPU beside one of the host."""
+"""Where a ring lies: in this process's memory, in memory that a GPU reads as well, or on the GPU and the host."""
 
 from __future__ import annotations
 
 import mmap
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,13 +13,20 @@ from split_infer_ros.buffers.memory import allocate
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.layering.device_stages import CopyStage, MappedStage, Processor
 from split_infer_ros.layering.packed_file import PAGE
-from split_infer_ros.layering.reader import Block, Reader, WeightsFile
+from split_infer_ros.layering.reader import Reader
 from split_infer_ros.layering.ring import RingPlan, circular
+from split_infer_ros.layering.weights_file import Block, WeightsFile
 
 
 def page_aligned(nbytes: int) -> Tensor:
     """uint8 (n,), as O_DIRECT needs it; gone with its last view."""
     return torch.frombuffer(mmap.mmap(-1, max(nbytes, PAGE)), dtype=torch.uint8)[:nbytes]
+
+
+def buffer(memory: Tensor) -> memoryview:
+    """The bytes of uint8 (n,) on the CPU, to read into."""
+    array: Any = memory.numpy()
+    return memoryview(array)
 
 
 class Home:
@@ -39,7 +47,7 @@ class Home:
         self, file: WeightsFile, plan: RingPlan, blocks: Sequence[Block], stall_s: float
     ) -> Reader | MappedStage | CopyStage:
         """What fills the ring."""
-        return Reader(file, plan, blocks, memoryview(self.ring.numpy()), stall_s)
+        return Reader(file, plan, blocks, buffer(self.ring), stall_s)
 
 
 class MappedHome(Home):
@@ -56,7 +64,7 @@ class MappedHome(Home):
 
     def stage(self, file: WeightsFile, plan: RingPlan, blocks: Sequence[Block], stall_s: float) -> MappedStage:
         """What fills the ring."""
-        reader = Reader(file, plan, blocks, memoryview(self._memory.host.numpy()), stall_s)
+        reader = Reader(file, plan, blocks, buffer(self._memory.host), stall_s)
         return MappedStage(reader, self._processor)
 
 
@@ -78,9 +86,11 @@ class CopiedHome(Home):
         host = self._memory.host
         sizes = [block.nbytes for block in blocks]
         source = circular(sizes, range(len(blocks)), len(host))
-        reader = Reader(file, source, blocks, memoryview(host.numpy()), stall_s)
-        slices = [
-            [ring[offset : offset + size] for offset, size in zip(offsets, sizes, strict=True)]
-            for ring, offsets in ((host, source.offsets), (self.ring, plan.offsets))
-        ]
-        return CopyStage(reader, *slices, plan, self._processor)
+        reader = Reader(file, source, blocks, buffer(host), stall_s)
+        return CopyStage(
+            reader, _slices(host, source, sizes), _slices(self.ring, plan, sizes), plan, self._processor
+        )
+
+
+def _slices(ring: Tensor, plan: RingPlan, sizes: Sequence[int]) -> list[Tensor]:
+    return [ring[offset : offset + size] for offset, size in zip(plan.offsets, sizes, strict=True)]

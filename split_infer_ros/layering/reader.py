@@ -1,110 +1,20 @@
 """The thread that reads weights into the ring, portion by portion, as the layers before give their place up.
 
-Reads are O_DIRECT: they pass the page cache by, whose copy would be a second one, and hold no GIL. One is in flight
-at a time: as measured, several read no more in a second.
+One read is in flight at a time: as measured, several read no more in a second.
 """
 
 from __future__ import annotations
 
-import errno
-import os
 import threading
 import time
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from split_infer_ros.errors import StreamError, WeightsError
-from split_infer_ros.layering.packed_file import Piece
+from split_infer_ros.errors import StreamError
 from split_infer_ros.layering.ring import RingPlan
+from split_infer_ros.layering.weights_file import Block, WeightsFile
 
 STALL_S = 10.0  # a pass waits no longer for a portion
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """What is read into one place: pieces that follow each other in the file."""
-
-    pieces: tuple[Piece, ...]
-
-    @property
-    def offset(self) -> int:
-        """In the file."""
-        return self.pieces[0].offset
-
-    @property
-    def nbytes(self) -> int:
-        """Of all its pieces."""
-        return sum(piece.nbytes for piece in self.pieces)
-
-    def check(self, memory: memoryview) -> None:
-        """Compare with the checksums.
-
-        Raises:
-            StreamError: a layer is not as it was written.
-        """
-        for piece in self.pieces:
-            start = piece.offset - self.offset
-            if zlib.crc32(memory[start : start + piece.nbytes]) != piece.crc32:
-                raise StreamError(
-                    "weights_damaged", f"Layer '{piece.layer}' is not as it was written to the file of weights."
-                )
-
-
-class WeightsFile:
-    """An open file of weights.
-
-    Args:
-        path: of the file.
-        direct: whether to try O_DIRECT.
-
-    Attributes:
-        note: a sentence where reads go through the page cache; empty where they do not.
-    """
-
-    def __init__(self, path: Path, direct: bool = True) -> None:
-        self.path = path
-        self.note = ""
-        try:
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (os.O_DIRECT if direct else 0))
-        except OSError as error:
-            if not direct or error.errno != errno.EINVAL:
-                raise WeightsError(f"{path} cannot be read ({error.strerror}).") from error
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            direct = False
-        self._direct = direct
-        if not direct:
-            self.note = (
-                f"{path} lies on a file system without O_DIRECT: weights are read through the page cache, "
-                "whose pages are given back after each read."
-            )
-
-    def read(self, offset: int, into: memoryview, layer: str) -> None:
-        """Fill page-aligned memory with what lies at a page of the file.
-
-        Raises:
-            StreamError: the file ends before, or the disk fails; the layer is named.
-        """
-        done = 0
-        try:
-            while done < len(into):
-                count = os.preadv(self._descriptor, [into[done:]], offset + done)
-                if not count:
-                    raise StreamError(
-                        "weights_truncated", f"{self.path} ends within layer '{layer}': it was cut short."
-                    )
-                done += count
-        except OSError as error:
-            raise StreamError(
-                "weights_unreadable", f"Layer '{layer}' cannot be read from {self.path} ({error.strerror})."
-            ) from error
-        if not self._direct:
-            os.posix_fadvise(self._descriptor, offset, len(into), os.POSIX_FADV_DONTNEED)
-
-    def close(self) -> None:
-        """Close the file."""
-        os.close(self._descriptor)
 
 
 @dataclass(frozen=True, slots=True)

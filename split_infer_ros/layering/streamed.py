@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 from split_infer_ros.layering.contents import Contents
 from split_infer_ros.layering.gated import Gate, Gated, Tile, TiledConv2d, TiledLinear
-from split_infer_ros.layering.home import Home, page_aligned
+from split_infer_ros.layering.home import Home, buffer, page_aligned
 from split_infer_ros.layering.packed_file import CHANNELS_LAST, DTYPES, PLAIN, Piece
-from split_infer_ros.layering.reader import STALL_S, Block, ReaderStats, WeightsFile
+from split_infer_ros.layering.reader import STALL_S, ReaderStats
 from split_infer_ros.layering.ring import RingPlan
+from split_infer_ros.layering.weights_file import Block, WeightsFile
 from split_infer_ros.split.export import name_device
 from split_infer_ros.split.fusion import FusedConv2d
 from split_infer_ros.split.graph import put
@@ -72,7 +73,7 @@ class StreamedHalf:
         file = WeightsFile(contents.path, direct)
         self.note = file.note
         try:
-            load(file, kept, memoryview(stays.numpy()))
+            load(file, kept, buffer(stays))
         except BaseException:
             file.close()
             raise

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from split_infer_ros.layering.contents import Contents, open_contents
-from split_infer_ros.layering.home import page_aligned
+from split_infer_ros.layering.home import buffer, page_aligned
 from split_infer_ros.layering.packed_file import Piece
-from split_infer_ros.layering.reader import Block, WeightsFile
 from split_infer_ros.layering.streamed import load, views_of
+from split_infer_ros.layering.weights_file import Block, WeightsFile
 from split_infer_ros.split.model import SplitModel
 
 
-def unpack(model: SplitModel, path: Path, threads: int, names: Collection[str]) -> dict[str, Tensor]:
+def unpack(model: SplitModel, path: Path, threads: int | None, names: Collection[str]) -> dict[str, Tensor]:
     """Tensors by name, each with memory of its own and the very bits that were packed.
 
     Raises:
@@ -38,7 +38,7 @@ def unpack(model: SplitModel, path: Path, threads: int, names: Collection[str]) 
 
 def _read(contents: Contents, file: WeightsFile, piece: Piece) -> dict[str, Tensor]:
     memory = page_aligned(piece.nbytes)
-    load(file, [Block((piece,))], memoryview(memory.numpy()))
+    load(file, [Block((piece,))], buffer(memory))
     views = views_of(contents, piece, {(piece.layer, piece.row): (memory, 0)})
     return {name: _own(values) for name, values in views.items()}
 

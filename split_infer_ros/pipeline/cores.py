@@ -16,7 +16,7 @@ ALL = torch.get_num_threads()
 
 def all_cores() -> int:
     """How many torch was given."""
-    return _ALL
+    return ALL
 
 
 def use_all_cores() -> None:

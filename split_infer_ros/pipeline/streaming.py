@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -36,7 +35,7 @@ PASSES = 4  # by which layers are timed; the last counts
 
 
 def stream_backbone(model: SplitModel, cut: Cut, settings: StageSettings) -> StreamedHalf | None:
-    """The half before the cut on streamed weights; None if they are to be resident.
+    """The half before the cut on streamed weights; None if they are to be resident, or it has none.
 
     The weights are packed first, unless that was done; then the model's own are given back.
 
@@ -52,7 +51,10 @@ def stream_backbone(model: SplitModel, cut: Cut, settings: StageSettings) -> Str
         )
     try:
         path = _packed(model, settings)
-        streamed = (_on_cpu if model.device.type == "cpu" else _on_gpu)(model, cut, settings, path)
+        contents = _contents(model, cut, path)
+        if not contents.uses:
+            return None
+        streamed = (_on_cpu if model.device.type == "cpu" else _on_gpu)(model, cut, settings, contents)
     except (OSError, StreamError) as error:
         raise ConfigurationError(f"Weights cannot be streamed: {error}") from error
     names = state_of(backbone_of(model.graph, cut)).keys()
@@ -70,16 +72,16 @@ def _contents(model: SplitModel, cut: Cut, path: Path) -> Contents:
     return open_contents(model, backbone_of(model.graph, cut), path, _threads(model))
 
 
-def _on_cpu(model: SplitModel, cut: Cut, settings: StageSettings, path: Path) -> StreamedHalf:
-    contents, budget = _contents(model, cut, path), settings.weights_budget_bytes
+def _on_cpu(model: SplitModel, cut: Cut, settings: StageSettings, contents: Contents) -> StreamedHalf:
+    budget = settings.weights_budget_bytes
     if settings.weights_residency == AUTO:
-        placement = _best(model, settings, lambda: _contents(model, cut, path))
+        placement = _best(model, settings, _contents(model, cut, contents.path))
     else:
         placement = place(settings.weights_residency, contents.sizes, contents.uses, budget, contents.kept_bytes)
     return StreamedHalf(contents, placement.plan, placement.resident)
 
 
-def _on_gpu(model: SplitModel, cut: Cut, settings: StageSettings, path: Path) -> StreamedHalf:
+def _on_gpu(model: SplitModel, cut: Cut, settings: StageSettings, contents: Contents) -> StreamedHalf:
     """Two-stage where the disk can write to what the GPU reads, else three-stage, and it is said."""
     device, budget = model.device, settings.weights_budget_bytes
     if settings.weights_residency == AUTO:
@@ -87,13 +89,12 @@ def _on_gpu(model: SplitModel, cut: Cut, settings: StageSettings, path: Path) ->
     processor = Processor(DeviceQueue(device).copy, partial(mark_here, device))
     note = ""
     if settings.weights_residency == TWO_STAGE:
-        contents = _contents(model, cut, path)
         plan = place(TWO_STAGE, contents.sizes, contents.uses, budget, contents.kept_bytes).plan
         try:
             return _try(contents, plan, MappedHome(plan.capacity, device, processor), model)
         except (ConfigurationError, StreamError) as error:
             note = f"two_stage cannot be had here ({error}): asynchronous is used."
-    contents = _contents(model, cut, path)
+            contents = _contents(model, cut, contents.path)
     residency = ASYNCHRONOUS if note else settings.weights_residency
     # half of the budget on either side
     whole = max((*contents.sizes, PAGE))
@@ -116,9 +117,8 @@ def _try(contents: Contents, plan: RingPlan, home: Home, model: SplitModel) -> S
     return streamed
 
 
-def _best(model: SplitModel, settings: StageSettings, contents: Callable[[], Contents]) -> Placement:
+def _best(model: SplitModel, settings: StageSettings, trial: Contents) -> Placement:
     """The least memory with which a pass is as quick as with resident weights, by layers timed here."""
-    trial = contents()
     most = settings.weights_budget_bytes - trial.kept_bytes
     least = place(TWO_STAGE, trial.sizes, trial.uses, settings.weights_budget_bytes, trial.kept_bytes)
     machine = _time(StreamedHalf(trial, least.plan), model, settings.batch_size)

@@ -12,12 +12,13 @@ from torch import Tensor
 from split_infer_ros.errors import StreamError
 from split_infer_ros.layering.contents import open_contents
 from split_infer_ros.layering.device_stages import CopyStage, MappedStage, Processor
-from split_infer_ros.layering.home import Home, page_aligned
+from split_infer_ros.layering.home import Home, buffer, page_aligned
 from split_infer_ros.layering.pack import pack_model
-from split_infer_ros.layering.reader import Block, Reader, WeightsFile
+from split_infer_ros.layering.reader import Reader
 from split_infer_ros.layering.residency import ASYNCHRONOUS, SYNCHRONOUS, TWO_STAGE, place
 from split_infer_ros.layering.ring import CHUNK, RingPlan, circular
 from split_infer_ros.layering.streamed import StreamedHalf
+from split_infer_ros.layering.weights_file import Block, WeightsFile
 
 
 class Played:
@@ -47,7 +48,7 @@ class PlayedHome(Home):
     def stage(
         self, file: WeightsFile, plan: RingPlan, blocks: Sequence[Block], stall_s: float
     ) -> MappedStage | CopyStage:
-        host = memoryview(self._host.numpy())
+        host = buffer(self._host)
         if not self._copied:
             return MappedStage(Reader(file, plan, blocks, host, stall_s), PROCESSOR)
         sizes = [block.nbytes for block in blocks]

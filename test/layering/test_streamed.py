@@ -17,11 +17,11 @@ from split_infer_ros.layering import contents as contents_module
 from split_infer_ros.layering.contents import open_contents
 from split_infer_ros.layering.pack import pack_model
 from split_infer_ros.layering.packed_file import Piece, read_header
-from split_infer_ros.layering.reader import WeightsFile
 from split_infer_ros.layering.residency import ASYNCHRONOUS, SYNCHRONOUS, TWO_STAGE, keep_first, place
 from split_infer_ros.layering.ring import least_capacity
 from split_infer_ros.layering.streamed import StreamedHalf
 from split_infer_ros.layering.unpack import unpack
+from split_infer_ros.layering.weights_file import WeightsFile
 from split_infer_ros.split.graph import state_of
 from split_infer_ros.split.model import SplitModel, hollow_model
 

@@ -10,7 +10,7 @@ import torch
 
 from split_infer_ros.errors import ConfigurationError, StreamError
 from split_infer_ros.images.encodings import Pixels
-from split_infer_ros.layering.reader import WeightsFile
+from split_infer_ros.layering.weights_file import WeightsFile
 from split_infer_ros.models.detections import Detections
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.local import LocalPipeline
