@@ -21,6 +21,9 @@ from split_infer_ros.split.fusion import FusedConv2d
 from split_infer_ros.split.model import SplitModel
 
 
+LEAST = 1 << 20  # bytes of a read: smaller layers are read with their neighbours
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """A node that uses a layer, and the steps in which it does: one for each piece."""
@@ -114,7 +117,9 @@ def open_contents(model: SplitModel, part: fx.GraphModule, path: Path, threads: 
 
 
 def _group(calls: Sequence[Call], pieces: dict[str, tuple[Piece, ...]]) -> tuple[tuple[Block, ...], tuple[int, ...]]:
-    """Small neighbours are read as one; the pieces of a tiled layer are not mixed with others."""
+    """Small neighbours are read as one, no larger than the largest piece; a tiled layer's are not mixed with others."""
+    largest = max((piece.nbytes for own in pieces.values() for piece in own), default=0)
+    most = min(CHUNK, max(largest, LEAST))
     groups: list[list[Piece]] = []
     index: dict[tuple[str, int], int] = {}
     for call in calls:
@@ -128,7 +133,7 @@ def _group(calls: Sequence[Call], pieces: dict[str, tuple[Piece, ...]]) -> tuple
                 and len(own) == 1
                 and len(pieces[last.layer]) == 1
                 and last.offset + last.nbytes == piece.offset
-                and sum(each.nbytes for each in groups[-1]) + piece.nbytes <= CHUNK
+                and sum(each.nbytes for each in groups[-1]) + piece.nbytes <= most
             )
             if joins:
                 groups[-1].append(piece)

@@ -16,8 +16,8 @@ from typing import Protocol
 from torch import Tensor
 
 from split_infer_ros.errors import StreamError
-from split_infer_ros.layering.reader import Reader, ReaderStats
 from split_infer_ros.layering.ring import RingPlan
+from split_infer_ros.layering.track import ReaderStats, Track
 
 
 class Mark(Protocol):
@@ -41,19 +41,23 @@ class Processor:
 
 
 class MappedStage:
-    """The reader's ring, read by the device: a step's weights are given up when the device is done with them."""
+    """The ring that is read into, seen by the device: a step's weights are given up when the device is done with them."""
 
-    def __init__(self, reader: Reader, processor: Processor) -> None:
-        self._reader = reader
+    def __init__(self, track: Track, processor: Processor) -> None:
+        self._track = track
         self._processor = processor
         self._given: deque[tuple[int, Mark]] = deque()  # steps that the device was given
 
+    def start(self) -> None:
+        """A pass begins."""
+        self._track.start()
+
     def begin(self, step: int) -> float:
-        """As the reader's; what the device has done meanwhile is given up first."""
+        """As the track's; what the device has done meanwhile is given up first."""
         start = time.perf_counter()
-        while self._given and not self._reader.has(step):
+        while self._given and not self._track.has(step):
             self._give_up()
-        self._reader.begin(step)
+        self._track.begin(step)
         return time.perf_counter() - start
 
     def end(self, step: int) -> None:
@@ -64,36 +68,36 @@ class MappedStage:
         """The device was given all of a pass."""
         while self._given:
             self._give_up()
-        self._reader.finish(failed)
+        self._track.finish(failed)
 
     def stats(self) -> ReaderStats:
-        """The reader's."""
-        return self._reader.stats()
+        """The track's."""
+        return self._track.stats()
 
     def close(self) -> None:
-        """End the reader."""
-        self._reader.close()
+        """Read no more."""
+        self._track.close()
 
     def _give_up(self) -> None:
         step, mark = self._given.popleft()
         mark.wait()
-        self._reader.end(step)
+        self._track.end(step)
 
 
 class CopyStage:
-    """Copies blocks from the reader's ring to the device's, as soon as they are read and their place is free.
+    """Copies blocks from the host's ring to the device's, as soon as they are read and their place is free.
 
     Args:
-        reader: whose steps are the blocks, one by one.
+        track: whose steps are the blocks, one by one.
         host, device: where each block lies in either ring.
         plan: of the device's ring, whose portions are the blocks.
         processor: the device.
     """
 
     def __init__(
-        self, reader: Reader, host: Sequence[Tensor], device: Sequence[Tensor], plan: RingPlan, processor: Processor
+        self, track: Track, host: Sequence[Tensor], device: Sequence[Tensor], plan: RingPlan, processor: Processor
     ) -> None:
-        self._reader = reader
+        self._track = track
         self._host, self._device = host, device
         self._plan = plan
         self._processor = processor
@@ -104,6 +108,9 @@ class CopyStage:
         self._closing = False
         self._thread = threading.Thread(target=self._loop, name="weights_copy", daemon=True)
         self._thread.start()
+
+    def start(self) -> None:
+        """A pass begins; the copies are ahead of it."""
 
     def begin(self, step: int) -> float:
         """Wait until a step's weights are on the device; returns for how many seconds.
@@ -133,15 +140,15 @@ class CopyStage:
         self._free(self._base)
 
     def stats(self) -> ReaderStats:
-        """The reader's."""
-        return self._reader.stats()
+        """The track's."""
+        return self._track.stats()
 
     def close(self) -> None:
         """End both threads."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-        self._reader.close()
+        self._track.close()
         self._thread.join()
 
     def _free(self, count: int) -> None:
@@ -152,8 +159,9 @@ class CopyStage:
 
     def _loop(self) -> None:
         while not self._closing:
+            self._track.start()
             failure = self._copy_pass()
-            self._reader.finish(failure is not None)
+            self._track.finish(failure is not None)
             with self._changed:
                 if failure is not None:
                     end = (self._copied // len(self._host) + 1) * len(self._host)
@@ -165,13 +173,13 @@ class CopyStage:
     def _copy_pass(self) -> StreamError | None:
         for block, window in enumerate(self._plan.window):
             try:
-                self._reader.begin(block)
+                self._track.begin(block)
             except StreamError as error:
                 return error
             if not self._wait_for(self._copied - window):
                 return None
             self._processor.copy(self._device[block], self._host[block])
-            self._reader.end(block)
+            self._track.end(block)
             with self._changed:
                 self._copied += 1
                 self._changed.notify_all()

@@ -15,6 +15,7 @@ from split_infer_ros.layering.device_stages import CopyStage, MappedStage, Proce
 from split_infer_ros.layering.packed_file import PAGE
 from split_infer_ros.layering.reader import Reader
 from split_infer_ros.layering.ring import RingPlan, circular
+from split_infer_ros.layering.track import Track
 from split_infer_ros.layering.weights_file import Block, WeightsFile
 
 
@@ -30,24 +31,27 @@ def buffer(memory: Tensor) -> memoryview:
 
 
 class Home:
-    """Memory for a ring of which layers see ``ring``.
+    """Memory for a ring of which layers see ``ring``, and its reader; halves that share it take turns.
 
     Args:
         ring: uint8 (capacity,).
+        host: the same, as the disk writes to it, unless the ring itself is.
 
     Attributes:
         nbytes: on all sides.
     """
 
-    def __init__(self, ring: Tensor) -> None:
+    def __init__(self, ring: Tensor, host: Tensor | None = None) -> None:
         self.ring = ring
         self.nbytes = ring.nbytes
+        self._host = ring if host is None else host
+        self._reader = Reader(buffer(self._host))
 
     def stage(
         self, file: WeightsFile, plan: RingPlan, blocks: Sequence[Block], stall_s: float
-    ) -> Reader | MappedStage | CopyStage:
-        """What fills the ring."""
-        return Reader(file, plan, blocks, buffer(self.ring), stall_s)
+    ) -> Track | MappedStage | CopyStage:
+        """What brings a half's weights into the ring."""
+        return Track(self._reader, file, plan, blocks, stall_s)
 
 
 class MappedHome(Home):
@@ -59,13 +63,12 @@ class MappedHome(Home):
 
     def __init__(self, capacity: int, device: torch.device, processor: Processor) -> None:
         self._memory = allocate(Policy.PINNED, capacity, device)
-        super().__init__(self._memory.device)
+        super().__init__(self._memory.device, self._memory.host)
         self._processor = processor
 
     def stage(self, file: WeightsFile, plan: RingPlan, blocks: Sequence[Block], stall_s: float) -> MappedStage:
-        """What fills the ring."""
-        reader = Reader(file, plan, blocks, buffer(self._memory.host), stall_s)
-        return MappedStage(reader, self._processor)
+        """What brings a half's weights into the ring."""
+        return MappedStage(Track(self._reader, file, plan, blocks, stall_s), self._processor)
 
 
 class CopiedHome(Home):
@@ -77,19 +80,17 @@ class CopiedHome(Home):
 
     def __init__(self, capacity: int, device: torch.device, processor: Processor) -> None:
         self._memory = allocate(Policy.DEVICE, capacity, device)
-        super().__init__(self._memory.device)
+        super().__init__(self._memory.device, self._memory.host)
         self.nbytes = self._memory.bytes
         self._processor = processor
 
     def stage(self, file: WeightsFile, plan: RingPlan, blocks: Sequence[Block], stall_s: float) -> CopyStage:
-        """What fills the ring."""
-        host = self._memory.host
+        """What brings a half's weights into the ring."""
         sizes = [block.nbytes for block in blocks]
-        source = circular(sizes, range(len(blocks)), len(host))
-        reader = Reader(file, source, blocks, buffer(host), stall_s)
-        return CopyStage(
-            reader, _slices(host, source, sizes), _slices(self.ring, plan, sizes), plan, self._processor
-        )
+        source = circular(sizes, range(len(blocks)), len(self._host))
+        track = Track(self._reader, file, source, blocks, stall_s)
+        rings = _slices(self._host, source, sizes), _slices(self.ring, plan, sizes)
+        return CopyStage(track, *rings, plan, self._processor)
 
 
 def _slices(ring: Tensor, plan: RingPlan, sizes: Sequence[int]) -> list[Tensor]:

@@ -12,6 +12,7 @@ import json
 import math
 import os
 import struct
+import threading
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -119,7 +120,7 @@ def write_packed(path: Path, head: PackedHeader, contents: Iterable[tuple[Piece,
     Raises:
         OSError: it cannot be written; nothing is left behind.
     """
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    part = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.part")
     written, offset = [], pages(_START.size)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -81,6 +81,13 @@ def double_buffered(sizes: Sequence[int], uses: Sequence[int]) -> RingPlan:
     return _plan(2 * half, [index % 2 * half for index in range(len(sizes))], sizes, uses, max(half, PAGE))
 
 
+def window_after(previous: RingPlan, plan: RingPlan) -> tuple[int, ...]:
+    """A plan's window in a pass behind one of another half that shares the ring."""
+    if previous is plan:
+        return plan.window
+    return tuple(_windows(*(_places(each.offsets, each.portions) for each in (previous, plan))))
+
+
 def least_capacity(sizes: Sequence[int], uses: Sequence[int]) -> int:
     """Bytes of the smallest ring in which every step gets what it needs: the largest block's, unless some are shared.
 
@@ -96,7 +103,7 @@ def _plan(
     capacity: int, offsets: Sequence[int], sizes: Sequence[int], uses: Sequence[int], chunk: int
 ) -> RingPlan:
     portions = tuple(portion for block, size in enumerate(sizes) for portion in _portions(block, pages(size), chunk))
-    places = [(offsets[p.block] + p.start, offsets[p.block] + p.start + p.nbytes) for p in portions]
+    places = _places(offsets, portions)
     ends = [0] * len(sizes)  # of each block: how many portions there are up to it
     for index, portion in enumerate(portions):
         ends[portion.block] = index + 1
@@ -112,7 +119,8 @@ def _plan(
         while free < len(sizes) and last_use[free] <= step:
             free += 1
         frees.append(ends[free - 1] if free else 0)
-    return RingPlan(capacity, tuple(offsets), portions, tuple(_windows(places)), tuple(needs), tuple(frees))
+    window = tuple(_windows(places, places))
+    return RingPlan(capacity, tuple(offsets), portions, window, tuple(needs), tuple(frees))
 
 
 def _portions(block: int, size: int, chunk: int) -> Iterator[Portion]:
@@ -121,13 +129,17 @@ def _portions(block: int, size: int, chunk: int) -> Iterator[Portion]:
         yield Portion(block, start, nbytes, start + nbytes == size)
 
 
-def _windows(places: Sequence[tuple[int, int]]) -> Iterator[int]:
-    """For each place, how many before it, round and round, leave it alone."""
-    count = len(places)
-    for index, (start, end) in enumerate(places):
+def _places(offsets: Sequence[int], portions: Sequence[Portion]) -> list[tuple[int, int]]:
+    return [(offsets[p.block] + p.start, offsets[p.block] + p.start + p.nbytes) for p in portions]
+
+
+def _windows(before: Sequence[tuple[int, int]], places: Sequence[tuple[int, int]]) -> Iterator[int]:
+    """For each place, how many just before it leave it alone, back to the beginning of those before all."""
+    order = [*before, *places]
+    for index, (start, end) in enumerate(places, len(before)):
         clear = 0
-        while clear < count - 1:
-            other_start, other_end = places[(index - clear - 1) % count]
+        while clear < index:
+            other_start, other_end = order[index - clear - 1]
             if other_start < end and start < other_end:
                 break
             clear += 1

@@ -13,8 +13,9 @@ from split_infer_ros.layering.contents import Contents
 from split_infer_ros.layering.gated import Gate, Gated, Tile, TiledConv2d, TiledLinear
 from split_infer_ros.layering.home import Home, buffer, page_aligned
 from split_infer_ros.layering.packed_file import CHANNELS_LAST, DTYPES, PLAIN, Piece
-from split_infer_ros.layering.reader import STALL_S, ReaderStats
+from split_infer_ros.layering.reader import STALL_S
 from split_infer_ros.layering.ring import RingPlan
+from split_infer_ros.layering.track import ReaderStats
 from split_infer_ros.layering.weights_file import Block, WeightsFile
 from split_infer_ros.split.export import name_device
 from split_infer_ros.split.fusion import FusedConv2d
@@ -47,7 +48,7 @@ class StreamedHalf:
         resident: so many of the first blocks stay in memory.
         direct: whether to read past the page cache, where the file system can.
         stall_s: a pass waits no longer for weights.
-        home: where the ring lies, unless it is this process's memory.
+        home: where the ring lies, unless it is this process's memory; may be several halves' in turns.
 
     Raises:
         StreamError: what stays in memory cannot be read.
@@ -100,6 +101,7 @@ class StreamedHalf:
             StreamError: weights did not come; the next pass reads all of them again.
         """
         with self._turn:
+            self._stage.start()
             start = time.perf_counter()
             failed = True
             try:
@@ -134,8 +136,9 @@ class StreamedHalf:
         return self._stage.stats()
 
     def close(self) -> None:
-        """End the reader; the half cannot run any more."""
+        """Read no more, and let go of the layers, which know this half; it cannot run any more."""
         self._stage.close()
+        del self._graph
 
     def _measured(self, start: float, end: float) -> PassTimes:
         before = [start, *self._ended]
@@ -156,7 +159,7 @@ def load(file: WeightsFile, blocks: Sequence[Block], memory: memoryview) -> None
     for block in blocks:
         place = memory[start : start + block.nbytes]
         file.read(block.offset, place, block.pieces[0].layer)
-        block.check(place)
+        file.check(block, place)
         start += block.nbytes
 
 
@@ -165,9 +168,7 @@ def _place(places: Places, block: Block, memory: Tensor, offset: int) -> None:
         places[piece.layer, piece.row] = memory, offset + piece.offset - block.offset
 
 
-def bind(
-    contents: Contents, places: Places, gate: Gate
-) -> nn.Module:
+def bind(contents: Contents, places: Places, gate: Gate) -> nn.Module:
     """The half, whose layers see their weights where they will be, once for all passes; contents are taken over."""
     graph = contents.graph
     for piece in contents.kept:

@@ -28,19 +28,6 @@ class Block:
         """Of all its pieces."""
         return sum(piece.nbytes for piece in self.pieces)
 
-    def check(self, memory: memoryview) -> None:
-        """Compare with the checksums.
-
-        Raises:
-            StreamError: a layer is not as it was written.
-        """
-        for piece in self.pieces:
-            start = piece.offset - self.offset
-            if zlib.crc32(memory[start : start + piece.nbytes]) != piece.crc32:
-                raise StreamError(
-                    "weights_damaged", f"Layer '{piece.layer}' is not as it was written to the file of weights."
-                )
-
 
 class WeightsFile:
     """An open file of weights.
@@ -91,6 +78,19 @@ class WeightsFile:
             ) from error
         if not self._direct:
             os.posix_fadvise(self._descriptor, offset, len(into), os.POSIX_FADV_DONTNEED)
+
+    def check(self, block: Block, memory: memoryview) -> None:
+        """Compare what was read with its checksums.
+
+        Raises:
+            StreamError: a layer is not as it was written.
+        """
+        for piece in block.pieces:
+            start = piece.offset - block.offset
+            if zlib.crc32(memory[start : start + piece.nbytes]) != piece.crc32:
+                raise StreamError(
+                    "weights_damaged", f"Layer '{piece.layer}' is not as it was written to {self.path}: pack it again."
+                )
 
     def close(self) -> None:
         """Close the file."""

@@ -195,8 +195,8 @@ class BackboneStage:
         plan = Plan.make(self._model, settings, self._transport, self._advisor)
         plan.pool.ring.when_free(self.wake)
         self._advisor.took(plan.pool.layout, plan.pool.slots.policy)
-        if plan.pool.slots.note:
-            self._on_error(ConfigurationError(plan.pool.slots.note))
+        for note in plan.notes:
+            self._on_error(ConfigurationError(note))
         return plan
 
     def _loop(self) -> None:

@@ -93,6 +93,11 @@ class Plan:
         """The backbone, if its weights are read while it runs."""
         return self.backbone if isinstance(self.backbone, StreamedHalf) else None
 
+    @property
+    def notes(self) -> list[str]:
+        """What is to be said of its memory and its weights, sentences."""
+        return [note for note in (self.pool.slots.note, self.stream.note if self.stream else "") if note]
+
     def close(self) -> None:
         """Free the slots, and stop reading."""
         self.pool.close()

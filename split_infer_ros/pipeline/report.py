@@ -19,13 +19,11 @@ class WeightsReport:
         memory_bytes: that hold weights.
         bandwidth: bytes a second while reading.
         stalled_s: for which layers waited for their weights.
-        note: what is to be said of the file; mostly empty.
     """
 
     memory_bytes: int
     bandwidth: float
     stalled_s: float
-    note: str = ""
 
     @classmethod
     def of(cls, stream: StreamedHalf | None) -> WeightsReport | None:
@@ -33,7 +31,7 @@ class WeightsReport:
         if stream is None:
             return None
         stats = stream.stats()
-        return cls(stream.weight_bytes, stats.bandwidth, stats.stalled_s, stream.note)
+        return cls(stream.weight_bytes, stats.bandwidth, stats.stalled_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,7 +152,8 @@ def _packed(model: SplitModel, settings: StageSettings) -> Path:
     values = _values[model]
     if settings.weights_file:
         path = Path(settings.weights_file).expanduser()
-        if read_header(path).values != values:
+        header = read_header(path)
+        if header.fingerprint == model.fingerprint and header.values != values:  # another model's is refused later
             raise WeightsError(f"weights_file {path} holds other weights than were loaded: pack those.")
         return path
     threads = _threads(model)

@@ -150,8 +150,8 @@ class ModelLine:
         self.plan = plan
         plan.pool.ring.when_free(self._callbacks.wake)
         self._advisor.took(plan.pool.layout, plan.pool.slots.policy)
-        if plan.pool.slots.note:
-            self._callbacks.on_error(self.key, ConfigurationError(plan.pool.slots.note))
+        for note in plan.notes:
+            self._callbacks.on_error(self.key, ConfigurationError(note))
 
     @property
     def co_runs(self) -> tuple[MachineConstants, Collection[Policy]] | None:

@@ -12,12 +12,12 @@ from torch import Tensor
 from split_infer_ros.errors import StreamError
 from split_infer_ros.layering.contents import open_contents
 from split_infer_ros.layering.device_stages import CopyStage, MappedStage, Processor
-from split_infer_ros.layering.home import Home, buffer, page_aligned
+from split_infer_ros.layering.home import Home, page_aligned
 from split_infer_ros.layering.pack import pack_model
-from split_infer_ros.layering.reader import Reader
 from split_infer_ros.layering.residency import ASYNCHRONOUS, SYNCHRONOUS, TWO_STAGE, place
 from split_infer_ros.layering.ring import CHUNK, RingPlan, circular
 from split_infer_ros.layering.streamed import StreamedHalf
+from split_infer_ros.layering.track import Track
 from split_infer_ros.layering.weights_file import Block, WeightsFile
 
 
@@ -41,25 +41,22 @@ class PlayedHome(Home):
     """Two rings, or one that both sides see."""
 
     def __init__(self, capacity: int, copied: bool) -> None:
-        super().__init__(page_aligned(capacity))
-        self._host = page_aligned(capacity) if copied else self.ring
+        super().__init__(page_aligned(capacity), page_aligned(capacity) if copied else None)
         self._copied = copied
 
     def stage(
         self, file: WeightsFile, plan: RingPlan, blocks: Sequence[Block], stall_s: float
     ) -> MappedStage | CopyStage:
-        host = buffer(self._host)
         if not self._copied:
-            return MappedStage(Reader(file, plan, blocks, host, stall_s), PROCESSOR)
+            return MappedStage(Track(self._reader, file, plan, blocks, stall_s), PROCESSOR)
         sizes = [block.nbytes for block in blocks]
-        source = circular(sizes, range(len(blocks)), len(host))
+        source = circular(sizes, range(len(blocks)), len(self._host))
 
         def slices(ring: Tensor, offsets: Sequence[int]) -> list[Tensor]:
             return [ring[offset : offset + size] for offset, size in zip(offsets, sizes, strict=True)]
 
-        reader = Reader(file, source, blocks, host, stall_s)
         rings = slices(self._host, source.offsets), slices(self.ring, plan.offsets)
-        return CopyStage(reader, *rings, plan, PROCESSOR)
+        return CopyStage(Track(self._reader, file, source, blocks, stall_s), *rings, plan, PROCESSOR)
 
 
 @pytest.fixture(scope="module")
