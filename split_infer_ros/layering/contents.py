@@ -20,7 +20,6 @@ from split_infer_ros.layering.weights_file import Block
 from split_infer_ros.split.fusion import FusedConv2d
 from split_infer_ros.split.model import SplitModel
 
-
 LEAST = 1 << 20  # bytes of a read: smaller layers are read with their neighbours
 
 

@@ -41,7 +41,7 @@ class Processor:
 
 
 class MappedStage:
-    """The ring that is read into, seen by the device: a step's weights are given up when the device is done with them."""
+    """The ring that is read into, seen by the device, whose steps give weights up when it is done with them."""
 
     def __init__(self, track: Track, processor: Processor) -> None:
         self._track = track
