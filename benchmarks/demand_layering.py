@@ -3,8 +3,8 @@
 One image at a time, passes back to back, weights read past the page cache. Each pipeline against resident weights and
 against the obvious rivals (mmap with page faults on cold pages; the whole model read at each pass's start; accelerate's
 disk offload, where that is installed), which take turns within one process. Memory is that of a process of its own for
-each way, seen from outside: its peak (VmHWM) over the passes less that of one whose layers all lie in one place and which
-reads nothing, so that only weights count. Beside each delay stands its bound: the longer of computing and reading
+each way, seen from outside: its peak (VmHWM) over the passes less that of one whose layers all lie in one place and
+which reads nothing, so that only weights count. Beside each delay stands its bound: the longer of computing and reading
 everything but what stays. The trade-off that was predicted is measured at some of its points.
 
 On the CPU. From the source tree: `PYTHONPATH=. python benchmarks/demand_layering.py`.
@@ -34,6 +34,7 @@ from split_infer_ros.layering.predictor import Machine, predict
 from split_infer_ros.layering.residency import ASYNCHRONOUS, RESIDENT, SYNCHRONOUS, TWO_STAGE
 from split_infer_ros.layering.ring import least_capacity
 from split_infer_ros.layering.streamed import StreamedHalf
+from split_infer_ros.layering.timing import time_layers
 from split_infer_ros.split.model import SplitModel, load_model
 from split_infer_ros.telemetry.report import AT_MOST, Claim, Panel, Report, arguments, deliver, show
 
@@ -43,6 +44,7 @@ WAYS = (RESIDENT, SYNCHRONOUS, ASYNCHRONOUS, TWO_STAGE, child.CHOSEN, child.MAPP
 QUICK_WAYS = (RESIDENT, TWO_STAGE, child.CHOSEN, child.MAPPED)
 ALLOWED_S = 1e-3
 SHARE = 0.25  # of its weights, that auto may hold
+ROOM = 0.9  # of that for the ring: what else comes with it is seen from outside as well
 MB = 1e6
 
 
@@ -138,13 +140,11 @@ def optimise(model: SplitModel, path: Path, images: torch.Tensor) -> tuple[list[
     """The trade-off up to a millisecond or a hundredth over resident's delay, by the times of layers seen here."""
     half = child.make(model, path, ASYNCHRONOUS)
     assert isinstance(half, StreamedHalf)
-    passes(half, images, 3)
-    assert half.times is not None
-    machine = Machine(half.times.steps, half.times.rest, half.stats().bandwidth)
+    machine = time_layers(half, images, 4)
     half.close()
     contents = child.contents_of(model, path)
     goal = goal_of(machine.compute, ALLOWED_S)
-    most = max(SHARE * sum(contents.sizes), least_capacity(contents.sizes, contents.uses))
+    most = max(ROOM * SHARE * sum(contents.sizes), least_capacity(contents.sizes, contents.uses))
     return explore(contents.sizes, contents.uses, lambda each: predict(each.plan, machine), most, goal), machine
 
 

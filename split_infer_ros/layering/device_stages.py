@@ -48,6 +48,10 @@ class MappedStage:
         self._processor = processor
         self._given: deque[tuple[int, Mark]] = deque()  # steps that the device was given
 
+    def expect(self) -> None:
+        """The next pass in this ring will be this half's."""
+        self._track.expect()
+
     def start(self) -> None:
         """A pass begins."""
         self._track.start()
@@ -108,6 +112,9 @@ class CopyStage:
         self._closing = False
         self._thread = threading.Thread(target=self._loop, name="weights_copy", daemon=True)
         self._thread.start()
+
+    def expect(self) -> None:
+        """The next pass will be this half's, as always."""
 
     def start(self) -> None:
         """A pass begins; the copies are ahead of it."""

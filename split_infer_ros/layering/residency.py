@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.layering.packed_file import PAGE
+from split_infer_ros.layering.predictor import Machine, predict
 from split_infer_ros.layering.ring import CHUNK, NONE, RingPlan, circular, double_buffered, least_capacity
 
 RESIDENT, SYNCHRONOUS, ASYNCHRONOUS, TWO_STAGE, AUTO = RESIDENCIES = (
@@ -61,7 +63,7 @@ def place(
             )
     elif residency == ASYNCHRONOUS:
         capacity = 2 * least if math.isinf(budget) else max(budget - kept, least)
-        plan = circular(sizes, uses, int(capacity) // PAGE * PAGE, chunk)
+        plan = _asynchronous(sizes, uses, int(capacity) // PAGE * PAGE, chunk)
     else:
         plan = circular(sizes, uses, least, chunk)
     if plan.capacity + kept > budget:
@@ -70,6 +72,18 @@ def place(
             f"weights_residency {residency} needs a weights_budget_mb of {needed} for this model, not {budget / MB:g}."
         )
     return Placement(0, plan)
+
+
+def _asynchronous(sizes: Sequence[int], uses: Sequence[int], capacity: int, chunk: int) -> RingPlan:
+    """A ring; or two halves of it in turns, where large blocks leave a ring nothing to read ahead in.
+
+    The one with the smaller delay, if using a byte takes as long as reading it.
+    """
+    plans = [circular(sizes, uses, capacity, chunk), double_buffered(sizes, uses, chunk)]
+    shares = Counter(uses)
+    steps = tuple(sizes[block] / shares[block] if block != NONE else 0.0 for block in uses)
+    fitting = [plan for plan in plans if plan.feasible and plan.capacity <= capacity]
+    return min(fitting or plans[:1], key=lambda plan: predict(plan, Machine(steps, 0.0, 1.0)))
 
 
 def keep_first(sizes: Sequence[int], uses: Sequence[int], memory: int, capacity: int) -> Placement | None:

@@ -75,10 +75,11 @@ def circular(sizes: Sequence[int], uses: Sequence[int], capacity: int, chunk: in
     return _plan(capacity, offsets, sizes, uses, chunk)
 
 
-def double_buffered(sizes: Sequence[int], uses: Sequence[int]) -> RingPlan:
-    """Two halves in turns, each for one whole block: one is read while the other is used (synchronous pipeline)."""
+def double_buffered(sizes: Sequence[int], uses: Sequence[int], chunk: int | None = None) -> RingPlan:
+    """Two halves in turns: one is read, whole or in portions, while the other is used (synchronous pipeline)."""
     half = pages(max(sizes, default=0))
-    return _plan(2 * half, [index % 2 * half for index in range(len(sizes))], sizes, uses, max(half, PAGE))
+    offsets = [index % 2 * half for index in range(len(sizes))]
+    return _plan(2 * half, offsets, sizes, uses, chunk or max(half, PAGE))
 
 
 def window_after(previous: RingPlan, plan: RingPlan) -> tuple[int, ...]:

@@ -112,6 +112,10 @@ class StreamedHalf:
             self._times = self._measured(start, time.perf_counter())
             return results
 
+    def expect(self) -> None:
+        """Of the halves that share the ring, this one will run next: its first weights may be read."""
+        self._stage.expect()
+
     def begin(self, step: int) -> None:
         """Wait for a step's weights."""
         self._waits[step] = self._stage.begin(step)
@@ -138,7 +142,7 @@ class StreamedHalf:
     def close(self) -> None:
         """Read no more, and let go of the layers, which know this half; it cannot run any more."""
         self._stage.close()
-        del self._graph
+        self._graph = nn.Module()
 
     def _measured(self, start: float, end: float) -> PassTimes:
         before = [start, *self._ended]

@@ -13,6 +13,7 @@ from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.slots import Lease
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.layering.home import Home
 from split_infer_ros.layering.streamed import StreamedHalf
 from split_infer_ros.pipeline.budget import check_budget
 from split_infer_ros.pipeline.cuda_graphs import GraphedBackbone
@@ -52,6 +53,7 @@ class Plan:
         transport: Transport,
         advisor: MemoryAdvisor,
         taken_bytes: float = 0.0,
+        home: Home | None = None,
     ) -> Plan:
         """Cut, choose memory and allocate it, and on a GPU record.
 
@@ -61,6 +63,7 @@ class Plan:
             transport: which makes the pool.
             advisor: which chooses the memory.
             taken_bytes: of the memory budget, what other models have.
+            home: the ring for weights that are read, if it is not this model's alone.
 
         Raises:
             ConfigurationError: no such cut, or no such memory; nothing was kept.
@@ -74,7 +77,7 @@ class Plan:
         try:
             place = Place(pool.slots.policy, model.device)  # which is another one where there was no room
             intake = make_intake(model.entry.preprocess, settings.batch_size, model.dtype, place)
-            backbone = stream_backbone(model, cut, settings) or model.backbone(settings.split_point)
+            backbone = stream_backbone(model, cut, settings, home) or model.backbone(settings.split_point)
             if model.device.type == "cuda" and settings.cuda_graphs and not isinstance(backbone, StreamedHalf):
                 return cls(settings, cut, _recorded(backbone, model, settings.batch_size), pool, intake, reason)
         except ConfigurationError:

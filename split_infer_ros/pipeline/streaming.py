@@ -21,6 +21,7 @@ from split_infer_ros.layering.predictor import Machine, predict
 from split_infer_ros.layering.residency import ASYNCHRONOUS, AUTO, RESIDENT, TWO_STAGE, Placement, place
 from split_infer_ros.layering.ring import RingPlan
 from split_infer_ros.layering.streamed import StreamedHalf
+from split_infer_ros.layering.timing import time_layers
 from split_infer_ros.layering.unpack import unpack
 from split_infer_ros.pipeline.cores import ALL, use_all_cores
 from split_infer_ros.pipeline.device import DeviceQueue, mark_here
@@ -31,13 +32,21 @@ from split_infer_ros.split.halves import backbone_of
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.tuning.database import default_path
 
-PASSES = 4  # by which layers are timed; the last counts
+PASSES = 4  # by which layers are timed
 
 
-def stream_backbone(model: SplitModel, cut: Cut, settings: StageSettings) -> StreamedHalf | None:
+def stream_backbone(
+    model: SplitModel, cut: Cut, settings: StageSettings, home: Home | None = None
+) -> StreamedHalf | None:
     """The half before the cut on streamed weights; None if they are to be resident, or it has none.
 
     The weights are packed first, unless that was done; then the model's own are given back.
+
+    Args:
+        model: whose half it is.
+        cut: behind it.
+        settings: where weights are, and what they may take.
+        home: a ring that halves of several models take turns at, on the CPU; the settings' budget is its size.
 
     Raises:
         ConfigurationError: no such file, budget or device; nothing has changed.
@@ -54,7 +63,13 @@ def stream_backbone(model: SplitModel, cut: Cut, settings: StageSettings) -> Str
         contents = _contents(model, cut, path)
         if not contents.uses:
             return None
-        streamed = (_on_cpu if model.device.type == "cpu" else _on_gpu)(model, cut, settings, contents)
+        if home is not None:
+            plan = place(settings.weights_residency, contents.sizes, contents.uses, home.nbytes).plan
+            streamed = StreamedHalf(contents, plan, home=home)
+        elif model.device.type == "cpu":
+            streamed = _on_cpu(model, cut, settings, contents)
+        else:
+            streamed = _on_gpu(model, cut, settings, contents)
     except (OSError, StreamError) as error:
         raise ConfigurationError(f"Weights cannot be streamed: {error}") from error
     names = state_of(backbone_of(model.graph, cut)).keys()
@@ -122,7 +137,6 @@ def _best(model: SplitModel, settings: StageSettings, trial: Contents) -> Placem
     most = settings.weights_budget_bytes - trial.kept_bytes
     least = place(TWO_STAGE, trial.sizes, trial.uses, settings.weights_budget_bytes, trial.kept_bytes)
     machine = _time(StreamedHalf(trial, least.plan), model, settings.batch_size)
-
     goal = goal_of(machine.compute, settings.weights_delay_s)
     return choose(explore(trial.sizes, trial.uses, lambda p: predict(p.plan, machine), most, goal), goal).placement
 
@@ -130,19 +144,16 @@ def _best(model: SplitModel, settings: StageSettings, trial: Contents) -> Placem
 def _time(half: StreamedHalf, model: SplitModel, batch_size: int) -> Machine:
     images = torch.zeros((batch_size, *model.entry.image_shape)).contiguous(memory_format=torch.channels_last)
 
-    def run() -> None:
+    def run() -> Machine:
         use_all_cores()  # as the backbone's thread will
         with torch.inference_mode():
-            for _ in range(PASSES):
-                half(images)
+            return time_layers(half, images, PASSES)
 
     try:
         with ThreadPoolExecutor(1) as thread:
-            thread.submit(run).result()
+            return thread.submit(run).result()
     finally:
         half.close()
-    assert half.times is not None
-    return Machine(half.times.steps, half.times.rest, half.stats().bandwidth)
 
 
 def _packed(model: SplitModel, settings: StageSettings) -> Path:

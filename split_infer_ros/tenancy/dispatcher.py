@@ -84,7 +84,7 @@ class Dispatcher:
     def add(self, line: ModelLine) -> None:
         """A model comes; it is served once it is measured (lock held)."""
         self.lines[line.key] = line
-        self._book.open(line.key, line.model, line.plan.cut.name)
+        self._book.open(line.key, line.model, line.form)
         self.renew()
         if self._running:
             line.head.start()
@@ -197,6 +197,7 @@ class Dispatcher:
         queue = self._waiting.of_models(able)
         decision = decide(queue, self._costs, now, self.rules)
         pair = self._find_pair(decision, queue, now)
+        self._expect_next(decision, queue, now)
         drop(self._waiting.take(decision.late), "deadline")
         if pair:
             return [[self._take_off(batch, now, plan)] for batch, plan in pair]
@@ -211,6 +212,17 @@ class Dispatcher:
         plans = [(batch, self.lines[batch.model].plan_by(policy)) for batch, policy in pair.policies] if pair else []
         found = [(batch, plan) for batch, plan in plans if plan is not None]
         return found if len(found) == len(plans) else []
+
+    def _expect_next(self, decision: Decision, queue: Sequence[Request], now: float) -> None:
+        """Where models' weights go through one ring, those of the next execution are read while this one runs."""
+        if not decision.batches or self.lines[decision.batches[0].model].plan.stream is None:
+            return
+        gone = {request.number for request in (*decision.requests, *decision.late)}
+        waiting = [request for request in queue if request.number not in gone]
+        for batch in decide(waiting, self._costs, now, self.rules).batches:
+            stream = self.lines[batch.model].plan.stream
+            if stream is not None:
+                stream.expect()
 
     def _task(self, batch: Batch) -> Task:
         count, image_bytes = len(batch.requests), self._waiting.image_bytes(batch.requests)
@@ -234,4 +246,4 @@ class Dispatcher:
                 line.beside.put(policy, plan)
                 return
         if plan is not None:  # models or settings are others now, and memory may be short
-            plan.pool.close()
+            plan.close()

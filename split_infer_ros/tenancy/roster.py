@@ -6,6 +6,7 @@ import threading
 from collections.abc import Collection, Sequence
 
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.layering.home import Home
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.pipeline.plan import Plan
 from split_infer_ros.split.model import load_model
@@ -29,6 +30,7 @@ class Roster:
         book: of their costs.
         callbacks: whom models tell.
         database: in which measurements are kept.
+        home: the ring through which all models' weights are read, unless they stay resident.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class Roster:
         book: CostBook,
         callbacks: Callbacks,
         database: Database,
+        home: Home | None,
     ) -> None:
         self._changed = changed
         self._members = members
@@ -48,6 +51,7 @@ class Roster:
         self._book = book
         self._callbacks = callbacks
         self._database = database
+        self._home = home
 
     def set(
         self, tenants: Sequence[Tenant], settings: SharedSettings, limits: Limits
@@ -84,7 +88,7 @@ class Roster:
                 taken += line.budget_of(plans[line])
         except ConfigurationError:
             for plan in plans.values():
-                plan.pool.close()
+                plan.close()
             raise
         return plans
 
@@ -117,7 +121,7 @@ class Roster:
         except Exception as error:  # a model of the user's own may raise anything; the other tenants run on
             raise ConfigurationError(f"{key} cannot be loaded ({error}).") from error
         others = sum(line.budget_of(line.plan) for line in lines.values())  # plans beside give way to it
-        line = ModelLine(key, model, settings, others, limits, self._callbacks, self._database)
+        line = ModelLine(key, model, settings, others, limits, self._callbacks, self._database, self._home)
         self._book.recall(model)
         with self._changed:
             self._dispatcher.add(line)
