@@ -7,6 +7,7 @@
         - WeightsError
         - SourceError
     - ImageError: an image message that cannot be read; carries the name it is counted under.
+    - StreamError: weights that did not come; carries the name under which the pass's frames are counted.
     - HandleError: a handle that gives no access to a slot; carries the name it is counted under.
 """
 
@@ -42,6 +43,18 @@ class ImageError(SplitInferError):
 
     Attributes:
         reason: the name under which the frame is counted as dropped.
+    """
+
+    def __init__(self, reason: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.reason = reason
+
+
+class StreamError(SplitInferError):
+    """Weights that did not come from their file while a model ran.
+
+    Attributes:
+        reason: ``weights_truncated``, ``weights_unreadable``, ``weights_damaged`` or ``weights_stalled``.
     """
 
     def __init__(self, reason: str, sentence: str) -> None:

@@ -21,6 +21,7 @@ ABOVE = (
     "tenancy",
     "pipeline",
     "placement",
+    "layering",
     "split",
     "models",
     "sources",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -89,7 +90,7 @@ def report_message(now: Callable[[], Time]) -> Callable[..., ReportMessage]:
     """What makes messages of reports, stamped with the system clock; of a tenant's with what else they say of it."""
 
     def convert(report: PipelineReport, **tenant: str) -> ReportMessage:
-        settings, counts = report.settings, report.counts
+        settings, counts, weights = report.settings, report.counts, report.weights
         return ReportMessage(
             stamp=now(),
             time=report.time,
@@ -120,6 +121,10 @@ def report_message(now: Callable[[], Time]) -> Callable[..., ReportMessage]:
             head_p50_ms=1e3 * report.head_s,
             postprocess_p50_ms=1e3 * report.postprocess_s,
             batch_fill=report.batch_fill,
+            weights_residency=settings.weights_residency,
+            weights_bytes=weights.memory_bytes if weights else 0,
+            weights_read_mb_s=weights.bandwidth / 1e6 if weights else math.nan,
+            weights_stalled_s=weights.stalled_s if weights else 0.0,
         )
 
     return convert

@@ -85,6 +85,13 @@ class TenantsParameters(LoadParameters, ComputeParameters, FinishParameters, Ima
         1000.0, "Which recorded graphs may keep of a GPU's memory.", at_least=0.0, at_most=1e6, read_only=True
     )
 
+    weights_budget_mb: float = like(
+        BackboneParameters,
+        "weights_budget_mb",
+        description="Memory through which all models' weights are read in turns, on the CPU. 0: they stay resident.",
+        read_only=True,
+    )
+
     def __post_init__(self) -> None:
         known = {name: self._tenant(name) for name in self.of}
         check_names([known[name] for name in self.tenants if name in known])
@@ -108,6 +115,7 @@ class TenantsParameters(LoadParameters, ComputeParameters, FinishParameters, Ima
             cuda_graphs=self.cuda_graphs,
             graph_bytes=int(1e6 * self.graph_memory_mb),
             head_threads=self.head_threads,
+            weights_budget_bytes=1e6 * self.weights_budget_mb,
             device=self.device,
             precision=self.precision,
             allow_user_code=self.allow_user_code,

@@ -86,6 +86,9 @@ class Watch:
             "memory": f"{report.memory}: {report.memory_reason}",
             "memory of features (bytes)": f"{report.ring_bytes:,}",
             "memory of staging (bytes)": f"{report.staging_bytes:,}",
+            "weights": f"{report.weights_residency}, {report.weights_bytes:,} bytes",
+            "weights read (MB/s)": f"{report.weights_read_mb_s:.0f}",
+            "waited for weights (s)": f"{report.weights_stalled_s:.1f}",
         }
 
 

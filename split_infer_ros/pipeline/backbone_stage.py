@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from split_infer_ros.buffers.slots import Lease, Outcome
-from split_infer_ros.errors import ConfigurationError, ImageError
+from split_infer_ros.errors import ConfigurationError, ImageError, StreamError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.pipeline.accounts import BatchAccounts
 from split_infer_ros.pipeline.backbone_runner import BackboneRunner, Batch
@@ -17,9 +17,9 @@ from split_infer_ros.pipeline.frame import Frame, Handle, Origin, Timeline
 from split_infer_ros.pipeline.ledger import Ledger
 from split_infer_ros.pipeline.memory_choice import MemoryAdvisor
 from split_infer_ros.pipeline.plan import Plan
-from split_infer_ros.pipeline.report import PipelineReport
+from split_infer_ros.pipeline.report import PipelineReport, WeightsReport
 from split_infer_ros.pipeline.settings import LATEST, StageSettings
-from split_infer_ros.pipeline.transport import OwnedPool, Transport
+from split_infer_ros.pipeline.transport import Transport
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.telemetry.trace import TraceFile
 
@@ -66,7 +66,7 @@ class BackboneStage:
         self._woken = False
         self._when_ready_for_more: Callable[[], None] | None = None
         self._was_full = False
-        self._retired: list[OwnedPool] = []
+        self._retired: list[Plan] = []
         transport.bind(self.released, self.wake)
         self._plan = self._make_plan(settings)
         self._batcher: Batcher[Frame] = Batcher(
@@ -130,7 +130,7 @@ class BackboneStage:
         plan = self._plan.with_settings(settings) or self._make_plan(settings)
         with self._changed:
             if plan.pool is not self._plan.pool:
-                self._retired.append(self._plan.pool)
+                self._retired.append(self._plan)
             self._plan = plan
             displaced = self._batcher.configure(
                 settings.batch_size, settings.batch_timeout_s, settings.drop_policy == LATEST
@@ -166,6 +166,7 @@ class BackboneStage:
             staging_bytes=plan.intake.bytes,
             memory=plan.pool.memory,
             memory_reason=plan.memory_reason,
+            weights=WeightsReport.of(plan.stream),
         )
 
     def stop(self, drain_s: float) -> None:
@@ -187,15 +188,15 @@ class BackboneStage:
 
     def close(self) -> None:
         """Free the slots; the stage is of no more use."""
-        for pool in (*self._retired, self._plan.pool):
-            pool.close()
+        for plan in (*self._retired, self._plan):
+            plan.close()
 
     def _make_plan(self, settings: StageSettings) -> Plan:
         plan = Plan.make(self._model, settings, self._transport, self._advisor)
         plan.pool.ring.when_free(self.wake)
         self._advisor.took(plan.pool.layout, plan.pool.slots.policy)
-        if plan.pool.slots.note:
-            self._on_error(ConfigurationError(plan.pool.slots.note))
+        for note in plan.notes:
+            self._on_error(ConfigurationError(note))
         return plan
 
     def _loop(self) -> None:
@@ -244,7 +245,7 @@ class BackboneStage:
         self._passed()
 
     def _fail(self, batch: Batch, error: Exception) -> None:
-        self._give_up(batch, "backbone_error")
+        self._give_up(batch, error.reason if isinstance(error, StreamError) else "backbone_error")
         self._passed()
         self._on_error(error)
 
@@ -256,15 +257,15 @@ class BackboneStage:
     def _collect(self) -> None:
         """Settle what comes back by itself: expired leases, and slots of readers in other processes."""
         with self._changed:
-            pools = self._plan.pool, *self._retired
-        for pool in pools:
-            for lease, outcome in pool.collect(time.monotonic()):
+            plans = self._plan, *self._retired
+        for plan in plans:
+            for lease, outcome in plan.pool.collect(time.monotonic()):
                 self.released(lease, outcome)
         with self._changed:
-            done = [pool for pool in self._retired if not pool.ring.used]
-            self._retired = [pool for pool in self._retired if pool.ring.used]
-        for pool in done:
-            pool.close()
+            done = [plan for plan in self._retired if not plan.pool.ring.used]
+            self._retired = [plan for plan in self._retired if plan.pool.ring.used]
+        for plan in done:
+            plan.close()
 
     def _give_up(self, batch: Batch, reason: str) -> None:
         """Drop a batch under that name, unless a head has it already."""

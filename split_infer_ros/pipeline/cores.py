@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import torch
 
-_ALL = torch.get_num_threads()
+ALL = torch.get_num_threads()
 
 
 def all_cores() -> int:
     """How many torch was given."""
-    return _ALL
+    return ALL
 
 
 def use_all_cores() -> None:
     """Operations of this thread use all cores that torch was given."""
-    use_cores(_ALL)
+    use_cores(ALL)
 
 
 def use_one_core() -> None:
@@ -37,4 +37,4 @@ def use_cores(count: int) -> None:
 
 def default_head_threads() -> int:
     """Cores for the head's half: all where a GPU has the backbone, else one, as the backbone needs them."""
-    return _ALL if torch.cuda.is_available() else 1
+    return ALL if torch.cuda.is_available() else 1

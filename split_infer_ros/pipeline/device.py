@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from torch import Tensor
 
 
 class Mark:
@@ -48,7 +49,20 @@ class DeviceQueue:
         event.record(self._stream)
         return Mark(event)
 
+    def copy(self, into: Tensor, source: Tensor) -> None:
+        """Copy between host and device; returns once that is done, and other queues' work goes on."""
+        with self.work("copy"):
+            into.copy_(source, non_blocking=True)
+        self.mark().wait()
+
     def follow(self, mark: Mark) -> None:
         """What is given from now on starts after that point of another queue."""
         if self._stream is not None and mark._event is not None:
             self._stream.wait_event(mark._event)
+
+
+def mark_here(device: torch.device) -> Mark:
+    """This point in the work of whichever queue is being given work by this thread."""
+    event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+    event.record(torch.cuda.current_stream(device))
+    return Mark(event)

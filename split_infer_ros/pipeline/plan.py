@@ -13,12 +13,15 @@ from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.slots import Lease
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.layering.home import Home
+from split_infer_ros.layering.streamed import StreamedHalf
 from split_infer_ros.pipeline.budget import check_budget
 from split_infer_ros.pipeline.cuda_graphs import GraphedBackbone
 from split_infer_ros.pipeline.device import DeviceQueue, Mark
 from split_infer_ros.pipeline.intake import Intake, Loaded, make_intake
 from split_infer_ros.pipeline.memory_choice import MemoryAdvisor
 from split_infer_ros.pipeline.settings import StageSettings
+from split_infer_ros.pipeline.streaming import stream_backbone
 from split_infer_ros.pipeline.transport import OwnedPool, Transport
 from split_infer_ros.split.cuts import Cut
 from split_infer_ros.split.model import SplitModel
@@ -50,6 +53,7 @@ class Plan:
         transport: Transport,
         advisor: MemoryAdvisor,
         taken_bytes: float = 0.0,
+        home: Home | None = None,
     ) -> Plan:
         """Cut, choose memory and allocate it, and on a GPU record.
 
@@ -59,11 +63,12 @@ class Plan:
             transport: which makes the pool.
             advisor: which chooses the memory.
             taken_bytes: of the memory budget, what other models have.
+            home: the ring for weights that are read, if it is not this model's alone.
 
         Raises:
             ConfigurationError: no such cut, or no such memory; nothing was kept.
         """
-        cut, backbone = model.cut(settings.split_point), model.backbone(settings.split_point)
+        cut = model.cut(settings.split_point)
         layout = Layout(cut.tensors, settings.batch_size)
         memory = advisor.choose(settings.memory_policy, layout, transport.shared)
         check_budget(settings, cut, memory.policy, model.entry.preprocess.staging(1).nbytes, taken_bytes)
@@ -72,8 +77,12 @@ class Plan:
         try:
             place = Place(pool.slots.policy, model.device)  # which is another one where there was no room
             intake = make_intake(model.entry.preprocess, settings.batch_size, model.dtype, place)
-            if model.device.type == "cuda" and settings.cuda_graphs:
+            backbone = stream_backbone(model, cut, settings, home) or model.backbone(settings.split_point)
+            if model.device.type == "cuda" and settings.cuda_graphs and not isinstance(backbone, StreamedHalf):
                 return cls(settings, cut, _recorded(backbone, model, settings.batch_size), pool, intake, reason)
+        except ConfigurationError:
+            pool.close()
+            raise
         except RuntimeError as error:
             pool.close()
             raise ConfigurationError(
@@ -81,6 +90,22 @@ class Plan:
                 f"memory, or cannot be recorded there ({error}): take a smaller batch_size, or cuda_graphs false."
             ) from error
         return cls(settings, cut, backbone, pool, intake, reason)
+
+    @property
+    def stream(self) -> StreamedHalf | None:
+        """The backbone, if its weights are read while it runs."""
+        return self.backbone if isinstance(self.backbone, StreamedHalf) else None
+
+    @property
+    def notes(self) -> list[str]:
+        """What is to be said of its memory and its weights, sentences."""
+        return [note for note in (self.pool.slots.note, self.stream.note if self.stream else "") if note]
+
+    def close(self) -> None:
+        """Free the slots, and stop reading."""
+        self.pool.close()
+        if self.stream is not None:
+            self.stream.close()
 
     def with_settings(self, settings: StageSettings) -> Plan | None:
         """The same plan under other settings, where these need no other cut and no other memory; else None."""

@@ -5,10 +5,34 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from split_infer_ros.layering.streamed import StreamedHalf
 from split_infer_ros.pipeline.frame import Timeline
 from split_infer_ros.pipeline.ledger import LedgerCounts
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.telemetry.window import Window
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsReport:
+    """Weights that are read layer by layer, since the backbone was made.
+
+    Attributes:
+        memory_bytes: that hold weights.
+        bandwidth: bytes a second while reading.
+        stalled_s: for which layers waited for their weights.
+    """
+
+    memory_bytes: int
+    bandwidth: float
+    stalled_s: float
+
+    @classmethod
+    def of(cls, stream: StreamedHalf | None) -> WeightsReport | None:
+        """Of a streamed backbone."""
+        if stream is None:
+            return None
+        stats = stream.stats()
+        return cls(stream.weight_bytes, stats.bandwidth, stats.stalled_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +53,7 @@ class PipelineReport:
             post-processing includes publication.
         batch_fill: frames a batch, mean.
         left_out: detections that cannot be, by name, as far as they are counted where the report is made.
+        weights: of a backbone whose weights are read while it runs.
     """
 
     time: float
@@ -52,6 +77,7 @@ class PipelineReport:
     postprocess_s: float
     batch_fill: float
     left_out: Mapping[str, int] = field(default_factory=dict)
+    weights: WeightsReport | None = None
 
 
 class PipelineMeters:
@@ -87,6 +113,7 @@ class PipelineMeters:
         memory: str,
         memory_reason: str,
         left_out: Mapping[str, int] | None = None,
+        weights: WeightsReport | None = None,
     ) -> PipelineReport:
         """All of it at ``now``."""
         p50, p99 = self.latency.percentiles(50, 99, now=now)
@@ -103,6 +130,7 @@ class PipelineMeters:
             staging_bytes=staging_bytes,
             memory=memory,
             memory_reason=memory_reason,
+            weights=weights,
             latency_p50_s=p50,
             latency_p99_s=p99,
             hop_s=self._hop.percentiles(50, now=now)[0],

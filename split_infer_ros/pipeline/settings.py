@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from split_infer_ros.buffers.policy import AUTO
+from split_infer_ros.layering.residency import RESIDENT
 
 LATEST, BLOCK = "latest", "block"
 DROP_POLICIES = (LATEST, BLOCK)
@@ -25,6 +26,11 @@ class StageSettings:
         memory_policy: what features and staging lie in: ``device``, ``managed``, ``pinned`` or ``auto``.
         memory_budget_bytes: which features and staging may take together.
         cuda_graphs: on a GPU, record the backbone for each batch size before serving, and launch it as a whole.
+        weights_residency: where the backbone's weights are: ``resident``, or read layer by layer as they are needed:
+            ``synchronous``, ``asynchronous``, ``two_stage``, ``auto``; see ``layering.residency``.
+        weights_budget_bytes: which weights that are read may take.
+        weights_delay_s: of a pass, which ``auto`` may add to save memory.
+        weights_file: from which they are read; unless given, one in the user's cache folder, made at need.
     """
 
     split_point: str = "default"
@@ -35,3 +41,7 @@ class StageSettings:
     memory_policy: str = AUTO
     memory_budget_bytes: float = math.inf
     cuda_graphs: bool = True
+    weights_residency: str = RESIDENT
+    weights_budget_bytes: float = math.inf
+    weights_delay_s: float = 1e-3
+    weights_file: str = ""

@@ -65,11 +65,16 @@ def tidy(graph: fx.GraphModule) -> fx.GraphModule:
 def place(graph: fx.GraphModule, device: torch.device, dtype: torch.dtype) -> fx.GraphModule:
     """A copy that runs elsewhere or in another precision; an exported graph names devices where it makes tensors."""
     other = copy.deepcopy(graph).to(device, dtype)
-    for node in other.graph.nodes:
+    name_device(other, device)
+    return other
+
+
+def name_device(graph: fx.GraphModule, device: torch.device) -> None:
+    """Have a graph make its tensors on that device, in place."""
+    for node in graph.graph.nodes:
         if isinstance(node.kwargs.get("device"), torch.device):
             node.update_kwarg("device", device)
-    other.recompile()
-    return other
+    graph.recompile()
 
 
 def _first_user(node: fx.Node) -> fx.Node:

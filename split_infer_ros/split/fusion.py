@@ -21,15 +21,22 @@ class FusedConv2d(nn.Module):
     plain ones cost some tenth more. So they are packed for a kind of call that comes twice running, and whatever
     else comes takes the plain ones. (Detectors run one convolution on maps of several sizes; the last batch of a
     burst is smaller; a moved cut gives a convolution to another thread.)
+
+    Attributes:
+        source: path of the convolution.
+        geometry: padding, stride, dilation, groups.
+        activation: in oneDNN's words: name, numbers, algorithm.
+        weight, bias: plain.
     """
 
-    def __init__(self, convolution: nn.Conv2d, activation: nn.Module | None) -> None:
+    def __init__(self, convolution: nn.Conv2d, activation: nn.Module | None, source: str = "") -> None:
         super().__init__()
         c = convolution
-        self._shape = (list(c.padding), list(c.stride), list(c.dilation), c.groups)
-        self._activation: Any = ("none", [], None) if activation is None else _attributes(activation)
-        self._bias = None if c.bias is None else c.bias.detach()
-        self._plain = c.weight.detach()
+        self.source = source
+        self.geometry = geometry(c)
+        self.activation: Any = ("none", [], None) if activation is None else _attributes(activation)
+        self.bias = None if c.bias is None else c.bias.detach()
+        self.weight = c.weight.detach()
         self._last: Kind | None = None
         self._packed: tuple[Kind, Tensor] | None = None  # the tensor is opaque: it cannot be saved or moved
 
@@ -37,7 +44,7 @@ class FusedConv2d(nn.Module):
         """(N, C, H, W) to (N, C', H', W'), channels last however ``x`` lies: so both weights give the same bits."""
         x = x.contiguous(memory_format=torch.channels_last)
         result: Tensor = torch.ops.mkldnn._convolution_pointwise(
-            x, self._weights(x.shape), self._bias, *self._shape, *self._activation
+            x, self._weights(x.shape), self.bias, *self.geometry, *self.activation
         )
         return result
 
@@ -48,8 +55,8 @@ class FusedConv2d(nn.Module):
             return packed[1]
         again, self._last = kind == self._last, kind
         if not again:
-            return self._plain
-        weights: Tensor = torch.ops.mkldnn._reorder_convolution_weight(self._plain, *self._shape, list(shape))
+            return self.weight
+        weights: Tensor = torch.ops.mkldnn._reorder_convolution_weight(self.weight, *self.geometry, list(shape))
         self._packed = kind, weights
         return weights
 
@@ -71,13 +78,19 @@ def fuse_convolutions(graph: fx.GraphModule) -> None:
         if key not in fused:
             fused[key] = f"fused_{len(fused)}"
             convolution, activation = modules[key[0]], modules[key[1]] if follower else None
-            graph.add_module(fused[key], FusedConv2d(convolution, activation))
+            graph.add_module(fused[key], FusedConv2d(convolution, activation, key[0]))
         node.target = fused[key]
         if follower:
             follower.replace_all_uses_with(node)
             graph.graph.erase_node(follower)
     graph.delete_all_unused_submodules()
     graph.recompile()
+
+
+def geometry(convolution: nn.Conv2d) -> tuple[list[int], list[int], list[int], int]:
+    """Padding, stride, dilation and groups, as oneDNN's operations take them."""
+    c = convolution
+    return [int(n) for n in c.padding], list(c.stride), list(c.dilation), c.groups
 
 
 def _can_be_packed(module: nn.Module) -> bool:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from split_infer_ros.errors import ConfigurationError
@@ -126,6 +126,29 @@ def prepare(model: nn.Module, image_shape: tuple[int, int, int] = (3, 224, 224))
     graph = trace(model, image_shape)
     fold_batch_norms(graph)
     return graph.to(memory_format=torch.channels_last)
+
+
+def stand_in(tensor: Tensor) -> Tensor:
+    """What has a tensor's shape and dtype and no memory: one number that takes the place of all."""
+    made: Tensor = torch.zeros((), dtype=tensor.dtype).expand(tensor.shape)
+    return nn.Parameter(made, requires_grad=False) if isinstance(tensor, nn.Parameter) else made
+
+
+def state_of(graph: nn.Module) -> dict[str, Tensor]:
+    """All parameters and buffers by name, those that a state dict leaves out as well."""
+    state: dict[str, Tensor] = dict(graph.named_parameters(remove_duplicate=False))
+    return state | dict(graph.named_buffers(remove_duplicate=False))
+
+
+def put(graph: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Give a model those tensors in place of its parameters and buffers of these names."""
+    for name, tensor in tensors.items():
+        path, _, own = name.rpartition(".")
+        module = graph.get_submodule(path)
+        if own in module._parameters:
+            module._parameters[own] = nn.Parameter(tensor, requires_grad=False)
+        else:
+            module._buffers[own] = tensor
 
 
 def fingerprint(graph: fx.GraphModule) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import copy
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 from weakref import WeakValueDictionary
 
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.catalogue import find_model
@@ -20,7 +20,7 @@ from split_infer_ros.models.weights import load_weights
 from split_infer_ros.split.cuts import Cut, choose_cut, find_cuts
 from split_infer_ros.split.export import place
 from split_infer_ros.split.fusion import fuse_convolutions
-from split_infer_ros.split.graph import fingerprint, prepare
+from split_infer_ros.split.graph import fingerprint, prepare, put, stand_in, state_of
 from split_infer_ros.split.halves import Halves, backbone_of, head_of
 from split_infer_ros.split.segments import segments
 
@@ -29,6 +29,8 @@ SEED = 0  # untrained weights are at least the same ones each time
 MOST_HALVES = 4  # of each kind are kept: a split point that moves may come back
 
 PRECISIONS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+Fetch = Callable[[Collection[str]], Mapping[str, Tensor]]
 
 _Made = OrderedDict[Cut, fx.GraphModule]
 
@@ -51,6 +53,9 @@ class SplitModel:
         self.dtype = torch.float32
         self._source: SplitModel | None = None
         self._graph = prepare(module, entry.image_shape)
+        self._absent: dict[str, Fetch] = {}  # whence what was released comes back
+        hollow = {name: stand_in(tensor) for name, tensor in state_of(self._graph).items() if tensor.is_meta}
+        put(self._graph, hollow)
         self.cuts = find_cuts(self._graph, entry.image_shape)
         self._forget()
 
@@ -62,6 +67,22 @@ class SplitModel:
         other.cuts = tuple(cut.in_precision(dtype) for cut in self.cuts)
         other._forget()
         return other
+
+    def release(self, names: Collection[str], fetch: Fetch) -> None:
+        """Give weights' memory back; a half that needs them gets them anew.
+
+        Halves that were made before and are in use keep theirs.
+
+        Args:
+            names: of parameters and buffers.
+            fetch: reads them again; given some names, returns the tensors.
+        """
+        with self._lock:
+            state = state_of(self._graph)
+            put(self._graph, {name: stand_in(state[name]) for name in names})
+            self._absent |= dict.fromkeys(names, fetch)
+            self._backbones.clear()
+            self._heads.clear()
 
     def cut(self, name: str) -> Cut:
         """The cut of that name; ``default`` is the entry's.
@@ -96,7 +117,10 @@ class SplitModel:
 
     @property
     def graph(self) -> fx.GraphModule:
-        """The whole model on the CPU, batch norms folded; everybody's, so not to be changed."""
+        """The whole model on the CPU, batch norms folded; everybody's, so not to be changed.
+
+        Weights that were released are not in it.
+        """
         return self._graph
 
     @cached_property
@@ -111,6 +135,8 @@ class SplitModel:
 
     def segments(self) -> tuple[tuple[fx.GraphModule, ...], tuple[fx.GraphModule, ...]]:
         """The pieces between neighbouring cuts, twice: as the backbone and as the head runs them."""
+        with self._lock:
+            self._recall(list(self._absent))
         pieces = segments(self._graph, self.cuts)
         backbones = tuple(map(self._as_backbone, pieces))
         for piece in pieces:
@@ -118,12 +144,25 @@ class SplitModel:
         return backbones, pieces
 
     def _make_backbone(self, cut: Cut) -> fx.GraphModule:
-        return self._as_backbone(backbone_of(self._graph, cut))
+        return self._as_backbone(self._with_weights(backbone_of, cut))
 
     def _make_head(self, cut: Cut) -> fx.GraphModule:
-        head = head_of(self._graph, cut)
+        head = self._with_weights(head_of, cut)
         fuse_convolutions(head)
         return head
+
+    def _with_weights(self, part_of: Callable[[fx.GraphModule, Cut], fx.GraphModule], cut: Cut) -> fx.GraphModule:
+        part = part_of(self._graph, cut)
+        return part_of(self._graph, cut) if self._recall(state_of(part)) else part
+
+    def _recall(self, names: Collection[str]) -> bool:
+        """Have those of the weights here that were released; False if none was."""
+        missing = [name for name in names if name in self._absent]
+        for fetch in {self._absent[name] for name in missing}:
+            put(self._graph, fetch([name for name in missing if self._absent[name] is fetch]))
+        for name in missing:
+            del self._absent[name]
+        return bool(missing)
 
     def _as_backbone(self, part: fx.GraphModule) -> fx.GraphModule:
         if self.device.type == "cpu" and self.dtype == torch.float32:
@@ -176,6 +215,18 @@ def load_model(
         if placed is None:
             placed = _loaded[key] = model.placed(where, dtype)
         return placed
+
+
+def hollow_model(name: str) -> SplitModel:
+    """A model without its weights: enough to find its cuts, and to run it on weights that are streamed.
+
+    Raises:
+        ConfigurationError: an unknown model.
+    """
+    entry = find_model(name)
+    with torch.device("meta"):
+        module = entry.build().eval()
+    return SplitModel(entry, module, torch.device("cpu"))
 
 
 def choose_device(name: str) -> torch.device:

@@ -44,7 +44,7 @@ class CostBook:
         self._graphs = graphs
         self._lanes = lanes
         self._models: dict[str, SplitModel] = {}
-        self._cuts: dict[str, str] = {}
+        self._forms: dict[str, str] = {}
         self._known_s: dict[_Kind, float] = {}
         self._failed: set[Group] = set()
         self._left_s = 0.0
@@ -64,14 +64,14 @@ class CostBook:
             if kind and 0 < record.median_s < math.inf and agree(record.costs):
                 self._known_s[kind] = record.median_s
 
-    def open(self, name: str, model: SplitModel, cut: str) -> None:
-        """A model comes, to be run up to that cut."""
-        self._models[name], self._cuts[name] = model, cut
+    def open(self, name: str, model: SplitModel, form: str) -> None:
+        """A model comes, to be run in that form: up to which cut, with which weights."""
+        self._models[name], self._forms[name] = model, form
         self._left_s = 0.0 if self._lanes else FUSED_S
 
     def close(self, name: str) -> None:
         """A model goes; what is known of it stays."""
-        del self._models[name], self._cuts[name]
+        del self._models[name], self._forms[name]
         self._failed = {combination for combination in self._failed if name not in dict(combination)}
 
     def is_ready(self, name: str) -> bool:
@@ -145,7 +145,7 @@ class CostBook:
 
     def _kind(self, combination: Group) -> _Kind:
         return tuple(
-            sorted((f"{self._models[name].fingerprint} at {self._cuts[name]}", count) for name, count in combination)
+            sorted((f"{self._models[name].fingerprint} at {self._forms[name]}", count) for name, count in combination)
         )
 
     def _task(self, model: SplitModel) -> dict[str, Any]:

@@ -40,10 +40,10 @@ class CostBooks:
         for book in self._all:
             book.recall(model)
 
-    def open(self, name: str, model: SplitModel, cut: str) -> None:
-        """A model comes, to be run up to that cut."""
+    def open(self, name: str, model: SplitModel, form: str) -> None:
+        """A model comes, to be run in that form: up to which cut, with which weights."""
         for book in self._all:
-            book.open(name, model, cut)
+            book.open(name, model, form)
 
     def close(self, name: str) -> None:
         """A model goes; what is known of it stays."""

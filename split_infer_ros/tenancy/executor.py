@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
+from split_infer_ros.errors import StreamError
 from split_infer_ros.pipeline.cores import use_one_core
 from split_infer_ros.pipeline.device import DeviceQueue, Mark
 from split_infer_ros.pipeline.intake import Loaded
@@ -138,9 +139,10 @@ class Executor:
 
     def _fail(self, flight: Flight, error: Exception) -> None:
         """A batch is lost, unless a head has it already."""
+        reason = error.reason if isinstance(error, StreamError) else "backbone_error"
         if flight.plan.pool.give_up(flight.lease):
             with self._changed:
                 flight.line.out.pop(flight.lease, None)
-                drop(flight.settle_rest(), "backbone_error")
+                drop(flight.settle_rest(), reason)
                 self._changed.notify_all()
         self._on_error(flight.line.key, error)

@@ -13,6 +13,7 @@ from split_infer_ros.buffers.policy import AUTO, Policy
 from split_infer_ros.buffers.pool import find_pool
 from split_infer_ros.buffers.slots import Lease, Outcome
 from split_infer_ros.errors import ConfigurationError, HandleError
+from split_infer_ros.layering.home import Home
 from split_infer_ros.memory_model.constants import MachineConstants
 from split_infer_ros.memory_model.task import Task, batch_task
 from split_infer_ros.models.detections import Detections, Limits
@@ -24,6 +25,7 @@ from split_infer_ros.pipeline.head_stage import HeadStage
 from split_infer_ros.pipeline.local import LocalTransport
 from split_infer_ros.pipeline.memory_choice import MemoryAdvisor
 from split_infer_ros.pipeline.plan import Plan
+from split_infer_ros.pipeline.report import WeightsReport
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.tenancy.beside import PlansBeside
@@ -61,6 +63,7 @@ class ModelLine:
         limits: what post-processing keeps.
         callbacks: whom it tells.
         database: in which the machine's constants are kept.
+        home: the ring through which all models' weights are read, unless they stay resident.
 
     Attributes:
         out: batches that are under way, by their leases; whoever uses it holds the pipeline's lock.
@@ -81,6 +84,7 @@ class ModelLine:
         limits: Limits,
         callbacks: Callbacks,
         database: Database,
+        home: Home | None = None,
     ) -> None:
         self.key = key
         self.model = model
@@ -88,6 +92,7 @@ class ModelLine:
         self.ready = self.failed = False
         self.beside = PlansBeside()
         self._callbacks = callbacks
+        self._home = home
         self._retired: list[Plan] = []
         self._advisor = MemoryAdvisor(model.device, database)
         self._transport = LocalTransport(self._hand_to_head)
@@ -108,6 +113,12 @@ class ModelLine:
         staging = self.model.entry.preprocess.staging(1).nbytes
         return bytes_needed(plan.settings, plan.cut, plan.pool.slots.policy, staging)
 
+    @property
+    def form(self) -> str:
+        """On what its costs depend, besides the model: the cut, and the ring, if weights are read."""
+        ring = f", weights through {self._home.nbytes} bytes" if self._home else ""
+        return self.plan.cut.name + ring
+
     def facts(self) -> dict[str, Any]:
         """What a report says of it, by the report's names."""
         plan, plans = self.plan, self._plans
@@ -122,6 +133,7 @@ class ModelLine:
             "memory": plan.pool.memory,
             "memory_reason": plan.memory_reason + self.beside.reason,
             "left_out": dict(self.head.left_out),
+            "weights": WeightsReport.of(plan.stream),
         }
 
     def make_plan(self, settings: StageSettings, taken_bytes: float) -> Plan:
@@ -131,11 +143,11 @@ class ModelLine:
             ConfigurationError: there is no memory for it, or the model cannot run; nothing was kept.
         """
         try:
-            plan = Plan.make(self.model, settings, self._transport, self._advisor, taken_bytes)
+            plan = Plan.make(self.model, settings, self._transport, self._advisor, taken_bytes, self._home)
             try:
                 plan.warm_up(DeviceQueue(self.model.device), DeviceQueue(self.model.device))
             except Exception:
-                plan.pool.close()
+                plan.close()
                 raise
         except ConfigurationError as error:
             raise ConfigurationError(f"{self.key}: {error}") from error
@@ -150,8 +162,8 @@ class ModelLine:
         self.plan = plan
         plan.pool.ring.when_free(self._callbacks.wake)
         self._advisor.took(plan.pool.layout, plan.pool.slots.policy)
-        if plan.pool.slots.note:
-            self._callbacks.on_error(self.key, ConfigurationError(plan.pool.slots.note))
+        for note in plan.notes:
+            self._callbacks.on_error(self.key, ConfigurationError(note))
 
     @property
     def co_runs(self) -> tuple[MachineConstants, Collection[Policy]] | None:
@@ -178,7 +190,7 @@ class ModelLine:
             return None
         if plan.pool.slots.policy is policy:
             return plan
-        plan.pool.close()
+        plan.close()
         return None
 
     def run_alone(self) -> None:
@@ -214,13 +226,13 @@ class ModelLine:
                 self._released(lease, outcome)
         for plan in [plan for plan in self._retired if not plan.pool.ring.used]:
             self._retired.remove(plan)
-            plan.pool.close()
+            plan.close()
 
     def close(self) -> None:
         """Let go of everything, once no batch is under way."""
         self.head.stop()
         for plan in (*self._plans, *self._retired):
-            plan.pool.close()
+            plan.close()
         if self.model.device.type == "cuda":
             torch.cuda.empty_cache()
 

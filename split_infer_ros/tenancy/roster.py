@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.layering.home import Home
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.pipeline.plan import Plan
 from split_infer_ros.split.model import SplitModel, load_model
@@ -30,6 +31,7 @@ class Roster:
         books: of their costs.
         callbacks: whom models tell.
         database: in which measurements are kept.
+        home: the ring through which all models' weights are read, unless they stay resident.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class Roster:
         books: CostBooks,
         callbacks: Callbacks,
         database: Database,
+        home: Home | None,
     ) -> None:
         self._changed = changed
         self._changing = changing
@@ -52,6 +55,7 @@ class Roster:
         self._books = books
         self._callbacks = callbacks
         self._database = database
+        self._home = home
 
     def set(
         self, tenants: Sequence[Tenant], current: Callable[[], tuple[SharedSettings, Limits]]
@@ -94,7 +98,7 @@ class Roster:
                 taken += line.budget_of(plans[line])
         except ConfigurationError:
             for plan in plans.values():
-                plan.pool.close()
+                plan.close()
             raise
         return plans
 
@@ -122,7 +126,7 @@ class Roster:
         with self._changing:
             settings, limits = current()
             others = sum(line.budget_of(line.plan) for line in lines.values())  # plans beside give way to it
-            line = ModelLine(key, model, settings, others, limits, self._callbacks, self._database)
+            line = ModelLine(key, model, settings, others, limits, self._callbacks, self._database, self._home)
             with self._changed:
                 line.head.limits = current()[1]
                 self._dispatcher.add(line)

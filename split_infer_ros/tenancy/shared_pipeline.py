@@ -5,8 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
+import torch
+
 from split_infer_ros.errors import ConfigurationError, ImageError
 from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.layering.home import Home, page_aligned
+from split_infer_ros.layering.packed_file import PAGE
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.report import PipelineReport
@@ -43,7 +47,7 @@ class SharedPipeline:
         limits: may be replaced at any time.
 
     Raises:
-        ConfigurationError: this machine has no such device.
+        ConfigurationError: this machine has no such device, or weights cannot be streamed to it.
     """
 
     def __init__(
@@ -59,9 +63,11 @@ class SharedPipeline:
         self._limits = limits
         database = database or Database()
         device = choose_device(settings.device)
+        home = _ring(settings, device)
         graphs = settings.cuda_graphs and device.type == "cuda"
         self._changed = threading.Condition()  # guards all that follows, for moments
-        self._crew = Crew(self._changed, device, settings.graph_bytes if graphs else None, on_error)
+        graph_bytes = settings.graph_bytes if graphs else None
+        self._crew = Crew(self._changed, device, graph_bytes, on_error, in_turns=home is not None)
         self._books = CostBooks(Key.here(str(device)), database, settings.most, graphs, self._crew.lanes)
         self._changing = threading.RLock()  # held while models, settings or the state change; not while one is loaded
         self._members: dict[str, Member] = {}
@@ -73,7 +79,7 @@ class SharedPipeline:
         callbacks = Callbacks(self._settlement.deliver, self._settlement.released, self._wake, on_error)
         self._roster = Roster(
             *(self._changed, self._changing, self._members, self._waiting, self._dispatcher, self._books),
-            *(callbacks, database),
+            *(callbacks, database, home),
         )
         self._accepting = self._running = False
 
@@ -237,3 +243,14 @@ class SharedPipeline:
     def _wake(self) -> None:
         with self._changed:
             self._changed.notify_all()
+
+
+def _ring(settings: SharedSettings, device: torch.device) -> Home | None:
+    """Where all models' weights are in their turn, if they do not stay."""
+    if not settings.weights_budget_bytes:
+        return None
+    if device.type != "cpu":
+        raise ConfigurationError(
+            f"weights_budget_mb is for tenants on the CPU, and these are on {device}: leave it at 0."
+        )
+    return Home(page_aligned(int(settings.weights_budget_bytes) // PAGE * PAGE))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 
 from split_infer_ros.buffers.policy import AUTO
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.layering.residency import ASYNCHRONOUS, RESIDENT
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.tenancy.scheduler import Rules
 
@@ -30,6 +31,8 @@ class SharedSettings:
         graph_bytes: of a GPU's memory, which recorded graphs may keep.
         head_threads: cores that each model's head may use; 0: one, or all where a GPU has the backbones.
         device, precision: where and in which backbones run, as ``load_model`` takes them.
+        weights_budget_bytes: of the ring through which weights of all models are read as they run, one model after
+            the other, on the CPU in fp32; 0: they stay resident.
         allow_user_code: whether models of the user's own may be loaded, which may run any code.
 
     Raises:
@@ -48,6 +51,7 @@ class SharedSettings:
     head_threads: int = 0
     device: str = "auto"
     precision: str = "fp32"
+    weights_budget_bytes: float = 0.0
     allow_user_code: bool = False
 
     def __post_init__(self) -> None:
@@ -58,7 +62,7 @@ class SharedSettings:
     @property
     def rules(self) -> Rules:
         """For the scheduler."""
-        return Rules(self.window, self.most)
+        return Rules(self.window, self.most, fuse=not self.weights_budget_bytes)
 
     @property
     def stage(self) -> StageSettings:
@@ -71,6 +75,8 @@ class SharedSettings:
             memory_policy=self.memory_policy,
             memory_budget_bytes=self.memory_budget_bytes,
             cuda_graphs=False,
+            weights_residency=ASYNCHRONOUS if self.weights_budget_bytes else RESIDENT,
+            weights_budget_bytes=self.weights_budget_bytes or math.inf,
         )
 
     def check_change(self, to: SharedSettings) -> None:

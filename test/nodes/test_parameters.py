@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -103,6 +104,20 @@ def test_the_drop_policy_changes_while_frames_flow(
         assert pipeline.client.set("backbone", drop_policy=policy) == [""]
         reports.clear()
         reports.wait_for_one(lambda report, policy=policy: report.drop_policy == policy, f"a report that says {policy}")
+        flows_on(pipeline, detections)
+
+
+def test_weights_are_streamed_and_resident_again_while_frames_flow(
+    pipeline: Pipeline, detections: Received, reports: Received, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    refusal = pipeline.client.set_all("backbone", weights_residency="two_stage", weights_budget_mb=0.01)
+    assert "weights_budget_mb" in refusal
+    for residency in ("two_stage", "resident"):
+        assert set(pipeline.client.set("backbone", weights_residency=residency, weights_budget_mb=0.0)) == {""}
+        reports.clear()
+        report = reports.wait_for_one(lambda report, want=residency: report.weights_residency == want, residency)
+        assert (report.weights_bytes > 0) == (residency == "two_stage")
         flows_on(pipeline, detections)
 
 

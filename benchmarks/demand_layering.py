@@ -1,0 +1,240 @@
+"""Demand layering: a model in a part of its weights' memory, and what that costs in time.
+
+One image at a time, passes back to back, weights read past the page cache. Each pipeline against resident weights and
+against the obvious rivals (mmap with page faults on cold pages; the whole model read at each pass's start; accelerate's
+disk offload, where that is installed), which take turns within one process. Memory is that of a process of its own for
+each way, seen from outside: its peak (VmHWM) over the passes less that of one whose layers all lie in one place and
+which reads nothing, so that only weights count.
+Beside each delay stands its bound: the longer of reading everything but what stays, and of computing and what reading
+takes of the same cores. The trade-off that was predicted is measured at some of its points.
+
+On the CPU. From the source tree: `PYTHONPATH=. python benchmarks/demand_layering.py`.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))  # for `python -m benchmarks.demand_layering`
+import _layering_child as child
+from _layering_peak import peak
+from _layering_rivals import can_offload
+
+from split_infer_ros.layering.optimiser import Point, choose, explore, goal_of
+from split_infer_ros.layering.pack import pack_model
+from split_infer_ros.layering.predictor import Machine, predict
+from split_infer_ros.layering.residency import ASYNCHRONOUS, RESIDENT, SYNCHRONOUS, TWO_STAGE
+from split_infer_ros.layering.ring import least_capacity
+from split_infer_ros.layering.streamed import StreamedHalf
+from split_infer_ros.layering.timing import time_layers
+from split_infer_ros.split.model import SplitModel, load_model
+from split_infer_ros.telemetry.report import AT_MOST, Claim, Panel, Report, arguments, deliver, show
+
+MODELS = ("yolov3", "retinanet", "resnet50", "vgg16", "alexnet")
+COMPUTE_BOUND = ("yolov3", "retinanet")  # those whose reading is to hide behind computing
+WAYS = (RESIDENT, SYNCHRONOUS, ASYNCHRONOUS, TWO_STAGE, child.CHOSEN, child.MAPPED, child.WHOLE, child.OFFLOADED)
+QUICK_WAYS = (RESIDENT, TWO_STAGE, child.CHOSEN, child.MAPPED)
+ALLOWED_S = 1e-3
+SHARE = 0.25  # of its weights, that auto may hold
+ROOM = 0.9  # of that for the ring: what else comes with it is seen from outside as well
+MB = 1e6
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is measured."""
+
+    models: Sequence[str]
+    ways: Sequence[str]
+    rounds: int
+    passes: int  # of one way in a row; the first one is not counted
+    points: int  # of the trade-off, at which what was predicted is measured
+    seen: Sequence[str]  # ways whose memory is looked at from outside
+
+
+QUICK = Effort(("yolov3",), QUICK_WAYS, 2, 3, 2, (child.CHOSEN,))
+FULL = Effort(MODELS, WAYS, 2, 4, 3, WAYS)
+
+
+def run(effort: Effort) -> Report:
+    """Measure all models."""
+    rows: list[Mapping[str, Any]] = []
+    claims: list[Claim] = []
+    panels: list[Panel] = []
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:  # on a disk: /tmp may lie in memory
+        for name in effort.models:
+            found, times = measure(name, Path(folder) / f"{name}.weights", effort)
+            rows += found
+            claims += conclude(name, found)
+            panels.append(Panel(f"{name}, batch 1", "ms", {way: [1e3 * t for t in of] for way, of in times.items()}))
+    return Report("demand_layering", claims, rows, panels)
+
+
+def measure(name: str, path: Path, effort: Effort) -> tuple[list[Mapping[str, Any]], dict[str, list[float]]]:
+    """A row for each way, and the times of its passes."""
+    model = load_model(name, "random", "cpu")
+    pack_model(model, path, torch.get_num_threads())
+    images = child.images_of(model)
+    with torch.inference_mode():
+        halves: dict[str, child.Half] = {RESIDENT: model.backbone("output")}
+        expected = halves[RESIDENT](images)
+        points, machine = optimise(model, path, images)
+        point = choose(points, goal_of(machine.compute, ALLOWED_S))
+        placement = _numbers(point)
+        for way in effort.ways[1:]:
+            if way == child.OFFLOADED and not can_offload():
+                continue
+            halves[way] = child.make(model, path, way, placement)
+        equal = {way: same(half(images), expected, way != child.OFFLOADED) for way, half in halves.items()}
+        times: dict[str, list[float]] = {way: [] for way in halves}
+        for _ in range(effort.rounds):
+            for way, half in halves.items():
+                times[way] += passes(half, images, effort.passes)[1:]
+        curve = compare(model, path, images, points, effort.points)
+    contents = child.contents_of(model, path)
+    memory = {way: half.weight_bytes for way, half in halves.items() if isinstance(half, StreamedHalf)}
+    stats = {way: half.stats() for way, half in halves.items() if isinstance(half, StreamedHalf)}
+    for half in halves.values():
+        if isinstance(half, StreamedHalf):
+            half.close()
+    total = sum(contents.sizes) + contents.kept_bytes
+    largest = max(piece.nbytes for own in contents.pieces.values() for piece in own)
+    compute = statistics.median(times[RESIDENT])
+    bandwidth, core_s = (statistics.median(found) for found in zip(*read_all(contents, 3), strict=True))
+    rest = peak(name, path, child.NOTHING, placement) - max(contents.sizes)
+    seen = {way: peak(name, path, way, placement) for way in times if way in effort.seen}
+    rows = []
+    for way in times:
+        stays = sum(contents.sizes[: placement[0]]) if way == child.CHOSEN else total if way == RESIDENT else 0
+        delay = statistics.median(times[way])
+        busy_s = core_s * (1 - stays / total) / torch.get_num_threads()
+        bound = max(compute + busy_s, (total - stays) / bandwidth)
+        rows.append(
+            {
+                "model": name,
+                "way": way,
+                "delay_ms": 1e3 * delay,
+                "bound_ms": 1e3 * bound,
+                "curve": curve if way == child.CHOSEN else None,
+                "weights_mb": total / MB,
+                "largest_mb": largest / MB,
+                "memory_mb": memory[way] / MB if way in memory else None,
+                "peak_mb": (seen[way] - rest) / MB if way in seen else None,
+                "read_mb_s": bandwidth / MB,
+                "read_cpu_ms": 1e3 * core_s,
+                "stalled_s": stats[way].stalled_s if way in stats else None,
+                "equal": equal[way],
+                "compute_ms": 1e3 * machine.compute,
+            }
+        )
+        show(rows[-1])
+    return rows, times
+
+
+def optimise(model: SplitModel, path: Path, images: torch.Tensor) -> tuple[list[Point], Machine]:
+    """The trade-off up to a millisecond or a hundredth over resident's delay, by the times of layers seen here."""
+    half = child.make(model, path, ASYNCHRONOUS)
+    assert isinstance(half, StreamedHalf)
+    machine = time_layers(half, images, 4)
+    half.close()
+    contents = child.contents_of(model, path)
+    goal = goal_of(machine.compute, ALLOWED_S)
+    most = max(ROOM * SHARE * sum(contents.sizes), least_capacity(contents.sizes, contents.uses))
+    return explore(contents.sizes, contents.uses, lambda each: predict(each.plan, machine), most, goal), machine
+
+
+def compare(
+    model: SplitModel, path: Path, images: torch.Tensor, points: Sequence[Point], most: int
+) -> list[dict[str, float]]:
+    """Some points of the trade-off, from its one end to the other, each as predicted and as measured."""
+    chosen = sorted({round(index * (len(points) - 1) / max(1, most - 1)) for index in range(most)})
+    found = []
+    for point in (points[index] for index in chosen):
+        half = child.make(model, path, child.CHOSEN, _numbers(point))
+        assert isinstance(half, StreamedHalf)
+        measured = statistics.median(passes(half, images, 4)[1:])
+        half.close()
+        row = {"memory_mb": point.memory / MB, "predicted_ms": 1e3 * point.delay, "measured_ms": 1e3 * measured}
+        found.append(row)
+        show(row)
+    return found
+
+
+def _numbers(point: Point) -> tuple[int, int]:
+    return point.placement.resident, point.placement.plan.capacity
+
+
+def passes(half: child.Half, images: torch.Tensor, count: int) -> list[float]:
+    """Seconds of each of some passes in a row."""
+    found = []
+    for _ in range(count):
+        start = time.perf_counter()
+        half(images)
+        found.append(time.perf_counter() - start)
+    return found
+
+
+def read_all(contents: child.Contents, count: int) -> list[tuple[float, float]]:
+    """Some times: bytes a second of reading all weights and doing nothing else, and seconds of a core that it takes."""
+    idle = child.reading(contents)
+    found = []
+    for _ in range(count):
+        start, core_s = time.perf_counter(), time.thread_time()
+        idle()
+        found.append((sum(contents.sizes) / (time.perf_counter() - start), time.thread_time() - core_s))
+    return found
+
+
+def same(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], bits: bool = True) -> bool:
+    """Bit for bit; or, of kernels that sum in another order, within 1e-3 of the largest value."""
+    pairs = zip(found, expected, strict=True)
+    return all(torch.equal(a, b) if bits else bool((a - b).abs().max() <= 1e-3 * b.abs().max()) for a, b in pairs)
+
+
+def conclude(name: str, rows: Sequence[Mapping[str, Any]]) -> list[Claim]:
+    """The goals."""
+    by_way = {row["way"]: row for row in rows}
+    claims = [Claim(f"{name}: ways that give the same bits", sum(row["equal"] for row in rows), "", len(rows))]
+    resident = by_way[RESIDENT]["delay_ms"]
+    for way, goal in ((TWO_STAGE, 1.1), (ASYNCHRONOUS, 2.0)):
+        if way in by_way:
+            row = by_way[way]
+            held = f"{name}: {way} holds, times the largest tile"
+            claims.append(Claim(held, row["memory_mb"] / row["largest_mb"], "x", goal, AT_MOST))
+    chosen = by_way[child.CHOSEN]
+    share = 100 * chosen["memory_mb"] / chosen["weights_mb"]
+    claims.append(Claim(f"{name}: auto holds, of its weights", share, "%", 100 * SHARE, AT_MOST))
+    seen = 100 * chosen["peak_mb"] / chosen["weights_mb"]
+    claims.append(Claim(f"{name}: auto holds, seen from outside", seen, "%", 100 * SHARE, AT_MOST))
+    if name in COMPUTE_BOUND:
+        more = max(100 * ALLOWED_S * 1e3 / resident, 1.0)
+        over = 100 * (chosen["delay_ms"] / resident - 1)
+        claims.append(Claim(f"{name}: auto, over resident", over, "%", more, AT_MOST))
+    reached = 100 * chosen["bound_ms"] / chosen["delay_ms"]
+    claims.append(Claim(f"{name}: auto, of its bound", reached, "%", 90.0))
+    off = max(100 * abs(point["predicted_ms"] / point["measured_ms"] - 1) for point in chosen["curve"])
+    claims.append(Claim(f"{name}: predicted, off by at most", off, "%", 10.0, AT_MOST))
+    return claims
+
+
+def main() -> int:
+    """Run the benchmark."""
+    parser = arguments(__doc__)
+    parser.add_argument("--models", nargs="+", choices=MODELS, help="which ones; unless given, all (--quick: one)")
+    chosen = parser.parse_args()
+    effort = QUICK if chosen.quick else FULL
+    deliver(run(replace(effort, models=chosen.models or effort.models)), chosen)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+"""Where a ring lies: in this process's memory, in memory that a GPU reads as well, or on the GPU and the host."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from split_infer_ros.buffers.memory import allocate
+from split_infer_ros.buffers.policy import Policy
+from split_infer_ros.layering.device_stages import CopyStage, MappedStage, Processor
+from split_infer_ros.layering.packed_file import PAGE
+from split_infer_ros.layering.reader import Reader
+from split_infer_ros.layering.ring import RingPlan, circular
+from split_infer_ros.layering.track import Track
+from split_infer_ros.layering.weights_file import Block, WeightsFile
+
+
+def page_aligned(nbytes: int) -> Tensor:
+    """uint8 (n,), as O_DIRECT needs it; gone with its last view."""
+    return torch.frombuffer(mmap.mmap(-1, max(nbytes, PAGE)), dtype=torch.uint8)[:nbytes]
+
+
+def buffer(memory: Tensor) -> memoryview:
+    """The bytes of uint8 (n,) on the CPU, to read into."""
+    array: Any = memory.numpy()
+    return memoryview(array)
+
+
+class Home:
+    """Memory for a ring of which layers see ``ring``, and its reader; halves that share it take turns.
+
+    Args:
+        ring: uint8 (capacity,).
+        host: the same, as the disk writes to it, unless the ring itself is.
+
+    Attributes:
+        nbytes: on all sides.
+    """
+
+    def __init__(self, ring: Tensor, host: Tensor | None = None) -> None:
+        self.ring = ring
+        self.nbytes = ring.nbytes
+        self._host = ring if host is None else host
+        self._reader = Reader(buffer(self._host))
+
+    def stage(
+        self, file: WeightsFile, plan: RingPlan, blocks: Sequence[Block], stall_s: float
+    ) -> Track | MappedStage | CopyStage:
+        """What brings a half's weights into the ring."""
+        return Track(self._reader, file, plan, blocks, stall_s)
+
+
+class MappedHome(Home):
+    """Memory of the host that the GPU reads as it is (two-stage).
+
+    Raises:
+        ConfigurationError: this GPU has no such memory, or not so much.
+    """
+
+    def __init__(self, capacity: int, device: torch.device, processor: Processor) -> None:
+        self._memory = allocate(Policy.PINNED, capacity, device)
+        super().__init__(self._memory.device, self._memory.host)
+        self._processor = processor
+
+    def stage(self, file: WeightsFile, plan: RingPlan, blocks: Sequence[Block], stall_s: float) -> MappedStage:
+        """What brings a half's weights into the ring."""
+        return MappedStage(Track(self._reader, file, plan, blocks, stall_s), self._processor)
+
+
+class CopiedHome(Home):
+    """A ring on the GPU, and one of the same size on the host from which it is filled (three-stage).
+
+    Raises:
+        ConfigurationError: there is not so much memory.
+    """
+
+    def __init__(self, capacity: int, device: torch.device, processor: Processor) -> None:
+        self._memory = allocate(Policy.DEVICE, capacity, device)
+        super().__init__(self._memory.device, self._memory.host)
+        self.nbytes = self._memory.bytes
+        self._processor = processor
+
+    def stage(self, file: WeightsFile, plan: RingPlan, blocks: Sequence[Block], stall_s: float) -> CopyStage:
+        """What brings a half's weights into the ring."""
+        sizes = [block.nbytes for block in blocks]
+        source = circular(sizes, range(len(blocks)), len(self._host))
+        track = Track(self._reader, file, source, blocks, stall_s)
+        rings = _slices(self._host, source, sizes), _slices(self.ring, plan, sizes)
+        return CopyStage(track, *rings, plan, self._processor)
+
+
+def _slices(ring: Tensor, plan: RingPlan, sizes: Sequence[int]) -> list[Tensor]:
+    return [ring[offset : offset + size] for offset, size in zip(plan.offsets, sizes, strict=True)]

@@ -1,0 +1,87 @@
+"""How much memory is worth it: the ring grows until the delay stops falling (paper, Memory-delay tradeoff).
+
+More memory hides reading behind computing. Where reading takes longer than computing there is nothing to hide behind;
+then memory saves reading: the first layers stay. Pure, apart from ``delay``, which may measure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from split_infer_ros.layering.packed_file import PAGE
+from split_infer_ros.layering.residency import Placement, keep_first
+from split_infer_ros.layering.ring import least_capacity
+
+GROWTH = 1.15  # from one try to the next
+ENOUGH = 1e-3  # of the delay: less than that is no fall
+WITHIN = 0.01  # of resident's delay, by which more is none
+
+Delay = Callable[[Placement], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One try.
+
+    Attributes:
+        memory: bytes, of the ring and of what stays.
+        delay: seconds of a pass.
+        placement: what was tried.
+    """
+
+    memory: int
+    delay: float
+    placement: Placement
+
+
+def explore(sizes: Sequence[int], uses: Sequence[int], delay: Delay, most: float, goal: float) -> list[Point]:
+    """The trade-off: from the smallest ring up to ``most`` bytes, or until a delay within the goal or no more to gain.
+
+    Args:
+        sizes, uses: of the blocks, as ``ring.circular`` has them.
+        delay: of a placement, predicted or measured, in seconds.
+        most: bytes that may be taken.
+        goal: seconds; smaller delays are not looked for.
+
+    Returns:
+        Points of growing memory and falling delay: the best of those tried up to each.
+    """
+    found: list[Point] = []
+    capacities: list[int] = []
+    memory = least_capacity(sizes, uses)
+    while memory <= min(most, sum(sizes)):
+        capacities.append(memory)
+        rings = {capacities[0], memory, _best_ring(found)}
+        tries = [keep_first(sizes, uses, memory, ring) for ring in sorted(rings - {0}) if ring <= memory]
+        points = [Point(memory, delay(each), each) for each in tries if each is not None]
+        best = min([*points, *found[-1:]], key=lambda point: point.delay, default=None)
+        if best is not None:
+            found.append(Point(memory, best.delay, best.placement))
+            if best.delay <= goal:
+                break
+        memory = max(memory + PAGE, int(memory * GROWTH) // PAGE * PAGE)
+    return found
+
+
+def _best_ring(found: Sequence[Point]) -> int:
+    return found[-1].placement.plan.capacity if found else 0
+
+
+def choose(points: Sequence[Point], goal: float) -> Point:
+    """The least memory within the goal, or, where that is not to be had, of the smallest delay.
+
+    Args:
+        points: not empty.
+        goal: seconds.
+    """
+    within = [point for point in points if point.delay <= goal]
+    if within:
+        return min(within, key=lambda point: point.memory)
+    best = min(point.delay for point in points)
+    return min((p for p in points if p.delay <= best * (1 + ENOUGH)), key=lambda point: point.memory)
+
+
+def goal_of(resident: float, allowed: float) -> float:
+    """Seconds within which a pass is as good as resident: so much more, or one hundredth."""
+    return resident + max(allowed, WITHIN * resident)

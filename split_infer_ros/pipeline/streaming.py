@@ -1,0 +1,179 @@
+"""A backbone on streamed weights: from settings to a half that reads them, and the model's own given back."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from weakref import WeakKeyDictionary
+
+import torch
+
+from split_infer_ros.errors import ConfigurationError, StreamError, WeightsError
+from split_infer_ros.layering.contents import Contents, open_contents
+from split_infer_ros.layering.device_stages import Processor
+from split_infer_ros.layering.heap import trim
+from split_infer_ros.layering.home import CopiedHome, Home, MappedHome
+from split_infer_ros.layering.optimiser import choose, explore, goal_of
+from split_infer_ros.layering.pack import digest, pack_model
+from split_infer_ros.layering.packed_file import PAGE, read_header
+from split_infer_ros.layering.predictor import Machine, predict
+from split_infer_ros.layering.residency import ASYNCHRONOUS, AUTO, RESIDENT, TWO_STAGE, Placement, place
+from split_infer_ros.layering.ring import RingPlan
+from split_infer_ros.layering.streamed import StreamedHalf
+from split_infer_ros.layering.timing import time_layers
+from split_infer_ros.layering.unpack import unpack
+from split_infer_ros.pipeline.cores import ALL, use_all_cores
+from split_infer_ros.pipeline.device import DeviceQueue, mark_here
+from split_infer_ros.pipeline.settings import StageSettings
+from split_infer_ros.split.cuts import Cut
+from split_infer_ros.split.graph import state_of
+from split_infer_ros.split.halves import backbone_of
+from split_infer_ros.split.model import SplitModel
+from split_infer_ros.tuning.database import default_path
+
+PASSES = 4  # by which layers are timed
+
+
+def stream_backbone(
+    model: SplitModel, cut: Cut, settings: StageSettings, home: Home | None = None
+) -> StreamedHalf | None:
+    """The half before the cut on streamed weights; None if they are to be resident, or it has none.
+
+    The weights are packed first, unless that was done; then the model's own are given back.
+
+    Args:
+        model: whose half it is.
+        cut: behind it.
+        settings: where weights are, and what they may take.
+        home: a ring that halves of several models take turns at, on the CPU; the settings' budget is its size.
+
+    Raises:
+        ConfigurationError: no such file, budget or device; nothing has changed.
+    """
+    if settings.weights_residency == RESIDENT:
+        return None
+    if model.dtype != torch.float32:
+        raise ConfigurationError(
+            f"weights_residency {settings.weights_residency} is for a backbone in fp32, and this one runs in "
+            f"{str(model.dtype).removeprefix('torch.')}: take precision fp32, or resident."
+        )
+    try:
+        path = _packed(model, settings)
+        contents = _contents(model, cut, path)
+        if not contents.uses:
+            return None
+        if home is not None:
+            plan = place(settings.weights_residency, contents.sizes, contents.uses, home.nbytes).plan
+            streamed = StreamedHalf(contents, plan, home=home)
+        elif model.device.type == "cpu":
+            streamed = _on_cpu(model, cut, settings, contents)
+        else:
+            streamed = _on_gpu(model, cut, settings, contents)
+    except (OSError, StreamError) as error:
+        raise ConfigurationError(f"Weights cannot be streamed: {error}") from error
+    names = state_of(backbone_of(model.graph, cut)).keys()
+    model.release(names, lambda wanted: unpack(model, path, _threads(model), wanted))
+    trim()
+    return streamed
+
+
+def _threads(model: SplitModel) -> int | None:
+    """For which the weights are packed; on a GPU for none."""
+    return ALL if model.device.type == "cpu" else None
+
+
+def _contents(model: SplitModel, cut: Cut, path: Path) -> Contents:
+    return open_contents(model, backbone_of(model.graph, cut), path, _threads(model))
+
+
+def _on_cpu(model: SplitModel, cut: Cut, settings: StageSettings, contents: Contents) -> StreamedHalf:
+    budget = settings.weights_budget_bytes
+    if settings.weights_residency == AUTO:
+        placement = _best(model, settings, _contents(model, cut, contents.path))
+    else:
+        placement = place(settings.weights_residency, contents.sizes, contents.uses, budget, contents.kept_bytes)
+    return StreamedHalf(contents, placement.plan, placement.resident)
+
+
+def _on_gpu(model: SplitModel, cut: Cut, settings: StageSettings, contents: Contents) -> StreamedHalf:
+    """Two-stage where the disk can write to what the GPU reads, else three-stage, and it is said."""
+    device, budget = model.device, settings.weights_budget_bytes
+    if settings.weights_residency == AUTO:
+        raise ConfigurationError("weights_residency auto times layers on the CPU: on a GPU take another one.")
+    processor = Processor(DeviceQueue(device).copy, partial(mark_here, device))
+    note = ""
+    if settings.weights_residency == TWO_STAGE:
+        plan = place(TWO_STAGE, contents.sizes, contents.uses, budget, contents.kept_bytes).plan
+        try:
+            return _try(contents, plan, MappedHome(plan.capacity, device, processor), model)
+        except (ConfigurationError, StreamError) as error:
+            note = f"two_stage cannot be had here ({error}): asynchronous is used."
+            contents = _contents(model, cut, contents.path)
+    residency = ASYNCHRONOUS if note else settings.weights_residency
+    # half of the budget on either side
+    whole = max((*contents.sizes, PAGE))
+    plan = place(residency, contents.sizes, contents.uses, budget / 2, contents.kept_bytes, whole).plan
+    streamed = StreamedHalf(contents, plan, home=CopiedHome(plan.capacity, device, processor))
+    streamed.note = streamed.note or note
+    return streamed
+
+
+def _try(contents: Contents, plan: RingPlan, home: Home, model: SplitModel) -> StreamedHalf:
+    """A half that has made a pass."""
+    streamed = StreamedHalf(contents, plan, home=home)
+    images = torch.zeros((1, *model.entry.image_shape), device=model.device)
+    try:
+        with torch.inference_mode():
+            streamed(images.contiguous(memory_format=torch.channels_last))
+    except StreamError:
+        streamed.close()
+        raise
+    return streamed
+
+
+def _best(model: SplitModel, settings: StageSettings, trial: Contents) -> Placement:
+    """The least memory with which a pass is as quick as with resident weights, by layers timed here."""
+    most = settings.weights_budget_bytes - trial.kept_bytes
+    least = place(TWO_STAGE, trial.sizes, trial.uses, settings.weights_budget_bytes, trial.kept_bytes)
+    machine = _time(StreamedHalf(trial, least.plan), model, settings.batch_size)
+    goal = goal_of(machine.compute, settings.weights_delay_s)
+    return choose(explore(trial.sizes, trial.uses, lambda p: predict(p.plan, machine), most, goal), goal).placement
+
+
+def _time(half: StreamedHalf, model: SplitModel, batch_size: int) -> Machine:
+    images = torch.zeros((batch_size, *model.entry.image_shape)).contiguous(memory_format=torch.channels_last)
+
+    def run() -> Machine:
+        use_all_cores()  # as the backbone's thread will
+        with torch.inference_mode():
+            return time_layers(half, images, PASSES)
+
+    try:
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(run).result()
+    finally:
+        half.close()
+
+
+def _packed(model: SplitModel, settings: StageSettings) -> Path:
+    """The file of these weights: the user's, or one in the cache folder, made where there is none."""
+    if model not in _values:  # later they may have been given back
+        _values[model] = digest(state_of(model.graph))
+    values = _values[model]
+    if settings.weights_file:
+        path = Path(settings.weights_file).expanduser()
+        header = read_header(path)
+        if header.fingerprint == model.fingerprint and header.values != values:  # another model's is refused later
+            raise WeightsError(f"weights_file {path} holds other weights than were loaded: pack those.")
+        return path
+    threads = _threads(model)
+    path = default_path().parent / "weights" / f"{model.fingerprint}-{values}-{threads or 'gpu'}.weights"
+    try:
+        open_contents(model, model.graph, path, threads)
+    except WeightsError:  # none yet, or of another torch
+        pack_model(model, path, threads, settings.batch_size)
+    return path
+
+
+_values: WeakKeyDictionary[SplitModel, str] = WeakKeyDictionary()

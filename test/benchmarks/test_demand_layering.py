@@ -1,0 +1,43 @@
+"""The benchmark's ways, on the smallest model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import _layering_child as child
+import demand_layering as bench
+import pytest
+import torch
+from _layering_peak import peak
+
+from split_infer_ros.layering.pack import pack_model
+from split_infer_ros.layering.streamed import StreamedHalf
+from split_infer_ros.split.model import hollow_model, load_model
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    model = load_model("shapes", "default", "cpu")
+    pack_model(model, tmp_path / "w", torch.get_num_threads())
+    return tmp_path / "w"
+
+
+def test_every_way_gives_the_same_bits(path: Path) -> None:
+    model = load_model("shapes", "default", "cpu")
+    images = child.images_of(model)
+    with torch.inference_mode():
+        expected = model.backbone("output")(images)
+        points, machine = bench.optimise(model, path, images)
+        assert all(point.delay >= machine.compute for point in points)
+        (measured,) = bench.compare(model, path, images, points, 1)
+        assert measured["measured_ms"] > 0
+        for way in set(bench.WAYS) - {child.OFFLOADED}:
+            half = child.make(hollow_model("shapes"), path, way, (0, 2 << 20))
+            assert bench.same(half(images), expected), way
+            if isinstance(half, StreamedHalf):
+                half.close()
+    assert all(speed > 0 and busy > 0 for speed, busy in bench.read_all(child.contents_of(model, path), 1))
+
+
+def test_memory_is_seen_from_outside(path: Path) -> None:
+    assert peak("shapes", path, child.NOTHING, (0, 0)) > 0

@@ -1,0 +1,83 @@
+"""Predicted delays, and how much memory they are worth."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from split_infer_ros.layering.optimiser import choose, explore, goal_of
+from split_infer_ros.layering.packed_file import PAGE
+from split_infer_ros.layering.predictor import Machine, predict
+from split_infer_ros.layering.residency import Placement
+from split_infer_ros.layering.ring import circular, double_buffered
+
+PAGE_S = 1.0  # seconds of reading a page, so that times can be counted
+
+
+def machine(*steps: float, rest: float = 0.0) -> Machine:
+    return Machine(steps, rest, PAGE / PAGE_S)
+
+
+def test_one_buffer_reads_and_runs_in_turns() -> None:
+    """Each layer's page can be read only when the layer before has run."""
+    plan = circular([PAGE] * 3, [0, 1, 2], PAGE)
+    assert predict(plan, machine(1.0, 1.0, 1.0)) == pytest.approx(6.0)
+
+
+def test_two_buffers_hide_reading_behind_running() -> None:
+    plan = double_buffered([PAGE] * 4, [0, 1, 2, 3])
+    assert predict(plan, machine(2.0, 2.0, 2.0, 2.0)) == pytest.approx(8.0)
+    assert predict(plan, machine(0.5, 0.5, 0.5, 0.5)) == pytest.approx(4.0), "reading is the longer of both"
+
+
+def test_in_step_a_long_read_waits_and_at_their_own_pace_it_does_not() -> None:
+    """Pages 1, 1, 4 (read in 4 s): a ring of six lets it begin while the first two layers run."""
+    sizes, uses, times = [PAGE, PAGE, 4 * PAGE], [0, 1, 2], machine(3.0, 3.0, 0.5, rest=0.5)
+    assert predict(circular(sizes, uses, 6 * PAGE, PAGE), times) == pytest.approx(7.0)
+    assert predict(circular(sizes, uses, 4 * PAGE), times) > 9.0
+
+
+@st.composite
+def workloads(draw: st.DrawFn) -> tuple[list[int], list[int], Machine]:
+    sizes = draw(st.lists(st.integers(1, 9).map(lambda n: n * PAGE), min_size=1, max_size=7))
+    steps = draw(st.lists(st.floats(0.0, 10.0), min_size=len(sizes), max_size=len(sizes)))
+    return sizes, list(range(len(sizes))), machine(*steps, rest=draw(st.floats(0.0, 3.0)))
+
+
+@given(workloads(), st.integers(0, 40))
+@settings(max_examples=100, deadline=None)
+def test_no_pass_is_shorter_than_its_bound_or_longer_than_both_in_turns(
+    load: tuple[list[int], list[int], Machine], more: int
+) -> None:
+    sizes, uses, found = load
+    for plan in (circular(sizes, uses, max(sizes) + more * PAGE, 2 * PAGE), double_buffered(sizes, uses)):
+        delay = predict(plan, found)
+        assert delay >= found.bound(plan) * (1 - 1e-9)
+        assert delay <= (found.compute + found.reading(plan)) * (1 + 1e-9)
+
+
+@given(workloads())
+@settings(max_examples=60, deadline=None)
+def test_more_memory_never_costs_time_and_no_more_than_needed_is_taken(
+    load: tuple[list[int], list[int], Machine]
+) -> None:
+    sizes, uses, found = load
+    goal = goal_of(found.compute, 0.0)
+    points = explore(sizes, uses, lambda placement: predict(placement.plan, found), sum(sizes), goal)
+    memories, delays = [p.memory for p in points], [p.delay for p in points]
+    assert memories == sorted(set(memories))
+    assert delays == sorted(delays, reverse=True)
+    assert all(delay > goal for delay in delays[:-1]), "it grows no further than the goal"
+    best = choose(points, goal)
+    assert best.delay <= goal or best.delay <= 1.001 * min(delays)
+    assert predict(best.placement.plan, found) == best.delay
+
+
+def test_where_reading_takes_longest_first_layers_stay() -> None:
+    sizes, uses = [PAGE] * 10, list(range(10))
+    found = machine(*[0.5] * 10)
+    points = explore(sizes, uses, lambda placement: predict(placement.plan, found), 7 * PAGE, 0.0)
+    best: Placement = choose(points, 0.0).placement
+    assert best.resident >= 4
+    assert predict(best.plan, found) <= 6.5 < found.reading(circular(sizes, uses, PAGE))

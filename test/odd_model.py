@@ -1,0 +1,76 @@
+"""A small model with every kind of layer that streaming treats in its own way, and its packed file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from split_infer_ros.layering.contents import Contents, open_contents
+from split_infer_ros.layering.residency import ASYNCHRONOUS, place
+from split_infer_ros.layering.streamed import StreamedHalf
+from split_infer_ros.models.classifier import classify
+from split_infer_ros.models.entry import ModelEntry
+from split_infer_ros.models.preprocess import Preprocess
+from split_infer_ros.split.halves import backbone_of, head_of
+from split_infer_ros.split.model import SplitModel
+
+SIDE, WIDE = 16, 256
+TILE_MB = 0.05
+
+
+class Odd(nn.Module):
+    """A little of everything: shared layers on maps of several sizes, rows to tile, weights that the graph reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU())
+        self.down = nn.Conv2d(32, 32, 3, stride=2, padding=1)
+        self.shared = nn.Sequential(nn.Conv2d(32, 32, 3, padding=1), nn.SiLU(), nn.Conv2d(32, WIDE, 1))
+        self.wide = nn.Conv2d(WIDE, 64, 3, padding=1)  # 0.6 MB: tiled
+        self.norm = nn.LayerNorm(64)
+        self.scale = nn.Parameter(torch.rand(64))
+        self.last = nn.Linear(64, 500)  # tiled as well
+
+    def forward(self, images: Tensor) -> Tensor:
+        large = self.stem(images)
+        small = self.down(large)
+        first, second = self.shared(large), self.shared(small)
+        features = self.wide(first).mean((2, 3)) + second.mean((2, 3))[:, :64]
+        return self.last(self.norm(features) * self.scale)  # type: ignore[no-any-return]
+
+
+ENTRY = ModelEntry(
+    name="odd",
+    summary="",
+    build=Odd,
+    weights=None,
+    preprocess=Preprocess(SIDE, SIDE),
+    labels=tuple(map(str, range(500))),
+    default_cut="shared",
+    decode=classify(SIDE, SIDE),
+)
+
+
+@dataclass
+class House:
+    """A model with seeded weights, packed, and images of which each gives something else."""
+
+    model: SplitModel
+    path: Path
+    images: Tensor
+
+    def contents(self, head: bool = False) -> Contents:
+        part = (head_of if head else backbone_of)(self.model.graph, self.model.cut("default" if head else "output"))
+        return open_contents(self.model, part, self.path, 1)
+
+    def streamed(self, residency: str = ASYNCHRONOUS, **options: Any) -> StreamedHalf:
+        contents = self.contents()
+        return StreamedHalf(contents, place(residency, contents.sizes, contents.uses).plan, **options)
+
+    def resident(self, images: Tensor) -> Tensor:
+        (logits,) = self.model.backbone("output")(images)
+        return logits  # type: ignore[no-any-return]

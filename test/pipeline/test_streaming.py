@@ -1,0 +1,115 @@
+"""A backbone on streamed weights in the pipeline: set while frames flow, and what fails has a name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from split_infer_ros.errors import ConfigurationError, StreamError
+from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.layering.weights_file import WeightsFile
+from split_infer_ros.models.detections import Detections
+from split_infer_ros.pipeline.frame import Origin
+from split_infer_ros.pipeline.local import LocalPipeline
+from split_infer_ros.pipeline.settings import BLOCK, StageSettings
+from split_infer_ros.split.graph import state_of
+from split_infer_ros.split.model import SplitModel, load_model
+
+SETTINGS = StageSettings("neck", 1, 0.002, BLOCK)
+PICTURES = [Pixels(torch.randint(0, 255, (48, 64, 3), dtype=torch.uint8), (0, 1, 2)) for _ in range(3)]
+
+
+class Run:
+    """The small detector, and what it found."""
+
+    def __init__(self) -> None:
+        shared = load_model("shapes", "default", "cpu")
+        module = shared.entry.build().eval()
+        self.model = SplitModel(shared.entry, module, torch.device("cpu"))
+        self.found: list[Detections] = []
+        self.pipeline = LocalPipeline(self.model, SETTINGS, self._deliver)
+
+    def _deliver(self, origin: Origin, detections: Detections) -> None:
+        self.found.append(detections)
+
+    def feed(self) -> list[torch.Tensor]:
+        self.found.clear()
+        self.pipeline.feed(PICTURES)
+        self.pipeline.finish()
+        return [each.scores for each in self.found]
+
+    def feed_often(self, times: int) -> None:
+        for _ in range(times):
+            self.feed()
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    found = Run()
+    with found.pipeline:
+        yield found
+
+
+def change(run: Run, **changes: object) -> None:
+    stage = run.pipeline.backbone
+    fields = {name: getattr(stage.settings, name) for name in StageSettings.__dataclass_fields__}
+    stage.configure(StageSettings(**{**fields, **changes}))  # type: ignore[arg-type]
+
+
+def test_residencies_change_while_frames_flow(run: Run, tmp_path: Path) -> None:
+    expected = run.feed()
+    whole = sum(tensor.nbytes for tensor in state_of(run.model.graph).values())
+    for residency in ("two_stage", "auto", "asynchronous", "resident", "synchronous"):
+        change(run, weights_residency=residency)
+        scores = run.feed()
+        assert len(scores) == len(expected)
+        assert all(torch.equal(a, b) for a, b in zip(scores, expected, strict=True)), residency
+        report = run.pipeline.backbone.report(0.0)
+        assert (report.weights is None) == (residency == "resident")
+        if report.weights:
+            assert report.weights.memory_bytes > 0
+            assert report.weights.bandwidth > 0
+    held = sum(tensor.untyped_storage().nbytes() for tensor in state_of(run.model.graph).values())
+    assert held < 0.2 * whole, "the model's own weights were not given back"
+    assert len(list((tmp_path / "split_infer_ros" / "weights").iterdir())) == 1
+
+
+def test_what_cannot_be_is_refused_and_the_old_way_stays(run: Run, tmp_path: Path) -> None:
+    expected = run.feed()
+    with pytest.raises(ConfigurationError, match="needs a weights_budget_mb of"):
+        change(run, weights_residency="two_stage", weights_budget_bytes=1000.0)
+    (tmp_path / "mine").write_bytes(b"no weights")
+    with pytest.raises(ConfigurationError, match="no file of packed weights"):
+        change(run, weights_residency="two_stage", weights_file=str(tmp_path / "mine"))
+    assert all(torch.equal(a, b) for a, b in zip(run.feed(), expected, strict=True))
+
+
+def test_frames_whose_weights_do_not_come_are_dropped_by_name(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = run.feed()
+    change(run, weights_residency="two_stage")
+    run.feed()
+    plain = WeightsFile.read
+
+    def fail(self: WeightsFile, offset: int, into: memoryview, layer: str) -> None:
+        raise StreamError("weights_unreadable", f"Layer '{layer}' cannot be read.")
+
+    monkeypatch.setattr(WeightsFile, "read", fail)
+    with pytest.raises(StreamError, match="Layer"):
+        run.feed_often(4)
+    monkeypatch.setattr(WeightsFile, "read", plain)
+    counts = run.pipeline.backbone.ledger.counts()
+    while counts.in_flight:
+        counts = run.pipeline.backbone.ledger.counts()
+    assert counts.balanced
+    assert set(counts.dropped) == {"weights_unreadable"}
+    run.pipeline._errors.clear()
+    for _ in range(2):  # what was read ahead may fail once more
+        try:
+            scores = run.feed()
+        except StreamError:
+            run.pipeline._errors.clear()
+    assert all(torch.equal(a, b) for a, b in zip(scores, expected, strict=True))
