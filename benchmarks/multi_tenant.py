@@ -40,6 +40,7 @@ from _tenant_rivals import (
 )
 
 from split_infer_ros.pipeline.cores import all_cores
+from split_infer_ros.pipeline.process import prepare_process
 from split_infer_ros.split.model import choose_device, load_model
 from split_infer_ros.telemetry.report import AT_LEAST, AT_MOST, Claim, Panel, Report, arguments, deliver, show
 from split_infer_ros.tenancy.costs import Costs
@@ -69,7 +70,6 @@ class Extent:
         rounds: samples of each cost.
         few: turns with three requests.
         turns: of each rival with each trace.
-        spare: at lighter loads only sequential execution and the scheduler are run, with a third of the requests.
     """
 
     requests: int
@@ -79,10 +79,9 @@ class Extent:
     rounds: int
     few: int
     turns: int
-    spare: bool = False
 
 
-QUICK = Extent(45, (0.5, 3.0), (8,), (1, 2), 3, 2, 1, spare=True)
+QUICK = Extent(45, (3.0,), (8,), (1, 2), 1, 2, 1)  # at lighter loads so few hardly ever wait
 FULL = Extent(1000, (0.5, 1.0, 3.0), (5, 8, 16, 32), (1, 2, 4, 8), 3, 20, 1)
 
 
@@ -100,7 +99,7 @@ class Ground:
         count = 0 if self._whole.runs_behind or all_cores() == 1 else all_cores()
         self._lanes = SideBySide([load.engine(cores=1) for _ in range(count)]) if count else None
         whole = measure(load.models, self._whole, extent.sizes, extent.rounds)
-        lane = measure(load.models, self._lanes, extent.sizes, extent.rounds) if self._lanes else whole
+        lane = measure(load.models, self._lanes, extent.sizes, extent.rounds, fuse=False) if self._lanes else whole
         self.ways = Ways(whole, count, lane) if count else Ways(whole)
         self._samples_s: dict[str, list[float]] = {name: [] for name in load.models}
 
@@ -152,13 +151,12 @@ def run(device: torch.device, extent: Extent) -> Report:
     left = rivals(ways, extent.windows)
     for part in sorted(extent.loads, reverse=True):
         heaviest = part == max(extent.loads)
-        count = extent.requests // 3 if extent.spare and not heaviest else extent.requests
-        trace = poisson_trace(MODELS, count, part * capacity)
+        trace = poisson_trace(MODELS, extent.requests, part * capacity)
         found = serve_in_turns(left, trace, load, extent.turns, ground.sample_bound if heaviest else lambda: None)
         if heaviest:
             add({"what": "bound", "per_second": ground.bound_per_second})
         add(*({"what": "poisson", "load": part, "rival": name} | medians(turns) for name, turns in found.items()))
-        left = {name: left[name] for name in best_of_each(rows, spare=extent.spare)}
+        left = {name: left[name] for name in best_of_each(rows)}
     ground.close()
     add(*three_requests(load, ways, extent.few))
     add(*scheduler_cost(ways.whole, extent.windows))
@@ -196,14 +194,14 @@ def kind(rival: str) -> str:
     return rival.partition(",")[0]
 
 
-def best_of_each(rows: Sequence[Mapping[str, Any]], spare: bool = False) -> list[str]:
-    """At the heaviest load, of each kind the one that serves most; ``spare``: sequential execution and ours alone."""
+def best_of_each(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """At the heaviest load, of each kind the one that serves most."""
     best: dict[str, Mapping[str, Any]] = {}
     for row in at_heaviest(rows):
         name = kind(row["rival"])
         if name not in best or row["per_second"] > best[name]["per_second"]:
             best[name] = row
-    return [row["rival"] for name, row in best.items() if not spare or name in (SEQUENTIAL, FUSE)]
+    return [row["rival"] for row in best.values()]
 
 
 def at_heaviest(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -335,6 +333,7 @@ def main() -> int:
     parser.add_argument("--turns", type=int, metavar="N", help="of each rival with each trace")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, ...")
     chosen = parser.parse_args()
+    prepare_process()
     deliver(run(choose_device(chosen.device), extent_of(chosen)), chosen)
     return 0
 

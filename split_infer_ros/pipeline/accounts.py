@@ -50,8 +50,12 @@ class BatchAccounts:
         times.head_start, times.head_end, times.delivered = outcome.head_start, outcome.head_end, outcome.delivered
         self.meters.batch_done(times, len(batch.frames), now)
         if self._trace is not None:
+<<<<<<< HEAD
             cut = batch.plan.cut.name
             facts: dict[str, Any] = {"frames": len(batch.frames), "split_point": cut, "slot": lease.slot}
+=======
+            facts: dict[str, Any] = {"frames": len(batch.frames), "split_point": batch.plan.cut.name, "slot": lease.slot}
+>>>>>>> w7b
             self._trace.slices(times.slices(), f"batch {self.meters.batches}", **facts)
         if self._watch is not None:
             self._watch(batch)

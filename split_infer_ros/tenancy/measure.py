@@ -38,6 +38,7 @@ def measure(
     engine: Runner,
     sizes: Sequence[int] = SIZES,
     rounds: int = 5,
+    fuse: bool = True,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Costs:
     """Medians; every combination of models of one class (§II-B) is measured as one, with one image each and with two.
@@ -47,10 +48,11 @@ def measure(
         engine: that has them.
         sizes: of batches of one model.
         rounds: samples of each.
+        fuse: whether combinations are of interest.
         clock: seconds.
     """
     parameters = {name: model.parameters for name, model in models.items()}
-    fused = list(fusable(parameters))
+    fused = list(fusable(parameters)) if fuse else []
     samples: dict[Group, list[float]] = {}
     for size in sizes:  # models take turns, so that each finds the caches as another left them
         turns = []
