@@ -104,7 +104,7 @@ class Optimised:
             while (work := loaded.get()) is not None:
                 work[0].compute(self._compute)
                 running.append(work)
-                if len(running) == IN_FLIGHT - 1:
+                if not self._cuda or len(running) == IN_FLIGHT - 1:  # on a CPU it is done already
                     finish_oldest()
             while running:
                 finish_oldest()

@@ -11,7 +11,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from threading import Condition, Lock
 
@@ -23,9 +23,10 @@ from split_infer_ros.pipeline.device import DeviceQueue
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.tenancy.costs import Costs
 from split_infer_ros.tenancy.engine import Engine
-from split_infer_ros.tenancy.request import Request, RequestQueue
-from split_infer_ros.tenancy.scheduler import Decision, Rules, decide
-from split_infer_ros.tenancy.side_by_side import sooner_together
+from split_infer_ros.tenancy.floor import Floor, Turn
+from split_infer_ros.tenancy.request import Request, RequestQueue, turn_s
+from split_infer_ros.tenancy.scheduler import Rules
+from split_infer_ros.tenancy.ways import Ways
 
 SHORTEST_SLEEP_S = 2e-4
 CAMERAS = 8
@@ -90,7 +91,7 @@ def poisson_trace(models: Sequence[str], count: int, per_second: float, seed: in
     now, trace = 0.0, []
     for number, model in enumerate(names):
         now += chance.expovariate(per_second)
-        trace.append(Request(number, f"{model} {number % CAMERAS}", model, now, turn_s=now))
+        trace.append(Request(number, f"{model} {number % CAMERAS}", model, now))
     return trace
 
 
@@ -225,114 +226,57 @@ class BreadthFirst:
 
 @dataclass(frozen=True)
 class Scheduled:
-    """The package's scheduler and engine."""
-
-    costs: Costs
-    rules: Rules
-
-    def __call__(self, trace: Sequence[Request], load: Load) -> Log:
-        engine, waiting, log = load.engine(self.costs), RequestQueue(), Log()
-        arrivals = Arrivals(trace, log)
-        while True:
-            for request in arrivals.due():
-                waiting.add(request)
-            decision = decide(waiting, self.costs, arrivals.now(), self.rules)
-            if not decision.batches:  # the trace's requests have no deadlines, so nothing is late
-                if not arrivals.wait():
-                    engine.close()
-                    return log
-                continue
-            waiting.remove(decision.requests)
-            now = arrivals.now()
-            log.start_s.update({request.number: now for request in decision.requests})
-            engine.run({batch.model: load.batch(batch.model, len(batch.requests)) for batch in decision.batches})
-            now = arrivals.now()
-            log.end_s.update({request.number: now for request in decision.requests})
-
-
-@dataclass(frozen=True)
-class ScheduledOnLanes:
-    """The package's scheduler and an engine on each core; where that is sooner done, the next execution has all cores.
+    """The package's scheduler and engines: with all cores or the GPU, and where there are lanes on these.
 
     Attributes:
-        whole: costs on all cores.
-        lane: costs on a lane, while all are at work.
+        ways: what executions cost; those without lanes have none.
         rules: how requests may be put together.
-        lanes: how many, one a core.
     """
 
-    whole: Costs
-    lane: Costs
+    ways: Ways
     rules: Rules
-    lanes: int
 
     def __call__(self, trace: Sequence[Request], load: Load) -> Log:
-        log = Log()
-        whole, lanes = load.engine(self.whole), [load.engine(cores=1) for _ in range(self.lanes)]
-        floor = _Floor(self, Arrivals(trace, log), log)
+        log, floor, waiting, changed = Log(), Floor(self.ways.lanes), RequestQueue(), Condition()
+        whole, lanes = load.engine(self.ways.whole), [load.engine(cores=1) for _ in range(self.ways.lanes)]
+        arrivals = Arrivals(trace, log)
 
-        def work(lane: int) -> None:
-            while (taken := floor.take(may_have_all=lane == 0)) is not None:
-                decision, has_all = taken
-                engine = whole if has_all else lanes[lane]
-                engine.run({batch.model: load.batch(batch.model, len(batch.requests)) for batch in decision.batches})
-                floor.done(decision)
+        def execute(turn: Turn) -> None:
+            engine = whole if turn.lane is None else lanes[turn.lane]
+            batches = {batch.model: load.batch(batch.model, len(batch.requests)) for batch in turn.decision.batches}
+            try:
+                engine.run(batches)
+            finally:
+                with changed:
+                    now = arrivals.now()
+                    log.end_s.update({request.number: now for request in turn.decision.requests})
+                    floor.end(turn)
+                    changed.notify()
 
-        with ThreadPoolExecutor(self.lanes) as executor:
-            for worker in [executor.submit(work, lane) for lane in range(self.lanes)]:
-                worker.result()
+        with ThreadPoolExecutor(max(1, len(lanes))) as helpers:
+            running: list[Future[None]] = []
+            while True:
+                with changed:
+                    for request in arrivals.due():
+                        patience_s = self.ways.whole.batch_s(request.model, 1)  # as without deadlines of their own
+                        waiting.add(replace(request, turn_s=turn_s(request.arrival_s, patience_s, priority=0)))
+                    now = arrivals.now()
+                    turn = floor.choose(waiting, self.ways, now, self.rules)
+                    waiting.remove(turn.decision.requests)  # the trace's requests have no deadlines: nothing is late
+                    if turn.decision.batches:
+                        floor.begin(turn, now)
+                        log.start_s.update({request.number: now for request in turn.decision.requests})
+                    elif arrivals.next_s is None and not waiting:
+                        break
+                    else:
+                        changed.wait(arrivals.next_s)
+                        continue
+                if turn.lane is None:
+                    execute(turn)
+                else:
+                    running.append(helpers.submit(execute, turn))
+            for lane in running:
+                lane.result()
         for engine in (whole, *lanes):
             engine.close()
         return log
-
-
-class _Floor:
-    """What waits and who is at work."""
-
-    def __init__(self, way: ScheduledOnLanes, arrivals: Arrivals, log: Log) -> None:
-        self._way, self._arrivals, self._log = way, arrivals, log
-        self._waiting = RequestQueue()
-        self._busy: set[str] = set()
-        self._all_taken = False
-        self._changed = Condition()
-
-    def take(self, may_have_all: bool) -> tuple[Decision, bool] | None:
-        """The next execution, as soon as there is one, and whether it has all cores; None once there will be none."""
-        with self._changed:
-            while True:
-                for request in self._arrivals.due():
-                    self._waiting.add(request)
-                together = self._is_sooner_together()
-                decision = Decision()
-                if not self._all_taken and (may_have_all or not together):
-                    costs, rules = self._way.lane, self._way.rules
-                    if together:
-                        costs, rules = self._way.whole, replace(rules, fuse=True)
-                    decision = decide(self._waiting, costs, self._arrivals.now(), rules, self._busy)
-                if decision.batches:
-                    self._begin(decision)
-                    self._all_taken = together
-                    return decision, together
-                until = self._arrivals.next_s
-                if until is None and not len(self._waiting):
-                    return None
-                self._changed.wait(until)
-
-    def done(self, decision: Decision) -> None:
-        """The execution came to its end."""
-        with self._changed:
-            self._all_taken = False
-            now = self._arrivals.now()
-            self._log.end_s.update({request.number: now for request in decision.requests})
-            self._busy -= {request.tenant for request in decision.requests}
-            self._changed.notify_all()
-
-    def _is_sooner_together(self) -> bool:
-        window, way = self._waiting[: self._way.rules.window], self._way
-        return bool(window) and not self._busy and sooner_together(window, way.lane, way.whole, way.lanes)
-
-    def _begin(self, decision: Decision) -> None:
-        self._waiting.remove(decision.requests)
-        self._busy |= {request.tenant for request in decision.requests}
-        now = self._arrivals.now()
-        self._log.start_s.update({request.number: now for request in decision.requests})

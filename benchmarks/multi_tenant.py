@@ -5,8 +5,8 @@ parts and multiples of what one-by-one execution was measured to serve; and thre
 serve the same seeded trace with the same prepared models on the same images, by turns, so that a machine that gets
 slower does so for all. At the heaviest load every window and count of workers is tried, at the others the best of
 each. Throughput, mean execution, mean and p99 queueing delay are shown in parts of those of sequential execution, as
-in Fig. 5. The bound is what each model's best batch takes an image, run in the same turns; on a CPU in the better of
-two ways: each operation on all cores, or each core with some of the images.
+in Fig. 5. The bound is what each model's best batch takes an image, on a CPU in the better of two ways: each operation
+on all cores, or each core with a batch of its own. It is run before each rival, in the same turns. All are medians.
 
 Needs torch and torchvision only: from the source tree, `PYTHONPATH=. python benchmarks/multi_tenant.py`.
 """
@@ -20,7 +20,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,6 @@ from _tenant_rivals import (
     Load,
     Log,
     Scheduled,
-    ScheduledOnLanes,
     Serve,
     poisson_trace,
     sequential,
@@ -44,10 +43,11 @@ from split_infer_ros.pipeline.cores import all_cores
 from split_infer_ros.split.model import choose_device, load_model
 from split_infer_ros.telemetry.report import AT_LEAST, AT_MOST, Claim, Panel, Report, arguments, deliver, show
 from split_infer_ros.tenancy.costs import Costs
-from split_infer_ros.tenancy.measure import blank, measure
+from split_infer_ros.tenancy.measure import Runner, blank, measure
 from split_infer_ros.tenancy.request import DROP, FINISH, Request, RequestQueue
 from split_infer_ros.tenancy.scheduler import Rules, decide
-from split_infer_ros.tenancy.side_by_side import SideBySide, serve_more
+from split_infer_ros.tenancy.side_by_side import SideBySide
+from split_infer_ros.tenancy.ways import Ways
 
 MODELS = ("alexnet", "resnet18", "vgg16")
 SEQUENTIAL, CONCURRENT, BREADTH_FIRST = "sequential", "concurrent", "breadth-first"
@@ -69,7 +69,7 @@ class Extent:
         rounds: samples of each cost.
         few: turns with three requests.
         turns: of each rival with each trace.
-        spare: at lighter loads only sequential execution and the scheduler are run, with as many fewer requests.
+        spare: at lighter loads only sequential execution and the scheduler are run, with a third of the requests.
     """
 
     requests: int
@@ -82,84 +82,113 @@ class Extent:
     spare: bool = False
 
 
-QUICK = Extent(45, (0.5, 3.0), (16,), (1, 4), 1, 2, 1, spare=True)
+QUICK = Extent(45, (0.5, 3.0), (8,), (1, 2), 3, 2, 1, spare=True)
 FULL = Extent(1000, (0.5, 1.0, 3.0), (5, 8, 16, 32), (1, 2, 4, 8), 3, 20, 1)
 
 
-@dataclass(frozen=True)
-class Ways:
-    """What executions take on all cores (or the GPU), and on a lane while all are at work.
+class Ground:
+    """What the rivals run on: the models, what executions of theirs cost, and the bound.
 
-    Attributes:
-        whole, lane: costs.
-        lanes: one a core, or 0 on a GPU and on a single core.
+    Args:
+        load: the models.
+        extent: how much is measured.
     """
 
-    whole: Costs
-    lane: Costs
-    lanes: int
+    def __init__(self, load: Load, extent: Extent) -> None:
+        self._load = load
+        self._whole = load.engine()
+        count = 0 if self._whole.runs_behind or all_cores() == 1 else all_cores()
+        self._lanes = SideBySide([load.engine(cores=1) for _ in range(count)]) if count else None
+        whole = measure(load.models, self._whole, extent.sizes, extent.rounds)
+        lane = measure(load.models, self._lanes, extent.sizes, extent.rounds) if self._lanes else whole
+        self.ways = Ways(whole, count, lane) if count else Ways(whole)
+        self._samples_s: dict[str, list[float]] = {name: [] for name in load.models}
 
-    def best_s(self, model: str) -> float:
-        """Seconds of an image, by every way of running that the package has."""
-        return min(self.whole.best_image_s(model), self.lane.best_image_s(model) / max(1, self.lanes))
+    def sample_bound(self) -> None:
+        """Run each model's best batch once, in the better way."""
+        for name, found in self._samples_s.items():
+            on_lanes, size = best_batch(self.ways, name)
+            runner: Runner = self._lanes if on_lanes and self._lanes else self._whole
+            batch = self._load.batch(name, size)
+            begin = time.perf_counter()
+            runner.run({name: batch})
+            found.append((time.perf_counter() - begin) / size / (self.ways.lanes if on_lanes else 1))
+
+    @property
+    def bound_per_second(self) -> float:
+        """Images, as many of each model as of any other."""
+        return len(self._samples_s) / sum(map(statistics.median, self._samples_s.values()))
+
+    def close(self) -> None:
+        """End the engines."""
+        self._whole.close()
+        if self._lanes:
+            self._lanes.close()
 
 
-def measure_ways(load: Load, extent: Extent) -> Ways:
-    """Costs of both ways; a GPU has one."""
-    engine = load.engine()
-    whole = measure(load.models, engine, extent.sizes, extent.rounds)
-    engine.close()
-    lanes = 1 if engine.runs_behind else all_cores()
-    if lanes == 1:
-        return Ways(whole, whole, 0)
-    beside = SideBySide([load.engine(cores=1) for _ in range(lanes)])
-    lane = measure(load.models, beside, extent.sizes, extent.rounds)
-    beside.close()
-    return Ways(whole, lane, lanes)
+def best_batch(ways: Ways, model: str) -> tuple[bool, int]:
+    """Whether on lanes, and of how many images, as was measured."""
+    found = [(seconds / size, False, size) for size, seconds in ways.whole.alone_s[model].items()]
+    if ways.lanes:
+        found += [(seconds / size / ways.lanes, True, size) for size, seconds in ways.lane.alone_s[model].items()]
+    return min(found)[1:]
 
 
 def run(device: torch.device, extent: Extent) -> Report:
     """Measure costs, then serve the same traces in every way, the heaviest load first."""
     models = {name: load_model(name, "random", str(device)) for name in MODELS}
     load = Load(models, {name: torch.rand_like(blank(model, 1)) for name, model in models.items()})
-    costs = measure_ways(load, extent)
-    capacity = len(models) / sum(costs.whole.batch_s(name, 1) for name in models)
-    rows: list[dict[str, Any]] = [*batches(costs, extent.sizes)]
-    rows.append({"what": "bound", "per_second": len(models) / sum(map(costs.best_s, models))})
-    ways = rivals(costs, extent.windows)
+    ground = Ground(load, extent)
+    ways = ground.ways
+    capacity = len(models) / sum(ways.whole.batch_s(name, 1) for name in models)
+    rows: list[dict[str, Any]] = []
+
+    def add(*found: dict[str, Any]) -> None:
+        rows.extend(found)
+        for row in found:
+            show(row)
+
+    add(*batches(ways, extent.sizes))
+    left = rivals(ways, extent.windows)
     for part in sorted(extent.loads, reverse=True):
-        count = round(extent.requests * min(1.0, part)) if extent.spare else extent.requests
+        heaviest = part == max(extent.loads)
+        count = extent.requests // 3 if extent.spare and not heaviest else extent.requests
         trace = poisson_trace(MODELS, count, part * capacity)
-        found: dict[str, list[dict[str, float]]] = {name: [] for name in ways}
-        for _ in range(extent.turns):
-            for name, serve in ways.items():
-                found[name].append(facts(serve(trace, load)))
-        rows += [{"what": "poisson", "load": part, "rival": name} | medians(turns) for name, turns in found.items()]
-        ways = {name: ways[name] for name in best_of_each(rows, spare=extent.spare)}
-    rows += three_requests(load, costs, extent.few)
-    rows += scheduler_cost(costs.whole, extent.windows)
-    for row in rows:
-        show(row)
+        found = serve_in_turns(left, trace, load, extent.turns, ground.sample_bound if heaviest else lambda: None)
+        if heaviest:
+            add({"what": "bound", "per_second": ground.bound_per_second})
+        add(*({"what": "poisson", "load": part, "rival": name} | medians(turns) for name, turns in found.items()))
+        left = {name: left[name] for name in best_of_each(rows, spare=extent.spare)}
+    ground.close()
+    add(*three_requests(load, ways, extent.few))
+    add(*scheduler_cost(ways.whole, extent.windows))
     return Report("multi_tenant", conclude(rows, device.type == "cuda"), rows, panels(rows))
 
 
-def rivals(costs: Ways, windows: Sequence[int]) -> dict[str, Serve]:
+def serve_in_turns(
+    ways: Mapping[str, Serve], trace: Sequence[Request], load: Load, turns: int, between: Callable[[], None]
+) -> dict[str, list[dict[str, float]]]:
+    """What became of the trace in each way, turn by turn; another one begins each turn."""
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in ways}
+    names = list(ways)
+    for _ in range(turns):
+        for name in names:
+            between()
+            found[name].append(facts(ways[name](trace, load)))
+        names.append(names.pop(0))
+    return found
+
+
+def rivals(ways: Ways, windows: Sequence[int]) -> dict[str, Serve]:
     """By name; ours once for each window, side by side once for each count of workers."""
     found: dict[str, Serve] = {SEQUENTIAL: sequential}
     for workers in (2**power for power in range(1, max(2, all_cores()).bit_length())):
         found[f"{CONCURRENT}, {workers} workers"] = Concurrent(workers)
     found[BREADTH_FIRST] = BreadthFirst(len(MODELS))
     for window in windows:
-        found[f"{MERGE}, window {window}"] = Scheduled(costs.whole, Rules(window, fuse=False))
-        found[f"{FUSE}, window {window}"] = ours(costs, window)
+        found[f"{MERGE}, window {window}"] = Scheduled(Ways(ways.whole), Rules(window, fuse=False))
+        found[f"{FUSE}, window {window}"] = Scheduled(ways, Rules(window))
     return found
-
-
-def ours(costs: Ways, window: int) -> Serve:
-    """Models side by side on lanes where these serve more; else fused where that was measured to be faster."""
-    if costs.lanes and serve_more(costs.lane, costs.whole, costs.lanes):
-        return ScheduledOnLanes(costs.whole, costs.lane, Rules(window, fuse=False), costs.lanes)
-    return Scheduled(costs.whole, Rules(window))
 
 
 def kind(rival: str) -> str:
@@ -184,12 +213,12 @@ def at_heaviest(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return [row for row in served if row["load"] == heaviest]
 
 
-def batches(costs: Ways, sizes: Sequence[int]) -> Iterator[dict[str, Any]]:
+def batches(ways: Ways, sizes: Sequence[int]) -> Iterator[dict[str, Any]]:
     """What images were measured to take: on all cores, and where each core has a lane, a lane's share of the time."""
     for name in MODELS:
         for size in sizes:
-            row = {"what": "batch", "model": name, "size": size, "image_s": costs.whole.batch_s(name, size) / size}
-            yield row | ({"lanes_s": costs.lane.batch_s(name, size) / size / costs.lanes} if costs.lanes else {})
+            row = {"what": "batch", "model": name, "size": size, "image_s": ways.whole.batch_s(name, size) / size}
+            yield row | ({"lanes_s": ways.lane.batch_s(name, size) / size / ways.lanes} if ways.lanes else {})
 
 
 def facts(log: Log) -> dict[str, float]:
@@ -209,17 +238,14 @@ def medians(turns: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {key: statistics.median(turn[key] for turn in turns) for key in turns[0]}
 
 
-def three_requests(load: Load, costs: Ways, turns: int) -> list[dict[str, Any]]:
+def three_requests(load: Load, ways: Ways, turns: int) -> list[dict[str, Any]]:
     """One request of each model at once, again and again; the rivals take turns (Fig. 6)."""
-    trace = [Request(number, model, model, 0.0, turn_s=0.0) for number, model in enumerate(MODELS)]
-    ways: dict[str, Serve] = {SEQUENTIAL: sequential, FUSE: ours(costs, Rules().window)}
-    found: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(turns + 1):
-        for name, serve in ways.items():
-            found[name].append(serve(trace, load).per_second)
+    trace = [Request(number, model, model, 0.0) for number, model in enumerate(MODELS)]
+    both: dict[str, Serve] = {SEQUENTIAL: sequential, FUSE: Scheduled(ways, Rules())}
+    found = serve_in_turns(both, trace, load, turns, lambda: None)
     return [
-        {"what": "three requests", "rival": name, "per_second": statistics.median(values[1:])}
-        for name, values in found.items()
+        {"what": "three requests", "rival": name} | {"per_second": medians(each)["per_second"]}
+        for name, each in found.items()
     ]
 
 

@@ -8,16 +8,19 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from bright import BAD, LONG_S, BrightModel, frame
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.ledger import LedgerCounts
+from split_infer_ros.tenancy import crew
 from split_infer_ros.tenancy.member import Member
 from split_infer_ros.tenancy.shared_pipeline import SharedPipeline
 from split_infer_ros.tenancy.shared_settings import SharedSettings
 from split_infer_ros.tenancy.tenant import Tenant
+from split_infer_ros.tenancy.ways import Ways
 from split_infer_ros.tuning.database import Database
 
 A, B, C = Tenant("a", "one"), Tenant("b", "one"), Tenant("c", "two")
@@ -81,6 +84,13 @@ class Running:
             for origin, detections in self.delivered[name]:
                 assert origin.header[0] == origin.source == name, "another tenant's frame"
                 assert round(detections.scores.item() * 255) == origin.header[1], "another frame's features"
+
+
+def use_lanes(monkeypatch: pytest.MonkeyPatch, lanes: bool) -> None:
+    """Have whatever comes run on two lanes, or with all cores, however that is measured to do."""
+    monkeypatch.setattr(crew, "all_cores", lambda: 2)
+    monkeypatch.setattr(Ways, "lanes_serve_more", lanes)
+    monkeypatch.setattr(Ways, "sooner_together", lambda ways, waiting, more_come: not lanes)
 
 
 Start = Callable[..., Running]

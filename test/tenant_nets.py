@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
+
+from split_infer_ros.models.catalogue import CATALOGUE
+from split_infer_ros.models.detections import Detections
+from split_infer_ros.models.entry import ModelEntry
 
 SHADES = tuple(range(20, 256, 30))  # of uint8
 
@@ -42,3 +48,10 @@ def green() -> nn.Module:
 def blue() -> nn.Module:
     """The third."""
     return _Shades("blue")
+
+
+def odd() -> ModelEntry:
+    """A detector that finds the same in each image: something that cannot be, and a square."""
+    boxes = torch.tensor([[1.0, 2.0, torch.nan, 4.0], [1.0, 2.0, 3.0, 4.0]])
+    found = Detections(boxes, torch.tensor([0.9, 0.8]), torch.tensor([0, 1]))
+    return replace(CATALOGUE["shapes"], name="odd", decode=lambda outputs, limits: [found for _ in outputs[0]])

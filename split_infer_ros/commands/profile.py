@@ -13,6 +13,7 @@ from pathlib import Path
 
 from split_infer_ros.errors import SplitInferError
 from split_infer_ros.pipeline.known_profile import profile_model
+from split_infer_ros.pipeline.process import prepare_process
 from split_infer_ros.split.model import load_model
 from split_infer_ros.split.planner import OBJECTIVES, plan
 from split_infer_ros.split.profile import describe
@@ -22,6 +23,7 @@ from split_infer_ros.tuning.database import Database, default_path
 def main() -> int:
     """Run the command; returns its exit code."""
     chosen = _arguments().parse_args()
+    prepare_process()
     try:
         model = load_model(
             chosen.model, chosen.weights, chosen.device, allow_user_code=chosen.allow_user_code

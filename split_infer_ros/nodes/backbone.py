@@ -10,15 +10,15 @@ from typing import Any
 
 import torch
 from rclpy.qos import QoSProfile
-from std_srvs.srv import SetBool
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.msg import PipelineReport
 from split_infer_ros.nodes.backbone_parameters import BackboneParameters
 from split_infer_ros.nodes.conversions import report_message
+from split_infer_ros.nodes.enable import Enable
 from split_infer_ros.nodes.image_input import ImageInput
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher
-from split_infer_ros.nodes.managed import ManagedNode
+from split_infer_ros.nodes.managed import ManagedNode, open_trace
 from split_infer_ros.nodes.process import run
 from split_infer_ros.nodes.transports import SENDERS
 from split_infer_ros.pipeline.auto_split import AutoSplit
@@ -28,7 +28,6 @@ from split_infer_ros.pipeline.memory_choice import MemoryAdvisor
 from split_infer_ros.pipeline.rate_limiter import RateLimiter
 from split_infer_ros.split.model import load_model
 from split_infer_ros.split.profile import Profile
-from split_infer_ros.telemetry.trace import TraceFile
 from split_infer_ros.tuning.database import Database
 
 REPORT_PERIOD_S = 0.5
@@ -42,8 +41,7 @@ class BackboneNode(ManagedNode):
     def __init__(self, **node_arguments: Any) -> None:
         super().__init__("backbone", BackboneParameters, **node_arguments)
         self._stage: BackboneStage | None = None
-        self._enabled = True
-        self.create_service(SetBool, "~/enable", self._enable)
+        self._enable = Enable(self)
 
     @property
     def stage(self) -> BackboneStage:
@@ -64,7 +62,7 @@ class BackboneNode(ManagedNode):
         self._reports = IntraProcessPublisher(self, PipelineReport, "report", QoSProfile(depth=10))
         self.on_tear_down(self._reports.destroy)
         self._to_report = report_message(lambda: self.get_clock().now().to_msg())
-        trace = self._open_trace(values.trace)
+        trace = open_trace(self)
         advisor = MemoryAdvisor(self._model.device, self._database())
         self._split = AutoSplit(self._model.device.type, self._find_profile, self.get_logger().info, DWELL_S)
         settings = self._split.begin(values.settings, values.goal)
@@ -80,7 +78,7 @@ class BackboneNode(ManagedNode):
         self.stage.start()
         self._split.start()
         self._inputs = [
-            ImageInput(self, topic, self.stage, self._limiter, lambda: self._enabled)
+            ImageInput(self, topic, self.stage, self._limiter, self._enable)
             for topic in self.values.image_topics
         ]
         cut = self._model.cut(self.stage.settings.split_point)
@@ -119,13 +117,6 @@ class BackboneNode(ManagedNode):
         del self._model
         torch.cuda.empty_cache()
 
-    def _enable(self, request: Any, response: Any) -> Any:
-        """Pause and go on, without giving anything back: frames are dropped as ``paused`` meanwhile."""
-        self._enabled = request.data
-        response.success = True
-        response.message = "Frames are taken." if request.data else "Frames are dropped as 'paused'."
-        return response
-
     def _check_topics(self, topics: Sequence[str]) -> None:
         try:
             names = {self.resolve_topic_name(topic) for topic in topics}
@@ -133,13 +124,6 @@ class BackboneNode(ManagedNode):
             raise ConfigurationError(f"image_topics cannot be {list(topics)} ({error}).") from error
         if not names or len(names) < len(topics):
             raise ConfigurationError(f"image_topics cannot be {list(topics)}; it takes at least one topic, each once.")
-
-    def _open_trace(self, path: str) -> TraceFile | None:
-        if not path:
-            return None
-        trace = TraceFile(Path(path))
-        self.on_tear_down(trace.close)
-        return trace
 
     def _report(self) -> None:
         self._reports.publish(self._to_report(self.stage.report(time.monotonic())))

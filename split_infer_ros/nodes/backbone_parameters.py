@@ -65,9 +65,6 @@ class BackboneParameters(ModelParameters, ComputeParameters, ImageParameters):
         read_only=True,
     )
     image_topics: tuple[str, ...] = parameter(("image",), "Topics of the cameras.", read_only=True)
-    trace: str = parameter(
-        "", "File for a trace of every batch, which Perfetto and chrome://tracing open.", read_only=True
-    )
 
     @property
     def goal(self) -> Goal:

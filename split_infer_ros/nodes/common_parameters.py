@@ -78,6 +78,9 @@ class ComputeParameters(NodeParameters):
     tuning_database: str = parameter(
         "", "The file in which measurements are kept; unless given, the user's own.", read_only=True
     )
+    trace: str = parameter(
+        "", "File for a trace of every batch, which Perfetto and chrome://tracing open.", read_only=True
+    )
     memory_policy: str = parameter(
         AUTO,
         "Where features and staging lie: device (copied to the host), managed (pages go where they are touched), "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import array
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from builtin_interfaces.msg import Time
@@ -104,8 +104,9 @@ def report_message(now: Callable[[], Time]) -> Callable[..., ReportMessage]:
             received=counts.received,
             published=counts.published,
             in_flight=counts.in_flight,
-            dropped=[DropCount(reason=reason, count=count) for reason, count in sorted(counts.dropped.items())],
+            dropped=_by_reason(counts.dropped),
             batches=report.batches,
+            left_out=_by_reason(report.left_out),
             memory=report.memory,
             memory_reason=report.memory_reason,
             ring_slots=settings.ring_slots,
@@ -127,6 +128,10 @@ def report_message(now: Callable[[], Time]) -> Callable[..., ReportMessage]:
         )
 
     return convert
+
+
+def _by_reason(counts: Mapping[str, int]) -> list[DropCount]:
+    return [DropCount(reason=reason, count=count) for reason, count in sorted(counts.items())]
 
 
 def counts_of(message: ReportMessage) -> LedgerCounts:

@@ -22,6 +22,7 @@ from split_infer_ros.nodes.overlay import Overlay
 from split_infer_ros.nodes.process import run
 from split_infer_ros.nodes.rows import parameter
 from split_infer_ros.nodes.transports import RECEIVERS
+from split_infer_ros.nodes.watch import LEFT_OUT
 from split_infer_ros.pipeline.cores import default_head_threads
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.head_stage import HeadStage
@@ -106,7 +107,7 @@ class HeadNode(ManagedNode):
         status.message = "Handles are taken as they come."
         if impossible > self._left_out_before:
             status.level = DiagnosticStatus.WARN
-            status.message = "Detections were left out: the model gives boxes, scores or labels that cannot be."
+            status.message = LEFT_OUT
         if total > self._refused_before:
             status.level = DiagnosticStatus.WARN
             status.message = "Handles were refused: they lead nowhere, or to what this head cannot read."

@@ -13,6 +13,7 @@ from sensor_msgs.msg import CompressedImage, Image
 from split_infer_ros.errors import ImageError
 from split_infer_ros.images.compressed import read_compressed
 from split_infer_ros.images.encodings import Pixels, read_pixels
+from split_infer_ros.nodes.enable import Enable
 from split_infer_ros.nodes.intra_process import IntraProcessSubscription
 from split_infer_ros.nodes.managed import ManagedNode
 from split_infer_ros.pipeline.frame import Origin
@@ -61,7 +62,7 @@ class ImageInput:
         topic: of the raw images; compressed ones are expected beside it, on ``TOPIC/compressed``.
         taker: of the frames.
         limiter: how many a second it takes.
-        is_enabled: False while frames are to be dropped as ``paused``.
+        enable: whose being off has frames dropped as ``paused``.
     """
 
     def __init__(
@@ -70,13 +71,13 @@ class ImageInput:
         topic: str,
         taker: Taker,
         limiter: RateLimiter,
-        is_enabled: Callable[[], bool],
+        enable: Enable,
     ) -> None:
         self._node = node
         self._topic = topic
         self._taker = taker
         self._limiter = limiter
-        self._is_enabled = is_enabled
+        self._enable = enable
         values = node.values
         self._max_pixels = values.max_image_pixels
         qos = QoSProfile(depth=values.image_depth)
@@ -108,7 +109,7 @@ class ImageInput:
     def _receive(self, message: Any) -> None:
         now = time.monotonic()
         try:
-            if not self._is_enabled():
+            if not self._enable.is_on:
                 raise ImageError("paused", "Frames are dropped while ~/enable is off.")
             if not self._limiter.admits(self._topic, now):
                 raise ImageError("rate_limited", f"{self._topic} is faster than max_rate_hz.")

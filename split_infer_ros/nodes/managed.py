@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from rclpy.clock import Clock
@@ -12,6 +13,7 @@ from rclpy.timer import Timer
 
 from split_infer_ros.errors import ConfigurationError, SplitInferError
 from split_infer_ros.nodes.parameters import Parameters
+from split_infer_ros.telemetry.trace import TraceFile
 
 LOG_PERIOD_S = 5.0
 
@@ -127,6 +129,19 @@ class ManagedNode(LifecycleNode):
             undo()
             return TransitionCallbackReturn.FAILURE
         return TransitionCallbackReturn.SUCCESS
+
+
+def open_trace(node: ManagedNode) -> TraceFile | None:
+    """The file that the parameter ``trace`` names, until the node is cleaned up; None if it names none.
+
+    Raises:
+        ConfigurationError: it cannot be written.
+    """
+    if not node.values.trace:
+        return None
+    trace = TraceFile(Path(node.values.trace))
+    node.on_tear_down(trace.close)
+    return trace
 
 
 def in_words(error: Exception) -> str:

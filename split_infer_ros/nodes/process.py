@@ -23,7 +23,7 @@ from rclpy.task import Future
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.nodes.managed import ManagedNode
 from split_infer_ros.nodes.parameters import refuse_unknown
-from split_infer_ros.pipeline.cores import use_one_core
+from split_infer_ros.pipeline.process import prepare_process
 
 PROFILE_VARIABLES = ("FASTDDS_DEFAULT_PROFILES_FILE", "FASTRTPS_DEFAULT_PROFILES_FILE")
 
@@ -52,7 +52,7 @@ def _run(
     node_types: Makers | Callable[[], Makers], until: Callable[[Sequence[ManagedNode]], int] | None
 ) -> int:
     _use_profile()
-    use_one_core()  # models are loaded on this thread, which must not keep helpers
+    prepare_process()
     _on_signals(_leave)
     nodes: list[ManagedNode] = []
     code = 0

@@ -11,6 +11,7 @@ from split_infer_ros.errors import ImageError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections
 from split_infer_ros.nodes.conversions import detections_message
+from split_infer_ros.nodes.enable import Enable
 from split_infer_ros.nodes.image_input import ImageInput
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher
 from split_infer_ros.nodes.labels import Labels
@@ -29,6 +30,7 @@ class TenantTopics:
         name: of the tenant.
         parameters: in front of the parameter that lists its labels.
         pipeline: that takes its frames.
+        enable: whose being off has frames dropped as ``paused``.
 
     Attributes:
         limiter: how many of its frames a second are taken.
@@ -36,11 +38,14 @@ class TenantTopics:
 
     full = False  # a tenant's frames never wait outside
 
-    def __init__(self, node: ManagedNode, name: str, parameters: str, pipeline: SharedPipeline) -> None:
+    def __init__(
+        self, node: ManagedNode, name: str, parameters: str, pipeline: SharedPipeline, enable: Enable
+    ) -> None:
         self._node = node
         self._name = name
         self._parameters = parameters
         self._pipeline = pipeline
+        self._enable = enable
         self.limiter = RateLimiter(node.values.max_rate_hz)
         self._detections = IntraProcessPublisher(node, Detection2DArray, f"{name}/detections", QoSProfile(depth=10))
         self._overlay = Overlay(node, (), node.warn, f"{name}/")
@@ -65,7 +70,7 @@ class TenantTopics:
             return
         if self._input is not None:
             self._input.close()
-        self._input = None if topic is None else ImageInput(self._node, topic, self, self.limiter, lambda: True)
+        self._input = None if topic is None else ImageInput(self._node, topic, self, self.limiter, self._enable)
         self._heard = topic
 
     def deliver(self, origin: Origin, detections: Detections) -> None:

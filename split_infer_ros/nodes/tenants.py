@@ -16,9 +16,10 @@ from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.detections import Detections
 from split_infer_ros.msg import PipelineReport
 from split_infer_ros.nodes.conversions import report_message
+from split_infer_ros.nodes.enable import Enable
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher
 from split_infer_ros.nodes.labels import LABELS
-from split_infer_ros.nodes.managed import LOG_PERIOD_S, ManagedNode, in_words
+from split_infer_ros.nodes.managed import LOG_PERIOD_S, ManagedNode, in_words, open_trace
 from split_infer_ros.nodes.process import run
 from split_infer_ros.nodes.tenant_parameters import TENANTS, TenantsParameters
 from split_infer_ros.nodes.tenant_topics import TenantTopics
@@ -56,6 +57,7 @@ class TenantsNode(ManagedNode):
             allow_undeclared_parameters=True,  # which are checked: rows of tenants to come
             **node_arguments,
         )
+        self._enable = Enable(self)
         self._listening = False
         self._topics: dict[str, TenantTopics] = {}  # replaced as a whole: results come on other threads
         self._faults: dict[str, ConfigurationError] = {}
@@ -65,7 +67,8 @@ class TenantsNode(ManagedNode):
         values = self.values
         self._check_topics(values)
         database = Database(Path(values.tuning_database).expanduser()) if values.tuning_database else None
-        self._pipeline = SharedPipeline(values.settings, values.limits, self._deliver, self._complain, database)
+        trace = open_trace(self)
+        self._pipeline = SharedPipeline(values.settings, values.limits, self._deliver, self._complain, database, trace)
         self.on_tear_down(self._pipeline.close)
         self._reports = IntraProcessPublisher(self, PipelineReport, "report", QoSProfile(depth=100))
         self.on_tear_down(self._reports.destroy)
@@ -131,7 +134,9 @@ class TenantsNode(ManagedNode):
         """Give those who run their topics, and say who does not."""
         running, before = outcome.running, self._topics
         self._topics = {
-            name: before.get(name) or TenantTopics(self, name, f"{TENANTS}.{name}.", self._pipeline) for name in running
+            name: before.get(name)
+            or TenantTopics(self, name, f"{TENANTS}.{name}.", self._pipeline, self._enable)
+            for name in running
         }
         for name in before.keys() - running.keys():
             before[name].close()

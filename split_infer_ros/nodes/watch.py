@@ -8,6 +8,7 @@ from split_infer_ros.msg import PipelineReport, PipelineStats
 from split_infer_ros.nodes.conversions import counts_of
 
 UNHEARD_S = 3.0
+LEFT_OUT = "Detections were left out: the model gives boxes, scores or labels that cannot be."
 
 
 class Watch:
@@ -20,6 +21,7 @@ class Watch:
     def __init__(self, report: PipelineReport, now: float) -> None:
         self.newest = self._before = report
         self._heard = self._came = now
+        self._leaves_out = False
 
     def hear(self, report: PipelineReport, now: float) -> None:
         """A report came in."""
@@ -31,6 +33,7 @@ class Watch:
         """Since they were asked for last."""
         before, newest = self._before, self.newest
         self._before = newest
+        self._leaves_out = _left_out(newest) > _left_out(before)
         stats = PipelineStats(report=newest, tenant=newest.tenant)
         stats.header.stamp = newest.stamp
         passed = newest.time - before.time
@@ -59,6 +62,8 @@ class Watch:
             return DiagnosticStatus.OK, "Its model is being loaded."
         if camera_timeout_s and silent_s > camera_timeout_s:
             return DiagnosticStatus.WARN, f"No frame has come in for {silent_s:.0f} s: does the camera run?"
+        if self._leaves_out:
+            return DiagnosticStatus.WARN, LEFT_OUT
         if counts.received and not counts.published and not counts.in_flight:
             return DiagnosticStatus.WARN, "Frames come in and none goes out."
         return DiagnosticStatus.OK, "Frames flow." if counts.received else "No frame has come in yet."
@@ -74,6 +79,7 @@ class Watch:
             "published": counts.published,
             "in flight": counts.in_flight,
             **{f"dropped: {reason}": count for reason, count in counts.dropped.items()},
+            **{f"left out: {entry.reason}": entry.count for entry in report.left_out},
             "latency p50 (ms)": f"{report.latency_p50_ms:.1f}",
             "latency p99 (ms)": f"{report.latency_p99_ms:.1f}",
             "ring slots": f"{report.ring_used} of {report.ring_slots}",
@@ -84,3 +90,7 @@ class Watch:
             "weights read (MB/s)": f"{report.weights_read_mb_s:.0f}",
             "waited for weights (s)": f"{report.weights_stalled_s:.1f}",
         }
+
+
+def _left_out(report: PipelineReport) -> int:
+    return sum(entry.count for entry in report.left_out)

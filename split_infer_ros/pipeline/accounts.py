@@ -50,8 +50,7 @@ class BatchAccounts:
         self.meters.batch_done(times, len(batch.frames), now)
         if self._trace is not None:
             facts = {"frames": len(batch.frames), "split_point": batch.plan.cut.name, "slot": lease.slot}
-            for stage, (start, end) in times.slices().items():
-                self._trace.slice(stage, f"batch {self.meters.batches}", start, end, **facts)
+            self._trace.slices(times.slices(), f"batch {self.meters.batches}", **facts)
         if self._watch is not None:
             self._watch(batch)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -32,7 +33,7 @@ class Loaded:
 
 
 class Intake(Protocol):
-    """Used by one thread."""
+    """Used by one thread; that of the CPU by several."""
 
     @property
     def bytes(self) -> int:
@@ -49,14 +50,16 @@ class HostIntake:
         self._preprocess = preprocess
         self._dtype = dtype
         self._staging = preprocess.staging(batch_size)
+        self._lock = threading.Lock()
 
     @property
     def bytes(self) -> int:
         return self._staging.nbytes
 
     def load(self, images: Sequence[Pixels]) -> Loaded:
-        gathered = self._preprocess.gather(images, self._staging)
-        return Loaded(self._preprocess.normalise(gathered).to(self._dtype), Mark())
+        with self._lock:
+            gathered = self._preprocess.gather(images, self._staging)
+            return Loaded(self._preprocess.normalise(gathered).to(self._dtype), Mark())
 
 
 class DeviceIntake:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from split_infer_ros.layering.streamed import StreamedHalf
 from split_infer_ros.pipeline.frame import Timeline
@@ -52,6 +53,7 @@ class PipelineReport:
             post-processing includes publication.
         batch_fill: frames a batch, mean.
         weights: of a backbone whose weights are read while it runs.
+        left_out: detections that cannot be, by name, as far as they are counted where the report is made.
     """
 
     time: float
@@ -75,6 +77,7 @@ class PipelineReport:
     postprocess_s: float
     batch_fill: float
     weights: WeightsReport | None = None
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
 
 class PipelineMeters:
@@ -110,6 +113,7 @@ class PipelineMeters:
         memory: str,
         memory_reason: str,
         weights: WeightsReport | None = None,
+        left_out: Mapping[str, int] | None = None,
     ) -> PipelineReport:
         """All of it at ``now``."""
         p50, p99 = self.latency.percentiles(50, 99, now=now)
@@ -132,4 +136,5 @@ class PipelineMeters:
             hop_s=self._hop.percentiles(50, now=now)[0],
             **{f"{name}_s": window.percentiles(50, now=now)[0] for name, window in self._stages.items()},
             batch_fill=self._fill.mean(now=now),
+            left_out=left_out or {},
         )

@@ -17,6 +17,7 @@ from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.placement.plan import INPUT, OUTPUT, Copy, Operator, Plan, Tag
 from split_infer_ros.split.cuts import propagate
 from split_infer_ros.split.fusion import fuse_convolutions
+from split_infer_ros.split.graph import symbolic_trace
 
 NETWORK, DECODE = "network", "decode"  # the two parts of the whole, under which its modules and constants are found
 NBYTES = "nbytes"  # key in a node's meta: of the tensors in its value; None if there are none
@@ -56,7 +57,7 @@ def with_decode(graph: fx.GraphModule, entry: ModelEntry) -> fx.GraphModule:
     decode: nn.Module
     if isinstance(entry.decode, SuppressOverlaps):
         function = entry.decode.candidates
-        decode = traced = fx.symbolic_trace(lambda outputs: function(outputs))
+        decode = traced = symbolic_trace(lambda outputs: function(outputs))
         found = whole.call_function(suppress, (_append(whole, traced.graph, outputs), limits))
     else:
         decode = Decode(entry.decode)

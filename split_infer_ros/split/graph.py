@@ -30,8 +30,7 @@ def trace(model: nn.Module, image_shape: tuple[int, int, int] = (3, 224, 224)) -
     if isinstance(model, fx.GraphModule):
         return tidy(model)
     try:
-        tracer = _Tracer()
-        graph = fx.GraphModule(model, tracer.trace(model), type(model).__name__)
+        graph = symbolic_trace(model)
     except Exception as error:  # what a forward makes of values that are not there is anybody's guess
         graph = export(model, image_shape, error)
     _fix_options(graph, model)
@@ -43,6 +42,17 @@ def trace(model: nn.Module, image_shape: tuple[int, int, int] = (3, 224, 224)) -
             "it must give a tensor or a tuple of tensors."
         )
     return graph
+
+
+def symbolic_trace(root: nn.Module | Callable[..., Any]) -> fx.GraphModule:
+    """As torch.fx has it; but modules that other threads call meanwhile are left alone.
+
+    Args:
+        root: a model, which is shared, or a function.
+    """
+    tracer = _Tracer()
+    graph = tracer.trace(root)
+    return fx.GraphModule(tracer.root, graph, type(root).__name__)
 
 
 class _Tracer(fx.Tracer):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,11 @@ class TraceFile:
                 self._write({"ph": "M", "name": "thread_sort_index", **place, "args": {"sort_index": place["tid"]}})
             times = {"ts": round(1e6 * start, 1), "dur": round(1e6 * (end - start), 1)}
             self._write({"ph": "X", "name": name, "pid": 1, "tid": self._rows[row], **times, "args": facts})
+
+    def slices(self, rows: Mapping[str, tuple[float, float]], name: str, prefix: str = "", **facts: Any) -> None:
+        """The same in several rows: the start and end in each; ``prefix`` stands before the rows' names."""
+        for row, (start, end) in rows.items():
+            self.slice(f"{prefix}{row}", name, start, end, **facts)
 
     def close(self) -> None:
         """End the file; what comes later is left out."""

@@ -13,7 +13,7 @@ from typing import Any
 from split_infer_ros.pipeline.cores import all_cores
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.tenancy.costs import Costs, Group, group
-from split_infer_ros.tenancy.measure import fusable
+from split_infer_ros.tenancy.measure import agree, fusable
 from split_infer_ros.tuning.database import Database
 from split_infer_ros.tuning.key import Key
 from split_infer_ros.tuning.record import Record
@@ -33,13 +33,16 @@ class CostBook:
         database: from which costs are taken, and in which they are kept.
         most: the largest batch that is measured; may be replaced.
         graphs: whether executions are recorded.
+        lanes: 0: executions have all cores, or the GPU; else each has one core, so many of them side by side. Then no
+            several models are one execution.
     """
 
-    def __init__(self, key: Key, database: Database, most: int, graphs: bool) -> None:
+    def __init__(self, key: Key, database: Database, most: int, graphs: bool, lanes: int = 0) -> None:
         self.most = most
         self._key = key
         self._database = database
         self._graphs = graphs
+        self._lanes = lanes
         self._models: dict[str, SplitModel] = {}
         self._forms: dict[str, str] = {}
         self._known_s: dict[_Kind, float] = {}
@@ -52,16 +55,19 @@ class CostBook:
         return self._models
 
     def recall(self, model: SplitModel) -> None:
-        """Take over what the database has, for such models; may be called beside all else."""
+        """Take over what the database has, for such models; may be called beside all else.
+
+        What samples disagreed about (a busy machine) served as long as that pipeline ran, and is measured anew.
+        """
         for record in self._database.find(self._key, self._task(model)):
             kind = _kind_of(record)
-            if kind and 0 < record.median_s < math.inf:
+            if kind and 0 < record.median_s < math.inf and agree(record.costs):
                 self._known_s[kind] = record.median_s
 
     def open(self, name: str, model: SplitModel, form: str) -> None:
         """A model comes, to be run in that form: up to which cut, with which weights."""
         self._models[name], self._forms[name] = model, form
-        self._left_s = FUSED_S
+        self._left_s = 0.0 if self._lanes else FUSED_S
 
     def close(self, name: str) -> None:
         """A model goes; what is known of it stays."""
@@ -144,13 +150,9 @@ class CostBook:
 
     def _task(self, model: SplitModel) -> dict[str, Any]:
         """The same for all models of a device: which of them, and how many images of each, is in ``config``."""
-        return {
-            "stage": "execution",
-            "precision": str(model.dtype).removeprefix("torch."),
-            "threads": all_cores(),
-            "graphs": self._graphs,
-        }
-
+        cores = {"threads": 1, "lanes": self._lanes} if self._lanes else {"threads": all_cores()}
+        precision = str(model.dtype).removeprefix("torch.")
+        return {"stage": "execution", "precision": precision, **cores, "graphs": self._graphs}
 
 
 def _fusable(costs: Costs) -> Iterable[Group]:

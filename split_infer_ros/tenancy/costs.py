@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-NO_MORE = 0.03
+NO_MORE = 0.03  # a part of the time by which measurements differ anyway
 
 Group = tuple[tuple[str, int], ...]  # models and how many requests of each, sorted by name
 

@@ -5,36 +5,36 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-
-import torch
+from functools import partial
 
 from split_infer_ros.memory_model.task import Task
 from split_infer_ros.pipeline.cores import use_all_cores
 from split_infer_ros.pipeline.plan import Plan
 from split_infer_ros.tenancy.co_run import Machine, find_pair
-from split_infer_ros.tenancy.cost_book import CostBook
+from split_infer_ros.tenancy.cost_books import CostBooks
 from split_infer_ros.tenancy.costs import Costs
-from split_infer_ros.tenancy.engine import Engine
-from split_infer_ros.tenancy.executor import Executor
+from split_infer_ros.tenancy.crew import Crew
 from split_infer_ros.tenancy.flight import Flight
+from split_infer_ros.tenancy.floor import Turn
 from split_infer_ros.tenancy.measuring import Measuring
 from split_infer_ros.tenancy.member import WaitingFrames, drop
 from split_infer_ros.tenancy.model_line import ModelLine
 from split_infer_ros.tenancy.request import Request
-from split_infer_ros.tenancy.scheduler import Batch, Decision, Rules, decide
+from split_infer_ros.tenancy.scheduler import Batch, Decision, Rules
+from split_infer_ros.tenancy.shared_weights import expect_next
+from split_infer_ros.tenancy.ways import Ways
 
 TICK_S = 0.25  # how often slots are looked after while nothing else happens
 
 
 class Dispatcher:
-    """Decides, one execution after the other, and has each executed.
+    """Decides, one execution after the other or a lane after the other, and has each executed.
 
     Args:
         changed: guards all that is shared; methods that say so are called with it held.
         waiting: frames to choose from.
-        engine: that executes.
-        device: where.
-        book: costs; the dispatcher measures what is missing.
+        crew: that executes.
+        books: costs; the dispatcher measures what is missing.
         rules: how requests may be put together; may be replaced.
         on_error: the model's name and an exception that cost frames.
 
@@ -46,9 +46,8 @@ class Dispatcher:
         self,
         changed: threading.Condition,
         waiting: WaitingFrames,
-        engine: Engine,
-        device: torch.device,
-        book: CostBook,
+        crew: Crew,
+        books: CostBooks,
         rules: Rules,
         on_error: Callable[[str, Exception], None],
     ) -> None:
@@ -56,16 +55,16 @@ class Dispatcher:
         self.rules = rules
         self._changed = changed
         self._waiting = waiting
-        self._engine = engine
-        self._book = book
+        self._crew = crew
+        self._books = books
         self._on_error = on_error
-        self._costs = Costs({}, {})
+        self._ways = Ways(Costs({}, {}))
         self._leaving: list[ModelLine] = []
-        self._stale = False  # the engine has not heard of the latest models, or of their costs
-        self._measuring = Measuring(engine, book)
+        self._stale = False  # the crew has not heard of the latest models, or of their costs
+        beside = [] if crew.beside is None or books.lane is None else [(crew.beside, books.lane)]
+        self._measuring = Measuring([(crew.whole, books.whole), *beside])
         self._running = False
         self._thread: threading.Thread | None = None
-        self._executor = Executor(changed, engine, device, on_error)
 
     @property
     def all_lines(self) -> list[ModelLine]:
@@ -79,12 +78,13 @@ class Dispatcher:
 
     def execution_s(self, model: str) -> float:
         """What an image takes alone, 0 as long as that is not known (lock held)."""
-        return self._costs.batch_s(model, 1) if model in self._costs.alone_s else 0.0
+        costs = self._ways.whole
+        return costs.batch_s(model, 1) if model in costs.alone_s else 0.0
 
     def add(self, line: ModelLine) -> None:
         """A model comes; it is served once it is measured (lock held)."""
         self.lines[line.key] = line
-        self._book.open(line.key, line.model, line.form)
+        self._books.open(line.key, line.model, line.plan.form)
         self.renew()
         if self._running:
             line.head.start()
@@ -93,7 +93,7 @@ class Dispatcher:
         """A model goes, for which nothing waits any more; what is under way is finished (lock held)."""
         del self.lines[line.key]
         self._leaving.append(line)
-        self._book.close(line.key)
+        self._books.close(line.key)
         self.renew()
 
     def renew(self) -> None:
@@ -110,22 +110,22 @@ class Dispatcher:
             self._running = True
             for line in self.all_lines:
                 line.head.start()
-        self._executor.start()
+        self._crew.start()
         self._thread = threading.Thread(target=self._loop, name="dispatch", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Finish the execution that is under way, then end; heads go on."""
+        """Finish the executions that are under way, then end; heads go on."""
         with self._changed:
             self._running = False
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-        self._executor.stop()
+        self._crew.stop()
 
     def look_round(self) -> None:
-        """Let the engine know what models there are, settle what comes back by itself, and end those that are done.
+        """Let the crew know what models there are, settle what comes back by itself, and end those that are done.
 
         On the dispatcher's own thread, or while it does not run.
         """
@@ -136,10 +136,10 @@ class Dispatcher:
             stale, self._stale = self._stale, False
             if stale:
                 self._renew_costs()
-            backbones = {key: line.plan.backbone for key, line in self.lines.items()}
-            weights_s = {key: self.execution_s(key) or 1.0 for key in self.lines}
-        if stale:
-            self._engine.load(backbones, weights_s)
+            backbones = {line.key: line.plan.backbone for line in (*self._leaving, *self.lines.values())}
+            weights_s = {key: self.execution_s(key) or 1.0 for key in backbones}
+        if stale or idle:
+            self._crew.load(backbones, weights_s)
         for line in lines:
             line.collect(time.monotonic())
         for line in idle:
@@ -151,8 +151,12 @@ class Dispatcher:
             self.look_round()
             self._plan_beside()
             self._measure_once()
-            for flights in self._next_executions():
-                self._executor.execute(flights)
+            for _ in range(max(1, self._crew.lanes)):
+                executions = self._next_executions()
+                for turn, flights in executions:
+                    self._crew.execute(flights, turn.lane, partial(self._crew.floor.end, turn))
+                if not any(turn.lane is not None for turn, _ in executions):
+                    break  # with all cores, there is no other to begin beside it
 
     def _measure_once(self) -> None:
         """One sample of what is not known, between two executions, so that the others are served meanwhile."""
@@ -161,7 +165,7 @@ class Dispatcher:
             self._changed.notify_all()
             if measurement is None:
                 return
-            self._changed.wait_for(lambda: not self._executor.ahead)  # alone on the device
+            self._changed.wait_for(lambda: self._crew.floor.is_idle)  # alone on the device
         if not self._measuring.step(measurement):
             return
         with self._changed:
@@ -174,59 +178,50 @@ class Dispatcher:
 
     def _renew_costs(self) -> None:
         """Say of each model whether it can be scheduled, or never will be (lock held)."""
-        self._costs = self._book.costs()
+        self._ways = self._books.costs()
         for key, line in self.lines.items():
-            line.failed = self._book.failed(key)
-            line.ready = not line.failed and (line.ready or self._book.is_ready(key))
+            line.failed = self._books.failed(key)
+            line.ready = not line.failed and (line.ready or self._books.is_ready(key))
             if line.failed:
                 drop(self._waiting.take(self._waiting.of_models([key])), "backbone_error")
 
-    def _next_executions(self) -> list[list[Flight]]:
+    def _next_executions(self) -> list[tuple[Turn, list[Flight]]]:
         """What is to be executed now, one right behind the other; if nothing is, wait for a change."""
         with self._changed:
-            before = len(self._waiting)
-            executions = self._decide(time.monotonic()) if self._executor.has_room else []
-            if executions:
-                self._executor.ahead += len(executions)
-            elif self._running and self.settled and len(self._waiting) == before:  # else there may be more behind
+            before, now = len(self._waiting), time.monotonic()
+            executions = self._decide(now)
+            for turn, _ in executions:
+                self._crew.floor.begin(turn, now)
+            # else there may be more behind those that were late
+            if not executions and self._running and self.settled and len(self._waiting) == before:
                 self._changed.wait(TICK_S)
             return executions
 
-    def _decide(self, now: float) -> list[list[Flight]]:
+    def _decide(self, now: float) -> list[tuple[Turn, list[Flight]]]:
         able = {key for key, line in self.lines.items() if line.ready and line.has_room}
         queue = self._waiting.of_models(able)
-        decision = decide(queue, self._costs, now, self.rules)
-        pair = self._find_pair(decision, queue, now)
-        self._expect_next(decision, queue, now)
+        turn = self._crew.floor.choose(queue, self._ways, now, self.rules)
+        decision = turn.decision
+        pair = self._find_pair(decision, queue, now) if turn.lane is None else []
+        expect_next(self.lines, decision, queue, self._ways.whole, now, self.rules)
         drop(self._waiting.take(decision.late), "deadline")
         if pair:
-            return [[self._take_off(batch, now, plan)] for batch, plan in pair]
-        return [[self._take_off(batch, now) for batch in decision.batches]] if decision.batches else []
+            return [(Turn(Decision((batch,))), [self._take_off(batch, now, plan)]) for batch, plan in pair]
+        return [(turn, [self._take_off(batch, now) for batch in decision.batches])] if decision.batches else []
 
     def _find_pair(self, decision: Decision, queue: Sequence[Request], now: float) -> list[tuple[Batch, Plan]]:
         """Two executions side by side, where both models have slots and staging for it; else none."""
         known = self.lines[decision.batches[0].model].co_runs if len(decision.batches) == 1 else None
         if known is None:
             return []
-        pair = find_pair(decision, queue, self._costs, now, self.rules, Machine(*known, self._task))
+        pair = find_pair(decision, queue, self._ways.whole, now, self.rules, Machine(*known, self._task))
         plans = [(batch, self.lines[batch.model].plan_by(policy)) for batch, policy in pair.policies] if pair else []
         found = [(batch, plan) for batch, plan in plans if plan is not None]
         return found if len(found) == len(plans) else []
 
-    def _expect_next(self, decision: Decision, queue: Sequence[Request], now: float) -> None:
-        """Where models' weights go through one ring, those of the next execution are read while this one runs."""
-        if not decision.batches or self.lines[decision.batches[0].model].plan.stream is None:
-            return
-        gone = {request.number for request in (*decision.requests, *decision.late)}
-        waiting = [request for request in queue if request.number not in gone]
-        for batch in decide(waiting, self._costs, now, self.rules).batches:
-            stream = self.lines[batch.model].plan.stream
-            if stream is not None:
-                stream.expect()
-
     def _task(self, batch: Batch) -> Task:
         count, image_bytes = len(batch.requests), self._waiting.image_bytes(batch.requests)
-        return self.lines[batch.model].task(count, image_bytes, self._costs.batch_s(batch.model, count))
+        return self.lines[batch.model].task(count, image_bytes, self._ways.whole.batch_s(batch.model, count))
 
     def _take_off(self, batch: Batch, now: float, plan: Plan | None = None) -> Flight:
         return self.lines[batch.model].take_off(self._waiting.take(batch.requests), now, plan)

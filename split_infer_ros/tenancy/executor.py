@@ -24,6 +24,7 @@ class _Execution:
     """Batches that were launched as one."""
 
     flights: Sequence[Flight]
+    over: Callable[[], None]
     start: float
     done: Mark
 
@@ -38,7 +39,7 @@ class Executor:
         on_error: the model's name and an exception that cost frames.
 
     Attributes:
-        ahead: executions that were decided and not handed over yet (lock held).
+        depth: executions that may be given to it before the first of them is over.
     """
 
     def __init__(
@@ -48,20 +49,14 @@ class Executor:
         device: torch.device,
         on_error: Callable[[str, Exception], None],
     ) -> None:
-        self.ahead = 0
         self._changed = changed
         self._engine = engine
         self._on_error = on_error
         self._copies = DeviceQueue(device)
         self._mapped: dict[str, Mark] = {}  # until then a model's latest features are read
         self._last_end = 0.0
-        self._depth = 2 if engine.runs_behind else 1
+        self.depth = 2 if engine.runs_behind else 1
         self._behind = Stage("handover", self._hand_over, use_one_core) if engine.runs_behind else None
-
-    @property
-    def has_room(self) -> bool:
-        """True while another execution may be decided (lock held)."""
-        return self.ahead < self._depth
 
     def start(self) -> None:
         """Before executions, until stop; may be started again."""
@@ -74,8 +69,13 @@ class Executor:
             self._behind.stop()
 
     @torch.inference_mode()
-    def execute(self, flights: Sequence[Flight]) -> None:
-        """Batches of as many models, as one; on a GPU this returns before it is done."""
+    def execute(self, flights: Sequence[Flight], over: Callable[[], None]) -> None:
+        """Batches of as many models, as one; on a GPU this returns before it is done.
+
+        Args:
+            flights: the batches.
+            over: called once they are handed over, or lost; the lock is held.
+        """
         loaded: dict[str, Loaded] = {}
         left: dict[str, Flight] = {}
         for flight in flights:
@@ -92,7 +92,7 @@ class Executor:
             for flight in left.values():
                 self._fail(flight, error)
             left = {}
-        execution = _Execution(list(left.values()), start, done)
+        execution = _Execution(list(left.values()), over, start, done)
         if self._behind is not None:
             self._behind.put(execution)
         else:
@@ -134,7 +134,7 @@ class Executor:
             except Exception as error:
                 self._fail(flight, error)
         with self._changed:
-            self.ahead -= 1
+            execution.over()
             self._changed.notify_all()
 
     def _fail(self, flight: Flight, error: Exception) -> None:

@@ -18,11 +18,15 @@ from split_infer_ros.tenancy.engine import Inputs, Outputs
 SIZES = (1, 2, 4, 8)
 TOGETHER = (1, 2)  # images of each model that are measured as one execution
 WARM_UPS = 2  # kernels are chosen, weights are packed
-
+DOUBT, DOUBT_S = 0.15, 2e-4  # a median that lies further above the fastest sample is no machine's at rest
 
 
 class Runner(Protocol):
     """An engine, or several."""
+
+    @property
+    def records(self) -> bool:
+        """True where the first run of a combination takes long, as it is recorded."""
 
     def run(self, inputs: Inputs) -> Outputs:
         """One execution, to its end."""
@@ -97,9 +101,19 @@ def sample(
     for turn in range(WARM_UPS + rounds):
         begin = clock()
         engine.run(inputs)
+        seconds = clock() - begin
         if turn >= WARM_UPS:
-            take(clock() - begin)
+            take(seconds)
         yield
+
+
+def agree(samples_s: Sequence[float]) -> bool:
+    """Whether half of the samples are about as fast as the fastest; on a busy machine they are not.
+
+    Args:
+        samples_s: seconds, at least one.
+    """
+    return statistics.median(samples_s) <= (1 + DOUBT) * min(samples_s) + DOUBT_S
 
 
 def blank(model: SplitModel, count: int) -> Tensor:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from split_infer_ros.tenancy.cost_book import CostBook
 from split_infer_ros.tenancy.costs import Group
-from split_infer_ros.tenancy.engine import Engine
-from split_infer_ros.tenancy.measure import sample
+from split_infer_ros.tenancy.measure import Runner, agree, sample
 
 ROUNDS = 3  # samples of each execution
+MOST_ROUNDS = 9  # where they disagree
+
+Clock = Callable[[], float]
 
 
 @dataclass(slots=True, eq=False)
@@ -18,28 +21,36 @@ class Measurement:
     """One combination that is being measured.
 
     Attributes:
+        book: in which it is kept.
         steps: each is an execution.
         samples_s: seconds, so far.
         failure: why there will be no more.
     """
 
+    book: CostBook
     combination: Group
     steps: Iterator[None]
     samples_s: list[float] = field(default_factory=list)
     failure: Exception | None = None
+
+    @property
+    def is_enough(self) -> bool:
+        """True once there are samples that agree."""
+        return len(self.samples_s) >= ROUNDS and agree(self.samples_s)
 
 
 class Measuring:
     """What is to be measured of the models that are open, and what is under way; ``step`` alone needs no lock.
 
     Args:
-        engine: that executes; where it records, what is known from earlier days is rehearsed, that it be recorded.
-        book: that says what is missing, and keeps what was found.
+        ways: what executes, and the book that says what is missing of it and keeps what was found; all books have the
+            same models. Where it records, what is known from earlier days is rehearsed, that it be recorded.
+        clock: seconds.
     """
 
-    def __init__(self, engine: Engine, book: CostBook) -> None:
-        self._engine = engine
-        self._book = book
+    def __init__(self, ways: Sequence[tuple[Runner, CostBook]], clock: Clock = time.perf_counter) -> None:
+        self._ways = ways
+        self._clock = clock
         self._current: Measurement | None = None
         self._rehearsed: set[Group] = set()
         self.done = True
@@ -47,28 +58,21 @@ class Measuring:
     def begin_anew(self) -> None:
         """Models came or went, or other batches are of interest."""
         self._current = None
-        self._rehearsed = {found for found in self._rehearsed if all(name in self._book.models for name, _ in found)}
+        _, book = self._ways[0]
+        self._rehearsed = {found for found in self._rehearsed if all(name in book.models for name, _ in found)}
         self.done = False
 
     def pick(self) -> Measurement | None:
         """What the next step is of; None if all is done."""
         if self._current is None and not self.done:
-            rounds, combination = ROUNDS, self._book.to_measure()
-            if combination is None and self._engine.records:
-                rounds, combination = 0, next((found for found in self._known() if found not in self._rehearsed), None)
-            if combination is None:
-                self.done = True
-                return None
-            self._rehearsed.add(combination)
-            samples: list[float] = []
-            steps = sample(self._book.models, self._engine, combination, rounds, samples.append)
-            self._current = Measurement(combination, steps, samples)
+            self._current = self._next()
+            self.done = self._current is None
         return self._current
 
     def step(self, measurement: Measurement) -> bool:
         """Execute it once more; True if that is enough."""
         try:
-            return next(measurement.steps, self) is self
+            return next(measurement.steps, self) is self or measurement.is_enough
         except Exception as error:
             measurement.failure = error
             return True
@@ -79,14 +83,34 @@ class Measuring:
             return False
         self._current = None
         if measurement.failure is not None:
-            self._book.note_failed(measurement.combination)
+            measurement.book.note_failed(measurement.combination)
         elif measurement.samples_s:
-            self._book.note(measurement.combination, measurement.samples_s)
+            measurement.book.note(measurement.combination, measurement.samples_s)
         return True
 
-    def _known(self) -> Iterator[Group]:
-        costs = self._book.costs()
-        for name, sizes in costs.alone_s.items():
-            for size in sizes:
-                yield ((name, size),)
-        yield from costs.fused_s
+    def _next(self) -> Measurement | None:
+        """What is missing, batches of one model first; then what is to be rehearsed."""
+        missing = [(runner, book, found) for runner, book in self._ways if (found := book.to_measure())]
+        for runner, book, combination in sorted(missing, key=lambda found: len(found[2])):
+            if runner.records:
+                self._rehearsed.add(combination)
+            return self._begin(runner, book, combination, MOST_ROUNDS)
+        for runner, book in self._ways:
+            for combination in _known(book) if runner.records else ():
+                if combination not in self._rehearsed:
+                    self._rehearsed.add(combination)
+                    return self._begin(runner, book, combination, 0)
+        return None
+
+    def _begin(self, runner: Runner, book: CostBook, combination: Group, rounds: int) -> Measurement:
+        samples_s: list[float] = []
+        steps = sample(book.models, runner, combination, rounds, samples_s.append, self._clock)
+        return Measurement(book, combination, steps, samples_s)
+
+
+def _known(book: CostBook) -> Iterator[Group]:
+    costs = book.costs()
+    for name, sizes in costs.alone_s.items():
+        for size in sizes:
+            yield ((name, size),)
+    yield from costs.fused_s

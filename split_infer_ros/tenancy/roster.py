@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.layering.home import Home
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.pipeline.plan import Plan
-from split_infer_ros.split.model import load_model
-from split_infer_ros.tenancy.cost_book import CostBook
+from split_infer_ros.split.model import SplitModel, load_model
+from split_infer_ros.tenancy.cost_books import CostBooks
 from split_infer_ros.tenancy.dispatcher import Dispatcher
 from split_infer_ros.tenancy.member import Member, WaitingFrames, drop
 from split_infer_ros.tenancy.model_line import Callbacks, ModelLine
@@ -20,14 +20,15 @@ from split_infer_ros.tuning.database import Database
 
 
 class Roster:
-    """One thread at a time changes it, which takes as long as models take to load; frames flow meanwhile.
+    """Changes as long as models take to load, in which time frames flow, and settings and the state may change.
 
     Args:
         changed: guards what is shared with other threads; held for moments only.
+        changing: held while models come, go or get other slots, but not while one is loaded.
         members: tenants that run, by name; this alone changes them.
         waiting: frames of theirs.
         dispatcher: that serves the models.
-        book: of their costs.
+        books: of their costs.
         callbacks: whom models tell.
         database: in which measurements are kept.
         home: the ring through which all models' weights are read, unless they stay resident.
@@ -36,43 +37,52 @@ class Roster:
     def __init__(
         self,
         changed: threading.Condition,
+        changing: threading.RLock,
         members: dict[str, Member],
         waiting: WaitingFrames,
         dispatcher: Dispatcher,
-        book: CostBook,
+        books: CostBooks,
         callbacks: Callbacks,
         database: Database,
         home: Home | None,
     ) -> None:
         self._changed = changed
+        self._changing = changing
+        self._one_list = threading.Lock()  # of tenants, at a time
         self._members = members
         self._waiting = waiting
         self._dispatcher = dispatcher
-        self._book = book
+        self._books = books
         self._callbacks = callbacks
         self._database = database
         self._home = home
 
     def set(
-        self, tenants: Sequence[Tenant], settings: SharedSettings, limits: Limits
+        self, tenants: Sequence[Tenant], current: Callable[[], tuple[SharedSettings, Limits]]
     ) -> dict[str, ConfigurationError]:
-        """Exactly these from now on, as far as they can be; returns who cannot, and why."""
-        self._remove({tenant.name for tenant in tenants})
-        refused: dict[str, ConfigurationError] = {}
-        unable: dict[str, ConfigurationError] = {}  # by model: what was tried once is not tried again
-        for tenant in tenants:
-            key = tenant.model_key
-            if key not in unable:
-                try:
-                    self._provide(tenant, settings, limits)
-                except ConfigurationError as error:
-                    unable[key] = error
-            if key in unable:
-                refused[tenant.name] = unable[key]
-            else:
-                self._place(tenant)
-        self._remove_unused_models()
-        return refused
+        """Exactly these from now on, as far as they can be; returns who cannot, and why.
+
+        Args:
+            tenants: who is wanted.
+            current: settings and limits in force; which device, precision and code there may be does not change.
+        """
+        with self._one_list:
+            self._remove({tenant.name for tenant in tenants})
+            refused: dict[str, ConfigurationError] = {}
+            unable: dict[str, ConfigurationError] = {}  # by model: what was tried once is not tried again
+            for tenant in tenants:
+                key = tenant.model_key
+                if key not in unable:
+                    try:
+                        self._provide(tenant, current)
+                    except ConfigurationError as error:
+                        unable[key] = error
+                if key in unable:
+                    refused[tenant.name] = unable[key]
+                else:
+                    self._place(tenant)
+            self._remove_unused_models()
+            return refused
 
     def plan_anew(self, settings: SharedSettings) -> dict[ModelLine, Plan]:
         """Slots and staging of all models for these settings.
@@ -101,30 +111,36 @@ class Roster:
         self._remove_unused_models()
 
     def _remove_unused_models(self) -> None:
-        with self._changed:
+        with self._changing, self._changed:
             used = {member.model for member in self._members.values()}
             for line in [line for key, line in self._dispatcher.lines.items() if key not in used]:
                 self._dispatcher.remove(line)
 
-    def _provide(self, tenant: Tenant, settings: SharedSettings, limits: Limits) -> None:
+    def _provide(self, tenant: Tenant, current: Callable[[], tuple[SharedSettings, Limits]]) -> None:
         """Its model is loaded, for this tenant if for no other."""
         key, lines = tenant.model_key, self._dispatcher.lines
         if key in lines:
             return
+        model = self._load(tenant, current()[0])
+        self._books.recall(model)
+        with self._changing:
+            settings, limits = current()
+            others = sum(line.budget_of(line.plan) for line in lines.values())  # plans beside give way to it
+            line = ModelLine(key, model, settings, others, limits, self._callbacks, self._database, self._home)
+            with self._changed:
+                line.head.limits = current()[1]
+                self._dispatcher.add(line)
+
+    def _load(self, tenant: Tenant, settings: SharedSettings) -> SplitModel:
         try:
-            model = load_model(
+            return load_model(
                 *(tenant.model, tenant.weights, settings.device, settings.precision),
                 allow_user_code=settings.allow_user_code,
             )
         except ConfigurationError:
             raise
         except Exception as error:  # a model of the user's own may raise anything; the other tenants run on
-            raise ConfigurationError(f"{key} cannot be loaded ({error}).") from error
-        others = sum(line.budget_of(line.plan) for line in lines.values())  # plans beside give way to it
-        line = ModelLine(key, model, settings, others, limits, self._callbacks, self._database, self._home)
-        self._book.recall(model)
-        with self._changed:
-            self._dispatcher.add(line)
+            raise ConfigurationError(f"{tenant.model_key} cannot be loaded ({error}).") from error
 
     def _place(self, tenant: Tenant) -> None:
         """The tenant runs, in the form that it has now."""

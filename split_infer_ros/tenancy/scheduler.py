@@ -14,10 +14,10 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from split_infer_ros.tenancy.costs import Costs
+from split_infer_ros.tenancy.costs import NO_MORE, Costs
 from split_infer_ros.tenancy.request import DROP, Request
 
-LATE = 32  # requests that one decision drops at most, so that it is quick however many there are
+LATE = 16  # requests that one decision drops at most, so that it is quick however many there are
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,12 @@ class Rules:
 
 
 def decide(
-    queue: Sequence[Request], costs: Costs, now: float, rules: Rules, busy: Collection[str] = ()
+    queue: Sequence[Request],
+    costs: Costs,
+    now: float,
+    rules: Rules,
+    busy: Collection[str] = (),
+    fastest: Costs | None = None,
 ) -> Decision:
     """The next execution; where there is none, but some are late, ask again: there may be more behind them.
 
@@ -72,13 +77,16 @@ def decide(
         now: seconds, of the steady clock.
         rules: how requests may be put together.
         busy: tenants of whom a frame is under way on another lane; theirs are passed over, so that none overtakes it.
+        fastest: costs of a faster way, if there is one: who is not the first may still get it, and is late by it alone.
     """
+    fastest = fastest or costs
     window: list[Request] = []
     late: list[Request] = []
     for request in queue:
         if request.tenant in busy:
             continue
-        if request.when_late == DROP and now + costs.batch_s(request.model, 1) > request.deadline_s:
+        alone_s = (fastest if window else costs).batch_s(request.model, 1)
+        if request.when_late == DROP and now + alone_s > request.deadline_s:
             late.append(request)
             if len(late) == LATE:
                 break
@@ -92,8 +100,8 @@ def decide(
 def _together(window: Sequence[Request], costs: Costs, now: float, rules: Rules) -> tuple[Batch, ...]:
     """The execution that serves the first request, and with it all others that it may.
 
-    Batches are as large as saves time; what is beyond that has its turn next, perhaps on another lane. Nobody misses a
-    deadline for company's sake: those who would meet theirs without it still do.
+    Batches are as large, and fused, as saves time; what is beyond that has its turn next, perhaps on another lane.
+    Nobody misses a deadline for company's sake: those who would meet theirs without it still do.
     """
     first = window[0]
     waiting = Counter([request.model for request in window])
@@ -114,7 +122,7 @@ def _together(window: Sequence[Request], costs: Costs, now: float, rules: Rules)
             longer = costs.execution_s(counts)
             meets = now + longer <= request.deadline_s
             if request is first or (
-                (count or longer <= spent + costs.batch_s(model, 1))
+                (count or (1 + NO_MORE) * longer <= spent + costs.batch_s(model, 1))
                 and now + longer <= tightest
                 and (meets or request.when_late != DROP)
             ):

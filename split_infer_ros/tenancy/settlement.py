@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from split_infer_ros.buffers.slots import Lease, Outcome
 from split_infer_ros.models.detections import Detections
 from split_infer_ros.pipeline.frame import Origin
+from split_infer_ros.telemetry.trace import TraceFile
 from split_infer_ros.tenancy.flight import Flight
 from split_infer_ros.tenancy.member import Member, TenantFrame, drop
 from split_infer_ros.tenancy.model_line import ModelLine
@@ -26,6 +27,7 @@ class Settlement:
         lines: models that are served, by key.
         deliver: the tenant's name, a frame's origin and its detections.
         on_error: the tenant's name, and what ``deliver`` raised.
+        trace: where each batch's times are written, if anywhere.
     """
 
     def __init__(
@@ -35,12 +37,15 @@ class Settlement:
         lines: Mapping[str, ModelLine],
         deliver: Deliver,
         on_error: Callable[[str, Exception], None],
+        trace: TraceFile | None = None,
     ) -> None:
         self._changed = changed
         self._members = members
         self._lines = lines
         self._deliver_to = deliver
         self._on_error = on_error
+        self._trace = trace
+        self._batches = 0
 
     def deliver(self, flight: Flight, frame: TenantFrame, detections: Detections) -> None:
         """A frame's detections are there; its tenant gets them, if it is there and still wants that model's."""
@@ -78,8 +83,17 @@ class Settlement:
                 return
             times = flight.timeline
             times.head_start, times.head_end, times.delivered = outcome.head_start, outcome.head_end, outcome.delivered
-            for member in dict.fromkeys(frame.member for frame in flight.frames):
+            members = dict.fromkeys(frame.member for frame in flight.frames)
+            for member in members:
                 member.meters.batch_done(times, len(flight.frames), now)
+            self._batches += 1
+            if self._trace is not None:
+                # a row of its own for each slot, as several batches of a model may be in one stage side by side
+                pool, slot = flight.plan.pool, lease.slot
+                facts = {"frames": len(flight.frames), "split_point": flight.plan.cut.name, "slot": slot}
+                tenants = " ".join(member.tenant.name for member in members)
+                row = f"{line.key}, {pool.memory} {slot}: "
+                self._trace.slices(times.slices(), f"batch {self._batches}", row, tenants=tenants, **facts)
 
     def give_up(self, flight: Flight, reason: str) -> None:
         """The batch is over; frames that are not settled are dropped under that name (lock held)."""

@@ -5,24 +5,22 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
-import torch
-
 from split_infer_ros.errors import ConfigurationError, ImageError
 from split_infer_ros.images.encodings import Pixels
-from split_infer_ros.layering.home import Home, page_aligned
-from split_infer_ros.layering.packed_file import PAGE
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.report import PipelineReport
 from split_infer_ros.split.model import choose_device
-from split_infer_ros.tenancy.cost_book import CostBook
+from split_infer_ros.telemetry.trace import TraceFile
+from split_infer_ros.tenancy.cost_books import CostBooks
+from split_infer_ros.tenancy.crew import Crew
 from split_infer_ros.tenancy.dispatcher import Dispatcher
-from split_infer_ros.tenancy.engine import Engine
 from split_infer_ros.tenancy.member import Member, TenantFrame, WaitingFrames, drop
 from split_infer_ros.tenancy.model_line import Callbacks, ModelLine
 from split_infer_ros.tenancy.roster import Roster
 from split_infer_ros.tenancy.settlement import Deliver, Settlement
 from split_infer_ros.tenancy.shared_settings import SharedSettings
+from split_infer_ros.tenancy.shared_weights import make_ring
 from split_infer_ros.tenancy.tenant import Tenant, check_names
 from split_infer_ros.tuning.database import Database
 from split_infer_ros.tuning.key import Key
@@ -40,6 +38,7 @@ class SharedPipeline:
             costs that frame alone, as ``head_error``. It must not call what changes tenants, settings or the state.
         on_error: told of every exception that cost frames, under the tenant's or the model's name.
         database: in which costs of executions are kept; the user's own if None.
+        trace: where each batch's times are written, if anywhere.
 
     Attributes:
         limits: may be replaced at any time.
@@ -55,26 +54,28 @@ class SharedPipeline:
         deliver: Deliver,
         on_error: Callable[[str, Exception], None],
         database: Database | None = None,
+        trace: TraceFile | None = None,
     ) -> None:
         self._settings = settings
         self._limits = limits
         database = database or Database()
         device = choose_device(settings.device)
-        home = _ring(settings, device)
+        home = make_ring(settings, device)
         graphs = settings.cuda_graphs and device.type == "cuda"
-        self._engine = Engine(device, settings.graph_bytes if graphs else None)
-        self._book = CostBook(Key.here(str(device)), database, settings.most, graphs)
         self._changed = threading.Condition()  # guards all that follows, for moments
-        self._changing = threading.RLock()  # held while tenants, settings or the state change, which takes its time
+        self._crew = Crew(self._changed, device, settings.graph_bytes if graphs else None, on_error, home is None)
+        self._books = CostBooks(Key.here(str(device)), database, settings.most, graphs, self._crew.lanes)
+        self._changing = threading.RLock()  # held while models, settings or the state change; not while one is loaded
         self._members: dict[str, Member] = {}
         self._waiting = WaitingFrames(settings.waiting)
         self._dispatcher = Dispatcher(
-            self._changed, self._waiting, self._engine, device, self._book, settings.rules, on_error
+            self._changed, self._waiting, self._crew, self._books, settings.rules, on_error
         )
-        self._settlement = Settlement(self._changed, self._members, self._dispatcher.lines, deliver, on_error)
+        self._settlement = Settlement(self._changed, self._members, self._dispatcher.lines, deliver, on_error, trace)
         callbacks = Callbacks(self._settlement.deliver, self._settlement.released, self._wake, on_error)
         self._roster = Roster(
-            *(self._changed, self._members, self._waiting, self._dispatcher, self._book, callbacks, database, home)
+            *(self._changed, self._changing, self._members, self._waiting, self._dispatcher, self._books),
+            *(callbacks, database, home),
         )
         self._accepting = self._running = False
 
@@ -109,9 +110,10 @@ class SharedPipeline:
     def set_tenants(self, tenants: Sequence[Tenant]) -> dict[str, ConfigurationError]:
         """Exactly these from now on: who is new is added, who is not listed is removed, the others run on.
 
-        Loads models, which takes its time; the call does not wait until they are measured. Of a tenant that is removed
-        (or gets another model) what waits is dropped as ``removed``; what is under way is finished, not delivered, and
-        dropped under the same name. The ledger of a tenant that stays goes on.
+        Loads models, which takes its time, in which settings and the state may change; the call does not wait until
+        they are measured. Of a tenant that is removed (or gets another model) what waits is dropped as ``removed``;
+        what is under way is finished, not delivered, and dropped under the same name. The ledger of a tenant that
+        stays goes on.
 
         Returns:
             By name, those that could not be started, and why: their model does not load, or there is no memory for
@@ -121,15 +123,16 @@ class SharedPipeline:
             ConfigurationError: a name is there twice; nothing was changed.
         """
         check_names(tenants)
+        refused = self._roster.set(tenants, lambda: (self._settings, self._limits))
         with self._changing:
-            refused = self._roster.set(tenants, self._settings, self._limits)
-            self.limits = self._limits  # which may have been replaced while a model was loaded
             if not self._running:
                 self._dispatcher.look_round()
-            return refused
+        return refused
 
     def configure(self, settings: SharedSettings) -> None:
         """Change settings while frames flow; those in ``shared_settings.LIVE`` may change.
+
+        Waits for no model that is being loaded; at most for one that was just loaded to get its slots and run once.
 
         Raises:
             ConfigurationError: another one would change, or there is no memory for it; the old ones stay in force.
@@ -142,7 +145,7 @@ class SharedPipeline:
                     line.use(plan)
                 self._settings = settings
                 self._dispatcher.rules = settings.rules
-                self._book.most = settings.most
+                self._books.limit(settings.most)
                 drop(self._waiting.limit(settings.waiting), "overrun")
                 self._dispatcher.renew()
 
@@ -179,7 +182,7 @@ class SharedPipeline:
     def close(self) -> None:
         """Free models and memory, once stopped; the pipeline is of no more use."""
         self.set_tenants([])
-        self._engine.close()
+        self._crew.close()
 
     def submit(self, tenant: str, pixels: Pixels, origin: Origin, now: float) -> None:
         """A frame of a tenant's came in; never waits. Of a tenant that is not there it is nobody's, and not counted."""
@@ -236,14 +239,3 @@ class SharedPipeline:
     def _wake(self) -> None:
         with self._changed:
             self._changed.notify_all()
-
-
-def _ring(settings: SharedSettings, device: torch.device) -> Home | None:
-    """Where all models' weights are in their turn, if they do not stay."""
-    if not settings.weights_budget_bytes:
-        return None
-    if device.type != "cpu":
-        raise ConfigurationError(
-            f"weights_budget_mb is for tenants on the CPU, and these are on {device}: leave it at 0."
-        )
-    return Home(page_aligned(int(settings.weights_budget_bytes) // PAGE * PAGE))

@@ -1,27 +1,21 @@
-"""A lane on each core of a CPU: executions side by side, each on one core.
-
-Cores that work on every operation together wait for each other some fifty times a network, and all of them for memory
-while a large matrix is read. Lanes wait for nothing, and while one reads, another computes. Which way serves more is
-measured, with all lanes at work.
-"""
+"""A lane on each core of a CPU, all of them at work: to measure what an execution takes then."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 
-from split_infer_ros.tenancy.costs import Costs
 from split_infer_ros.tenancy.engine import Engine, Inputs, Outputs
-from split_infer_ros.tenancy.request import Request
 
 
 class SideBySide:
-    """All lanes run the same at the same time: so it is measured what an execution takes while they are all at work.
+    """All lanes run the same at the same time.
 
     Args:
         lanes: engines of one core each.
     """
+
+    records = False
 
     def __init__(self, lanes: Sequence[Engine]) -> None:
         self._lanes = lanes
@@ -43,32 +37,3 @@ class SideBySide:
         self._helpers.shutdown()
         for lane in self._lanes:
             lane.close()
-
-
-def sooner_together(waiting: Sequence[Request], lane: Costs, whole: Costs, lanes: int) -> bool:
-    """Whether all cores at one execution after the other are done with these requests sooner than idle lanes are.
-
-    So it is where there are fewer than lanes, or one that takes as long as all others together.
-
-    Args:
-        waiting: at least one.
-        lane: costs on a lane, while all are at work.
-        whole: costs on all cores.
-        lanes: how many, one a core.
-    """
-    ends_s = [0.0] * lanes
-    for seconds in sorted((lane.batch_s(request.model, 1) for request in waiting), reverse=True):
-        ends_s[ends_s.index(min(ends_s))] += seconds
-    counts = Counter(request.model for request in waiting)
-    return sum(whole.batch_s(model, count) for model, count in counts.items()) < max(ends_s)
-
-
-def serve_more(lane: Costs, whole: Costs, lanes: int) -> bool:
-    """Whether so many lanes serve an image of each model sooner than all cores together, each in its best batches.
-
-    Args:
-        lane: costs on a lane, while all are at work.
-        whole: costs on all cores.
-        lanes: how many, one a core.
-    """
-    return sum(map(lane.best_image_s, lane.alone_s)) < lanes * sum(map(whole.best_image_s, whole.alone_s))

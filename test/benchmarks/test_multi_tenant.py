@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import _tenant_rivals as rivals
 import multi_tenant as bench
 import pytest
 import torch
 
+from split_infer_ros.pipeline.cores import all_cores
 from split_infer_ros.split.model import load_model
 from split_infer_ros.tenancy.costs import Costs
 from split_infer_ros.tenancy.measure import blank
 from split_infer_ros.tenancy.scheduler import Rules
+from split_infer_ros.tenancy.ways import Ways
 
 MODELS = ("shapes", "squeezenet1_0")
 COSTS = Costs({"shapes": 1, "squeezenet1_0": 2}, {"shapes": {1: 0.01}, "squeezenet1_0": {1: 0.02}})
 
-WAYS = bench.Ways(COSTS, COSTS, 2)
+WAYS = Ways(COSTS, 2, replace(COSTS, alone_s={"shapes": {1: 0.015}, "squeezenet1_0": {1: 0.03}}))
+
+
+@pytest.fixture(scope="module")
+def load() -> rivals.Load:
+    models = {model: load_model(model, "random", "cpu") for model in MODELS}
+    return rivals.Load(models, {model: torch.rand_like(blank(found, 1)) for model, found in models.items()})
+
 
 def test_a_trace_is_the_same_each_time_and_even() -> None:
     trace = rivals.poisson_trace(bench.MODELS, 1000, 10.0)
@@ -29,9 +39,7 @@ def test_a_trace_is_the_same_each_time_and_even() -> None:
 
 
 @pytest.mark.parametrize("name", list(bench.rivals(WAYS, [2])))
-def test_every_way_serves_each_request_once(name: str) -> None:
-    models = {model: load_model(model, "random", "cpu") for model in MODELS}
-    load = rivals.Load(models, {model: torch.rand_like(blank(found, 1)) for model, found in models.items()})
+def test_every_way_serves_each_request_once(name: str, load: rivals.Load) -> None:
     log = bench.rivals(WAYS, [2])[name](rivals.poisson_trace(MODELS, 6, 200.0), load)
     assert sorted(log.arrival_s) == sorted(log.start_s) == sorted(log.end_s) == list(range(6))
     assert all(log.arrival_s[number] <= start <= log.end_s[number] for number, start in log.start_s.items())
@@ -91,20 +99,41 @@ def test_decisions_are_timed_with_late_ones_and_without() -> None:
     assert all(row["p50_us"] > 0 for row in rows)
 
 
-def test_the_bound_is_of_the_best_batch_in_the_best_way() -> None:
+def test_the_bound_is_of_the_best_batch_in_the_better_way() -> None:
     whole = Costs({"a": 1}, {"a": {1: 1.0, 4: 3.0}})
     lane = Costs({"a": 1}, {"a": {1: 1.4, 4: 6.4}})
-    assert bench.Ways(whole, lane, 2).best_s("a") == 0.7
-    assert bench.Ways(whole, whole, 0).best_s("a") == 0.75
-    assert isinstance(bench.ours(bench.Ways(whole, lane, 2), 5), rivals.ScheduledOnLanes)
-    assert isinstance(bench.ours(bench.Ways(lane, whole, 1), 5), rivals.ScheduledOnLanes)
-    assert isinstance(bench.ours(bench.Ways(whole, lane, 1), 5), rivals.Scheduled)
+    assert bench.best_batch(Ways(whole, 2, lane), "a") == (True, 1)
+    assert bench.best_batch(Ways(whole), "a") == (False, 4)
 
 
-def test_on_lanes_no_camera_is_on_two() -> None:
-    models = {model: load_model(model, "random", "cpu") for model in MODELS}
-    load = rivals.Load(models, {model: torch.rand_like(blank(found, 1)) for model, found in models.items()})
-    log = rivals.ScheduledOnLanes(COSTS, COSTS, Rules(4, fuse=False), 3)(rivals.poisson_trace(MODELS, 16, 2000.0), load)
+def test_the_bound_is_what_was_sampled(load: rivals.Load) -> None:
+    extent = replace(bench.QUICK, sizes=(1,))
+    ground = bench.Ground(load, extent)
+    for _ in range(3):
+        ground.sample_bound()
+    assert all(len(samples) == 3 for samples in ground._samples_s.values())
+    ground._samples_s = {"shapes": [0.1, 0.1, 9.0], "squeezenet1_0": [0.3, 0.3, 0.1]}
+    assert ground.bound_per_second == pytest.approx(5.0)
+    assert ground.ways.lanes == (all_cores() if all_cores() > 1 else 0)
+    ground.close()
+
+
+def test_turns_begin_with_another_way_each_and_the_bound_is_sampled_in_between(load: rivals.Load) -> None:
+    def serve(name: str) -> rivals.Serve:
+        def note(trace: object, load: object) -> rivals.Log:
+            order.append(name)
+            return rivals.Log({0: 0.0}, {0: 0.0}, {0: 1.0})
+
+        return note
+
+    order: list[str] = []
+    ways = {name: serve(name) for name in "xyz"}
+    bench.serve_in_turns(ways, [], load, 2, lambda: order.append("-"))
+    assert "".join(order) == "-x-y-z-y-z-x"
+
+
+def test_on_lanes_no_camera_is_on_two(load: rivals.Load) -> None:
+    log = rivals.Scheduled(replace(WAYS, lanes=3), Rules(4))(rivals.poisson_trace(MODELS, 16, 2000.0), load)
     assert sorted(log.end_s) == list(range(16))
     for model in MODELS:
         for camera in range(rivals.CAMERAS):

@@ -178,7 +178,7 @@ def test_whatever_comes_is_taken_or_dropped_under_its_name(context: Context, kin
     stage = Stage()
     backbone = {"autostart": False, "image_transport": kind, "max_image_pixels": MAX_PIXELS}
     with Pipeline(context, backbone=backbone) as pipeline:
-        images = ImageInput(pipeline.backbone, "image", cast(BackboneStage, stage), RateLimiter(0.0), lambda: True)
+        images = ImageInput(pipeline.backbone, "image", cast(BackboneStage, stage), RateLimiter(0.0), pipeline.backbone._enable)
         publisher = IntraProcessPublisher(pipeline.client.node, message, topic, QoSProfile(depth=5))
 
         def send(sent: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from rclpy.qos import DurabilityPolicy, QoSProfile
 from ros_support import START_S, WAIT_S, Pipeline, Received, wait_until
 from sensor_msgs.msg import Image
 from std_msgs.msg import Header
+from std_srvs.srv import SetBool
 from tenant_nets import SHADES
 from vision_msgs.msg import Detection2DArray, VisionInfo
 
@@ -66,10 +68,13 @@ def costs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def pipeline(context: Context, costs: dict[str, Any]) -> Iterator[Pipeline]:
+def pipeline(
+    context: Context, costs: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Pipeline]:
     """Two tenants that no test changes for good: a red and a green one."""
     tenants = {**costs, "tenants": ["front", "rear"], "tenants.front.model": RED, "tenants.rear.model": GREEN}
     tenants |= {"image_depth": 500, "tenants.rear.image_topic": "behind"}
+    tenants |= {"trace": str(tmp_path_factory.mktemp("trace") / "trace.json")}
     with Pipeline(context, stats={"period_s": 0.2, "camera_timeout_s": 0.0}, tenants=tenants) as found:
         yield found
 
@@ -261,6 +266,52 @@ def test_changes_that_come_faster_than_they_can_be_made_all_take_place(pipeline:
     found = pipeline.client.listen(Detection2DArray, "rear/detections")
     pipeline.client.publisher(Image, "behind").publish(shown(SHADES[1]))
     assert seen(found.wait_for(1)[0]) == f"green{SHADES[1]}"
+
+
+def test_all_are_paused_by_name_and_go_on(pipeline: Pipeline) -> None:
+    client, images = pipeline.client, pipeline.client.publisher(Image, "front/image")
+    before = counts(pipeline, "front")
+    for number, (on, what) in enumerate(((False, "paused"), (True, "taken")), 1):
+        answer = client.call(SetBool, "tenants/enable", SetBool.Request(data=on))
+        assert answer.success
+        assert what in answer.message
+        images.publish(shown(SHADES[0]))
+        found = settled(pipeline, "front", before.received + number)
+    assert found.dropped["paused"] == before.dropped.get("paused", 0) + 1
+    assert found.published == before.published + 1
+
+
+def test_a_trace_tells_of_every_batch_whose_it_was_and_where_it_lay(pipeline: Pipeline) -> None:
+    before = counts(pipeline, "front")
+    pipeline.client.publisher(Image, "front/image").publish(shown(SHADES[0]))
+    settled(pipeline, "front", before.received + 1)
+    path = Path(pipeline.nodes["tenants"].values.trace)
+
+    def stages() -> set[str]:
+        events = json.loads(path.read_text().rstrip(",\n") + "]")
+        rows = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+        mine = [event for event in events if event["ph"] == "X" and event["args"]["tenants"] == "front"]
+        assert all(event["dur"] >= 0 and event["args"]["frames"] for event in mine)
+        return {rows[event["tid"]].partition(": ")[2] for event in mine if rows[event["tid"]].startswith(f"{RED}, ")}
+
+    wait_until(lambda: stages() == {"preprocess", "backbone", "head", "postprocess"}, "all stages")
+
+
+@pytest.mark.usefixtures("again")
+def test_what_no_detection_can_be_is_left_out_and_told(
+    pipeline: Pipeline, diagnostics: Callable[..., DiagnosticStatus]
+) -> None:
+    client = pipeline.client
+    rows = {"tenants.side.model": "tenant_nets:odd", "tenants.side.image_topic": "side/image"}
+    assert client.set_all("tenants", tenants=["front", "rear", "side"], **rows) == ""
+    side, stats = client.listen(Detection2DArray, "side/detections"), client.listen(PipelineStats, "side/stats")
+    stats.wait_for_one(lambda it: it.report.state == PipelineReport.RUNS, "its first report")
+    client.publisher(Image, "side/image").publish(shown(SHADES[0]))
+    told = diagnostics("side", DiagnosticStatus.WARN, "boxes, scores or labels that cannot be")
+    assert {entry.key: entry.value for entry in told.values}["left out: box_not_finite"] == "1"
+    assert seen(side.wait_for(1)[0]) == "square"
+    left_out = stats.wait_for_one(lambda it: it.report.left_out, "a count").report.left_out
+    assert [(entry.reason, entry.count) for entry in left_out] == [("box_not_finite", 1)]
 
 
 @pytest.mark.usefixtures("again")

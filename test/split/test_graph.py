@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.split.graph import fold_batch_norms, prepare, trace
+from split_infer_ros.split.graph import fold_batch_norms, prepare, symbolic_trace, trace
 
 
 class Tiny(nn.Module):
@@ -123,7 +123,8 @@ def test_a_model_that_cannot_be_cut_is_refused_with_the_reason(build: type[nn.Mo
         trace(build(), (3, 8, 8))
 
 
-def test_a_model_runs_on_in_another_thread_while_one_is_traced() -> None:
+@pytest.mark.parametrize("is_model", [True, False])
+def test_a_model_runs_on_in_another_thread_while_a_model_or_a_function_is_traced(is_model: bool) -> None:
     running = nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU()).eval()
     seen: list[Tensor] = []
 
@@ -134,6 +135,6 @@ def test_a_model_runs_on_in_another_thread_while_one_is_traced() -> None:
             other.join()
             return x.relu()
 
-    graph = trace(Interrupted())
+    graph = trace(Interrupted()) if is_model else symbolic_trace(lambda x: Interrupted().forward(x))
     assert [node.op for node in graph.graph.nodes] == ["placeholder", "call_method", "output"]
     assert torch.equal(seen[0], running(torch.ones(1, 3, 2, 2)))

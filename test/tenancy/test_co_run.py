@@ -15,7 +15,7 @@ from split_infer_ros.memory_model.constants import MachineConstants
 from split_infer_ros.memory_model.overhead import overhead
 from split_infer_ros.memory_model.task import Kernel, Task, batch_task
 from split_infer_ros.tenancy.co_run import Machine, Pair, Released, find_pair, release, together_ms
-from split_infer_ros.tenancy.costs import Costs
+from split_infer_ros.tenancy.costs import Costs, group
 from split_infer_ros.tenancy.request import Request
 from split_infer_ros.tenancy.scheduler import Batch, Rules, decide
 
@@ -98,8 +98,12 @@ def test_where_a_constant_is_not_known_nothing_is_co_run() -> None:
     assert [found.policy for found in release([task("a", 1), task("b", 1)], unknown)] == [D]
 
 
-# "s" and "t" are small, "b" and "c" are not; a batch takes 25 ms
-COSTS = Costs({"s": 1, "t": 1, "b": 9, "c": 9}, {model: {1: 0.025, 2: 0.025} for model in "stbc"})
+# "s" and "t" are small, "b" and "c" are not; a batch takes 25 ms, two models as one 40
+COSTS = Costs(
+    {"s": 1, "t": 1, "b": 9, "c": 9},
+    {model: {1: 0.025, 2: 0.025} for model in "stbc"},
+    {group({"s": 1, "t": 1}): 0.04, group({"b": 1, "c": 1}): 0.04},
+)
 
 
 def requests(models: str, deadline_s: float = math.inf) -> list[Request]:

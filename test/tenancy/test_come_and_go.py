@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 import pytest
 from bright import BAD, LONG_S, BrightModel
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from running import SETTINGS, A, B, C, Start, until
+from running import SETTINGS, A, B, C, Start, until, use_lanes
 
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.models.detections import Limits
+from split_infer_ros.tenancy import roster
 from split_infer_ros.tenancy.tenant import Tenant
 
 
@@ -110,6 +113,39 @@ def test_settings_change_while_frames_flow(start: Start) -> None:
         run.pipeline.configure(replace(run.pipeline.settings, split_point="output", device="auto"))
 
 
+def test_settings_and_the_state_change_while_a_model_is_loaded(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two, loading, loaded = BrightModel("two"), threading.Event(), threading.Event()
+    run = start(A, one=BrightModel("one"))
+
+    def load(*arguments: object, **options: object) -> BrightModel:
+        loading.set()
+        assert loaded.wait(LONG_S)
+        return two
+
+    monkeypatch.setattr(roster, "load_model", load)
+    coming = threading.Thread(target=run.set, args=(A, C))
+    coming.start()
+    assert loading.wait(LONG_S)
+    run.pipeline.configure(replace(SETTINGS, most=3, ring_slots=5))
+    run.pipeline.limits = limits = Limits(max_detections=7)
+    run.send("a", 1)
+    run.settled()
+    run.pipeline.stop(LONG_S)
+    run.pipeline.start()
+    assert coming.is_alive()
+    loaded.set()
+    coming.join(LONG_S)
+    run.send("a", 2)
+    run.send("c", 3)
+    run.settled()
+    assert [len(run.delivered[tenant]) for tenant in "ac"] == [2, 1]
+    line = run.pipeline._dispatcher.lines["two"]
+    assert (line.plan.settings.batch_size, line.plan.settings.ring_slots) == (3, 5)
+    assert line.head.limits is limits
+
+
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("send"), st.sampled_from("abc"), st.integers(1, 12)),
@@ -122,8 +158,11 @@ STEPS = st.lists(
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(STEPS)
-def test_whatever_happens_each_frame_is_settled_once(start: Start, steps: list[tuple[str, object, object]]) -> None:
+@given(STEPS, st.booleans())
+def test_whatever_happens_each_frame_is_settled_once(
+    start: Start, monkeypatch: pytest.MonkeyPatch, steps: list[tuple[str, object, object]], lanes: bool
+) -> None:
+    use_lanes(monkeypatch, lanes)
     run = start(A, C, one=BrightModel("one", backbone_fails=True), two=BrightModel("two", head_fails=True))
     value = 0
     for kind, first, second in steps:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -10,9 +10,11 @@ from bright import BrightModel
 from torch import Tensor
 
 from split_infer_ros.tenancy.cost_book import CostBook
-from split_infer_ros.tenancy.measuring import ROUNDS, Measuring
+from split_infer_ros.tenancy.measuring import MOST_ROUNDS, ROUNDS, Measuring
 from split_infer_ros.tuning.database import Database
 from split_infer_ros.tuning.key import Key
+
+FAST_S = 2**-7
 
 
 class Engine:
@@ -36,6 +38,20 @@ def book(tmp_path: Path) -> CostBook:
     return found
 
 
+def clock(*lengths_s: float) -> Iterator[float]:
+    """Executions, blank ones of warming up included, take so long, again and again."""
+    now = 0.0
+    while True:
+        for length in lengths_s:
+            yield now
+            now += length
+            yield now
+
+
+def measure(engine: Engine, book: CostBook, *lengths_s: float) -> Measuring:
+    return Measuring([(engine, book)], clock(*(lengths_s or (0.01,))).__next__)  # type: ignore[list-item]
+
+
 def run(measuring: Measuring) -> None:
     measuring.begin_anew()
     while (measurement := measuring.pick()) is not None:
@@ -45,7 +61,7 @@ def run(measuring: Measuring) -> None:
 
 def test_each_step_is_one_execution(book: CostBook) -> None:
     engine = Engine(records=False)
-    measuring = Measuring(engine, book)  # type: ignore[arg-type]
+    measuring = measure(engine, book)
     assert measuring.done
     run(measuring)
     assert measuring.done
@@ -55,11 +71,58 @@ def test_each_step_is_one_execution(book: CostBook) -> None:
     assert len(engine.ran) == 2 * (ROUNDS + 2)
 
 
+def test_samples_that_disagree_are_more_and_what_stays_in_doubt_is_measured_anew_another_day(
+    tmp_path: Path, book: CostBook
+) -> None:
+    book.most = 1
+    engine = Engine(records=False)
+    run(measure(engine, book, *(FAST_S * times for times in (1, 1, 1, 2, 2, 1, 1))))
+    assert len(engine.ran) == 2 + 5, "the median is as fast as the fastest after five"
+    assert book.costs().alone_s["one"] == {1: FAST_S}
+    book.close("one")
+    doubtful = CostBook(Key({"device": "x"}, {}), Database(tmp_path / "b"), 1, graphs=False)
+    for _ in range(2):
+        doubtful.recall(BrightModel("one"))
+        doubtful.open("one", BrightModel("one"), "x")
+        assert not doubtful.is_ready("one")
+        engine = Engine(records=False)
+        run(measure(engine, doubtful, FAST_S, 2 * FAST_S, 2 * FAST_S))
+        assert len(engine.ran) == 2 + MOST_ROUNDS
+        assert doubtful.costs().alone_s["one"] == {1: 2 * FAST_S}, "for now"
+        doubtful.close("one")
+        doubtful = CostBook(Key({"device": "x"}, {}), Database(tmp_path / "b"), 1, graphs=False)
+
+
+def test_batches_come_first_in_each_way_and_what_is_fused_comes_last(tmp_path: Path) -> None:
+    ways = []
+    for lanes in (0, 2):
+        engine = Engine(records=False)
+        ways.append((engine, CostBook(Key({"device": "x"}, {}), Database(tmp_path / "a"), 1, False, lanes)))
+        for name in ("one", "two"):
+            ways[-1][1].open(name, BrightModel(name), f"cut of {name}")
+    measuring = Measuring(ways, clock(0.01).__next__)  # type: ignore[arg-type]
+    order = []
+    measuring.begin_anew()
+    while (measurement := measuring.pick()) is not None:
+        while not measuring.step(measurement):
+            pass
+        order.append(([book for _, book in ways].index(measurement.book), len(measurement.combination)))
+        assert measuring.conclude(measurement)
+    assert order == [(0, 1), (0, 1), (1, 1), (1, 1), (0, 2), (0, 2)]
+    (_, whole), (_, lane) = ways
+    assert len(whole.costs().fused_s) == 2
+    assert lane.costs().fused_s == {}
+    again = CostBook(Key({"device": "x"}, {}), Database(tmp_path / "a"), 1, graphs=False, lanes=3)
+    again.recall(BrightModel("one"))
+    again.open("one", BrightModel("one"), "cut of one")
+    assert not again.is_ready("one"), "neither all cores nor two lanes tell of three"
+
+
 def test_what_is_known_is_rehearsed_where_it_is_recorded(book: CostBook) -> None:
     for size in (1, 2):
         book.note((("one", size),), [0.001])
     engine = Engine(records=True)
-    measuring = Measuring(engine, book)  # type: ignore[arg-type]
+    measuring = measure(engine, book)
     run(measuring)
     run(measuring)
     assert [counts["one"] for counts in engine.ran] == [1, 1, 2, 2]
@@ -69,13 +132,13 @@ def test_what_is_known_is_rehearsed_where_it_is_recorded(book: CostBook) -> None
 def test_what_fails_is_left_out(book: CostBook) -> None:
     engine = Engine(records=False)
     engine.fails_at = 2
-    run(Measuring(engine, book))  # type: ignore[arg-type]
+    run(measure(engine, book))
     assert list(book.costs().alone_s["one"]) == [1]
     assert [counts["one"] for counts in engine.ran].count(2) == 1
 
 
 def test_models_that_change_meanwhile_make_it_begin_anew(book: CostBook) -> None:
-    measuring = Measuring(Engine(records=False), book)  # type: ignore[arg-type]
+    measuring = measure(Engine(records=False), book)
     measuring.begin_anew()
     measurement = measuring.pick()
     assert measurement is not None

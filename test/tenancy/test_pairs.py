@@ -17,7 +17,7 @@ from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.memory_model.constants import MachineConstants
 from split_infer_ros.pipeline.memory_choice import MemoryAdvisor, MemoryChoice
 from split_infer_ros.pipeline.plan import Plan
-from split_infer_ros.tenancy import model_line
+from split_infer_ros.tenancy import crew, model_line
 from split_infer_ros.tenancy.flight import Flight
 from split_infer_ros.tenancy.model_line import ModelLine
 from split_infer_ros.tenancy.tenant import Tenant
@@ -64,6 +64,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
         made.flights.append((line.key, flight.plan.pool.slots.policy))
         return flight
 
+    monkeypatch.setattr(crew, "all_cores", lambda: 1)  # it has no lanes
     monkeypatch.setattr(ModelLine, "take_off", note)
     monkeypatch.setattr(model_line, "MemoryAdvisor", Advisor)
     monkeypatch.setattr(slot_memory, "allocate", made.allocate)

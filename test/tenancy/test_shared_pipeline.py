@@ -12,6 +12,7 @@ from bright import BAD, LONG_S, BrightModel
 from running import SETTINGS, A, B, C, Start, until
 
 from split_infer_ros.errors import ConfigurationError, ImageError
+from split_infer_ros.tenancy import cost_book, crew
 from split_infer_ros.tenancy.request import DROP
 from split_infer_ros.tuning.database import Database
 
@@ -116,14 +117,20 @@ def test_late_frames_are_dropped_or_finished_as_the_tenant_says(start: Start) ->
     assert run.counts("b").published == 2
 
 
-def test_a_model_is_measured_before_it_is_served_and_once_for_all(start: Start, tmp_path: Path) -> None:
+def test_a_model_is_measured_before_it_is_served_and_once_for_all(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crew, "all_cores", lambda: 2)
+    monkeypatch.setattr(cost_book, "agree", lambda samples: True)  # whatever else this machine is at
     run = start(A, C, one=BrightModel("one"), two=BrightModel("two"))
-    costs = run.pipeline._dispatcher._costs
-    assert sorted(costs.alone_s["one"]) == [1, 2, 4, 8]
-    assert list(costs.fused_s) != []
+    ways = run.pipeline._dispatcher._ways
+    assert ways.lanes == 2
+    for costs in (ways.whole, ways.lane):
+        assert sorted(costs.alone_s["one"]) == [1, 2, 4, 8]
+    assert list(ways.whole.fused_s) != []
     records = len(Database(tmp_path / "tuning.jsonl").records())
     again = start(A, C, one=BrightModel("one"), two=BrightModel("two"))
-    assert again.pipeline._dispatcher._costs == costs
+    assert again.pipeline._dispatcher._ways == ways
     assert len(Database(tmp_path / "tuning.jsonl").records()) == records
 
 

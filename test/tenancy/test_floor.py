@@ -1,0 +1,195 @@
+"""What begins where: on timelines drawn by hand, and whatever comes."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from split_infer_ros.tenancy.costs import Costs
+from split_infer_ros.tenancy.floor import Floor, Turn
+from split_infer_ros.tenancy.request import DROP, FINISH, Request, RequestQueue
+from split_infer_ros.tenancy.scheduler import Rules
+from split_infer_ros.tenancy.ways import Ways
+
+# On all cores an a takes 1, a b takes 4; on one of two lanes 1.5 and 7.
+PARAMETERS = {"a": 1, "b": 1}
+WHOLE = Costs(PARAMETERS, {"a": {1: 1.0}, "b": {1: 4.0}})
+WAYS = Ways(WHOLE, 2, Costs(PARAMETERS, {"a": {1: 1.5}, "b": {1: 7.0}}))
+RULES = Rules(window=5)
+
+
+@dataclass
+class Timeline:
+    """Serves requests as they come; each execution takes what it costs.
+
+    Attributes:
+        drawn: of each execution where it was (A: with all cores), when it began and ended, and for whom.
+    """
+
+    coming: list[Request]
+    ways: Ways = WAYS
+    rules: Rules = RULES
+    drawn: list[tuple[int | str, float, float, list[int]]] = field(default_factory=list)
+    late: list[int] = field(default_factory=list)
+
+    def run(self) -> list[tuple[int | str, float, float, list[int]]]:
+        floor, queue = Floor(self.ways.lanes), RequestQueue()
+        coming, under_way, now = sorted(self.coming, key=lambda request: request.arrival_s), dict[Turn, float](), 0.0
+        while coming or under_way or len(queue):
+            while coming and coming[0].arrival_s <= now:
+                queue.add(coming.pop(0))
+            while True:
+                turn = floor.choose(queue, self.ways, now, self.rules)
+                queue.remove((*turn.decision.requests, *turn.decision.late))
+                self.late += [request.number for request in turn.decision.late]
+                if turn.decision.batches:
+                    floor.begin(turn, now)
+                    under_way[turn] = now + turn.seconds
+                    numbers = [request.number for request in turn.decision.requests]
+                    self.drawn.append(("A" if turn.lane is None else turn.lane, now, under_way[turn], numbers))
+                elif not turn.decision.late:
+                    break
+            assert under_way or coming or not len(queue), "idle, though some wait"
+            now = min([*under_way.values(), *(request.arrival_s for request in coming[:1])], default=now)
+            for turn in [turn for turn, end in under_way.items() if end <= now]:
+                floor.end(turn)
+                del under_way[turn]
+        assert floor.is_idle
+        return self.drawn
+
+
+def requests(*rows: tuple[str, str, float] | tuple[str, str, float, float, str]) -> list[Request]:
+    """Tenant, model and arrival; and a deadline and what then, if there is one."""
+    found = []
+    for number, (tenant, model, arrival, *rest) in enumerate(rows):
+        deadline, when_late = rest or (math.inf, FINISH)
+        found.append(Request(number, tenant, model, arrival, deadline, arrival, when_late))  # type: ignore[arg-type]
+    return found
+
+
+def test_one_alone_has_all_cores_and_two_have_a_lane_each() -> None:
+    coming = requests(("1", "a", 0.0), ("1", "a", 5.0), ("2", "a", 5.0))
+    assert Timeline(coming).run() == [("A", 0.0, 1.0, [0]), (0, 5.0, 6.5, [1]), (1, 5.0, 6.5, [2])]
+
+
+def test_who_comes_while_all_cores_are_taken_waits_and_then_lanes_begin() -> None:
+    coming = requests(("1", "b", 0.0), ("2", "a", 1.0), ("3", "a", 1.0), ("4", "a", 1.0))
+    assert Timeline(coming).run() == [
+        ("A", 0.0, 4.0, [0]), (0, 4.0, 5.5, [1]), (1, 4.0, 5.5, [2]), ("A", 5.5, 6.5, [3])
+    ]  # fmt: skip
+
+
+def test_a_lane_that_is_free_takes_what_is_next_but_nobody_overtakes_his_own() -> None:
+    coming = requests(("1", "b", 0.0), ("2", "b", 0.0), ("1", "a", 0.5), ("3", "a", 1.0), ("2", "a", 1.0))
+    many = requests(*(("4", "a", 0.0) for _ in range(3)))
+    assert Timeline(coming).run()[:3] == [(0, 0.0, 7.0, [0]), (1, 0.0, 7.0, [1]), (0, 7.0, 8.5, [2])]
+    assert Timeline(many, rules=Rules(most=1)).run() == [
+        (0, 0.0, 1.5, [0]), (0, 1.5, 3.0, [1]), ("A", 3.0, 4.0, [2])
+    ], "one lane stays idle, as there is but one camera"  # fmt: skip
+
+
+def test_whose_deadline_only_all_cores_can_meet_gets_them() -> None:
+    """Two lanes are at work until 1.5; then the last one is done at 2.5 with all cores, at 3 on a lane."""
+    coming = requests(("1", "a", 0.0), ("2", "a", 0.0), ("4", "b", 1.2), ("3", "a", 1.1, 2.55, DROP))
+    assert Timeline(coming).run()[2] == ("A", 1.5, 2.5, [3])
+
+
+def test_lanes_wait_for_whose_deadline_needs_all_cores_only_if_that_is_in_time() -> None:
+    floor = Floor(2)
+    first = floor.choose(_queue(requests(("1", "b", 0.0), ("2", "b", 0.0))), WAYS, 0.0, Rules(most=1))
+    floor.begin(first, 0.0)
+    assert (first.lane, first.seconds) == (0, 7.0)
+
+    def choose(now: float, deadline: float) -> Turn:
+        return floor.choose(_queue(requests(("3", "a", now, deadline, DROP))), WAYS, now, RULES)
+
+    assert choose(1.0, 2.4).decision.late
+    assert choose(1.0, 2.6).lane == 1
+    waits = choose(6.8, 8.2).decision
+    assert not waits.batches
+    assert not waits.late
+    floor.end(first)
+    together = choose(7.0, 8.2)
+    assert together.decision.batches
+    assert together.lane is None
+
+
+def test_who_is_behind_the_first_is_not_late_yet_where_all_cores_would_be_in_time() -> None:
+    coming = requests(("1", "b", 0.0), ("2", "b", 0.0), ("4", "a", 0.0, 1.2, DROP))
+    queue = _queue(coming)
+    turn = Floor(2).choose(queue, WAYS, 0.0, RULES)
+    assert turn.lane == 0
+    assert turn.decision.late == ()
+    queue.remove(coming[:2])
+    assert Floor(2).choose(queue, WAYS, 0.0, RULES).lane is None
+    line = Timeline(coming)
+    line.run()
+    assert line.late == [2], "both lanes were at work"
+
+
+def test_where_lanes_serve_less_all_cores_take_turns() -> None:
+    slow = Ways(WHOLE, 2, Costs(PARAMETERS, {"a": {1: 2.1}, "b": {1: 8.0}}))
+    coming = requests(("1", "a", 0.0), ("2", "a", 0.0), ("3", "b", 0.0))
+    assert {where for where, *_ in Timeline(coming, slow).run()} == {"A"}
+
+
+def test_where_there_is_one_way_so_many_may_be_given_ahead() -> None:
+    ways, floor = Ways(WHOLE), Floor(depth=2)
+    queue = _queue(requests(("1", "a", 0.0), ("2", "a", 0.0), ("3", "b", 0.0)))
+    turns = []
+    while (turn := floor.choose(queue, ways, 0.0, Rules(most=1, fuse=False))).decision.batches:
+        queue.remove(turn.decision.requests)
+        floor.begin(turn, 0.0)
+        turns.append(turn)
+    assert [turn.lane for turn in turns] == [None, None]
+    floor.end(turns[0])
+    assert floor.choose(queue, ways, 0.0, RULES).decision.requests
+
+
+def _queue(coming: list[Request]) -> RequestQueue:
+    queue = RequestQueue()
+    for request in coming:
+        queue.add(request)
+    return queue
+
+
+COMING = st.lists(
+    st.tuples(
+        st.sampled_from("1234"),
+        st.sampled_from("ab"),
+        st.floats(0.0, 30.0),
+        st.one_of(st.just(math.inf), st.floats(0.5, 40.0)),
+        st.sampled_from([DROP, FINISH]),
+    ),
+    max_size=25,
+)
+
+
+@given(COMING, st.integers(0, 4), st.integers(1, 8), st.floats(1.0, 2.5))
+def test_whatever_comes_each_is_decided_once_and_in_the_order_of_its_camera(
+    rows: list[tuple[str, str, float, float, str]], lanes: int, window: int, slower: float
+) -> None:
+    lane = Costs(PARAMETERS, {model: {1: slower * seconds[1]} for model, seconds in WHOLE.alone_s.items()})
+    coming = requests(*sorted(rows, key=lambda row: row[2]))
+    line = Timeline(coming, Ways(WHOLE, lanes, lane) if lanes else Ways(WHOLE), Rules(window, most=2))
+    drawn = line.run()
+    served = [number for *_, numbers in drawn for number in numbers]
+    assert sorted([*served, *line.late]) == [request.number for request in coming]
+    assert all(coming[number].when_late == DROP for number in line.late)
+    ends: dict[str, float] = defaultdict(float)
+    order: dict[str, int] = defaultdict(lambda: -1)
+    for _, begin, end, numbers in drawn:
+        for tenant in {coming[number].tenant for number in numbers}:
+            assert begin >= ends[tenant], "two of one camera's on two lanes"
+            ends[tenant] = end
+        for number in sorted(numbers):
+            assert order[coming[number].tenant] < number, "one overtook its own"
+            order[coming[number].tenant] = number
+    for where, begin, end, _ in drawn:
+        beside = [other for other, start, stop, _ in drawn if start < end and begin < stop]
+        assert beside.count(where) == 1
+        assert beside == ["A"] or "A" not in beside, "all cores, and a lane"
