@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 from split_infer_ros.buffers.slots import Lease, Outcome
 from split_infer_ros.pipeline.backbone_runner import Batch
@@ -50,13 +49,8 @@ class BatchAccounts:
         times.head_start, times.head_end, times.delivered = outcome.head_start, outcome.head_end, outcome.delivered
         self.meters.batch_done(times, len(batch.frames), now)
         if self._trace is not None:
-<<<<<<< HEAD
-            cut = batch.plan.cut.name
-            facts: dict[str, Any] = {"frames": len(batch.frames), "split_point": cut, "slot": lease.slot}
-=======
-            facts: dict[str, Any] = {"frames": len(batch.frames), "split_point": batch.plan.cut.name, "slot": lease.slot}
->>>>>>> w7b
-            self._trace.slices(times.slices(), f"batch {self.meters.batches}", **facts)
+            name, cut = f"batch {self.meters.batches}", batch.plan.cut.name
+            self._trace.slices(times.slices(), name, frames=len(batch.frames), split_point=cut, slot=lease.slot)
         if self._watch is not None:
             self._watch(batch)
 

@@ -17,7 +17,7 @@ from split_infer_ros.pipeline.frame import Frame, Handle, Origin, Timeline
 from split_infer_ros.pipeline.ledger import Ledger
 from split_infer_ros.pipeline.memory_choice import MemoryAdvisor
 from split_infer_ros.pipeline.plan import Plan
-from split_infer_ros.pipeline.report import PipelineReport, WeightsReport
+from split_infer_ros.pipeline.report import PipelineReport
 from split_infer_ros.pipeline.settings import LATEST, StageSettings
 from split_infer_ros.pipeline.transport import Transport
 from split_infer_ros.split.model import SplitModel
@@ -166,7 +166,7 @@ class BackboneStage:
             staging_bytes=plan.intake.bytes,
             memory=plan.pool.memory,
             memory_reason=plan.memory_reason,
-            weights=WeightsReport.of(plan.stream),
+            weights=plan.weights,
         )
 
     def stop(self, drain_s: float) -> None:

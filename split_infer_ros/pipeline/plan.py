@@ -20,6 +20,7 @@ from split_infer_ros.pipeline.cuda_graphs import GraphedBackbone
 from split_infer_ros.pipeline.device import DeviceQueue, Mark
 from split_infer_ros.pipeline.intake import Intake, Loaded, make_intake
 from split_infer_ros.pipeline.memory_choice import MemoryAdvisor
+from split_infer_ros.pipeline.report import WeightsReport
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.pipeline.streaming import stream_backbone
 from split_infer_ros.pipeline.transport import OwnedPool, Transport
@@ -95,6 +96,16 @@ class Plan:
     def stream(self) -> StreamedHalf | None:
         """The backbone, if its weights are read while it runs."""
         return self.backbone if isinstance(self.backbone, StreamedHalf) else None
+
+    @property
+    def weights(self) -> WeightsReport | None:
+        """What is to be said of weights that are read."""
+        return WeightsReport.of(self.stream)
+
+    @property
+    def form(self) -> str:
+        """On what its costs depend, besides the model: the cut, and the memory for weights, if they are read."""
+        return self.cut.name + (f", weights through {self.stream.weight_bytes} bytes" if self.stream else "")
 
     @property
     def notes(self) -> list[str]:

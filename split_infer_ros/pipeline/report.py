@@ -52,8 +52,8 @@ class PipelineReport:
             between publication of the handle and the head's start (of a head on another host: both ways);
             post-processing includes publication.
         batch_fill: frames a batch, mean.
-        left_out: detections that cannot be, by name, as far as they are counted where the report is made.
         weights: of a backbone whose weights are read while it runs.
+        left_out: detections that cannot be, by name, as far as they are counted where the report is made.
     """
 
     time: float
@@ -76,8 +76,8 @@ class PipelineReport:
     head_s: float
     postprocess_s: float
     batch_fill: float
-    left_out: Mapping[str, int] = field(default_factory=dict)
     weights: WeightsReport | None = None
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
 
 class PipelineMeters:
@@ -112,8 +112,8 @@ class PipelineMeters:
         staging_bytes: int,
         memory: str,
         memory_reason: str,
-        left_out: Mapping[str, int] | None = None,
         weights: WeightsReport | None = None,
+        left_out: Mapping[str, int] | None = None,
     ) -> PipelineReport:
         """All of it at ``now``."""
         p50, p99 = self.latency.percentiles(50, 99, now=now)

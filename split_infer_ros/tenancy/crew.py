@@ -25,7 +25,7 @@ class Crew:
         device: where.
         graph_bytes: memory that a GPU's recorded executions may take; None: nothing is recorded.
         on_error: the model's name and an exception that cost frames.
-        in_turns: models cannot run side by side, as they share a ring of weights; there are no lanes.
+        lanes: whether cores may work each by itself.
 
     Attributes:
         whole: the engine that has all cores, or the GPU.
@@ -39,11 +39,11 @@ class Crew:
         device: torch.device,
         graph_bytes: int | None,
         on_error: Callable[[str, Exception], None],
-        in_turns: bool = False,
+        lanes: bool = True,
     ) -> None:
         self.whole = Engine(device, graph_bytes)
         self._executor = Executor(changed, self.whole, device, on_error)
-        count = all_cores() if device.type == "cpu" and all_cores() > 1 and not in_turns else 0
+        count = all_cores() if lanes and device.type == "cpu" and all_cores() > 1 else 0
         self._engines = [Engine(device, cores=1) for _ in range(count)]
         self.beside = SideBySide(self._engines) if count else None
         executors = [Executor(changed, engine, device, on_error) for engine in self._engines]

@@ -20,7 +20,8 @@ from split_infer_ros.tenancy.measuring import Measuring
 from split_infer_ros.tenancy.member import WaitingFrames, drop
 from split_infer_ros.tenancy.model_line import ModelLine
 from split_infer_ros.tenancy.request import Request
-from split_infer_ros.tenancy.scheduler import Batch, Decision, Rules, decide
+from split_infer_ros.tenancy.scheduler import Batch, Decision, Rules
+from split_infer_ros.tenancy.shared_weights import expect_next
 from split_infer_ros.tenancy.ways import Ways
 
 TICK_S = 0.25  # how often slots are looked after while nothing else happens
@@ -83,7 +84,7 @@ class Dispatcher:
     def add(self, line: ModelLine) -> None:
         """A model comes; it is served once it is measured (lock held)."""
         self.lines[line.key] = line
-        self._books.open(line.key, line.model, line.form)
+        self._books.open(line.key, line.model, line.plan.form)
         self.renew()
         if self._running:
             line.head.start()
@@ -202,7 +203,7 @@ class Dispatcher:
         turn = self._crew.floor.choose(queue, self._ways, now, self.rules)
         decision = turn.decision
         pair = self._find_pair(decision, queue, now) if turn.lane is None else []
-        self._expect_next(decision, queue, now)
+        expect_next(self.lines, decision, queue, self._ways.whole, now, self.rules)
         drop(self._waiting.take(decision.late), "deadline")
         if pair:
             return [(Turn(Decision((batch,))), [self._take_off(batch, now, plan)]) for batch, plan in pair]
@@ -217,17 +218,6 @@ class Dispatcher:
         plans = [(batch, self.lines[batch.model].plan_by(policy)) for batch, policy in pair.policies] if pair else []
         found = [(batch, plan) for batch, plan in plans if plan is not None]
         return found if len(found) == len(plans) else []
-
-    def _expect_next(self, decision: Decision, queue: Sequence[Request], now: float) -> None:
-        """Where models' weights go through one ring, those of the next execution are read while this one runs."""
-        if not decision.batches or self.lines[decision.batches[0].model].plan.stream is None:
-            return
-        gone = {request.number for request in (*decision.requests, *decision.late)}
-        waiting = [request for request in queue if request.number not in gone]
-        for batch in decide(waiting, self._ways.whole, now, self.rules).batches:
-            stream = self.lines[batch.model].plan.stream
-            if stream is not None:
-                stream.expect()
 
     def _task(self, batch: Batch) -> Task:
         count, image_bytes = len(batch.requests), self._waiting.image_bytes(batch.requests)

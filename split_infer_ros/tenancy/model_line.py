@@ -25,7 +25,6 @@ from split_infer_ros.pipeline.head_stage import HeadStage
 from split_infer_ros.pipeline.local import LocalTransport
 from split_infer_ros.pipeline.memory_choice import MemoryAdvisor
 from split_infer_ros.pipeline.plan import Plan
-from split_infer_ros.pipeline.report import WeightsReport
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.tenancy.beside import PlansBeside
@@ -113,12 +112,6 @@ class ModelLine:
         staging = self.model.entry.preprocess.staging(1).nbytes
         return bytes_needed(plan.settings, plan.cut, plan.pool.slots.policy, staging)
 
-    @property
-    def form(self) -> str:
-        """On what its costs depend, besides the model: the cut, and the ring, if weights are read."""
-        ring = f", weights through {self._home.nbytes} bytes" if self._home else ""
-        return self.plan.cut.name + ring
-
     def facts(self) -> dict[str, Any]:
         """What a report says of it, by the report's names."""
         plan, plans = self.plan, self._plans
@@ -132,8 +125,8 @@ class ModelLine:
             "staging_bytes": sum(found.intake.bytes for found in plans),
             "memory": plan.pool.memory,
             "memory_reason": plan.memory_reason + self.beside.reason,
+            "weights": plan.weights,
             "left_out": dict(self.head.left_out),
-            "weights": WeightsReport.of(plan.stream),
         }
 
     def make_plan(self, settings: StageSettings, taken_bytes: float) -> Plan:

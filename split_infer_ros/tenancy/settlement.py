@@ -6,7 +6,6 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from split_infer_ros.buffers.slots import Lease, Outcome
 from split_infer_ros.models.detections import Detections
@@ -91,7 +90,7 @@ class Settlement:
             if self._trace is not None:
                 # a row of its own for each slot, as several batches of a model may be in one stage side by side
                 pool, slot = flight.plan.pool, lease.slot
-                facts: dict[str, Any] = {"frames": len(flight.frames), "split_point": flight.plan.cut.name, "slot": slot}
+                facts = {"frames": len(flight.frames), "split_point": flight.plan.cut.name, "slot": slot}
                 tenants = " ".join(member.tenant.name for member in members)
                 row = f"{line.key}, {pool.memory} {slot}: "
                 self._trace.slices(times.slices(), f"batch {self._batches}", row, tenants=tenants, **facts)

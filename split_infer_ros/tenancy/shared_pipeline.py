@@ -5,12 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
-import torch
-
 from split_infer_ros.errors import ConfigurationError, ImageError
 from split_infer_ros.images.encodings import Pixels
-from split_infer_ros.layering.home import Home, page_aligned
-from split_infer_ros.layering.packed_file import PAGE
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.report import PipelineReport
@@ -24,6 +20,7 @@ from split_infer_ros.tenancy.model_line import Callbacks, ModelLine
 from split_infer_ros.tenancy.roster import Roster
 from split_infer_ros.tenancy.settlement import Deliver, Settlement
 from split_infer_ros.tenancy.shared_settings import SharedSettings
+from split_infer_ros.tenancy.shared_weights import make_ring
 from split_infer_ros.tenancy.tenant import Tenant, check_names
 from split_infer_ros.tuning.database import Database
 from split_infer_ros.tuning.key import Key
@@ -63,11 +60,10 @@ class SharedPipeline:
         self._limits = limits
         database = database or Database()
         device = choose_device(settings.device)
-        home = _ring(settings, device)
+        home = make_ring(settings, device)
         graphs = settings.cuda_graphs and device.type == "cuda"
         self._changed = threading.Condition()  # guards all that follows, for moments
-        graph_bytes = settings.graph_bytes if graphs else None
-        self._crew = Crew(self._changed, device, graph_bytes, on_error, in_turns=home is not None)
+        self._crew = Crew(self._changed, device, settings.graph_bytes if graphs else None, on_error, home is None)
         self._books = CostBooks(Key.here(str(device)), database, settings.most, graphs, self._crew.lanes)
         self._changing = threading.RLock()  # held while models, settings or the state change; not while one is loaded
         self._members: dict[str, Member] = {}
@@ -243,14 +239,3 @@ class SharedPipeline:
     def _wake(self) -> None:
         with self._changed:
             self._changed.notify_all()
-
-
-def _ring(settings: SharedSettings, device: torch.device) -> Home | None:
-    """Where all models' weights are in their turn, if they do not stay."""
-    if not settings.weights_budget_bytes:
-        return None
-    if device.type != "cpu":
-        raise ConfigurationError(
-            f"weights_budget_mb is for tenants on the CPU, and these are on {device}: leave it at 0."
-        )
-    return Home(page_aligned(int(settings.weights_budget_bytes) // PAGE * PAGE))

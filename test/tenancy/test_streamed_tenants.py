@@ -16,9 +16,9 @@ from split_infer_ros.layering.weights_file import WeightsFile
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.split.graph import state_of
-from split_infer_ros.tenancy import shared_pipeline
 from split_infer_ros.tenancy.shared_pipeline import SharedPipeline
 from split_infer_ros.tenancy.shared_settings import SharedSettings
+from split_infer_ros.tenancy.shared_weights import make_ring
 from split_infer_ros.tenancy.tenant import Tenant
 from split_infer_ros.tuning.database import Database
 
@@ -101,4 +101,4 @@ def test_a_ring_too_small_for_a_model_is_refused_with_the_number(
 def test_a_gpu_is_refused() -> None:
     settings = replace(SETTINGS, weights_budget_bytes=1e6)
     with pytest.raises(ConfigurationError, match="on the CPU"):
-        shared_pipeline._ring(settings, torch.device("cuda:0"))
+        make_ring(settings, torch.device("cuda:0"))
