@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -119,34 +119,30 @@ def relative_costs(
     ]
 
 
-def replay(search: Search, costs: Mapping[Frozen, float], most: int | None = None) -> list[float]:
+def replay(search: Search, costs: Mapping[Frozen, float], goal_s: float = 0.0, most: int | None = None) -> list[float]:
     """Best cost so far after each trial, of a search to which recorded costs answer.
 
     Args:
         search: over a space whose every configuration was recorded.
         costs: by ``frozen`` configuration, seconds; infinite where it failed.
+        goal_s: once the best is so good the search ends.
         most: trials; all if None.
     """
-    return [cost for cost, _ in _replayed(search, lambda config: costs[frozen(config)], most)]
-
-
-def _replayed(
-    search: Search, cost: Callable[[Config], float], most: int | None
-) -> Iterator[tuple[float, Config]]:
     tried: list[Tried] = []
-    best = math.inf
-    while most is None or len(tried) < most:
+    best: list[float] = []
+    while (most is None or len(tried) < most) and not (best and best[-1] <= goal_s):
         config = search.propose(tried)
         if config is None:
-            return
-        tried.append(Tried(config, cost(config)))
-        best = min(best, tried[-1].cost_s)
-        yield best, config
+            break
+        tried.append(Tried(config, costs[frozen(config)]))
+        best.append(min(best[-1] if best else math.inf, tried[-1].cost_s))
+    return best
 
 
-def trials_until(best_so_far: Sequence[float], goal_s: float) -> float:
-    """After how many trials the best is at the goal or below; infinite if never."""
-    return next((number for number, best in enumerate(best_so_far, 1) if best <= goal_s), math.inf)
+def trials_until(search: Search, costs: Mapping[Frozen, float], goal_s: float) -> float:
+    """After how many trials of a replay the best is at the goal or below; infinite if never."""
+    best = replay(search, costs, goal_s)
+    return len(best) if best and best[-1] <= goal_s else math.inf
 
 
 def _rest(space: Space, tried: Sequence[Tried]) -> Iterator[Config]:
