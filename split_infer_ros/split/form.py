@@ -39,7 +39,7 @@ class Form:
 
 
 def in_form(part: fx.GraphModule, convolutions: str, compiler: str) -> nn.Module:
-    """A part of a prepared network, which is taken over, as it is to be run; modules that others share stay as they are.
+    """A part of a prepared network, which is taken over, as it is to be run; modules that it shares stay as they are.
 
     Args:
         part: tensors to a tuple of tensors.
@@ -88,7 +88,7 @@ class Compiled(nn.Module):
     def __init__(self, part: nn.Module, compiler: str) -> None:
         super().__init__()
         self._part = part
-        options = {"freezing": True, "max_autotune": compiler == AUTOTUNED}
+        options: dict[str, Any] = {"freezing": True, "max_autotune": compiler == AUTOTUNED}
         self._compiled = torch.compile(part, dynamic=False, options=options)
         self._shapes: set[tuple[torch.Size, ...]] = set()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import fx, nn
 
@@ -44,7 +45,7 @@ def head_of(graph: fx.GraphModule, cut: Cut) -> fx.GraphModule:
 
 def results_of(nodes: Sequence[fx.Node]) -> list[fx.Node]:
     """What a graph gives, in order."""
-    results = nodes[-1].args[0]
+    results: Any = nodes[-1].args[0]
     return list(results) if isinstance(results, (tuple, list)) else [results]
 
 

@@ -130,8 +130,8 @@ class SplitModel:
 
     @property
     def _heads_form(self) -> Form:
-        """What was learnt of a GPU says nothing of the CPU."""
-        return self.form if self.device.type == "cpu" else Form()
+        """What was learnt of a GPU says nothing of the CPU; nor is there time to compile when a head first runs."""
+        return self.form if self.device.type == "cpu" and self.form.compiler == EAGER else Form()
 
     def _make_backbone(self, cut: Cut) -> nn.Module:
         parts = self._parts(self.form, 1, cut.position, backbone_of(self._graph, cut))

@@ -34,6 +34,11 @@ class Database:
     def __init__(self, path: Path | None = None) -> None:
         self.path = default_path() if path is None else path
 
+    @classmethod
+    def named(cls, path: str) -> Database:
+        """The one at a path as users write it; the user's own for an empty one."""
+        return cls(Path(path).expanduser() if path else None)
+
     def __repr__(self) -> str:
         return f"Database({str(self.path)!r})"
 

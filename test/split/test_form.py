@@ -89,8 +89,7 @@ def test_the_same_form_is_the_same_model_and_others_share_its_weights() -> None:
 
 def test_models_keep_their_cuts_unfolded() -> None:
     folded, unfolded = (
-        SplitModel(find_model("mobilenet_v2", False), build_model("mobilenet_v2", "none")[1], CPU, Form(folding=folding))
-        for folding in (True, False)
+        SplitModel(*build_model("mobilenet_v2", "none"), CPU, Form(folding=folding)) for folding in (True, False)
     )
     assert [(cut.name, cut.bytes_per_image) for cut in folded.cuts] == [
         (cut.name, cut.bytes_per_image) for cut in unfolded.cuts

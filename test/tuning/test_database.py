@@ -84,7 +84,7 @@ def test_pruning_takes_only_what_is_asked_for(database, caplog):
     assert [found.costs for found in database.records()] == [(1.0,), (3.0,)]
     assert database.path.read_text().endswith(later + "\n" + later[:20])
     assert database.prune(lambda record: False) == 0
-    assert os.listdir(database.path.parent) == [database.path.name]
+    assert list(database.path.parent.iterdir()) == [database.path]
 
 
 def test_a_full_disk_while_pruning_leaves_the_file_as_it_was(database, monkeypatch):
@@ -98,7 +98,7 @@ def test_a_full_disk_while_pruning_leaves_the_file_as_it_was(database, monkeypat
     with pytest.raises(OSError, match="No space"):
         database.prune(lambda record: True)
     assert database.path.read_bytes() == before
-    assert os.listdir(database.path.parent) == [database.path.name]
+    assert list(database.path.parent.iterdir()) == [database.path]
 
 
 def test_who_waits_while_it_is_pruned_writes_to_the_new_file(database):

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from split_infer_ros.tuning.dynamic_programming import best_chain
 
 FORMS = "abc"
+Conversions = list[dict[tuple[str, str], float]]
 SECONDS = st.floats(0, 10) | st.just(math.inf)
 
 
-def total(costs: list[dict[str, float]], conversions: list[dict[tuple[str, str], float]], forms: tuple[str, ...]) -> float:
+def total(costs: list[dict[str, float]], conversions: Conversions, forms: tuple[str, ...]) -> float:
     return sum(cost[form] for cost, form in zip(costs, forms, strict=True)) + sum(
         conversions[index + 1][pair] for index, pair in enumerate(itertools.pairwise(forms))
     )
