@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
@@ -64,7 +63,7 @@ class TenantsNode(ManagedNode):
     def set_up(self) -> None:
         values = self.values
         self._check_topics(values)
-        database = Database(Path(values.tuning_database).expanduser()) if values.tuning_database else None
+        database = Database.named(values.tuning_database)
         self._pipeline = SharedPipeline(values.settings, values.limits, self._deliver, self._complain, database)
         self.on_tear_down(self._pipeline.close)
         self._reports = IntraProcessPublisher(self, PipelineReport, "report", QoSProfile(depth=100))
