@@ -32,7 +32,8 @@ def vendors_of(module: nn.Module, images: Tensor, threads: int) -> dict[str, Run
             with _quiet(), torch.no_grad():
                 found[name] = make(module, images, threads)
         except Exception as error:  # whatever an exporter does not bear
-            print(f"{name} does not take part: {type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}")
+            reason = str(error).strip().partition("\n")[0][:200]
+            print(f"{name} does not take part: {type(error).__name__}: {reason}")
     return found
 
 
