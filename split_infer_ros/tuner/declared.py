@@ -19,6 +19,7 @@ from split_infer_ros.tuning.record import Record
 from split_infer_ros.tuning.space import Space
 from split_infer_ros.vision_ops.fastest import PLAIN, TRITON
 
+EXECUTION = "execution"  # of several models' batches as one
 OPERATORS = ("box_nms", "prefix_sum", "segmented_argsort")
 MOST_CORES, MOST_BATCH = 1024, 256
 NAME = re.compile(r"[\w.+-]{1,200}")  # of a cut or a node of a graph
@@ -41,6 +42,10 @@ def objection_of(record: Record) -> str | None:
         value = config.pop(name, None)
         if not isinstance(value, str) or not NAME.fullmatch(value):
             return f"'{name}' cannot be {value!r}; it takes a name."
+    if kind == EXECUTION:
+        batches = config.pop("batches", None)
+        if not _are_batches(batches):
+            return f"'batches' cannot be {batches!r}; it takes pairs of a model and a number of images."
     if kind == NETWORK and not _are_segments(config.pop("segments", [])):
         return f"'segments' cannot be {record.config['segments']!r}; it takes pairs of a form and the name of a cut."
     return space.objection(config)
@@ -64,12 +69,29 @@ def _declared(kind: object, cores: int) -> tuple[Space | None, Sequence[str]]:
         return Space({"batch_size": range(1, MOST_BATCH + 1), "part": parts}), ("split_point",)
     if kind == "operators":
         return Space({"part": [part.name for part in fields(Times)]}), ("operator",)
+    if kind == EXECUTION:
+        return Space({}), ()
     if kind == "memory_model":
         every = sorted({size for probe in Probe for size in sizes(probe)})
         return Space({"probe": [probe.value for probe in Probe], "bytes": every}), ()
     if kind in OPERATORS:
         return Space({"form": (PLAIN, TRITON)}), ()
     return None, ()
+
+
+def _are_batches(value: object) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) > 0
+        and all(
+            isinstance(each, list)
+            and len(each) == 2
+            and isinstance(each[0], str)
+            and isinstance(each[1], int)
+            and 1 <= each[1] <= MOST_BATCH
+            for each in value
+        )
+    )
 
 
 def _are_segments(value: object) -> bool:

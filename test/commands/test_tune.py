@@ -98,10 +98,12 @@ def test_all_that_the_package_measures_can_be_imported(
     measured.add(profile_records([Samples("neck", 2, {"head": times, "period": times})], key, {"stage": "cuts"}))
     measured.add(operator_records({"conv": Times(*[times] * 3)}, key, {"stage": "operators"}))
     measured.add([Record(key.target, key.versions, {"operator": "box_nms"}, {"form": "plain"}, times)])
+    batches = {"batches": [["a model", 4], ["another", 1]]}
+    measured.add([Record(key.target, key.versions, {"stage": "execution"}, batches, times)])
     place = dict(pipeline_space(load_model("shapes", "none", "cpu"), int(key.target["cores"])).default)
     measured.add([Record(key.target, key.versions, {"stage": PIPELINE}, place, times), record(1.0)])
     assert run("tune", "import", str(measured.path), "--database", str(other.path)) == 0, capsys.readouterr().err
-    assert len(other.records()) == len(measured.records()) >= 8
+    assert len(other.records()) == len(measured.records()) >= 9
 
 
 @pytest.mark.parametrize(
@@ -111,6 +113,7 @@ def test_all_that_the_package_measures_can_be_imported(
         (record(1.0, run="code").as_line(), "no knob 'run'"),
         (record(1.0, threads=3).as_line(), "'threads' cannot be 3"),
         (record(1.0, segments=[["packed", "a;b"]]).as_line(), "'segments' cannot be"),
+        (Record({"cores": 2}, {}, {"stage": "execution"}, {"batches": [["m", "4"]]}, (1.0,)).as_line(), "'batches' can"),
         (Record({"cores": 2}, {}, {"stage": "rocket"}, {}, (1.0,)).as_line(), "'rocket', which this version"),
         (Record({"cores": "2"}, {}, {}, {}, ()).as_line(), "'2' cores"),
         (Record({}, {}, {}, {}, (), others={"format": 9}).as_line(), "format 9, of another version"),
