@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Condition, Lock
 
 import torch
@@ -25,6 +25,7 @@ from split_infer_ros.tenancy.costs import Costs
 from split_infer_ros.tenancy.engine import Engine
 from split_infer_ros.tenancy.request import Request, RequestQueue
 from split_infer_ros.tenancy.scheduler import Decision, Rules, decide
+from split_infer_ros.tenancy.side_by_side import sooner_together
 
 SHORTEST_SLEEP_S = 2e-4
 CAMERAS = 8
@@ -251,22 +252,24 @@ class Scheduled:
 
 @dataclass(frozen=True)
 class ScheduledOnLanes:
-    """The package's scheduler and an engine on each core; a request that is all alone gets all cores.
+    """The package's scheduler and an engine on each core; where that is sooner done, the next execution has all cores.
 
     Attributes:
-        costs: on a lane, while all are at work.
+        whole: costs on all cores.
+        lane: costs on a lane, while all are at work.
         rules: how requests may be put together.
         lanes: how many, one a core.
     """
 
-    costs: Costs
+    whole: Costs
+    lane: Costs
     rules: Rules
     lanes: int
 
     def __call__(self, trace: Sequence[Request], load: Load) -> Log:
         log = Log()
-        whole, lanes = load.engine(), [load.engine(cores=1) for _ in range(self.lanes)]
-        floor = _Floor(self.costs, self.rules, Arrivals(trace, log), log)
+        whole, lanes = load.engine(self.whole), [load.engine(cores=1) for _ in range(self.lanes)]
+        floor = _Floor(self, Arrivals(trace, log), log)
 
         def work(lane: int) -> None:
             while (taken := floor.take(may_have_all=lane == 0)) is not None:
@@ -286,8 +289,8 @@ class ScheduledOnLanes:
 class _Floor:
     """What waits and who is at work."""
 
-    def __init__(self, costs: Costs, rules: Rules, arrivals: Arrivals, log: Log) -> None:
-        self._costs, self._rules, self._arrivals, self._log = costs, rules, arrivals, log
+    def __init__(self, way: ScheduledOnLanes, arrivals: Arrivals, log: Log) -> None:
+        self._way, self._arrivals, self._log = way, arrivals, log
         self._waiting = RequestQueue()
         self._busy: set[str] = set()
         self._all_taken = False
@@ -299,14 +302,17 @@ class _Floor:
             while True:
                 for request in self._arrivals.due():
                     self._waiting.add(request)
-                alone = len(self._waiting) == 1 and not self._busy
+                together = self._is_sooner_together()
                 decision = Decision()
-                if not self._all_taken and (may_have_all or not alone):
-                    decision = decide(self._waiting, self._costs, self._arrivals.now(), self._rules, self._busy)
+                if not self._all_taken and (may_have_all or not together):
+                    costs, rules = self._way.lane, self._way.rules
+                    if together:
+                        costs, rules = self._way.whole, replace(rules, fuse=True)
+                    decision = decide(self._waiting, costs, self._arrivals.now(), rules, self._busy)
                 if decision.batches:
                     self._begin(decision)
-                    self._all_taken = alone
-                    return decision, alone
+                    self._all_taken = together
+                    return decision, together
                 until = self._arrivals.next_s
                 if until is None and not len(self._waiting):
                     return None
@@ -320,6 +326,10 @@ class _Floor:
             self._log.end_s.update({request.number: now for request in decision.requests})
             self._busy -= {request.tenant for request in decision.requests}
             self._changed.notify_all()
+
+    def _is_sooner_together(self) -> bool:
+        window, way = self._waiting[: self._way.rules.window], self._way
+        return bool(window) and not self._busy and sooner_together(window, way.lane, way.whole, way.lanes)
 
     def _begin(self, decision: Decision) -> None:
         self._waiting.remove(decision.requests)

@@ -158,7 +158,7 @@ def rivals(costs: Ways, windows: Sequence[int]) -> dict[str, Serve]:
 def ours(costs: Ways, window: int) -> Serve:
     """Models side by side on lanes where these serve more; else fused where that was measured to be faster."""
     if costs.lanes and serve_more(costs.lane, costs.whole, costs.lanes):
-        return ScheduledOnLanes(costs.lane, Rules(window, fuse=False), costs.lanes)
+        return ScheduledOnLanes(costs.whole, costs.lane, Rules(window, fuse=False), costs.lanes)
     return Scheduled(costs.whole, Rules(window))
 
 

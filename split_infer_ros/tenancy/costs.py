@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+NO_MORE = 0.03
+
 Group = tuple[tuple[str, int], ...]  # models and how many requests of each, sorted by name
 
 
@@ -39,6 +41,19 @@ class Costs:
             seconds = known[count] = _between(self.alone_s[model], count)
         return seconds
 
+    def best_size(self, model: str, most: int) -> int:
+        """The batch that costs least an image; of those that cost no more than ``NO_MORE`` besides, the smallest.
+
+        A larger one would save nothing, and keep those that are done waiting for the others.
+        """
+        known = self._best_sizes[model]
+        size = known.get(most)
+        if size is None:
+            each = {count: self.batch_s(model, count) / count for count in range(1, most + 1)}
+            enough = (1 + NO_MORE) * min(each.values())
+            size = known[most] = next(count for count, image_s in each.items() if image_s <= enough)
+        return size
+
     def best_image_s(self, model: str) -> float:
         """Seconds of an image in the best of the batches that were measured."""
         return min(seconds / size for size, seconds in self.alone_s[model].items())
@@ -64,6 +79,10 @@ class Costs:
 
     @cached_property
     def _batches_s(self) -> Mapping[str, dict[int, float]]:
+        return {model: {} for model in self.alone_s}
+
+    @cached_property
+    def _best_sizes(self) -> Mapping[str, dict[int, int]]:
         return {model: {} for model in self.alone_s}
 
     @cached_property

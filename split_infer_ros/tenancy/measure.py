@@ -46,10 +46,16 @@ def measure(
         clock: seconds.
     """
     parameters = {name: model.parameters for name, model in models.items()}
-    alone = [group({name: size}) for name in models for size in sizes]
     fused = list(fusable(parameters))
     samples: dict[Group, list[float]] = {}
-    for combination in alone + fused:
+    for size in sizes:  # models take turns, so that each finds the caches as another left them
+        turns = []
+        for name in models:
+            found = samples[group({name: size})] = []
+            turns.append(sample(models, engine, group({name: size}), rounds, found.append, clock))
+        for _ in zip(*turns, strict=True):
+            pass
+    for combination in fused:
         samples[combination] = []
         for _ in sample(models, engine, combination, rounds, samples[combination].append, clock):
             pass

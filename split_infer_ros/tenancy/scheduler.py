@@ -10,6 +10,7 @@ runs alone, at once.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -91,9 +92,12 @@ def decide(
 def _together(window: Sequence[Request], costs: Costs, now: float, rules: Rules) -> tuple[Batch, ...]:
     """The execution that serves the first request, and with it all others that it may.
 
-    Nobody misses a deadline for company's sake: those who would meet theirs without it still do.
+    Batches are as large as saves time; what is beyond that has its turn next, perhaps on another lane. Nobody misses a
+    deadline for company's sake: those who would meet theirs without it still do.
     """
     first = window[0]
+    waiting = Counter([request.model for request in window])
+    enough = {model: min(rules.most, costs.best_size(model, count)) for model, count in waiting.items()}
     small = costs.is_small(first.model)
     chosen: dict[str, list[Request]] = {first.model: []}
     counts: dict[str, int] = {}
@@ -102,7 +106,7 @@ def _together(window: Sequence[Request], costs: Costs, now: float, rules: Rules)
     for request in window:
         model = request.model
         count = counts.get(model, 0)
-        may_join = request.tenant not in left and count < rules.most and (
+        may_join = request.tenant not in left and count < enough[model] and (
             model in chosen or (rules.fuse and costs.is_small(model) == small)
         )
         if may_join:
@@ -110,7 +114,7 @@ def _together(window: Sequence[Request], costs: Costs, now: float, rules: Rules)
             longer = costs.execution_s(counts)
             meets = now + longer <= request.deadline_s
             if request is first or (
-                longer <= spent + costs.batch_s(model, 1)
+                (count or longer <= spent + costs.batch_s(model, 1))
                 and now + longer <= tightest
                 and (meets or request.when_late != DROP)
             ):

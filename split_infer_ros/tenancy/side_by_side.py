@@ -7,11 +7,13 @@ measured, with all lanes at work.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 
 from split_infer_ros.tenancy.costs import Costs
 from split_infer_ros.tenancy.engine import Engine, Inputs, Outputs
+from split_infer_ros.tenancy.request import Request
 
 
 class SideBySide:
@@ -41,6 +43,24 @@ class SideBySide:
         self._helpers.shutdown()
         for lane in self._lanes:
             lane.close()
+
+
+def sooner_together(waiting: Sequence[Request], lane: Costs, whole: Costs, lanes: int) -> bool:
+    """Whether all cores at one execution after the other are done with these requests sooner than idle lanes are.
+
+    So it is where there are fewer than lanes, or one that takes as long as all others together.
+
+    Args:
+        waiting: at least one.
+        lane: costs on a lane, while all are at work.
+        whole: costs on all cores.
+        lanes: how many, one a core.
+    """
+    ends_s = [0.0] * lanes
+    for seconds in sorted((lane.batch_s(request.model, 1) for request in waiting), reverse=True):
+        ends_s[ends_s.index(min(ends_s))] += seconds
+    counts = Counter(request.model for request in waiting)
+    return sum(whole.batch_s(model, count) for model, count in counts.items()) < max(ends_s)
 
 
 def serve_more(lane: Costs, whole: Costs, lanes: int) -> bool:

@@ -101,10 +101,10 @@ def test_the_bound_is_of_the_best_batch_in_the_best_way() -> None:
     assert isinstance(bench.ours(bench.Ways(whole, lane, 1), 5), rivals.Scheduled)
 
 
-def test_on_lanes_no_camera_is_on_two_and_who_is_alone_has_all_cores() -> None:
+def test_on_lanes_no_camera_is_on_two() -> None:
     models = {model: load_model(model, "random", "cpu") for model in MODELS}
     load = rivals.Load(models, {model: torch.rand_like(blank(found, 1)) for model, found in models.items()})
-    log = rivals.ScheduledOnLanes(COSTS, Rules(4, fuse=False), 3)(rivals.poisson_trace(MODELS, 16, 2000.0), load)
+    log = rivals.ScheduledOnLanes(COSTS, COSTS, Rules(4, fuse=False), 3)(rivals.poisson_trace(MODELS, 16, 2000.0), load)
     assert sorted(log.end_s) == list(range(16))
     for model in MODELS:
         for camera in range(rivals.CAMERAS):

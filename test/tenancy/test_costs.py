@@ -44,3 +44,9 @@ def test_costs_that_are_none_are_refused(measured: dict[int, float]) -> None:
 
 def test_the_best_batch_is_one_that_was_measured() -> None:
     assert [COSTS.best_image_s(model) for model in "abc"] == [0.75, 1.0, 5.0]
+
+
+def test_no_batch_is_larger_than_saves_time() -> None:
+    costs = Costs({"a": 1}, {"a": {1: 1.0, 2: 2.0, 4: 2.4, 8: 4.7}})
+    assert [costs.best_size("a", most) for most in (1, 2, 4, 20)] == [1, 1, 4, 4]  # 0.6 and 0.5875 an image
+    assert COSTS.best_size("b", 5) == 1, "beyond what was measured nothing is saved"

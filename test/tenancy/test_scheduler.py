@@ -81,6 +81,10 @@ def test_beyond_the_window_and_beyond_the_largest_batch_nothing_is_taken() -> No
     assert plan(decide(queue, COSTS, 0.0, Rules(window=7, most=2))) == {"a": [0, 1]}
 
 
+def test_a_batch_that_saves_nothing_is_not_made() -> None:
+    assert drain(queue_of(("1", "d"), ("2", "d"), ("3", "a"), ("4", "a"))) == [{"d": [0]}, {"d": [1]}, {"a": [2, 3]}]
+
+
 def test_models_whose_fusion_is_slower_than_their_turns_are_not_fused() -> None:
     assert drain(queue_of(("1", "c"), ("2", "d"))) == [{"c": [0]}, {"d": [1]}]
 

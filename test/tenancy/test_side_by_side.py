@@ -11,7 +11,8 @@ from split_infer_ros.split.model import load_model
 from split_infer_ros.tenancy.costs import Costs
 from split_infer_ros.tenancy.engine import Engine
 from split_infer_ros.tenancy.measure import measure
-from split_infer_ros.tenancy.side_by_side import SideBySide, serve_more
+from split_infer_ros.tenancy.request import Request
+from split_infer_ros.tenancy.side_by_side import SideBySide, serve_more, sooner_together
 
 
 def test_what_an_execution_takes_is_measured_while_all_lanes_are_at_work() -> None:
@@ -40,3 +41,14 @@ def test_lanes_serve_more_where_their_best_batches_do(lane_s: float, more: bool)
     whole = Costs({"a": 1, "b": 1}, {"a": {1: 1.0, 2: 3.0}, "b": {1: 2.0, 2: 2.0}})
     lane = Costs({"a": 1, "b": 1}, {"a": {1: 2.0}, "b": {1: lane_s, 4: 4 * lane_s}})
     assert serve_more(lane, whole, 2) is more
+
+
+@pytest.mark.parametrize(
+    ("models", "together"), [("a", True), ("aa", False), ("b", True), ("aab", True), ("aaaaaab", False), ("abb", False)]
+)
+def test_all_cores_take_what_they_are_sooner_done_with(models: str, together: bool) -> None:
+    """On all cores an a takes 1 (two 1.9), a b takes 4; on one of two lanes 1.5 and 7."""
+    whole = Costs({"a": 1, "b": 2}, {"a": {1: 1.0, 2: 1.9}, "b": {1: 4.0}})
+    lane = Costs({"a": 1, "b": 2}, {"a": {1: 1.5}, "b": {1: 7.0}})
+    waiting = [Request(number, str(number), model, 0.0) for number, model in enumerate(models)]
+    assert sooner_together(waiting, lane, whole, 2) is together
