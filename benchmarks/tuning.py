@@ -8,18 +8,22 @@
   the best that there is.
 - What the next start needs to read its record.
 
+A full run takes many minutes; `--models A B` tunes these alone, `--models` with none compares searches alone, and
+`--add-to FILE` takes over what such a run measured before, so that parts may be measured one by one.
+
 Needs torch, torchvision and scikit-learn: from the source tree, `PYTHONPATH=. python benchmarks/tuning.py`.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # for `python -m benchmarks.tuni
 from _vendor_networks import VENDORS, Run, vendors_of
 
 from split_infer_ros.pipeline.cores import use_all_cores, use_one_core
-from split_infer_ros.split.form import CONVOLUTIONS, Form
+from split_infer_ros.split.form import Form
 from split_infer_ros.split.model import SplitModel, build_model, load_model
 from split_infer_ros.telemetry.machine import cores
 from split_infer_ros.telemetry.report import AT_MOST, Claim, Panel, Report, arguments, deliver, show
@@ -72,29 +76,43 @@ class Extent:
     searched: str = "mobilenet_v2"
 
 
-QUICK = Extent(("mobilenet_v2",), 6.0, 3, 0.15, (1, 2))
+QUICK = Extent(("mobilenet_v2",), 8.0, 3, 0.15, (1, 2), searched="shapes")
 FULL = Extent((*GOALS, "resnet18", "efficientnet_b2", "shapes", "ssd300"), 25.0, 5, 0.3, (1, 2, 4, 8))
 
 
-def run(extent: Extent) -> Report:
-    """Measure everything."""
+def run(extent: Extent, searches: bool = True, before: Sequence[Mapping[str, Any]] = ()) -> Report:
+    """Measure everything.
+
+    Args:
+        extent: how much.
+        searches: whether these are compared.
+        before: rows of an earlier run; those of what is measured now are left out.
+    """
     rows: list[Mapping[str, Any]] = []
-    panels = []
     with tempfile.TemporaryDirectory() as folder:
         database = Database(Path(folder, "tuning.jsonl"))
         for name in extent.models:
-            found, samples = contest(name, database, extent)
-            rows.append(found)
-            show(found)
-            panels.append(Panel(name, "ms", samples))
-    space, costs = record_costs(extent)
-    searched, samples = compare_searches(space, costs)
-    rows += searched
-    panels.append(Panel("trials until within 5 %", "", samples))
-    return Report("tuning", conclude(rows), rows, panels)
+            rows.append(contest(name, database, extent))
+            show({name: value for name, value in rows[-1].items() if name != "samples"})
+    if searches:
+        rows += compare_searches(*record_costs(extent))
+    now = {_subject(row) for row in rows}
+    rows = [row for row in before if _subject(row) not in now] + rows
+    return Report("tuning", conclude(rows), rows, panels_of(rows))
 
 
-def contest(name: str, database: Database, extent: Extent) -> tuple[dict[str, Any], dict[str, list[float]]]:
+def _subject(row: Mapping[str, Any]) -> str:
+    return str(row["model" if row["what"] == "model" else "search"])
+
+
+def panels_of(rows: Sequence[Mapping[str, Any]]) -> list[Panel]:
+    """What a picture shows of rows."""
+    panels = [Panel(row["model"], "ms", row["samples"]) for row in rows if row["what"] == "model"]
+    trials = {row["search"]: row["trials"] for row in rows if row["what"] == "search"}
+    return [*panels, *([Panel("trials until within 5 %", "", trials)] if trials else [])]
+
+
+def contest(name: str, database: Database, extent: Extent) -> dict[str, Any]:
     """Tune a model, then let all that can run it take turns; medians and samples in milliseconds."""
     model = load_model(name, "random", "cpu")
     told = {"name": name, "weights": "random", "device": "cpu", "allow_user_code": False}
@@ -102,8 +120,8 @@ def contest(name: str, database: Database, extent: Extent) -> tuple[dict[str, An
         best = Tuner(model, runner, database).tune_network(time.monotonic() + extent.seconds)
     tuned = find_tuned(model, database)
     times = take_turns(rivals(name, model, tuned), extent)
-    samples = {rival: [1e3 * value for value in found] for rival, found in times.items()}
-    row = {
+    samples = {rival: [round(1e3 * value, 3) for value in found] for rival, found in times.items()}
+    return {
         "what": "model",
         "model": name,
         **{f"{rival}_ms": statistics.median(found) for rival, found in samples.items()},
@@ -111,8 +129,8 @@ def contest(name: str, database: Database, extent: Extent) -> tuple[dict[str, An
         "config": {} if best is None else dict(best.config),
         "difference": math.nan if best is None else best.facts.get("difference", math.nan),
         "read_ms": 1e3 * tuned.read_s,
+        "samples": samples,
     }
-    return row, samples
 
 
 def rivals(name: str, model: SplitModel, tuned: Tuned) -> dict[str, Run]:
@@ -152,8 +170,9 @@ def take_turns(ways: Mapping[str, Run], extent: Extent) -> dict[str, list[float]
 
 def record_costs(extent: Extent) -> tuple[Space, dict[Frozen, float]]:
     """A space of forms, threads and batch sizes, and what an image costs in each of its configurations, seconds."""
-    base = network_space(cores(), compilers=False)
-    space = Space({**base.knobs, "convolutions": CONVOLUTIONS[::-1], "batch_size": tuple(extent.batch_sizes)})
+    base = network_space(cores(), device="cpu", compilers=False)
+    slowest_first = {"convolutions": base.knobs["convolutions"][::-1], "batch_size": tuple(extent.batch_sizes)}
+    space = Space({**base.knobs, **slowest_first}, base.excludes)
     trials = Trials(extent.searched, "random", "cpu", False)
     trials.model(Form(), "fp32")
     costs = {}
@@ -165,9 +184,7 @@ def record_costs(extent: Extent) -> tuple[Space, dict[Frozen, float]]:
     return space, costs
 
 
-def compare_searches(
-    space: Space, costs: Mapping[Frozen, float]
-) -> tuple[list[Mapping[str, Any]], dict[str, list[float]]]:
+def compare_searches(space: Space, costs: Mapping[Frozen, float]) -> list[Mapping[str, Any]]:
     """Replays of each search: trials until near the best, and the median best so far after each trial."""
     goal = min(costs.values()) / WITHIN
 
@@ -175,11 +192,10 @@ def compare_searches(
         return {GUIDED: Guided, RANDOM: Random}[kind](space, seed) if kind != EXHAUSTIVE else Exhaustive(space)
 
     rows: list[Mapping[str, Any]] = []
-    samples: dict[str, list[float]] = {}
     for kind in (GUIDED, RANDOM, EXHAUSTIVE):
         seeds = range(1 if kind == EXHAUSTIVE else REPLAYS)
         curves = [replay(make(kind, seed), costs, goal) for seed in seeds]  # each ends at the goal
-        samples[kind] = [float(len(curve)) for curve in curves]
+        trials = [float(len(curve)) for curve in curves]
         most = max(map(len, curves))
         best = [statistics.median(curve[min(turn, len(curve) - 1)] for curve in curves) for turn in range(most)]
         rows.append(
@@ -187,13 +203,13 @@ def compare_searches(
                 "what": "search",
                 "search": kind,
                 "space": len(space),
-                "trials_median": statistics.median(samples[kind]),
-                "trials": samples[kind],
+                "trials_median": statistics.median(trials),
+                "trials": trials,
                 "best_so_far_ms": [1e3 * value for value in best],
             }
         )
         print(f"{kind}: within 5 % of the best after {rows[-1]['trials_median']:g} of {len(space)} trials (median)")
-    return rows, samples
+    return rows
 
 
 def conclude(rows: Sequence[Mapping[str, Any]]) -> list[Claim]:
@@ -229,8 +245,15 @@ def times_vendors(row: Mapping[str, Any]) -> float:
 
 def main() -> int:
     """Run the benchmark."""
-    chosen = arguments(__doc__).parse_args()
-    deliver(run(QUICK if chosen.quick else FULL), chosen)
+    parser = arguments(__doc__)
+    parser.add_argument("--models", nargs="*", metavar="NAME", help="tune these alone")
+    parser.add_argument("--add-to", type=Path, metavar="FILE", help="an earlier run's JSON, of which the rest is kept")
+    chosen = parser.parse_args()
+    extent = QUICK if chosen.quick else FULL
+    if chosen.models is not None:
+        extent = replace(extent, models=tuple(chosen.models))
+    before = json.loads(chosen.add_to.read_text())["rows"] if chosen.add_to else []
+    deliver(run(extent, not chosen.models, before), chosen)
     return 0
 
 

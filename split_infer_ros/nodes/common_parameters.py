@@ -95,7 +95,8 @@ class FinishParameters(NodeParameters):
 
     head_threads: int = parameter(
         0,
-        "Cores that the head's half may use; 0: as tuning found best, else one, or all where a GPU has the backbone.",
+        "Cores that the head's half may use; 0: one, or all where a GPU has the backbone "
+        "(of `head`: unless tuning found another number best).",
         at_least=0,
         at_most=1024,
         read_only=True,

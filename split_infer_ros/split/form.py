@@ -10,9 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from split_infer_ros.split.blocked import Blocked, can_be_blocked
 from split_infer_ros.split.fusion import fuse_convolutions
+from split_infer_ros.split.scheduled import schedule_convolutions
+from split_infer_ros.vision_ops.fastest import MEASURED, choosing
 
-PACKED, CHANNELS_LAST, CONTIGUOUS = CONVOLUTIONS = ("packed", "channels_last", "contiguous")
+CONVOLUTIONS = ("packed", "blocked", "channels_last", "contiguous", "triton")
+PACKED, BLOCKED, CHANNELS_LAST, CONTIGUOUS, TRITON = CONVOLUTIONS
 EAGER, INDUCTOR, AUTOTUNED = COMPILERS = ("none", "inductor", "inductor_autotuned")
 
 MOST_COMPILED = 2  # shapes of a part: a full batch, and a single image
@@ -24,10 +28,13 @@ class Form:
 
     Attributes:
         convolutions: ``packed``: channels last, weights packed, with the activation in the same pass (on a CPU);
-            ``channels_last`` or ``contiguous``: as torch runs them in that layout.
+            ``blocked``: in oneDNN's layouts from one to the next (on a CPU); ``channels_last`` or ``contiguous``: as
+            torch runs them in that layout; ``triton``: depthwise and 1x1 ones by kernels of our own where these were
+            measured to be faster (on a GPU). Where that cannot be had, channels last.
         folding: batch norms are folded into convolutions.
         compiler: ``none``; ``inductor``: torch.compile with frozen weights; ``inductor_autotuned``: so that it also
             tries kernels.
+        operators: which form those of vision_ops take on a GPU: ``measured``, ``plain`` or ``triton``.
         segments: where not the same everywhere: (convolutions, name of the cut at which they end) in order; the last
             ends at ``output``.
     """
@@ -35,6 +42,7 @@ class Form:
     convolutions: str = PACKED
     folding: bool = True
     compiler: str = EAGER
+    operators: str = MEASURED
     segments: tuple[tuple[str, str], ...] = ()
 
 
@@ -48,9 +56,20 @@ def in_form(part: fx.GraphModule, convolutions: str, compiler: str) -> nn.Module
     laid_out: nn.Module = part
     if convolutions == PACKED:
         fuse_convolutions(part)
+    elif convolutions == BLOCKED and _is_for_cpu(part) and can_be_blocked():
+        laid_out = Blocked(part)
+    elif convolutions == TRITON:
+        schedule_convolutions(part)
     elif convolutions == CONTIGUOUS:
         laid_out = Contiguous(part)
     return laid_out if compiler == EAGER else Compiled(laid_out, compiler)
+
+
+def _is_for_cpu(part: nn.Module) -> bool:
+    parameters = list(part.parameters())
+    return bool(parameters) and all(
+        each.device.type == "cpu" and each.dtype == torch.float32 for each in parameters
+    )
 
 
 class Contiguous(nn.Module):
@@ -63,6 +82,19 @@ class Contiguous(nn.Module):
     def forward(self, *tensors: Tensor) -> Any:
         """As the part."""
         return self._part(*(tensor.contiguous() for tensor in tensors))
+
+
+class Choosing(nn.Module):
+    """A part whose operators take a form that was chosen for them."""
+
+    def __init__(self, part: nn.Module, operators: str) -> None:
+        super().__init__()
+        self._part, self._operators = part, operators
+
+    def forward(self, *tensors: Tensor) -> Any:
+        """As the part."""
+        with choosing(self._operators):
+            return self._part(*tensors)
 
 
 class Chain(nn.Module):

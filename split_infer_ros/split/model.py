@@ -21,10 +21,11 @@ from split_infer_ros.models.user import check_detections, is_user_model
 from split_infer_ros.models.weights import load_weights
 from split_infer_ros.split.cuts import Cut, choose_cut, find_cuts, live_values
 from split_infer_ros.split.export import place
-from split_infer_ros.split.form import EAGER, Chain, Form, in_form
+from split_infer_ros.split.form import EAGER, Chain, Choosing, Form, in_form
 from split_infer_ros.split.graph import fingerprint, prepare
 from split_infer_ros.split.halves import Halves, backbone_of, extract, head_of, results_of
 from split_infer_ros.split.segments import segments
+from split_infer_ros.vision_ops.fastest import MEASURED
 
 SEED = 0  # untrained weights are at least the same ones each time
 
@@ -135,7 +136,8 @@ class SplitModel:
 
     def _make_backbone(self, cut: Cut) -> nn.Module:
         parts = self._parts(self.form, 1, cut.position, backbone_of(self._graph, cut))
-        return _joined([self._on_device(part, kind, self.form.compiler) for kind, part in parts])
+        half = _joined([self._on_device(part, kind, self.form.compiler) for kind, part in parts])
+        return half if self.form.operators == MEASURED else Choosing(half, self.form.operators)
 
     def _make_head(self, cut: Cut) -> nn.Module:
         form = self._heads_form

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Any
 
 from split_infer_ros.buffers.policy import AUTO, POLICIES
 from split_infer_ros.memory_model.calibration import sizes
@@ -14,13 +13,15 @@ from split_infer_ros.placement.measured import Times
 from split_infer_ros.split import samples
 from split_infer_ros.split.form import CONVOLUTIONS
 from split_infer_ros.split.model import PRECISIONS
-from split_infer_ros.tuner.spaces import BATCH_SIZES, NETWORK, PIPELINE, fewer, network_space
+from split_infer_ros.tuner.spaces import BATCH_SIZES, NETWORK, PIPELINE, SEGMENTS, SEGMENTS_PARTS, fewer, network_space
 from split_infer_ros.tuning.record import Record
-from split_infer_ros.tuning.space import Space
+from split_infer_ros.tuning.space import Space, Value
 from split_infer_ros.vision_ops.fastest import PLAIN, TRITON
+from split_infer_ros.vision_ops.schedules import SPACES
 
 EXECUTION = "execution"  # of several models' batches as one
-OPERATORS = ("box_nms", "prefix_sum", "segmented_argsort")
+OPERATORS = ("box_nms", "prefix_sum", "segmented_argsort", *SPACES)
+SCHEDULES = {f"{operator} schedule": space for operator, space in SPACES.items()}
 MOST_CORES, MOST_BATCH = 1024, 256
 NAME = re.compile(r"[\w.+-]{1,200}")  # of a cut or a node of a graph
 
@@ -53,10 +54,14 @@ def objection_of(record: Record) -> str | None:
 
 def _declared(kind: object, cores: int) -> tuple[Space | None, Sequence[str]]:
     """The knobs of a kind of task, and the names of those that take any name."""
+    knobs: Mapping[str, Sequence[Value]]
     if kind == NETWORK:
-        return network_space(cores, tuple(PRECISIONS), compilers=True), ()
+        return network_space(cores, tuple(PRECISIONS)), ()
+    if kind == SEGMENTS:
+        knobs = {**network_space(cores, tuple(PRECISIONS)).knobs, "part": SEGMENTS_PARTS}
+        return Space(knobs), ("segment",)
     if kind == PIPELINE:
-        knobs: Mapping[str, Any] = {
+        knobs = {
             "batch_size": BATCH_SIZES,
             "backbone_threads": fewer(cores),
             "head_threads": fewer(cores),
@@ -76,6 +81,8 @@ def _declared(kind: object, cores: int) -> tuple[Space | None, Sequence[str]]:
         return Space({"probe": [probe.value for probe in Probe], "bytes": every}), ()
     if kind in OPERATORS:
         return Space({"form": (PLAIN, TRITON)}), ()
+    if kind in SCHEDULES:
+        return SCHEDULES[kind], ()
     return None, ()
 
 

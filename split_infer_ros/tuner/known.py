@@ -92,7 +92,7 @@ def find_tuned(model: SplitModel, database: Database, precision: str = "fp32", b
         for record in database.records()
         if record.task.get("fingerprint") == model.fingerprint and key.fits(record)
     ]
-    space = network_space(cores(), (precision,), compilers=True)
+    space = network_space(cores(), (precision,))
     by_size: dict[int, list[Record]] = {}
     for record in own:
         if record.task.get("stage") == NETWORK and objection_to(record.config, space, model) is None:

@@ -2,42 +2,69 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from split_infer_ros.buffers.policy import AUTO, POLICIES
-from split_infer_ros.split.form import AUTOTUNED, COMPILERS, CONVOLUTIONS, EAGER, INDUCTOR, Form
+from split_infer_ros.split.blocked import can_be_blocked
+from split_infer_ros.split.form import (
+    BLOCKED,
+    CHANNELS_LAST,
+    COMPILERS,
+    CONTIGUOUS,
+    CONVOLUTIONS,
+    EAGER,
+    PACKED,
+    TRITON,
+    Form,
+)
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.tuning.space import Config, Space, Value
+from split_infer_ros.vision_ops.fastest import CHOICES
 
 NETWORK, PIPELINE = STAGES = ("network", "pipeline")  # the stages of a task
 SEGMENTS = "segments"  # of a network, for the graph tuner
+SEGMENTS_PARTS = WORK, CONVERSION = ("work", "conversion")  # of a segment: itself, and the layout of what it is given
 BATCH_SIZES = (1, 2, 4, 8, 16)
 
 
-def network_space(cores: int, precisions: Sequence[str] = ("fp32",), compilers: bool | None = None) -> Space:
+def network_space(
+    cores: int, precisions: Sequence[str] = ("fp32",), device: str | None = None, compilers: bool | None = None
+) -> Space:
     """How the whole network is run, a batch at a time.
 
     Args:
         cores: that this process may use.
         precisions: those that the user allows.
+        device: ``cpu`` or ``cuda``: what there is to try there; None: all that a record may say.
         compilers: whether torch.compile is tried; unless said, where there is a C++ compiler, which it needs.
     """
     if compilers is None:
-        compilers = any(map(shutil.which, ("c++", "g++", "clang++")))
+        compilers = device is None or any(map(shutil.which, ("c++", "g++", "clang++")))
     knobs: dict[str, Sequence[Value]] = {
-        "convolutions": CONVOLUTIONS,
+        "convolutions": _convolutions_on(device),
         "folding": (True, False),
         "compiler": COMPILERS if compilers else (EAGER,),
         "precision": tuple(precisions),
         "threads": fewer(cores),
+        "operators": CHOICES if device != "cpu" else CHOICES[:1],
     }
-    # What is packed already no compiler can look into, and what a compiler freezes it folds by itself.
-    excludes: list[Config] = [
-        {"convolutions": CONVOLUTIONS[0], "compiler": name} for name in (INDUCTOR, AUTOTUNED)
-    ] + [{"folding": False, "compiler": name} for name in (INDUCTOR, AUTOTUNED)]
+    # What has kernels of its own no compiler can look into, and what is frozen is folded thereby.
+    whole = (PACKED, BLOCKED, TRITON)
+    excludes: list[Config] = [{"convolutions": kind, "compiler": name} for kind in whole for name in COMPILERS[1:]]
+    excludes += [{"folding": False, "compiler": name} for name in COMPILERS[1:]]
+    excludes.append({"folding": False, "convolutions": BLOCKED})
     return Space(knobs, excludes)
+
+
+def _convolutions_on(device: str | None) -> tuple[str, ...]:
+    if device is None:
+        return CONVOLUTIONS
+    if device == "cpu":
+        return (PACKED, *([BLOCKED] if can_be_blocked() else []), CHANNELS_LAST, CONTIGUOUS)
+    return (PACKED, CONTIGUOUS, *([TRITON] if importlib.util.find_spec("triton") else []))  # none is packed there
 
 
 def pipeline_space(model: SplitModel, cores: int) -> Space:
@@ -62,6 +89,7 @@ def form_of(config: Mapping[str, Any]) -> Form:
         config["convolutions"],
         config["folding"],
         config["compiler"],
+        config["operators"],
         tuple((kind, end) for kind, end in config.get("segments", ())),
     )
 

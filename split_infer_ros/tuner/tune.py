@@ -10,10 +10,11 @@ from typing import Any
 
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.telemetry.machine import cores
-from split_infer_ros.tuner.graph_tuner import best_segments
+from split_infer_ros.tuner.graph_tuner import GraphTuner
 from split_infer_ros.tuner.spaces import (
     NETWORK,
     PIPELINE,
+    SEGMENTS,
     network_space,
     objection_to,
     pipeline_space,
@@ -84,7 +85,7 @@ class Tuner:
         self._search, self._seed, self._batch_size = search, seed, batch_size
         self._say, self._clock = say, clock
         self._key = Key.here(str(model.device))
-        self._network_space = network_space(cores(), precisions)
+        self._network_space = network_space(cores(), precisions, model.device.type)
         self._traits = traits_of(model.graph, model.entry.image_shape)
 
     def tune(self, seconds: float) -> tuple[Record | None, Record | None]:
@@ -105,7 +106,10 @@ class Tuner:
         self._stage(NETWORK, space, task, about, now + GRAPHS_SHARE * (end - now))
         best = best_of(self._records(NETWORK, space, task))
         if best is not None and self._clock() < end and "segments" not in best.config:
-            config = best_segments(self._model, self._runner, best.config, about, end - self._clock())
+            of_segments = {**task, "stage": SEGMENTS}
+            graph = GraphTuner(self._model, self._runner, self._database, self._key, of_segments)
+            kinds = list(map(str, space.knobs["convolutions"]))
+            config = graph.best(kinds, best.config, about, end - self._clock())
             known = self._database.find(self._key, task)
             if config is not None and not any(same(config, each.config) for each in known):
                 self._trial(NETWORK, config, task, about, end)

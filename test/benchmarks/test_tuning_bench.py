@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -37,12 +38,29 @@ def test_what_is_claimed() -> None:
 def test_searches_are_replayed_from_what_was_recorded() -> None:
     space = Space({"a": (1, 2, 3), "b": ("x", "y", "z")})
     costs = {frozen(config): 1.0 + (config["a"] != 3) + (config["b"] != "z") for config in space}
-    rows, samples = bench.compare_searches(space, costs)
+    rows = bench.compare_searches(space, costs)
+    samples = {row["search"]: row["trials"] for row in rows}
     assert [row["search"] for row in rows] == ["guided", "random", "exhaustive"]
     assert samples["exhaustive"] == [9]
     assert rows[2]["best_so_far_ms"] == [3000.0, 3000.0, *[2000.0] * 6, 1000.0]
     assert len(samples["guided"]) == len(samples["random"]) == bench.REPLAYS
     assert all(1 <= count <= 9 for count in samples["guided"])
+
+
+def test_a_run_adds_to_what_was_measured_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    def contest(name: str, database: object, extent: object) -> dict[str, Any]:
+        return model_row(name, 20.0, 10.0) | {"samples": {"tuned": [10.0]}}
+
+    monkeypatch.setattr(bench, "contest", contest)
+    before = [model_row(name, 1.0, 1.0) | {"samples": {"tuned": [1.0]}} for name in ("resnet50", "mobilenet_v2")]
+    before.append({"what": "search", "search": "guided", "trials": [6.0], "trials_median": 6.0})
+    before.append({"what": "search", "search": "random", "trials": [12.0], "trials_median": 12.0})
+    report = bench.run(replace(bench.QUICK, models=("mobilenet_v2",)), False, before)
+    assert [bench._subject(row) for row in report.rows] == ["resnet50", "guided", "random", "mobilenet_v2"]
+    assert report.rows[-1]["tuned_ms"] == 10.0
+    assert [panel.title for panel in report.panels] == ["resnet50", "mobilenet_v2", "trials until within 5 %"]
+    claims = {claim.name: claim for claim in report.claims}
+    assert claims["guided, of random's trials until within 5 %"].value == 0.5
 
 
 @pytest.mark.slow

@@ -113,7 +113,7 @@ def test_all_that_the_package_measures_can_be_imported(
         (record(1.0, run="code").as_line(), "no knob 'run'"),
         (record(1.0, threads=3).as_line(), "'threads' cannot be 3"),
         (record(1.0, segments=[["packed", "a;b"]]).as_line(), "'segments' cannot be"),
-        (Record({"cores": 2}, {}, {"stage": "execution"}, {"batches": [["m", "4"]]}, (1.0,)).as_line(), "'batches' can"),
+        (Record({"cores": 2}, {}, {"stage": "execution"}, {"batches": [["m", "4"]]}, (1.0,)).as_line(), "'batches' ca"),
         (Record({"cores": 2}, {}, {"stage": "rocket"}, {}, (1.0,)).as_line(), "'rocket', which this version"),
         (Record({"cores": "2"}, {}, {}, {}, ()).as_line(), "'2' cores"),
         (Record({}, {}, {}, {}, (), others={"format": 9}).as_line(), "format 9, of another version"),
