@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from split_infer_ros.split.form import TRITON
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.telemetry.machine import cores
 from split_infer_ros.tuner.graph_tuner import GraphTuner
@@ -30,6 +31,7 @@ from split_infer_ros.tuning.space import Config, Space, frozen
 
 GUIDED, RANDOM, EXHAUSTIVE = SEARCHES = ("guided", "random", "exhaustive")
 TRIAL_S = 90.0  # in which a compiler may be through with a network
+SCHEDULES_S = 600.0  # in which schedules of all its convolutions may be found
 NETWORKS_SHARE = 0.6  # of the time
 GRAPHS_SHARE = 0.8  # of the network's time, after which segments have their turn
 MOST_KNOWN = 150  # measurements of other models that are learnt from
@@ -142,7 +144,7 @@ class Tuner:
     def _trial(
         self, stage: str, config: Config, task: Mapping[str, Any], about: Mapping[str, Any], end: float
     ) -> Record:
-        limit_s = max(1.0, min(TRIAL_S, end - self._clock()))
+        limit_s = max(1.0, min(_longest(config), end - self._clock()))
         outcome = self._runner.run(stage, config, about, limit_s)
         facts = {**outcome.facts, "traits": self._traits}
         record = Record(
@@ -190,7 +192,11 @@ class Tuner:
     def _too_short(self, record: Record) -> bool:
         """True of one that was given less time than there is now."""
         limit_s = record.facts.get("limit_s")
-        return record.error is not None and isinstance(limit_s, (int, float)) and limit_s < TRIAL_S / 2
+        return record.error is not None and isinstance(limit_s, (int, float)) and limit_s < _longest(record.config) / 2
+
+
+def _longest(config: Mapping[str, Any]) -> float:
+    return SCHEDULES_S if config.get("convolutions") == TRITON else TRIAL_S
 
 
 def network_task(model: SplitModel, batch_size: int) -> dict[str, Any]:
