@@ -41,8 +41,9 @@ from split_infer_ros.tuner.known import Tuned, find_tuned
 from split_infer_ros.tuner.spaces import NETWORK, network_space
 from split_infer_ros.tuner.trial_process import TrialProcess
 from split_infer_ros.tuner.trials import Trials, timed
-from split_infer_ros.tuner.tune import Tuner
+from split_infer_ros.tuner.tune import Tuner, network_task
 from split_infer_ros.tuning.database import Database
+from split_infer_ros.tuning.key import Key
 from split_infer_ros.tuning.search import Exhaustive, Guided, Random, Search, replay
 from split_infer_ros.tuning.space import Frozen, Space, frozen
 
@@ -125,7 +126,7 @@ def contest(name: str, database: Database, extent: Extent) -> dict[str, Any]:
         "what": "model",
         "model": name,
         **{f"{rival}_ms": statistics.median(found) for rival, found in samples.items()},
-        "trials": sum(record.task["fingerprint"] == model.fingerprint for record in database.records()),
+        "trials": len(database.find(Key.here("cpu"), network_task(model, 1))),
         "config": {} if best is None else dict(best.config),
         "difference": math.nan if best is None else best.facts.get("difference", math.nan),
         "read_ms": 1e3 * tuned.read_s,

@@ -88,6 +88,7 @@ class Tuner:
         self._say, self._clock = say, clock
         self._key = Key.here(str(model.device))
         self._network_space = network_space(cores(), precisions, model.device.type)
+        self._quick_space = network_space(cores(), precisions, model.device.type, compilers=False)
         self._traits = traits_of(model.graph, model.entry.image_shape)
 
     def tune(self, seconds: float) -> tuple[Record | None, Record | None]:
@@ -105,7 +106,8 @@ class Tuner:
         space, task = self._network_space, network_task(self._model, self._batch_size)
         about = {"batch_size": self._batch_size}
         now = self._clock()
-        self._stage(NETWORK, space, task, about, now + GRAPHS_SHARE * (end - now))
+        for part in (self._quick_space, space):  # a compiler's one trial takes as long as twenty others
+            self._stage(NETWORK, part, task, about, now + GRAPHS_SHARE * (end - now))
         best = best_of(self._records(NETWORK, space, task))
         if best is not None and self._clock() < end and "segments" not in best.config:
             of_segments = {**task, "stage": SEGMENTS}

@@ -52,6 +52,7 @@ def test_other_results_are_refused_in_fp32_and_told_of_otherwise(
 ) -> None:
     answer = trials.run(NETWORK, {**DEFAULT, "precision": "bf16", "convolutions": "channels_last"}, ABOUT, 0.0)
     assert 1e-4 < answer["difference"] < 1
+    assert {threads for _, threads in trials._expected} == {DEFAULT["threads"]}, "compared on as many cores"
     monkeypatch.setitem(trials_module.MOST, "fp32", 0.0)
     with pytest.raises(ConfigurationError, match="Results differ from the model's as built by"):
         trials.run(NETWORK, {**DEFAULT, "convolutions": CONTIGUOUS}, {"batch_size": 2}, 0.0)

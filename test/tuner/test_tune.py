@@ -36,7 +36,9 @@ CORES = 2
 
 @pytest.fixture(autouse=True)
 def two_cores_and_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    def space(cores: int, precisions: Any = ("fp32",), device: str | None = None) -> Any:
+    def space(
+        cores: int, precisions: Any = ("fp32",), device: str | None = None, compilers: bool | None = None
+    ) -> Any:
         return network_space(cores, precisions, device, compilers=False)
 
     monkeypatch.setattr("split_infer_ros.tuner.spaces.can_be_blocked", lambda: False)
