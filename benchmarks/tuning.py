@@ -78,7 +78,7 @@ class Extent:
 
 
 QUICK = Extent(("mobilenet_v2",), 8.0, 3, 0.15, (1, 2), searched="shapes")
-FULL = Extent((*GOALS, "resnet18", "efficientnet_b2", "shapes", "ssd300"), 25.0, 5, 0.3, (1, 2, 4, 8))
+FULL = Extent((*GOALS, "resnet18", "efficientnet_b2", "shapes", "ssd300"), 40.0, 5, 0.3, (1, 2, 4, 8))
 
 
 def run(extent: Extent, searches: bool = True, before: Sequence[Mapping[str, Any]] = ()) -> Report:

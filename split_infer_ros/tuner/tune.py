@@ -27,13 +27,14 @@ from split_infer_ros.tuning.database import Database, best_of
 from split_infer_ros.tuning.key import Key
 from split_infer_ros.tuning.record import Record, same
 from split_infer_ros.tuning.search import Exhaustive, Guided, Random, Search, Tried, relative_costs
-from split_infer_ros.tuning.space import Config, Space, frozen
+from split_infer_ros.tuning.space import Config, Frozen, Space, frozen
 
 GUIDED, RANDOM, EXHAUSTIVE = SEARCHES = ("guided", "random", "exhaustive")
 TRIAL_S = 90.0  # in which a compiler may be through with a network
 SCHEDULES_S = 600.0  # in which schedules of all its convolutions may be found
 NETWORKS_SHARE = 0.6  # of the time
 GRAPHS_SHARE = 0.8  # of the network's time, after which segments have their turn
+MOST_TIMES = 3  # that what is uncertain, and would be the best, is measured
 MOST_KNOWN = 150  # measurements of other models that are learnt from
 
 
@@ -134,7 +135,7 @@ class Tuner:
             uniform = [record for record in records if "segments" not in record.config and not self._too_short(record)]
             latest = {frozen(record.config): record for record in uniform}
             tried = [Tried(record.config, record.median_s) for record in latest.values()]
-            config = search.propose(tried) if self._clock() < end else None
+            config = (search.propose(tried) or _doubtful(records)) if self._clock() < end else None
             record = None if config is None else self._trial(stage, config, task, about, end)
             if record is not None:
                 records.append(record)
@@ -195,6 +196,22 @@ class Tuner:
         """True of one that was given less time than there is now."""
         limit_s = record.facts.get("limit_s")
         return record.error is not None and isinstance(limit_s, (int, float)) and limit_s < _longest(record.config) / 2
+
+
+def _doubtful(records: Sequence[Record]) -> Config | None:
+    """The most promising of what would be the best, were it certain, unless it was measured often enough."""
+    best = best_of(records)
+    found: dict[Frozen, list[Record]] = {}
+    for record in records:
+        if "segments" not in record.config:
+            found.setdefault(frozen(record.config), []).append(record)
+    doubts = [
+        measured[-1]
+        for measured in found.values()
+        if len(measured) < MOST_TIMES and all(each.uncertain for each in measured)
+        if best is None or measured[-1].median_s < best.median_s
+    ]
+    return min(doubts, key=lambda record: record.median_s).config if doubts else None
 
 
 def _longest(config: Mapping[str, Any]) -> float:

@@ -155,7 +155,24 @@ def test_failures_and_doubts_are_recorded_and_never_preferred(model: SplitModel,
     assert network.config["convolutions"] == PACKED
     records = [record for record in database.records() if record.task["stage"] == NETWORK]
     assert sum(record.error is not None for record in records) == 4
-    assert sum(record.uncertain for record in records) == 4
+    assert sum(record.uncertain for record in records) == 4 * tune_module.MOST_TIMES, "they would be the best"
+
+
+def test_a_doubt_that_matters_is_measured_again(model: SplitModel, database: Database) -> None:
+    def rule(stage: str, config: Mapping[str, Any]) -> Outcome | None:
+        if stage != NETWORK:
+            return None
+        first = runner.asked.count((stage, dict(config))) == 1
+        if (config["convolutions"], config["threads"]) == ("channels_last", 2):
+            return Outcome((0.1,), None, {"uncertain": True} if first else {})
+        return Outcome((0.5,), None, {"uncertain": True}) if config["convolutions"] == CONTIGUOUS else None
+
+    runner = Played(rule)
+    network, _ = tuner(model, runner, database).tune(10_000)
+    assert network is not None
+    assert (network.config["convolutions"], network.config["threads"]) == ("channels_last", 2)
+    doubted = [record for record in database.records() if record.config.get("convolutions") == CONTIGUOUS]
+    assert len([record for record in doubted if record.task["stage"] == NETWORK]) == 4, "those cannot be the best"
 
 
 def test_what_was_given_too_little_time_is_tried_again(model: SplitModel, database: Database) -> None:
