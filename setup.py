@@ -187,15 +187,18 @@ setup(
         "pyyaml",
         "rosbags>=0.11",
         "safetensors",
+        "scikit-learn",
         # 2.13.0 can resolve to a build without CUDA, which torchvision does not import with.
         "torch>=2.6,!=2.13.0",
         "torchvision",
+        "tqdm",
         # A sourced ROS 2 brings an OpenCV that fits its NumPy.
         *([] if ros and importlib.util.find_spec("cv2") else ["opencv-python-headless"]),
         *([] if ros else ROS_WHEELS),
     ],
     extras_require={
-        "bench": ["matplotlib"],
+        # what the makers of processors offer to run networks with: rivals of what was tuned
+        "bench": ["matplotlib", "onnx", "onnxruntime", "onnxscript", "openvino"],
         "power": ["nvidia-ml-py"],
         "test": [
             "hypothesis",

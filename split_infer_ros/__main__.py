@@ -7,7 +7,7 @@ import importlib
 import sys
 
 NODES = ("backbone", "camera", "demo", "doctor", "head", "pipeline", "stats")
-COMMANDS = ("calibrate", "cuts", "pack", "place", "profile")  # these need no ROS
+COMMANDS = ("calibrate", "cuts", "pack", "place", "profile", "tune")  # these need no ROS
 
 
 def main() -> int:

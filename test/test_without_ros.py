@@ -18,6 +18,7 @@ PACKAGE = Path(split_infer_ros.__file__).parent
 ABOVE = (
     "nodes",
     "commands",
+    "tuner",
     "tenancy",
     "pipeline",
     "placement",

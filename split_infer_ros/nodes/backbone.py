@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,8 +25,12 @@ from split_infer_ros.pipeline.backbone_stage import BackboneStage
 from split_infer_ros.pipeline.known_profile import profile_model
 from split_infer_ros.pipeline.memory_choice import MemoryAdvisor
 from split_infer_ros.pipeline.rate_limiter import RateLimiter
-from split_infer_ros.split.model import load_model
+from split_infer_ros.split.form import Form
+from split_infer_ros.split.model import SplitModel, load_model
 from split_infer_ros.split.profile import Profile
+from split_infer_ros.tuner.known import Tuned, find_tuned
+from split_infer_ros.tuner.trial_process import TrialProcess
+from split_infer_ros.tuner.tune import Tuner
 from split_infer_ros.tuning.database import Database
 
 REPORT_PERIOD_S = 0.5
@@ -53,10 +56,11 @@ class BackboneNode(ManagedNode):
     def set_up(self) -> None:
         values = self.values
         self._check_topics(values.image_topics)
-        self._model = load_model(
-            values.model, values.weights, values.device, values.precision, allow_user_code=values.allow_user_code
-        )
+        self._model = self._load()
         self.on_tear_down(self._forget)
+        self._tuned = self._find_tuned()
+        self.get_logger().info(f"{values.model}: {self._tuned}")
+        self._model = self._load(self._tuned.form)
         transport = SENDERS[values.transport](self, self._model)
         self.on_tear_down(transport.close)
         self._reports = IntraProcessPublisher(self, PipelineReport, "report", QoSProfile(depth=10))
@@ -65,8 +69,10 @@ class BackboneNode(ManagedNode):
         trace = open_trace(self)
         advisor = MemoryAdvisor(self._model.device, self._database())
         self._split = AutoSplit(self._model.device.type, self._find_profile, self.get_logger().info, DWELL_S)
-        settings = self._split.begin(values.settings, values.goal)
-        self._stage = BackboneStage(self._model, settings, transport, self.warn, trace, self._split.observe, advisor)
+        settings = self._split.begin(self._tuned.fill_in(values.settings), values.goal)
+        threads = self._tuned.threads[0]
+        watch = self._split.observe
+        self._stage = BackboneStage(self._model, settings, transport, self.warn, trace, watch, advisor, threads)
         self._split.attach(self._stage.configure)
         self._stage.when_ready_for_more(self._wake_executor)
         self.on_tear_down(self._stage.close)
@@ -95,7 +101,7 @@ class BackboneNode(ManagedNode):
         self._report()
 
     def change(self, values: BackboneParameters) -> None:
-        self._split.configure(values.settings, values.goal)
+        self._split.configure(self._tuned.fill_in(values.settings), values.goal)
         self._limiter.max_rate_hz = values.max_rate_hz
 
     def _find_profile(self, batch_sizes: Sequence[int], may_measure: bool) -> Profile:
@@ -107,9 +113,41 @@ class BackboneNode(ManagedNode):
             say=lambda line: self.get_logger().info(f"measuring {self._model.entry.name}, {line}"),
         )
 
+    def _load(self, form: Form | None = None) -> SplitModel:
+        values = self.values
+        return load_model(
+            values.model,
+            values.weights,
+            values.device,
+            values.precision,
+            allow_user_code=values.allow_user_code,
+            form=form,
+        )
+
+    def _find_tuned(self) -> Tuned:
+        """The best that is known of the model here; where nothing is, it is tuned first, if that is wanted."""
+        values, database = self.values, self._database()
+
+        def find() -> Tuned:
+            return find_tuned(self._model, database, values.precision, values.batch_size)
+
+        found = find()
+        if found.network is not None or not values.tune_at_start:
+            return found
+        self.get_logger().info(f"tuning {values.model} for {values.tune_at_start:g} s")
+        told = {
+            "name": values.model,
+            "weights": values.weights,
+            "device": str(self._model.device),
+            "allow_user_code": values.allow_user_code,
+        }
+        with TrialProcess(told) as runner:
+            precisions = tuple(dict.fromkeys(("fp32", values.precision)))
+            Tuner(self._model, runner, database, precisions=precisions).tune(values.tune_at_start)
+        return find()
+
     def _database(self) -> Database:
-        path = self.values.tuning_database
-        return Database(Path(path).expanduser() if path else None)
+        return Database.named(self.values.tuning_database)
 
     def _forget(self) -> None:
         """Give back what only this node held: the network, and the GPU's memory with it."""

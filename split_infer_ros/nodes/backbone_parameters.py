@@ -22,7 +22,9 @@ class BackboneParameters(ModelParameters, ComputeParameters, ImageParameters):
         True, "On a GPU, record the backbone for each batch size before serving and launch it as a whole."
     )
     split_point: str = parameter(
-        "default", "The block after which the model is cut; default is the model's own, auto the best by measurement."
+        "default",
+        "The block after which the model is cut; default is what tuning found, else the model's own, auto the best by "
+        "measurement.",
     )
     objective: str = parameter(THROUGHPUT, "What split_point auto is best at.", choices=OBJECTIVES)
     latency_bound_ms: float = parameter(
@@ -31,8 +33,15 @@ class BackboneParameters(ModelParameters, ComputeParameters, ImageParameters):
         at_least=0.0,
         at_most=60_000.0,
     )
+    tune_at_start: float = parameter(
+        0.0,
+        "Seconds of tuning when the node is configured, where the database has nothing of the model yet; 0: none.",
+        at_least=0.0,
+        at_most=86_400.0,
+        read_only=True,
+    )
     batch_size: int = parameter(
-        0, "Frames a batch; 0: one, or as split_point auto finds best.", at_least=0, at_most=256
+        0, "Frames a batch; 0: one, or as tuning or split_point auto finds best.", at_least=0, at_most=256
     )
     batch_timeout_ms: float = parameter(
         50.0, "A smaller batch goes once its oldest frame has waited so long.", at_least=0.0, at_most=60_000.0

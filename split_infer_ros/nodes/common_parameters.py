@@ -19,6 +19,9 @@ class LoadParameters(NodeParameters):
     allow_user_code: bool = parameter(
         False, "Whether a factory or an exported program may be loaded, which may run any code.", read_only=True
     )
+    tuning_database: str = parameter(
+        "", "The file in which measurements are kept; unless given, the user's own.", read_only=True
+    )
 
 
 @dataclass(frozen=True)
@@ -75,9 +78,6 @@ class ComputeParameters(NodeParameters):
         choices=tuple(PRECISIONS),
         read_only=True,
     )
-    tuning_database: str = parameter(
-        "", "The file in which measurements are kept; unless given, the user's own.", read_only=True
-    )
     trace: str = parameter(
         "", "File for a trace of every batch, which Perfetto and chrome://tracing open.", read_only=True
     )
@@ -98,7 +98,8 @@ class FinishParameters(NodeParameters):
 
     head_threads: int = parameter(
         0,
-        "Cores that the head's half may use; 0: one, or all where a GPU has the backbone.",
+        "Cores that the head's half may use; 0: one, or all where a GPU has the backbone "
+        "(of `head`: unless tuning found another number best).",
         at_least=0,
         at_most=1024,
         read_only=True,

@@ -27,6 +27,8 @@ from split_infer_ros.pipeline.cores import default_head_threads
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.head_stage import HeadStage
 from split_infer_ros.split.model import load_model
+from split_infer_ros.tuner.known import find_tuned
+from split_infer_ros.tuning.database import Database
 
 DIAGNOSTICS_PERIOD_S = 1.0
 
@@ -57,6 +59,10 @@ class HeadNode(ManagedNode):
         values = self.values
         self._model = load_model(values.model, values.weights, "cpu", allow_user_code=values.allow_user_code)
         self.on_tear_down(self._forget)
+        tuned = find_tuned(self._model, Database.named(values.tuning_database))
+        self._model = load_model(
+            values.model, values.weights, "cpu", allow_user_code=values.allow_user_code, form=tuned.form
+        )
         self._labels = self._model.entry.labels
         self._detections = IntraProcessPublisher(self, Detection2DArray, "detections", QoSProfile(depth=10))
         self.on_tear_down(self._detections.destroy)
@@ -65,7 +71,7 @@ class HeadNode(ManagedNode):
             self._overlay = Overlay(self, self._labels, self.warn)
             self.on_tear_down(self._overlay.close)
         self.on_tear_down(Labels(self, self._model.entry.name, self._labels).close)
-        threads = self.values.head_threads or default_head_threads()
+        threads = values.head_threads or default_head_threads(tuned.threads[1])
         self._stage = HeadStage(self._model, self.values.limits, self._deliver, self.warn, threads)
         self._refused_before = self._left_out_before = 0
         self._diagnostics = advertise(self, DiagnosticArray, "/diagnostics", QoSProfile(depth=10))

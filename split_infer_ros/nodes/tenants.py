@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
@@ -66,7 +65,7 @@ class TenantsNode(ManagedNode):
     def set_up(self) -> None:
         values = self.values
         self._check_topics(values)
-        database = Database(Path(values.tuning_database).expanduser()) if values.tuning_database else None
+        database = Database.named(values.tuning_database)
         trace = open_trace(self)
         self._pipeline = SharedPipeline(values.settings, values.limits, self._deliver, self._complain, database, trace)
         self.on_tear_down(self._pipeline.close)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 
 from split_infer_ros.buffers.slots import Lease
-from split_infer_ros.pipeline.cores import use_all_cores, use_one_core
+from split_infer_ros.pipeline.cores import use_all_cores, use_cores, use_one_core
 from split_infer_ros.pipeline.device import DeviceQueue, Mark
 from split_infer_ros.pipeline.frame import Frame, Timeline
 from split_infer_ros.pipeline.intake import Loaded
@@ -38,13 +40,18 @@ class BackboneRunner:
         device: where the backbone runs.
         done: called with each batch whose features are in its slot.
         failed: called with a batch that ``run`` or ``done`` could not cope with, and why.
+        threads: cores that the backbone's operations may use on a CPU; 0: all.
 
     Attributes:
         depth: so many batches may be on their way here; on a CPU one, as its stages would but share the cores.
     """
 
     def __init__(
-        self, device: torch.device, done: Callable[[Batch], None], failed: Callable[[Batch, Exception], None]
+        self,
+        device: torch.device,
+        done: Callable[[Batch], None],
+        failed: Callable[[Batch, Exception], None],
+        threads: int = 0,
     ) -> None:
         self._queue, self._copies = DeviceQueue(device), DeviceQueue(device)
         self._done = done
@@ -52,12 +59,15 @@ class BackboneRunner:
         self._last_end = 0.0
         behind = self._queue.runs_behind
         self.depth = 3 if behind else 1
-        self._backbone = Stage("backbone", self._compute, use_one_core if behind else use_all_cores)
+        self._set_up = use_one_core if behind else partial(use_cores, threads) if threads else use_all_cores
+        self._backbone = Stage("backbone", self._compute, self._set_up)
         self._hand_over = Stage("handover", self._finish, use_one_core) if behind else None
 
     def start(self, plan: Plan) -> None:
         """Warm up, then run, until stop; may be started again."""
-        plan.warm_up(self._queue, self._copies)
+        # On as many cores as later: what is made for a number of them would else be made again while frames flow.
+        with ThreadPoolExecutor(1, initializer=self._set_up) as executor:
+            executor.submit(plan.warm_up, self._queue, self._copies).result()
         if self._hand_over is not None:
             self._hand_over.start()
         self._backbone.start()

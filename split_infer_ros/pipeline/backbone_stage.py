@@ -37,6 +37,7 @@ class BackboneStage:
         trace: where each batch's times are written, if anywhere.
         watch: called with each batch that a head was at, its timeline complete; must not wait.
         advisor: chooses the memory policy where the settings leave it open.
+        threads: cores that the backbone's operations may use on a CPU; 0: all.
 
     Raises:
         ConfigurationError: the settings do not fit the model, or their memory cannot be had.
@@ -51,13 +52,14 @@ class BackboneStage:
         trace: TraceFile | None = None,
         watch: Callable[[Batch], None] | None = None,
         advisor: MemoryAdvisor | None = None,
+        threads: int = 0,
     ) -> None:
         self.ledger = Ledger()
         self._model = model
         self._transport = transport
         self._advisor = advisor or MemoryAdvisor(model.device)
         self._on_error = on_error
-        self._runner = BackboneRunner(model.device, self._hand_over, self._fail)
+        self._runner = BackboneRunner(model.device, self._hand_over, self._fail, threads)
         self._ahead = 0  # batches that are closed and not handed over yet
         self._accounts = BatchAccounts(trace, watch)
         self._changed = threading.Condition()

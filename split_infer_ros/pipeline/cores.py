@@ -35,6 +35,6 @@ def use_cores(count: int) -> None:
     torch.set_num_threads(count)
 
 
-def default_head_threads() -> int:
-    """Cores for the head's half: all where a GPU has the backbone, else one, as the backbone needs them."""
-    return ALL if torch.cuda.is_available() else 1
+def default_head_threads(tuned: int = 0) -> int:
+    """Cores for the head's half: all where a GPU has the backbone, else what tuning found, else one."""
+    return ALL if torch.cuda.is_available() else tuned or 1

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.pipeline.profiler import Effort, Profiler, ignore
+from split_infer_ros.split.form import Form
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.profile import Profile
 from split_infer_ros.split.samples import from_records, make_profile, to_records
@@ -45,13 +48,15 @@ def profile_model(
     database = database or Database()
     picture = picture or Pixels.blank()
     key = Key.here(str(model.device))
-    task = {
+    task: dict[str, Any] = {
         "model": model.entry.name,
         "fingerprint": model.fingerprint,
         "stage": "cuts",
         "shapes": [[picture.height, picture.width, 3], list(model.entry.image_shape)],
         "precision": str(model.dtype).removeprefix("torch."),
     }
+    if model.form != Form():
+        task["form"] = asdict(model.form)
     stored = [] if anew else from_records(database.find(key, task), model.cuts)
     samples = [found for found in stored if found.batch_size in batch_sizes]
     missing = sorted({*batch_sizes} - {found.batch_size for found in samples})

@@ -57,16 +57,22 @@ class LocalPipeline:
         settings: with drop_policy ``block`` whoever feeds it is made to wait.
         deliver: called with each frame's origin and detections, on the head's thread.
         limits: what post-processing keeps.
+        threads: cores of the backbone's and of the head's operations; 0: as the stages have it.
     """
 
     def __init__(
-        self, model: SplitModel, settings: StageSettings, deliver: Deliver, limits: Limits | None = None
+        self,
+        model: SplitModel,
+        settings: StageSettings,
+        deliver: Deliver,
+        limits: Limits | None = None,
+        threads: tuple[int, int] = (0, 1),
     ) -> None:
         self._errors: list[Exception] = []
         self._fed = 0
-        self.head = HeadStage(model, limits or Limits(), deliver, self._errors.append)
+        self.head = HeadStage(model, limits or Limits(), deliver, self._errors.append, threads[1])
         transport = LocalTransport(self._hand_over)
-        self.backbone = BackboneStage(model, settings, transport, self._errors.append)
+        self.backbone = BackboneStage(model, settings, transport, self._errors.append, threads=threads[0])
 
     def __enter__(self) -> LocalPipeline:
         self.head.start()

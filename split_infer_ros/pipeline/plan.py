@@ -27,6 +27,7 @@ from split_infer_ros.pipeline.transport import OwnedPool, Transport
 from split_infer_ros.split.cuts import Cut
 from split_infer_ros.split.model import SplitModel
 
+TWICE = 2  # what comes so often running is packed, or compiled
 ACT_AT_ONCE = ("batch_timeout_s", "drop_policy")  # settings that need no other memory
 
 
@@ -139,13 +140,14 @@ class Plan:
         return copies.mark()
 
     def warm_up(self, queue: DeviceQueue, copies: DeviceQueue) -> None:
-        """Run blank batches: the first ones choose kernels and allocate, and nobody should wait for that."""
+        """Run blank batches: the first ones choose kernels, pack and allocate, and nobody should wait for that."""
         lease = self.pool.acquire()
         if lease is None:
             return
         blank = Pixels.blank()
         for count in {1, self.settings.batch_size}:
-            self.run(queue, copies, self.intake.load([blank] * count), lease, count).wait()
+            for _ in range(TWICE):
+                self.run(queue, copies, self.intake.load([blank] * count), lease, count).wait()
         self.pool.give_up(lease)
 
 

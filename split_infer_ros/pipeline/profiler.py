@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor, nn
 
 from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.memory import Place
@@ -173,7 +173,7 @@ class Profiler:
         ]
 
     def _hand_overs(
-        self, pieces: Sequence[fx.GraphModule], images: Tensor, batch_size: int, queue: DeviceQueue
+        self, pieces: Sequence[nn.Module], images: Tensor, batch_size: int, queue: DeviceQueue
     ) -> list[tuple[float, ...]]:
         """Of each cut, the times of copying what crosses into a slot."""
         found = []
@@ -244,7 +244,7 @@ class Profiler:
 
 
 def _chain(
-    pieces: Sequence[fx.GraphModule], inputs: tuple[Tensor, ...], queue: DeviceQueue
+    pieces: Sequence[nn.Module], inputs: tuple[Tensor, ...], queue: DeviceQueue
 ) -> tuple[list[float], tuple[Tensor, ...]]:
     """Run pieces one after the other; returns each one's seconds, and what the last one gives."""
     times = []

@@ -5,6 +5,7 @@ These are oneDNN's operations as torch.compile uses them, without its compiler a
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -73,7 +74,7 @@ def fuse_convolutions(graph: fx.GraphModule) -> None:
     for node in list(graph.graph.nodes):
         if node.op != "call_module" or not _can_be_packed(modules[str(node.target)]):
             continue
-        follower = _activation_of(node, modules)
+        follower = follower_of(node, modules, lambda module: _attributes(module) is not None)
         key = str(node.target), str(follower.target) if follower else ""
         if key not in fused:
             fused[key] = f"fused_{len(fused)}"
@@ -103,13 +104,14 @@ def _can_be_packed(module: nn.Module) -> bool:
     )
 
 
-def _activation_of(node: fx.Node, modules: dict[str, nn.Module]) -> fx.Node | None:
-    """The activation that alone uses what a convolution gives."""
+def follower_of(
+    node: fx.Node, modules: Mapping[str, nn.Module], fits: Callable[[nn.Module], bool]
+) -> fx.Node | None:
+    """The call of a fitting module that alone uses what a node gives."""
     if len(node.users) != 1:
         return None
     (follower,) = node.users
-    fits = follower.op == "call_module" and _attributes(modules[str(follower.target)]) is not None
-    return follower if fits else None
+    return follower if follower.op == "call_module" and fits(modules[str(follower.target)]) else None
 
 
 def _attributes(activation: nn.Module) -> tuple[str, list[float], str | None] | None:

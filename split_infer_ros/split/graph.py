@@ -116,15 +116,18 @@ def fold_batch_norms(graph: fx.GraphModule) -> None:
     graph.recompile()
 
 
-def prepare(model: nn.Module, image_shape: tuple[int, int, int] = (3, 224, 224)) -> fx.GraphModule:
-    """Trace for inference at speed: batch norms folded, convolutions laid out channels-last.
+def prepare(
+    model: nn.Module, image_shape: tuple[int, int, int] = (3, 224, 224), folding: bool = True
+) -> fx.GraphModule:
+    """Trace for inference at speed: batch norms folded (unless ``folding`` is false), convolutions channels-last.
 
     The model's modules are reused and may be changed: give a model that nobody else uses. Raises as ``trace``.
     """
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     graph = trace(model, image_shape)
-    fold_batch_norms(graph)
+    if folding:
+        fold_batch_norms(graph)
     return graph.to(memory_format=torch.channels_last)
 
 

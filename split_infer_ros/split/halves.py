@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from torch import fx
+from torch import fx, nn
 
 from split_infer_ros.split.cuts import Cut, live_values
 
@@ -21,8 +22,8 @@ class Halves:
     """
 
     cut: Cut
-    backbone: fx.GraphModule
-    head: fx.GraphModule
+    backbone: nn.Module
+    head: nn.Module
 
 
 def split(graph: fx.GraphModule, cut: Cut) -> Halves:
@@ -39,9 +40,13 @@ def backbone_of(graph: fx.GraphModule, cut: Cut) -> fx.GraphModule:
 def head_of(graph: fx.GraphModule, cut: Cut) -> fx.GraphModule:
     """The half behind a cut; nothing is copied."""
     nodes = list(graph.graph.nodes)
-    results = nodes[-1].args[0]
-    outputs = list(results) if isinstance(results, (tuple, list)) else [results]
-    return extract(graph, nodes[cut.position : -1], live_values(nodes, cut.position), outputs)
+    return extract(graph, nodes[cut.position : -1], live_values(nodes, cut.position), results_of(nodes))
+
+
+def results_of(nodes: Sequence[fx.Node]) -> list[fx.Node]:
+    """What a graph gives, in order."""
+    results: Any = nodes[-1].args[0]
+    return list(results) if isinstance(results, (tuple, list)) else [results]
 
 
 def extract(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from weakref import WeakValueDictionary
 
@@ -17,12 +19,13 @@ from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.models.user import check_detections, is_user_model
 from split_infer_ros.models.weights import load_weights
-from split_infer_ros.split.cuts import Cut, choose_cut, find_cuts
+from split_infer_ros.split.cuts import Cut, choose_cut, find_cuts, live_values
 from split_infer_ros.split.export import place
-from split_infer_ros.split.fusion import fuse_convolutions
+from split_infer_ros.split.form import EAGER, Chain, Choosing, Form, in_form
 from split_infer_ros.split.graph import fingerprint, prepare, put, stand_in, state_of
-from split_infer_ros.split.halves import Halves, backbone_of, head_of
+from split_infer_ros.split.halves import Halves, backbone_of, extract, head_of, results_of
 from split_infer_ros.split.segments import segments
+from split_infer_ros.vision_ops.fastest import MEASURED
 
 SEED = 0  # untrained weights are at least the same ones each time
 
@@ -32,7 +35,7 @@ PRECISIONS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat
 
 Fetch = Callable[[Collection[str]], Mapping[str, Tensor]]
 
-_Made = OrderedDict[Cut, fx.GraphModule]
+_Made = OrderedDict[Cut, nn.Module]
 
 
 class SplitModel:
@@ -42,28 +45,34 @@ class SplitModel:
         entry: the catalogue's.
         module: the model with its weights; it is taken over and changed.
         device: where the backbone runs.
+        form: in which both halves are run, as far as their device and precision allow.
 
     Attributes:
         dtype: in which the backbone computes and its features cross.
     """
 
-    def __init__(self, entry: ModelEntry, module: nn.Module, device: torch.device) -> None:
+    def __init__(self, entry: ModelEntry, module: nn.Module, device: torch.device, form: Form | None = None) -> None:
         self.entry = entry
         self.device = device
         self.dtype = torch.float32
+        self.form = form or Form()
         self._source: SplitModel | None = None
-        self._graph = prepare(module, entry.image_shape)
+        self._graph = prepare(module, entry.image_shape, self.form.folding)
         self._absent: dict[str, Fetch] = {}  # whence what was released comes back
         hollow = {name: stand_in(tensor) for name, tensor in state_of(self._graph).items() if tensor.is_meta}
         put(self._graph, hollow)
         self.cuts = find_cuts(self._graph, entry.image_shape)
         self._forget()
 
-    def placed(self, device: torch.device, dtype: torch.dtype) -> SplitModel:
-        """The same model and, on the CPU, the same weights, with its backbone elsewhere or in another precision."""
+    def placed(self, device: torch.device, dtype: torch.dtype, form: Form | None = None) -> SplitModel:
+        """The same model and, on the CPU, the same weights, its backbone elsewhere, or in another precision or form.
+
+        A form's folding is as this one's: that is done before a model is cut.
+        """
         other = copy.copy(self)
         other._source = self  # whoever asks for that one meanwhile gets it, not another
         other.device, other.dtype = device, dtype
+        other.form = replace(form, folding=self.form.folding) if form else self.form
         other.cuts = tuple(cut.in_precision(dtype) for cut in self.cuts)
         other._forget()
         return other
@@ -93,11 +102,11 @@ class SplitModel:
         default = self.entry.default_cut or self.cuts[-2].name
         return choose_cut(self.cuts, default if name == "default" else name, self.entry.name)
 
-    def backbone(self, name: str) -> fx.GraphModule:
+    def backbone(self, name: str) -> nn.Module:
         """The half before the cut of that name: (N, C, H, W) of ``dtype`` on ``device`` to the cut's tensors."""
         return self._half(self._backbones, self._make_backbone, name)
 
-    def head(self, name: str) -> fx.GraphModule:
+    def head(self, name: str) -> nn.Module:
         """The half behind the cut of that name: the cut's tensors, in float32, to the model's outputs."""
         return self._half(self._heads, self._make_head, name)
 
@@ -105,7 +114,7 @@ class SplitModel:
         """Both halves at the cut of that name."""
         return Halves(self.cut(name), self.backbone(name), self.head(name))
 
-    def _half(self, made: _Made, make: Callable[[Cut], fx.GraphModule], name: str) -> fx.GraphModule:
+    def _half(self, made: _Made, make: Callable[[Cut], nn.Module], name: str) -> nn.Module:
         cut = self.cut(name)
         with self._lock:
             if cut not in made:
@@ -133,23 +142,33 @@ class SplitModel:
         """How many the whole model has."""
         return sum(parameter.numel() for parameter in self._graph.parameters())
 
-    def segments(self) -> tuple[tuple[fx.GraphModule, ...], tuple[fx.GraphModule, ...]]:
-        """The pieces between neighbouring cuts, twice: as the backbone and as the head runs them."""
+    def segments(self) -> tuple[tuple[nn.Module, ...], tuple[nn.Module, ...]]:
+        """The pieces between neighbouring cuts, twice: as the backbone and as the head runs them, but not compiled."""
         with self._lock:
             self._recall(list(self._absent))
         pieces = segments(self._graph, self.cuts)
-        backbones = tuple(map(self._as_backbone, pieces))
-        for piece in pieces:
-            fuse_convolutions(piece)
-        return backbones, pieces
+        ends = [cut.position for cut in self.cuts[1:]]
 
-    def _make_backbone(self, cut: Cut) -> fx.GraphModule:
-        return self._as_backbone(self._with_weights(backbone_of, cut))
+        def kinds(form: Form) -> list[str]:
+            return [self._convolutions_before(end, form) for end in ends]
 
-    def _make_head(self, cut: Cut) -> fx.GraphModule:
-        head = self._with_weights(head_of, cut)
-        fuse_convolutions(head)
-        return head
+        backbones = tuple(map(self._on_device, pieces, kinds(self.form), [EAGER] * len(pieces)))
+        return backbones, tuple(map(in_form, pieces, kinds(self._heads_form), [EAGER] * len(pieces)))
+
+    @property
+    def _heads_form(self) -> Form:
+        """What was learnt of a GPU says nothing of the CPU; nor is there time to compile when a head first runs."""
+        return self.form if self.device.type == "cpu" and self.form.compiler == EAGER else Form()
+
+    def _make_backbone(self, cut: Cut) -> nn.Module:
+        parts = self._parts(self.form, 1, cut.position, self._with_weights(backbone_of, cut))
+        half = _joined([self._on_device(part, kind, self.form.compiler) for kind, part in parts])
+        return half if self.form.operators == MEASURED else Choosing(half, self.form.operators)
+
+    def _make_head(self, cut: Cut) -> nn.Module:
+        form = self._heads_form
+        parts = self._parts(form, cut.position, len(self._graph.graph.nodes) - 1, self._with_weights(head_of, cut))
+        return _joined([in_form(part, kind, form.compiler) for kind, part in parts])
 
     def _with_weights(self, part_of: Callable[[fx.GraphModule, Cut], fx.GraphModule], cut: Cut) -> fx.GraphModule:
         part = part_of(self._graph, cut)
@@ -164,11 +183,30 @@ class SplitModel:
             del self._absent[name]
         return bool(missing)
 
-    def _as_backbone(self, part: fx.GraphModule) -> fx.GraphModule:
-        if self.device.type == "cpu" and self.dtype == torch.float32:
-            fuse_convolutions(part)
-            return part
-        return place(part, self.device, self.dtype)
+    def _parts(self, form: Form, first: int, last: int, half: fx.GraphModule) -> list[tuple[str, fx.GraphModule]]:
+        """A half, between two positions, in parts whose convolutions are the same throughout, and what these are."""
+        inner = [cut for _, name in form.segments if first < (cut := self.cut(name)).position < last]
+        if not inner:
+            return [(self._convolutions_before(last, form), half)]
+        nodes = list(self._graph.graph.nodes)
+        found = []
+        for start, end in itertools.pairwise([first, *(cut.position for cut in inner), last]):
+            crossing = live_values(nodes, end) if end < len(nodes) - 1 else results_of(nodes)
+            part = extract(self._graph, nodes[start:end], live_values(nodes, start), crossing)
+            found.append((self._convolutions_before(end, form), part))
+        return found
+
+    def _convolutions_before(self, position: int, form: Form) -> str:
+        """Those of the segment in which the node before a position lies."""
+        for kind, name in form.segments:
+            if position <= self.cut(name).position:
+                return kind
+        return form.convolutions
+
+    def _on_device(self, part: fx.GraphModule, convolutions: str, compiler: str) -> nn.Module:
+        if self.device.type != "cpu" or self.dtype != torch.float32:
+            part = place(part, self.device, self.dtype)
+        return in_form(part, convolutions, compiler)
 
     def _forget(self) -> None:
         self._backbones: _Made = OrderedDict()
@@ -176,12 +214,22 @@ class SplitModel:
         self._lock = threading.Lock()
 
 
+def _joined(parts: Sequence[nn.Module]) -> nn.Module:
+    return parts[0] if len(parts) == 1 else Chain(parts)
+
+
 _loaded: WeakValueDictionary[tuple[str, ...], SplitModel] = WeakValueDictionary()
 _loading = threading.Lock()
 
 
 def load_model(
-    name: str, weights: str, device: str, precision: str = "fp32", *, allow_user_code: bool = False
+    name: str,
+    weights: str,
+    device: str,
+    precision: str = "fp32",
+    *,
+    allow_user_code: bool = False,
+    form: Form | None = None,
 ) -> SplitModel:
     """A model by name; whoever asks for the same one in this process shares it.
 
@@ -191,29 +239,25 @@ def load_model(
         device: where its backbone runs: ``cpu``, ``cuda``, ``cuda:1``, ... or ``auto`` (CUDA where there is one).
         precision: of its backbone: ``fp32``, ``fp16`` or ``bf16``.
         allow_user_code: whether a model of the user's own may be loaded, which may run any code.
+        form: in which it is run.
 
     Raises:
         ConfigurationError: an unknown model or device, a model that cannot be cut, or weights that do not fit.
     """
-    where, dtype = choose_device(device), PRECISIONS[precision]
+    where, dtype, form = choose_device(device), PRECISIONS[precision], form or Form()
     with _loading:
-        key: tuple[str, ...] = (name, weights, str(allow_user_code))  # who may not load it may not share it
+        # Who may not load it may not share it.
+        key: tuple[str, ...] = (name, weights, str(allow_user_code), str(form.folding))
         model = _loaded.get(key)
         if model is None:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(SEED)
-                entry = find_model(name, allow_user_code)
-                module = entry.build().eval()
-            load_weights(module, entry, weights)
-            if is_user_model(name):
-                check_detections(entry, module)
-            model = _loaded[key] = SplitModel(entry, module, torch.device("cpu"))
-        if (where, dtype) == (model.device, model.dtype):
+            entry, module = build_model(name, weights, allow_user_code)
+            model = _loaded[key] = SplitModel(entry, module, torch.device("cpu"), Form(folding=form.folding))
+        if (where, dtype, form) == (model.device, model.dtype, model.form):
             return model
-        key += str(where), precision
+        key += str(where), precision, repr(form)
         placed = _loaded.get(key)
         if placed is None:
-            placed = _loaded[key] = model.placed(where, dtype)
+            placed = _loaded[key] = model.placed(where, dtype, form)
         return placed
 
 
@@ -227,6 +271,18 @@ def hollow_model(name: str) -> SplitModel:
     with torch.device("meta"):
         module = entry.build().eval()
     return SplitModel(entry, module, torch.device("cpu"))
+
+
+def build_model(name: str, weights: str, allow_user_code: bool = False) -> tuple[ModelEntry, nn.Module]:
+    """A model as built, with its weights, in eval mode; arguments and errors as ``load_model``'s."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        entry = find_model(name, allow_user_code)
+        module = entry.build().eval()
+    load_weights(module, entry, weights)
+    if is_user_model(name):
+        check_detections(entry, module)
+    return entry, module
 
 
 def choose_device(name: str) -> torch.device:

@@ -6,7 +6,8 @@ import contextlib
 import fcntl
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ def default_path() -> Path:
 
 
 class Database:
-    """The file, for any number of processes at once; nothing in it is ever changed or removed.
+    """The file, for any number of processes at once; nothing in it is ever changed, or removed but by ``prune``.
 
     Args:
         path: of the file; None for the user's own. It need not exist.
@@ -32,6 +33,11 @@ class Database:
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = default_path() if path is None else path
+
+    @classmethod
+    def named(cls, path: str) -> Database:
+        """The one at a path as users write it; the user's own for an empty one."""
+        return cls(Path(path).expanduser() if path else None)
 
     def __repr__(self) -> str:
         return f"Database({str(self.path)!r})"
@@ -73,18 +79,12 @@ class Database:
         except OSError as error:
             _log.warning("%s cannot be read: %s.", self.path, error)
             return []
-        *lines, torn = data.split(b"\n")
+        found, refused, torn = read_lines(data)
         if torn:
             _log.info("%s ends in the middle of a record, which is ignored.", self.path)
-        found = []
-        for number, line in enumerate(lines, 1):
-            if not line:
-                continue
-            try:
-                found.append(Record.from_line(line.decode()))
-            except (RecordError, UnicodeDecodeError) as error:
-                _log.warning("%s, line %d is ignored: %s.", self.path, number, error)
-        return found
+        for number, reason in refused.items():
+            _log.warning("%s, line %d is ignored: %s.", self.path, number, reason)
+        return list(found.values())
 
     def find(self, key: Key, task: Mapping[str, Any]) -> list[Record]:
         """The records of that task, on that target and with those versions, oldest first; failed ones too.
@@ -101,17 +101,84 @@ class Database:
         return own
 
     def best(self, key: Key, task: Mapping[str, Any]) -> Record | None:
-        """Of what ``find`` finds, the record of the lowest median without error; None if there is none."""
-        able = [record for record in self.find(key, task) if record.error is None and record.costs]
-        return min(able, key=lambda record: record.median_s, default=None)
+        """Of what ``find`` finds, the record of the lowest median that is certain; None if there is none."""
+        return best_of(self.find(key, task))
+
+    def prune(self, unwanted: Callable[[Record], bool]) -> int:
+        """Remove records for good; lines that are none, which may be a later version's, stay. Returns how many went.
+
+        Raises:
+            OSError: the rest cannot be written (a full disk, say); the file is as it was.
+        """
+        try:
+            with _locked(self.path, os.O_RDONLY, fcntl.LOCK_EX) as file, open(file, "rb", closefd=False) as reader:
+                lines = reader.read().splitlines(keepends=True)
+                kept = [line for line in lines if not _is_unwanted(line, unwanted)]
+                if len(kept) < len(lines):
+                    self._replace(b"".join(kept))
+        except FileNotFoundError:
+            return 0
+        return len(lines) - len(kept)
+
+    def _replace(self, data: bytes) -> None:
+        """Put a new file in the old one's place, whose lock is held: whoever waits for that looks again."""
+        with tempfile.NamedTemporaryFile(dir=self.path.parent, prefix=self.path.name, delete=False) as new:
+            try:
+                new.write(data)
+                new.flush()
+                os.fsync(new.fileno())
+                os.fchmod(new.fileno(), self.path.stat().st_mode & 0o777)
+                Path(new.name).replace(self.path)
+            except OSError:
+                Path(new.name).unlink()
+                raise
+
+
+def read_lines(data: bytes) -> tuple[dict[int, Record], dict[int, str], bool]:
+    """Records by the number of their line, why other lines are none, and whether the last line was cut off."""
+    *lines, torn = data.split(b"\n")
+    found: dict[int, Record] = {}
+    refused: dict[int, str] = {}
+    for number, line in enumerate(lines, 1):
+        if line:
+            try:
+                found[number] = Record.from_line(line.decode())
+            except (RecordError, UnicodeDecodeError) as error:
+                refused[number] = str(error)
+    return found, refused, bool(torn)
+
+
+def best_of(records: Iterable[Record]) -> Record | None:
+    """The record of the lowest median, among those that neither failed nor are uncertain."""
+    able = [record for record in records if record.error is None and record.costs and not record.uncertain]
+    return min(able, key=lambda record: record.median_s, default=None)
+
+
+def _is_unwanted(line: bytes, unwanted: Callable[[Record], bool]) -> bool:
+    try:
+        return unwanted(Record.from_line(line.decode().rstrip("\n")))
+    except (RecordError, UnicodeDecodeError):
+        return False
 
 
 @contextlib.contextmanager
 def _locked(path: Path, flags: int, lock: int) -> Iterator[int]:
-    """The file, opened, under a lock that ends with it."""
-    file = os.open(path, flags | os.O_CLOEXEC, 0o644)
+    """The file, opened, under a lock that ends with it; the one of that name, if it was replaced meanwhile."""
+    while True:
+        file = os.open(path, flags | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(file, lock)
+            if not _is_there(file, path):
+                continue
+            yield file
+            return
+        finally:
+            os.close(file)
+
+
+def _is_there(file: int, path: Path) -> bool:
+    """True unless the name was given to another file, or taken away, while the lock was waited for."""
     try:
-        fcntl.flock(file, lock)
-        yield file
-    finally:
-        os.close(file)
+        return os.path.samestat(os.fstat(file), path.stat())
+    except FileNotFoundError:
+        return False

@@ -12,7 +12,10 @@ from typing import Any
 
 _MAPPINGS = ("target", "versions", "task", "config")
 _FIELDS = (*_MAPPINGS, "costs", "error", "time")
+_FACTS, _UNCERTAIN = "facts", "uncertain"
 _DIGEST = "digest"
+_FORMAT = "format"  # a line says it only once another than the first one is written
+NEWEST_FORMAT = 1
 
 
 class RecordError(ValueError):
@@ -32,6 +35,7 @@ class Record:
         error: why it could not be measured, or None.
         time: of the measurement, seconds since 1970.
         others: fields that this version of the package does not know; kept as they are.
+        facts: what else was seen: ``uncertain`` where repeated medians disagreed, ``difference`` of results, ...
     """
 
     target: Mapping[str, Any]
@@ -42,6 +46,12 @@ class Record:
     error: str | None = None
     time: float = 0.0
     others: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def uncertain(self) -> bool:
+        """True if repeated medians disagreed."""
+        return self.facts.get(_UNCERTAIN) is True
 
     @property
     def median_s(self) -> float:
@@ -51,6 +61,8 @@ class Record:
     def as_line(self) -> str:
         """The record as one line of JSON, with a digest by which a line that was edited is told."""
         values = {name: getattr(self, name) for name in _FIELDS} | dict(self.others)
+        if self.facts:
+            values[_FACTS] = self.facts
         return _canonical(values | {_DIGEST: _digest(values)})
 
     @classmethod
@@ -58,7 +70,7 @@ class Record:
         """The record that a line holds.
 
         Raises:
-            RecordError: the line is broken, was edited, or lacks what every record has.
+            RecordError: the line is broken, was edited, lacks what every record has, or is of a later form.
         """
         try:
             values = json.loads(line, parse_constant=_refuse_constant)
@@ -67,6 +79,9 @@ class Record:
         if not isinstance(values, dict):
             raise RecordError(f"it holds a {type(values).__name__}, not a record")
         digest = values.pop(_DIGEST, None)
+        form = values.get(_FORMAT, NEWEST_FORMAT)
+        if form != NEWEST_FORMAT:
+            raise RecordError(f"it is of format {form!r}, of another version of the package; this one reads 1")
         missing = [name for name in _FIELDS if name not in values]
         if missing:
             raise RecordError(f"it lacks {', '.join(missing)}")
@@ -79,9 +94,12 @@ class Record:
             raise RecordError(f"its costs are {costs!r}, not seconds")
         if not (failure is None or isinstance(failure, str)) or not _is_number(time):
             raise RecordError("its error is no text, or its time no number")
-        others = {name: value for name, value in values.items() if name not in _FIELDS}
+        facts = values.get(_FACTS, {})
+        if not isinstance(facts, dict):
+            raise RecordError(f"its facts are a {type(facts).__name__}, no mapping")
+        others = {name: value for name, value in values.items() if name not in (*_FIELDS, _FACTS)}
         target, versions, task, config = (values[name] for name in _MAPPINGS)
-        return cls(target, versions, task, config, tuple(costs), failure, time, others)
+        return cls(target, versions, task, config, tuple(costs), failure, time, others, facts)
 
 
 def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

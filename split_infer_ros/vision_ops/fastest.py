@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import torch
@@ -13,13 +15,17 @@ from torch import Tensor
 from split_infer_ros.tuning.database import Database
 from split_infer_ros.tuning.key import Key
 from split_infer_ros.tuning.record import Record
+from split_infer_ros.tuning.space import told
 
 PLAIN, TRITON = "plain", "triton"
+MEASURED = "measured"
+CHOICES = (MEASURED, PLAIN, TRITON)  # which form is used; the first: whichever was measured to be the fastest
 ROUNDS = 10
 
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
+_choice: ContextVar[str] = ContextVar("choice", default=MEASURED)
 _known: dict[tuple[object, ...], str] = {}  # of this process, by operator, device, type and size
 
 
@@ -32,8 +38,9 @@ def fastest(
 ) -> T:
     """What the fastest form gives. All forms give the same.
 
-    At sizes (to the next power of two) that neither this process nor the database knows, all forms are run and timed.
-    A form that fails is not used. Nothing is timed while a CUDA graph is recorded: that takes the plain form.
+    Unless ``choosing`` says which, all forms are run and timed at sizes (to the next power of two) that neither this
+    process nor the database knows. A form that fails is not used. Nothing is timed while a CUDA graph is recorded:
+    that takes the plain form.
 
     Args:
         operator: its name.
@@ -42,14 +49,41 @@ def fastest(
         forms: by name, ``PLAIN`` among them, which runs anywhere.
         database: the user's own if None.
     """
-    rounded = [1 << (size - 1).bit_length() if size else 0 for size in sizes]
-    place = (operator, values.device, values.dtype, *rounded)
+    wanted = _choice.get()
+    if wanted in forms:
+        return forms[wanted]()
+    place = place_of(operator, values, sizes)
     if place not in _known:
         if values.is_cuda and torch.cuda.is_current_stream_capturing():
             return forms[PLAIN]()
-        task = {"operator": operator, "shapes": [rounded], "precision": str(values.dtype).removeprefix("torch.")}
+        task = task_of(operator, values, sizes)
         _known[place] = _choose(task, values.device, forms, database or Database())
     return forms[_known[place]]()
+
+
+@contextlib.contextmanager
+def choosing(choice: str) -> Iterator[None]:
+    """Within it, on this thread, operators that have that form use it; ``CHOICES`` are what it takes."""
+    before = _choice.set(choice)
+    try:
+        yield
+    finally:
+        _choice.reset(before)
+
+
+def place_of(operator: str, values: Tensor, sizes: Sequence[int]) -> tuple[object, ...]:
+    """All that an operator's time depends on here; sizes to the next power of two."""
+    return (operator, values.device, values.dtype, *_rounded(sizes))
+
+
+def task_of(operator: str, values: Tensor, sizes: Sequence[int]) -> dict[str, Any]:
+    """The same as a record's task."""
+    precision = str(values.dtype).removeprefix("torch.")
+    return {"operator": operator, "shapes": [_rounded(sizes)], "precision": precision}
+
+
+def _rounded(sizes: Sequence[int]) -> list[int]:
+    return [1 << (size - 1).bit_length() if size else 0 for size in sizes]
 
 
 def _choose(
@@ -58,14 +92,17 @@ def _choose(
     key = Key.here(str(device))
     records = [record for record in database.find(key, task) if record.config.get("form") in forms]
     if {record.config["form"] for record in records} != set(forms):
-        records = [_time(key, task, name, form, device) for name, form in forms.items()]
+        records = [time_form(key, task, {"form": name}, form, device) for name, form in forms.items()]
         database.keep(records, "the choice is")
     best = min(records, key=lambda record: record.median_s)
     _log.info("%s %s on %s: %s.", task["operator"], task["shapes"], device, best.config["form"])
     return PLAIN if best.error else str(best.config["form"])
 
 
-def _time(key: Key, task: Mapping[str, Any], name: str, form: Callable[[], object], device: torch.device) -> Record:
+def time_form(
+    key: Key, task: Mapping[str, Any], config: Mapping[str, Any], form: Callable[[], object], device: torch.device
+) -> Record:
+    """The record of a few calls; the first is not counted."""
     costs, failure = [], None
     try:
         for _ in range(1 + ROUNDS):
@@ -76,5 +113,5 @@ def _time(key: Key, task: Mapping[str, Any], name: str, form: Callable[[], objec
             costs.append(time.perf_counter() - begin)
     except Exception as error:  # whatever a compiler does not bear
         failure = f"{type(error).__name__}: {error}"
-        _log.warning("%s: its form %s fails (%s) and is not used.", task["operator"], name, failure)
-    return Record(key.target, key.versions, task, {"form": name}, tuple(costs[1:]), failure, time.time())
+        _log.warning("%s: %s fails (%s) and is not used.", task["operator"], told(config), failure)
+    return Record(key.target, key.versions, task, config, tuple(costs[1:]), failure, time.time())

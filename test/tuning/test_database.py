@@ -66,13 +66,63 @@ def test_records_of_other_machines_and_versions_are_kept_and_not_used(database, 
     assert caplog.text == ""
 
 
+def test_what_is_uncertain_is_never_the_best(database):
+    doubtful = Record(HERE.target, HERE.versions, TASK, {}, (0.1, 9.0), facts={"uncertain": True})
+    database.add([doubtful])
+    assert database.best(HERE, TASK) is None
+    database.add([record(3.0)])
+    assert database.best(HERE, TASK) == record(3.0)
+
+
+def test_pruning_takes_only_what_is_asked_for(database, caplog):
+    assert database.prune(lambda record: True) == 0
+    database.add([record(1.0), record(2.0), record(3.0)])
+    later = Record({}, {}, {}, {}, (), others={"format": 2}).as_line()
+    with database.path.open("a") as file:
+        file.write(later + "\n" + later[:20])
+    assert database.prune(lambda record: record.costs == (2.0,)) == 1
+    assert [found.costs for found in database.records()] == [(1.0,), (3.0,)]
+    assert database.path.read_text().endswith(later + "\n" + later[:20])
+    assert database.prune(lambda record: False) == 0
+    assert list(database.path.parent.iterdir()) == [database.path]
+
+
+def test_a_full_disk_while_pruning_leaves_the_file_as_it_was(database, monkeypatch):
+    database.add([record(1.0), record(2.0)])
+    before = database.path.read_bytes()
+
+    def full(file: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        database.prune(lambda record: True)
+    assert database.path.read_bytes() == before
+    assert list(database.path.parent.iterdir()) == [database.path]
+
+
+def test_who_waits_while_it_is_pruned_writes_to_the_new_file(database):
+    database.add([record(1.0), record(2.0)])
+    writer = threading.Thread(target=lambda: database.add([record(3.0)]))
+
+    def unwanted(found: Record) -> bool:
+        if not writer.ident:
+            writer.start()
+            writer.join(0.1)  # it waits for the lock
+        return found.costs == (1.0,)
+
+    assert database.prune(unwanted) == 1
+    writer.join(10)
+    assert [found.costs for found in database.records()] == [(2.0,), (3.0,)]
+
+
 def test_a_tuple_is_the_list_that_json_makes_of_it(database):
     database.add([record(1.0)])
     assert database.find(HERE, {**TASK, "shapes": ((3, 4),)}) == [record(1.0)]
 
 
 def test_unknown_fields_are_kept(database):
-    newer = Record(HERE.target, HERE.versions, TASK, {}, (1.0,), others={"uncertain": True})
+    newer = Record(HERE.target, HERE.versions, TASK, {}, (1.0,), others={"weather": "rain"})
     database.add([newer])
     assert database.records() == [newer]
 

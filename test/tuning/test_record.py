@@ -20,9 +20,9 @@ mappings = st.dictionaries(st.text(), plain, max_size=3)
 seconds = st.floats(0, 1e6)
 
 
-@given(mappings, mappings, mappings, mappings, st.lists(seconds), st.none() | st.text(), seconds)
-def test_a_record_comes_back_from_its_line(target, versions, task, config, costs, error, time):
-    record = Record(target, versions, task, config, tuple(costs), error, time, {"x of a later version": [1]})
+@given(mappings, mappings, mappings, mappings, st.lists(seconds), st.none() | st.text(), seconds, mappings)
+def test_a_record_comes_back_from_its_line(target, versions, task, config, costs, error, time, facts):
+    record = Record(target, versions, task, config, tuple(costs), error, time, {"x of a later version": [1]}, facts)
     line = record.as_line()
     assert "\n" not in line
     assert Record.from_line(line) == record
@@ -50,11 +50,19 @@ def test_the_median_is_of_all_samples_and_a_failure_is_never_fast():
         (Record({}, {}, {}, {}, (-1.0,)).as_line(), "not seconds"),
         (Record({}, {}, {}, {}, (True,)).as_line(), "not seconds"),
         (Record({}, {}, {}, {}, (), 3).as_line(), "no text"),  # type: ignore[arg-type]
+        (Record({}, {}, {}, {}, (), facts=[1]).as_line(), "facts are a list"),  # type: ignore[arg-type]
+        (Record({}, {}, {}, {}, (), others={"format": 2}).as_line(), "format 2, of another version"),
     ],
 )
 def test_what_is_no_record_is_refused_with_the_reason(line, words):
     with pytest.raises(RecordError, match=words):
         Record.from_line(line)
+
+
+def test_only_what_is_marked_is_uncertain():
+    assert not RECORD.uncertain
+    assert "facts" not in RECORD.as_line()
+    assert Record({}, {}, {}, {}, (1.0,), facts={"uncertain": True}).uncertain
 
 
 def test_infinite_costs_cannot_be_written():

@@ -9,7 +9,7 @@ import torch
 
 from split_infer_ros.tuning.database import Database
 from split_infer_ros.vision_ops import fastest as module
-from split_infer_ros.vision_ops.fastest import PLAIN, ROUNDS, TRITON, fastest
+from split_infer_ros.vision_ops.fastest import PLAIN, ROUNDS, TRITON, choosing, fastest
 
 VALUES = torch.zeros(1)
 
@@ -55,6 +55,17 @@ def test_the_faster_form_is_measured_once_for_sizes_that_are_alike(
     fastest("sum", VALUES, [129, 3], forms, database)
     assert slow.calls == 2 * measured
     assert {record.config["form"] for record in database.records()} == {PLAIN, TRITON}
+
+
+def test_a_choice_is_taken_unmeasured(database: Database) -> None:
+    plain, other = Form(0.0), Form(0.0)
+    forms = {PLAIN: plain, TRITON: other}
+    with choosing(TRITON):
+        assert fastest("sum", VALUES, [1], forms, database) is other
+        assert fastest("sum", VALUES, [1], {PLAIN: plain}, database) is plain, "what has no such form is measured"
+    assert other.calls == 1
+    fastest("sum", VALUES, [2], forms, database)
+    assert other.calls >= 1 + ROUNDS, "as it is outside"
 
 
 def test_a_form_that_fails_is_not_used_and_is_known_to_fail(database: Database, forget: Callable[[], None]) -> None:

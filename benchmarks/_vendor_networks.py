@@ -1,0 +1,73 @@
+"""What the makers of processors and run-times offer to run a network with, as callables of one batch; fp32."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+ONNX_RUNTIME, OPENVINO = VENDORS = ("ONNX Runtime", "OpenVINO")
+
+Run = Callable[[], object]
+
+
+def vendors_of(module: nn.Module, images: Tensor, threads: int) -> dict[str, Run]:
+    """Those that are installed and take this network, by name; why another one does not is printed.
+
+    Args:
+        module: as built.
+        images: contiguous, on the CPU; that batch is what they run.
+        threads: that each may use.
+    """
+    found = {}
+    for name, make in ((ONNX_RUNTIME, _onnx_runtime), (OPENVINO, _openvino)):
+        try:
+            with _quiet(), torch.no_grad():
+                found[name] = make(module, images, threads)
+        except Exception as error:  # whatever an exporter does not bear
+            reason = str(error).strip().partition("\n")[0][:200]
+            print(f"{name} does not take part: {type(error).__name__}: {reason}")
+    return found
+
+
+def _onnx_runtime(module: nn.Module, images: Tensor, threads: int) -> Run:
+    import onnxruntime
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "network.onnx")
+        torch.onnx.export(module, (images,), str(path), dynamo=True, external_data=False)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    given = {session.get_inputs()[0].name: images.numpy()}
+    return lambda: session.run(None, given)
+
+
+def _openvino(module: nn.Module, images: Tensor, threads: int) -> Run:
+    import openvino
+
+    hints = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32"}
+    network = openvino.convert_model(module, example_input=images)
+    request = openvino.Core().compile_model(network, "CPU", hints).create_infer_request()
+    given = [images.numpy()]
+    return lambda: request.infer(given)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Exporters tell at length what they do."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)

@@ -1,0 +1,92 @@
+"""A declared space of configurations: what may be tried, and what a record may say."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from split_infer_ros.errors import ConfigurationError
+
+Value = str | int | float | bool
+Config = Mapping[str, Value]
+Frozen = tuple[tuple[str, Value], ...]
+
+
+@dataclass(frozen=True)
+class Space:
+    """Knobs and the values that each takes; the first value of each is the default.
+
+    Attributes:
+        knobs: names to values. Those of one knob differ also in what they print.
+        excludes: parts of configurations that must not be together, as they fail, or are another one in disguise.
+            The defaults are never among them.
+    """
+
+    knobs: Mapping[str, Sequence[Value]]
+    excludes: Sequence[Config] = ()
+
+    @property
+    def default(self) -> Config:
+        """What runs where nothing was tuned."""
+        return {name: values[0] for name, values in self.knobs.items()}
+
+    def __iter__(self) -> Iterator[Config]:
+        """All configurations, the default first."""
+        for values in itertools.product(*self.knobs.values()):
+            config = dict(zip(self.knobs, values, strict=True))
+            if not self._excluded(config):
+                yield config
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __contains__(self, config: object) -> bool:
+        return isinstance(config, Mapping) and self.objection(config) is None
+
+    def check(self, config: Mapping[str, object]) -> None:
+        """See that a configuration is one of the space's.
+
+        Raises:
+            ConfigurationError: it is not; the sentence names the knob, its value and what it takes.
+        """
+        objection = self.objection(config)
+        if objection:
+            raise ConfigurationError(objection)
+
+    def objection(self, config: Mapping[str, object]) -> str | None:
+        """Why a configuration is none of the space's, in a sentence; None if it is one."""
+        for name in config:
+            if name not in self.knobs:
+                close = difflib.get_close_matches(name, self.knobs, n=1)
+                hint = f" Did you mean '{close[0]}'?" if close else ""
+                return f"There is no knob '{name}'.{hint} There are: {', '.join(self.knobs)}."
+        for name, values in self.knobs.items():
+            if name not in config:
+                return f"The knob '{name}' has no value; it takes one of: {_listed(values)}."
+            if not any(value == config[name] and type(value) is type(config[name]) for value in values):
+                return f"'{name}' cannot be {config[name]!r}; it takes one of: {_listed(values)}."
+        excluded = self._excluded(config)
+        return f"{_listed(f'{k} {v}' for k, v in excluded.items())} do not go together." if excluded else None
+
+    def _excluded(self, config: Mapping[str, object]) -> Config | None:
+        for part in self.excludes:
+            if all(config[name] == value for name, value in part.items()):
+                return part
+        return None
+
+
+def frozen(config: Config) -> Frozen:
+    """A configuration as something that can be looked up."""
+    return tuple(sorted(config.items()))
+
+
+def told(config: Mapping[str, object], default: Mapping[str, object] | None = None) -> str:
+    """A configuration for people; with a default, only in what it differs from that."""
+    different = {name: value for name, value in config.items() if default is None or default.get(name) != value}
+    return ", ".join(f"{name} {value}" for name, value in different.items()) or "the defaults"
+
+
+def _listed(values: Collection[Value] | Iterator[Value]) -> str:
+    return ", ".join(str(value) for value in values)

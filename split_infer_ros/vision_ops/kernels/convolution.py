@@ -1,0 +1,211 @@
+"""Templates of convolutions (§3.2.2): 1x1 and depthwise ones, channels last, with a clamp in the same pass.
+
+What a template leaves open is its **schedule**: into which tiles channels and rows of the map are divided among
+programs, how many turns of a loop are unrolled, and how many warps share a program.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+def pointwise(
+    maps: Tensor,
+    weights: Tensor,
+    bias: Tensor,
+    low: float,
+    high: float,
+    tf32: bool,
+    pixels: int,
+    channels: int,
+    depth: int,
+    unrolled: int,
+    warps: int,
+) -> Tensor:
+    """A 1x1 convolution of stride 1.
+
+    Args:
+        maps: (N, C, H, W); made channels last where they are not.
+        weights: (C', C), of the same type.
+        bias: (C',).
+        low, high: to which results are clamped.
+        tf32: whether products of float32 may be rounded to 10 bits first, as torch has it for cuDNN's.
+        pixels, channels: of the result, a program's tile.
+        depth: channels of ``maps`` that a program takes at a time; these three are powers of two, at least 16.
+        unrolled: turns of the loop over them.
+        warps: that share a program.
+
+    Returns:
+        (N, C', H, W), channels last.
+    """
+    maps = maps.contiguous(memory_format=torch.channels_last)
+    images, given, height, width = maps.shape
+    wanted = len(weights)
+    shape = (images, wanted, height, width)
+    result = torch.empty(shape, dtype=maps.dtype, device=maps.device, memory_format=torch.channels_last)
+    count = images * height * width
+    grid = (triton.cdiv(count, pixels), triton.cdiv(wanted, channels))
+    _pointwise[grid](
+        *(maps, weights, bias, result, count, given, wanted, low, high),
+        PIXELS=pixels,
+        CHANNELS=channels,
+        DEPTH=depth,
+        UNROLLED=unrolled,
+        PRECISION="tf32" if tf32 else "ieee",
+        num_warps=warps,
+    )
+    return result
+
+
+def depthwise(
+    maps: Tensor,
+    weights: Tensor,
+    bias: Tensor,
+    low: float,
+    high: float,
+    kernel: int,
+    stride: int,
+    padding: int,
+    rows: int,
+    columns: int,
+    channels: int,
+    unrolled: bool,
+    warps: int,
+) -> Tensor:
+    """A convolution of each channel by itself.
+
+    Args:
+        maps: (N, C, H, W); made channels last where they are not.
+        weights: (kernel * kernel, C), of the same type.
+        bias: (C,).
+        low, high: to which results are clamped.
+        kernel, stride, padding: alike in both directions.
+        rows, columns, channels: of the result, a program's tile; powers of two.
+        unrolled: whether the loop over the kernel's places is.
+        warps: that share a program.
+
+    Returns:
+        (N, C, H', W'), channels last.
+    """
+    maps = maps.contiguous(memory_format=torch.channels_last)
+    images, depth, height, width = maps.shape
+    out_rows, out_columns = ((size + 2 * padding - kernel) // stride + 1 for size in (height, width))
+    shape = (images, depth, out_rows, out_columns)
+    result = torch.empty(shape, dtype=maps.dtype, device=maps.device, memory_format=torch.channels_last)
+    splits = triton.cdiv(out_rows, rows)
+    grid = (images * splits, triton.cdiv(out_columns, columns), triton.cdiv(depth, channels))
+    _depthwise[grid](
+        *(maps, weights, bias, result, height, width, out_rows, out_columns, depth, splits, low, high),
+        KERNEL=kernel,
+        STRIDE=stride,
+        PADDING=padding,
+        ROWS=rows,
+        COLUMNS=columns,
+        CHANNELS=channels,
+        UNROLLED=unrolled,
+        num_warps=warps,
+    )
+    return result
+
+
+@triton.jit
+def _pointwise(
+    maps: Any,
+    weights: Any,
+    bias: Any,
+    result: Any,
+    count: Any,
+    given: Any,
+    wanted: Any,
+    low: Any,
+    high: Any,
+    PIXELS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    UNROLLED: tl.constexpr,
+    PRECISION: tl.constexpr,
+) -> None:
+    pixel = tl.program_id(0).to(tl.int64) * PIXELS + tl.arange(0, PIXELS)
+    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    total = tl.zeros((PIXELS, CHANNELS), tl.float32)
+    for start in tl.range(0, given, DEPTH, loop_unroll_factor=UNROLLED):
+        deep = start + tl.arange(0, DEPTH)
+        left = tl.load(
+            maps + pixel[:, None] * given + deep[None, :],
+            mask=(pixel < count)[:, None] & (deep < given)[None, :],
+            other=0.0,
+        )
+        right = tl.load(
+            weights + channel[None, :] * given + deep[:, None],
+            mask=(channel < wanted)[None, :] & (deep < given)[:, None],
+            other=0.0,
+        )
+        total = tl.dot(left, right, total, input_precision=PRECISION)
+    total += tl.load(bias + channel, mask=channel < wanted, other=0.0).to(tl.float32)[None, :]
+    inside = (pixel < count)[:, None] & (channel < wanted)[None, :]
+    tl.store(result + pixel[:, None] * wanted + channel[None, :], _clamped(total, low, high), mask=inside)
+
+
+@triton.jit
+def _depthwise(
+    maps: Any,
+    weights: Any,
+    bias: Any,
+    result: Any,
+    height: Any,
+    width: Any,
+    out_rows: Any,
+    out_columns: Any,
+    depth: Any,
+    splits: Any,
+    low: Any,
+    high: Any,
+    KERNEL: tl.constexpr,
+    STRIDE: tl.constexpr,
+    PADDING: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    UNROLLED: tl.constexpr,
+) -> None:
+    image = (tl.program_id(0) // splits).to(tl.int64)
+    place = tl.arange(0, ROWS * COLUMNS)
+    row = tl.program_id(0) % splits * ROWS + place // COLUMNS
+    column = tl.program_id(1) * COLUMNS + place % COLUMNS
+    channel = tl.program_id(2) * CHANNELS + tl.arange(0, CHANNELS)
+    total = tl.zeros((ROWS * COLUMNS, CHANNELS), tl.float32)
+    source = maps + image * height * width * depth
+    if UNROLLED:
+        for tap in tl.static_range(KERNEL * KERNEL):
+            y, x = row * STRIDE - PADDING + tap // KERNEL, column * STRIDE - PADDING + tap % KERNEL
+            total += _tap(source, weights, y, x, channel, tap, height, width, depth)
+    else:
+        for tap in tl.range(KERNEL * KERNEL):
+            y, x = row * STRIDE - PADDING + tap // KERNEL, column * STRIDE - PADDING + tap % KERNEL
+            total += _tap(source, weights, y, x, channel, tap, height, width, depth)
+    total += tl.load(bias + channel, mask=channel < depth, other=0.0).to(tl.float32)[None, :]
+    inside = ((row < out_rows) & (column < out_columns))[:, None] & (channel < depth)[None, :]
+    target = ((image * out_rows + row) * out_columns + column)[:, None] * depth + channel[None, :]
+    tl.store(result + target, _clamped(total, low, high), mask=inside)
+
+
+@triton.jit
+def _tap(
+    source: Any, weights: Any, y: Any, x: Any, channel: Any, tap: Any, height: Any, width: Any, depth: Any
+) -> Any:
+    inside = ((y >= 0) & (y < height) & (x >= 0) & (x < width))[:, None] & (channel < depth)[None, :]
+    value = tl.load(source + (y * width + x)[:, None] * depth + channel[None, :], mask=inside, other=0.0)
+    weight = tl.load(weights + tap * depth + channel, mask=channel < depth, other=0.0)
+    return value.to(tl.float32) * weight.to(tl.float32)[None, :]
+
+
+@triton.jit
+def _clamped(total: Any, low: Any, high: Any) -> Any:
+    """What is not a number stays so."""
+    above = tl.maximum(total, low, propagate_nan=tl.PropagateNan.ALL)
+    return tl.minimum(above, high, propagate_nan=tl.PropagateNan.ALL)

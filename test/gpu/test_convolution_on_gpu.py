@@ -1,0 +1,55 @@
+"""Convolutions by templates on a GPU: as cuDNN's, in every schedule that it takes, and chosen by measurement."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from real_gpu import GPU
+from torch import nn
+
+from split_infer_ros.split.form import TRITON, Form
+from split_infer_ros.split.model import load_model
+from split_infer_ros.vision_ops.convolution import ScheduledConv2d
+from split_infer_ros.vision_ops.fastest import choosing
+from split_infer_ros.vision_ops.schedules import DEPTHWISE, POINTWISE, SPACES
+
+TOLERANCE = {torch.float32: 2e-3, torch.float16: 1e-2, torch.bfloat16: 8e-2}  # float32 is rounded to TF32
+
+
+@pytest.fixture(autouse=True)
+def own_database(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("split_infer_ros.vision_ops.schedules._known", {})
+    monkeypatch.setattr("split_infer_ros.vision_ops.fastest._known", {})
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("operator", [POINTWISE, DEPTHWISE])
+def test_schedules_give_what_cudnn_gives(
+    operator: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    convolution = nn.Conv2d(96, 40, 1) if operator == POINTWISE else nn.Conv2d(96, 96, 3, 2, 1, groups=96)
+    convolution.requires_grad_(False).to(GPU, dtype)
+    x = torch.randn(2, 96, 27, 31, device=GPU, dtype=dtype).contiguous(memory_format=torch.channels_last)
+    scheduled = ScheduledConv2d(convolution, 0.0, 6.0)
+    expected = convolution(x).clamp(0, 6)
+    for schedule in list(SPACES[operator])[::17]:
+        monkeypatch.setattr("split_infer_ros.vision_ops.convolution.best_schedule", lambda *_, s=schedule: s)
+        with choosing(TRITON):
+            found = scheduled(x)
+        torch.testing.assert_close(found, expected, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
+
+
+def test_a_network_is_scheduled_by_measurement(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("split_infer_ros.vision_ops.schedules.TRIALS", 2)
+    images = torch.randn(1, 3, 224, 224, device=GPU)
+    expected = load_model("mobilenet_v2", "random", "cuda").backbone("features.4")(images)
+    found = load_model("mobilenet_v2", "random", "cuda", form=Form(TRITON)).backbone("features.4")(images)
+    for one, other in zip(found, expected, strict=True):
+        assert (one - other).abs().max() <= 5e-3 * other.abs().max()
+    lines = (tmp_path / "split_infer_ros" / "tuning.jsonl").read_text()
+    assert '"operator":"pointwise schedule"' in lines
+    assert '"operator":"depthwise"' in lines

@@ -1,0 +1,266 @@
+"""The search over played trials: what is kept, what is used, when it ends."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from split_infer_ros.pipeline.settings import StageSettings
+from split_infer_ros.split.form import CONTIGUOUS, PACKED, Form
+from split_infer_ros.split.model import SplitModel, load_model
+from split_infer_ros.tuner import tune as tune_module
+from split_infer_ros.tuner.declared import objection_of
+from split_infer_ros.tuner.known import find_tuned
+from split_infer_ros.tuner.spaces import (
+    CONVERSION,
+    NETWORK,
+    PIPELINE,
+    SEGMENTS,
+    WORK,
+    network_space,
+    objection_to,
+    pipeline_space,
+)
+from split_infer_ros.tuner.trial_process import Outcome
+from split_infer_ros.tuner.tune import EXHAUSTIVE, RANDOM, Progress, Tuner, network_task, pipeline_task
+from split_infer_ros.tuning.database import Database
+from split_infer_ros.tuning.key import Key
+from split_infer_ros.tuning.record import Record
+
+CORES = 2
+
+
+@pytest.fixture(autouse=True)
+def two_cores_and_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    def space(
+        cores: int, precisions: Any = ("fp32",), device: str | None = None, compilers: bool | None = None
+    ) -> Any:
+        return network_space(cores, precisions, device, compilers=False)
+
+    monkeypatch.setattr("split_infer_ros.tuner.spaces.can_be_blocked", lambda: False)
+    for module in ("tune", "known"):
+        monkeypatch.setattr(f"split_infer_ros.tuner.{module}.cores", lambda: CORES)
+        monkeypatch.setattr(f"split_infer_ros.tuner.{module}.network_space", space)
+
+
+@pytest.fixture(scope="module")
+def model() -> SplitModel:
+    return load_model("shapes", "none", "cpu")
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Database:
+    return Database(tmp_path / "tuning.jsonl")
+
+
+class Played:
+    """Trials that take a second each, as a clock has it, and cost what a rule says."""
+
+    def __init__(self, rule: Callable[[str, Mapping[str, Any]], Outcome | None] = lambda stage, config: None) -> None:
+        self.now = 0.0
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.limits: list[float] = []
+        self._rule = rule
+
+    def clock(self) -> float:
+        return self.now
+
+    def run(self, stage: str, config: Mapping[str, Any], about: Mapping[str, Any], limit_s: float) -> Outcome:
+        self.now += 1.0
+        self.asked.append((stage, dict(config)))
+        self.limits.append(limit_s)
+        outcome = self._rule(stage, config)
+        if outcome is not None:
+            return outcome
+        if stage == SEGMENTS:
+            return Outcome((), "ValueError: no segments today")
+        if stage == NETWORK:
+            cost = {PACKED: 2.0, CONTIGUOUS: 3.0}.get(config["convolutions"], 1.0) / config["threads"]
+            return Outcome((cost,), None, {"difference": 1e-6})
+        return Outcome((1.0 / config["batch_size"] + 0.1 * config["head_threads"],))
+
+
+def tuner(model: SplitModel, runner: Played, database: Database, search: str = EXHAUSTIVE, **more: Any) -> Tuner:
+    return Tuner(model, runner, database, search, clock=runner.clock, **more)
+
+
+@pytest.mark.parametrize("search", [EXHAUSTIVE, RANDOM])
+def test_the_best_of_all_is_found_kept_and_used(model: SplitModel, database: Database, search: str) -> None:
+    runner, told = Played(), list[Progress]()
+    network, pipeline = tuner(model, runner, database, search, say=told.append).tune(10_000)
+    assert network is not None
+    assert pipeline is not None
+    assert (network.config["convolutions"], network.config["threads"]) == ("channels_last", 2)
+    assert (pipeline.config["batch_size"], pipeline.config["head_threads"]) == (16, 1)
+    assert pipeline.task["network"] == network.config
+    counts = {stage: sum(asked == stage for asked, _ in runner.asked) for stage in (NETWORK, PIPELINE)}
+    assert counts == {NETWORK: 12, PIPELINE: len(pipeline_space(model, CORES))}
+    assert told[-1].trials == told[-1].of == counts[PIPELINE]
+    assert told[-1].best == pipeline
+    assert told[-1].default is not None
+
+    found = find_tuned(model, database)
+    assert (found.network, found.pipeline) == (network, pipeline)
+    assert found.form.convolutions == "channels_last"
+    assert found.threads == (2, 1)
+    assert "tuned: network compiler none, convolutions channels_last" in str(found)
+    assert found.fill_in(StageSettings(batch_size=0)).batch_size == 16
+    kept = found.fill_in(StageSettings("input", 3, memory_policy="pinned"))
+    assert (kept.split_point, kept.batch_size, kept.memory_policy) == ("input", 3, "pinned")
+
+
+def test_no_machine_pays_twice(model: SplitModel, database: Database) -> None:
+    tuner(model, Played(), database).tune(10_000)
+    again = Played()
+    tuner(model, again, database).tune(10_000)
+    assert not again.asked
+
+
+def test_it_stops_in_time_with_the_best_so_far(model: SplitModel, database: Database) -> None:
+    runner = Played()
+    network, pipeline = tuner(model, runner, database).tune(20.0)
+    assert runner.now <= 21.0
+    assert network is not None
+    assert pipeline is not None
+    assert max(runner.limits) <= 20.0
+
+
+def test_an_interruption_keeps_what_was_measured(model: SplitModel, database: Database) -> None:
+    runner = Played()
+
+    def stop(progress: Progress) -> None:
+        if progress.trials == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tuner(model, runner, database, say=stop).tune(100.0)
+    assert len(database.records()) == 3
+    assert find_tuned(model, database).network is not None
+
+
+def test_failures_and_doubts_are_recorded_and_never_preferred(model: SplitModel, database: Database) -> None:
+    def rule(stage: str, config: Mapping[str, Any]) -> Outcome | None:
+        if stage == NETWORK and config["convolutions"] == "channels_last":
+            return Outcome((), "It crashed: its process ended with SIGSEGV.")
+        if stage == NETWORK and config["convolutions"] == CONTIGUOUS:
+            return Outcome((1e-3, 9.0, 1e-3), None, {"uncertain": True})
+        return None
+
+    network, _ = tuner(model, Played(rule), database).tune(10_000)
+    assert network is not None
+    assert network.config["convolutions"] == PACKED
+    records = [record for record in database.records() if record.task["stage"] == NETWORK]
+    assert sum(record.error is not None for record in records) == 4
+    assert sum(record.uncertain for record in records) == 4 * tune_module.MOST_TIMES, "they would be the best"
+
+
+def test_a_doubt_that_matters_is_measured_again(model: SplitModel, database: Database) -> None:
+    def rule(stage: str, config: Mapping[str, Any]) -> Outcome | None:
+        if stage != NETWORK:
+            return None
+        first = runner.asked.count((stage, dict(config))) == 1
+        if (config["convolutions"], config["threads"]) == ("channels_last", 2):
+            return Outcome((0.1,), None, {"uncertain": True} if first else {})
+        return Outcome((0.5,), None, {"uncertain": True}) if config["convolutions"] == CONTIGUOUS else None
+
+    runner = Played(rule)
+    network, _ = tuner(model, runner, database).tune(10_000)
+    assert network is not None
+    assert (network.config["convolutions"], network.config["threads"]) == ("channels_last", 2)
+    doubted = [record for record in database.records() if record.config.get("convolutions") == CONTIGUOUS]
+    assert len([record for record in doubted if record.task["stage"] == NETWORK]) == 4, "those cannot be the best"
+
+
+def test_what_was_given_too_little_time_is_tried_again(model: SplitModel, database: Database) -> None:
+    late = Played(lambda stage, config: Outcome((), "It did not finish within 2 s.", {"limit_s": 2.0}))
+    end = 4.0
+    tuner(model, late, database).tune_network(end)
+    assert len(late.asked) >= 3
+    again = Played()
+    best = tuner(model, again, database).tune_network(1000.0)
+    assert best is not None
+    assert len([1 for stage, _ in again.asked if stage == NETWORK]) == 12
+
+
+def test_the_graph_tuner_mixes_where_that_pays(model: SplitModel, database: Database) -> None:
+    count = len(model.cuts) - 1
+
+    def rule(stage: str, config: Mapping[str, Any]) -> Outcome | None:
+        if stage == SEGMENTS:
+            last = config["convolutions"] == CONTIGUOUS
+            costs = [0.1 if (index == count - 1) == last else 1.0 for index in range(count)]
+            return Outcome((), None, {WORK: [[cost] for cost in costs], CONVERSION: [[0.01]] * count})
+        if stage == NETWORK and "segments" in config:
+            return Outcome((0.05,))
+        return None
+
+    network, _ = tuner(model, Played(rule), database).tune(10_000)
+    assert network is not None
+    last = model.cuts[-2].name
+    assert network.config["segments"] == [[PACKED, last], [CONTIGUOUS, "output"]]
+    found = find_tuned(model, database)
+    assert found.form.segments == ((PACKED, last), (CONTIGUOUS, "output"))
+    assert load_model("shapes", "none", "cpu", form=found.form).halves("output")
+    assert all(objection_of(record) is None for record in database.records()), "they may be imported elsewhere"
+    again = Played(rule)
+    assert tuner(model, again, database).tune(10_000)[0] == network
+    assert not again.asked
+
+
+def test_nothing_known_is_the_defaults(model: SplitModel, database: Database) -> None:
+    found = find_tuned(model, database)
+    assert found.form == Form()
+    assert found.threads == (0, 0)
+    wanted = StageSettings()
+    assert found.fill_in(wanted) == wanted
+    assert "nothing was tuned" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"convolutions": "winograd"}, "'convolutions' cannot be 'winograd'"),
+        ({"shell": "rm"}, "no knob 'shell'"),
+        ({"segments": [[PACKED, "nowhere"]]}, "'segments' cannot be"),
+        ({"segments": [["__import__", "output"]]}, "'segments' cannot be"),
+        ({"segments": "output"}, "'segments' cannot be"),
+        ({"segments": [[PACKED, "output"], [CONTIGUOUS, "neck"]]}, "'segments' cannot be"),
+        ({"segments": [[PACKED, "input"]]}, "they end at cuts in order"),
+    ],
+)
+def test_records_outside_the_space_are_not_used(
+    model: SplitModel, database: Database, change: dict[str, Any], sentence: str
+) -> None:
+    space = network_space(CORES, compilers=False)
+    config = {**space.default, **change}
+    assert sentence in str(objection_to(config, space, model))
+    key = Key.here("cpu")
+    database.add([Record(key.target, key.versions, network_task(model, 1), config, (1e-6,))])
+    assert find_tuned(model, database).network is None
+
+
+def test_strange_tasks_do_no_harm(model: SplitModel, database: Database) -> None:
+    key, config = Key.here("cpu"), dict(network_space(CORES).default)
+    tasks = [{**network_task(model, 1), "shapes": shapes} for shapes in ([], 3, [[]], [["1"]], [[0, 3]], None)]
+    tasks.append({**pipeline_task(model, config), "network": 3})
+    database.add([Record(key.target, key.versions, task, config, (1e-6,)) for task in tasks])
+    found = find_tuned(model, database)
+    assert (found.network, found.pipeline) == (None, None)
+
+
+def test_other_models_teach_what_to_try_first(
+    model: SplitModel, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = load_model("squeezenet1_0", "none", "cpu")
+    tuner(other, Played(), database).tune_network(10_000)
+    runner = Played()
+    tuner(model, runner, database, tune_module.GUIDED).tune_network(5.0)
+    assert runner.asked[0][1] == network_space(CORES).default
+    best = runner.asked[1][1]
+    assert (best["convolutions"], best["threads"]) == ("channels_last", 2)
+    records = [record for record in database.records() if record.task["stage"] == NETWORK]
+    assert all(math.isfinite(value) for record in records for value in record.facts["traits"].values())
