@@ -26,7 +26,8 @@ from split_infer_ros.models.detections import Candidates, Detections, Limits, Su
 from split_infer_ros.placement.graph import copy_to, place, read_operators, with_decode
 from split_infer_ros.placement.operators import OperatorList
 from split_infer_ros.placement.plan import Tag, make_plan
-from split_infer_ros.split.model import SplitModel, load_model
+from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model import SplitModel
 from split_infer_ros.telemetry.report import AT_MOST, Claim
 
 PAPERS = {"ssdlite320": "SSD_MobileNet", "ssd_resnet50": "SSD_ResNet50", "yolov3": "Yolov3"}  # names of Table 4

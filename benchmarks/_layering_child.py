@@ -27,7 +27,8 @@ from split_infer_ros.layering.unpack import unpack
 from split_infer_ros.layering.weights_file import WeightsFile
 from split_infer_ros.split.graph import put, state_of
 from split_infer_ros.split.halves import backbone_of
-from split_infer_ros.split.model import SplitModel, hollow_model
+from split_infer_ros.split.load import hollow_model
+from split_infer_ros.split.model import SplitModel
 
 MAPPED, WHOLE, OFFLOADED, NOTHING, CHOSEN = "mmap", "whole load", "accelerate", "nothing", "auto"
 

@@ -36,7 +36,8 @@ from split_infer_ros.layering.residency import ASYNCHRONOUS, RESIDENT, SYNCHRONO
 from split_infer_ros.layering.ring import least_capacity
 from split_infer_ros.layering.streamed import StreamedHalf
 from split_infer_ros.layering.timing import time_layers
-from split_infer_ros.split.model import SplitModel, load_model
+from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model import SplitModel
 from split_infer_ros.telemetry.report import AT_MOST, Claim, Panel, Report, arguments, deliver, show
 
 MODELS = ("yolov3", "retinanet", "resnet50", "vgg16", "alexnet")

@@ -35,7 +35,8 @@ from _vendor_networks import VENDORS, Run, vendors_of
 from split_infer_ros.pipeline.cores import use_all_cores, use_one_core
 from split_infer_ros.pipeline.process import prepare_process
 from split_infer_ros.split.form import Form
-from split_infer_ros.split.model import SplitModel, build_model, load_model
+from split_infer_ros.split.load import build_model, load_model
+from split_infer_ros.split.model import SplitModel
 from split_infer_ros.telemetry.machine import cores
 from split_infer_ros.telemetry.report import AT_MOST, Claim, Panel, Report, arguments, deliver, show
 from split_infer_ros.tuner.known import Tuned, find_tuned

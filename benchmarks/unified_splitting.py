@@ -44,7 +44,8 @@ from split_infer_ros.pipeline.local import LocalPipeline
 from split_infer_ros.pipeline.process import prepare_process
 from split_infer_ros.pipeline.profiler import Effort, Profiler
 from split_infer_ros.pipeline.settings import BLOCK, StageSettings
-from split_infer_ros.split.model import SplitModel, choose_device
+from split_infer_ros.split.load import choose_device
+from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.planner import Choice, plan
 from split_infer_ros.split.profile import Profile
 from split_infer_ros.split.samples import make_profile

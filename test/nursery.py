@@ -18,7 +18,7 @@ import json, os, pathlib, signal, sys
 import torch
 from split_infer_ros.buffers import segment
 from split_infer_ros.nodes import backbone, head, managed
-from split_infer_ros.split.model import load_model
+from split_infer_ros.split.load import load_model
 mains = {"backbone": backbone.main, "head": head.main}
 segment.FOLDER = pathlib.Path(sys.argv[1])
 torch.set_num_threads(1)

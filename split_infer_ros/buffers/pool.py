@@ -106,7 +106,8 @@ class FeaturePool:
         return self.ring.revoke(lease)
 
     def collect(self, now: float) -> list[tuple[Lease, Outcome]]:
-        """Take back every slot whose reader did not come in time."""
+        """Take back every slot whose reader did not come in time; one that waits behind another is not late."""
+        self.ring.renew_if_read(now)
         return [(lease, Outcome(0, "lease_expired")) for lease in self.ring.expire(now)]
 
     def orphaned(self, before: float) -> list[tuple[Lease, Outcome]]:

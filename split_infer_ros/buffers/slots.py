@@ -162,6 +162,14 @@ class Ring:
             self._announce()
         return mine
 
+    def renew_if_read(self, now: float) -> None:
+        """While a slot is being read its reader is there and comes for the others: their leases begin anew."""
+        with self._lock:
+            if any(slot.state is SlotState.READING for slot in self._slots):
+                for slot in self._slots:
+                    if slot.state is SlotState.READY:
+                        slot.deadline = now + self._lease_s
+
     def expire(self, now: float) -> list[Lease]:
         """Take back every ready slot whose lease has ended by ``now``; returns the leases that ended."""
         with self._lock:

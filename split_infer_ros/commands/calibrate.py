@@ -16,7 +16,7 @@ from split_infer_ros.errors import SplitInferError
 from split_infer_ros.memory_model.calibration import Calibration
 from split_infer_ros.memory_model.constants import ROWS, Row
 from split_infer_ros.memory_model.machine import calibrate_machine
-from split_infer_ros.split.model import choose_device
+from split_infer_ros.split.load import choose_device
 from split_infer_ros.telemetry.machine import cpu_name, gpu_name
 from split_infer_ros.tuning.database import Database, default_path
 

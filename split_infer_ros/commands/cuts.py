@@ -9,7 +9,8 @@ from dataclasses import asdict
 
 from split_infer_ros.errors import SplitInferError
 from split_infer_ros.split.cuts import Cut, describe
-from split_infer_ros.split.model import PRECISIONS, load_model
+from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model import PRECISIONS
 
 
 def main() -> int:

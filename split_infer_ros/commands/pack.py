@@ -13,7 +13,7 @@ import torch
 
 from split_infer_ros.errors import SplitInferError
 from split_infer_ros.layering.pack import TILE_MB, pack_model
-from split_infer_ros.split.model import load_model
+from split_infer_ros.split.load import load_model
 
 
 def main() -> int:

@@ -20,7 +20,8 @@ from split_infer_ros.placement.graph import read_operators, with_decode
 from split_infer_ros.placement.measured import by_times, from_records, time_operators, to_records
 from split_infer_ros.placement.operators import OperatorList
 from split_infer_ros.placement.plan import Plan, Rule, Tag, describe, make_plan
-from split_infer_ros.split.model import SplitModel, choose_device, load_model
+from split_infer_ros.split.load import choose_device, load_model
+from split_infer_ros.split.model import SplitModel
 from split_infer_ros.tuning.database import Database, default_path
 from split_infer_ros.tuning.key import Key
 

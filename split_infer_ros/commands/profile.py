@@ -14,7 +14,7 @@ from pathlib import Path
 from split_infer_ros.errors import SplitInferError
 from split_infer_ros.pipeline.known_profile import profile_model
 from split_infer_ros.pipeline.process import prepare_process
-from split_infer_ros.split.model import load_model
+from split_infer_ros.split.load import load_model
 from split_infer_ros.split.planner import OBJECTIVES, plan
 from split_infer_ros.split.profile import describe
 from split_infer_ros.tuning.database import Database, default_path

@@ -16,7 +16,8 @@ from tqdm import tqdm
 
 from split_infer_ros.commands.tune_records import RECORD_COMMANDS, add_record_commands
 from split_infer_ros.errors import SplitInferError
-from split_infer_ros.split.model import PRECISIONS, load_model
+from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model import PRECISIONS
 from split_infer_ros.tuner.known import find_tuned
 from split_infer_ros.tuner.trial_process import TrialProcess
 from split_infer_ros.tuner.tune import SEARCHES, Progress, Tuner

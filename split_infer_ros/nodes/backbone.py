@@ -26,7 +26,8 @@ from split_infer_ros.pipeline.known_profile import profile_model
 from split_infer_ros.pipeline.memory_choice import MemoryAdvisor
 from split_infer_ros.pipeline.rate_limiter import RateLimiter
 from split_infer_ros.split.form import Form
-from split_infer_ros.split.model import SplitModel, load_model
+from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.profile import Profile
 from split_infer_ros.tuner.known import Tuned, find_tuned
 from split_infer_ros.tuner.trial_process import TrialProcess
@@ -76,6 +77,7 @@ class BackboneNode(ManagedNode):
         self._split.attach(self._stage.configure)
         self._stage.when_ready_for_more(self._wake_executor)
         self.on_tear_down(self._stage.close)
+        self.on_tear_down(self._stop)  # a signal may come between the start of threads and this node's being active
         self._limiter = RateLimiter(values.max_rate_hz)
         timer = self.every(REPORT_PERIOD_S, self._report)
         self.on_tear_down(lambda: self.destroy_timer(timer))
@@ -96,9 +98,12 @@ class BackboneNode(ManagedNode):
     def end(self) -> None:
         for images in self._inputs:
             images.close()
-        self._split.stop()
-        self.stage.stop(DRAIN_S)
+        self._stop(DRAIN_S)
         self._report()
+
+    def _stop(self, drain_s: float = 0.0) -> None:
+        self._split.stop()
+        self.stage.stop(drain_s)
 
     def change(self, values: BackboneParameters) -> None:
         self._split.configure(self._tuned.fill_in(values.settings), values.goal)

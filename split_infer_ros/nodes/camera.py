@@ -67,15 +67,19 @@ class CameraNode(ManagedNode):
                 warn=lambda sentence: self.warn(SourceError(sentence)),
             )
             self.on_tear_down(self._source.close)
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.on_tear_down(self.end)  # should a signal come before this node is active
 
     def begin(self) -> None:
-        self._ended = threading.Event()
+        self._ended.clear()
         self._thread = threading.Thread(target=self._capture, name="camera", daemon=True)
         self._thread.start()
 
     def end(self) -> None:
         self._ended.set()
-        self._thread.join()
+        if self._thread is not None and self._thread.is_alive():
+            self._thread.join()
 
     def _capture(self) -> None:
         due = time.monotonic()

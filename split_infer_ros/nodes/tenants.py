@@ -69,6 +69,7 @@ class TenantsNode(ManagedNode):
         trace = open_trace(self)
         self._pipeline = SharedPipeline(values.settings, values.limits, self._deliver, self._complain, database, trace)
         self.on_tear_down(self._pipeline.close)
+        self.on_tear_down(lambda: self._pipeline.stop(0.0))  # should a signal come before this node is active
         self._reports = IntraProcessPublisher(self, PipelineReport, "report", QoSProfile(depth=100))
         self.on_tear_down(self._reports.destroy)
         self._to_report = report_message(lambda: self.get_clock().now().to_msg())

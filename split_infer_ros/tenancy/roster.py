@@ -9,7 +9,8 @@ from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.layering.home import Home
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.pipeline.plan import Plan
-from split_infer_ros.split.model import SplitModel, load_model
+from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model import SplitModel
 from split_infer_ros.tenancy.cost_books import CostBooks
 from split_infer_ros.tenancy.dispatcher import Dispatcher
 from split_infer_ros.tenancy.member import Member, WaitingFrames, drop

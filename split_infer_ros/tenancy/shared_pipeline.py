@@ -10,7 +10,7 @@ from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.report import PipelineReport
-from split_infer_ros.split.model import choose_device
+from split_infer_ros.split.load import choose_device
 from split_infer_ros.telemetry.trace import TraceFile
 from split_infer_ros.tenancy.cost_books import CostBooks
 from split_infer_ros.tenancy.crew import Crew

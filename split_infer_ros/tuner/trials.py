@@ -24,7 +24,8 @@ from split_infer_ros.pipeline.local import LocalPipeline
 from split_infer_ros.pipeline.settings import BLOCK, StageSettings
 from split_infer_ros.split.agreement import WITHIN, difference
 from split_infer_ros.split.form import CONTIGUOUS, Form
-from split_infer_ros.split.model import PRECISIONS, SplitModel, build_model, choose_device
+from split_infer_ros.split.load import build_model, choose_device
+from split_infer_ros.split.model import PRECISIONS, SplitModel
 from split_infer_ros.tuner.spaces import CONVERSION, NETWORK, SEGMENTS, WORK, form_of
 from split_infer_ros.tuning.steady import Measured, measure_steadily
 

@@ -12,7 +12,7 @@ from _layering_peak import peak
 
 from split_infer_ros.layering.pack import pack_model
 from split_infer_ros.layering.streamed import StreamedHalf
-from split_infer_ros.split.model import hollow_model, load_model
+from split_infer_ros.split.load import hollow_model, load_model
 
 
 @pytest.fixture

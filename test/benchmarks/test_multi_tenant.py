@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from split_infer_ros.pipeline.cores import all_cores
-from split_infer_ros.split.model import load_model
+from split_infer_ros.split.load import load_model
 from split_infer_ros.tenancy.costs import Costs
 from split_infer_ros.tenancy.measure import blank
 from split_infer_ros.tenancy.scheduler import Rules

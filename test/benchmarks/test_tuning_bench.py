@@ -9,7 +9,7 @@ import torch
 import tuning as bench
 from _vendor_networks import VENDORS, vendors_of
 
-from split_infer_ros.split.model import build_model
+from split_infer_ros.split.load import build_model
 from split_infer_ros.tuning.space import Space, frozen
 
 

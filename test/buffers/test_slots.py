@@ -126,6 +126,21 @@ def test_who_reads_is_not_expired() -> None:
     assert ring.used == 0
 
 
+def test_who_waits_behind_a_batch_that_is_read_is_not_late() -> None:
+    ring = Ring(2, 5.0)
+    first, second = ring.acquire(), ring.acquire()
+    assert first is not None
+    assert second is not None
+    for lease in (first, second):
+        ring.publish(lease, now=0.0)
+    ring.take(first)
+    ring.renew_if_read(100.0)
+    assert ring.expire(104.9) == []
+    ring.release(first)
+    ring.renew_if_read(104.9)  # nobody reads: the lease runs
+    assert ring.expire(105.0) == [second]
+
+
 def test_each_release_is_announced() -> None:
     ring = Ring(2, 0.0)
     announced: list[int] = []

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from split_infer_ros.split.model import load_model
+from split_infer_ros.split.load import load_model
 
 
 def test_every_tensor_that_crosses_has_a_line(

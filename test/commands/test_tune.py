@@ -10,7 +10,7 @@ from split_infer_ros.memory_model.samples import Probe
 from split_infer_ros.memory_model.samples import to_records as memory_records
 from split_infer_ros.placement.measured import Times
 from split_infer_ros.placement.measured import to_records as operator_records
-from split_infer_ros.split.model import load_model
+from split_infer_ros.split.load import load_model
 from split_infer_ros.split.samples import Samples
 from split_infer_ros.split.samples import to_records as profile_records
 from split_infer_ros.tuner.known import find_tuned

@@ -24,7 +24,8 @@ from split_infer_ros.pipeline.head_stage import HeadStage
 from split_infer_ros.pipeline.intake import DeviceIntake, HostIntake
 from split_infer_ros.pipeline.local import LocalTransport
 from split_infer_ros.pipeline.settings import BLOCK, StageSettings
-from split_infer_ros.split.model import PRECISIONS, load_model
+from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model import PRECISIONS
 
 GPU, CPU = torch.device("cuda"), torch.device("cpu")
 LONG_S = 60.0

@@ -10,7 +10,7 @@ from real_gpu import GPU
 from torch import nn
 
 from split_infer_ros.split.form import TRITON, Form
-from split_infer_ros.split.model import load_model
+from split_infer_ros.split.load import load_model
 from split_infer_ros.vision_ops.convolution import ScheduledConv2d
 from split_infer_ros.vision_ops.fastest import choosing
 from split_infer_ros.vision_ops.schedules import DEPTHWISE, POINTWISE, SPACES

@@ -10,7 +10,7 @@ import torch
 
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.pipeline.streaming import stream_backbone
-from split_infer_ros.split.model import load_model
+from split_infer_ros.split.load import load_model
 
 
 @pytest.mark.parametrize("residency", ["synchronous", "asynchronous", "two_stage"])

@@ -10,7 +10,7 @@ from split_infer_ros.placement.graph import place, read_operators, with_decode
 from split_infer_ros.placement.measured import by_times, time_operators
 from split_infer_ros.placement.operators import OperatorList
 from split_infer_ros.placement.plan import Rule, Tag, make_plan
-from split_infer_ros.split.model import load_model
+from split_infer_ros.split.load import load_model
 
 DEVICES = {Tag.GPU: torch.device("cuda", 0), Tag.CPU: torch.device("cpu")}
 

@@ -12,7 +12,7 @@ from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.pipeline.device import DeviceQueue
 from split_infer_ros.pipeline.frame import Origin
-from split_infer_ros.split.model import load_model
+from split_infer_ros.split.load import load_model
 from split_infer_ros.tenancy.engine import Engine
 from split_infer_ros.tenancy.forked_graphs import ForkedGraphs, Forks
 from split_infer_ros.tenancy.measure import blank, measure

@@ -23,7 +23,8 @@ from split_infer_ros.layering.streamed import StreamedHalf
 from split_infer_ros.layering.unpack import unpack
 from split_infer_ros.layering.weights_file import WeightsFile
 from split_infer_ros.split.graph import state_of
-from split_infer_ros.split.model import SplitModel, hollow_model
+from split_infer_ros.split.load import hollow_model
+from split_infer_ros.split.model import SplitModel
 
 
 def piece_of(house: House, layer: str) -> Piece:

@@ -9,7 +9,7 @@ from split_infer_ros.errors import UnknownModelError, WeightsError
 from split_infer_ros.models.catalogue import CATALOGUE, find_model
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.models.weights import load_weights
-from split_infer_ros.split.model import load_model
+from split_infer_ros.split.load import load_model
 
 PUBLISHED = {
     "mobilenet_v2": zoo.MobileNet_V2_Weights.IMAGENET1K_V1,

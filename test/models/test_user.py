@@ -15,7 +15,8 @@ from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.models.random_weights import randomise
-from split_infer_ros.split.model import SplitModel, load_model
+from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model import SplitModel
 
 HEIGHT, WIDTH = 40, 48
 FACTORIES = '''

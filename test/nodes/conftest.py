@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from split_infer_ros.split.model import SplitModel, load_model
+from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model import SplitModel
 
 if TYPE_CHECKING:
     from rclpy.context import Context

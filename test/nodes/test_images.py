@@ -20,7 +20,8 @@ from split_infer_ros.models.evaluation import Matcher
 from split_infer_ros.models.shapes import LABELS
 from split_infer_ros.nodes.conversions import corners, pixels_of
 from split_infer_ros.sources import draw_scene
-from split_infer_ros.split.model import SplitModel, load_model
+from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model import SplitModel
 
 LIMITS = Limits(score_threshold=0.2, nms_threshold=0.5, max_detections=20)
 

@@ -16,7 +16,7 @@ from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.pipeline.budget import bytes_needed, check_budget, check_weights
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.split.cuts import Cut
-from split_infer_ros.split.model import load_model
+from split_infer_ros.split.load import load_model
 
 INPUT = 300
 

@@ -11,7 +11,7 @@ from split_infer_ros.pipeline import cores
 
 @pytest.fixture(autouse=True)
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(cores, "_ALL", 2)
+    monkeypatch.setattr(cores, "ALL", 2)
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)

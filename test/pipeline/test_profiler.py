@@ -16,7 +16,8 @@ from split_infer_ros.pipeline.known_profile import profile_model
 from split_infer_ros.pipeline.local import LocalPipeline
 from split_infer_ros.pipeline.profiler import Effort, Profiler
 from split_infer_ros.pipeline.settings import BLOCK, StageSettings
-from split_infer_ros.split.model import SplitModel, load_model
+from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.planner import plan
 from split_infer_ros.split.samples import PERIOD
 from split_infer_ros.tuning.database import Database

@@ -24,7 +24,7 @@ from split_infer_ros.placement.plan import Plan, Rule, Tag, make_plan
 from split_infer_ros.split.export import export
 from split_infer_ros.split.fusion import fuse_convolutions
 from split_infer_ros.split.graph import prepare
-from split_infer_ros.split.model import load_model
+from split_infer_ros.split.load import load_model
 
 DEVICES = {Tag.GPU: torch.device("cpu", 0), Tag.CPU: torch.device("cpu")}
 LISTED = OperatorList.read()

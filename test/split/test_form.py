@@ -22,7 +22,8 @@ from split_infer_ros.split.form import (
     Form,
 )
 from split_infer_ros.split.fusion import FusedConv2d
-from split_infer_ros.split.model import SplitModel, build_model, load_model
+from split_infer_ros.split.load import build_model, load_model
+from split_infer_ros.split.model import SplitModel
 
 CPU = torch.device("cpu")
 TWICE = 2  # then they are packed, or compiled

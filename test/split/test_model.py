@@ -16,8 +16,8 @@ from split_infer_ros.errors import ConfigurationError, UnknownCutError, UnknownM
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.models.random_weights import randomise
-from split_infer_ros.split import model as model_module
-from split_infer_ros.split.model import choose_device, load_model
+from split_infer_ros.split import load as load_module
+from split_infer_ros.split.load import choose_device, load_model
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def test_who_asks_for_the_same_model_shares_it() -> None:
 
 
 def test_a_model_that_nobody_uses_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_module, "_loaded", WeakValueDictionary())  # nobody else's here
+    monkeypatch.setattr(load_module, "_loaded", WeakValueDictionary())  # nobody else's here
     model = load_model("shapes", "none", "cpu")
     model.halves("default")
     assert load_model("shapes", "none", "cpu") is model

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from split_infer_ros.split.model import SplitModel, load_model
+from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model import SplitModel
 from split_infer_ros.tenancy.engine import Engine
 from split_infer_ros.tenancy.measure import blank, measure
 

@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 
-from split_infer_ros.split.model import load_model
+from split_infer_ros.split.load import load_model
 from split_infer_ros.tenancy.engine import Engine
 from split_infer_ros.tenancy.measure import measure
 from split_infer_ros.tenancy.side_by_side import SideBySide

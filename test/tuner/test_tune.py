@@ -11,7 +11,8 @@ import pytest
 
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.split.form import CONTIGUOUS, PACKED, Form
-from split_infer_ros.split.model import SplitModel, load_model
+from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model import SplitModel
 from split_infer_ros.tuner import tune as tune_module
 from split_infer_ros.tuner.declared import objection_of
 from split_infer_ros.tuner.known import find_tuned
