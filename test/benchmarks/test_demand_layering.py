@@ -15,27 +15,34 @@ from split_infer_ros.layering.streamed import StreamedHalf
 from split_infer_ros.split.load import hollow_model, load_model
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    model = load_model("shapes", "default", "cpu")
-    pack_model(model, tmp_path / "w", torch.get_num_threads())
-    return tmp_path / "w"
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("packed") / "w"
+    pack_model(load_model("shapes", "default", "cpu"), path, torch.get_num_threads())
+    return path
 
 
-def test_every_way_gives_the_same_bits(path: Path) -> None:
+@pytest.mark.parametrize("way", [way for way in bench.WAYS if way != child.OFFLOADED])
+def test_every_way_gives_the_same_bits(path: Path, way: str) -> None:
     model = load_model("shapes", "default", "cpu")
     images = child.images_of(model)
     with torch.inference_mode():
         expected = model.backbone("output")(images)
+        half = child.make(hollow_model("shapes"), path, way, (0, 2 << 20))
+        passes = [bench.same(half(images), expected) for _ in range(3)]
+        if isinstance(half, StreamedHalf):
+            half.close()
+    assert passes == [True] * 3
+
+
+def test_the_trade_off_is_measured_where_it_was_predicted(path: Path) -> None:
+    model = load_model("shapes", "default", "cpu")
+    images = child.images_of(model)
+    with torch.inference_mode():
         points, machine = bench.optimise(model, path, images)
         assert all(point.delay >= machine.compute for point in points)
         (measured,) = bench.compare(model, path, images, points, 1)
-        assert measured["measured_ms"] > 0
-        for way in set(bench.WAYS) - {child.OFFLOADED}:
-            half = child.make(hollow_model("shapes"), path, way, (0, 2 << 20))
-            assert bench.same(half(images), expected), way
-            if isinstance(half, StreamedHalf):
-                half.close()
+    assert measured["measured_ms"] > 0
     assert all(speed > 0 and busy > 0 for speed, busy in bench.read_all(child.contents_of(model, path), 1))
 
 
