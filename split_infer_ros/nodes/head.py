@@ -26,7 +26,7 @@ from split_infer_ros.nodes.watch import LEFT_OUT
 from split_infer_ros.pipeline.cores import default_head_threads
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.head_stage import HeadStage
-from split_infer_ros.split.load import load_model
+from split_infer_ros.split.load import choose_device, load_model
 from split_infer_ros.tuner.known import find_tuned
 from split_infer_ros.tuning.database import Database
 
@@ -71,7 +71,7 @@ class HeadNode(ManagedNode):
             self._overlay = Overlay(self, self._labels, self.warn)
             self.on_tear_down(self._overlay.close)
         self.on_tear_down(Labels(self, self._model.entry.name, self._labels).close)
-        threads = values.head_threads or default_head_threads(tuned.threads[1])
+        threads = values.head_threads or default_head_threads(choose_device("auto"), tuned.threads[1])
         self._stage = HeadStage(self._model, self.values.limits, self._deliver, self.warn, threads)
         self.on_tear_down(self._stage.stop)  # should a signal come before this node is active
         self._refused_before = self._left_out_before = 0

@@ -35,6 +35,6 @@ def use_cores(count: int) -> None:
     torch.set_num_threads(count)
 
 
-def default_head_threads(tuned: int = 0) -> int:
+def default_head_threads(backbone: torch.device, tuned: int = 0) -> int:
     """Cores for the head's half: all where a GPU has the backbone, else what tuning found, else one."""
-    return ALL if torch.cuda.is_available() else tuned or 1
+    return ALL if backbone.type == "cuda" else tuned or 1

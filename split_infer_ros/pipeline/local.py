@@ -13,6 +13,7 @@ from split_infer_ros.errors import SplitInferError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.pipeline.backbone_stage import BackboneStage
+from split_infer_ros.pipeline.cores import default_head_threads
 from split_infer_ros.pipeline.frame import Handle, Origin
 from split_infer_ros.pipeline.head_stage import Deliver, HeadStage
 from split_infer_ros.pipeline.settings import StageSettings
@@ -57,7 +58,7 @@ class LocalPipeline:
         settings: with drop_policy ``block`` whoever feeds it is made to wait.
         deliver: called with each frame's origin and detections, on the head's thread.
         limits: what post-processing keeps.
-        threads: cores of the backbone's and of the head's operations; 0: as the stages have it.
+        threads: cores of the backbone's (0: all) and of the head's operations; unless given, as nodes have them.
     """
 
     def __init__(
@@ -66,13 +67,14 @@ class LocalPipeline:
         settings: StageSettings,
         deliver: Deliver,
         limits: Limits | None = None,
-        threads: tuple[int, int] = (0, 1),
+        threads: tuple[int, int] | None = None,
     ) -> None:
         self._errors: list[Exception] = []
         self._fed = 0
-        self.head = HeadStage(model, limits or Limits(), deliver, self._errors.append, threads[1])
+        backbone_threads, head_threads = threads or (0, default_head_threads(model.device))
+        self.head = HeadStage(model, limits or Limits(), deliver, self._errors.append, head_threads)
         transport = LocalTransport(self._hand_over)
-        self.backbone = BackboneStage(model, settings, transport, self._errors.append, threads=threads[0])
+        self.backbone = BackboneStage(model, settings, transport, self._errors.append, threads=backbone_threads)
 
     def __enter__(self) -> LocalPipeline:
         self.head.start()

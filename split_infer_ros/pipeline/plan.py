@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 import torch
@@ -68,30 +69,39 @@ class Plan:
             home: the ring for weights that are read, if it is not this model's alone.
 
         Raises:
-            ConfigurationError: no such cut, or no such memory; nothing was kept.
+            ConfigurationError: no such cut, or no such memory, or a GPU cannot run such a batch; nothing was kept.
         """
         cut = model.cut(settings.split_point)
         layout = Layout(cut.tensors, settings.batch_size)
-        memory = advisor.choose(settings.memory_policy, layout, transport.shared)
-        check_budget(settings, cut, memory.policy, model.entry.preprocess.staging(1).nbytes, taken_bytes)
-        pool = transport.make_pool(layout, settings.ring_slots, Place(memory.policy, model.device))
-        reason = pool.slots.note or memory.reason
-        try:
-            place = Place(pool.slots.policy, model.device)  # which is another one where there was no room
-            intake = make_intake(model.entry.preprocess, settings.batch_size, model.dtype, place)
-            backbone = stream_backbone(model, cut, settings, home) or model.backbone(settings.split_point)
-            if model.device.type == "cuda" and settings.cuda_graphs and not isinstance(backbone, StreamedHalf):
-                return cls(settings, cut, _recorded(backbone, model, settings.batch_size), pool, intake, reason)
-        except ConfigurationError:
-            pool.close()
-            raise
-        except RuntimeError as error:
-            pool.close()
-            raise ConfigurationError(
-                f"A batch of {settings.batch_size} images of {model.entry.name} does not fit into {model.device}'s "
-                f"memory, or cannot be recorded there ({error}): take a smaller batch_size, or cuda_graphs false."
-            ) from error
-        return cls(settings, cut, backbone, pool, intake, reason)
+        with ExitStack() as undo:
+            try:
+                memory = advisor.choose(settings.memory_policy, layout, transport.shared)
+                check_budget(settings, cut, memory.policy, model.entry.preprocess.staging(1).nbytes, taken_bytes)
+                pool = transport.make_pool(layout, settings.ring_slots, Place(memory.policy, model.device))
+                undo.callback(pool.close)
+                place = Place(pool.slots.policy, model.device)  # which is another one where there was no room
+                intake = make_intake(model.entry.preprocess, settings.batch_size, model.dtype, place)
+                backbone = stream_backbone(model, cut, settings, home) or model.backbone(settings.split_point)
+                made = cls(settings, cut, backbone, pool, intake, pool.slots.note or memory.reason)
+                if made.stream is not None:
+                    undo.callback(made.stream.close)
+                if model.device.type == "cuda":
+                    made = made._tried(model)
+            except RuntimeError as error:
+                raise ConfigurationError(
+                    f"A batch of {settings.batch_size} images of {model.entry.name} does not fit into {model.device}'s "
+                    f"memory, or cannot run or be recorded there ({error}): take a smaller batch_size, or cuda_graphs "
+                    "false."
+                ) from error
+            undo.pop_all()
+            return made
+
+    def _tried(self, model: SplitModel) -> Plan:
+        """The same, recorded, or run once: what a GPU has not the memory for shows then only."""
+        if self.settings.cuda_graphs and self.stream is None:
+            return replace(self, backbone=_recorded(self.backbone, model, self.settings.batch_size))
+        self.warm_up(DeviceQueue(model.device), DeviceQueue(model.device))
+        return self
 
     @property
     def stream(self) -> StreamedHalf | None:

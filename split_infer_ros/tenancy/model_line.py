@@ -96,7 +96,7 @@ class ModelLine:
         self._advisor = MemoryAdvisor(model.device, database)
         self._transport = LocalTransport(self._hand_to_head)
         self._transport.bind(self._released, callbacks.wake)
-        threads = settings.head_threads or default_head_threads()
+        threads = settings.head_threads or default_head_threads(model.device)
         self.head = HeadStage(model, limits, self._deliver, self._fail, threads)
         self._check_weights()
         self.plan = self.make_plan(settings.stage, taken_bytes)
