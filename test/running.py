@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -49,8 +49,9 @@ class Running:
     def note(self, name: str, error: Exception) -> None:
         self.errors.append((name, str(error)))
 
-    def deliver(self, tenant: str, origin: Origin, detections: Detections) -> None:
+    def deliver(self, tenant: str, origin: Origin, detections: Detections, labels: Sequence[str]) -> None:
         assert self.deliver_gate.wait(LONG_S)
+        assert len(labels) == 1  # each of the models here has one
         if origin.header[1] == BAD - 1:
             raise RuntimeError("nobody hears it")
         self.delivered[tenant].append((origin, detections))

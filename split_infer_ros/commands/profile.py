@@ -1,7 +1,8 @@
 """Measure every cut of a model on this machine, and say which one to take.
 
 Prints milliseconds a batch of each stage alone, images a second of a saturated pipeline (with a star where the pipeline
-was run, else predicted) and the latency of a batch. What was measured before is read from the database.
+was run, else predicted) and the latency of a batch. What was measured before is read from the database. A model that
+was tuned is measured as nodes then run it.
 """
 
 from __future__ import annotations
@@ -9,14 +10,17 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from functools import partial
 from pathlib import Path
 
 from split_infer_ros.errors import SplitInferError
 from split_infer_ros.pipeline.known_profile import profile_model
 from split_infer_ros.pipeline.process import prepare_process
 from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model import PRECISIONS
 from split_infer_ros.split.planner import OBJECTIVES, plan
 from split_infer_ros.split.profile import describe
+from split_infer_ros.tuner.known import find_tuned
 from split_infer_ros.tuning.database import Database, default_path
 
 
@@ -25,10 +29,13 @@ def main() -> int:
     chosen = _arguments().parse_args()
     prepare_process()
     try:
-        model = load_model(
-            chosen.model, chosen.weights, chosen.device, allow_user_code=chosen.allow_user_code
+        load = partial(
+            load_model, chosen.model, chosen.weights, chosen.device, chosen.precision,
+            allow_user_code=chosen.allow_user_code,
         )
-        profile = profile_model(model, chosen.batch, Database(chosen.database), anew=chosen.anew, say=_say)
+        database = Database(chosen.database)
+        model = load(form=find_tuned(load(), database, chosen.precision).form)  # as nodes would run it
+        profile = profile_model(model, chosen.batch, database, anew=chosen.anew, say=_say)
         choice = plan(profile, chosen.objective, chosen.latency_bound_ms / 1e3)
     except SplitInferError as error:
         print(error, file=sys.stderr)
@@ -50,6 +57,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("model", help="of the catalogue, timm:NAME, package.module:factory or FILE.pt2")
     parser.add_argument("--weights", default="random", help="as the parameter of that name; times hardly vary with it")
     parser.add_argument("--device", default="auto", help="where the backbone runs: auto, cpu, cuda, cuda:1, ...")
+    parser.add_argument("--precision", choices=PRECISIONS, default="fp32", help="of the backbone")
     parser.add_argument("--allow-user-code", action="store_true", help="load a model of yours, which may run any code")
     parser.add_argument("--batch", type=_positive, nargs="+", default=[1, 2, 4, 8], metavar="N", help="batch sizes")
     parser.add_argument("--objective", choices=OBJECTIVES, default=OBJECTIVES[0])

@@ -62,7 +62,7 @@ class TenantsParameters(LoadParameters, ComputeParameters, FinishParameters, Ima
     tenants: tuple[str, ...] = parameter((), "Names of the tenants that run; tenants.NAME.* says what each asks.")
     of: Mapping[str, TenantParameters] = family(TENANTS, TenantParameters)
     request_window: int = parameter(
-        5, "So many of the images that wait longest are looked at for one execution.", at_least=1, at_most=1000
+        5, "So many of the images whose turn is next are looked at for one execution.", at_least=1, at_most=1000
     )
     batch_size: int = parameter(8, "Images of one model that may become one batch.", at_least=1, at_most=256)
     max_waiting: int = parameter(

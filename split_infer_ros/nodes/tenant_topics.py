@@ -73,9 +73,8 @@ class TenantTopics:
         self._input = None if topic is None else ImageInput(self._node, topic, self, self.limiter, self._enable)
         self._heard = topic
 
-    def deliver(self, origin: Origin, detections: Detections) -> None:
-        """A frame's result is there."""
-        labels = self._pipeline.labels(self._name)
+    def deliver(self, origin: Origin, detections: Detections, labels: Sequence[str]) -> None:
+        """A frame's result is there, by labels that may be of a model before the present one."""
         self._detections.publish(detections_message(detections, labels, origin.header))
         self._overlay.show(origin, detections)
 

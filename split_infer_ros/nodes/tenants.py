@@ -161,8 +161,8 @@ class TenantsNode(ManagedNode):
         self._topics, self._faults = {}, {}
         self._say_removed(self._reported)
 
-    def _deliver(self, name: str, origin: Origin, detections: Detections) -> None:
-        self._topics[name].deliver(origin, detections)
+    def _deliver(self, name: str, origin: Origin, detections: Detections, labels: Sequence[str]) -> None:
+        self._topics[name].deliver(origin, detections, labels)
 
     def _complain(self, name: str, error: Exception) -> None:
         self.get_logger().warning(f"{name}: {in_words(error)}", throttle_duration_sec=LOG_PERIOD_S)

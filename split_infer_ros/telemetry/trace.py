@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from split_infer_ros.errors import ConfigurationError
+
+_log = logging.getLogger(__name__)
 
 MOST_BYTES = 500_000_000  # about a day of batches; then it ends, so that no disk is filled
 
@@ -29,11 +33,11 @@ class TraceFile:
         try:
             # a line at a time, so that all but the last line is there whatever happens
             self._file = path.expanduser().open("w", buffering=1, encoding="utf-8")
+            self._written = self._file.write("[\n")
         except OSError as error:
             raise ConfigurationError(f"trace '{path}' cannot be written: {error.strerror}.") from error
         self._rows: dict[str, int] = {}
         self._lock = threading.Lock()
-        self._written = self._file.write("[\n")
 
     def slice(self, row: str, name: str, start: float, end: float, **facts: Any) -> None:
         """Something lasted from ``start`` to ``end`` (seconds of one clock, any origin); safe from any thread."""
@@ -55,9 +59,21 @@ class TraceFile:
         """End the file; what comes later is left out."""
         with self._lock:
             if not self._file.closed:
-                self._file.write('{"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "pipeline"}}\n]\n')
-                self._file.close()
+                self._put('{"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "pipeline"}}\n]\n')
+            self._end()
 
     def _write(self, event: dict[str, Any]) -> None:
         if not self._file.closed and self._written < MOST_BYTES:
-            self._written += self._file.write(json.dumps(event) + ",\n")
+            self._put(json.dumps(event) + ",\n")
+
+    def _put(self, text: str) -> None:
+        """Write, or end the file if that cannot be done: whoever is traced goes on."""
+        try:
+            self._written += self._file.write(text)
+        except OSError as error:
+            _log.warning("trace '%s' ends here: %s.", self._file.name, error.strerror)
+            self._end()
+
+    def _end(self) -> None:
+        with suppress(OSError):  # what the disk had no room for is flushed once more, and closed all the same
+            self._file.close()

@@ -148,15 +148,23 @@ class Dispatcher:
     def _loop(self) -> None:
         use_all_cores()
         while self._running:
-            self.look_round()
-            self._plan_beside()
-            self._measure_once()
-            for _ in range(max(1, self._crew.lanes)):
-                executions = self._next_executions()
-                for turn, flights in executions:
-                    self._crew.execute(flights, turn.lane, partial(self._crew.floor.end, turn))
-                if not any(turn.lane is not None for turn, _ in executions):
-                    break  # with all cores, there is no other to begin beside it
+            try:
+                self._take_turns()
+            except Exception as error:  # whatever it was, there is nobody else to serve the others
+                self._on_error("dispatcher", error)
+                with self._changed:
+                    self._changed.wait(TICK_S)
+
+    def _take_turns(self) -> None:
+        self.look_round()
+        self._plan_beside()
+        self._measure_once()
+        for _ in range(max(1, self._crew.lanes)):
+            executions = self._next_executions()
+            for turn, flights in executions:
+                self._crew.execute(flights, turn.lane, partial(self._crew.floor.end, turn))
+            if not any(turn.lane is not None for turn, _ in executions):
+                break  # with all cores, there is no other to begin beside it
 
     def _measure_once(self) -> None:
         """One sample of what is not known, between two executions, so that the others are served meanwhile."""

@@ -236,6 +236,7 @@ class ModelLine:
     def _check_weights(self) -> None:
         model = self.model
         if model.device.type == "cuda":
+            torch.cuda.empty_cache()  # what torch keeps of models that went is free as well
             free, _ = torch.cuda.mem_get_info(model.device)
             check_weights(self.key, model.parameters, model.dtype.itemsize, free)
 

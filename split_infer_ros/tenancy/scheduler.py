@@ -3,8 +3,8 @@
 A window over the head of the queue is looked at. Requests of one model become one batch (merge); models with fewer
 parameters than the mean become one execution, those above it another (fuse). The class of the very first request runs
 now; the others stay at the head of the queue, where newer requests may join them before their turn. So a window takes
-at most two executions, the first request is always served, and nobody waits for company: where one request waits, it
-runs alone, at once.
+at most two executions (more where that was measured not to pay), the first request is always served, and nobody waits
+for company: where one request waits, it runs alone, at once.
 """
 
 from __future__ import annotations

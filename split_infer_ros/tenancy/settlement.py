@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from split_infer_ros.buffers.slots import Lease, Outcome
 from split_infer_ros.models.detections import Detections
@@ -15,7 +15,7 @@ from split_infer_ros.tenancy.flight import Flight
 from split_infer_ros.tenancy.member import Member, TenantFrame, drop
 from split_infer_ros.tenancy.model_line import ModelLine
 
-Deliver = Callable[[str, Origin, Detections], None]
+Deliver = Callable[[str, Origin, Detections, Sequence[str]], None]
 
 
 class Settlement:
@@ -25,7 +25,7 @@ class Settlement:
         changed: guards all that is shared.
         members: tenants that run, by name.
         lines: models that are served, by key.
-        deliver: the tenant's name, a frame's origin and its detections.
+        deliver: the tenant's name, a frame's origin, its detections, and the labels of the model that found them.
         on_error: the tenant's name, and what ``deliver`` raised.
         trace: where each batch's times are written, if anywhere.
     """
@@ -57,7 +57,7 @@ class Settlement:
                 return
         failure: Exception | None = None
         try:
-            self._deliver_to(name, frame.origin, detections)
+            self._deliver_to(name, frame.origin, detections, flight.line.model.entry.labels)
         except Exception as error:  # it costs this tenant's frame, and no other's
             failure = error
         now = time.monotonic()

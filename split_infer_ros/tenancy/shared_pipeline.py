@@ -32,10 +32,10 @@ class SharedPipeline:
     Args:
         settings: the first ones.
         limits: what post-processing keeps.
-        deliver: called with the tenant's name, a frame's origin and its detections, on a thread of its model's; for one
-            tenant in the order in which its frames came. For a tenant that was removed, or has another model now, no
-            call begins after ``set_tenants`` has returned; one that had begun may still be under way. What it raises
-            costs that frame alone, as ``head_error``. It must not call what changes tenants, settings or the state.
+        deliver: called with the tenant's name, a frame's origin, its detections and their labels, on a thread of its
+            model's; for one tenant in the order in which its frames came. For a tenant that was removed, or has another
+            model now, no call begins after ``set_tenants`` has returned; one that had begun may be under way. What it
+            raises costs that frame alone, as ``head_error``. It must not call what changes tenants, settings or state.
         on_error: told of every exception that cost frames, under the tenant's or the model's name.
         database: in which costs of executions are kept; the user's own if None.
         trace: where each batch's times are written, if anywhere.

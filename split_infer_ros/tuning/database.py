@@ -81,7 +81,7 @@ class Database:
             return []
         found, refused, torn = read_lines(data)
         if torn:
-            _log.info("%s ends in the middle of a record, which is ignored.", self.path)
+            _log.warning("%s ends in the middle of a record, which is ignored.", self.path)
         for number, reason in refused.items():
             _log.warning("%s, line %d is ignored: %s.", self.path, number, reason)
         return list(found.values())

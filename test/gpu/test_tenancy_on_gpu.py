@@ -61,7 +61,7 @@ def test_tenants_get_their_own_results_from_a_gpu(tmp_path: Path, graphs: bool) 
     pipeline = SharedPipeline(
         SharedSettings(device="cuda:0", waiting=20, cuda_graphs=graphs),
         Limits(),
-        lambda tenant, origin, detections: delivered[tenant].append(origin.header),
+        lambda tenant, origin, detections, labels: delivered[tenant].append(origin.header),
         lambda name, error: errors.append(f"{name}: {error}"),
         Database(tmp_path / "tuning.jsonl"),
     )

@@ -71,3 +71,17 @@ def test_it_ends_before_it_fills_a_disk(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=f"trace '{tmp_path}/no/t.json' cannot be written"):
         TraceFile(tmp_path / "no" / "t.json")
+
+
+def test_a_full_disk_ends_the_trace_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    full = Path("/dev/full")
+    with pytest.raises(ConfigurationError, match="'/dev/full' cannot be written: No space left"):
+        TraceFile(full)
+    trace = TraceFile(tmp_path / "t.json")
+    monkeypatch.setattr(trace, "_file", full.open("w", buffering=1))  # as a disk that fills up
+    for _ in range(3):
+        trace.slice("head", "batch", 0.0, 1.0)
+    trace.close()
+    assert [each.getMessage() for each in caplog.records] == ["trace '/dev/full' ends here: No space left on device."]

@@ -91,7 +91,7 @@ class Bench:
     def note(self, name: str, error: Exception) -> None:
         self.errors.append(f"{name}: {error}")
 
-    def deliver(self, tenant: str, origin: Origin, detections: Detections) -> None:
+    def deliver(self, tenant: str, origin: Origin, detections: Detections, labels: Sequence[str]) -> None:
         self.delivered.append((tenant, round(detections.scores.item() * 255)))
 
     def execute(self, **values: int) -> list[Flight]:

@@ -13,6 +13,7 @@ from running import SETTINGS, A, B, C, Start, until
 
 from split_infer_ros.errors import ConfigurationError, ImageError
 from split_infer_ros.tenancy import cost_book, crew
+from split_infer_ros.tenancy.model_line import ModelLine
 from split_infer_ros.tenancy.request import DROP
 from split_infer_ros.tuning.database import Database
 
@@ -93,6 +94,25 @@ def test_a_result_that_nobody_takes_costs_its_own_frame_alone(start: Start) -> N
     assert run.counts("a").dropped == {"head_error": 1}
     assert run.counts("b").published == 2
     assert run.errors == [("a", "nobody hears it")]
+
+
+def test_a_round_that_fails_does_not_end_the_next_ones(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = start(A, one=BrightModel("one"))
+    failures = [RuntimeError("the driver says no")]
+    collect = ModelLine.collect
+
+    def fail_once(line: ModelLine, now: float) -> None:
+        if failures:
+            raise failures.pop()
+        collect(line, now)
+
+    monkeypatch.setattr(ModelLine, "collect", fail_once)
+    run.send("a", 1)
+    until(lambda: not failures)
+    run.send("a", 2)
+    run.settled()
+    assert run.counts("a").dropped == {}
+    assert run.errors == [("dispatcher", "the driver says no")]
 
 
 def test_what_cannot_be_read_or_was_missed_is_counted(start: Start) -> None:

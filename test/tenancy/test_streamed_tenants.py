@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,7 +40,7 @@ class Run:
         self.refused = self.pipeline.set_tenants(TENANTS)
         self.pipeline.start()
 
-    def _deliver(self, tenant: str, origin: Origin, detections: Detections) -> None:
+    def _deliver(self, tenant: str, origin: Origin, detections: Detections, labels: Sequence[str]) -> None:
         self.found[tenant].append(detections.scores)
 
     def feed(self) -> None:

@@ -141,7 +141,7 @@ def test_a_torn_last_line_is_ignored_and_does_no_harm_to_the_next(database, capl
     database.add([record(1.0), record(2.0)])
     database.path.write_bytes(database.path.read_bytes()[:-30])
     assert [found.costs for found in database.records()] == [(1.0,)]
-    assert caplog.text == ""
+    assert "ends in the middle of a record, which is ignored" in caplog.text
     database.add([record(3.0)])
     assert [found.costs for found in database.records()] == [(1.0,), (3.0,)]
 
