@@ -43,7 +43,7 @@ def mapped(contents: Contents) -> Half:
     madvise, start = ctypes.CDLL(None).madvise, view.data_ptr()
     madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
-    def run(images: Tensor) -> Sequence[Tensor]:
+    def run(images: Tensor, mapping: Tensor = view) -> Sequence[Tensor]:  # blocked weights do not hold it
         madvise(start, size, mmap.MADV_DONTNEED)
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)  # cold, as for all others
         madvise(start, size, mmap.MADV_SEQUENTIAL)

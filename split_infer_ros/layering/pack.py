@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from split_infer_ros.errors import WeightsError
 from split_infer_ros.layering import blocked
 from split_infer_ros.layering.layers import Layer, input_shapes, layers_of, skeleton, to_be_streamed
 from split_infer_ros.layering.packed_file import (
@@ -24,7 +25,6 @@ from split_infer_ros.layering.packed_file import (
     write_packed,
 )
 from split_infer_ros.split.fusion import FusedConv2d
-from split_infer_ros.split.graph import state_of
 from split_infer_ros.split.model import SplitModel
 
 TILE_MB = 5.0  # smaller ones are read more slowly, larger ones leave a ring little room to read ahead
@@ -52,8 +52,13 @@ def pack_model(
 
     Raises:
         OSError: the file cannot be written.
+        StreamError: weights that were released cannot be read again.
+        WeightsError: the model has none.
     """
-    state = state_of(model.graph)
+    state = model.state()
+    for name, tensor in state.items():
+        if tensor.untyped_storage().nbytes() < tensor.nbytes:  # a stand-in
+            raise WeightsError(f"{model.entry.name} has no weights to be packed: '{name}' was never loaded.")
     shapes = input_shapes(skeleton(model.graph), (batch_size, *model.entry.image_shape))
     head = PackedHeader(model.entry.name, model.fingerprint, digest(state), machine(threads), ())
 

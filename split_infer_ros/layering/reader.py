@@ -44,10 +44,10 @@ class Reader:
         self._thread: threading.Thread | None = None
 
     def add(self, track: Track) -> None:
-        """A track comes; the only one is read at once."""
+        """A track comes; the only one is read at once, unless one that went is still in a pass."""
         with self._changed:
             self._tracks.append(track)
-            if len(self._tracks) == 1:
+            if len(self._tracks) == 1 and not self._turn.locked():
                 self._discard()
                 self._set(track, track)
             if self._thread is None:
@@ -181,11 +181,13 @@ class Reader:
                     return
                 track, index = found
                 self._reading, before = track, self._discarded
-            failure = None
+            failure: StreamError | None = None
             try:
                 track.fetch(index, self._memory)
             except StreamError as error:
                 failure = error
+            except Exception as error:  # whatever it is, nobody waits in vain
+                failure = StreamError("weights_unreadable", f"{track.file.path} cannot be read ({error}).")
             with self._changed:
                 self._reading = None
                 if track not in self._tracks:

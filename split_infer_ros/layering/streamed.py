@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -73,23 +74,22 @@ class StreamedHalf:
         stays = page_aligned(kept_bytes)
         file = WeightsFile(contents.path, direct)
         self.note = file.note
-        try:
+        with ExitStack() as undo:
+            undo.callback(file.close)
             load(file, kept, buffer(stays))
-        except BaseException:
-            file.close()
-            raise
-        stays, start = stays.to(home.ring.device), 0
-        places: Places = {}
-        for block in kept:
-            _place(places, block, stays, start)
-            start += block.nbytes
-        for block, offset in zip(streamed, plan.offsets, strict=True):
-            _place(places, block, home.ring, offset)
-        self._memory_bytes = kept_bytes + home.nbytes
-        self._memory = stays, home  # blocked weights lie there and do not say so
-        self._graph = bind(contents, places, self)
-        name_device(contents.graph, home.ring.device)
-        self._stage = home.stage(file, plan, streamed, stall_s)
+            stays, start = stays.to(home.ring.device), 0
+            places: Places = {}
+            for block in kept:
+                _place(places, block, stays, start)
+                start += block.nbytes
+            for block, offset in zip(streamed, plan.offsets, strict=True):
+                _place(places, block, home.ring, offset)
+            self._memory_bytes = kept_bytes + home.nbytes
+            self._memory = stays, home  # blocked weights lie there and do not say so
+            self._graph = bind(contents, places, self)
+            name_device(contents.graph, home.ring.device)
+            self._stage = home.stage(file, plan, streamed, stall_s)
+            undo.pop_all()
         self._ended = [0.0] * len(contents.uses)
         self._waits = [0.0] * len(contents.uses)
         self._times: PassTimes | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import threading
 from collections import Counter
@@ -154,6 +155,16 @@ def put(graph: nn.Module, tensors: Mapping[str, Tensor]) -> None:
             module._buffers[own] = tensor
 
 
+def put_apart(graph: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """The same, in modules of its own: halves that were cut from this model keep what theirs have."""
+    for path in {name.rpartition(".")[0] for name in tensors} - {""}:
+        module = copy.copy(graph.get_submodule(path))
+        for kind in ("_parameters", "_buffers", "_modules"):
+            setattr(module, kind, copy.copy(getattr(module, kind)))
+        _replace(graph, path, module)
+    put(graph, tensors)
+
+
 def fingerprint(graph: fx.GraphModule) -> str:
     """Twelve digits that tell this model's operations, in order and with their shapes, from any other's.
 
@@ -164,6 +175,6 @@ def fingerprint(graph: fx.GraphModule) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
 
 
-def _replace(graph: fx.GraphModule, path: str, module: nn.Module) -> None:
+def _replace(graph: nn.Module, path: str, module: nn.Module) -> None:
     parent, _, name = path.rpartition(".")
     setattr(graph.get_submodule(parent), name, module)

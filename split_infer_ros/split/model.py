@@ -17,7 +17,7 @@ from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.split.cuts import Cut, choose_cut, find_cuts, live_values
 from split_infer_ros.split.export import place
 from split_infer_ros.split.form import EAGER, Chain, Choosing, Form, in_form
-from split_infer_ros.split.graph import fingerprint, prepare, put, stand_in, state_of
+from split_infer_ros.split.graph import fingerprint, prepare, put, put_apart, stand_in, state_of
 from split_infer_ros.split.halves import Halves, backbone_of, extract, head_of, results_of
 from split_infer_ros.split.segments import segments
 from split_infer_ros.vision_ops.fastest import MEASURED
@@ -52,6 +52,7 @@ class SplitModel:
         self._source: SplitModel | None = None
         self._graph = prepare(module, entry.image_shape, self.form.folding)
         self._absent: dict[str, Fetch] = {}  # whence what was released comes back
+        self._lock = threading.Lock()  # with those who share the graph
         hollow = {name: stand_in(tensor) for name, tensor in state_of(self._graph).items() if tensor.is_meta}
         put(self._graph, hollow)
         self.cuts = find_cuts(self._graph, entry.image_shape)
@@ -81,10 +82,22 @@ class SplitModel:
         """
         with self._lock:
             state = state_of(self._graph)
-            put(self._graph, {name: stand_in(state[name]) for name in names})
+            put_apart(self._graph, {name: stand_in(state[name]) for name in names})
             self._absent |= dict.fromkeys(names, fetch)
             self._backbones.clear()
             self._heads.clear()
+
+    def state(self) -> dict[str, Tensor]:
+        """All weights by name; those that were released are read for this once.
+
+        Raises:
+            StreamError: they cannot be read.
+        """
+        with self._lock:
+            state = state_of(self._graph)
+            for fetch in set(self._absent.values()):
+                state.update(fetch([name for name, its in self._absent.items() if its is fetch]))
+            return state
 
     def cut(self, name: str) -> Cut:
         """The cut of that name; ``default`` is the entry's.
@@ -121,7 +134,7 @@ class SplitModel:
     def graph(self) -> fx.GraphModule:
         """The whole model on the CPU, batch norms folded; everybody's, so not to be changed.
 
-        Weights that were released are not in it.
+        Weights that were released are not in it, see ``state``.
         """
         return self._graph
 
@@ -204,7 +217,6 @@ class SplitModel:
     def _forget(self) -> None:
         self._backbones: _Made = OrderedDict()
         self._heads: _Made = OrderedDict()
-        self._lock = threading.Lock()
 
 
 def _joined(parts: Sequence[nn.Module]) -> nn.Module:

@@ -41,7 +41,7 @@ def test_the_trade_off_is_measured_where_it_was_predicted(path: Path) -> None:
     with torch.inference_mode():
         points, machine = bench.optimise(model, path, images)
         assert all(point.delay >= machine.compute for point in points)
-        (measured,) = bench.compare(model, path, images, points, 1)
+        (measured,) = bench.compare(model, path, images, points, 1, 2)
     assert measured["measured_ms"] > 0
     assert all(speed > 0 and busy > 0 for speed, busy in bench.read_all(child.contents_of(model, path), 1))
 

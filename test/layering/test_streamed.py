@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from odd_model import TILE_MB, House, Odd
+from odd_model import House
 
 from split_infer_ros.errors import ConfigurationError, StreamError, WeightsError
 from split_infer_ros.layering import contents as contents_module
@@ -127,30 +127,6 @@ def test_packed_weights_come_out_as_they_went_in(house: House) -> None:
     found = unpack(house.model, house.path, 1, state.keys())
     assert found.keys() == state.keys()
     assert all(torch.equal(found[name], state[name]) for name in state)
-
-
-def test_released_weights_come_back_where_a_half_needs_them(house: House) -> None:
-    model = SplitModel(house.model.entry, Odd().eval(), torch.device("cpu"))
-    path = house.path.with_name("other.weights")
-    pack_model(model, path, 1, tile_mb=TILE_MB)
-    with torch.inference_mode():
-        expected = model.head("default")(*model.backbone("default")(house.images[:1]))
-    names = state_of(model.graph).keys()
-    asked: list[str] = []
-
-    def fetch(wanted: Any) -> Any:
-        asked.extend(wanted)
-        return unpack(model, path, 1, wanted)
-
-    model.release(names, fetch)
-    assert sum(tensor.untyped_storage().nbytes() for tensor in state_of(model.graph).values()) < 2000
-    with torch.inference_mode():
-        head = model.head("default")
-        assert asked
-        assert set(asked) < set(names), "only what it needs"
-        found = head(*model.backbone("default")(house.images[:1]))
-    assert torch.equal(found[0], expected[0])
-    assert sorted(asked) == sorted(names)
 
 
 def test_a_hollow_model_has_the_cuts_and_fingerprint_of_a_whole_one(house: House) -> None:

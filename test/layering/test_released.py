@@ -1,0 +1,76 @@
+"""Weights that were given back: they come again where they are needed, and whoever has them keeps them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from odd_model import TILE_MB, House, Odd
+
+from split_infer_ros.errors import WeightsError
+from split_infer_ros.layering.pack import pack_model
+from split_infer_ros.layering.unpack import unpack
+from split_infer_ros.split.form import Form
+from split_infer_ros.split.graph import state_of
+from split_infer_ros.split.load import hollow_model
+from split_infer_ros.split.model import SplitModel
+
+
+@pytest.fixture
+def model(house: House) -> SplitModel:
+    return SplitModel(house.model.entry, Odd().eval(), torch.device("cpu"))
+
+
+@pytest.fixture
+def path(model: SplitModel, tmp_path: Path) -> Path:
+    pack_model(model, tmp_path / "odd.weights", 1, tile_mb=TILE_MB)
+    return tmp_path / "odd.weights"
+
+
+def test_released_weights_come_back_where_a_half_needs_them(house: House, model: SplitModel, path: Path) -> None:
+    with torch.inference_mode():
+        expected = model.head("default")(*model.backbone("default")(house.images[:1]))
+    names = state_of(model.graph).keys()
+    asked: list[str] = []
+
+    def fetch(wanted: Any) -> Any:
+        asked.extend(wanted)
+        return unpack(model, path, 1, wanted)
+
+    model.release(names, fetch)
+    assert sum(tensor.untyped_storage().nbytes() for tensor in state_of(model.graph).values()) < 2000
+    with torch.inference_mode():
+        head = model.head("default")
+        assert asked
+        assert set(asked) < set(names), "only what it needs"
+        found = head(*model.backbone("default")(house.images[:1]))
+    assert torch.equal(found[0], expected[0])
+    assert sorted(asked) == sorted(names)
+
+
+def test_a_model_without_its_weights_is_packed_as_one_with_them(model: SplitModel, path: Path) -> None:
+    model.release(state_of(model.graph).keys(), lambda wanted: unpack(model, path, 1, wanted))
+    again = path.with_name("again.weights")
+    pack_model(model.placed(model.device, model.dtype), again, 1, tile_mb=TILE_MB)
+    assert again.read_bytes() == path.read_bytes()
+
+
+def test_what_never_had_weights_is_not_packed(tmp_path: Path) -> None:
+    with pytest.raises(WeightsError, match=r"shapes has no weights to be packed: 'stem\..*' was never loaded"):
+        pack_model(hollow_model("shapes"), tmp_path / "w", 1)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("convolutions", ["packed", "contiguous"])
+def test_a_half_that_is_in_use_keeps_its_weights(
+    house: House, model: SplitModel, path: Path, convolutions: str
+) -> None:
+    other = model.placed(model.device, model.dtype, Form(convolutions=convolutions))
+    images = house.images[:1]
+    with torch.inference_mode():
+        backbone, head = other.backbone("default"), other.head("default")
+        (expected,) = head(*backbone(images))
+        model.release(state_of(model.graph).keys(), lambda wanted: unpack(model, path, 1, wanted))
+        assert torch.equal(head(*backbone(images))[0], expected)
