@@ -64,7 +64,7 @@ class Effort:
     seen: Sequence[str]  # ways whose memory is looked at from outside
 
 
-QUICK = Effort(("yolov3",), QUICK_WAYS, 2, 2, 2, (child.CHOSEN,))
+QUICK = Effort(("yolov3",), QUICK_WAYS, 2, 2, 1, (child.CHOSEN,))
 FULL = Effort(MODELS, WAYS, 2, 4, 3, WAYS)
 
 
@@ -147,7 +147,7 @@ def optimise(model: SplitModel, path: Path, images: torch.Tensor) -> tuple[list[
     """The trade-off up to a millisecond or a hundredth over resident's delay, by the times of layers seen here."""
     half = child.make(model, path, ASYNCHRONOUS)
     assert isinstance(half, StreamedHalf)
-    machine = time_layers(half, images, 4)
+    machine = time_layers(half, images, 3)
     half.close()
     contents = child.contents_of(model, path)
     goal = goal_of(machine.compute, ALLOWED_S)

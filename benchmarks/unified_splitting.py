@@ -53,6 +53,7 @@ from split_infer_ros.telemetry.report import AT_MOST, Claim, Panel, Report, argu
 
 BASELINE, OPTIMISED, SPLIT = "baseline", "optimised", "split"
 MODELS = ("mobilenet_v2", "efficientnet_b2", "vit_tiny", "resnet18")
+QUICK_MODELS = MODELS[::3]
 PAPERS_BATCH = 64
 PICTURES = 64
 TOP_1 = Limits(score_threshold=0.0, max_detections=1)
@@ -91,8 +92,8 @@ class Extent:
 
 
 LITTLE = Effort(rounds=1, warm_up=1, batches=2, seconds=0, runs=0, most_s=0)
-QUICK = Extent([16], 32, 2, 1, 1.0, LITTLE, 1, 2, 1, 1)
-FULL = Extent([16, 32, 64, 128], 4096, 50, 3, math.inf, Effort(most_s=20.0), 2, 0, 9, len(MODELS))
+QUICK = Extent([16], 64, 4, 1, 2.0, LITTLE, 1, 2, 1, 1)
+FULL = Extent([16, 32, 64, 128], 4096, 50, 3, math.inf, Effort(most_s=60.0), 2, 0, 9, len(MODELS))
 
 
 @dataclass
@@ -336,7 +337,9 @@ def conclude(rows: Sequence[dict[str, Any]], on_gpu: bool) -> Report:
 def main() -> int:
     """Run the benchmark."""
     parser = arguments(__doc__)
-    parser.add_argument("--models", nargs="+", default=MODELS, metavar="NAME", help="classifiers of the catalogue")
+    parser.add_argument(
+        "--models", nargs="+", metavar="NAME", help="classifiers of the catalogue; else the paper's (--quick: two)"
+    )
     parser.add_argument("--batch", nargs="+", type=int, metavar="N", help="batch sizes")
     parser.add_argument("--most-seconds", type=float, metavar="S", help="for each configuration at each batch size")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, ...")
@@ -344,7 +347,7 @@ def main() -> int:
     prepare_process()
     device, extent = choose_device(chosen.device), extent_of(chosen)
     rows: list[dict[str, Any]] = []
-    for index, name in enumerate(chosen.models):
+    for index, name in enumerate(chosen.models or (QUICK_MODELS if chosen.quick else MODELS)):
         rows += compare(name, device, extent, with_fixed_cuts=index < extent.compared)
     deliver(conclude(rows, device.type == "cuda"), chosen)
     return 0
