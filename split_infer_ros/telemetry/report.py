@@ -16,6 +16,7 @@ from split_infer_ros.telemetry.machine import describe_machine
 
 AT_LEAST, AT_MOST = ">=", "<="
 LABEL_WIDTH = 12  # letters a line, below a bar
+MOST_LABELS = 4  # of a panel that stand upright beside each other
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,17 +112,22 @@ class Report:
             names = list(panel.samples)
             medians = [statistics.median(panel.samples[name]) for name in names]
             bars = axes.bar(names, medians, color=[f"C{i}" for i in range(len(names))], alpha=0.7)
-            axes.bar_label(bars, [f"{median:.3g}" for median in medians], label_type="center")
+            axes.bar_label(bars, [_short(median) for median in medians], label_type="center")
             for place, name in enumerate(names):
                 axes.plot([place] * len(panel.samples[name]), panel.samples[name], "k.", markersize=3)
             labels = [textwrap.fill(name, LABEL_WIDTH, break_long_words=False) for name in names]
-            axes.set_xticks(range(len(names)), labels, fontsize=8)
+            slanted = {"rotation": 30, "ha": "right"} if len(names) > MOST_LABELS else {}
+            axes.set_xticks(range(len(names)), labels, fontsize=8, **slanted)
             axes.set_title(panel.title, fontsize=10)
             axes.set_ylabel(panel.unit)
             if min(medians) > 0 and max(medians) > 20 * min(medians):
                 axes.set_yscale("log")
         figure.supxlabel(self.table(), fontsize=7, family="monospace", x=0.01, ha="left")
         figure.savefig(path, dpi=120, format="png")
+
+
+def _short(value: float) -> str:
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
 
 
 def show(row: Mapping[str, Any]) -> None:
