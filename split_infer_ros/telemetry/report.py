@@ -116,8 +116,9 @@ class Report:
             for place, name in enumerate(names):
                 axes.plot([place] * len(panel.samples[name]), panel.samples[name], "k.", markersize=3)
             labels = [textwrap.fill(name, LABEL_WIDTH, break_long_words=False) for name in names]
-            slanted = {"rotation": 30, "ha": "right"} if len(names) > MOST_LABELS else {}
-            axes.set_xticks(range(len(names)), labels, fontsize=8, **slanted)
+            axes.set_xticks(range(len(names)), labels, fontsize=8)
+            if len(names) > MOST_LABELS:
+                axes.tick_params("x", labelrotation=30)
             axes.set_title(panel.title, fontsize=10)
             axes.set_ylabel(panel.unit)
             if min(medians) > 0 and max(medians) > 20 * min(medians):
