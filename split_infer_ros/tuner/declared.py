@@ -36,7 +36,7 @@ def objection_of(record: Record) -> str | None:
         return f"its target has {cores!r} cores; it takes 1 to {MOST_CORES}."
     task, config = record.task, dict(record.config)
     kind = task.get("operator", task.get("stage"))
-    space, names = _declared(kind, cores)
+    space, names = _declared(kind, cores) if isinstance(kind, str) else (None, ())
     if space is None:
         return f"it is of {kind!r}, which this version does not measure."
     for name in names:
@@ -49,10 +49,13 @@ def objection_of(record: Record) -> str | None:
             return f"'batches' cannot be {batches!r}; it takes pairs of a model and a number of images."
     if kind == NETWORK and not _are_segments(config.pop("segments", [])):
         return f"'segments' cannot be {record.config['segments']!r}; it takes pairs of a form and the name of a cut."
+    differs = record.facts.get("difference", 0.0)
+    if isinstance(differs, bool) or not isinstance(differs, (int, float)):
+        return f"its results differ by {differs!r}, which is no number."
     return space.objection(config)
 
 
-def _declared(kind: object, cores: int) -> tuple[Space | None, Sequence[str]]:
+def _declared(kind: str, cores: int) -> tuple[Space | None, Sequence[str]]:
     """The knobs of a kind of task, and the names of those that take any name."""
     knobs: Mapping[str, Sequence[Value]]
     if kind == NETWORK:

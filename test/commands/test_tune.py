@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,8 @@ def test_all_that_the_package_measures_can_be_imported(
         (record(1.0, segments=[["packed", "a;b"]]).as_line(), "'segments' cannot be"),
         (Record({"cores": 2}, {}, {"stage": "execution"}, {"batches": [["m", "4"]]}, (1.0,)).as_line(), "'batches' ca"),
         (Record({"cores": 2}, {}, {"stage": "rocket"}, {}, (1.0,)).as_line(), "'rocket', which this version"),
+        (Record({"cores": 2}, {}, {"stage": []}, {}, (1.0,)).as_line(), "it is of [], which this version"),
+        (replace(record(1.0), facts={"difference": []}).as_line(), "its results differ by [], which is no number"),
         (Record({"cores": "2"}, {}, {}, {}, ()).as_line(), "'2' cores"),
         (Record({}, {}, {}, {}, (), others={"format": 9}).as_line(), "format 9, of another version"),
         (record(1.0).as_line().replace("1.0", "0.1"), "edited"),
