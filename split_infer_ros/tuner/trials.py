@@ -114,9 +114,10 @@ class Trials:
             most = MOST.get(config["precision"], math.inf)
             if self._device.type == "cuda" and torch.backends.cudnn.allow_tf32:
                 most = max(most, TF32_MOST)
-            if not differs <= most:
+            if not (math.isfinite(differs) and differs <= most):
+                allowed = f"{most:g} is allowed" if math.isfinite(most) else "what is finite is allowed"
                 raise ConfigurationError(
-                    f"Results differ from the model's as built by {differs:.2g} of the largest; {most:g} is allowed."
+                    f"Results differ from the model's as built by {differs:.2g} of the largest; {allowed}."
                 )
             measured = measure_steadily(lambda: timed(run), lambda: time.monotonic() < end)
         return {**_told(measured), "difference": differs}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -56,6 +57,15 @@ def test_other_results_are_refused_in_fp32_and_told_of_otherwise(
     monkeypatch.setitem(trials_module.MOST, "fp32", 0.0)
     with pytest.raises(ConfigurationError, match="Results differ from the model's as built by"):
         trials.run(NETWORK, {**DEFAULT, "convolutions": CONTIGUOUS}, {"batch_size": 2}, 0.0)
+
+
+@pytest.mark.parametrize("difference", [math.nan, math.inf])
+def test_results_that_are_not_finite_are_refused_in_every_precision(
+    trials: Trials, monkeypatch: pytest.MonkeyPatch, difference: float
+) -> None:
+    monkeypatch.setattr(trials_module, "difference", lambda found, expected: difference)
+    with pytest.raises(ConfigurationError, match=f"by {difference} of the largest; what is finite is allowed"):
+        trials.run(NETWORK, {**DEFAULT, "precision": "bf16"}, ABOUT, 0.0)
 
 
 def test_segments_are_timed_in_their_layout(trials: Trials) -> None:
