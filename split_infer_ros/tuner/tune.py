@@ -21,7 +21,7 @@ from split_infer_ros.tuner.spaces import (
     pipeline_space,
 )
 from split_infer_ros.tuner.traits import traits_of
-from split_infer_ros.tuner.trial_process import Runner
+from split_infer_ros.tuner.trial_process import Runner, had_too_little_time
 from split_infer_ros.tuning.cost_model import Sample
 from split_infer_ros.tuning.database import Database, best_of
 from split_infer_ros.tuning.key import Key
@@ -132,7 +132,7 @@ class Tuner:
         records = self._records(stage, space, task)
         size = len(space)
         while True:
-            uniform = [record for record in records if "segments" not in record.config and not self._too_short(record)]
+            uniform = [record for record in records if "segments" not in record.config and not _too_short(record)]
             latest = {frozen(record.config): record for record in uniform}
             tried = [Tried(record.config, record.median_s) for record in latest.values()]
             config = (search.propose(tried) or _doubtful(records)) if self._clock() < end else None
@@ -192,11 +192,6 @@ class Tuner:
         ]
         return samples[-MOST_KNOWN:]
 
-    def _too_short(self, record: Record) -> bool:
-        """True of one that was given less time than there is now."""
-        limit_s = record.facts.get("limit_s")
-        return record.error is not None and isinstance(limit_s, (int, float)) and limit_s < _longest(record.config) / 2
-
 
 def _doubtful(records: Sequence[Record]) -> Config | None:
     """The most promising of what would be the best, were it certain, unless it was measured often enough."""
@@ -212,6 +207,10 @@ def _doubtful(records: Sequence[Record]) -> Config | None:
         if best is None or measured[-1].median_s < best.median_s
     ]
     return min(doubts, key=lambda record: record.median_s).config if doubts else None
+
+
+def _too_short(record: Record) -> bool:
+    return had_too_little_time(record, _longest(record.config))
 
 
 def _longest(config: Mapping[str, Any]) -> float:

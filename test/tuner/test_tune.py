@@ -187,6 +187,24 @@ def test_what_was_given_too_little_time_is_tried_again(model: SplitModel, databa
     assert len([1 for stage, _ in again.asked if stage == NETWORK]) == 12
 
 
+def test_segments_that_were_given_too_little_time_are_tried_again(model: SplitModel, database: Database) -> None:
+    def rule(stage: str, config: Mapping[str, Any]) -> Outcome | None:
+        return Outcome((), "It did not finish within 10 s.", {"limit_s": 10.0}) if stage == SEGMENTS else None
+
+    late = Played(rule)
+    tuner(model, late, database).tune_network(15.0)
+    limits = [limit for (stage, _), limit in zip(late.asked, late.limits, strict=True) if stage == SEGMENTS]
+    assert len(limits) == 3
+    assert min(limits) >= len(model.cuts) - 1, "each piece may take a second to compile"
+    tuner(model, late, database).tune_network(late.now + 3.0)
+    assert len(late.asked) == 12 + 3, "there is no more time now"
+    again = Played()
+    tuner(model, again, database).tune_network(1000.0)
+    assert [stage for stage, _ in again.asked] == [SEGMENTS] * 3
+    tuner(model, again, database).tune_network(3000.0)
+    assert len(again.asked) == 3, "what fails otherwise fails again"
+
+
 def test_the_graph_tuner_mixes_where_that_pays(model: SplitModel, database: Database) -> None:
     count = len(model.cuts) - 1
 
