@@ -147,8 +147,7 @@ class BackboneNode(ManagedNode):
             "allow_user_code": values.allow_user_code,
         }
         with TrialProcess(told) as runner:
-            precisions = tuple(dict.fromkeys(("fp32", values.precision)))
-            Tuner(self._model, runner, database, precisions=precisions).tune(values.tune_at_start)
+            Tuner(self._model, runner, database, precisions=(values.precision,)).tune(values.tune_at_start)
         return find()
 
     def _database(self) -> Database:

@@ -230,6 +230,19 @@ def test_the_graph_tuner_mixes_where_that_pays(model: SplitModel, database: Data
     assert not again.asked
 
 
+def test_each_precision_that_nodes_may_ask_for_has_its_pipeline_tuned(model: SplitModel, database: Database) -> None:
+    def rule(stage: str, config: Mapping[str, Any]) -> Outcome | None:
+        return Outcome(({"fp32": 2.0, "bf16": 1.0}[config["precision"]],)) if stage == NETWORK else None
+
+    tuner(model, Played(rule), database, precisions=("fp32", "bf16")).tune(60.0)
+    for precision in ("fp32", "bf16"):
+        found = find_tuned(model, database, precision)
+        assert found.network is not None
+        assert found.pipeline is not None
+        assert found.pipeline.task["network"] == found.network.config
+        assert found.network.config["precision"] == precision
+
+
 def test_nothing_known_is_the_defaults(model: SplitModel, database: Database) -> None:
     found = find_tuned(model, database)
     assert found.form == Form()
