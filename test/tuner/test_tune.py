@@ -247,6 +247,7 @@ def test_nothing_known_is_the_defaults(model: SplitModel, database: Database) ->
     found = find_tuned(model, database)
     assert found.form == Form()
     assert found.threads == (0, 0)
+    assert found.backbone_threads(StageSettings()) == 0
     wanted = StageSettings()
     assert found.fill_in(wanted) == wanted
     assert "nothing was tuned" in str(found)
