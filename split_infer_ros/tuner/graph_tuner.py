@@ -26,6 +26,8 @@ Times = dict[str, list[float]]  # of the segments in order, seconds, by part
 class GraphTuner:
     """Finds the form of each segment; what it measures is kept, and not measured again.
 
+    Uncertain times count like others: what comes of them is measured as a whole before it is taken.
+
     Attributes:
         model: whose segments lie between neighbouring cuts.
         runner: where they are timed, once for each kind of convolutions.
@@ -102,10 +104,18 @@ class GraphTuner:
         self, config: Mapping[str, Any], ends: Sequence[str], about: Mapping[str, Any], limit_s: float
     ) -> list[Record]:
         outcome = self.runner.run(SEGMENTS, config, about, limit_s)
-        facts = {} if outcome.error is None else outcome.facts  # its limit, if it took longer
+        parts = outcome.facts
+        if outcome.error is not None:
+            parts = dict.fromkeys(SEGMENTS_PARTS, [{"costs": [], **outcome.facts}] * len(ends))
         now, place = time.time(), (self.key.target, self.key.versions, self.task)
         return [
             Record(*place, {**config, "part": part, "segment": end}, tuple(costs), outcome.error, now, facts=facts)
             for part in SEGMENTS_PARTS
-            for end, costs in zip(ends, outcome.facts[part] if outcome.error is None else [()] * len(ends), strict=True)
+            for end, found in zip(ends, parts[part], strict=True)
+            for costs, facts in [_told(found)]
         ]
+
+
+def _told(found: Mapping[str, Any]) -> tuple[Sequence[float], dict[str, Any]]:
+    """The costs, and what else is to be said."""
+    return found["costs"], {name: value for name, value in found.items() if name != "costs" and value is not False}

@@ -73,7 +73,8 @@ def test_segments_are_timed_in_their_layout(trials: Trials) -> None:
     for kind in (PACKED, CONTIGUOUS):
         answer = trials.run(SEGMENTS, {**DEFAULT, "convolutions": kind}, ABOUT, 1.0)
         assert len(answer[WORK]) == len(answer[CONVERSION]) == len(model.cuts) - 1
-        assert all(min(costs) > 0 for costs in answer[WORK])
+        assert all(min(found["costs"]) > 0 and len(found["costs"]) >= 3 for found in answer[WORK])
+        assert all(type(found["uncertain"]) is bool for found in answer[WORK] + answer[CONVERSION])
 
 
 def test_a_pipeline_is_timed(trials: Trials) -> None:

@@ -208,11 +208,14 @@ def test_segments_that_were_given_too_little_time_are_tried_again(model: SplitMo
 def test_the_graph_tuner_mixes_where_that_pays(model: SplitModel, database: Database) -> None:
     count = len(model.cuts) - 1
 
+    def took(cost: float) -> dict[str, Any]:
+        return {"costs": [cost], "uncertain": cost == 1.0}
+
     def rule(stage: str, config: Mapping[str, Any]) -> Outcome | None:
         if stage == SEGMENTS:
             last = config["convolutions"] == CONTIGUOUS
             costs = [0.1 if (index == count - 1) == last else 1.0 for index in range(count)]
-            return Outcome((), None, {WORK: [[cost] for cost in costs], CONVERSION: [[0.01]] * count})
+            return Outcome((), None, {WORK: list(map(took, costs)), CONVERSION: [took(0.01)] * count})
         if stage == NETWORK and "segments" in config:
             return Outcome((0.05,))
         return None
@@ -224,6 +227,9 @@ def test_the_graph_tuner_mixes_where_that_pays(model: SplitModel, database: Data
     found = find_tuned(model, database)
     assert found.form.segments == ((PACKED, last), (CONTIGUOUS, "output"))
     assert load_model("shapes", "none", "cpu", form=found.form).halves("output")
+    segments = [record for record in database.records() if record.task["stage"] == SEGMENTS]
+    assert all(record.uncertain == (record.costs == (1.0,)) for record in segments)
+    assert sum(record.uncertain for record in segments) > count
     assert all(objection_of(record) is None for record in database.records()), "they may be imported elsewhere"
     again = Played(rule)
     assert tuner(model, again, database).tune(10_000)[0] == network
