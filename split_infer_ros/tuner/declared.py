@@ -13,7 +13,16 @@ from split_infer_ros.placement.measured import Times
 from split_infer_ros.split import samples
 from split_infer_ros.split.form import CONVOLUTIONS
 from split_infer_ros.split.model import PRECISIONS
-from split_infer_ros.tuner.spaces import BATCH_SIZES, NETWORK, PIPELINE, SEGMENTS, SEGMENTS_PARTS, fewer, network_space
+from split_infer_ros.tuner.spaces import (
+    BATCH_SIZES,
+    NETWORK,
+    PIPELINE,
+    SEGMENTS,
+    SEGMENTS_PARTS,
+    STAGES,
+    fewer,
+    network_space,
+)
 from split_infer_ros.tuning.record import Record
 from split_infer_ros.tuning.space import Space, Value
 from split_infer_ros.vision_ops.fastest import PLAIN, TRITON
@@ -22,8 +31,14 @@ from split_infer_ros.vision_ops.schedules import SPACES
 EXECUTION = "execution"  # of several models' batches as one
 OPERATORS = ("box_nms", "prefix_sum", "segmented_argsort", *SPACES)
 SCHEDULES = {f"{operator} schedule": space for operator, space in SPACES.items()}
+ALTERNATIVES = (*STAGES, *OPERATORS, *SCHEDULES)  # kinds whose configurations are ways to do the same, one of them best
 MOST_CORES, MOST_BATCH = 1024, 256
 NAME = re.compile(r"[\w.+-]{1,200}")  # of a cut or a node of a graph
+
+
+def kind_of(record: Record) -> object:
+    """Of which kind its task is: an operator, a stage, or what somebody else wrote."""
+    return record.task.get("operator", record.task.get("stage"))
 
 
 def objection_of(record: Record) -> str | None:
@@ -34,8 +49,7 @@ def objection_of(record: Record) -> str | None:
     cores = record.target.get("cores")
     if not isinstance(cores, int) or isinstance(cores, bool) or not 1 <= cores <= MOST_CORES:
         return f"its target has {cores!r} cores; it takes 1 to {MOST_CORES}."
-    task, config = record.task, dict(record.config)
-    kind = task.get("operator", task.get("stage"))
+    kind, config = kind_of(record), dict(record.config)
     space, names = _declared(kind, cores) if isinstance(kind, str) else (None, ())
     if space is None:
         return f"it is of {kind!r}, which this version does not measure."

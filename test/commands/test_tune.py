@@ -66,10 +66,13 @@ def test_a_model_is_tuned_and_the_next_start_says_so(
 
 def test_records_are_listed_and_shown(run: Run, database: Database, capsys: pytest.CaptureFixture[str]) -> None:
     path = ("--database", str(database.path))
+    parts = {**network_space(1).default, "part": "work", "segment": "neck"}
+    database.add([replace(record(1e-6), task={"model": "shapes", "stage": SEGMENTS}, config=parts)])
     assert run("tune", "list", *path) == 0
     assert "shapes network [[1, 3" in (listed := capsys.readouterr().out)
     assert "3 records" in listed
     assert "best 1000.000 ms: compiler none, convolutions contiguous" in listed
+    assert listed.count(", best ") == 1, "pieces of a network are no ways to run it"
     assert run("tune", "show", "shapes", *path) == 0
     shown = capsys.readouterr().out
     assert shown.index("1000.000 ms") < shown.index("2000.000 ms") < shown.index("failed: it crashed")
