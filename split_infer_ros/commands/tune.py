@@ -97,7 +97,11 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--device", default="auto", help="where the backbone runs: auto, cpu, cuda, cuda:1, ...")
     parser.add_argument("--allow-user-code", action="store_true", help="load a model of yours, which may run any code")
     parser.add_argument(
-        "--allow", nargs="+", default=[], choices=PRECISIONS, help="precisions beside fp32; results differ by more"
+        "--allow",
+        nargs="+",
+        default=[],
+        choices=PRECISIONS,
+        help="precisions beside fp32, whose results differ by more; the pipeline is tuned for each, as for fp32",
     )
     parser.add_argument("--batch", type=_whole, default=1, metavar="N", help="images, of the network alone; 1")
     parser.add_argument("--search", choices=SEARCHES, default=SEARCHES[0])

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.tuner.declared import objection_of
+from split_infer_ros.tuner.declared import ALTERNATIVES, kind_of, objection_of
 from split_infer_ros.tuning.database import Database, best_of, default_path, read_lines
 from split_infer_ros.tuning.key import Key
 from split_infer_ros.tuning.record import Record
@@ -22,7 +22,7 @@ MOST_BYTES = 64 << 20  # of a file that is imported
 
 
 def list_records(database: Database, chosen: argparse.Namespace) -> int:
-    """A line a task: how many records, from where, and the best."""
+    """A line a task: how many records, from where, and the best where they are ways to do the same."""
     for (where, what), records in _grouped(database.records()).items():
         print(f"{what}: {len(records)} records of {where}{_best(records)}")
     return 0
@@ -153,7 +153,7 @@ def _name(record: Record) -> str:
 
 
 def _best(records: Iterable[Record]) -> str:
-    best = best_of(records)
+    best = best_of(record for record in records if kind_of(record) in ALTERNATIVES)
     return "" if best is None else f", best {1e3 * best.median_s:.3f} ms: {told(best.config)}"
 
 

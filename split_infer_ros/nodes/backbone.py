@@ -20,7 +20,7 @@ from split_infer_ros.nodes.intra_process import IntraProcessPublisher
 from split_infer_ros.nodes.managed import ManagedNode, open_trace
 from split_infer_ros.nodes.process import run
 from split_infer_ros.nodes.transports import SENDERS
-from split_infer_ros.pipeline.auto_split import AutoSplit
+from split_infer_ros.pipeline.auto_split import AUTO, AutoSplit
 from split_infer_ros.pipeline.backbone_stage import BackboneStage
 from split_infer_ros.pipeline.known_profile import profile_model
 from split_infer_ros.pipeline.memory_choice import MemoryAdvisor
@@ -71,7 +71,8 @@ class BackboneNode(ManagedNode):
         advisor = MemoryAdvisor(self._model.device, self._database())
         self._split = AutoSplit(self._model.device.type, self._find_profile, self.get_logger().info, DWELL_S)
         settings = self._split.begin(self._tuned.fill_in(values.settings), values.goal)
-        threads = self._tuned.threads[0]
+        # auto moves the cut, and with it the work
+        threads = 0 if values.split_point == AUTO else self._tuned.backbone_threads(settings)
         watch = self._split.observe
         self._stage = BackboneStage(self._model, settings, transport, self.warn, trace, watch, advisor, threads)
         self._split.attach(self._stage.configure)
@@ -147,8 +148,7 @@ class BackboneNode(ManagedNode):
             "allow_user_code": values.allow_user_code,
         }
         with TrialProcess(told) as runner:
-            precisions = tuple(dict.fromkeys(("fp32", values.precision)))
-            Tuner(self._model, runner, database, precisions=precisions).tune(values.tune_at_start)
+            Tuner(self._model, runner, database, precisions=(values.precision,)).tune(values.tune_at_start)
         return find()
 
     def _database(self) -> Database:

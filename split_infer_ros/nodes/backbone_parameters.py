@@ -35,7 +35,7 @@ class BackboneParameters(ModelParameters, ComputeParameters, ImageParameters):
     )
     tune_at_start: float = parameter(
         0.0,
-        "Seconds of tuning when the node is configured, where the database has nothing of the model yet; 0: none.",
+        "Seconds of tuning for this precision at configuration, where nothing is known of the model yet; 0: none.",
         at_least=0.0,
         at_most=86_400.0,
         read_only=True,

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from split_infer_ros.split.blocked import Blocked, can_be_blocked
 from split_infer_ros.split.fusion import fuse_convolutions
+from split_infer_ros.split.onednn_graph import Blocked, can_be_blocked
 from split_infer_ros.split.scheduled import schedule_convolutions
 from split_infer_ros.vision_ops.fastest import MEASURED, choosing
 

@@ -13,7 +13,16 @@ from split_infer_ros.placement.measured import Times
 from split_infer_ros.split import samples
 from split_infer_ros.split.form import CONVOLUTIONS
 from split_infer_ros.split.model import PRECISIONS
-from split_infer_ros.tuner.spaces import BATCH_SIZES, NETWORK, PIPELINE, SEGMENTS, SEGMENTS_PARTS, fewer, network_space
+from split_infer_ros.tuner.spaces import (
+    BATCH_SIZES,
+    NETWORK,
+    PIPELINE,
+    SEGMENTS,
+    SEGMENTS_PARTS,
+    STAGES,
+    fewer,
+    network_space,
+)
 from split_infer_ros.tuning.record import Record
 from split_infer_ros.tuning.space import Space, Value
 from split_infer_ros.vision_ops.fastest import PLAIN, TRITON
@@ -22,8 +31,14 @@ from split_infer_ros.vision_ops.schedules import SPACES
 EXECUTION = "execution"  # of several models' batches as one
 OPERATORS = ("box_nms", "prefix_sum", "segmented_argsort", *SPACES)
 SCHEDULES = {f"{operator} schedule": space for operator, space in SPACES.items()}
+ALTERNATIVES = (*STAGES, *OPERATORS, *SCHEDULES)  # kinds whose configurations are ways to do the same, one of them best
 MOST_CORES, MOST_BATCH = 1024, 256
 NAME = re.compile(r"[\w.+-]{1,200}")  # of a cut or a node of a graph
+
+
+def kind_of(record: Record) -> object:
+    """Of which kind its task is: an operator, a stage, or what somebody else wrote."""
+    return record.task.get("operator", record.task.get("stage"))
 
 
 def objection_of(record: Record) -> str | None:
@@ -34,9 +49,8 @@ def objection_of(record: Record) -> str | None:
     cores = record.target.get("cores")
     if not isinstance(cores, int) or isinstance(cores, bool) or not 1 <= cores <= MOST_CORES:
         return f"its target has {cores!r} cores; it takes 1 to {MOST_CORES}."
-    task, config = record.task, dict(record.config)
-    kind = task.get("operator", task.get("stage"))
-    space, names = _declared(kind, cores)
+    kind, config = kind_of(record), dict(record.config)
+    space, names = _declared(kind, cores) if isinstance(kind, str) else (None, ())
     if space is None:
         return f"it is of {kind!r}, which this version does not measure."
     for name in names:
@@ -49,10 +63,13 @@ def objection_of(record: Record) -> str | None:
             return f"'batches' cannot be {batches!r}; it takes pairs of a model and a number of images."
     if kind == NETWORK and not _are_segments(config.pop("segments", [])):
         return f"'segments' cannot be {record.config['segments']!r}; it takes pairs of a form and the name of a cut."
+    differs = record.facts.get("difference", 0.0)
+    if isinstance(differs, bool) or not isinstance(differs, (int, float)):
+        return f"its results differ by {differs!r}, which is no number."
     return space.objection(config)
 
 
-def _declared(kind: object, cores: int) -> tuple[Space | None, Sequence[str]]:
+def _declared(kind: str, cores: int) -> tuple[Space | None, Sequence[str]]:
     """The knobs of a kind of task, and the names of those that take any name."""
     knobs: Mapping[str, Sequence[Value]]
     if kind == NETWORK:

@@ -11,11 +11,13 @@ from typing import Any
 from split_infer_ros.split.form import CONTIGUOUS, EAGER
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.tuner.spaces import CONVERSION, SEGMENTS, SEGMENTS_PARTS, WORK
-from split_infer_ros.tuner.trial_process import Runner
+from split_infer_ros.tuner.trial_process import Runner, had_too_little_time
 from split_infer_ros.tuning.database import Database
 from split_infer_ros.tuning.dynamic_programming import best_chain
 from split_infer_ros.tuning.key import Key
 from split_infer_ros.tuning.record import Record, same
+
+PIECE_S = 1.0  # of a piece in one form, which oneDNN may take so long to compile: less is never given
 
 Times = dict[str, list[float]]  # of the segments in order, seconds, by part
 
@@ -23,6 +25,8 @@ Times = dict[str, list[float]]  # of the segments in order, seconds, by part
 @dataclass(frozen=True, slots=True)
 class GraphTuner:
     """Finds the form of each segment; what it measures is kept, and not measured again.
+
+    Uncertain times count like others: what comes of them is measured as a whole before it is taken.
 
     Attributes:
         model: whose segments lie between neighbouring cuts.
@@ -45,13 +49,14 @@ class GraphTuner:
             kinds: of convolutions.
             config: of the network, for what is not the segments' own; a compiler has none.
             about: the batch size.
-            limit_s: for all of it.
+            limit_s: for all of it, unless that is less than compiling may take.
         """
         plain = {**config, "compiler": EAGER, "folding": True}
         ends = [cut.name for cut in self.model.cuts[1:]]
         times = {}
+        each_s = max(limit_s / len(kinds), PIECE_S * len(ends))
         for kind in kinds:
-            found = self._times({**plain, "convolutions": kind}, ends, about, limit_s / len(kinds))
+            found = self._times({**plain, "convolutions": kind}, ends, about, each_s)
             if found is not None:
                 times[kind] = found
         if not times:
@@ -73,7 +78,7 @@ class GraphTuner:
         self, config: Mapping[str, Any], ends: Sequence[str], about: Mapping[str, Any], limit_s: float
     ) -> Times | None:
         """The medians of all segments in one form; None if that cannot be had."""
-        known = self._known(config, ends)
+        known = self._known(config, ends, limit_s)
         if known is None:
             known = self._measure(config, ends, about, limit_s)
             self.database.keep(known, "the segments' times are")
@@ -82,15 +87,15 @@ class GraphTuner:
         times = iter([statistics.median(record.costs) for record in known])
         return {part: [next(times) for _ in ends] for part in SEGMENTS_PARTS}
 
-    def _known(self, config: Mapping[str, Any], ends: Sequence[str]) -> list[Record] | None:
-        """What the database has of them, in order; None where anything is missing."""
+    def _known(self, config: Mapping[str, Any], ends: Sequence[str], limit_s: float) -> list[Record] | None:
+        """What the database has of them, in order; None where anything is missing, or had too little time."""
         records = self.database.find(self.key, self.task)
         found = []
         for part in SEGMENTS_PARTS:
             for end in ends:
                 wanted = {**config, "part": part, "segment": end}
                 latest = next((record for record in reversed(records) if same(record.config, wanted)), None)
-                if latest is None or not (latest.costs or latest.error):
+                if latest is None or not (latest.costs or latest.error) or had_too_little_time(latest, limit_s):
                     return None
                 found.append(latest)
         return found
@@ -99,9 +104,18 @@ class GraphTuner:
         self, config: Mapping[str, Any], ends: Sequence[str], about: Mapping[str, Any], limit_s: float
     ) -> list[Record]:
         outcome = self.runner.run(SEGMENTS, config, about, limit_s)
+        parts = outcome.facts
+        if outcome.error is not None:
+            parts = dict.fromkeys(SEGMENTS_PARTS, [{"costs": [], **outcome.facts}] * len(ends))
         now, place = time.time(), (self.key.target, self.key.versions, self.task)
         return [
-            Record(*place, {**config, "part": part, "segment": end}, tuple(costs), outcome.error, now)
+            Record(*place, {**config, "part": part, "segment": end}, tuple(costs), outcome.error, now, facts=facts)
             for part in SEGMENTS_PARTS
-            for end, costs in zip(ends, outcome.facts[part] if outcome.error is None else [()] * len(ends), strict=True)
+            for end, found in zip(ends, parts[part], strict=True)
+            for costs, facts in [_told(found)]
         ]
+
+
+def _told(found: Mapping[str, Any]) -> tuple[Sequence[float], dict[str, Any]]:
+    """The costs, and what else is to be said."""
+    return found["costs"], {name: value for name, value in found.items() if name != "costs" and value is not False}

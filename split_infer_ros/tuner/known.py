@@ -45,9 +45,16 @@ class Tuned:
 
     @property
     def threads(self) -> tuple[int, int]:
-        """Cores of the backbone and of the head; 0 where nothing is known."""
+        """Cores of the backbone and of the head as they were recorded; 0 where nothing is known."""
         alone = 0 if self.network is None else self.network.config["threads"]
         return self._place.get("backbone_threads", alone), self._place.get("head_threads", 0)
+
+    def backbone_threads(self, settings: StageSettings) -> int:
+        """Cores for the backbone of a pipeline that runs so; 0, all, unless it is cut and batched as was tuned."""
+        place = self._place
+        if not place or (settings.split_point, settings.batch_size) != (place["split_point"], place["batch_size"]):
+            return 0
+        return int(place["backbone_threads"])
 
     def fill_in(self, wanted: StageSettings) -> StageSettings:
         """Settings with the best put where the user left it open: cut ``default``, batch size 0, memory ``auto``."""

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from split_infer_ros.buffers.policy import AUTO, POLICIES
-from split_infer_ros.split.blocked import can_be_blocked
 from split_infer_ros.split.form import (
     BLOCKED,
     CHANNELS_LAST,
@@ -21,6 +20,7 @@ from split_infer_ros.split.form import (
     Form,
 )
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.onednn_graph import can_be_blocked
 from split_infer_ros.tuning.space import Config, Space, Value
 from split_infer_ros.vision_ops.fastest import CHOICES
 

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.tuning.record import Record
 
 START_S = 180.0  # imports, and a model's weights
 ENDING_S = 2.0  # between the end of a process's answers and its own
@@ -35,6 +36,12 @@ class Outcome:
     costs: tuple[float, ...] = ()
     error: str | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+def had_too_little_time(record: Record, limit_s: float) -> bool:
+    """True of a trial that was ended by a limit of less than half of what there is now."""
+    before_s = record.facts.get("limit_s")
+    return record.error is not None and isinstance(before_s, (int, float)) and before_s < limit_s / 2
 
 
 class Runner(Protocol):

@@ -34,7 +34,7 @@ TF32_MOST = 2e-3  # where a GPU rounds factors of float32 to 10 bits, as torch h
 WARM_UP = 3  # calls: convolutions are packed at the second
 GROUP_S = 0.15  # of samples; more than one where the network is quick
 MOST_SAMPLES = 20
-SEGMENT_S = 0.02
+SEGMENT_S = 0.01  # the same of a segment
 LONG_S = 60.0
 SEED = 0
 
@@ -66,8 +66,8 @@ class Trials:
 
         Returns:
             ``costs``, seconds a batch (network) or an image (pipeline); ``uncertain``; of the network ``difference``.
-            Of segments ``work`` of each piece between two cuts, and ``conversion`` of what crosses in front of it into
-            the layout of that form from the other one: lists of seconds.
+            Of segments a list of ``costs`` and ``uncertain`` each: ``work`` of the pieces between two cuts, and
+            ``conversion`` of what crosses in front of them into the layout of that form from the other one.
 
         Raises:
             ConfigurationError: the results are not those of the model as built.
@@ -75,7 +75,7 @@ class Trials:
         end = time.monotonic() + seconds
         with ThreadPoolExecutor(1) as executor:  # its team of cores ends with it
             if stage == SEGMENTS:
-                return executor.submit(self._segments, config, int(about["batch_size"])).result()
+                return executor.submit(self._segments, config, int(about["batch_size"]), end).result()
             if stage == NETWORK:
                 return executor.submit(self._network, config, int(about["batch_size"]), end).result()
             return executor.submit(self._pipeline, config, about, end).result()
@@ -114,14 +114,15 @@ class Trials:
             most = MOST.get(config["precision"], math.inf)
             if self._device.type == "cuda" and torch.backends.cudnn.allow_tf32:
                 most = max(most, TF32_MOST)
-            if not differs <= most:
+            if not (math.isfinite(differs) and differs <= most):
+                allowed = f"{most:g} is allowed" if math.isfinite(most) else "what is finite is allowed"
                 raise ConfigurationError(
-                    f"Results differ from the model's as built by {differs:.2g} of the largest; {most:g} is allowed."
+                    f"Results differ from the model's as built by {differs:.2g} of the largest; {allowed}."
                 )
             measured = measure_steadily(lambda: timed(run), lambda: time.monotonic() < end)
         return {**_told(measured), "difference": differs}
 
-    def _segments(self, config: Mapping[str, Any], batch_size: int) -> dict[str, Any]:
+    def _segments(self, config: Mapping[str, Any], batch_size: int, end: float) -> dict[str, Any]:
         use_cores(config["threads"])
         model, queue = self.model(form_of(config), config["precision"]), DeviceQueue(self._device)
         pieces, _ = model.segments()
@@ -132,21 +133,21 @@ class Trials:
         tensors: tuple[Tensor, ...] = (self.images(batch_size).to(self._device, model.dtype),)
         work, conversion = [], []
 
-        def samples(run: Callable[[], object]) -> list[float]:
+        def measured(run: Callable[[], object]) -> dict[str, Any]:
             def waited() -> None:
                 run()
                 queue.mark().wait()
 
             for _ in range(WARM_UP - 1):
                 waited()
-            return timed(waited, SEGMENT_S)
+            return _told(measure_steadily(lambda: timed(waited, SEGMENT_S), lambda: time.monotonic() < end))
 
         with torch.inference_mode(), queue.work("trial"):
             for piece in pieces:
                 given = _laid_out(tensors, into)
                 elsewhere = _laid_out(tensors, other)
-                conversion.append(samples(functools.partial(_laid_out, elsewhere, into)))
-                work.append(samples(functools.partial(piece, *given)))
+                conversion.append(measured(functools.partial(_laid_out, elsewhere, into)))
+                work.append(measured(functools.partial(piece, *given)))
                 tensors = piece(*given)
         return {"costs": [], WORK: work, CONVERSION: conversion}
 

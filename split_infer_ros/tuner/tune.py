@@ -21,7 +21,7 @@ from split_infer_ros.tuner.spaces import (
     pipeline_space,
 )
 from split_infer_ros.tuner.traits import traits_of
-from split_infer_ros.tuner.trial_process import Runner
+from split_infer_ros.tuner.trial_process import Runner, had_too_little_time
 from split_infer_ros.tuning.cost_model import Sample
 from split_infer_ros.tuning.database import Database, best_of
 from split_infer_ros.tuning.key import Key
@@ -65,7 +65,7 @@ class Tuner:
         runner: where trials are run.
         database: in which all of them are kept.
         search: ``guided``, ``random`` or ``exhaustive``.
-        precisions: those that the user allows.
+        precisions: those that the user allows; nodes may ask for any, so the pipeline is tuned for each.
         batch_size: of the network.
         seed: of the search.
         say: told of each trial.
@@ -87,20 +87,28 @@ class Tuner:
         self._model, self._runner, self._database = model, runner, database
         self._search, self._seed, self._batch_size = search, seed, batch_size
         self._say, self._clock = say, clock
+        self._precisions = tuple(precisions)
         self._key = Key.here(str(model.device))
         self._network_space = network_space(cores(), precisions, model.device.type)
         self._quick_space = network_space(cores(), precisions, model.device.type, compilers=False)
         self._traits = traits_of(model.graph, model.entry.image_shape)
 
     def tune(self, seconds: float) -> tuple[Record | None, Record | None]:
-        """Search for so long, or until all was tried; the best records of network and pipeline, None where none is.
+        """Search for so long, or until all was tried.
+
+        Returns:
+            The best records of network and pipeline in the first of the precisions, None where none is.
 
         Raises:
             ConfigurationError: no trial can be run at all.
         """
         begin = self._clock()
-        network = self.tune_network(begin + NETWORKS_SHARE * seconds)
-        return network, self.tune_pipeline(network, begin + seconds)
+        self.tune_network(begin + NETWORKS_SHARE * seconds)
+        pipelines = []
+        for left in range(len(self._precisions), 0, -1):
+            now = self._clock()
+            pipelines.append(self.tune_pipeline(self._precisions[-left], now + (begin + seconds - now) / left))
+        return self._best_network(self._precisions[0]), pipelines[0]
 
     def tune_network(self, end: float) -> Record | None:
         """How the network is run, uniformly and then segment by segment; until that time."""
@@ -120,19 +128,24 @@ class Tuner:
                 self._trial(NETWORK, config, task, about, end)
         return best_of(self._records(NETWORK, space, task))
 
-    def tune_pipeline(self, network: Record | None, end: float) -> Record | None:
-        """Cut, batch and cores of the pipeline with the network run as in that record; until that time."""
-        config = self._network_space.default if network is None else network.config
+    def tune_pipeline(self, precision: str, end: float) -> Record | None:
+        """Cut, batch and cores of the pipeline, its network run as is best in that precision; until that time."""
+        network = self._best_network(precision)
+        config = {**self._network_space.default, "precision": precision} if network is None else network.config
         space, task = pipeline_space(self._model, cores()), pipeline_task(self._model, config)
-        self._stage(PIPELINE, space, task, {"form": dict(config), "precision": config["precision"]}, end)
+        self._stage(PIPELINE, space, task, {"form": dict(config), "precision": precision}, end)
         return best_of(self._records(PIPELINE, space, task))
+
+    def _best_network(self, precision: str) -> Record | None:
+        records = self._records(NETWORK, self._network_space, network_task(self._model, self._batch_size))
+        return best_of(record for record in records if record.config["precision"] == precision)
 
     def _stage(self, stage: str, space: Space, task: Mapping[str, Any], about: Mapping[str, Any], end: float) -> None:
         search = self._make_search(stage, space)
         records = self._records(stage, space, task)
         size = len(space)
         while True:
-            uniform = [record for record in records if "segments" not in record.config and not self._too_short(record)]
+            uniform = [record for record in records if "segments" not in record.config and not _too_short(record)]
             latest = {frozen(record.config): record for record in uniform}
             tried = [Tried(record.config, record.median_s) for record in latest.values()]
             config = (search.propose(tried) or _doubtful(records)) if self._clock() < end else None
@@ -192,11 +205,6 @@ class Tuner:
         ]
         return samples[-MOST_KNOWN:]
 
-    def _too_short(self, record: Record) -> bool:
-        """True of one that was given less time than there is now."""
-        limit_s = record.facts.get("limit_s")
-        return record.error is not None and isinstance(limit_s, (int, float)) and limit_s < _longest(record.config) / 2
-
 
 def _doubtful(records: Sequence[Record]) -> Config | None:
     """The most promising of what would be the best, were it certain, unless it was measured often enough."""
@@ -212,6 +220,10 @@ def _doubtful(records: Sequence[Record]) -> Config | None:
         if best is None or measured[-1].median_s < best.median_s
     ]
     return min(doubts, key=lambda record: record.median_s).config if doubts else None
+
+
+def _too_short(record: Record) -> bool:
+    return had_too_little_time(record, _longest(record.config))
 
 
 def _longest(config: Mapping[str, Any]) -> float:

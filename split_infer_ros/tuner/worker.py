@@ -20,8 +20,10 @@ def main() -> int:
     try:
         from split_infer_ros.pipeline.process import prepare_process
         from split_infer_ros.tuner.trials import Trials
+        from split_infer_ros.vision_ops.schedules import search_without_limit
 
         prepare_process()
+        search_without_limit()
         trials = Trials(**json.loads(sys.argv[2]))
     except Exception as error:
         print(json.dumps({"error": _sentence(error)}), file=answers)

@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import statistics
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,7 @@ _FACTS, _UNCERTAIN = "facts", "uncertain"
 _DIGEST = "digest"
 _FORMAT = "format"  # a line says it only once another than the first one is written
 NEWEST_FORMAT = 1
+YEAR_10000 = 253_402_300_800.0  # seconds since 1970: no calendar goes on
 
 
 class RecordError(ValueError):
@@ -73,27 +75,30 @@ class Record:
             RecordError: the line is broken, was edited, lacks what every record has, or is of a later form.
         """
         try:
-            values = json.loads(line, parse_constant=_refuse_constant)
+            values = json.loads(line, parse_constant=_refuse_constant, parse_int=_whole)
+            digest = values.pop(_DIGEST, None) if isinstance(values, dict) else None
+            right = _digest(values)  # 1e999 has none: it is read as an infinity
         except (ValueError, RecursionError) as error:
             raise RecordError(f"it is no JSON ({error})") from error
         if not isinstance(values, dict):
             raise RecordError(f"it holds a {type(values).__name__}, not a record")
-        digest = values.pop(_DIGEST, None)
         form = values.get(_FORMAT, NEWEST_FORMAT)
         if form != NEWEST_FORMAT:
             raise RecordError(f"it is of format {form!r}, of another version of the package; this one reads 1")
         missing = [name for name in _FIELDS if name not in values]
         if missing:
             raise RecordError(f"it lacks {', '.join(missing)}")
-        if digest != _digest(values):
+        if digest != right:
             raise RecordError("its digest does not fit: it was edited or damaged")
         if not all(isinstance(values[name], dict) for name in _MAPPINGS):
             raise RecordError(f"one of {', '.join(_MAPPINGS)} is no mapping")
         costs, failure, time = values["costs"], values["error"], values["time"]
         if not isinstance(costs, list) or not all(_is_number(cost) and cost >= 0 for cost in costs):
             raise RecordError(f"its costs are {costs!r}, not seconds")
-        if not (failure is None or isinstance(failure, str)) or not _is_number(time):
-            raise RecordError("its error is no text, or its time no number")
+        if not (failure is None or isinstance(failure, str)):
+            raise RecordError(f"its error is {failure!r}, no text")
+        if not _is_number(time) or not 0 <= time < YEAR_10000:
+            raise RecordError(f"its time is {time!r}, not seconds since 1970")
         facts = values.get(_FACTS, {})
         if not isinstance(facts, dict):
             raise RecordError(f"its facts are a {type(facts).__name__}, no mapping")
@@ -118,6 +123,14 @@ def _digest(values: Mapping[str, Any]) -> str:
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no number of JSON's")
+
+
+def _whole(text: str) -> int:
+    """A whole number; those that no float holds are refused, as they cannot be reckoned with."""
+    number = int(text)
+    if abs(number) > sys.float_info.max:
+        raise ValueError(f"a whole number of {len(text)} digits is too large")
+    return number
 
 
 def _is_number(value: object) -> bool:

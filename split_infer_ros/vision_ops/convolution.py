@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from split_infer_ros.tuning.space import Config
 from split_infer_ros.vision_ops.fastest import PLAIN, TRITON, fastest
-from split_infer_ros.vision_ops.schedules import DEPTHWISE, POINTWISE, best_schedule
+from split_infer_ros.vision_ops.schedules import DEPTHWISE, POINTWISE, best_schedule, may_search
 
 KINDS = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -57,7 +57,7 @@ class ScheduledConv2d(nn.Module):
         if self._operator == DEPTHWISE:
             sizes = [len(x), *x.shape[1:], self._kernel, self._stride]
         forms = {PLAIN: lambda: self._by_library(x), TRITON: lambda: self._by_template(x, sizes)}
-        return fastest(self._operator, x, sizes, forms)
+        return fastest(self._operator, x, sizes, forms, lasts=may_search)
 
     def _by_library(self, x: Tensor) -> Tensor:
         found: Tensor = self._plain(x)

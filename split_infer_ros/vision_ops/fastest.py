@@ -12,15 +12,16 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from split_infer_ros.tuning.database import Database
+from split_infer_ros.tuning.database import Database, best_of
 from split_infer_ros.tuning.key import Key
 from split_infer_ros.tuning.record import Record
 from split_infer_ros.tuning.space import told
+from split_infer_ros.tuning.steady import Measured, measure_steadily
 
 PLAIN, TRITON = "plain", "triton"
 MEASURED = "measured"
 CHOICES = (MEASURED, PLAIN, TRITON)  # which form is used; the first: whichever was measured to be the fastest
-ROUNDS = 10
+ROUNDS = 4  # calls of a group; see measure_steadily
 
 T = TypeVar("T")
 
@@ -35,12 +36,13 @@ def fastest(
     sizes: Sequence[int],
     forms: Mapping[str, Callable[[], T]],
     database: Database | None = None,
+    lasts: Callable[[], bool] = lambda: True,
 ) -> T:
     """What the fastest form gives. All forms give the same.
 
     Unless ``choosing`` says which, all forms are run and timed at sizes (to the next power of two) that neither this
-    process nor the database knows. A form that fails is not used. Nothing is timed while a CUDA graph is recorded:
-    that takes the plain form.
+    process nor the database knows for certain. A form that fails, or is uncertain, is not used. Nothing is timed while
+    a CUDA graph is recorded: that takes the plain form.
 
     Args:
         operator: its name.
@@ -48,6 +50,7 @@ def fastest(
         sizes: what its time depends on.
         forms: by name, ``PLAIN`` among them, which runs anywhere.
         database: the user's own if None.
+        lasts: asked after forms were timed: whether they will be as fast in other processes, so that this is kept.
     """
     wanted = _choice.get()
     if wanted in forms:
@@ -57,7 +60,7 @@ def fastest(
         if values.is_cuda and torch.cuda.is_current_stream_capturing():
             return forms[PLAIN]()
         task = task_of(operator, values, sizes)
-        _known[place] = _choose(task, values.device, forms, database or Database())
+        _known[place] = _choose(task, values.device, forms, database or Database(), lasts)
     return forms[_known[place]]()
 
 
@@ -87,31 +90,43 @@ def _rounded(sizes: Sequence[int]) -> list[int]:
 
 
 def _choose(
-    task: Mapping[str, Any], device: torch.device, forms: Mapping[str, Callable[[], object]], database: Database
+    task: Mapping[str, Any],
+    device: torch.device,
+    forms: Mapping[str, Callable[[], object]],
+    database: Database,
+    lasts: Callable[[], bool],
 ) -> str:
     key = Key.here(str(device))
     records = [record for record in database.find(key, task) if record.config.get("form") in forms]
-    if {record.config["form"] for record in records} != set(forms):
-        records = [time_form(key, task, {"form": name}, form, device) for name, form in forms.items()]
-        database.keep(records, "the choice is")
-    best = min(records, key=lambda record: record.median_s)
-    _log.info("%s %s on %s: %s.", task["operator"], task["shapes"], device, best.config["form"])
-    return PLAIN if best.error else str(best.config["form"])
+    if {record.config["form"] for record in records if not record.uncertain} != set(forms):
+        measured = [time_form(key, task, {"form": name}, form, device) for name, form in forms.items()]
+        if lasts():
+            database.keep(measured, "the choice is")
+        records += measured
+    best = best_of(records)
+    choice = PLAIN if best is None else str(best.config["form"])
+    _log.info("%s %s on %s: %s.", task["operator"], task["shapes"], device, choice)
+    return choice
 
 
 def time_form(
     key: Key, task: Mapping[str, Any], config: Mapping[str, Any], form: Callable[[], object], device: torch.device
 ) -> Record:
-    """The record of a few calls; the first is not counted."""
-    costs, failure = [], None
+    """The record of groups of calls, marked uncertain if their medians disagree; the first call is not counted."""
+
+    def call() -> float:
+        begin = time.perf_counter()
+        form()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return time.perf_counter() - begin
+
+    measured, failure = Measured((), uncertain=False), None
     try:
-        for _ in range(1 + ROUNDS):
-            begin = time.perf_counter()
-            form()
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
-            costs.append(time.perf_counter() - begin)
+        call()
+        measured = measure_steadily(lambda: [call() for _ in range(ROUNDS)])
     except Exception as error:  # whatever a compiler does not bear
         failure = f"{type(error).__name__}: {error}"
         _log.warning("%s: %s fails (%s) and is not used.", task["operator"], told(config), failure)
-    return Record(key.target, key.versions, task, config, tuple(costs[1:]), failure, time.time())
+    facts = {"uncertain": True} if measured.uncertain else {}
+    return Record(key.target, key.versions, task, config, measured.costs, failure, time.time(), facts=facts)

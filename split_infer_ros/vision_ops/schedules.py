@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
+import math
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -36,8 +40,28 @@ SPACES = {
     ),
 }
 TRIALS = 12  # of a kernel at some sizes; each is compiled, which takes longer than it runs
+SEARCH_S = 30.0  # of a process, for all its searches: so much later may a node start
 
+_log = logging.getLogger(__name__)
 _known: dict[tuple[object, ...], Config] = {}  # of this process, by operator, device, type and size
+
+
+@dataclass
+class _Time:
+    left_s: float = SEARCH_S
+
+
+_time = _Time()
+
+
+def may_search() -> bool:
+    """False once this process has spent its time: schedules may from then on be the best of a few, or the default."""
+    return _time.left_s > 0
+
+
+def search_without_limit() -> None:
+    """For a process that has its time from somebody else: as long as trials of schedules take."""
+    _time.left_s = math.inf
 
 
 def best_schedule(
@@ -49,8 +73,8 @@ def best_schedule(
 ) -> Config:
     """The fastest schedule of those that were tried, at sizes to the next power of two.
 
-    Where fewer than ``TRIALS`` are known, more are tried, guided by a model of their costs. None is tried while a
-    CUDA graph is recorded.
+    Where fewer than ``TRIALS`` are known, more are tried, guided by a model of their costs, until this process has
+    spent ``SEARCH_S`` on that. None is tried while a CUDA graph is recorded.
 
     Args:
         operator: ``pointwise`` or ``depthwise``.
@@ -76,12 +100,16 @@ def _search(
     records = [record for record in database.find(key, task) if record.config in space]
     guided = importlib.util.find_spec("sklearn") is not None
     search: Search = Guided(space) if guided else Random(space)
-    while len(records) < TRIALS:
+    while len(records) < TRIALS and may_search():
+        begin = time.monotonic()
         config = search.propose([Tried(record.config, record.median_s) for record in records])
         if config is None:
             break
         record = time_form(key, task, config, lambda config=config: run(config), values.device)  # type: ignore[misc]
         database.keep([record], "the schedule is")
         records.append(record)
+        _time.left_s -= time.monotonic() - begin
+        if not may_search():
+            _log.warning("No more schedules are searched for after %g s: `tune` finds the rest.", SEARCH_S)
     best = best_of(records)
     return space.default if best is None else best.config

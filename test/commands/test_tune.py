@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,10 +66,13 @@ def test_a_model_is_tuned_and_the_next_start_says_so(
 
 def test_records_are_listed_and_shown(run: Run, database: Database, capsys: pytest.CaptureFixture[str]) -> None:
     path = ("--database", str(database.path))
+    parts = {**network_space(1).default, "part": "work", "segment": "neck"}
+    database.add([replace(record(1e-6), task={"model": "shapes", "stage": SEGMENTS}, config=parts)])
     assert run("tune", "list", *path) == 0
     assert "shapes network [[1, 3" in (listed := capsys.readouterr().out)
     assert "3 records" in listed
     assert "best 1000.000 ms: compiler none, convolutions contiguous" in listed
+    assert listed.count(", best ") == 1, "pieces of a network are no ways to run it"
     assert run("tune", "show", "shapes", *path) == 0
     shown = capsys.readouterr().out
     assert shown.index("1000.000 ms") < shown.index("2000.000 ms") < shown.index("failed: it crashed")
@@ -115,6 +119,8 @@ def test_all_that_the_package_measures_can_be_imported(
         (record(1.0, segments=[["packed", "a;b"]]).as_line(), "'segments' cannot be"),
         (Record({"cores": 2}, {}, {"stage": "execution"}, {"batches": [["m", "4"]]}, (1.0,)).as_line(), "'batches' ca"),
         (Record({"cores": 2}, {}, {"stage": "rocket"}, {}, (1.0,)).as_line(), "'rocket', which this version"),
+        (Record({"cores": 2}, {}, {"stage": []}, {}, (1.0,)).as_line(), "it is of [], which this version"),
+        (replace(record(1.0), facts={"difference": []}).as_line(), "its results differ by [], which is no number"),
         (Record({"cores": "2"}, {}, {}, {}, ()).as_line(), "'2' cores"),
         (Record({}, {}, {}, {}, (), others={"format": 9}).as_line(), "format 9, of another version"),
         (record(1.0).as_line().replace("1.0", "0.1"), "edited"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -58,12 +59,22 @@ def test_other_results_are_refused_in_fp32_and_told_of_otherwise(
         trials.run(NETWORK, {**DEFAULT, "convolutions": CONTIGUOUS}, {"batch_size": 2}, 0.0)
 
 
+@pytest.mark.parametrize("difference", [math.nan, math.inf])
+def test_results_that_are_not_finite_are_refused_in_every_precision(
+    trials: Trials, monkeypatch: pytest.MonkeyPatch, difference: float
+) -> None:
+    monkeypatch.setattr(trials_module, "difference", lambda found, expected: difference)
+    with pytest.raises(ConfigurationError, match=f"by {difference} of the largest; what is finite is allowed"):
+        trials.run(NETWORK, {**DEFAULT, "precision": "bf16"}, ABOUT, 0.0)
+
+
 def test_segments_are_timed_in_their_layout(trials: Trials) -> None:
     model = trials.model(Form(), "fp32")
     for kind in (PACKED, CONTIGUOUS):
         answer = trials.run(SEGMENTS, {**DEFAULT, "convolutions": kind}, ABOUT, 1.0)
         assert len(answer[WORK]) == len(answer[CONVERSION]) == len(model.cuts) - 1
-        assert all(min(costs) > 0 for costs in answer[WORK])
+        assert all(min(found["costs"]) > 0 and len(found["costs"]) >= 3 for found in answer[WORK])
+        assert all(type(found["uncertain"]) is bool for found in answer[WORK] + answer[CONVERSION])
 
 
 def test_a_pipeline_is_timed(trials: Trials) -> None:

@@ -187,14 +187,35 @@ def test_what_was_given_too_little_time_is_tried_again(model: SplitModel, databa
     assert len([1 for stage, _ in again.asked if stage == NETWORK]) == 12
 
 
+def test_segments_that_were_given_too_little_time_are_tried_again(model: SplitModel, database: Database) -> None:
+    def rule(stage: str, config: Mapping[str, Any]) -> Outcome | None:
+        return Outcome((), "It did not finish within 10 s.", {"limit_s": 10.0}) if stage == SEGMENTS else None
+
+    late = Played(rule)
+    tuner(model, late, database).tune_network(15.0)
+    limits = [limit for (stage, _), limit in zip(late.asked, late.limits, strict=True) if stage == SEGMENTS]
+    assert len(limits) == 3
+    assert min(limits) >= len(model.cuts) - 1, "each piece may take a second to compile"
+    tuner(model, late, database).tune_network(late.now + 3.0)
+    assert len(late.asked) == 12 + 3, "there is no more time now"
+    again = Played()
+    tuner(model, again, database).tune_network(1000.0)
+    assert [stage for stage, _ in again.asked] == [SEGMENTS] * 3
+    tuner(model, again, database).tune_network(3000.0)
+    assert len(again.asked) == 3, "what fails otherwise fails again"
+
+
 def test_the_graph_tuner_mixes_where_that_pays(model: SplitModel, database: Database) -> None:
     count = len(model.cuts) - 1
+
+    def took(cost: float) -> dict[str, Any]:
+        return {"costs": [cost], "uncertain": cost == 1.0}
 
     def rule(stage: str, config: Mapping[str, Any]) -> Outcome | None:
         if stage == SEGMENTS:
             last = config["convolutions"] == CONTIGUOUS
             costs = [0.1 if (index == count - 1) == last else 1.0 for index in range(count)]
-            return Outcome((), None, {WORK: [[cost] for cost in costs], CONVERSION: [[0.01]] * count})
+            return Outcome((), None, {WORK: list(map(took, costs)), CONVERSION: [took(0.01)] * count})
         if stage == NETWORK and "segments" in config:
             return Outcome((0.05,))
         return None
@@ -206,16 +227,33 @@ def test_the_graph_tuner_mixes_where_that_pays(model: SplitModel, database: Data
     found = find_tuned(model, database)
     assert found.form.segments == ((PACKED, last), (CONTIGUOUS, "output"))
     assert load_model("shapes", "none", "cpu", form=found.form).halves("output")
+    segments = [record for record in database.records() if record.task["stage"] == SEGMENTS]
+    assert all(record.uncertain == (record.costs == (1.0,)) for record in segments)
+    assert sum(record.uncertain for record in segments) > count
     assert all(objection_of(record) is None for record in database.records()), "they may be imported elsewhere"
     again = Played(rule)
     assert tuner(model, again, database).tune(10_000)[0] == network
     assert not again.asked
 
 
+def test_each_precision_that_nodes_may_ask_for_has_its_pipeline_tuned(model: SplitModel, database: Database) -> None:
+    def rule(stage: str, config: Mapping[str, Any]) -> Outcome | None:
+        return Outcome(({"fp32": 2.0, "bf16": 1.0}[config["precision"]],)) if stage == NETWORK else None
+
+    tuner(model, Played(rule), database, precisions=("fp32", "bf16")).tune(60.0)
+    for precision in ("fp32", "bf16"):
+        found = find_tuned(model, database, precision)
+        assert found.network is not None
+        assert found.pipeline is not None
+        assert found.pipeline.task["network"] == found.network.config
+        assert found.network.config["precision"] == precision
+
+
 def test_nothing_known_is_the_defaults(model: SplitModel, database: Database) -> None:
     found = find_tuned(model, database)
     assert found.form == Form()
     assert found.threads == (0, 0)
+    assert found.backbone_threads(StageSettings()) == 0
     wanted = StageSettings()
     assert found.fill_in(wanted) == wanted
     assert "nothing was tuned" in str(found)

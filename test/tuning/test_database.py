@@ -137,6 +137,15 @@ def test_edited_and_truncated_lines_are_ignored_with_a_warning(database, caplog)
     assert [f"line {number} is ignored" in caplog.text for number in range(1, 6)] == [False, True, True, False, True]
 
 
+def test_numbers_that_no_float_holds_cost_their_own_lines_only(database, caplog):
+    database.add([record(1.0), record(2.0), Record({}, {}, {}, {}, (10**400,))])
+    text = database.path.read_text()
+    database.path.write_text(text.replace("2.0", "1e999"))
+    assert [found.costs for found in database.records()] == [(1.0,)]
+    assert [f"line {number} is ignored" in caplog.text for number in range(1, 4)] == [False, True, True]
+    assert database.prune(lambda record: True) == 1
+
+
 def test_a_torn_last_line_is_ignored_and_does_no_harm_to_the_next(database, caplog):
     database.add([record(1.0), record(2.0)])
     database.path.write_bytes(database.path.read_bytes()[:-30])

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 
 import pytest
 from hypothesis import given
@@ -45,11 +46,16 @@ def test_the_median_is_of_all_samples_and_a_failure_is_never_fast():
         ("{}", "lacks target, versions, task, config, costs, error, time"),
         (RECORD.as_line().replace("0.25", "0.01"), "edited"),
         (RECORD.as_line().replace("0.25", "NaN"), "NaN"),
+        (RECORD.as_line().replace("0.25", "1e999"), "no JSON"),
+        (Record({}, {}, {}, {}, (10**400,)).as_line(), "401 digits is too large"),
+        (Record({}, {}, {}, {}, (), facts={"traits": {"pixels": -(10**400)}}).as_line(), "digits is too large"),
         (RECORD.as_line().replace('"digest"', '"other"'), "edited"),
         (Record([], {}, {}, {}, ()).as_line(), "no mapping"),  # type: ignore[arg-type]
         (Record({}, {}, {}, {}, (-1.0,)).as_line(), "not seconds"),
         (Record({}, {}, {}, {}, (True,)).as_line(), "not seconds"),
         (Record({}, {}, {}, {}, (), 3).as_line(), "no text"),  # type: ignore[arg-type]
+        (Record({}, {}, {}, {}, (), time=1e300).as_line(), "not seconds since 1970"),
+        (Record({}, {}, {}, {}, (), time=-1.0).as_line(), "not seconds since 1970"),
         (Record({}, {}, {}, {}, (), facts=[1]).as_line(), "facts are a list"),  # type: ignore[arg-type]
         (Record({}, {}, {}, {}, (), others={"format": 2}).as_line(), "format 2, of another version"),
     ],
@@ -57,6 +63,13 @@ def test_the_median_is_of_all_samples_and_a_failure_is_never_fast():
 def test_what_is_no_record_is_refused_with_the_reason(line, words):
     with pytest.raises(RecordError, match=words):
         Record.from_line(line)
+
+
+def test_no_depth_of_a_line_is_more_than_a_refusal():
+    line = Record({}, {}, {}, {}, (), others={"deep": "here"}).as_line()
+    for depth in range(sys.getrecursionlimit() - 300, sys.getrecursionlimit()):
+        with pytest.raises(RecordError):
+            Record.from_line(line.replace('"here"', "[" * depth + "]" * depth))
 
 
 def test_only_what_is_marked_is_uncertain():

@@ -142,3 +142,16 @@ def test_schedules_are_searched_once_and_kept(tmp_path: Path, monkeypatch: pytes
     assert all(record.config in SPACES[POINTWISE] for record in records)
     assert all((record.error is None) == (record.config["channels"] != 128) for record in records)
     assert all(one.config != other.config for one, other in itertools.combinations(records, 2))
+
+
+def test_a_search_ends_in_time_with_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_known", {})
+    monkeypatch.setattr(module, "_time", module._Time(1e-9))
+    database, kernel, values = Database(tmp_path / "tuning.jsonl"), Played(), torch.zeros(1)
+    assert best_schedule(POINTWISE, values, [50, 3], kernel, database) == SPACES[POINTWISE].default
+    assert len(kernel.tried) == len(database.records()) == 1
+    assert best_schedule(POINTWISE, values, [500, 3], kernel, database) == SPACES[POINTWISE].default
+    assert len(kernel.tried) == 1, "the time is the process's"
+    assert not module.may_search()
+    module.search_without_limit()
+    assert module.may_search()

@@ -8,23 +8,39 @@ import pytest
 import torch
 
 from split_infer_ros.tuning.database import Database
+from split_infer_ros.tuning.steady import GROUPS
 from split_infer_ros.vision_ops import fastest as module
 from split_infer_ros.vision_ops.fastest import PLAIN, ROUNDS, TRITON, choosing, fastest
 
 VALUES = torch.zeros(1)
 
 
-class Form:
-    """Something that takes a while, and counts."""
+class Clock:
+    """Time that passes in forms alone."""
 
-    def __init__(self, seconds: float, error: str = "") -> None:
-        self.calls, self._seconds, self._error = 0, seconds, error
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    time = staticmethod(time.time)
+
+
+CLOCK = Clock()
+
+
+class Form:
+    """Something that takes a while, and counts; each call takes by a factor longer."""
+
+    def __init__(self, seconds: float, error: str = "", factor: float = 1.0) -> None:
+        self.calls, self.factor, self._seconds, self._error = 0, factor, seconds, error
 
     def __call__(self) -> Form:
         self.calls += 1
         if self._error:
             raise RuntimeError(self._error)
-        time.sleep(self._seconds)
+        CLOCK.now += self._seconds * self.factor**self.calls
         return self
 
 
@@ -36,6 +52,7 @@ def database(tmp_path: Path) -> Database:
 @pytest.fixture(autouse=True)
 def forget(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
     """Another process."""
+    monkeypatch.setattr(module, "time", CLOCK)
     monkeypatch.setattr(module, "_known", {})
     return module._known.clear
 
@@ -47,7 +64,7 @@ def test_the_faster_form_is_measured_once_for_sizes_that_are_alike(
     forms = {PLAIN: slow, TRITON: fast}
     assert fastest("sum", VALUES, [100, 3], forms, database) is fast
     measured = slow.calls
-    assert measured == 1 + ROUNDS
+    assert measured == 1 + GROUPS * ROUNDS
     assert fastest("sum", VALUES, [128, 4], forms, database) is fast
     forget()
     assert fastest("sum", VALUES, [100, 3], forms, database) is fast
@@ -79,8 +96,26 @@ def test_a_form_that_fails_is_not_used_and_is_known_to_fail(database: Database, 
     assert error == "RuntimeError: does not compile"
 
 
+def test_what_is_uncertain_is_not_used_and_is_measured_again(database: Database, forget: Callable[[], None]) -> None:
+    plain, doubtful = Form(1.0), Form(1e-6, factor=1.1)
+    forms = {PLAIN: plain, TRITON: doubtful}
+    assert fastest("sum", VALUES, [5], forms, database) is plain
+    assert [record.uncertain for record in database.records()] == [False, True]
+    forget()
+    doubtful.factor = 1.0
+    assert fastest("sum", VALUES, [5], forms, database) is doubtful
+
+
 def test_a_choice_that_cannot_be_kept_still_counts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").touch()
     fast = Form(0.0)
     assert fastest("sum", VALUES, [], {PLAIN: Form(0.01), TRITON: fast}, Database(tmp_path / "file" / "x")) is fast
     assert "the choice is not kept" in caplog.text
+
+
+def test_a_choice_that_does_not_last_is_this_processs_alone(database: Database) -> None:
+    fast = Form(0.0)
+    for _ in range(2):
+        assert fastest("sum", VALUES, [], {PLAIN: Form(1.0), TRITON: fast}, database, lambda: False) is fast
+    assert fast.calls == 1 + GROUPS * ROUNDS + 2
+    assert not database.records()

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import fx, nn
 
-from split_infer_ros.split import blocked as module
-from split_infer_ros.split.blocked import MOST_KINDS, Blocked, can_be_blocked
+from split_infer_ros.split import onednn_graph as module
+from split_infer_ros.split.onednn_graph import MOST_KINDS, Blocked, can_be_blocked
 
 needs_graphs = pytest.mark.skipif(not can_be_blocked(), reason="this build of torch has no oneDNN graphs")
 

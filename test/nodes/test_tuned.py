@@ -1,0 +1,93 @@
+"""What tuning found, as the backbone takes it when it is configured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rclpy.context import Context
+from rclpy.parameter import Parameter
+
+from split_infer_ros.nodes import backbone as module
+from split_infer_ros.nodes.backbone import BackboneNode
+from split_infer_ros.pipeline.auto_split import AutoSplit, Goal
+from split_infer_ros.pipeline.backbone_stage import BackboneStage
+from split_infer_ros.pipeline.settings import StageSettings
+from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model import SplitModel
+from split_infer_ros.telemetry.machine import cores
+from split_infer_ros.tuner.spaces import network_space, pipeline_space
+from split_infer_ros.tuner.tune import network_task, pipeline_task
+from split_infer_ros.tuning.database import Database
+from split_infer_ros.tuning.key import Key
+from split_infer_ros.tuning.record import Record
+
+PLACE: dict[str, Any] = {"split_point": "neck", "batch_size": 2, "backbone_threads": 1}
+
+
+def found_for(model: SplitModel, precision: str) -> list[Record]:
+    """A network and a pipeline, cut and batched as ``PLACE`` has it."""
+    key, network = Key.here("cpu"), dict(network_space(cores(), (precision,)).default)
+    place = {**pipeline_space(model, cores()).default, **PLACE}
+    return [
+        Record(key.target, key.versions, network_task(model, 1), network, (1.0,)),
+        Record(key.target, key.versions, pipeline_task(model, network), place, (1.0,)),
+    ]
+
+
+def configure(context: Context, **values: Any) -> None:
+    """A backbone's node, for as long as that takes."""
+    values = {"weights": "none", "device": "cpu", **values}
+    overrides = [Parameter(name, value=value) for name, value in values.items()]
+    node = BackboneNode(context=context, use_global_arguments=False, parameter_overrides=overrides)
+    try:
+        node.trigger_configure()
+        assert node.stage.settings.split_point
+    finally:
+        node.close()
+
+
+def test_a_start_tunes_for_its_own_precision_alone(
+    context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    class Played:
+        def __init__(self, model: SplitModel, runner: object, database: Database, precisions: Sequence[str]) -> None:
+            asked.append(tuple(precisions))
+            self._found, self._database = found_for(model, precisions[0]), database
+
+        def tune(self, seconds: float) -> None:
+            self._database.add(self._found)
+
+    monkeypatch.setattr(module, "Tuner", Played)
+    values = {"tuning_database": str(tmp_path / "tuning.jsonl"), "precision": "bf16", "tune_at_start": 5.0}
+    for _ in range(2):
+        configure(context, **values)
+    assert asked == [("bf16",)], "the second start finds what the first one found"
+
+
+def test_cores_are_taken_with_the_cut_and_batch_that_they_were_found_for(
+    context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[int] = []
+
+    class Stage(BackboneStage):
+        def __init__(self, *arguments: Any) -> None:
+            taken.append(arguments[-1])
+            super().__init__(*arguments)
+
+    def begin(split: AutoSplit, wanted: StageSettings, goal: Goal) -> StageSettings:
+        return replace(wanted, split_point=PLACE["split_point"], batch_size=PLACE["batch_size"])
+
+    monkeypatch.setattr(module, "BackboneStage", Stage)
+    path = tmp_path / "tuning.jsonl"
+    Database(path).add(found_for(load_model("shapes", "none", "cpu"), "fp32"))
+    for values in ({}, {"split_point": "neck", "batch_size": 2}, {"split_point": "neck"}, {"batch_size": 4}):
+        configure(context, tuning_database=str(path), **values)
+    monkeypatch.setattr(AutoSplit, "begin", begin)
+    configure(context, tuning_database=str(path), split_point="auto")
+    assert taken == [1, 1, 0, 0, 0]
