@@ -52,8 +52,7 @@ def pack_model(
 
     Raises:
         OSError: the file cannot be written.
-        StreamError: weights that were released cannot be read again.
-        WeightsError: the model has none.
+        WeightsError: the model has none, or weights that were released cannot be read again.
     """
     state = model.state()
     for name, tensor in state.items():

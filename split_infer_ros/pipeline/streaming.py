@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
 import torch
+from torch import Tensor, fx
 
 from split_infer_ros.errors import ConfigurationError, StreamError, WeightsError
 from split_infer_ros.layering.contents import Contents, open_contents
@@ -73,7 +75,7 @@ def stream_backbone(
     except (OSError, StreamError) as error:
         raise ConfigurationError(f"Weights cannot be streamed: {error}") from error
     names = state_of(backbone_of(model.graph, cut)).keys()
-    model.release(names, lambda wanted: unpack(model, path, _threads(model), wanted))
+    model.release(names, partial(_fetch, model, path))
     trim()
     return streamed
 
@@ -158,9 +160,9 @@ def _time(half: StreamedHalf, model: SplitModel, batch_size: int) -> Machine:
 
 def _packed(model: SplitModel, settings: StageSettings) -> Path:
     """The file of these weights: the user's, or one in the cache folder, made where there is none."""
-    if model not in _values:  # later they may have been given back
-        _values[model] = digest(state_of(model.graph))
-    values = _values[model]
+    if model.graph not in _values:  # later they may have been given back
+        _values[model.graph] = digest(model.state())
+    values = _values[model.graph]
     if settings.weights_file:
         path = Path(settings.weights_file).expanduser()
         header = read_header(path)
@@ -170,10 +172,23 @@ def _packed(model: SplitModel, settings: StageSettings) -> Path:
     threads = _threads(model)
     path = default_path().parent / "weights" / f"{model.fingerprint}-{values}-{threads or 'gpu'}.weights"
     try:
-        open_contents(model, model.graph, path, threads)
+        sound = open_contents(model, model.graph, path, threads).header.values == values
     except WeightsError:  # none yet, or of another torch
+        sound = False
+    if not sound:
         pack_model(model, path, threads, settings.batch_size)
     return path
 
 
-_values: WeakKeyDictionary[SplitModel, str] = WeakKeyDictionary()
+def _fetch(model: SplitModel, path: Path, wanted: Collection[str]) -> Mapping[str, Tensor]:
+    """Weights that were given back, out of their file."""
+    try:
+        return unpack(model, path, _threads(model), wanted)
+    except (OSError, StreamError, WeightsError) as error:
+        raise WeightsError(
+            f"{error} So the weights of {model.entry.name} that were given back cannot be had again: remove that file, "
+            "or pack it again, and start the node anew."
+        ) from error
+
+
+_values: WeakKeyDictionary[fx.GraphModule, str] = WeakKeyDictionary()  # digests, by what placed models share

@@ -78,7 +78,7 @@ class SplitModel:
 
         Args:
             names: of parameters and buffers.
-            fetch: reads them again; given some names, returns the tensors.
+            fetch: reads them again; given some names, returns the tensors, or raises ConfigurationError.
         """
         with self._lock:
             state = state_of(self._graph)
@@ -91,7 +91,7 @@ class SplitModel:
         """All weights by name; those that were released are read for this once.
 
         Raises:
-            StreamError: they cannot be read.
+            ConfigurationError: they cannot be read.
         """
         with self._lock:
             state = state_of(self._graph)

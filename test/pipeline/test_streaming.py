@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,14 @@ import torch
 
 from split_infer_ros.errors import ConfigurationError, StreamError
 from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.layering.pack import pack_model
 from split_infer_ros.layering.weights_file import WeightsFile
 from split_infer_ros.models.detections import Detections
+from split_infer_ros.pipeline.cores import ALL
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.local import LocalPipeline
 from split_infer_ros.pipeline.settings import BLOCK, StageSettings
+from split_infer_ros.pipeline.streaming import stream_backbone
 from split_infer_ros.split.graph import state_of
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
@@ -114,3 +118,47 @@ def test_frames_whose_weights_do_not_come_are_dropped_by_name(run: Run, monkeypa
         except StreamError:
             run.pipeline._errors.clear()
     assert all(torch.equal(a, b) for a, b in zip(scores, expected, strict=True))
+
+
+def packed_in(folder: Path) -> Path:
+    (path,) = (folder / "split_infer_ros" / "weights").iterdir()
+    return path
+
+
+def test_weights_that_were_given_back_are_not_packed_as_zeros(run: Run, tmp_path: Path) -> None:
+    expected = run.feed()
+    change(run, weights_residency="two_stage")
+    path = packed_in(tmp_path)
+    whole = path.read_bytes()
+    path.unlink()
+    with pytest.raises(ConfigurationError, match=r"No such file.* cannot be had again"):
+        change(run, weights_residency="asynchronous")
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ConfigurationError, match=r"cut short.* cannot be had again"):
+        change(run, weights_residency="asynchronous")
+    assert path.stat().st_size == len(whole) // 2
+    path.write_bytes(whole)
+    change(run, weights_residency="asynchronous")
+    assert all(torch.equal(a, b) for a, b in zip(run.feed(), expected, strict=True))
+
+
+def test_models_that_share_weights_share_their_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    shared = load_model("shapes", "default", "cpu")
+    model = SplitModel(shared.entry, shared.entry.build().eval(), torch.device("cpu"))
+    cut = model.cut("neck")
+    for each in (model, model.placed(model.device, model.dtype)):
+        half = stream_backbone(each, cut, replace(SETTINGS, weights_residency="two_stage"))
+        assert half is not None
+        half.close()
+    packed_in(tmp_path)
+
+
+def test_a_file_of_other_weights_under_the_right_name_is_made_anew(tmp_path: Path, run: Run) -> None:
+    expected = run.feed()
+    change(run, weights_residency="two_stage")
+    path = packed_in(tmp_path)
+    change(run, weights_residency="resident")
+    pack_model(load_model("shapes", "random", "cpu"), path, ALL)
+    change(run, weights_residency="two_stage")
+    assert all(torch.equal(a, b) for a, b in zip(run.feed(), expected, strict=True))
