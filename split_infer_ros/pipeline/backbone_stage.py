@@ -91,8 +91,15 @@ class BackboneStage:
         self._when_ready_for_more = callback
 
     def start(self) -> None:
-        """Warm up, then accept frames, until stop; may be started again."""
-        self._runner.start(self._plan)
+        """Warm up, then accept frames, until stop; may be started again.
+
+        Raises:
+            ConfigurationError: weights that are streamed cannot be read.
+        """
+        try:
+            self._runner.start(self._plan)
+        except StreamError as error:
+            raise ConfigurationError(f"Weights cannot be streamed: {error}") from error
         self._accepting = self._running = True
         self._thread = threading.Thread(target=self._loop, name="preprocess", daemon=True)
         self._thread.start()

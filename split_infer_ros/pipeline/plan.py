@@ -12,7 +12,7 @@ from torch import Tensor
 from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.slots import Lease
-from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.errors import ConfigurationError, StreamError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.layering.home import Home
 from split_infer_ros.layering.streamed import StreamedHalf
@@ -69,7 +69,8 @@ class Plan:
             home: the ring for weights that are read, if it is not this model's alone.
 
         Raises:
-            ConfigurationError: no such cut, or no such memory, or a GPU cannot run such a batch; nothing was kept.
+            ConfigurationError: no such cut, or no such memory, or a GPU cannot run such a batch, or weights cannot be
+                read, or not again; nothing was kept.
         """
         cut = model.cut(settings.split_point)
         layout = Layout(cut.tensors, settings.batch_size)
@@ -87,6 +88,8 @@ class Plan:
                     undo.callback(made.stream.close)
                 if model.device.type == "cuda":
                     made = made._tried(model)
+            except StreamError as error:  # on a GPU, where the plan was tried
+                raise ConfigurationError(f"Weights cannot be streamed: {error}") from error
             except RuntimeError as error:
                 raise ConfigurationError(
                     f"A batch of {settings.batch_size} images of {model.entry.name} does not fit into {model.device}'s "
@@ -155,10 +158,12 @@ class Plan:
         if lease is None:
             return
         blank = Pixels.blank()
-        for count in {1, self.settings.batch_size}:
-            for _ in range(TWICE):
-                self.run(queue, copies, self.intake.load([blank] * count), lease, count).wait()
-        self.pool.give_up(lease)
+        try:
+            for count in {1, self.settings.batch_size}:
+                for _ in range(TWICE):
+                    self.run(queue, copies, self.intake.load([blank] * count), lease, count).wait()
+        finally:
+            self.pool.give_up(lease)
 
 
 def _recorded(

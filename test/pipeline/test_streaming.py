@@ -12,8 +12,9 @@ import torch
 from split_infer_ros.errors import ConfigurationError, StreamError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.layering.pack import pack_model
+from split_infer_ros.layering.packed_file import read_header
 from split_infer_ros.layering.weights_file import WeightsFile
-from split_infer_ros.models.detections import Detections
+from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.pipeline.cores import ALL
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.local import LocalPipeline
@@ -35,7 +36,7 @@ class Run:
         module = shared.entry.build().eval()
         self.model = SplitModel(shared.entry, module, torch.device("cpu"))
         self.found: list[Detections] = []
-        self.pipeline = LocalPipeline(self.model, SETTINGS, self._deliver)
+        self.pipeline = LocalPipeline(self.model, SETTINGS, self._deliver, Limits(0.0))
 
     def _deliver(self, origin: Origin, detections: Detections) -> None:
         self.found.append(detections)
@@ -44,6 +45,7 @@ class Run:
         self.found.clear()
         self.pipeline.feed(PICTURES)
         self.pipeline.finish()
+        assert all(len(each.scores) for each in self.found), "equal because nothing is there"
         return [each.scores for each in self.found]
 
     def feed_often(self, times: int) -> None:
@@ -162,3 +164,42 @@ def test_a_file_of_other_weights_under_the_right_name_is_made_anew(tmp_path: Pat
     pack_model(load_model("shapes", "random", "cpu"), path, ALL)
     change(run, weights_residency="two_stage")
     assert all(torch.equal(a, b) for a, b in zip(run.feed(), expected, strict=True))
+
+
+def damage(path: Path) -> tuple[str, bytes]:
+    """Turn a byte of the first layer around; returns its name, and the file as it was."""
+    whole, first = path.read_bytes(), read_header(path).pieces[0]
+    with path.open("r+b") as file:
+        file.seek(first.offset)
+        file.write(bytes([whole[first.offset] ^ 64]))
+    return first.layer, whole
+
+
+def test_a_damaged_layer_refuses_resident_weights_and_the_old_plan_stays(run: Run, tmp_path: Path) -> None:
+    expected = run.feed()
+    change(run, weights_residency="two_stage")
+    run.feed()
+    layer, whole = damage(packed_in(tmp_path))
+    files = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(ConfigurationError, match=f"Layer '{layer}' is not as it was written to .* start the node anew"):
+        change(run, weights_residency="resident")
+    assert run.pipeline.backbone.settings.weights_residency == "two_stage"
+    assert len(list(Path("/proc/self/fd").iterdir())) == files
+    packed_in(tmp_path).write_bytes(whole)
+    change(run, weights_residency="resident")
+    assert all(torch.equal(a, b) for a, b in zip(run.feed(), expected, strict=True))
+
+
+def test_a_stage_that_starts_on_a_damaged_layer_says_so_and_may_be_started_again(run: Run, tmp_path: Path) -> None:
+    stage = run.pipeline.backbone
+    change(run, weights_residency="two_stage", ring_slots=1)
+    stage.stop(1.0)
+    layer, whole = damage(packed_in(tmp_path))
+    change(run, weights_residency="synchronous")
+    with pytest.raises(ConfigurationError, match=f"cannot be streamed: Layer '{layer}' is not as it was written"):
+        stage.start()
+    assert stage.report(0.0).ring_used == 0
+    packed_in(tmp_path).write_bytes(whole)
+    change(run, weights_residency="asynchronous")
+    stage.start()
+    assert run.feed()
