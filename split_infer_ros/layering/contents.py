@@ -12,6 +12,7 @@ from torch import fx
 from split_infer_ros.errors import WeightsError
 from split_infer_ros.layering import blocked
 from split_infer_ros.layering.blocked import BlockedForm
+from split_infer_ros.layering.cores import on_cores
 from split_infer_ros.layering.layers import Layer, layer_of, to_be_streamed
 from split_infer_ros.layering.pack import can_be_tiled, machine
 from split_infer_ros.layering.packed_file import CHANNELS_LAST, PLAIN, PackedHeader, PackedTensor, Piece, read_header
@@ -110,9 +111,8 @@ def open_contents(model: SplitModel, part: fx.GraphModule, path: Path, threads: 
         step += len(pieces)
     used = {call.layer.name: tuple(by_layer[call.layer.name]) for call in calls}
     blocks, uses = _group(calls, used)
-    return Contents(
-        path, header, graph, tuple(calls), used, _forms(calls, used, path), tuple(kept.values()), blocks, uses
-    )
+    forms = on_cores(threads, lambda: _forms(calls, used, path))
+    return Contents(path, header, graph, tuple(calls), used, forms, tuple(kept.values()), blocks, uses)
 
 
 def _group(calls: Sequence[Call], pieces: dict[str, tuple[Piece, ...]]) -> tuple[tuple[Block, ...], tuple[int, ...]]:

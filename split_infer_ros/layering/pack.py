@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 
 from split_infer_ros.errors import WeightsError
 from split_infer_ros.layering import blocked
+from split_infer_ros.layering.cores import on_cores
 from split_infer_ros.layering.layers import Layer, input_shapes, layers_of, skeleton, to_be_streamed
 from split_infer_ros.layering.packed_file import (
     ALIGN,
@@ -67,13 +67,10 @@ def pack_model(
                 yield _piece(layer, row, tensors, shapes.get(layer.name, set()))
 
     def write() -> PackedHeader:
-        if threads:
-            torch.set_num_threads(threads)
         with torch.no_grad():
             return write_packed(path, head, contents())
 
-    with ThreadPoolExecutor(1) as thread:  # a thread of its own, whose number of threads is nobody else's
-        return thread.submit(write).result()
+    return on_cores(threads, write)
 
 
 def _tiles(layer: Layer, state: Mapping[str, Tensor], most: int) -> Iterator[tuple[int, dict[str, Tensor]]]:

@@ -59,6 +59,7 @@ class BackboneStage:
         self._transport = transport
         self._advisor = advisor or MemoryAdvisor(model.device)
         self._on_error = on_error
+        self._cores = threads
         self._runner = BackboneRunner(model.device, self._hand_over, self._fail, threads)
         self._ahead = 0  # batches that are closed and not handed over yet
         self._accounts = BatchAccounts(trace, watch)
@@ -201,7 +202,7 @@ class BackboneStage:
             plan.close()
 
     def _make_plan(self, settings: StageSettings) -> Plan:
-        plan = Plan.make(self._model, settings, self._transport, self._advisor)
+        plan = Plan.make(self._model, settings, self._transport, self._advisor, cores=self._cores)
         plan.pool.ring.when_free(self.wake)
         self._advisor.took(plan.pool.layout, plan.pool.slots.policy)
         for note in plan.notes:

@@ -57,6 +57,7 @@ class Plan:
         advisor: MemoryAdvisor,
         taken_bytes: float = 0.0,
         home: Home | None = None,
+        cores: int = 0,
     ) -> Plan:
         """Cut, choose memory and allocate it, and on a GPU record.
 
@@ -67,6 +68,7 @@ class Plan:
             advisor: which chooses the memory.
             taken_bytes: of the memory budget, what other models have.
             home: the ring for weights that are read, if it is not this model's alone.
+            cores: with which the backbone runs on a CPU; 0: all.
 
         Raises:
             ConfigurationError: no such cut, or no such memory, or a GPU cannot run such a batch, or weights cannot be
@@ -82,7 +84,7 @@ class Plan:
                 undo.callback(pool.close)
                 place = Place(pool.slots.policy, model.device)  # which is another one where there was no room
                 intake = make_intake(model.entry.preprocess, settings.batch_size, model.dtype, place)
-                backbone = stream_backbone(model, cut, settings, home) or model.backbone(settings.split_point)
+                backbone = stream_backbone(model, cut, settings, home, cores) or model.backbone(settings.split_point)
                 made = cls(settings, cut, backbone, pool, intake, pool.slots.note or memory.reason)
                 if made.stream is not None:
                     undo.callback(made.stream.close)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from weakref import WeakKeyDictionary
@@ -13,6 +12,7 @@ from torch import Tensor, fx
 
 from split_infer_ros.errors import ConfigurationError, StreamError, WeightsError
 from split_infer_ros.layering.contents import Contents, open_contents
+from split_infer_ros.layering.cores import on_cores
 from split_infer_ros.layering.device_stages import Processor
 from split_infer_ros.layering.heap import trim
 from split_infer_ros.layering.home import CopiedHome, Home, MappedHome
@@ -25,7 +25,7 @@ from split_infer_ros.layering.ring import RingPlan
 from split_infer_ros.layering.streamed import StreamedHalf
 from split_infer_ros.layering.timing import time_layers
 from split_infer_ros.layering.unpack import unpack
-from split_infer_ros.pipeline.cores import ALL, use_all_cores
+from split_infer_ros.pipeline.cores import ALL
 from split_infer_ros.pipeline.device import DeviceQueue, mark_here
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.split.cuts import Cut
@@ -38,7 +38,7 @@ PASSES = 4  # by which layers are timed
 
 
 def stream_backbone(
-    model: SplitModel, cut: Cut, settings: StageSettings, home: Home | None = None
+    model: SplitModel, cut: Cut, settings: StageSettings, home: Home | None = None, cores: int = 0
 ) -> StreamedHalf | None:
     """The half before the cut on streamed weights; None if they are to be resident, or it has none.
 
@@ -49,6 +49,7 @@ def stream_backbone(
         cut: behind it.
         settings: where weights are, and what they may take.
         home: a ring that halves of several models take turns at, on the CPU; the settings' budget is its size.
+        cores: with which it runs on a CPU, for which its weights are laid out; 0: all.
 
     Raises:
         ConfigurationError: no such file, budget or device; nothing has changed.
@@ -60,39 +61,35 @@ def stream_backbone(
             f"weights_residency {settings.weights_residency} is for a backbone in fp32, and this one runs in "
             f"{str(model.dtype).removeprefix('torch.')}: take precision fp32, or resident."
         )
+    threads = (cores or ALL) if model.device.type == "cpu" else None
     try:
-        path = _packed(model, settings)
-        contents = _contents(model, cut, path)
+        path = _packed(model, settings, threads)
+        contents = _contents(model, cut, path, threads)
         if not contents.uses:
             return None
         if home is not None:
             plan = place(settings.weights_residency, contents.sizes, contents.uses, home.nbytes).plan
             streamed = StreamedHalf(contents, plan, home=home)
-        elif model.device.type == "cpu":
-            streamed = _on_cpu(model, cut, settings, contents)
+        elif threads is not None:
+            streamed = _on_cpu(model, cut, settings, contents, threads)
         else:
             streamed = _on_gpu(model, cut, settings, contents)
     except (OSError, StreamError) as error:
         raise ConfigurationError(f"Weights cannot be streamed: {error}") from error
     names = state_of(backbone_of(model.graph, cut)).keys()
-    model.release(names, partial(_fetch, model, path))
+    model.release(names, partial(_fetch, model, path, threads))
     trim()
     return streamed
 
 
-def _threads(model: SplitModel) -> int | None:
-    """For which the weights are packed; on a GPU for none."""
-    return ALL if model.device.type == "cpu" else None
+def _contents(model: SplitModel, cut: Cut, path: Path, threads: int | None) -> Contents:
+    return open_contents(model, backbone_of(model.graph, cut), path, threads)
 
 
-def _contents(model: SplitModel, cut: Cut, path: Path) -> Contents:
-    return open_contents(model, backbone_of(model.graph, cut), path, _threads(model))
-
-
-def _on_cpu(model: SplitModel, cut: Cut, settings: StageSettings, contents: Contents) -> StreamedHalf:
+def _on_cpu(model: SplitModel, cut: Cut, settings: StageSettings, contents: Contents, threads: int) -> StreamedHalf:
     budget = settings.weights_budget_bytes
     if settings.weights_residency == AUTO:
-        placement = _best(model, settings, _contents(model, cut, contents.path))
+        placement = _best(model, settings, _contents(model, cut, contents.path, threads), threads)
     else:
         placement = place(settings.weights_residency, contents.sizes, contents.uses, budget, contents.kept_bytes)
     return StreamedHalf(contents, placement.plan, placement.resident)
@@ -111,7 +108,7 @@ def _on_gpu(model: SplitModel, cut: Cut, settings: StageSettings, contents: Cont
             return _try(contents, plan, MappedHome(plan.capacity, device, processor), model)
         except (ConfigurationError, StreamError) as error:
             note = f"two_stage cannot be had here ({error}): asynchronous is used."
-            contents = _contents(model, cut, contents.path)
+            contents = _contents(model, cut, contents.path, None)
     residency = ASYNCHRONOUS if note else settings.weights_residency
     # half of the budget on either side
     whole = max((*contents.sizes, PAGE))
@@ -134,31 +131,29 @@ def _try(contents: Contents, plan: RingPlan, home: Home, model: SplitModel) -> S
     return streamed
 
 
-def _best(model: SplitModel, settings: StageSettings, trial: Contents) -> Placement:
+def _best(model: SplitModel, settings: StageSettings, trial: Contents, threads: int) -> Placement:
     """The least memory with which a pass is as quick as with resident weights, by layers timed here."""
     most = settings.weights_budget_bytes - trial.kept_bytes
     least = place(TWO_STAGE, trial.sizes, trial.uses, settings.weights_budget_bytes, trial.kept_bytes)
-    machine = _time(StreamedHalf(trial, least.plan), model, settings.batch_size)
+    machine = _time(StreamedHalf(trial, least.plan), model, settings.batch_size, threads)
     goal = goal_of(machine.compute, settings.weights_delay_s)
     return choose(explore(trial.sizes, trial.uses, lambda p: predict(p.plan, machine), most, goal), goal).placement
 
 
-def _time(half: StreamedHalf, model: SplitModel, batch_size: int) -> Machine:
+def _time(half: StreamedHalf, model: SplitModel, batch_size: int, threads: int) -> Machine:
     images = torch.zeros((batch_size, *model.entry.image_shape)).contiguous(memory_format=torch.channels_last)
 
     def run() -> Machine:
-        use_all_cores()  # as the backbone's thread will
         with torch.inference_mode():
             return time_layers(half, images, PASSES)
 
     try:
-        with ThreadPoolExecutor(1) as thread:
-            return thread.submit(run).result()
+        return on_cores(threads, run)  # as the backbone's thread will
     finally:
         half.close()
 
 
-def _packed(model: SplitModel, settings: StageSettings) -> Path:
+def _packed(model: SplitModel, settings: StageSettings, threads: int | None) -> Path:
     """The file of these weights: the user's, or one in the cache folder, made where there is none."""
     if model.graph not in _values:  # later they may have been given back
         _values[model.graph] = digest(model.state())
@@ -169,7 +164,6 @@ def _packed(model: SplitModel, settings: StageSettings) -> Path:
         if header.fingerprint == model.fingerprint and header.values != values:  # another model's is refused later
             raise WeightsError(f"weights_file {path} holds other weights than were loaded: pack those.")
         return path
-    threads = _threads(model)
     path = default_path().parent / "weights" / f"{model.fingerprint}-{values}-{threads or 'gpu'}.weights"
     try:
         sound = open_contents(model, model.graph, path, threads).header.values == values
@@ -180,10 +174,10 @@ def _packed(model: SplitModel, settings: StageSettings) -> Path:
     return path
 
 
-def _fetch(model: SplitModel, path: Path, wanted: Collection[str]) -> Mapping[str, Tensor]:
+def _fetch(model: SplitModel, path: Path, threads: int | None, wanted: Collection[str]) -> Mapping[str, Tensor]:
     """Weights that were given back, out of their file."""
     try:
-        return unpack(model, path, _threads(model), wanted)
+        return unpack(model, path, threads, wanted)
     except (OSError, StreamError, WeightsError) as error:
         raise WeightsError(
             f"{error} So the weights of {model.entry.name} that were given back cannot be had again: remove that file, "

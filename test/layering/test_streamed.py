@@ -273,3 +273,23 @@ def test_a_layout_that_this_machine_would_not_make_is_refused(house: House, monk
     monkeypatch.setattr(contents_module.blocked, "form_of", lambda *_: odd)
     with pytest.raises(WeightsError, match="another layout than this machine's"):
         house.contents()
+
+
+def test_layouts_are_compared_with_those_for_the_threads_that_will_run(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not house.contents().forms:
+        pytest.skip("this build of torch has no oneDNN layouts")
+    seen, plain = set(), contents_module.blocked.form_of
+
+    def form_of(*given: Any) -> Any:
+        seen.add(torch.get_num_threads())
+        return plain(*given)
+
+    monkeypatch.setattr(contents_module.blocked, "form_of", form_of)
+    torch.set_num_threads(2)
+    try:
+        house.contents()
+    finally:
+        torch.set_num_threads(1)
+    assert seen == {1}

@@ -11,7 +11,7 @@ import torch
 
 from split_infer_ros.errors import ConfigurationError, StreamError
 from split_infer_ros.images.encodings import Pixels
-from split_infer_ros.layering.pack import pack_model
+from split_infer_ros.layering.pack import machine, pack_model
 from split_infer_ros.layering.packed_file import read_header
 from split_infer_ros.layering.weights_file import WeightsFile
 from split_infer_ros.models.detections import Detections, Limits
@@ -28,13 +28,17 @@ SETTINGS = StageSettings("neck", 1, 0.002, BLOCK)
 PICTURES = [Pixels(torch.randint(0, 255, (48, 64, 3), dtype=torch.uint8), (0, 1, 2)) for _ in range(3)]
 
 
+def own_model() -> SplitModel:
+    """The small detector, whose weights nobody else misses when they are given back."""
+    entry = load_model("shapes", "default", "cpu").entry
+    return SplitModel(entry, entry.build().eval(), torch.device("cpu"))
+
+
 class Run:
     """The small detector, and what it found."""
 
     def __init__(self) -> None:
-        shared = load_model("shapes", "default", "cpu")
-        module = shared.entry.build().eval()
-        self.model = SplitModel(shared.entry, module, torch.device("cpu"))
+        self.model = own_model()
         self.found: list[Detections] = []
         self.pipeline = LocalPipeline(self.model, SETTINGS, self._deliver, Limits(0.0))
 
@@ -146,8 +150,7 @@ def test_weights_that_were_given_back_are_not_packed_as_zeros(run: Run, tmp_path
 
 def test_models_that_share_weights_share_their_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    shared = load_model("shapes", "default", "cpu")
-    model = SplitModel(shared.entry, shared.entry.build().eval(), torch.device("cpu"))
+    model = own_model()
     cut = model.cut("neck")
     for each in (model, model.placed(model.device, model.dtype)):
         half = stream_backbone(each, cut, replace(SETTINGS, weights_residency="two_stage"))
@@ -203,3 +206,12 @@ def test_a_stage_that_starts_on_a_damaged_layer_says_so_and_may_be_started_again
     change(run, weights_residency="asynchronous")
     stage.start()
     assert run.feed()
+
+
+def test_weights_are_laid_out_for_the_cores_that_the_backbone_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    settings = replace(SETTINGS, weights_residency="two_stage")
+    LocalPipeline(own_model(), settings, lambda *_: None, threads=(ALL + 1, 1)).backbone.close()
+    assert read_header(packed_in(tmp_path)).machine == machine(ALL + 1)
