@@ -39,6 +39,7 @@ def place(
     budget: float = math.inf,
     kept: int = 0,
     chunk: int = CHUNK,
+    sides: int = 1,
 ) -> Placement:
     """The memory of a pipeline.
 
@@ -49,6 +50,7 @@ def place(
         budget: bytes that weights may take.
         kept: of these, bytes that stay in memory in any case.
         chunk: bytes of a portion.
+        sides: rings of that size that the budget is for: two, where one is copied to the other.
 
     Raises:
         ConfigurationError: the budget is too small; the sentence has the number needed.
@@ -62,12 +64,13 @@ def place(
                 "take asynchronous or two_stage."
             )
     elif residency == ASYNCHRONOUS:
-        capacity = 2 * least if math.isinf(budget) else max(budget - kept, least)
+        capacity = 2 * least if math.isinf(budget) else max((budget - kept) / sides, least)
         plan = _asynchronous(sizes, uses, int(capacity) // PAGE * PAGE, chunk)
     else:
         plan = circular(sizes, uses, least, chunk)
-    if plan.capacity + kept > budget:
-        needed = math.ceil(10 * (plan.capacity + kept) / MB) / 10
+    taken = sides * plan.capacity + kept
+    if taken > budget:
+        needed = math.ceil(10 * taken / MB) / 10
         raise ConfigurationError(
             f"weights_residency {residency} needs a weights_budget_mb of {needed} for this model, not {budget / MB:g}."
         )

@@ -110,9 +110,8 @@ def _on_gpu(model: SplitModel, cut: Cut, settings: StageSettings, contents: Cont
             note = f"two_stage cannot be had here ({error}): asynchronous is used."
             contents = _contents(model, cut, contents.path, None)
     residency = ASYNCHRONOUS if note else settings.weights_residency
-    # half of the budget on either side
     whole = max((*contents.sizes, PAGE))
-    plan = place(residency, contents.sizes, contents.uses, budget / 2, contents.kept_bytes, whole).plan
+    plan = place(residency, contents.sizes, contents.uses, budget, contents.kept_bytes, whole, sides=2).plan
     streamed = StreamedHalf(contents, plan, home=CopiedHome(plan.capacity, device, processor))
     streamed.note = streamed.note or note
     return streamed

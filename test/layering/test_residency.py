@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.layering.packed_file import PAGE
 from split_infer_ros.layering.predictor import Machine, predict
 from split_infer_ros.layering.residency import ASYNCHRONOUS, SYNCHRONOUS, TWO_STAGE, place
@@ -39,3 +42,13 @@ def test_it_keeps_to_its_budget_and_is_no_slower_than_in_step(sizes: list[int], 
     assert plan.feasible
     assert plan.capacity <= budget
     assert predict(plan, even) <= predict(double_buffered(sizes, uses), even) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("residency", "pages"), [(TWO_STAGE, 10), (SYNCHRONOUS, 20), (ASYNCHRONOUS, 10)])
+def test_a_budget_for_two_sides_holds_two_rings_and_what_stays(residency: str, pages: int) -> None:
+    """Blocks of hundreds of pages, so that the number in the sentence tells one side from two."""
+    sizes, kept = [100 * size for size in SIZES], 100 * PAGE
+    needed = 100 * pages * PAGE + kept
+    assert place(residency, sizes, USES, needed, kept, sides=2).plan.capacity == 100 * pages // 2 * PAGE
+    with pytest.raises(ConfigurationError, match=f"needs a weights_budget_mb of {math.ceil(needed / 1e5) / 10} "):
+        place(residency, sizes, USES, needed - 1, kept, sides=2)

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from split_infer_ros.errors import ConfigurationError, StreamError
 from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.layering.contents import open_contents
 from split_infer_ros.layering.pack import machine, pack_model
 from split_infer_ros.layering.packed_file import read_header
+from split_infer_ros.layering.residency import SYNCHRONOUS, place
 from split_infer_ros.layering.weights_file import WeightsFile
 from split_infer_ros.models.detections import Detections, Limits
+from split_infer_ros.pipeline import streaming
 from split_infer_ros.pipeline.cores import ALL
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.local import LocalPipeline
 from split_infer_ros.pipeline.settings import BLOCK, StageSettings
 from split_infer_ros.pipeline.streaming import stream_backbone
 from split_infer_ros.split.graph import state_of
+from split_infer_ros.split.halves import backbone_of
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
 
@@ -215,3 +221,15 @@ def test_weights_are_laid_out_for_the_cores_that_the_backbone_has(
     settings = replace(SETTINGS, weights_residency="two_stage")
     LocalPipeline(own_model(), settings, lambda *_: None, threads=(ALL + 1, 1)).backbone.close()
     assert read_header(packed_in(tmp_path)).machine == machine(ALL + 1)
+
+
+def test_a_gpus_budget_is_for_the_rings_on_both_sides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(streaming, "DeviceQueue", lambda device: SimpleNamespace(copy=None))
+    model = own_model().placed(torch.device("cuda", 0), torch.float32)
+    cut = model.cut("neck")
+    with pytest.raises(ConfigurationError) as caught:
+        stream_backbone(model, cut, replace(SETTINGS, weights_residency=SYNCHRONOUS, weights_budget_bytes=1000.0))
+    contents = open_contents(model, backbone_of(model.graph, cut), packed_in(tmp_path), None)
+    needed = 2 * place(SYNCHRONOUS, contents.sizes, contents.uses).plan.capacity + contents.kept_bytes
+    assert f"needs a weights_budget_mb of {math.ceil(needed / 1e5) / 10} " in str(caught.value)
