@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.layering.packed_file import PAGE
+from split_infer_ros.layering.packed_file import PAGE, pages
 from split_infer_ros.layering.predictor import Machine, predict
 from split_infer_ros.layering.ring import CHUNK, NONE, RingPlan, circular, double_buffered, least_capacity
 
@@ -45,7 +45,8 @@ def place(
 
     Args:
         residency: ``synchronous``: two buffers, each for the largest block, in turns; ``asynchronous``: a ring of the
-            budget, or of twice what it needs at least where there is none; ``two_stage``: the smallest ring.
+            budget, or of twice what it needs at least where there is none, but of all blocks at most; ``two_stage``:
+            the smallest ring.
         sizes, uses: the blocks', as ``ring.circular`` has them.
         budget: bytes that weights may take.
         kept: of these, bytes that stay in memory in any case.
@@ -64,8 +65,9 @@ def place(
                 "take asynchronous or two_stage."
             )
     elif residency == ASYNCHRONOUS:
-        capacity = 2 * least if math.isinf(budget) else max((budget - kept) / sides, least)
-        plan = _asynchronous(sizes, uses, int(capacity) // PAGE * PAGE, chunk)
+        wanted = 2 * least if math.isinf(budget) else max((budget - kept) / sides, least)
+        capacity = min(int(wanted) // PAGE * PAGE, sum(map(pages, sizes)))
+        plan = _asynchronous(sizes, uses, capacity, chunk)
     else:
         plan = circular(sizes, uses, least, chunk)
     taken = sides * plan.capacity + kept

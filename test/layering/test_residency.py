@@ -52,3 +52,12 @@ def test_a_budget_for_two_sides_holds_two_rings_and_what_stays(residency: str, p
     assert place(residency, sizes, USES, needed, kept, sides=2).plan.capacity == 100 * pages // 2 * PAGE
     with pytest.raises(ConfigurationError, match=f"needs a weights_budget_mb of {math.ceil(needed / 1e5) / 10} "):
         place(residency, sizes, USES, needed - 1, kept, sides=2)
+
+
+@pytest.mark.parametrize("budget", [15.0 * PAGE, 1e12])
+def test_a_large_budget_is_taken_as_far_as_there_are_weights(budget: float) -> None:
+    assert place(ASYNCHRONOUS, SIZES, USES, budget).plan.capacity == sum(SIZES)
+
+
+def test_a_block_larger_than_all_others_does_not_make_the_ring_larger_than_the_model() -> None:
+    assert place(ASYNCHRONOUS, [9 * PAGE, PAGE], [0, 1]).plan.capacity == 10 * PAGE
