@@ -92,11 +92,11 @@ def window_after(previous: RingPlan, plan: RingPlan) -> tuple[int, ...]:
 def least_capacity(sizes: Sequence[int], uses: Sequence[int]) -> int:
     """Bytes of the smallest ring in which every step gets what it needs: the largest block's, unless some are shared.
 
-    It is looked for in steps of a fiftieth.
+    It is looked for in steps of a fiftieth; with a place of its own for each block there is no more to wait for.
     """
     capacity = pages(max(sizes, default=0))
     while not circular(sizes, uses, capacity).feasible:
-        capacity = pages(capacity + capacity // 50)
+        capacity = min(pages(capacity + capacity // 50), sum(map(pages, sizes)))
     return capacity
 
 

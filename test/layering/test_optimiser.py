@@ -10,7 +10,7 @@ from split_infer_ros.layering.optimiser import choose, explore, goal_of
 from split_infer_ros.layering.packed_file import PAGE
 from split_infer_ros.layering.predictor import Machine, predict
 from split_infer_ros.layering.residency import Placement
-from split_infer_ros.layering.ring import circular, double_buffered
+from split_infer_ros.layering.ring import circular, double_buffered, least_capacity
 
 PAGE_S = 1.0  # seconds of reading a page, so that times can be counted
 
@@ -81,3 +81,11 @@ def test_where_reading_takes_longest_first_layers_stay() -> None:
     best: Placement = choose(points, 0.0).placement
     assert best.resident >= 4
     assert predict(best.plan, found) <= 6.5 < found.reading(circular(sizes, uses, PAGE))
+
+
+def test_where_all_weights_are_needed_at_once_there_is_one_choice() -> None:
+    """The first block is used again behind the second one; a fiftieth more than it is more than both."""
+    sizes, uses, found = [100 * PAGE, PAGE], [0, 1, 0], machine(1.0, 1.0, 1.0)
+    assert least_capacity(sizes, uses) == sum(sizes)
+    points = explore(sizes, uses, lambda placement: predict(placement.plan, found), sum(sizes), 0.0)
+    assert choose(points, 0.0).memory == sum(sizes)
