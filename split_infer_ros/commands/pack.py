@@ -1,19 +1,22 @@
 """Write a model's weights to a file from which they can be streamed, layer by layer, while it runs.
 
-The file is for this machine: convolutions lie in it as this processor and this torch want them.
+For a CPU the file is for this machine: convolutions lie in it as this processor and this torch want them. For a GPU
+all lies plain, and any GPU takes it.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import torch
 
+from split_infer_ros.commands.numbers import positive, whole
 from split_infer_ros.errors import SplitInferError
 from split_infer_ros.layering.pack import TILE_MB, pack_model
-from split_infer_ros.split.load import load_model
+from split_infer_ros.split.load import choose_device, load_model
 
 
 def main() -> int:
@@ -21,7 +24,8 @@ def main() -> int:
     chosen = _arguments().parse_args()
     try:
         model = load_model(chosen.model, chosen.weights, "cpu", allow_user_code=chosen.allow_user_code)
-        header = pack_model(model, chosen.out, chosen.threads, chosen.batch_size, chosen.tile_mb)
+        threads = chosen.threads if chosen.device == "cpu" else None
+        header = pack_model(model, chosen.out, threads, chosen.batch_size, chosen.tile_mb)
     except (SplitInferError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
@@ -43,12 +47,29 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, metavar="FILE", required=True, help="where to write")
     parser.add_argument("--weights", default="default", help="as the parameter of that name: a .safetensors file, say")
     parser.add_argument(
-        "--threads", type=int, default=torch.get_num_threads(), help="with which it will run; unless given, %(default)s"
+        "--device", type=_kind, default="auto", help="where the backbone will run: auto, cpu, cuda, cuda:1, ..."
     )
-    parser.add_argument("--batch-size", type=int, default=1, help="with which it will run; unless given, %(default)s")
-    parser.add_argument("--tile-mb", type=float, default=TILE_MB, help="a larger layer is stored in tiles of its rows")
+    parser.add_argument(
+        "--threads", type=whole, default=torch.get_num_threads(), metavar="N",
+        help="with which it will run on a CPU; unless given, %(default)s",
+    )
+    parser.add_argument(
+        "--batch-size", type=whole, default=1, metavar="N", help="with which it will run; unless given, %(default)s"
+    )
+    parser.add_argument(
+        "--tile-mb", type=positive, default=TILE_MB, metavar="MB", help="a larger layer is stored in tiles of its rows"
+    )
     parser.add_argument("--allow-user-code", action="store_true", help="load a model of yours, which may run any code")
     return parser
+
+
+def _kind(device: str) -> str:
+    """What a file depends on: of a GPU neither on which one nor on whether it is in this machine."""
+    with suppress(RuntimeError):
+        kind = (choose_device(device) if device == "auto" else torch.device(device)).type
+        if kind in ("cpu", "cuda"):
+            return kind
+    raise argparse.ArgumentTypeError(f"{device} is none of auto, cpu, cuda, cuda:1, ...")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
+from split_infer_ros.commands.numbers import whole
 from split_infer_ros.errors import SplitInferError
 from split_infer_ros.pipeline.known_profile import profile_model
 from split_infer_ros.pipeline.process import prepare_process
@@ -59,7 +60,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--device", default="auto", help="where the backbone runs: auto, cpu, cuda, cuda:1, ...")
     parser.add_argument("--precision", choices=PRECISIONS, default="fp32", help="of the backbone")
     parser.add_argument("--allow-user-code", action="store_true", help="load a model of yours, which may run any code")
-    parser.add_argument("--batch", type=_positive, nargs="+", default=[1, 2, 4, 8], metavar="N", help="batch sizes")
+    parser.add_argument("--batch", type=whole, nargs="+", default=[1, 2, 4, 8], metavar="N", help="batch sizes")
     parser.add_argument("--objective", choices=OBJECTIVES, default=OBJECTIVES[0])
     parser.add_argument("--latency-bound-ms", type=float, default=math.inf, metavar="MS")
     parser.add_argument("--database", type=Path, metavar="FILE", help=f"unless given, {default_path()}")
@@ -69,13 +70,6 @@ def _arguments() -> argparse.ArgumentParser:
 
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError
-    return number
 
 
 if __name__ == "__main__":

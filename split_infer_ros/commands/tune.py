@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from split_infer_ros.commands.numbers import positive, whole
 from split_infer_ros.commands.tune_records import RECORD_COMMANDS, add_record_commands
 from split_infer_ros.errors import SplitInferError
 from split_infer_ros.split.load import load_model
@@ -92,7 +93,7 @@ def _arguments() -> argparse.ArgumentParser:
         prog="tune", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("model", help="of the catalogue, timm:NAME, package.module:factory or FILE.pt2")
-    parser.add_argument("--seconds", type=_positive, default=120.0, metavar="N", help="to search for; 120")
+    parser.add_argument("--seconds", type=positive, default=120.0, metavar="N", help="to search for; 120")
     parser.add_argument("--weights", default="random", help="as the parameter of that name; times hardly vary with it")
     parser.add_argument("--device", default="auto", help="where the backbone runs: auto, cpu, cuda, cuda:1, ...")
     parser.add_argument("--allow-user-code", action="store_true", help="load a model of yours, which may run any code")
@@ -103,7 +104,7 @@ def _arguments() -> argparse.ArgumentParser:
         choices=PRECISIONS,
         help="precisions beside fp32, whose results differ by more; the pipeline is tuned for each, as for fp32",
     )
-    parser.add_argument("--batch", type=_whole, default=1, metavar="N", help="images, of the network alone; 1")
+    parser.add_argument("--batch", type=whole, default=1, metavar="N", help="images, of the network alone; 1")
     parser.add_argument("--search", choices=SEARCHES, default=SEARCHES[0])
     parser.add_argument("--seed", type=int, default=0, help="of the search")
     parser.add_argument("--database", type=Path, metavar="FILE", help=f"unless given, {default_path()}")
@@ -114,20 +115,6 @@ def _record_arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="tune", description="Look after the database of measurements.")
     add_record_commands(parser.add_subparsers(required=True))
     return parser
-
-
-def _positive(text: str) -> float:
-    number = float(text)
-    if not 0 < number < float("inf"):
-        raise ValueError
-    return number
-
-
-def _whole(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError
-    return number
 
 
 if __name__ == "__main__":
