@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
 from split_infer_ros.errors import StreamError, WeightsError
-from split_infer_ros.layering.packed_file import Piece
+from split_infer_ros.layering.packed_file import PAGE, Piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +45,10 @@ class WeightsFile:
         self.path = path
         self.note = ""
         try:
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (os.O_DIRECT if direct else 0))
+            self._descriptor, self._direct = _open(path, direct)
         except OSError as error:
-            if not direct or error.errno != errno.EINVAL:
-                raise WeightsError(f"{path} cannot be read ({error.strerror}).") from error
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            direct = False
-        self._direct = direct
-        if not direct:
+            raise WeightsError(f"{path} cannot be read ({error.strerror}).") from error
+        if not self._direct:
             self.note = (
                 f"{path} lies on a file system without O_DIRECT: weights are read through the page cache, "
                 "whose pages are given back after each read."
@@ -67,11 +64,11 @@ class WeightsFile:
         try:
             while done < len(into):
                 count = os.preadv(self._descriptor, [into[done:]], offset + done)
-                if not count:
+                done += count
+                if not count or done % PAGE:  # what is read ends with a page, unless the file ends before
                     raise StreamError(
                         "weights_truncated", f"{self.path} ends within layer '{layer}': it was cut short."
                     )
-                done += count
         except OSError as error:
             raise StreamError(
                 "weights_unreadable", f"Layer '{layer}' cannot be read from {self.path} ({error.strerror})."
@@ -95,3 +92,21 @@ class WeightsFile:
     def close(self) -> None:
         """Close the file."""
         os.close(self._descriptor)
+
+
+def _open(path: Path, direct: bool) -> tuple[int, bool]:
+    """A descriptor, and whether it reads past the page cache; some file systems refuse at opening, some at reading."""
+    plain = os.O_RDONLY | os.O_CLOEXEC
+    if not direct:
+        return os.open(path, plain), False
+    descriptor = -1
+    try:
+        descriptor = os.open(path, plain | os.O_DIRECT)
+        os.preadv(descriptor, [mmap.mmap(-1, PAGE)], 0)
+    except OSError as error:
+        if descriptor >= 0:
+            os.close(descriptor)
+        if error.errno != errno.EINVAL:
+            raise
+        return os.open(path, plain), False
+    return descriptor, True

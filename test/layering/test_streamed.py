@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import threading
 from pathlib import Path
@@ -180,11 +181,23 @@ def test_damage_that_comes_later_is_found_in_turns(own_file: House) -> None:
     half.close()
 
 
-def test_a_file_that_is_cut_short_while_read_fails_that_pass_by_name(own_file: House) -> None:
+@pytest.mark.parametrize("rest", [4096, 5000])
+def test_a_file_that_is_cut_short_while_read_fails_that_pass_by_name(
+    own_file: House, rest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever it ends: a disk with O_DIRECT does not go on within a page."""
+    plain = os.preadv
+
+    def preadv(file: int, buffers: Any, offset: int) -> int:
+        if offset % 4096:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return plain(file, buffers, offset)
+
+    monkeypatch.setattr(os, "preadv", preadv)
     half = own_file.streamed()
     whole = own_file.path.read_bytes()
     first(half, own_file.images[:1])
-    os.truncate(own_file.path, piece_of(own_file, "wide").offset + 4096)
+    os.truncate(own_file.path, piece_of(own_file, "wide").offset + rest)
     with pytest.raises(StreamError, match="ends within layer") as caught:
         several(half, own_file.images[:1], 3)
     assert caught.value.reason == "weights_truncated"
@@ -247,15 +260,19 @@ def test_a_disk_that_fails_is_named(house: House, monkeypatch: pytest.MonkeyPatc
     half.close()
 
 
-def test_without_o_direct_pages_are_given_back_and_it_is_said(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, advised = os.open, []
+@pytest.mark.parametrize("refused", ["open", "preadv"])
+def test_without_o_direct_pages_are_given_back_and_it_is_said(
+    house: House, refused: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """File systems refuse it as a file is opened, or as it is read."""
+    plain, advised = getattr(os, refused), []
 
-    def open_without(path: Any, flags: int, *more: Any, **options: Any) -> int:
-        if flags & os.O_DIRECT:
+    def refuse(file: Any, *given: Any, **options: Any) -> Any:
+        if (given[0] if refused == "open" else fcntl.fcntl(file, fcntl.F_GETFL)) & os.O_DIRECT:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-        return plain(path, flags, *more, **options)
+        return plain(file, *given, **options)
 
-    monkeypatch.setattr(os, "open", open_without)
+    monkeypatch.setattr(os, refused, refuse)
     monkeypatch.setattr(os, "posix_fadvise", lambda *given: advised.append(given[3]))
     half = house.streamed()
     with torch.inference_mode():
