@@ -105,6 +105,7 @@ def report_message(now: Callable[[], Time]) -> Callable[..., ReportMessage]:
             published=counts.published,
             in_flight=counts.in_flight,
             dropped=_by_reason(counts.dropped),
+            failure=report.failure,
             batches=report.batches,
             left_out=_by_reason(report.left_out),
             memory=report.memory,

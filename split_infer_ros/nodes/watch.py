@@ -8,6 +8,8 @@ from split_infer_ros.msg import PipelineReport, PipelineStats
 from split_infer_ros.nodes.conversions import counts_of
 
 UNHEARD_S = 3.0
+FAILING_S = 3.0  # without a frame that goes out, while some are dropped
+ON_PURPOSE = ("overrun", "middleware", "rate_limited", "paused", "inactive", "shutdown", "removed")
 LEFT_OUT = "Detections were left out: the model gives boxes, scores or labels that cannot be."
 
 
@@ -20,13 +22,16 @@ class Watch:
 
     def __init__(self, report: PipelineReport, now: float) -> None:
         self.newest = self._before = report
-        self._heard = self._came = now
+        self._flowed = report  # when a frame went out last
+        self._heard = self._came = self._went = now
         self._leaves_out = False
 
     def hear(self, report: PipelineReport, now: float) -> None:
         """A report came in."""
         if report.received != self.newest.received:
             self._came = now
+        if report.published != self.newest.published:
+            self._flowed, self._went = report, now
         self.newest, self._heard = report, now
 
     def rates(self) -> PipelineStats:
@@ -62,6 +67,10 @@ class Watch:
             return DiagnosticStatus.OK, "Its model is being loaded."
         if camera_timeout_s and silent_s > camera_timeout_s:
             return DiagnosticStatus.WARN, f"No frame has come in for {silent_s:.0f} s: does the camera run?"
+        lost = self._lost()
+        if lost and now - self._went > FAILING_S:
+            level = DiagnosticStatus.ERROR if report.failure else DiagnosticStatus.WARN
+            return level, f"Frames come in and none goes out; dropped as {', '.join(lost)}. {report.failure}".rstrip()
         if self._leaves_out:
             return DiagnosticStatus.WARN, LEFT_OUT
         if counts.received and not counts.published and not counts.in_flight:
@@ -90,6 +99,11 @@ class Watch:
             "weights read (MB/s)": f"{report.weights_read_mb_s:.0f}",
             "waited for weights (s)": f"{report.weights_stalled_s:.1f}",
         }
+
+    def _lost(self) -> list[str]:
+        """The names under which frames were dropped since one went out last, but for those that somebody wanted."""
+        before, dropped = counts_of(self._flowed).dropped, counts_of(self.newest).dropped
+        return [name for name in dropped if dropped[name] > before.get(name, 0) and name not in ON_PURPOSE]
 
 
 def _left_out(report: PipelineReport) -> int:

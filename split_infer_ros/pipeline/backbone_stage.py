@@ -69,6 +69,7 @@ class BackboneStage:
         self._woken = False
         self._when_ready_for_more: Callable[[], None] | None = None
         self._was_full = False
+        self._failure = ""
         self._retired: list[Plan] = []
         transport.bind(self.released, self.wake)
         self._plan = self._make_plan(settings)
@@ -177,6 +178,7 @@ class BackboneStage:
             memory=plan.pool.memory,
             memory_reason=plan.memory_reason,
             weights=plan.weights,
+            failure=self._failure,
         )
 
     def stop(self, drain_s: float) -> None:
@@ -252,9 +254,11 @@ class BackboneStage:
         timeline.published = time.monotonic()
         if not self._transport.send(handle, plan.pool):
             self._give_up(batch, "no_head")
+        self._failure = ""
         self._passed()
 
     def _fail(self, batch: Batch, error: Exception) -> None:
+        self._failure = str(error)
         self._give_up(batch, error.reason if isinstance(error, StreamError) else "backbone_error")
         self._passed()
         self._on_error(error)

@@ -53,6 +53,7 @@ class PipelineReport:
             post-processing includes publication.
         batch_fill: frames a batch, mean.
         weights: of a backbone whose weights are read while it runs.
+        failure: why a batch was lost in the backbone; empty again once one passed it.
         left_out: detections that cannot be, by name, as far as they are counted where the report is made.
     """
 
@@ -77,6 +78,7 @@ class PipelineReport:
     postprocess_s: float
     batch_fill: float
     weights: WeightsReport | None = None
+    failure: str = ""
     left_out: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -113,6 +115,7 @@ class PipelineMeters:
         memory: str,
         memory_reason: str,
         weights: WeightsReport | None = None,
+        failure: str = "",
         left_out: Mapping[str, int] | None = None,
     ) -> PipelineReport:
         """All of it at ``now``."""
@@ -131,6 +134,7 @@ class PipelineMeters:
             memory=memory,
             memory_reason=memory_reason,
             weights=weights,
+            failure=failure,
             latency_p50_s=p50,
             latency_p99_s=p99,
             hop_s=self._hop.percentiles(50, now=now)[0],

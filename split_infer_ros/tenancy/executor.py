@@ -140,6 +140,7 @@ class Executor:
     def _fail(self, flight: Flight, error: Exception) -> None:
         """A batch is lost, unless a head has it already."""
         reason = error.reason if isinstance(error, StreamError) else "backbone_error"
+        flight.line.failure = str(error)
         if flight.plan.pool.give_up(flight.lease):
             with self._changed:
                 flight.line.out.pop(flight.lease, None)

@@ -67,6 +67,7 @@ class ModelLine:
     Attributes:
         out: batches that are under way, by their leases; whoever uses it holds the pipeline's lock.
         ready: its costs are known; failed: it could not run even once, though it could be loaded.
+        failure: why a batch of its was lost; empty again once one was executed.
         plan: by which batches go.
         beside: plans by other policies, for batches that run beside another model's (lock held).
 
@@ -89,6 +90,7 @@ class ModelLine:
         self.model = model
         self.out: dict[Lease, Flight] = {}
         self.ready = self.failed = False
+        self.failure = ""
         self.beside = PlansBeside()
         self._callbacks = callbacks
         self._home = home
@@ -126,6 +128,7 @@ class ModelLine:
             "memory": plan.pool.memory,
             "memory_reason": plan.memory_reason + self.beside.reason,
             "weights": plan.weights,
+            "failure": self.failure,
             "left_out": dict(self.head.left_out),
         }
 
@@ -208,6 +211,7 @@ class ModelLine:
         origins = tuple(replace(frame.origin, header=(flight, frame)) for frame in flight.frames)
         handle = Handle(flight.lease, self.model.entry.name, plan.cut.name, plan.settings.batch_size, "", origins)
         flight.loaded, flight.features = None, ()  # not earlier: the device was reading them
+        self.failure = ""
         plan.pool.publish(flight.lease, time.monotonic())
         flight.timeline.published = time.monotonic()
         self._transport.send(handle, plan.pool)

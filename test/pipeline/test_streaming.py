@@ -117,6 +117,7 @@ def test_frames_whose_weights_do_not_come_are_dropped_by_name(run: Run, monkeypa
     monkeypatch.setattr(WeightsFile, "read", fail)
     with pytest.raises(StreamError, match="Layer"):
         run.feed_often(4)
+    assert run.pipeline.backbone.report(0.0).failure.startswith("Layer ")
     monkeypatch.setattr(WeightsFile, "read", plain)
     counts = run.pipeline.backbone.ledger.counts()
     while counts.in_flight:
@@ -130,6 +131,7 @@ def test_frames_whose_weights_do_not_come_are_dropped_by_name(run: Run, monkeypa
         except StreamError:
             run.pipeline._errors.clear()
     assert all(torch.equal(a, b) for a, b in zip(scores, expected, strict=True))
+    assert run.pipeline.backbone.report(0.0).failure == ""
 
 
 def packed_in(folder: Path) -> Path:

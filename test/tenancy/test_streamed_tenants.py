@@ -73,6 +73,7 @@ def test_models_share_a_ring_and_each_tenant_gets_its_own_results(
         report = streamed.pipeline.report(name, 0.0)
         assert report.weights is not None
         assert report.weights.memory_bytes < 2.1e6
+        assert report.failure == ""
     assert not torch.equal(resident.found["a"][0], resident.found["b"][0])
     for line in streamed.pipeline._dispatcher.lines.values():
         state = state_of(line.model.graph)
@@ -85,6 +86,7 @@ def test_models_share_a_ring_and_each_tenant_gets_its_own_results(
     monkeypatch.setattr(WeightsFile, "read", fail)
     streamed.feed()
     assert all(set(streamed.counts(name).dropped) == {"weights_unreadable"} for name in "ab")
+    assert all(streamed.pipeline.report(name, 0.0).failure.startswith("Layer ") for name in "ab")
     assert all(isinstance(error, StreamError) for error in streamed.errors)
     streamed.close()
 
