@@ -62,7 +62,10 @@ class BackboneParameters(ModelParameters, ComputeParameters, ImageParameters):
         0.0, "Memory for weights that are read; what needs more is refused. 0: no limit.", at_least=0.0, at_most=1e6
     )
     weights_delay_ms: float = parameter(
-        1.0, "By so much may weights_residency auto delay a batch to save memory.", at_least=0.0, at_most=60_000.0
+        1.0,
+        "By so much, or by one hundredth if that is more, may weights_residency auto delay a batch to save memory.",
+        at_least=0.0,
+        at_most=60_000.0,
     )
     weights_file: str = parameter(
         "", "Packed weights that are read; unless given, a file in the user's cache folder, made at need."

@@ -29,7 +29,7 @@ class StageSettings:
         weights_residency: where the backbone's weights are: ``resident``, or read layer by layer as they are needed:
             ``synchronous``, ``asynchronous``, ``two_stage``, ``auto``; see ``layering.residency``.
         weights_budget_bytes: which weights that are read may take.
-        weights_delay_s: of a pass, which ``auto`` may add to save memory.
+        weights_delay_s: of a pass, which ``auto`` may add to save memory; one hundredth is allowed in any case.
         weights_file: from which they are read; unless given, one in the user's cache folder, made at need.
     """
 
