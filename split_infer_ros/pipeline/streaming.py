@@ -163,7 +163,9 @@ def _packed(model: SplitModel, settings: StageSettings, threads: int | None) -> 
         if header.fingerprint == model.fingerprint and header.values != values:  # another model's is refused later
             raise WeightsError(f"weights_file {path} holds other weights than were loaded: pack those.")
         return path
-    path = default_path().parent / "weights" / f"{model.fingerprint}-{values}-{threads or 'gpu'}.weights"
+    # as layouts go: another number of cores or images wants others, and would have some converted at every call
+    kind = f"{threads}-{settings.batch_size}" if threads else "gpu"
+    path = default_path().parent / "weights" / f"{model.fingerprint}-{values}-{kind}.weights"
     try:
         sound = open_contents(model, model.graph, path, threads).header.values == values
     except WeightsError:  # none yet, or of another torch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.pipeline import streaming
 from split_infer_ros.pipeline.cores import ALL
 from split_infer_ros.pipeline.frame import Origin
+from split_infer_ros.pipeline.ledger import LedgerCounts
 from split_infer_ros.pipeline.local import LocalPipeline
 from split_infer_ros.pipeline.settings import BLOCK, StageSettings
 from split_infer_ros.pipeline.streaming import stream_backbone
@@ -57,6 +59,13 @@ class Run:
         self.pipeline.finish()
         assert all(len(each.scores) for each in self.found), "equal because nothing is there"
         return [each.scores for each in self.found]
+
+    def settle(self) -> LedgerCounts:
+        """Wait for what is still under way behind an error, which is forgotten."""
+        while self.pipeline.backbone.ledger.counts().in_flight:
+            time.sleep(1e-3)
+        self.pipeline._errors.clear()
+        return self.pipeline.backbone.ledger.counts()
 
     def feed_often(self, times: int) -> None:
         for _ in range(times):
@@ -119,17 +128,14 @@ def test_frames_whose_weights_do_not_come_are_dropped_by_name(run: Run, monkeypa
         run.feed_often(4)
     assert run.pipeline.backbone.report(0.0).failure.startswith("Layer ")
     monkeypatch.setattr(WeightsFile, "read", plain)
-    counts = run.pipeline.backbone.ledger.counts()
-    while counts.in_flight:
-        counts = run.pipeline.backbone.ledger.counts()
+    counts = run.settle()
     assert counts.balanced
     assert set(counts.dropped) == {"weights_unreadable"}
-    run.pipeline._errors.clear()
     for _ in range(2):  # what was read ahead may fail once more
         try:
             scores = run.feed()
         except StreamError:
-            run.pipeline._errors.clear()
+            run.settle()
     assert all(torch.equal(a, b) for a, b in zip(scores, expected, strict=True))
     assert run.pipeline.backbone.report(0.0).failure == ""
 
@@ -235,3 +241,16 @@ def test_a_gpus_budget_is_for_the_rings_on_both_sides(tmp_path: Path, monkeypatc
     contents = open_contents(model, backbone_of(model.graph, cut), packed_in(tmp_path), None)
     needed = 2 * place(SYNCHRONOUS, contents.sizes, contents.uses).plan.capacity + contents.kept_bytes
     assert f"needs a weights_budget_mb of {math.ceil(needed / 1e5) / 10} " in str(caught.value)
+
+
+def test_another_batch_size_gets_a_file_of_its_own(run: Run, tmp_path: Path) -> None:
+    """Its layouts are others; what was given back is read again for it, and given back again."""
+    expected = run.feed()
+    change(run, weights_residency="two_stage")
+    change(run, batch_size=2)
+    names = [path.name for path in (tmp_path / "split_infer_ros" / "weights").iterdir()]
+    assert sorted(name.rpartition("-")[2] for name in names) == ["1.weights", "2.weights"]
+    held = sum(tensor.untyped_storage().nbytes() for tensor in state_of(run.model.graph).values())
+    assert held < 0.2 * sum(tensor.nbytes for tensor in state_of(run.model.graph).values())
+    for found, wanted in zip(run.feed(), expected, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
