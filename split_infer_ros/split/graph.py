@@ -155,13 +155,13 @@ def put(graph: nn.Module, tensors: Mapping[str, Tensor]) -> None:
             module._buffers[own] = tensor
 
 
-def put_apart(graph: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+def put_apart(graph: fx.GraphModule, tensors: Mapping[str, Tensor]) -> None:
     """The same, in modules of its own: halves that were cut from this model keep what theirs have."""
-    for path in {name.rpartition(".")[0] for name in tensors} - {""}:
-        module = copy.copy(graph.get_submodule(path))
-        for kind in ("_parameters", "_buffers", "_modules"):
-            setattr(module, kind, copy.copy(getattr(module, kind)))
-        _replace(graph, path, module)
+    same = {id(tensor): tensor for tensor in state_of(graph).values()}
+    called = {str(node.target) for node in graph.graph.nodes if node.op == "call_module"}  # which halves share
+    for path in sorted(called, key=len):  # outer ones first
+        if any(name.startswith(f"{path}.") for name in tensors):
+            _replace(graph, path, copy.deepcopy(graph.get_submodule(path), dict(same)))
     put(graph, tensors)
 
 
@@ -175,6 +175,6 @@ def fingerprint(graph: fx.GraphModule) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
 
 
-def _replace(graph: nn.Module, path: str, module: nn.Module) -> None:
+def _replace(graph: fx.GraphModule, path: str, module: nn.Module) -> None:
     parent, _, name = path.rpartition(".")
     setattr(graph.get_submodule(parent), name, module)

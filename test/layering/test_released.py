@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from odd_model import TILE_MB, House, Odd
+from torch import nn
 
 from split_infer_ros.errors import WeightsError
 from split_infer_ros.layering.pack import pack_model
@@ -74,3 +76,28 @@ def test_a_half_that_is_in_use_keeps_its_weights(
         (expected,) = head(*backbone(images))
         model.release(state_of(model.graph).keys(), lambda wanted: unpack(model, path, 1, wanted))
         assert torch.equal(head(*backbone(images))[0], expected)
+
+
+class Nested(nn.Module):
+    """torch's own layer of layers, which is called as one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 4, stride=4)
+        self.layers = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.last = nn.Linear(8, 500)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.last(self.layers(self.first(images).flatten(2).transpose(1, 2)).mean(1))
+        return found
+
+
+def test_a_half_keeps_weights_of_layers_within_layers(house: House) -> None:
+    model = SplitModel(replace(house.model.entry, default_cut=None), Nested().eval(), torch.device("cpu"))
+    with torch.inference_mode():
+        half = model.backbone("output")
+        (expected,) = half(house.images[:1])
+        state = state_of(model.graph)
+        model.release(state.keys(), lambda wanted: {name: state[name] for name in wanted})
+        assert torch.equal(half(house.images[:1])[0], expected)
+        assert torch.equal(model.backbone("output")(house.images[:1])[0], expected)
