@@ -27,7 +27,7 @@ Deliver = Callable[[Sequence[Detections]], None]
 
 
 class Baseline:
-    """The model as built, one batch after the other: pre-process, upload, run, download, post-process.
+    """The model as built, one batch after the other: pre-process, upload, run, post-process where it ran, download.
 
     Args:
         entry, module: the model; it is copied.
@@ -49,7 +49,8 @@ class Baseline:
             gathered = preprocess.gather(pictures, preprocess.staging(len(pictures)))
             images = preprocess.normalise(gathered).contiguous()
             outputs = self._module(images.to(self._device))
-            deliver(finish(self._entry, (outputs.cpu(),), pictures, self._limits))
+            outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+            deliver(finish(self._entry, outputs, pictures, self._limits))
 
 
 class Optimised:
@@ -172,8 +173,9 @@ class _Slot:
 def finish(
     entry: ModelEntry, outputs: tuple[Tensor, ...], pictures: Sequence[Pixels], limits: Limits
 ) -> list[Detections]:
-    """The detections of a batch, in pixels of each picture: the head's stage does no less."""
-    return [
-        Detections(entry.preprocess.to_source(found.boxes, picture.height, picture.width), found.scores, found.labels)
-        for found, picture in zip(entry.decode(outputs, limits), pictures, strict=True)
-    ]
+    """The detections of a batch, on the CPU, in pixels of each picture: the head's stage does no less."""
+    results = []
+    for found, picture in zip(entry.decode(outputs, limits), pictures, strict=True):
+        boxes = entry.preprocess.to_source(found.boxes.cpu(), picture.height, picture.width)
+        results.append(Detections(boxes, found.scores.cpu(), found.labels.cpu()))
+    return results
