@@ -27,7 +27,7 @@ Deliver = Callable[[Sequence[Detections]], None]
 
 
 class Baseline:
-    """The model as built, one batch after the other: pre-process, upload, run, post-process where it ran, download.
+    """The model as built, one batch after the other: pre-process, upload, run, download, post-process.
 
     Args:
         entry, module: the model; it is copied.
@@ -49,8 +49,7 @@ class Baseline:
             gathered = preprocess.gather(pictures, preprocess.staging(len(pictures)))
             images = preprocess.normalise(gathered).contiguous()
             outputs = self._module(images.to(self._device))
-            outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-            deliver(finish(self._entry, outputs, pictures, self._limits))
+            deliver(finish(self._entry, (outputs.cpu(),), pictures, self._limits))
 
 
 class Optimised:
@@ -173,9 +172,8 @@ class _Slot:
 def finish(
     entry: ModelEntry, outputs: tuple[Tensor, ...], pictures: Sequence[Pixels], limits: Limits
 ) -> list[Detections]:
-    """The detections of a batch, on the CPU, in pixels of each picture: the head's stage does no less."""
-    results = []
-    for found, picture in zip(entry.decode(outputs, limits), pictures, strict=True):
-        boxes = entry.preprocess.to_source(found.boxes.cpu(), picture.height, picture.width)
-        results.append(Detections(boxes, found.scores.cpu(), found.labels.cpu()))
-    return results
+    """The detections of a batch, in pixels of each picture: the head's stage does no less."""
+    return [
+        Detections(entry.preprocess.to_source(found.boxes, picture.height, picture.width), found.scores, found.labels)
+        for found, picture in zip(entry.decode(outputs, limits), pictures, strict=True)
+    ]

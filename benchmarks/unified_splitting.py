@@ -1,10 +1,10 @@
 """Split inference against the whole model on the GPU, plain and optimised: the paper's table, on this machine (§6).
 
-Each model, a classifier or, where `--models` asks for it, a detector, runs in three configurations, which take the same
-pictures, already resized: `baseline`, the model as built, one batch after the other; `optimised`, the prepared model
-with page-locked memory, prefetching and CUDA graphs, all asynchronous; `split`, our pipeline, cut where the planner has
-it from a profile made in the same run. Without a GPU all three run on the CPU. Weights are seeded ones under which the
-outputs depend on the pictures; agreement is the part of the pictures whose best class is the baseline's.
+Each classifier runs in three configurations, which take the same pictures, already resized: `baseline`, the model as
+built, one batch after the other; `optimised`, the prepared model with page-locked memory, prefetching and CUDA graphs,
+all asynchronous; `split`, our pipeline, cut where the planner has it from a profile made in the same run. Without a GPU
+all three run on the CPU. Weights are seeded ones under which the outputs depend on the pictures; agreement is the part
+of the pictures whose best class is the baseline's.
 
 What is predicted is the median time between two batches, as in the profile; throughput counts all the time that passed.
 Overlap efficiency is the measured throughput times what the slower of the two stages takes for a batch alone; 1 is the
@@ -57,7 +57,6 @@ QUICK_MODELS = MODELS[::3]
 PAPERS_BATCH = 64
 PICTURES = 64
 TOP_1 = Limits(score_threshold=0.0, max_detections=1)
-NOTHING = -1  # where a detector finds none
 LONG_S = 60.0
 
 T = TypeVar("T")
@@ -119,7 +118,7 @@ class Run:
 
     def note(self, found: Sequence[Detections]) -> None:
         """Results of the next batch, or of a part of it."""
-        self.labels += [int(detections.labels[0]) if len(detections) else NOTHING for detections in found]
+        self.labels += [int(detections.labels[0]) for detections in found]
         if len(self.labels) % self.batch_size == 0:
             self._done.append(time.monotonic())
 
@@ -339,7 +338,7 @@ def main() -> int:
     """Run the benchmark."""
     parser = arguments(__doc__)
     parser.add_argument(
-        "--models", nargs="+", metavar="NAME", help="of the catalogue; else the paper's (--quick: two)"
+        "--models", nargs="+", metavar="NAME", help="classifiers of the catalogue; else the paper's (--quick: two)"
     )
     parser.add_argument("--batch", nargs="+", type=int, metavar="N", help="batch sizes")
     parser.add_argument("--most-seconds", type=float, metavar="S", help="for each configuration at each batch size")
