@@ -94,10 +94,7 @@ class SplitModel:
             ConfigurationError: they cannot be read.
         """
         with self._lock:
-            state = state_of(self._graph)
-            for fetch in set(self._absent.values()):
-                state.update(fetch([name for name, its in self._absent.items() if its is fetch]))
-            return state
+            return state_of(self._graph) | self._fetched(self._absent)
 
     def cut(self, name: str) -> Cut:
         """The cut of that name; ``default`` is the entry's.
@@ -183,11 +180,17 @@ class SplitModel:
     def _recall(self, names: Collection[str]) -> bool:
         """Have those of the weights here that were released; False if none was."""
         missing = [name for name in names if name in self._absent]
-        for fetch in {self._absent[name] for name in missing}:
-            put(self._graph, fetch([name for name in missing if self._absent[name] is fetch]))
+        put(self._graph, self._fetched(missing))
         for name in missing:
             del self._absent[name]
         return bool(missing)
+
+    def _fetched(self, names: Collection[str]) -> dict[str, Tensor]:
+        """Weights that were released, read again."""
+        found: dict[str, Tensor] = {}
+        for fetch in {self._absent[name] for name in names}:
+            found.update(fetch([name for name in names if self._absent[name] is fetch]))
+        return found
 
     def _parts(self, form: Form, first: int, last: int, half: fx.GraphModule) -> list[tuple[str, fx.GraphModule]]:
         """A half, between two positions, in parts whose convolutions are the same throughout, and what these are."""

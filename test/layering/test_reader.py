@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
+from bright import LONG_S
+from running import until
 
 from split_infer_ros.errors import StreamError
 from split_infer_ros.layering.packed_file import PAGE
@@ -13,8 +14,6 @@ from split_infer_ros.layering.reader import Reader
 from split_infer_ros.layering.ring import circular
 from split_infer_ros.layering.track import Track
 from split_infer_ros.layering.weights_file import Block
-
-LONG_S = 60.0
 
 
 class Counted(Track):
@@ -39,13 +38,6 @@ class Counted(Track):
 
     def close(self) -> None:
         """As a file."""
-
-
-def until(condition: Any) -> None:
-    end = time.monotonic() + LONG_S
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.001)
 
 
 def test_what_comes_while_one_that_went_is_still_in_its_pass_does_not_touch_the_ring() -> None:
