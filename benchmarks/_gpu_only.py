@@ -1,6 +1,7 @@
 """The rivals of split inference: the whole model on the GPU, plainly and as well as it can be done (§6.1).
 
-Without a GPU both run on the CPU, by the same code.
+Both find a detector's objects on the GPU; of a classifier its logits are all that comes from there. Without a GPU both
+run on the CPU, by the same code.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from split_infer_ros.images.encodings import Pixels
-from split_infer_ros.models.detections import Detections, Limits
+from split_infer_ros.models.detections import Detections, Limits, SuppressOverlaps, suppress
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.pipeline.cores import use_one_core
+from split_infer_ros.split.graph import symbolic_trace
 from split_infer_ros.split.model import SplitModel
 
 IN_FLIGHT = 3  # batches: one is gathered, one computed, one decoded
@@ -27,7 +29,7 @@ Deliver = Callable[[Sequence[Detections]], None]
 
 
 class Baseline:
-    """The model as built, one batch after the other: pre-process, upload, run, download, post-process.
+    """The model as built, one batch after the other: pre-process, upload, run, post-process where it ran, download.
 
     Args:
         entry, module: the model; it is copied.
@@ -39,7 +41,7 @@ class Baseline:
         self._entry = entry
         self._module = copy.deepcopy(module).to(device).eval()
         self._device = device
-        self._limits = limits
+        self._finish = Finish(entry, device, limits)
 
     @torch.inference_mode()
     def run(self, batches: Batches, deliver: Deliver) -> None:
@@ -49,14 +51,15 @@ class Baseline:
             gathered = preprocess.gather(pictures, preprocess.staging(len(pictures)))
             images = preprocess.normalise(gathered).contiguous()
             outputs = self._module(images.to(self._device))
-            deliver(finish(self._entry, (outputs.cpu(),), pictures, self._limits))
+            outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+            deliver(self._finish(outputs, pictures))
 
 
 class Optimised:
     """The prepared model, with page-locked memory, a loader ahead of it and everything asynchronous.
 
     A thread gathers and uploads batches on a stream of its own; the model, folded and channels-last, is one CUDA
-    graph; the results of a batch are decoded while the GPU has the next.
+    graph; the results of a batch are decoded while the GPU has the next, a detector's beside it on a third stream.
 
     Args:
         model: prepared, on its device.
@@ -66,17 +69,19 @@ class Optimised:
 
     def __init__(self, model: SplitModel, batch_size: int, limits: Limits) -> None:
         self._model = model
-        self._limits = limits
+        self._finish = Finish(model.entry, model.device, limits)
         self._cuda = model.device.type == "cuda"
         self._upload = torch.cuda.Stream(model.device) if self._cuda else None
         self._compute = torch.cuda.Stream(model.device) if self._cuda else None
+        self._decode = torch.cuda.Stream(model.device) if self._cuda else None
         with torch.inference_mode():
-            self._slots = [_Slot(model, batch_size, self._compute) for _ in range(IN_FLIGHT)]
+            to_host = not self._finish.on_device
+            self._slots = [_Slot(model, batch_size, self._compute, to_host) for _ in range(IN_FLIGHT)]
 
     @torch.inference_mode()
     def run(self, batches: Batches, deliver: Deliver) -> None:
         """Take batches, all full, until there are no more; ``deliver`` gets each one's detections."""
-        free: queue.SimpleQueue[_Slot] = queue.SimpleQueue()
+        free: queue.SimpleQueue[_Slot | None] = queue.SimpleQueue()
         loaded: queue.SimpleQueue[tuple[_Slot, Sequence[Pixels]] | None] = queue.SimpleQueue()
         for slot in self._slots:
             free.put(slot)
@@ -87,6 +92,8 @@ class Optimised:
             try:
                 for pictures in batches:
                     slot = free.get()
+                    if slot is None:
+                        break
                     self._model.entry.preprocess.gather(pictures, slot.staging)
                     slot.upload(self._upload)
                     loaded.put((slot, pictures))
@@ -95,28 +102,34 @@ class Optimised:
 
         def finish_oldest() -> None:
             slot, pictures = running.popleft()
-            deliver(finish(self._model.entry, slot.results(), pictures, self._limits))
+            with torch.cuda.stream(self._decode):  # does nothing where there is none
+                deliver(self._finish(slot.results(), pictures))
             free.put(slot)
 
         running: deque[tuple[_Slot, Sequence[Pixels]]] = deque()
         with ThreadPoolExecutor(1) as executor:
             loader = executor.submit(load)
-            while (work := loaded.get()) is not None:
-                work[0].compute(self._compute)
-                running.append(work)
-                if not self._cuda or len(running) == IN_FLIGHT - 1:  # on a CPU it is done already
+            try:
+                while (work := loaded.get()) is not None:
+                    work[0].compute(self._compute)
+                    running.append(work)
+                    if not self._cuda or len(running) == IN_FLIGHT - 1:  # on a CPU it is done already
+                        finish_oldest()
+                while running:
                     finish_oldest()
-            while running:
-                finish_oldest()
+            finally:
+                free.put(None)  # whatever became of a batch, the loader waits no more
             loader.result()
 
 
 class _Slot:
-    """The memory of one batch, its events, and on a GPU its CUDA graph."""
+    """The memory of one batch, its events, and on a GPU its CUDA graph, whose outputs come to the CPU if asked for."""
 
-    def __init__(self, model: SplitModel, batch_size: int, compute: torch.cuda.Stream | None) -> None:
+    def __init__(
+        self, model: SplitModel, batch_size: int, compute: torch.cuda.Stream | None, to_host: bool
+    ) -> None:
         preprocess = model.entry.preprocess
-        self._forward = model.backbone("output")
+        self._forward, self._in_order = model.backbone("output"), model.head("output")
         staging = preprocess.staging(batch_size)
         self.staging = staging if compute is None else staging.pin_memory()
         self._scale = torch.tensor([1 / (255 * s) for s in preprocess.std], device=model.device)
@@ -132,11 +145,12 @@ class _Slot:
         with torch.cuda.stream(compute):
             for _ in range(3):  # kernels are chosen, and their memory is had, before the capture
                 outputs = self._run()
-            self._host = tuple(torch.empty(o.shape, dtype=o.dtype, pin_memory=True) for o in outputs)
+        self._host = tuple(torch.empty(o.shape, dtype=o.dtype, pin_memory=True) for o in outputs if to_host)
         compute.synchronize()
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph, stream=compute):
             self._outputs = self._run()
+        self._results = self._host or self._outputs
 
     def _run(self) -> tuple[Tensor, ...]:
         images = torch.addcmul(self._offset, self._input.float(), self._scale).permute(0, 3, 1, 2)
@@ -153,12 +167,12 @@ class _Slot:
     def compute(self, stream: torch.cuda.Stream | None) -> None:
         """Begin to run the model and to bring back what it gives; on a CPU, do it."""
         if stream is None or self._graph is None:
-            self._host = self._run()
+            self._results = self._run()
             return
         with torch.cuda.stream(stream):
             stream.wait_event(self._uploaded)
             self._graph.replay()
-            for place, output in zip(self._host, self._outputs, strict=True):
+            for place, output in zip(self._host, self._outputs, strict=False):  # none, or each
                 place.copy_(output, non_blocking=True)
             self._done.record(stream)
 
@@ -166,14 +180,33 @@ class _Slot:
         """The model's outputs, once they are there."""
         if self._graph is not None:
             self._done.synchronize()
-        return self._host
+        results: tuple[Tensor, ...] = self._in_order(*self._results)
+        return results
 
 
-def finish(
-    entry: ModelEntry, outputs: tuple[Tensor, ...], pictures: Sequence[Pixels], limits: Limits
-) -> list[Detections]:
-    """The detections of a batch, in pixels of each picture: the head's stage does no less."""
-    return [
-        Detections(entry.preprocess.to_source(found.boxes, picture.height, picture.width), found.scores, found.labels)
-        for found, picture in zip(entry.decode(outputs, limits), pictures, strict=True)
-    ]
+class Finish:
+    """Outputs of a batch to detections on the CPU, in pixels of each picture: the head's stage does no less.
+
+    Args:
+        entry: whose decode it is.
+        device: where the outputs are.
+        limits: what is kept.
+    """
+
+    def __init__(self, entry: ModelEntry, device: torch.device, limits: Limits) -> None:
+        self._entry, self._limits = entry, limits
+        self._decode = entry.decode
+        self.on_device = isinstance(entry.decode, SuppressOverlaps)
+        if isinstance(entry.decode, SuppressOverlaps):
+            function = entry.decode.candidates
+            candidates = symbolic_trace(lambda outputs: function(outputs)).to(device)  # with its anchors
+            self._decode = lambda outputs, limits: suppress(candidates(outputs), limits)
+
+    def __call__(self, outputs: tuple[Tensor, ...], pictures: Sequence[Pixels]) -> list[Detections]:
+        """A detector's objects are found where its outputs are, a classifier's logits brought to the CPU first."""
+        given = outputs if self.on_device else tuple(output.cpu() for output in outputs)
+        results = []
+        for found, picture in zip(self._decode(given, self._limits), pictures, strict=True):
+            boxes = self._entry.preprocess.to_source(found.boxes.cpu(), picture.height, picture.width)
+            results.append(Detections(boxes, found.scores.cpu(), found.labels.cpu()))
+        return results

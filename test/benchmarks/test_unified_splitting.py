@@ -16,11 +16,12 @@ from split_infer_ros.pipeline.profiler import Effort
 FACTS = {"agreement": 1.0, "prediction_off": 0.05, "overlap_efficiency": 0.9}
 
 
-def test_all_configurations_of_a_model_are_measured_and_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["resnet18", "ssdlite320"])  # a classifier and a detector
+def test_all_configurations_of_a_model_are_measured_and_agree(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "PICTURES", 16)
     effort = Effort(rounds=1, warm_up=1, batches=1, seconds=0.0, runs=1, repeats=1, most_s=0.0)
     extent = bench.Extent([2], 2, 1, 1, math.inf, effort, 1, 1, 1, 1)
-    rows = bench.compare("resnet18", torch.device("cpu"), extent, with_fixed_cuts=True)
+    rows = bench.compare(name, torch.device("cpu"), extent, with_fixed_cuts=True)
     assert [row["configuration"] for row in rows] == ["baseline", "optimised", "split", "fixed cut"]
     for row in rows[:3]:
         assert row["images_per_s"] > 0
@@ -69,6 +70,21 @@ def test_a_run_counts_after_its_warm_up_and_compares_picture_by_picture() -> Non
     assert run.latency_s > 0
     assert run.agreement([0, 1, 2]) == 7 / 8
     assert run.agreement([0]) == 2 / 3
+
+
+def test_of_a_detector_some_hundreds_of_candidates_are_left_and_an_error_ends_its_rival(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bench, "PICTURES", 16)
+    contest = bench.Contest("ssdlite320", torch.device("cpu"), bench.QUICK)
+    assert 0 < contest.limits.score_threshold < 1
+
+    def fail(found: list[Detections]) -> None:
+        raise ValueError(f"{len(found[0])} objects")
+
+    rival = bench.Optimised(contest.model, 1, contest.limits)
+    with pytest.raises(ValueError, match=r"[1-9]\d* objects"):
+        rival.run(iter([[picture] for picture in contest.pictures]), fail)
 
 
 def test_a_run_ends_in_time() -> None:
