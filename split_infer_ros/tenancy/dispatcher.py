@@ -64,6 +64,7 @@ class Dispatcher:
         beside = [] if crew.beside is None or books.lane is None else [(crew.beside, books.lane)]
         self._measuring = Measuring([(crew.whole, books.whole), *beside])
         self._running = False
+        self._at_rest = False  # nothing came or ended for a tick
         self._thread: threading.Thread | None = None
 
     @property
@@ -100,7 +101,7 @@ class Dispatcher:
         """Models came or went, or other batches are of interest now (lock held)."""
         for line in self.lines.values():
             line.run_alone()  # the memory may be another's now
-        self._measuring.begin_anew()
+        self._measuring.begin_anew(self.rules)
         self._stale = True
         self._changed.notify_all()
 
@@ -169,7 +170,7 @@ class Dispatcher:
     def _measure_once(self) -> None:
         """One sample of what is not known, between two executions, so that the others are served meanwhile."""
         with self._changed:
-            measurement = None if self._stale else self._measuring.pick()
+            measurement = None if self._stale else self._measuring.pick(self._at_rest)
             self._changed.notify_all()
             if measurement is None:
                 return
@@ -196,13 +197,13 @@ class Dispatcher:
     def _next_executions(self) -> list[tuple[Turn, list[Flight]]]:
         """What is to be executed now, one right behind the other; if nothing is, wait for a change."""
         with self._changed:
-            before, now = len(self._waiting), time.monotonic()
+            before, now, self._at_rest = len(self._waiting), time.monotonic(), False
             executions = self._decide(now)
             for turn, _ in executions:
                 self._crew.floor.begin(turn, now)
             # else there may be more behind those that were late
             if not executions and self._running and self.settled and len(self._waiting) == before:
-                self._changed.wait(TICK_S)
+                self._at_rest = not self._changed.wait(TICK_S) and not self._waiting and self._crew.floor.is_idle
             return executions
 
     def _decide(self, now: float) -> list[tuple[Turn, list[Flight]]]:

@@ -48,6 +48,9 @@ class Engine:
         graph_bytes: memory that recorded combinations may take, on a GPU; None: nothing is recorded, and each kernel
             launched by itself.
         cores: that executions have on a CPU; None: all. Engines of one core each may work side by side.
+
+    Attributes:
+        graphs: what is recorded; None where nothing is.
     """
 
     def __init__(
@@ -59,17 +62,14 @@ class Engine:
         self._helpers = ThreadPoolExecutor(self._cores, "lane")
         self._queue = DeviceQueue(device)
         self._forks = Forks(device, self._queue)
-        self._graphs = ForkedGraphs(self._forks, graph_bytes) if graph_bytes is not None else None
+        self.graphs: ForkedGraphs | None = None
+        if self.runs_behind and graph_bytes is not None:
+            self.graphs = ForkedGraphs(self._forks, graph_bytes)
 
     @property
     def runs_behind(self) -> bool:
         """True where an execution that was launched may not be done yet."""
         return self._queue.runs_behind
-
-    @property
-    def records(self) -> bool:
-        """True where the first run of a combination takes long, as it is recorded."""
-        return self._queue.runs_behind and self._graphs is not None
 
     def load(self, backbones: Mapping[str, Model], weights_s: Mapping[str, float]) -> None:
         """Exactly these models from now on.
@@ -79,9 +79,16 @@ class Engine:
             weights_s: seconds that an image takes of one core; they decide how cores are shared.
         """
         gone = [name for name, backbone in self._backbones.items() if backbones.get(name) is not backbone]
-        if self._graphs is not None:
-            self._graphs.forget(gone)
+        if self.graphs is not None:
+            self.graphs.forget(gone)
         self._backbones, self._weights_s = dict(backbones), dict(weights_s)
+
+    @torch.inference_mode()
+    def prepare(self, inputs: Inputs) -> None:
+        """Have that execution recorded, where executions are and there is memory for it; takes a while."""
+        if self.graphs is not None:
+            with self._queue.work("prepare"):
+                self.graphs.prepare({model: self._backbones[model] for model in inputs}, inputs)
 
     def run(self, inputs: Inputs) -> Outputs:
         """One execution, to its end; what it gives lies, on a GPU, there until these models run again.
@@ -124,7 +131,7 @@ class Engine:
             self._queue.follow(mark)
         with self._queue.work("execution"):
             try:
-                together = self._forks if self._graphs is None else self._graphs
+                together = self._forks if self.graphs is None else self.graphs
                 for model, outputs in together.run(backbones, inputs).items():
                     leave(model, outputs)
             except Exception as error:  # one launch for all: none of them has its results

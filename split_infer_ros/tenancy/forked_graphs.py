@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from split_infer_ros.pipeline.device import DeviceQueue
-from split_infer_ros.tenancy.costs import Group, group
+from split_infer_ros.tenancy.costs import Group
+from split_infer_ros.tenancy.graph_choice import as_recorded, graphs_for, make_way
 
 Model = Callable[[Tensor], Sequence[Tensor]]
 WARM_UPS = 3  # the first runs choose kernels and allocate, which must not be recorded
@@ -41,11 +42,11 @@ class Recorder(Protocol):
 
 
 class ForkedGraphs:
-    """Records combinations as they are asked for, and keeps the latest used ones within a bound of memory.
+    """Combinations that were recorded, as many as a bound of memory allows; ``graph_choice`` says which these are.
 
     Args:
         forks: in whose queue the graphs are launched.
-        most_bytes: that all of them may keep; the one in use is kept even if it is larger.
+        most_bytes: that all of them may keep.
         record: for tests.
     """
 
@@ -53,7 +54,9 @@ class ForkedGraphs:
         self._forks = forks
         self._record = record or forks.record
         self._most_bytes = most_bytes
-        self._kept: OrderedDict[Group, Recorded] = OrderedDict()
+        self._kept: OrderedDict[Group, Recorded] = OrderedDict()  # the least lately used first
+        self._missed: Counter[Group] = Counter()
+        self._refused: set[Group] = set()
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -66,47 +69,86 @@ class ForkedGraphs:
         """What is kept."""
         return sum(recorded.bytes for recorded in self._kept.values())
 
-    def run(self, models: Mapping[str, Model], inputs: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, ...]]:
-        """One launch for all; results lie in the graph's memory until the same combination runs again.
+    @property
+    def wanted(self) -> Group | None:
+        """Of the combinations that ran and are not recorded, the one that did so most often."""
+        return self._missed.most_common(1)[0][0] if self._missed else None
+
+    def has_room(self, combination: Group) -> bool:
+        """Whether it would be kept beside all others: it should take what its models take one by one."""
+        alone = [self._kept[part,].bytes for part in combination if (part,) in self._kept]
+        return self.bytes + sum(alone) <= self._most_bytes
+
+    def run(self, models: Mapping[str, Model], inputs: Mapping[str, Tensor]) -> dict[str, Sequence[Tensor]]:
+        """One launch for all, if that was recorded; nothing is recorded now.
+
+        Results lie in a graph's memory until these models run again.
 
         Args:
             models: by name.
-            inputs: (n, 3, h, w) of each; batches are padded to powers of two, so that few graphs do for all sizes.
+            inputs: (n, 3, h, w) of each; batches are padded to powers of two.
         """
-        recorded = self.prepare(models, inputs)
-        for model, images in inputs.items():
-            recorded.inputs[model][: len(images)].copy_(images, non_blocking=True)
-        recorded.launch()
-        return {
-            model: tuple(output[: len(inputs[model])] for output in outputs)
-            for model, outputs in recorded.outputs.items()
-        }
+        combination = as_recorded({model: len(images) for model, images in inputs.items()})
+        graphs = graphs_for(combination, self._kept)
+        for found in graphs:
+            self._kept.move_to_end(found)
+        if combination in graphs:
+            return _replay(self._kept[combination], inputs)
+        if combination not in self._refused:
+            self._missed[combination] += 1
+        own = {found[0][0]: _alone(self._kept[found]) for found in graphs}
+        return self._forks.run({model: own.get(model, models[model]) for model in inputs}, inputs)
 
-    def prepare(self, models: Mapping[str, Model], inputs: Mapping[str, Tensor]) -> Recorded:
-        """The graph of a combination, recorded if it is not there; to be called for what will be used, beforehand."""
-        key = group({model: padded(len(images)) for model, images in inputs.items()})
-        if key not in self._kept:
-            examples = {model: inputs[model].new_zeros(size, *inputs[model].shape[1:]) for model, size in key}
-            recorded = self._record({model: models[model] for model, _ in key}, examples)
-            while self._kept and self.bytes + recorded.bytes > self._most_bytes:
-                self._forks.wait()  # it may be running
-                self._kept.popitem(last=False)
-            self._kept[key] = recorded
-        self._kept.move_to_end(key)
-        return self._kept[key]
+    def prepare(self, models: Mapping[str, Model], inputs: Mapping[str, Tensor]) -> None:
+        """Have the graph of a combination, if there is memory for it; takes a while where it is not there yet."""
+        combination = as_recorded({model: len(images) for model, images in inputs.items()})
+        if combination in self._kept:
+            self._kept.move_to_end(combination)
+        if combination in self._kept or combination in self._refused:
+            return
+        del self._missed[combination]
+        self._refused.add(combination)  # unless all goes well
+        examples = {model: inputs[model].new_zeros(size, *inputs[model].shape[1:]) for model, size in combination}
+        recorded = self._record({model: models[model] for model, _ in combination}, examples)
+        kept_bytes = {found: graph.bytes for found, graph in self._kept.items()}
+        gone = make_way(kept_bytes, combination, recorded.bytes, self._most_bytes)
+        if gone is None:
+            return
+        self._drop(gone)
+        self._kept[combination] = recorded
+        self._refused.remove(combination)
 
     def forget(self, models: Collection[str]) -> None:
         """Models are gone: no combination with them is asked for again."""
-        gone = [key for key in self._kept if any(model in models for model, _ in key)]
-        if gone:
-            self._forks.wait()
-        for key in gone:
-            del self._kept[key]
+
+        def has_gone(combination: Group) -> bool:
+            return any(model in models for model, _ in combination)
+
+        self._drop([found for found in self._kept if has_gone(found)])
+        self._missed = Counter({found: count for found, count in self._missed.items() if not has_gone(found)})
+        if models:
+            self._refused.clear()  # there may be memory now
+
+    def _drop(self, combinations: Collection[Group]) -> None:
+        if combinations:
+            self._forks.wait()  # they may be running
+        for combination in combinations:
+            del self._kept[combination]
 
 
-def padded(count: int) -> int:
-    """The power of two that is no smaller."""
-    return 1 << (count - 1).bit_length()
+def _replay(recorded: Recorded, inputs: Mapping[str, Tensor]) -> dict[str, Sequence[Tensor]]:
+    for model, images in inputs.items():
+        recorded.inputs[model][: len(images)].copy_(images, non_blocking=True)
+    recorded.launch()
+    return {
+        model: tuple(output[: len(inputs[model])] for output in outputs) for model, outputs in recorded.outputs.items()
+    }
+
+
+def _alone(recorded: Recorded) -> Model:
+    """The graph of one model, to be launched in a stream beside others."""
+    (name,) = recorded.inputs
+    return lambda images: _replay(recorded, {name: images})[name]
 
 
 class Forks:

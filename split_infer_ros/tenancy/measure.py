@@ -21,12 +21,28 @@ WARM_UPS = 2  # kernels are chosen, weights are packed
 DOUBT, DOUBT_S = 0.15, 2e-4  # a median that lies further above the fastest sample is no machine's at rest
 
 
+class Recordings(Protocol):
+    """What an engine has recorded."""
+
+    @property
+    def wanted(self) -> Group | None:
+        """A combination that ran and is not recorded."""
+
+    def has_room(self, combination: Group) -> bool:
+        """Whether it can be recorded, and no other has to go for it."""
+        ...
+
+
 class Runner(Protocol):
     """An engine, or several."""
 
     @property
-    def records(self) -> bool:
-        """True where the first run of a combination takes long, as it is recorded."""
+    def graphs(self) -> Recordings | None:
+        """What is recorded; None where nothing is."""
+
+    def prepare(self, inputs: Inputs) -> None:
+        """Have that execution recorded, where executions are."""
+        ...
 
     def run(self, inputs: Inputs) -> Outputs:
         """One execution, to its end."""
@@ -101,6 +117,8 @@ def sample(
     """Execute a combination so often, giving way after each time; ``take`` gets the seconds of those that count."""
     inputs = {name: blank(models[name], size) for name, size in combination}
     for turn in range(WARM_UPS + rounds):
+        if not turn:
+            engine.prepare(inputs)
         begin = clock()
         engine.run(inputs)
         seconds = clock() - begin

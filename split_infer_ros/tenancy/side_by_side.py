@@ -15,11 +15,14 @@ class SideBySide:
         lanes: engines of one core each.
     """
 
-    records = False
+    graphs = None  # there are none on a CPU
 
     def __init__(self, lanes: Sequence[Engine]) -> None:
         self._lanes = lanes
         self._helpers = ThreadPoolExecutor(len(lanes), "side by side")
+
+    def prepare(self, inputs: Inputs) -> None:
+        """Nothing is recorded."""
 
     def run(self, inputs: Inputs) -> Outputs:
         """To the end of all; what each gives is the same.

@@ -10,20 +10,37 @@ from bright import BrightModel
 from torch import Tensor
 
 from split_infer_ros.tenancy.cost_book import CostBook
+from split_infer_ros.tenancy.costs import Group
 from split_infer_ros.tenancy.measuring import MOST_ROUNDS, ROUNDS, Measuring
+from split_infer_ros.tenancy.scheduler import Rules
 from split_infer_ros.tuning.database import Database
 from split_infer_ros.tuning.key import Key
 
 FAST_S = 2**-7
+RULES = Rules(window=3)
+
+
+class Graphs:
+    """Those of an engine that records, with room for so many models."""
+
+    wanted: Group | None = None
+    room = 9
+
+    def has_room(self, combination: Group) -> bool:
+        return len(combination) <= self.room
 
 
 class Engine:
     """One that records, or not, and may fail."""
 
     def __init__(self, records: bool) -> None:
-        self.records = records
+        self.graphs = Graphs() if records else None
+        self.prepared: list[dict[str, int]] = []
         self.ran: list[dict[str, int]] = []
         self.fails_at = 0
+
+    def prepare(self, inputs: Mapping[str, Tensor]) -> None:
+        self.prepared.append({name: len(images) for name, images in inputs.items()})
 
     def run(self, inputs: Mapping[str, Tensor]) -> None:
         self.ran.append({name: len(images) for name, images in inputs.items()})
@@ -53,7 +70,7 @@ def measure(engine: Engine, book: CostBook, *lengths_s: float) -> Measuring:
 
 
 def run(measuring: Measuring) -> None:
-    measuring.begin_anew()
+    measuring.begin_anew(RULES)
     while (measurement := measuring.pick()) is not None:
         if measuring.step(measurement):
             assert measuring.conclude(measurement)
@@ -102,7 +119,7 @@ def test_batches_come_first_in_each_way_and_what_is_fused_comes_last(tmp_path: P
             ways[-1][1].open(name, BrightModel(name), f"cut of {name}")
     measuring = Measuring(ways, clock(0.01).__next__)  # type: ignore[arg-type]
     order = []
-    measuring.begin_anew()
+    measuring.begin_anew(RULES)
     while (measurement := measuring.pick()) is not None:
         while not measuring.step(measurement):
             pass
@@ -126,7 +143,69 @@ def test_what_is_known_is_rehearsed_where_it_is_recorded(book: CostBook) -> None
     run(measuring)
     run(measuring)
     assert [counts["one"] for counts in engine.ran] == [1, 1, 2, 2]
+    assert engine.prepared == [{"one": 1}, {"one": 2}]
     assert book.costs().alone_s["one"] == {1: 0.001, 2: 0.001}
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> CostBook:
+    """Two small models that gain from being one execution, and a large one; all is known."""
+    found = CostBook(Key({"device": "x"}, {}), Database(tmp_path / "a"), 2, graphs=True)
+    for name, idle in (("one", 1), ("two", 1), ("big", 1000)):
+        found.open(name, BrightModel(name, idle), name)
+        for size in (1, 2):
+            found.note(((name, size),), [0.001 * size**0.5])
+    for size in (1, 2):
+        found.note((("one", size), ("two", size)), [0.001 * size**0.5])
+    return found
+
+
+def test_what_the_scheduler_may_make_one_execution_is_recorded_ahead(three: CostBook) -> None:
+    engine = Engine(records=True)
+    run(measure(engine, three))
+    assert [found for found in engine.prepared if len(found) == 2] == [
+        {"one": 1, "two": 1}, {"one": 2, "two": 2}, {"one": 1, "two": 2}, {"one": 2, "two": 1}
+    ]  # fmt: skip
+    assert engine.graphs is not None
+    short = Engine(records=True)
+    short.graphs.room = 1  # type: ignore[union-attr]
+    run(measure(short, three))
+    assert [found for found in short.prepared if len(found) == 2] == [{"one": 1, "two": 1}, {"one": 2, "two": 2}]
+    assert sum(len(found) == 1 for found in short.prepared) == 6
+
+
+def test_what_is_wanted_is_recorded_at_rest_alone(three: CostBook) -> None:
+    engine = Engine(records=True)
+    measuring = measure(engine, three)
+    run(measuring)
+    engine.prepared.clear()
+    assert engine.graphs is not None
+    engine.graphs.wanted = ("gone", 1), ("one", 4)
+    assert measuring.pick(at_rest=True) is None
+    engine.graphs.wanted = ("one", 4), ("two", 1)
+    assert measuring.pick() is None
+    measurement = measuring.pick(at_rest=True)
+    assert measurement is not None
+    assert measuring.done
+    while not measuring.step(measurement):
+        pass
+    assert measuring.conclude(measurement)
+    assert engine.prepared == [{"one": 4, "two": 1}]
+    assert len(three.costs().fused_s) == 2
+
+
+def test_what_cannot_be_recorded_at_rest_is_served_as_before(three: CostBook) -> None:
+    engine = Engine(records=True)
+    measuring = measure(engine, three)
+    run(measuring)
+    assert engine.graphs is not None
+    engine.graphs.wanted, engine.fails_at = (("one", 1),), 1
+    measurement = measuring.pick(at_rest=True)
+    assert measurement is not None
+    assert measuring.step(measurement)
+    assert measuring.conclude(measurement)
+    assert str(measurement.failure) == "no memory"
+    assert not three.failed("one")
 
 
 def test_what_fails_is_left_out(book: CostBook) -> None:
@@ -139,11 +218,11 @@ def test_what_fails_is_left_out(book: CostBook) -> None:
 
 def test_models_that_change_meanwhile_make_it_begin_anew(book: CostBook) -> None:
     measuring = measure(Engine(records=False), book)
-    measuring.begin_anew()
+    measuring.begin_anew(RULES)
     measurement = measuring.pick()
     assert measurement is not None
     book.close("one")
-    measuring.begin_anew()
+    measuring.begin_anew(RULES)
     while not measuring.step(measurement):
         pass
     assert not measuring.conclude(measurement)

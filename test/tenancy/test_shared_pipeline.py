@@ -13,6 +13,8 @@ from running import SETTINGS, A, B, C, Start, until
 
 from split_infer_ros.errors import ConfigurationError, ImageError
 from split_infer_ros.tenancy import cost_book, crew
+from split_infer_ros.tenancy.costs import Group
+from split_infer_ros.tenancy.engine import Inputs
 from split_infer_ros.tenancy.model_line import ModelLine
 from split_infer_ros.tenancy.request import DROP
 from split_infer_ros.tuning.database import Database
@@ -113,6 +115,32 @@ def test_a_round_that_fails_does_not_end_the_next_ones(start: Start, monkeypatch
     run.settled()
     assert run.counts("a").dropped == {}
     assert run.errors == [("dispatcher", "the driver says no")]
+
+
+def test_what_was_not_foreseen_is_recorded_once_nothing_comes(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = start(A, one=BrightModel("one"))
+    engine = run.pipeline._crew.whole
+    wanted = [(("one", 4),)]
+    recorded: list[dict[str, int]] = []
+
+    def prepare(inputs: Inputs) -> None:
+        recorded.append({name: len(images) for name, images in inputs.items()})
+        wanted.clear()
+
+    class Graphs:
+        has_room = forget = staticmethod(lambda found: False)
+
+        @property
+        def wanted(self) -> Group | None:
+            return wanted[0] if wanted else None
+
+    monkeypatch.setattr(engine, "prepare", prepare)
+    monkeypatch.setattr(engine, "graphs", Graphs())
+    until(lambda: bool(recorded))
+    run.send("a", 1)
+    run.settled()
+    assert recorded == [{"one": 4}]
+    assert run.errors == []
 
 
 def test_what_cannot_be_read_or_was_missed_is_counted(start: Start) -> None:
