@@ -33,6 +33,10 @@ class Floor:
     under way, so that none overtakes another. All cores together are for requests that are sooner done so, and for the
     one whose deadline only they can meet.
 
+    No request starves: it waits at most 2 n + 1 of the longest executions, where n counts the requests that are ever
+    before it in the queue and the executions that it finds under way. For while it waits, one of these n is under way,
+    or lanes are let run empty for all cores to serve one of them, or itself, next. What comes behind it adds nothing.
+
     Args:
         lanes: how many, one a core; 0: there is one way alone.
         depth: executions that may be given to all cores, or the GPU, one right behind the other.
