@@ -1,16 +1,18 @@
 """The ways to serve requests of several models on one processor; all run the same prepared models.
 
 What comes is the same seeded trace for all. A request is served when its outputs are there; its queueing delay is from
-its arrival until its execution starts.
+its arrival until its execution starts. On a GPU all launch CUDA graphs that were recorded before the first request
+comes, but for breadth-first order: it is about the order of operators, which a graph would fix.
 """
 
 from __future__ import annotations
 
+import itertools
 import queue
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from threading import Condition, Lock
@@ -21,9 +23,10 @@ from torch import Tensor, fx
 from split_infer_ros.pipeline.cores import all_cores, use_cores
 from split_infer_ros.pipeline.device import DeviceQueue
 from split_infer_ros.split.model import SplitModel
-from split_infer_ros.tenancy.costs import Costs
+from split_infer_ros.tenancy.costs import Costs, Group, group
 from split_infer_ros.tenancy.engine import Engine
 from split_infer_ros.tenancy.floor import Floor, Turn
+from split_infer_ros.tenancy.graph_choice import MOST_FORESEEN, foreseen, padded
 from split_infer_ros.tenancy.request import Request, RequestQueue, turn_s
 from split_infer_ros.tenancy.scheduler import Rules
 from split_infer_ros.tenancy.ways import Ways
@@ -63,17 +66,59 @@ class Log:
 
 @dataclass(frozen=True)
 class Load:
-    """The models and an image for each; all on one device."""
+    """The models and an image for each; all on one device.
+
+    Attributes:
+        models: by name.
+        images: one for each model.
+        engines: that rivals were given so far, by their cores and numbers.
+    """
 
     models: Mapping[str, SplitModel]
     images: Mapping[str, Tensor]
+    engines: dict[tuple[int | None, int], Engine] = field(default_factory=dict)
 
-    def engine(self, costs: Costs | None = None, cores: int | None = None) -> Engine:
-        """One that has all of the models; without costs all count the same."""
-        made = Engine(next(iter(self.models.values())).device, cores=cores)
-        backbones = {name: model.backbone("output") for name, model in self.models.items()}
-        made.load(backbones, {name: costs.batch_s(name, 1) if costs else 1.0 for name in backbones})
+    @property
+    def device(self) -> torch.device:
+        """Where all models are."""
+        return next(iter(self.models.values())).device
+
+    def new_engine(self, cores: int | None = None) -> Engine:
+        """One that has all of the models, which count the same; it is the caller's to close."""
+        made = Engine(self.device, cores=cores)
+        self._give_models(made, None)
         return made
+
+    def engine(self, costs: Costs | None = None, cores: int | None = None, number: int = 0) -> Engine:
+        """The one of so many cores that has this number, so that what a GPU recorded for a rival stays recorded.
+
+        Args:
+            costs: by which models share cores; None: all count the same.
+            cores: of a CPU; None: all.
+            number: of those that work side by side.
+        """
+        if (cores, number) not in self.engines:
+            self.engines[cores, number] = Engine(self.device, cores=cores)
+        made = self.engines[cores, number]
+        self._give_models(made, costs)
+        self.record(made, [((name, 1),) for name in self.models])
+        return made
+
+    def record(self, engine: Engine, combinations: Iterable[Group]) -> None:
+        """Have these ready on a GPU before requests come; several models as one only as far as there is memory."""
+        for combination in combinations:
+            if engine.graphs is None or len(combination) == 1 or engine.graphs.has_room(combination):
+                engine.prepare({name: self.batch(name, count) for name, count in combination})
+
+    def close(self) -> None:
+        """End the engines that rivals were given."""
+        for engine in self.engines.values():
+            engine.close()
+        self.engines.clear()
+
+    def _give_models(self, engine: Engine, costs: Costs | None) -> None:
+        backbones = {name: model.backbone("output") for name, model in self.models.items()}
+        engine.load(backbones, {name: costs.batch_s(name, 1) if costs else 1.0 for name in backbones})
 
     def batch(self, model: str, count: int) -> Tensor:
         """So many images of a model's, put together anew as those of real requests are."""
@@ -140,7 +185,6 @@ def sequential(trace: Sequence[Request], load: Load) -> Log:
         waiting += arrivals.due()
         if not waiting:
             if not arrivals.wait():
-                engine.close()
                 return log
             continue
         request = waiting.popleft()
@@ -159,23 +203,19 @@ class Concurrent:
         log, lock = Log(), Lock()
         waiting: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         cores = max(1, all_cores() // self.workers)
+        engines = [load.engine(cores=cores, number=number) for number in range(self.workers)]
         arrivals = Arrivals(trace, log)
 
-        @torch.inference_mode()
-        def work() -> None:
-            use_cores(cores)
-            device_queue = DeviceQueue(next(iter(load.models.values())).device)
+        def work(engine: Engine) -> None:
             while (request := waiting.get()) is not None:
                 with lock:
                     log.start_s[request.number] = arrivals.now()
-                with device_queue.work(request.model):
-                    load.models[request.model].backbone("output")(load.images[request.model])
-                device_queue.mark().wait()
+                engine.run({request.model: load.images[request.model]})
                 with lock:
                     log.end_s[request.number] = arrivals.now()
 
         with ThreadPoolExecutor(self.workers) as executor:
-            done = [executor.submit(work) for _ in range(self.workers)]
+            done = [executor.submit(work, engine) for engine in engines]
             while True:
                 for request in arrivals.due():
                     waiting.put(request)
@@ -190,7 +230,10 @@ class Concurrent:
 
 @dataclass(frozen=True)
 class BreadthFirst:
-    """Operators of several requests by turns: a piece of each, then the next piece of each."""
+    """Operators of several requests by turns: a piece of each, then the next piece of each.
+
+    Its kernels are launched one by one on a GPU as well: a graph of a piece would fix the order that this is about.
+    """
 
     window: int
 
@@ -198,7 +241,7 @@ class BreadthFirst:
     def __call__(self, trace: Sequence[Request], load: Load) -> Log:
         use_cores(all_cores())
         pieces = {name: model.segments()[0] for name, model in load.models.items()}
-        device_queue = DeviceQueue(next(iter(load.models.values())).device)
+        device_queue = DeviceQueue(load.device)
         log = Log()
         arrivals, waiting = Arrivals(trace, log), deque[Request]()
         running: list[tuple[Request, deque[fx.GraphModule], tuple[Tensor, ...]]] = []
@@ -238,7 +281,9 @@ class Scheduled:
 
     def __call__(self, trace: Sequence[Request], load: Load) -> Log:
         log, floor, waiting, changed = Log(), Floor(self.ways.lanes), RequestQueue(), Condition()
-        whole, lanes = load.engine(self.ways.whole), [load.engine(cores=1) for _ in range(self.ways.lanes)]
+        whole = load.engine(self.ways.whole)
+        lanes = [load.engine(cores=1, number=number) for number in range(self.ways.lanes)]
+        load.record(whole, to_record(self.ways.whole, self.rules))
         arrivals = Arrivals(trace, log)
 
         def execute(turn: Turn) -> None:
@@ -277,6 +322,16 @@ class Scheduled:
                     running.append(helpers.submit(execute, turn))
             for lane in running:
                 lane.result()
-        for engine in (whole, *lanes):
-            engine.close()
         return log
+
+
+def to_record(costs: Costs, rules: Rules) -> Iterator[Group]:
+    """What the pipeline has recorded on a GPU before it serves: each model's batches, and several models as one.
+
+    The largest come first: if memory is short they give way, and launches are the least part of what they take.
+    """
+    largest = padded(min(rules.window, rules.most))
+    for power in reversed(range(largest.bit_length())):
+        for model in costs.alone_s:
+            yield group({model: 2**power})
+    yield from itertools.islice(foreseen(costs, rules), MOST_FORESEEN)

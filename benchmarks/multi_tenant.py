@@ -4,9 +4,11 @@ The paper's load (§III): requests of AlexNet, ResNet-18 and VGG-16, a third eac
 parts and multiples of what one-by-one execution was measured to serve; and three requests alone (Fig. 6). All rivals
 serve the same seeded trace with the same prepared models on the same images, by turns, so that a machine that gets
 slower does so for all. At the heaviest load every window and count of workers is tried, at the others the best of
-each. Throughput, mean execution, mean and p99 queueing delay are shown in parts of those of sequential execution, as
-in Fig. 5. The bound is what each model's best batch takes an image, on a CPU in the better of two ways: each operation
-on all cores, or each core with a batch of its own. It is run before each rival, in the same turns. All are medians.
+each. On a GPU all launch CUDA graphs that were recorded beforehand, but for breadth-first order, whose kernels are
+launched one by one (``launches`` in its rows). Throughput, mean execution, mean and p99 queueing delay are shown in
+parts of those of sequential execution, as in Fig. 5. The bound is what each model's best batch takes an image, on a CPU
+in the better of two ways: each operation on all cores, or each core with a batch of its own. It is run before each
+rival, in the same turns. All are medians.
 
 Needs torch and torchvision only: from the source tree, `PYTHONPATH=. python benchmarks/multi_tenant.py`.
 """
@@ -95,9 +97,9 @@ class Ground:
 
     def __init__(self, load: Load, extent: Extent) -> None:
         self._load = load
-        self._whole = load.engine()
+        self._whole = load.new_engine()
         count = 0 if self._whole.runs_behind or all_cores() == 1 else all_cores()
-        self._lanes = SideBySide([load.engine(cores=1) for _ in range(count)]) if count else None
+        self._lanes = SideBySide([load.new_engine(cores=1) for _ in range(count)]) if count else None
         whole = measure(load.models, self._whole, extent.sizes, extent.rounds)
         lane = measure(load.models, self._lanes, extent.sizes, extent.rounds, fuse=False) if self._lanes else whole
         self.ways = Ways(whole, count, lane) if count else Ways(whole)
@@ -155,12 +157,21 @@ def run(device: torch.device, extent: Extent) -> Report:
         found = serve_in_turns(left, trace, load, extent.turns, ground.sample_bound if heaviest else lambda: None)
         if heaviest:
             add({"what": "bound", "per_second": ground.bound_per_second})
-        add(*({"what": "poisson", "load": part, "rival": name} | medians(turns) for name, turns in found.items()))
+        add(*(served(part, name, turns, device) for name, turns in found.items()))
         left = {name: left[name] for name in best_of_each(rows)}
     ground.close()
     add(*three_requests(load, ways, extent.few))
+    load.close()
     add(*scheduler_cost(ways.whole, extent.windows))
     return Report("multi_tenant", conclude(rows, device.type == "cuda"), rows, panels(rows))
+
+
+def served(
+    load: float, rival: str, turns: Sequence[Mapping[str, float]], device: torch.device
+) -> dict[str, Any]:
+    """A row: what became of a trace, and on a GPU whether that was launched as graphs or kernel by kernel."""
+    launches = {"launches": "kernels" if kind(rival) == BREADTH_FIRST else "graphs"} if device.type == "cuda" else {}
+    return {"what": "poisson", "load": load, "rival": rival} | launches | medians(turns)
 
 
 def serve_in_turns(

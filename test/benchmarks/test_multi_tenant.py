@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import replace
 
 import _tenant_rivals as rivals
@@ -12,7 +13,9 @@ import torch
 
 from split_infer_ros.pipeline.cores import all_cores
 from split_infer_ros.split.load import load_model
-from split_infer_ros.tenancy.costs import Costs
+from split_infer_ros.tenancy.costs import Costs, Group, group
+from split_infer_ros.tenancy.engine import Engine, Inputs, Outputs
+from split_infer_ros.tenancy.graph_choice import as_recorded, graphs_for
 from split_infer_ros.tenancy.measure import blank
 from split_infer_ros.tenancy.scheduler import Rules
 from split_infer_ros.tenancy.ways import Ways
@@ -24,9 +27,11 @@ WAYS = Ways(COSTS, 2, replace(COSTS, alone_s={"shapes": {1: 0.015}, "squeezenet1
 
 
 @pytest.fixture(scope="module")
-def load() -> rivals.Load:
+def load() -> Iterator[rivals.Load]:
     models = {model: load_model(model, "random", "cpu") for model in MODELS}
-    return rivals.Load(models, {model: torch.rand_like(blank(found, 1)) for model, found in models.items()})
+    found = rivals.Load(models, {model: torch.rand_like(blank(found, 1)) for model, found in models.items()})
+    yield found
+    found.close()
 
 
 def test_a_trace_is_the_same_each_time_and_even() -> None:
@@ -47,6 +52,56 @@ def test_every_way_serves_each_request_once(name: str, load: rivals.Load) -> Non
     assert found["delay_mean_s"] <= found["delay_p99_s"]
     assert found["per_second"] > 0
     assert found["response_s"] >= found["delay_mean_s"]
+
+
+@pytest.mark.parametrize("name", [name for name in bench.rivals(WAYS, [2]) if name != bench.BREADTH_FIRST])
+def test_all_that_runs_was_to_be_recorded_before_the_first_request_came(
+    name: str, load: rivals.Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of what has several models, each model's own batch: on a GPU these graphs serve then."""
+    prepared: list[tuple[Engine, Group]] = []
+    ran = 0
+    prepare, run, arrivals = Engine.prepare, Engine.run, rivals.Arrivals
+
+    def counts(inputs: Inputs) -> dict[str, int]:
+        return {name: len(images) for name, images in inputs.items()}
+
+    def note(engine: Engine, inputs: Inputs) -> None:
+        prepared.append((engine, group(counts(inputs))))
+        prepare(engine, inputs)
+
+    def check(engine: Engine, inputs: Inputs) -> Outputs:
+        nonlocal ran
+        ran += 1
+        known = {found for other, found in prepared if other is engine}
+        assert on_lanes or graphs_for(as_recorded(counts(inputs)), known)
+        return run(engine, inputs)
+
+    def begin(trace: object, log: object) -> rivals.Arrivals:
+        monkeypatch.setattr(Engine, "prepare", lambda engine, inputs: pytest.fail("requests had come"))
+        return arrivals(trace, log)  # type: ignore[arg-type]
+
+    on_lanes = bench.kind(name) == bench.FUSE  # which a GPU has none of
+    monkeypatch.setattr(Engine, "prepare", note)
+    monkeypatch.setattr(Engine, "run", check)
+    monkeypatch.setattr(rivals, "Arrivals", begin)
+    bench.rivals(WAYS, [2])[name](rivals.poisson_trace(MODELS, 6, 2000.0), load)
+    assert ran >= 3
+
+
+def test_what_is_recorded_is_what_may_be_decided_on() -> None:
+    fused = Costs({"a": 1, "b": 1, "c": 9}, {name: {1: 1.0, 4: 2.0} for name in "abc"}, {(("a", 1), ("b", 1)): 1.5})
+    found = list(rivals.to_record(fused, Rules(window=3)))
+    assert found[:9] == [((name, size),) for size in (4, 2, 1) for name in "abc"]
+    assert found[9:] == [(("a", 1), ("b", 1)), (("a", 1), ("b", 2)), (("a", 2), ("b", 1))]
+
+
+def test_on_a_gpu_a_row_says_how_its_rival_launches() -> None:
+    turns = [bench.facts(rivals.Log({0: 0.0}, {0: 0.5}, {0: 1.0}))]
+    rows = [bench.served(3.0, rival, turns, torch.device("cuda")) for rival in bench.rivals(WAYS, [2])]
+    assert {row["rival"] for row in rows if row["launches"] == "kernels"} == {bench.BREADTH_FIRST}
+    assert "launches" not in bench.served(3.0, bench.SEQUENTIAL, turns, torch.device("cpu"))
+    assert rows[0]["delay_mean_s"] == 0.5
 
 
 def served(load: float, rival: str, per_second: float, delay: float) -> dict[str, object]:
