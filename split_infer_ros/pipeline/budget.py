@@ -62,7 +62,13 @@ def _what_fits(settings: StageSettings, taken_bytes: float, cut: Cut, policy: Po
 
 
 def check_weights(name: str, parameters: int, item_bytes: int, free_bytes: int) -> None:
-    """Refuse a model whose weights do not fit into what is left of a GPU's memory.
+    """Refuse a backbone whose weights do not fit into what is left of a GPU's memory.
+
+    Args:
+        name: of the model.
+        parameters: of what lies on the GPU.
+        item_bytes: of each.
+        free_bytes: that are left.
 
     Raises:
         ConfigurationError: they do not; the sentence says what would fit.
@@ -70,7 +76,7 @@ def check_weights(name: str, parameters: int, item_bytes: int, free_bytes: int) 
     needed = parameters * item_bytes
     if needed > free_bytes:
         raise ConfigurationError(
-            f"The weights of {name} take {needed / MB:,.1f} MB, and {free_bytes / MB:,.1f} MB are left on the GPU: a "
-            f"model of {free_bytes / item_bytes / 1e6:,.1f} million parameters would fit; this one has "
+            f"The weights of {name} before its cut take {needed / MB:,.1f} MB, and {free_bytes / MB:,.1f} MB are left "
+            f"on the GPU: {free_bytes / item_bytes / 1e6:,.1f} million parameters would fit; these are "
             f"{parameters / 1e6:,.1f}."
         )

@@ -145,6 +145,10 @@ class SplitModel:
         """How many the whole model has."""
         return sum(parameter.numel() for parameter in self._graph.parameters())
 
+    def parameters_before(self, name: str) -> int:
+        """How many the half before the cut of that name has: those that lie on ``device``."""
+        return sum(parameter.numel() for parameter in backbone_of(self._graph, self.cut(name)).parameters())
+
     def segments(self) -> tuple[tuple[nn.Module, ...], tuple[nn.Module, ...]]:
         """The pieces between neighbouring cuts, twice: as the backbone and as the head runs them, but not compiled."""
         with self._lock:

@@ -100,7 +100,7 @@ class ModelLine:
         self._transport.bind(self._released, callbacks.wake)
         threads = settings.head_threads or default_head_threads(model.device)
         self.head = HeadStage(model, limits, self._deliver, self._fail, threads)
-        self._check_weights()
+        self._check_weights(settings.split_point)
         self.plan = self.make_plan(settings.stage, taken_bytes)
         self.use(self.plan)
 
@@ -237,12 +237,12 @@ class ModelLine:
     def _plans(self) -> list[Plan]:
         return [self.plan, *self.beside.plans.values()]
 
-    def _check_weights(self) -> None:
+    def _check_weights(self, split_point: str) -> None:
         model = self.model
         if model.device.type == "cuda":
             torch.cuda.empty_cache()  # what torch keeps of models that went is free as well
             free, _ = torch.cuda.mem_get_info(model.device)
-            check_weights(self.key, model.parameters, model.dtype.itemsize, free)
+            check_weights(self.key, model.parameters_before(split_point), model.dtype.itemsize, free)
 
     def _hand_to_head(self, handle: Handle) -> int:
         self.head.submit(handle, find_pool(handle.lease))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
+import torch
 from bright import BAD, LONG_S, BrightModel
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -14,6 +16,7 @@ from running import SETTINGS, A, B, C, Start, until, use_lanes
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.tenancy import roster
+from split_infer_ros.tenancy.model_line import ModelLine
 from split_infer_ros.tenancy.tenant import Tenant
 
 
@@ -97,6 +100,20 @@ def test_models_that_together_take_too_much_are_refused_with_what_would_fit(star
     run.send("a", 1)
     run.settled()
     assert run.counts("a").published == 1
+
+
+def test_of_weights_that_must_fit_a_gpu_only_those_before_the_cut_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = BrightModel("one", idle=1000)
+    found = [model.parameters_before(cut) for cut in ("input", "default", "output")]
+    assert found == [0, 12, 1012]
+    assert model.parameters == 1012
+    there = SimpleNamespace(device=torch.device("cuda:0"), dtype=model.dtype, parameters_before=model.parameters_before)
+    line = SimpleNamespace(key="one", model=there)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (12 * 4, 10**9))
+    ModelLine._check_weights(line, "default")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"The weights of one before its cut take .* would fit"):
+        ModelLine._check_weights(line, "output")  # type: ignore[arg-type]
 
 
 def test_settings_change_while_frames_flow(start: Start) -> None:
