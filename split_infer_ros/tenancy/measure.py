@@ -56,6 +56,7 @@ def measure(
     rounds: int = 5,
     fuse: bool = True,
     clock: Callable[[], float] = time.perf_counter,
+    warm_ups: int = WARM_UPS,
 ) -> Costs:
     """Medians; every combination of models of one class (§II-B) is measured as one, with one image each and with two.
 
@@ -66,20 +67,21 @@ def measure(
         rounds: samples of each.
         fuse: whether combinations are of interest.
         clock: seconds.
+        warm_ups: executions before those that count, once a model has run in the first of the sizes.
     """
     parameters = {name: model.parameters for name, model in models.items()}
     fused = list(fusable(parameters)) if fuse else []
     samples: dict[Group, list[float]] = {}
     for size in sizes:  # models take turns, so that each finds the caches as another left them
-        turns = []
+        turns, first = [], WARM_UPS if size == sizes[0] else warm_ups
         for name in models:
             found = samples[group({name: size})] = []
-            turns.append(sample(models, engine, group({name: size}), rounds, found.append, clock))
+            turns.append(sample(models, engine, group({name: size}), rounds, found.append, clock, first))
         for _ in zip(*turns, strict=True):
             pass
     for combination in fused:
         samples[combination] = []
-        for _ in sample(models, engine, combination, rounds, samples[combination].append, clock):
+        for _ in sample(models, engine, combination, rounds, samples[combination].append, clock, warm_ups):
             pass
     medians = {combination: statistics.median(found) for combination, found in samples.items()}
     return Costs(
@@ -113,16 +115,17 @@ def sample(
     rounds: int,
     take: Callable[[float], object],
     clock: Callable[[], float] = time.perf_counter,
+    warm_ups: int = WARM_UPS,
 ) -> Iterator[None]:
     """Execute a combination so often, giving way after each time; ``take`` gets the seconds of those that count."""
     inputs = {name: blank(models[name], size) for name, size in combination}
-    for turn in range(WARM_UPS + rounds):
+    for turn in range(warm_ups + rounds):
         if not turn:
             engine.prepare(inputs)
         begin = clock()
         engine.run(inputs)
         seconds = clock() - begin
-        if turn >= WARM_UPS:
+        if turn >= warm_ups:
             take(seconds)
         yield
 
