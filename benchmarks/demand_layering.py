@@ -92,7 +92,7 @@ def measure(name: str, path: Path, effort: Effort) -> tuple[list[Mapping[str, An
         halves: dict[str, child.Half] = {RESIDENT: model.backbone("output")}
         expected = halves[RESIDENT](images)
         points, machine = optimise(model, path, images)
-        point = choose(points, goal_of(machine.compute, ALLOWED_S))
+        point = choose(points, machine.compute, ALLOWED_S)
         placement = _numbers(point)
         for way in effort.ways[1:]:
             if way == child.OFFLOADED and not can_offload():
