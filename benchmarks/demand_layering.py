@@ -68,7 +68,7 @@ class Effort:
     seen: Sequence[str]  # ways whose memory is looked at from outside
 
 
-QUICK = Effort(("yolov3",), QUICK_WAYS, 2, 2, 1, (child.CHOSEN,))
+QUICK = Effort(("yolov3",), QUICK_WAYS, 1, 3, 1, (child.CHOSEN,))
 FULL = Effort(MODELS, WAYS, 3, 3, 3, WAYS)
 
 
