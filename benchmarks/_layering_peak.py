@@ -15,7 +15,7 @@ WAIT_S = 120.0
 
 def peak(name: str, path: Path, way: str, placement: tuple[int, int]) -> int:
     """Bytes by which a way's process grows at most, seen from outside, once all but its weights is there."""
-    command = [sys.executable, child.__file__, name, str(path), way, "3", *map(str, placement)]
+    command = [sys.executable, child.__file__, name, str(path), way, "2", *map(str, placement)]
     environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}  # for which weights were packed
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, text=True, env=environment, **pipes) as process:

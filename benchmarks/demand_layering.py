@@ -7,7 +7,9 @@ each way, seen from outside: its peak (VmHWM) over the passes less that of one w
 which reads nothing, so that only weights count; where features take more than all weights do, their differences from
 run to run would hide these, and it is left out.
 Beside each delay stands its bound: the longer of reading everything but what stays, and of computing and what reading
-takes of the same cores. The trade-off that was predicted is measured at some of its points.
+takes of the same cores. As a disk's bandwidth changes from one second to the next, all weights are read with nothing
+beside it between any two turns, and each bound is by the reads around its way's own turns. The trade-off that was
+predicted is measured at some of its points; there, too, the prediction is for the bandwidth of those seconds.
 
 On the CPU. From the source tree: `PYTHONPATH=. python benchmarks/demand_layering.py`.
 """
@@ -50,6 +52,7 @@ ALLOWED_S = 1e-3
 SHARE = 0.25  # of its weights, that auto may hold
 ROOM = 0.9  # of that for the ring: what else comes with it is seen from outside as well
 CONSTANT_MB = 10.0  # a reader, its thread and what it compares with
+SETTLE_S = 0.1  # after a pass its reader goes on until the ring is full
 MB = 1e6
 
 
@@ -65,8 +68,8 @@ class Effort:
     seen: Sequence[str]  # ways whose memory is looked at from outside
 
 
-QUICK = Effort(("yolov3",), QUICK_WAYS, 2, 2, 1, (child.CHOSEN,))
-FULL = Effort(MODELS, WAYS, 2, 4, 3, WAYS)
+QUICK = Effort(("yolov3",), QUICK_WAYS, 1, 3, 1, (child.CHOSEN,))
+FULL = Effort(MODELS, WAYS, 3, 3, 3, WAYS)
 
 
 def run(effort: Effort) -> Report:
@@ -91,20 +94,23 @@ def measure(name: str, path: Path, effort: Effort) -> tuple[list[Mapping[str, An
     with torch.inference_mode():
         halves: dict[str, child.Half] = {RESIDENT: model.backbone("output")}
         expected = halves[RESIDENT](images)
-        points, machine = optimise(model, path, images)
-        point = choose(points, goal_of(machine.compute, ALLOWED_S))
+        contents = child.contents_of(model, path)
+        points, machine = optimise(model, path, images, contents)
+        point = choose(points, machine.compute, ALLOWED_S)
         placement = _numbers(point)
         for way in effort.ways[1:]:
             if way == child.OFFLOADED and not can_offload():
                 continue
             halves[way] = child.make(model, path, way, placement)
         equal = {way: same(half(images), expected, way != child.OFFLOADED) for way, half in halves.items()}
+        disk = Disk(contents)
         times: dict[str, list[float]] = {way: [] for way in halves}
+        speeds: dict[str, list[float]] = {way: [] for way in halves}
         for _ in range(effort.rounds):
             for way, half in halves.items():
                 times[way] += passes(half, images, effort.passes)[1:]
-        curve = compare(model, path, images, points, effort.points, effort.passes)
-    contents = child.contents_of(model, path)
+                speeds[way].append(disk.read())
+        curve = compare(model, path, images, points, machine, disk, effort)
     memory = {way: half.weight_bytes for way, half in halves.items() if isinstance(half, StreamedHalf)}
     stats = {way: half.stats() for way, half in halves.items() if isinstance(half, StreamedHalf)}
     for half in halves.values():
@@ -113,13 +119,14 @@ def measure(name: str, path: Path, effort: Effort) -> tuple[list[Mapping[str, An
     total = sum(contents.sizes) + contents.kept_bytes
     largest = max(piece.nbytes for own in contents.pieces.values() for piece in own)
     compute = statistics.median(times[RESIDENT])
-    bandwidth, core_s = (statistics.median(found) for found in zip(*read_all(contents, 3), strict=True))
+    core_s = statistics.median(disk.core_s)
     seen = peaks(name, path, [child.NOTHING, *(way for way in times if way in effort.seen)], placement)
     rest = seen[child.NOTHING] - max(contents.sizes)
     rows = []
     for way in times:
         stays = sum(contents.sizes[: placement[0]]) if way == child.CHOSEN else total if way == RESIDENT else 0
         delay = statistics.median(times[way])
+        bandwidth = statistics.median(speeds[way])
         busy_s = core_s * (1 - stays / total) / torch.get_num_threads()
         bound = max(compute + busy_s, (total - stays) / bandwidth)
         rows.append(
@@ -144,30 +151,40 @@ def measure(name: str, path: Path, effort: Effort) -> tuple[list[Mapping[str, An
     return rows, times
 
 
-def optimise(model: SplitModel, path: Path, images: torch.Tensor) -> tuple[list[Point], Machine]:
+def optimise(
+    model: SplitModel, path: Path, images: torch.Tensor, contents: child.Contents
+) -> tuple[list[Point], Machine]:
     """The trade-off up to a millisecond or a hundredth over resident's delay, by the times of layers seen here."""
     half = child.make(model, path, ASYNCHRONOUS)
     assert isinstance(half, StreamedHalf)
     machine = time_layers(half, images, 3)
     half.close()
-    contents = child.contents_of(model, path)
     goal = goal_of(machine.compute, ALLOWED_S)
     most = max(ROOM * SHARE * sum(contents.sizes), least_capacity(contents.sizes, contents.uses))
     return explore(contents.sizes, contents.uses, lambda each: predict(each.plan, machine), most, goal), machine
 
 
 def compare(
-    model: SplitModel, path: Path, images: torch.Tensor, points: Sequence[Point], most: int, count: int
+    model: SplitModel,
+    path: Path,
+    images: torch.Tensor,
+    points: Sequence[Point],
+    machine: Machine,
+    disk: Disk,
+    effort: Effort,
 ) -> list[dict[str, float]]:
     """Some points of the trade-off, from its one end to the other, each as predicted and as measured."""
+    most = effort.points
     chosen = sorted({round(index * (len(points) - 1) / max(1, most - 1)) for index in range(most)})
     found = []
     for point in (points[index] for index in chosen):
+        disk.read()
         half = child.make(model, path, child.CHOSEN, _numbers(point))
         assert isinstance(half, StreamedHalf)
-        measured = statistics.median(passes(half, images, count)[1:])
+        measured = statistics.median(passes(half, images, effort.passes)[1:])
         half.close()
-        row = {"memory_mb": point.memory / MB, "predicted_ms": 1e3 * point.delay, "measured_ms": 1e3 * measured}
+        predicted = predict(point.placement.plan, replace(machine, bandwidth=disk.read()))
+        row = {"memory_mb": point.memory / MB, "predicted_ms": 1e3 * predicted, "measured_ms": 1e3 * measured}
         found.append(row)
         show(row)
     return found
@@ -193,15 +210,29 @@ def passes(half: child.Half, images: torch.Tensor, count: int) -> list[float]:
     return found
 
 
-def read_all(contents: child.Contents, count: int) -> list[tuple[float, float]]:
-    """Some times: bytes a second of reading all weights and doing nothing else, and seconds of a core that it takes."""
-    idle = child.reading(contents)
-    found = []
-    for _ in range(count):
+class Disk:
+    """Reads all weights and does nothing else.
+
+    Attributes:
+        core_s: seconds of a core that each read took.
+    """
+
+    def __init__(self, contents: child.Contents) -> None:
+        self._nbytes = sum(contents.sizes)
+        self._reading = child.reading(contents)
+        self.core_s: list[float] = []
+        self._before = 0.0
+        self.read()
+
+    def read(self) -> float:
+        """Bytes a second, the mean of this read and the one before, between which something was measured."""
+        time.sleep(SETTLE_S)
         start, core_s = time.perf_counter(), time.thread_time()
-        idle()
-        found.append((sum(contents.sizes) / (time.perf_counter() - start), time.thread_time() - core_s))
-    return found
+        self._reading()
+        speed = self._nbytes / (time.perf_counter() - start)
+        self.core_s.append(time.thread_time() - core_s)
+        before, self._before = self._before, speed
+        return (before + speed) / 2
 
 
 def same(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], bits: bool = True) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -12,16 +13,26 @@ from torch import Tensor
 from split_infer_ros.buffers.memory import allocate
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.layering.device_stages import CopyStage, MappedStage, Processor
-from split_infer_ros.layering.packed_file import PAGE
 from split_infer_ros.layering.reader import Reader
 from split_infer_ros.layering.ring import RingPlan, circular
 from split_infer_ros.layering.track import Track
 from split_infer_ros.layering.weights_file import Block, WeightsFile
 
+HUGE = 2 << 20  # bytes of a huge page
+
 
 def page_aligned(nbytes: int) -> Tensor:
-    """uint8 (n,), as O_DIRECT needs it; gone with its last view."""
-    return torch.frombuffer(mmap.mmap(-1, max(nbytes, PAGE)), dtype=torch.uint8)[:nbytes]
+    """uint8 (n,), as O_DIRECT needs it; gone with its last view.
+
+    It lies in huge pages where the kernel has any, of which the last one may be taken in part: a disk that writes to
+    small ones, strewn over memory, gives a third of its bandwidth.
+    """
+    mapping = mmap.mmap(-1, nbytes + 2 * HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # a kernel without huge pages
+        mapping.madvise(mmap.MADV_HUGEPAGE)
+    memory = torch.frombuffer(mapping, dtype=torch.uint8)
+    start = -memory.data_ptr() % HUGE
+    return memory[start : start + nbytes]
 
 
 def buffer(memory: Tensor) -> memoryview:

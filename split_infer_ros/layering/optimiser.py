@@ -14,8 +14,7 @@ from split_infer_ros.layering.residency import Placement, keep_first
 from split_infer_ros.layering.ring import least_capacity
 
 GROWTH = 1.15  # from one try to the next
-ENOUGH = 1e-3  # of the delay: less than that is no fall
-WITHIN = 0.01  # of resident's delay, by which more is none
+WITHIN = 0.01  # of a delay, by which more is none
 
 Delay = Callable[[Placement], float]
 
@@ -68,20 +67,21 @@ def _best_ring(found: Sequence[Point]) -> int:
     return found[-1].placement.plan.capacity if found else 0
 
 
-def choose(points: Sequence[Point], goal: float) -> Point:
-    """The least memory within the goal, or, where that is not to be had, of the smallest delay.
+def choose(points: Sequence[Point], resident: float, allowed: float) -> Point:
+    """The least memory that delays a pass by no more than is allowed: over resident's delay, or the best to be had.
 
     Args:
         points: not empty.
-        goal: seconds.
+        resident: its delay, seconds.
+        allowed: seconds, as ``goal_of`` has them.
     """
-    within = [point for point in points if point.delay <= goal]
-    if within:
-        return min(within, key=lambda point: point.memory)
     best = min(point.delay for point in points)
-    return min((p for p in points if p.delay <= best * (1 + ENOUGH)), key=lambda point: point.memory)
+    goal = goal_of(resident, allowed)
+    if best > goal:
+        goal = goal_of(best, allowed)
+    return min((point for point in points if point.delay <= goal), key=lambda point: point.memory)
 
 
-def goal_of(resident: float, allowed: float) -> float:
-    """Seconds within which a pass is as good as resident: so much more, or one hundredth."""
-    return resident + max(allowed, WITHIN * resident)
+def goal_of(delay: float, allowed: float) -> float:
+    """Seconds within which a pass is as good as one of that delay: so much more, or one hundredth."""
+    return delay + max(allowed, WITHIN * delay)

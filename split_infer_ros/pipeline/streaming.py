@@ -136,7 +136,8 @@ def _best(model: SplitModel, settings: StageSettings, trial: Contents, threads: 
     least = place(TWO_STAGE, trial.sizes, trial.uses, settings.weights_budget_bytes, trial.kept_bytes)
     machine = _time(StreamedHalf(trial, least.plan), model, settings.batch_size, threads)
     goal = goal_of(machine.compute, settings.weights_delay_s)
-    return choose(explore(trial.sizes, trial.uses, lambda p: predict(p.plan, machine), most, goal), goal).placement
+    points = explore(trial.sizes, trial.uses, lambda each: predict(each.plan, machine), most, goal)
+    return choose(points, machine.compute, settings.weights_delay_s).placement
 
 
 def _time(half: StreamedHalf, model: SplitModel, batch_size: int, threads: int) -> Machine:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from split_infer_ros.layering.optimiser import choose, explore, goal_of
+from split_infer_ros.layering.optimiser import Point, choose, explore, goal_of
 from split_infer_ros.layering.packed_file import PAGE
 from split_infer_ros.layering.predictor import Machine, predict
 from split_infer_ros.layering.residency import Placement
@@ -69,8 +69,8 @@ def test_more_memory_never_costs_time_and_no_more_than_needed_is_taken(
     assert memories == sorted(set(memories))
     assert delays == sorted(delays, reverse=True)
     assert all(delay > goal for delay in delays[:-1]), "it grows no further than the goal"
-    best = choose(points, goal)
-    assert best.delay <= goal or best.delay <= 1.001 * min(delays)
+    best = choose(points, found.compute, 0.0)
+    assert best.delay <= goal or best.delay <= 1.01 * min(delays)
     assert predict(best.placement.plan, found) == best.delay
 
 
@@ -78,9 +78,18 @@ def test_where_reading_takes_longest_first_layers_stay() -> None:
     sizes, uses = [PAGE] * 10, list(range(10))
     found = machine(*[0.5] * 10)
     points = explore(sizes, uses, lambda placement: predict(placement.plan, found), 7 * PAGE, 0.0)
-    best: Placement = choose(points, 0.0).placement
+    best: Placement = choose(points, found.compute, 0.0).placement
     assert best.resident >= 4
     assert predict(best.plan, found) <= 6.5 < found.reading(circular(sizes, uses, PAGE))
+
+
+def test_what_is_allowed_counts_from_the_best_to_be_had_where_resident_s_delay_is_not() -> None:
+    placement = Placement(0, circular([PAGE], [0], PAGE))
+    points = [Point(memory, delay, placement) for memory, delay in ((1, 9.0), (2, 6.4), (3, 6.0))]
+    assert choose(points, 1.0, 0.5).memory == 2
+    assert choose(points, 1.0, 0.3).memory == 3
+    assert choose(points, 6.0, 0.5).memory == 2
+    assert choose(points, 8.9, 0.5).memory == 1
 
 
 def test_where_all_weights_are_needed_at_once_there_is_one_choice() -> None:
@@ -88,4 +97,4 @@ def test_where_all_weights_are_needed_at_once_there_is_one_choice() -> None:
     sizes, uses, found = [100 * PAGE, PAGE], [0, 1, 0], machine(1.0, 1.0, 1.0)
     assert least_capacity(sizes, uses) == sum(sizes)
     points = explore(sizes, uses, lambda placement: predict(placement.plan, found), sum(sizes), 0.0)
-    assert choose(points, 0.0).memory == sum(sizes)
+    assert choose(points, found.compute, 0.0).memory == sum(sizes)
