@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import statistics
@@ -127,8 +128,8 @@ def relative_costs(
     ]
 
 
-def replay(search: Search, costs: Mapping[Frozen, float], goal_s: float = 0.0, most: int | None = None) -> list[float]:
-    """Best cost so far after each trial, of a search to which recorded costs answer.
+def replay(search: Search, costs: Mapping[Frozen, float], goal_s: float = 0.0, most: int | None = None) -> list[Tried]:
+    """What a search tries, in order, to which recorded costs answer.
 
     Args:
         search: over a space whose every configuration was recorded.
@@ -137,20 +138,23 @@ def replay(search: Search, costs: Mapping[Frozen, float], goal_s: float = 0.0, m
         most: trials; all if None.
     """
     tried: list[Tried] = []
-    best: list[float] = []
-    while (most is None or len(tried) < most) and not (best and best[-1] <= goal_s):
+    while (most is None or len(tried) < most) and not (tried and tried[-1].cost_s <= goal_s):
         config = search.propose(tried)
         if config is None:
             break
         tried.append(Tried(config, costs[frozen(config)]))
-        best.append(min(best[-1] if best else math.inf, tried[-1].cost_s))
-    return best
+    return tried
+
+
+def best_so_far(tried: Sequence[Tried]) -> list[float]:
+    """The lowest cost after each trial, seconds."""
+    return list(itertools.accumulate((each.cost_s for each in tried), min))
 
 
 def trials_until(search: Search, costs: Mapping[Frozen, float], goal_s: float) -> float:
     """After how many trials of a replay the best is at the goal or below; infinite if never."""
-    best = replay(search, costs, goal_s)
-    return len(best) if best and best[-1] <= goal_s else math.inf
+    tried = replay(search, costs, goal_s)
+    return len(tried) if tried and tried[-1].cost_s <= goal_s else math.inf
 
 
 def _rest(space: Space, tried: Sequence[Tried]) -> Iterator[Config]:

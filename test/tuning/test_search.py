@@ -14,11 +14,12 @@ from split_infer_ros.tuning.search import (
     Random,
     Search,
     Tried,
+    best_so_far,
     relative_costs,
     replay,
     trials_until,
 )
-from split_infer_ros.tuning.space import Config, Frozen, Space, frozen
+from split_infer_ros.tuning.space import Config, Space, frozen
 
 SPACE = Space(
     {
@@ -51,16 +52,10 @@ GOAL = min(COSTS.values()) / 0.95
 
 @pytest.mark.parametrize("search", [Exhaustive(SPACE), Random(SPACE, 3)])
 def test_all_are_tried_once_the_default_first(search: Search) -> None:
-    asked: list[Frozen] = []
-
-    class Asked(dict[Frozen, float]):
-        def __missing__(self, key: Frozen) -> float:
-            asked.append(key)
-            return COSTS[key]
-
-    best = replay(search, Asked())
-    assert len(best) == len(asked) == len(set(asked)) == len(SPACE)
-    assert asked[0] == frozen(SPACE.default)
+    tried = replay(search, COSTS)
+    best = best_so_far(tried)
+    assert len(best) == len(tried) == len({frozen(each.config) for each in tried}) == len(SPACE)
+    assert tried[0].config == SPACE.default
     assert best[-1] == min(COSTS.values())
     assert best == sorted(best, reverse=True)
 
@@ -95,9 +90,9 @@ def test_guided_first_changes_one_knob_at_a_time_as_they_are_declared() -> None:
 def test_a_small_space_comes_to_its_end_and_failures_are_no_hindrance() -> None:
     space = Space({"a": (1, 2), "b": ("x", "y")})
     costs = {frozen(config): math.inf for config in space}
-    assert replay(Guided(space), costs) == [math.inf] * 4
+    assert best_so_far(replay(Guided(space), costs)) == [math.inf] * 4
     costs[frozen({"a": 2, "b": "y"})] = 1.0
-    assert replay(Guided(space), costs)[-1] == 1.0
+    assert best_so_far(replay(Guided(space), costs))[-1] == 1.0
 
 
 def test_what_other_models_taught_counts_by_how_near_they_are() -> None:
