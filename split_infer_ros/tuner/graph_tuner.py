@@ -59,7 +59,7 @@ class GraphTuner:
         """
         plain = {**config, "compiler": EAGER, "folding": True}
         ends = [cut.name for cut in self.model.cuts[1:]]
-        times = {}
+        times: dict[str, Times] = {}
         each_s = max((end - clock()) / len(kinds), PIECE_S * len(ends))
         for kind in kinds:
             if times and clock() >= end:
