@@ -71,6 +71,7 @@ class Extent:
         batch_sizes: of the space that is searched.
         searched: the model whose space that is.
         trial_s: of each of its configurations, after which a doubtful measurement is not repeated.
+        quick_export: whether a vendor's network is exported in the quick way.
     """
 
     models: Sequence[str]
@@ -80,9 +81,10 @@ class Extent:
     batch_sizes: Sequence[int]
     searched: str = "mobilenet_v2"
     trial_s: float = 2.0
+    quick_export: bool = False
 
 
-QUICK = Extent(("mobilenet_v2",), 12.0, 3, 0.15, (1,), searched="shapes", trial_s=0.6)
+QUICK = Extent(("mobilenet_v2",), 12.0, 3, 0.15, (1,), trial_s=0.6, quick_export=True)
 FULL = Extent((*GOALS, "resnet18", "efficientnet_b2", "shapes", "ssd300"), 40.0, 5, 0.3, (1, 2, 4, 8))
 
 
@@ -134,7 +136,7 @@ def contest(name: str, database: Database, extent: Extent) -> dict[str, Any]:
     with TrialProcess(told) as runner:
         best = Tuner(model, runner, database).tune_network(time.monotonic() + extent.seconds)
     tuned = find_tuned(model, database)
-    times = take_turns(rivals(name, model, tuned), extent)
+    times = take_turns(rivals(name, model, tuned, extent.quick_export), extent)
     samples = {rival: [round(1e3 * value, 3) for value in found] for rival, found in times.items()}
     return {
         "what": "model",
@@ -148,7 +150,7 @@ def contest(name: str, database: Database, extent: Extent) -> dict[str, Any]:
     }
 
 
-def rivals(name: str, model: SplitModel, tuned: Tuned) -> dict[str, Run]:
+def rivals(name: str, model: SplitModel, tuned: Tuned, quick_export: bool) -> dict[str, Run]:
     """Ways to run a network on one image."""
     _, module = build_model(name, "random")
     images = torch.randn((1, *model.entry.image_shape), generator=torch.Generator().manual_seed(0))
@@ -164,7 +166,7 @@ def rivals(name: str, model: SplitModel, tuned: Tuned) -> dict[str, Run]:
 
     run_tuned = run_on_fewer if threads not in (0, cores()) else lambda: best(laid_out)
     ours = {BUILT: lambda: module(images), UNTUNED: lambda: untuned(laid_out), TUNED: run_tuned}
-    return {**ours, **vendors_of(module, images, cores())}
+    return {**ours, **vendors_of(module, images, cores(), quick_export)}
 
 
 def take_turns(ways: Mapping[str, Run], extent: Extent) -> dict[str, list[float]]:
