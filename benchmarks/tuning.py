@@ -4,8 +4,8 @@
   in the same run: the paper's Table 5 in form, and its Tables 1 to 3 for the vendors. Batch 1, fp32, all cores, the
   network alone.
 - A small space of one model (forms, threads, batch sizes) measured exhaustively; then guided, random and exhaustive
-  search are replayed on what was recorded, 20 times each: best so far after each trial, and trials until within 5 % of
-  the best that there is.
+  search are replayed on what was recorded, 20 times each: best so far after each trial and in time (of the trials
+  then, and of what the search itself needs now), and trials and seconds until within 5 % of the best that there is.
 - What the next start needs to read its record.
 
 A full run takes many minutes; `--models A B` tunes these alone, `--models` with none compares searches alone, and
@@ -16,6 +16,7 @@ Needs torch, torchvision and scikit-learn: from the source tree, `PYTHONPATH=. p
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import statistics
@@ -38,7 +39,7 @@ from split_infer_ros.split.form import Form
 from split_infer_ros.split.load import build_model, load_model
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.telemetry.machine import cores
-from split_infer_ros.telemetry.report import AT_MOST, Claim, Panel, Report, arguments, deliver, show
+from split_infer_ros.telemetry.report import AT_MOST, Claim, Curve, Panel, Report, arguments, deliver, show
 from split_infer_ros.tuner.known import Tuned, find_tuned
 from split_infer_ros.tuner.spaces import NETWORK, network_space
 from split_infer_ros.tuner.trial_process import TrialProcess
@@ -46,7 +47,7 @@ from split_infer_ros.tuner.trials import Trials, timed
 from split_infer_ros.tuner.tune import Tuner, network_task
 from split_infer_ros.tuning.database import Database
 from split_infer_ros.tuning.key import Key
-from split_infer_ros.tuning.search import Exhaustive, Guided, Random, Search, replay
+from split_infer_ros.tuning.search import Exhaustive, Guided, Random, Search, best_so_far, replay
 from split_infer_ros.tuning.space import Frozen, Space, frozen
 
 BUILT, UNTUNED, TUNED = "as built", "untuned", "tuned"
@@ -69,6 +70,8 @@ class Extent:
         rounds, group_s: turns of each rival, and seconds a turn.
         batch_sizes: of the space that is searched.
         searched: the model whose space that is.
+        trial_s: of each of its configurations, after which a doubtful measurement is not repeated.
+        quick_export: whether a vendor's network is exported in the quick way.
     """
 
     models: Sequence[str]
@@ -77,9 +80,11 @@ class Extent:
     group_s: float
     batch_sizes: Sequence[int]
     searched: str = "mobilenet_v2"
+    trial_s: float = 2.0
+    quick_export: bool = False
 
 
-QUICK = Extent(("mobilenet_v2",), 12.0, 3, 0.15, (1,), searched="shapes")
+QUICK = Extent(("mobilenet_v2",), 12.0, 3, 0.15, (1,), trial_s=0.6, quick_export=True)
 FULL = Extent((*GOALS, "resnet18", "efficientnet_b2", "shapes", "ssd300"), 40.0, 5, 0.3, (1, 2, 4, 8))
 
 
@@ -98,7 +103,7 @@ def run(extent: Extent, searches: bool = True, before: Sequence[Mapping[str, Any
             rows.append(contest(name, database, extent))
             show({name: value for name, value in rows[-1].items() if name != "samples"})
     if searches:
-        rows += compare_searches(*record_costs(extent))
+        rows += compare_searches(record_costs(extent))
     now = {_subject(row) for row in rows}
     rows = [row for row in before if _subject(row) not in now] + rows
     return Report("tuning", conclude(rows), rows, panels_of(rows))
@@ -108,11 +113,20 @@ def _subject(row: Mapping[str, Any]) -> str:
     return str(row["model" if row["what"] == "model" else "search"])
 
 
-def panels_of(rows: Sequence[Mapping[str, Any]]) -> list[Panel]:
+def panels_of(rows: Sequence[Mapping[str, Any]]) -> list[Panel | Curve]:
     """What a picture shows of rows."""
-    panels = [Panel(row["model"], "ms", row["samples"]) for row in rows if row["what"] == "model"]
-    trials = {row["search"]: row["trials"] for row in rows if row["what"] == "search"}
-    return [*panels, *([Panel("trials until within 5 %", "", trials)] if trials else [])]
+    panels: list[Panel | Curve] = [Panel(row["model"], "ms", row["samples"]) for row in rows if row["what"] == "model"]
+    searches = {row["search"]: row for row in rows if row["what"] == "search"}
+    if searches:
+        panels.append(Panel("trials until within 5 %", "", {name: row["trials"] for name, row in searches.items()}))
+    timed_ones = {name: row for name, row in searches.items() if "seconds_so_far" in row}  # an earlier run's had none
+    if timed_ones:
+        points = {
+            name: list(zip(row["seconds_so_far"], row["best_so_far_ms"], strict=True))
+            for name, row in timed_ones.items()
+        }
+        panels.append(Curve("best so far, until within 5 %", "seconds of search", "ms an image", points))
+    return panels
 
 
 def contest(name: str, database: Database, extent: Extent) -> dict[str, Any]:
@@ -122,7 +136,7 @@ def contest(name: str, database: Database, extent: Extent) -> dict[str, Any]:
     with TrialProcess(told) as runner:
         best = Tuner(model, runner, database).tune_network(time.monotonic() + extent.seconds)
     tuned = find_tuned(model, database)
-    times = take_turns(rivals(name, model, tuned), extent)
+    times = take_turns(rivals(name, model, tuned, extent.quick_export), extent)
     samples = {rival: [round(1e3 * value, 3) for value in found] for rival, found in times.items()}
     return {
         "what": "model",
@@ -136,7 +150,7 @@ def contest(name: str, database: Database, extent: Extent) -> dict[str, Any]:
     }
 
 
-def rivals(name: str, model: SplitModel, tuned: Tuned) -> dict[str, Run]:
+def rivals(name: str, model: SplitModel, tuned: Tuned, quick_export: bool) -> dict[str, Run]:
     """Ways to run a network on one image."""
     _, module = build_model(name, "random")
     images = torch.randn((1, *model.entry.image_shape), generator=torch.Generator().manual_seed(0))
@@ -152,7 +166,7 @@ def rivals(name: str, model: SplitModel, tuned: Tuned) -> dict[str, Run]:
 
     run_tuned = run_on_fewer if threads not in (0, cores()) else lambda: best(laid_out)
     ours = {BUILT: lambda: module(images), UNTUNED: lambda: untuned(laid_out), TUNED: run_tuned}
-    return {**ours, **vendors_of(module, images, cores())}
+    return {**ours, **vendors_of(module, images, cores(), quick_export)}
 
 
 def take_turns(ways: Mapping[str, Run], extent: Extent) -> dict[str, list[float]]:
@@ -171,36 +185,52 @@ def take_turns(ways: Mapping[str, Run], extent: Extent) -> dict[str, list[float]
     return times
 
 
-def record_costs(extent: Extent) -> tuple[Space, dict[Frozen, float]]:
-    """A space of forms, threads and batch sizes, and what an image costs in each of its configurations, seconds."""
+@dataclass(frozen=True)
+class Recorded:
+    """A space, and of each of its configurations what an image costs and what its trial took, seconds."""
+
+    space: Space
+    costs: Mapping[Frozen, float]
+    took: Mapping[Frozen, float]
+
+
+def record_costs(extent: Extent) -> Recorded:
+    """Try all of a space of forms, threads and batch sizes."""
     base = network_space(cores(), device="cpu", compilers=False)
     slowest_first = {"convolutions": base.knobs["convolutions"][::-1], "batch_size": tuple(extent.batch_sizes)}
     space = Space({**base.knobs, **slowest_first}, base.excludes)
     trials = Trials(extent.searched, "random", "cpu", False)
     trials.model(Form(), "fp32")
-    costs = {}
+    costs, took = {}, {}
     for config in space:
         plain = {name: value for name, value in config.items() if name != "batch_size"}
-        size = int(config["batch_size"])
-        answer = trials.run(NETWORK, plain, {"batch_size": size}, 2.0)
+        size, begin = int(config["batch_size"]), time.perf_counter()
+        answer = trials.run(NETWORK, plain, {"batch_size": size}, extent.trial_s)
+        took[frozen(config)] = time.perf_counter() - begin
         costs[frozen(config)] = statistics.median(answer["costs"]) / size
-    return space, costs
+    return Recorded(space, costs, took)
 
 
-def compare_searches(space: Space, costs: Mapping[Frozen, float]) -> list[Mapping[str, Any]]:
-    """Replays of each search: trials until near the best, and the median best so far after each trial."""
-    goal = min(costs.values()) / WITHIN
+def compare_searches(recorded: Recorded) -> list[Mapping[str, Any]]:
+    """Replays of each search: trials and seconds until near the best, and the median best so far after each trial."""
+    space, goal = recorded.space, min(recorded.costs.values()) / WITHIN
 
     def make(kind: str, seed: int) -> Search:
         return {GUIDED: Guided, RANDOM: Random}[kind](space, seed) if kind != EXHAUSTIVE else Exhaustive(space)
 
     rows: list[Mapping[str, Any]] = []
     for kind in (GUIDED, RANDOM, EXHAUSTIVE):
-        seeds = range(1 if kind == EXHAUSTIVE else REPLAYS)
-        curves = [replay(make(kind, seed), costs, goal) for seed in seeds]  # each ends at the goal
-        trials = [float(len(curve)) for curve in curves]
-        most = max(map(len, curves))
-        best = [statistics.median(curve[min(turn, len(curve) - 1)] for curve in curves) for turn in range(most)]
+        bests: list[list[float]] = []
+        seconds: list[list[float]] = []
+        for seed in range(1 if kind == EXHAUSTIVE else REPLAYS):
+            begin = time.perf_counter()
+            tried = replay(make(kind, seed), recorded.costs, goal)  # it ends at the goal
+            proposing_s = (time.perf_counter() - begin) / len(tried)
+            bests.append(best_so_far(tried))
+            took = (recorded.took[frozen(each.config)] + proposing_s for each in tried)
+            seconds.append(list(itertools.accumulate(took)))
+        trials = [float(len(curve)) for curve in bests]
+        until = [curve[-1] for curve in seconds]
         rows.append(
             {
                 "what": "search",
@@ -208,11 +238,24 @@ def compare_searches(space: Space, costs: Mapping[Frozen, float]) -> list[Mappin
                 "space": len(space),
                 "trials_median": statistics.median(trials),
                 "trials": trials,
-                "best_so_far_ms": [1e3 * value for value in best],
+                "seconds_median": statistics.median(until),
+                "seconds": until,
+                "best_so_far_ms": [1e3 * value for value in _medians(bests)],
+                "seconds_so_far": _medians(seconds),
             }
         )
-        print(f"{kind}: within 5 % of the best after {rows[-1]['trials_median']:g} of {len(space)} trials (median)")
+        print(
+            f"{kind}: within 5 % of the best after {rows[-1]['trials_median']:g} of {len(space)} trials, "
+            f"{rows[-1]['seconds_median']:.1f} s (medians)",
+            flush=True,
+        )
     return rows
+
+
+def _medians(curves: Sequence[Sequence[float]]) -> list[float]:
+    """After each trial; what has ended stays as it was."""
+    most = max(map(len, curves))
+    return [statistics.median(curve[min(turn, len(curve) - 1)] for curve in curves) for turn in range(most)]
 
 
 def conclude(rows: Sequence[Mapping[str, Any]]) -> list[Claim]:

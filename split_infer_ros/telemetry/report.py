@@ -62,6 +62,22 @@ class Panel:
     samples: Mapping[str, Sequence[float]]
 
 
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """What comes of something in time, in a report's picture: steps for each rival.
+
+    Attributes:
+        title: of the panel.
+        across, unit: of the first and of the second of each point.
+        points: for each rival, the first never falling; a value lasts until the next one.
+    """
+
+    title: str
+    across: str
+    unit: str
+    points: Mapping[str, Sequence[tuple[float, float]]]
+
+
 @dataclass(frozen=True)
 class Report:
     """What one run of a benchmark found.
@@ -77,7 +93,7 @@ class Report:
     bench: str
     claims: Sequence[Claim]
     rows: Sequence[Mapping[str, Any]]
-    panels: Sequence[Panel] = ()
+    panels: Sequence[Panel | Curve] = ()
     machine: Mapping[str, Any] = field(default_factory=describe_machine)
 
     def as_json(self) -> dict[str, Any]:
@@ -109,22 +125,36 @@ class Report:
         figure = Figure(figsize=(4 * columns, 4 + 0.25 * len(self.claims)), layout="constrained")
         for index, panel in enumerate(self.panels):
             axes = figure.add_subplot(1, columns, index + 1)
-            names = list(panel.samples)
-            medians = [statistics.median(panel.samples[name]) for name in names]
-            bars = axes.bar(names, medians, color=[f"C{i}" for i in range(len(names))], alpha=0.7)
-            axes.bar_label(bars, [_short(median) for median in medians], label_type="center")
-            for place, name in enumerate(names):
-                axes.plot([place] * len(panel.samples[name]), panel.samples[name], "k.", markersize=3)
-            labels = [textwrap.fill(name, LABEL_WIDTH, break_long_words=False) for name in names]
-            axes.set_xticks(range(len(names)), labels, fontsize=8)
-            if len(names) > MOST_LABELS:
-                axes.tick_params("x", labelrotation=30)
+            if isinstance(panel, Panel):
+                _draw_bars(axes, panel)
+            else:
+                _draw_steps(axes, panel)
             axes.set_title(panel.title, fontsize=10)
             axes.set_ylabel(panel.unit)
-            if min(medians) > 0 and max(medians) > 20 * min(medians):
-                axes.set_yscale("log")
         figure.supxlabel(self.table(), fontsize=7, family="monospace", x=0.01, ha="left")
         figure.savefig(path, dpi=120, format="png")
+
+
+def _draw_bars(axes: Any, panel: Panel) -> None:
+    names = list(panel.samples)
+    medians = [statistics.median(panel.samples[name]) for name in names]
+    bars = axes.bar(names, medians, color=[f"C{i}" for i in range(len(names))], alpha=0.7)
+    axes.bar_label(bars, [_short(median) for median in medians], label_type="center")
+    for place, name in enumerate(names):
+        axes.plot([place] * len(panel.samples[name]), panel.samples[name], "k.", markersize=3)
+    labels = [textwrap.fill(name, LABEL_WIDTH, break_long_words=False) for name in names]
+    axes.set_xticks(range(len(names)), labels, fontsize=8)
+    if len(names) > MOST_LABELS:
+        axes.tick_params("x", labelrotation=30)
+    if min(medians) > 0 and max(medians) > 20 * min(medians):
+        axes.set_yscale("log")
+
+
+def _draw_steps(axes: Any, curve: Curve) -> None:
+    for name, points in curve.points.items():
+        axes.step(*zip(*points, strict=True), where="post", marker=".", label=name)
+    axes.set_xlabel(curve.across)
+    axes.legend(fontsize=8)
 
 
 def _short(value: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,21 +41,29 @@ class GraphTuner:
     task: Mapping[str, Any]
 
     def best(
-        self, kinds: Sequence[str], config: Mapping[str, Any], about: Mapping[str, Any], limit_s: float
+        self,
+        kinds: Sequence[str],
+        config: Mapping[str, Any],
+        about: Mapping[str, Any],
+        end: float,
+        clock: Callable[[], float] = time.monotonic,
     ) -> dict[str, Any] | None:
         """The configuration whose segments add up to the least; None where they are all alike.
 
         Args:
-            kinds: of convolutions.
+            kinds: of convolutions, the most promising first: those whose turn comes too late are left out.
             config: of the network, for what is not the segments' own; a compiler has none.
             about: the batch size.
-            limit_s: for all of it, unless that is less than compiling may take.
+            end: of all of it; no piece has less time than compiling may take.
+            clock: seconds.
         """
         plain = {**config, "compiler": EAGER, "folding": True}
         ends = [cut.name for cut in self.model.cuts[1:]]
-        times = {}
-        each_s = max(limit_s / len(kinds), PIECE_S * len(ends))
+        times: dict[str, Times] = {}
+        each_s = max((end - clock()) / len(kinds), PIECE_S * len(ends))
         for kind in kinds:
+            if times and clock() >= end:
+                break
             found = self._times({**plain, "convolutions": kind}, ends, about, each_s)
             if found is not None:
                 times[kind] = found

@@ -30,6 +30,7 @@ from split_infer_ros.tuning.search import Exhaustive, Guided, Random, Search, Tr
 from split_infer_ros.tuning.space import Config, Frozen, Space, frozen
 
 GUIDED, RANDOM, EXHAUSTIVE = SEARCHES = ("guided", "random", "exhaustive")
+LEAST_S = 5.0  # that a trial is given, however late: one that is ended costs a new process, which takes longer
 TRIAL_S = 90.0  # in which a compiler may be through with a network
 SCHEDULES_S = 600.0  # in which schedules of all its convolutions may be found
 NETWORKS_SHARE = 0.6  # of the time
@@ -122,7 +123,7 @@ class Tuner:
             of_segments = {**task, "stage": SEGMENTS}
             graph = GraphTuner(self._model, self._runner, self._database, self._key, of_segments)
             kinds = list(map(str, space.knobs["convolutions"]))
-            config = graph.best(kinds, best.config, about, end - self._clock())
+            config = graph.best(kinds, best.config, about, end, self._clock)
             known = self._database.find(self._key, task)
             if config is not None and not any(same(config, each.config) for each in known):
                 self._trial(NETWORK, config, task, about, end)
@@ -160,7 +161,7 @@ class Tuner:
     def _trial(
         self, stage: str, config: Config, task: Mapping[str, Any], about: Mapping[str, Any], end: float
     ) -> Record:
-        limit_s = max(1.0, min(_longest(config), end - self._clock()))
+        limit_s = max(LEAST_S, min(_longest(config), end - self._clock()))
         outcome = self._runner.run(stage, config, about, limit_s)
         facts = {**outcome.facts, "traits": self._traits}
         record = Record(

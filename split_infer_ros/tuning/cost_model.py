@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
+import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+import operator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,15 +13,15 @@ import numpy as np
 import numpy.typing as npt
 
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.tuning.space import Config, Space
+from split_infer_ros.tuning.space import Config, Space, Value
 
 Array = npt.NDArray[np.float64]
 
 NOISE = 0.03  # of a measured cost: medians of a machine that is not quite idle
 FAR = 2.0  # a trait's worth, in knobs: tasks that differ by a factor of ten in one say little of each other
 
-
-VARIANCES, REACHES = (0.5, 1.0, 3.0), (0.7, 1.2, 2.0, 3.5)  # kernels to choose among
+EACH, TOGETHER = 0.5, 0.3  # variances of what one knob does whatever the others say, and of what all do together
+REACH_OF_EACH, REACH = 0.7, 1.5  # of these, in knobs
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,10 @@ class Sample:
 
 class CostModel:
     """A Gaussian process over knobs and traits: near configurations of near tasks cost alike.
+
+    Costs are factors of knobs for the most part, so their logarithms are sums: the kernel is one of each knob alone
+    and one of all together (additive Gaussian processes, Duvenaud et al. 2011). That is taken as given, not learnt:
+    few samples say little of a kernel, and what they would say misleads.
 
     Each knob is a group of coordinates, one a value, and of numbers their logarithm, so that any two values are apart
     and neighbouring numbers less. Records of other models count as far as their traits are near, by the same kernel.
@@ -62,8 +67,10 @@ class CostModel:
             ) from error
         self._space = space
         self._traits = dict(traits or {})
+        reaches = self._reaches_of_each()
+        alone = functools.reduce(operator.add, (ConstantKernel(EACH) * RBF(reach) for reach in reaches))
         self._process: Any = GaussianProcessRegressor(
-            ConstantKernel(1.0) * RBF(1.0), alpha=NOISE**2, normalize_y=True, optimizer=_likeliest
+            alone + ConstantKernel(TOGETHER) * RBF(REACH), alpha=NOISE**2, normalize_y=True, optimizer=None
         )
 
     def fit(self, samples: Sequence[Sample]) -> None:
@@ -80,24 +87,32 @@ class CostModel:
         )
         return mean, deviation
 
+    def _reaches_of_each(self) -> list[Array]:
+        """For each knob the reach of a kernel along each coordinate: infinite along those of the other knobs."""
+        widths = [len(_coordinates(values, values[0])) for values in self._space.knobs.values()]
+        ends = np.cumsum(widths)
+        reaches = []
+        for end, width in zip(ends, widths, strict=True):
+            reach = np.full(ends[-1] + len(self._traits), math.inf)
+            reach[end - width : end] = REACH_OF_EACH
+            reach[ends[-1] :] = REACH
+            reaches.append(reach)
+        return reaches
+
     def _point(self, config: Config, traits: Mapping[str, float]) -> Array:
-        place: list[float] = []
-        for name, values in self._space.knobs.items():
-            place += [float(value == config[name]) for value in values]
-            numbers = [float(value) for value in values if not isinstance(value, (str, bool)) and value > 0]
-            if len(numbers) == len(values) > 2:
-                place.append(math.log2(float(config[name]) / numbers[0]) / 2)
+        place = [each for name, values in self._space.knobs.items() for each in _coordinates(values, config[name])]
         # What is not known of the other task is taken to be as here.
         place += [FAR * traits.get(name, here) for name, here in self._traits.items()]
         return np.array(place)
 
 
-def _likeliest(loss: Callable[..., float], initial: Array, bounds: Array) -> tuple[Array, float]:
-    """The likeliest of a few kernels: a descent takes ten times as long, and of few samples finds no better one."""
-    thetas = [np.log(np.array(kernel)) for kernel in itertools.product(VARIANCES, REACHES)]
-    losses = [loss(theta, eval_gradient=False) for theta in thetas]
-    best = int(np.argmin(losses))
-    return thetas[best], losses[best]
+def _coordinates(values: Sequence[Value], chosen: Value) -> list[float]:
+    """Of one knob."""
+    place = [float(value == chosen) for value in values]
+    numbers = [float(value) for value in values if not isinstance(value, (str, bool)) and value > 0]
+    if len(numbers) == len(values) > 2:
+        place.append(math.log2(float(chosen) / numbers[0]) / 2)
+    return place
 
 
 def expected_improvement(mean: Array, deviation: Array, best: float) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import statistics
@@ -12,7 +13,7 @@ from typing import Protocol
 from split_infer_ros.tuning.cost_model import CostModel, Sample, expected_improvement
 from split_infer_ros.tuning.space import Config, Frozen, Space, frozen
 
-FIRST = 4  # tried before a model is asked: the defaults, and others far from what was tried
+FIRST = 3  # tried before a model is asked: the defaults, and others that differ from them in one knob
 MOST_CANDIDATES = 1500
 FAILED = math.log(2.0)  # a failure counts as so much worse than the worst that ran
 
@@ -60,14 +61,16 @@ class Random:
 
 
 class Guided:
-    """The defaults, a few far apart, and then where a cost model expects the most, fitted anew each time.
+    """The defaults, a few next to them, and then where a cost model expects the most, fitted anew each time.
+
+    Knobs are declared with those that matter most first, and their values with the most promising first. So the few
+    change one knob at a time, in that order: what each change does is what a model of sums can learn from.
 
     Args:
         space: to be searched.
         seed: gives a series.
         traits: of the task.
-        known: measurements of other tasks, relative to their own defaults; with some, no time is spent on
-            configurations that are merely far apart.
+        known: measurements of other tasks, relative to their own defaults; with some, the model is asked at once.
     """
 
     def __init__(
@@ -95,10 +98,16 @@ class Guided:
         self._random.shuffle(rest)  # of equals, any
         samples = relative_costs(tried, self._space.default, self._traits)
         if not samples or (len(tried) < FIRST and not self._known):
-            return max(rest, key=lambda config: min(_distance(config, each.config) for each in tried))
+            return next((config for config in self._changes() if config in rest), rest[0])
         self._model.fit([*self._known, *samples])
         gains = expected_improvement(*self._model.predict(rest), min(sample.relative for sample in samples))
         return rest[int(gains.argmax())]
+
+    def _changes(self) -> Iterator[Config]:
+        """The default with one knob changed, in the order in which they are declared."""
+        for name, values in self._space.knobs.items():
+            for value in values[1:]:
+                yield {**self._space.default, name: value}
 
 
 def relative_costs(
@@ -119,8 +128,8 @@ def relative_costs(
     ]
 
 
-def replay(search: Search, costs: Mapping[Frozen, float], goal_s: float = 0.0, most: int | None = None) -> list[float]:
-    """Best cost so far after each trial, of a search to which recorded costs answer.
+def replay(search: Search, costs: Mapping[Frozen, float], goal_s: float = 0.0, most: int | None = None) -> list[Tried]:
+    """What a search tries, in order, to which recorded costs answer.
 
     Args:
         search: over a space whose every configuration was recorded.
@@ -129,26 +138,25 @@ def replay(search: Search, costs: Mapping[Frozen, float], goal_s: float = 0.0, m
         most: trials; all if None.
     """
     tried: list[Tried] = []
-    best: list[float] = []
-    while (most is None or len(tried) < most) and not (best and best[-1] <= goal_s):
+    while (most is None or len(tried) < most) and not (tried and tried[-1].cost_s <= goal_s):
         config = search.propose(tried)
         if config is None:
             break
         tried.append(Tried(config, costs[frozen(config)]))
-        best.append(min(best[-1] if best else math.inf, tried[-1].cost_s))
-    return best
+    return tried
+
+
+def best_so_far(tried: Sequence[Tried]) -> list[float]:
+    """The lowest cost after each trial, seconds."""
+    return list(itertools.accumulate((each.cost_s for each in tried), min))
 
 
 def trials_until(search: Search, costs: Mapping[Frozen, float], goal_s: float) -> float:
     """After how many trials of a replay the best is at the goal or below; infinite if never."""
-    best = replay(search, costs, goal_s)
-    return len(best) if best and best[-1] <= goal_s else math.inf
+    tried = replay(search, costs, goal_s)
+    return len(tried) if tried and tried[-1].cost_s <= goal_s else math.inf
 
 
 def _rest(space: Space, tried: Sequence[Tried]) -> Iterator[Config]:
     done = {frozen(each.config) for each in tried}
     return (config for config in space if frozen(config) not in done)
-
-
-def _distance(one: Config, other: Config) -> int:
-    return sum(one[name] != other[name] for name in one)

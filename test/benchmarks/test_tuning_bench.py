@@ -38,11 +38,16 @@ def test_what_is_claimed() -> None:
 def test_searches_are_replayed_from_what_was_recorded() -> None:
     space = Space({"a": (1, 2, 3), "b": ("x", "y", "z")})
     costs = {frozen(config): 1.0 + (config["a"] != 3) + (config["b"] != "z") for config in space}
-    rows = bench.compare_searches(space, costs)
+    rows = bench.compare_searches(bench.Recorded(space, costs, dict.fromkeys(costs, 2.0)))
     samples = {row["search"]: row["trials"] for row in rows}
     assert [row["search"] for row in rows] == ["guided", "random", "exhaustive"]
     assert samples["exhaustive"] == [9]
     assert rows[2]["best_so_far_ms"] == [3000.0, 3000.0, *[2000.0] * 6, 1000.0]
+    assert rows[2]["seconds_so_far"] == pytest.approx([2.0 * (turn + 1) for turn in range(9)], rel=0.5)
+    pairs = [pair for row in rows for pair in zip(row["seconds"], row["trials"], strict=True)]
+    assert all(seconds > 2 * trials for seconds, trials in pairs)
+    titles = [panel.title for panel in bench.panels_of(rows)]
+    assert titles == ["trials until within 5 %", "best so far, until within 5 %"]
     assert len(samples["guided"]) == len(samples["random"]) == bench.REPLAYS
     assert all(1 <= count <= 9 for count in samples["guided"])
 

@@ -3,7 +3,7 @@ import math
 
 import pytest
 
-from split_infer_ros.telemetry.report import AT_LEAST, AT_MOST, Claim, Panel, Report, arguments, deliver
+from split_infer_ros.telemetry.report import AT_LEAST, AT_MOST, Claim, Curve, Panel, Report, arguments, deliver
 
 MACHINE = {"cpu": "a processor", "cores": 2, "gpu": None}
 
@@ -24,7 +24,8 @@ def test_a_claim_holds_when_its_value_reaches_the_goal(value, direction, holds):
 
 
 def report(*claims: Claim) -> Report:
-    panels = [Panel("speed", "1/s", {"ours": [2000.0, 2100.0], "theirs": [1.0]})]
+    panels: list[Panel | Curve] = [Panel("speed", "1/s", {"ours": [2000.0, 2100.0], "theirs": [1.0]})]
+    panels.append(Curve("best so far", "s", "ms", {"ours": [(1.0, 9.0), (2.5, 4.0)], "theirs": [(1.0, 9.0)]}))
     return Report("some", claims, [{"rival": "ours", "frames_per_s": 2000.0}], panels, MACHINE)
 
 

@@ -205,6 +205,22 @@ def test_segments_that_were_given_too_little_time_are_tried_again(model: SplitMo
     assert len(again.asked) == 3, "what fails otherwise fails again"
 
 
+def test_segments_whose_turn_comes_too_late_are_left_out(model: SplitModel, database: Database) -> None:
+    def rule(stage: str, config: Mapping[str, Any]) -> Outcome | None:
+        if stage != SEGMENTS:
+            return None
+        runner.now += 1000.0
+        count = len(model.cuts) - 1
+        times = [{"costs": [1.0], "uncertain": False}] * count
+        return Outcome((), None, {WORK: times, CONVERSION: times})
+
+    runner = Played(rule)
+    tuner(model, runner, database).tune_network(100.0)
+    kinds = [config["convolutions"] for stage, config in runner.asked if stage == SEGMENTS]
+    assert kinds == [PACKED]
+    assert min(runner.limits) >= tune_module.LEAST_S
+
+
 def test_the_graph_tuner_mixes_where_that_pays(model: SplitModel, database: Database) -> None:
     count = len(model.cuts) - 1
 
