@@ -37,9 +37,9 @@ from split_infer_ros.layering.optimiser import Point, choose, explore, goal_of
 from split_infer_ros.layering.pack import pack_model
 from split_infer_ros.layering.predictor import Machine, predict
 from split_infer_ros.layering.residency import ASYNCHRONOUS, RESIDENT, SYNCHRONOUS, TWO_STAGE
-from split_infer_ros.layering.ring import least_capacity
+from split_infer_ros.layering.ring import RingPlan, least_capacity
 from split_infer_ros.layering.streamed import StreamedHalf
-from split_infer_ros.layering.timing import time_layers
+from split_infer_ros.layering.timing import time_model
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.telemetry.report import AT_MOST, Claim, Panel, Report, arguments, deliver, show
@@ -155,10 +155,11 @@ def optimise(
     model: SplitModel, path: Path, images: torch.Tensor, contents: child.Contents
 ) -> tuple[list[Point], Machine]:
     """The trade-off up to a millisecond or a hundredth over resident's delay, by the times of layers seen here."""
-    half = child.make(model, path, ASYNCHRONOUS)
-    assert isinstance(half, StreamedHalf)
-    machine = time_layers(half, images, 3)
-    half.close()
+
+    def make(plan: RingPlan) -> StreamedHalf:
+        return StreamedHalf(child.contents_of(model, path), plan)
+
+    machine = time_model(make, contents.sizes, contents.uses, images, 3)
     goal = goal_of(machine.compute, ALLOWED_S)
     most = max(ROOM * SHARE * sum(contents.sizes), least_capacity(contents.sizes, contents.uses))
     return explore(contents.sizes, contents.uses, lambda each: predict(each.plan, machine), most, goal), machine

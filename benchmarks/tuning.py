@@ -1,8 +1,8 @@
 """Tuning: what it gains on this machine, against makers' libraries, and how soon it finds the best.
 
-- Each model as built, as it runs untuned, as tuned in so many seconds, and by ONNX Runtime and OpenVINO, taking turns
-  in the same run: the paper's Table 5 in form, and its Tables 1 to 3 for the vendors. Batch 1, fp32, all cores, the
-  network alone.
+- Each model as built, as it runs untuned, as tuned in so many seconds, and by the vendors' libraries, taking turns in
+  the same run: the paper's Table 5 in form, and its Tables 1 to 3 for the vendors, which are ONNX Runtime and OpenVINO
+  on a CPU and cuDNN on a GPU. Batch 1, fp32, all cores, the network alone.
 - A small space of one model (forms, threads, batch sizes) measured exhaustively; then guided, random and exhaustive
   search are replayed on what was recorded, 20 times each: best so far after each trial and in time (of the trials
   then, and of what the search itself needs now), and trials and seconds until within 5 % of the best that there is.
@@ -36,7 +36,7 @@ from _vendor_networks import VENDORS, Run, vendors_of
 from split_infer_ros.pipeline.cores import use_all_cores, use_one_core
 from split_infer_ros.pipeline.process import prepare_process
 from split_infer_ros.split.form import Form
-from split_infer_ros.split.load import build_model, load_model
+from split_infer_ros.split.load import build_model, choose_device, load_model
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.telemetry.machine import cores
 from split_infer_ros.telemetry.report import AT_MOST, Claim, Curve, Panel, Report, arguments, deliver, show
@@ -88,11 +88,14 @@ QUICK = Extent(("mobilenet_v2",), 12.0, 3, 0.15, (1,), trial_s=0.6, quick_export
 FULL = Extent((*GOALS, "resnet18", "efficientnet_b2", "shapes", "ssd300"), 40.0, 5, 0.3, (1, 2, 4, 8))
 
 
-def run(extent: Extent, searches: bool = True, before: Sequence[Mapping[str, Any]] = ()) -> Report:
+def run(
+    extent: Extent, device: torch.device, searches: bool = True, before: Sequence[Mapping[str, Any]] = ()
+) -> Report:
     """Measure everything.
 
     Args:
         extent: how much.
+        device: where networks run.
         searches: whether these are compared.
         before: rows of an earlier run; those of what is measured now are left out.
     """
@@ -100,10 +103,10 @@ def run(extent: Extent, searches: bool = True, before: Sequence[Mapping[str, Any
     with tempfile.TemporaryDirectory() as folder:
         database = Database(Path(folder, "tuning.jsonl"))
         for name in extent.models:
-            rows.append(contest(name, database, extent))
+            rows.append(contest(name, device, database, extent))
             show({name: value for name, value in rows[-1].items() if name != "samples"})
     if searches:
-        rows += compare_searches(record_costs(extent))
+        rows += compare_searches(record_costs(extent, device))
     now = {_subject(row) for row in rows}
     rows = [row for row in before if _subject(row) not in now] + rows
     return Report("tuning", conclude(rows), rows, panels_of(rows))
@@ -129,10 +132,10 @@ def panels_of(rows: Sequence[Mapping[str, Any]]) -> list[Panel | Curve]:
     return panels
 
 
-def contest(name: str, database: Database, extent: Extent) -> dict[str, Any]:
+def contest(name: str, device: torch.device, database: Database, extent: Extent) -> dict[str, Any]:
     """Tune a model, then let all that can run it take turns; medians and samples in milliseconds."""
-    model = load_model(name, "random", "cpu")
-    told = {"name": name, "weights": "random", "device": "cpu", "allow_user_code": False}
+    model = load_model(name, "random", str(device))
+    told = {"name": name, "weights": "random", "device": str(device), "allow_user_code": False}
     with TrialProcess(told) as runner:
         best = Tuner(model, runner, database).tune_network(time.monotonic() + extent.seconds)
     tuned = find_tuned(model, database)
@@ -142,7 +145,7 @@ def contest(name: str, database: Database, extent: Extent) -> dict[str, Any]:
         "what": "model",
         "model": name,
         **{f"{rival}_ms": statistics.median(found) for rival, found in samples.items()},
-        "trials": len(database.find(Key.here("cpu"), network_task(model, 1))),
+        "trials": len(database.find(Key.here(str(device)), network_task(model, 1))),
         "config": {} if best is None else dict(best.config),
         "difference": math.nan if best is None else best.facts.get("difference", math.nan),
         "read_ms": 1e3 * tuned.read_s,
@@ -153,10 +156,11 @@ def contest(name: str, database: Database, extent: Extent) -> dict[str, Any]:
 def rivals(name: str, model: SplitModel, tuned: Tuned, quick_export: bool) -> dict[str, Run]:
     """Ways to run a network on one image."""
     _, module = build_model(name, "random")
-    images = torch.randn((1, *model.entry.image_shape), generator=torch.Generator().manual_seed(0))
+    module = module.to(model.device)
+    images = torch.randn((1, *model.entry.image_shape), generator=torch.Generator().manual_seed(0)).to(model.device)
     laid_out = images.contiguous(memory_format=torch.channels_last)
     untuned = model.backbone("output")
-    best = load_model(name, "random", "cpu", form=tuned.form).backbone("output")
+    best = load_model(name, "random", str(model.device), form=tuned.form).backbone("output")
     threads = tuned.threads[0]
 
     def run_on_fewer() -> None:
@@ -166,7 +170,20 @@ def rivals(name: str, model: SplitModel, tuned: Tuned, quick_export: bool) -> di
 
     run_tuned = run_on_fewer if threads not in (0, cores()) else lambda: best(laid_out)
     ours = {BUILT: lambda: module(images), UNTUNED: lambda: untuned(laid_out), TUNED: run_tuned}
-    return {**ours, **vendors_of(module, images, cores(), quick_export)}
+    ways = {**ours, **vendors_of(module, images, cores(), quick_export)}
+    return {way: to_its_end(call, model.device) for way, call in ways.items()}
+
+
+def to_its_end(call: Run, device: torch.device) -> Run:
+    """The call, which returns when the GPU, if there is one, has done it."""
+    if device.type != "cuda":
+        return call
+
+    def run() -> None:
+        call()
+        torch.cuda.synchronize(device)
+
+    return run
 
 
 def take_turns(ways: Mapping[str, Run], extent: Extent) -> dict[str, list[float]]:
@@ -194,12 +211,12 @@ class Recorded:
     took: Mapping[Frozen, float]
 
 
-def record_costs(extent: Extent) -> Recorded:
+def record_costs(extent: Extent, device: torch.device) -> Recorded:
     """Try all of a space of forms, threads and batch sizes."""
-    base = network_space(cores(), device="cpu", compilers=False)
+    base = network_space(cores(), device=device.type, compilers=False)
     slowest_first = {"convolutions": base.knobs["convolutions"][::-1], "batch_size": tuple(extent.batch_sizes)}
     space = Space({**base.knobs, **slowest_first}, base.excludes)
-    trials = Trials(extent.searched, "random", "cpu", False)
+    trials = Trials(extent.searched, "random", str(device), False)
     trials.model(Form(), "fp32")
     costs, took = {}, {}
     for config in space:
@@ -293,6 +310,7 @@ def main() -> int:
     """Run the benchmark."""
     parser = arguments(__doc__)
     parser.add_argument("--models", nargs="*", metavar="NAME", help="tune these alone")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, ...")
     parser.add_argument("--add-to", type=Path, metavar="FILE", help="an earlier run's JSON, of which the rest is kept")
     chosen = parser.parse_args()
     prepare_process()
@@ -300,7 +318,7 @@ def main() -> int:
     if chosen.models is not None:
         extent = replace(extent, models=tuple(chosen.models))
     before = json.loads(chosen.add_to.read_text())["rows"] if chosen.add_to else []
-    deliver(run(extent, not chosen.models, before), chosen)
+    deliver(run(extent, choose_device(chosen.device), not chosen.models, before), chosen)
     return 0
 
 

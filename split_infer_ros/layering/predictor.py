@@ -6,11 +6,12 @@ asynchronous and two-stage pipelines). Pure: numbers in, seconds out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from split_infer_ros.layering.ring import RingPlan
 
 PASSES = 4  # after the first ones, a pass is like the one before
+HALVINGS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,7 @@ class Machine:
         steps: seconds of each step.
         rest: seconds behind the last step.
         bandwidth: of reading, bytes a second.
-        latency: seconds of a read besides.
+        latency: seconds of a read besides, the hand-over from reader to processor among them.
     """
 
     steps: tuple[float, ...]
@@ -67,3 +68,22 @@ def predict(plan: RingPlan, machine: Machine) -> float:
         now += machine.rest
     return now - before
 
+
+def with_latency(machine: Machine, plan: RingPlan, delay: float) -> Machine:
+    """The machine whose latency is such that a pass with that plan takes so long, as was measured.
+
+    Args:
+        machine: of no latency.
+        plan: of a ring so small that reads are waited for.
+        delay: seconds; where that is less than what no latency gives, none is found.
+    """
+    if predict(plan, machine) >= delay:
+        return machine
+    below, above = 0.0, delay / len(plan.portions)  # with which reads alone take all the time
+    for _ in range(HALVINGS):
+        middle = (below + above) / 2
+        if predict(plan, replace(machine, latency=middle)) < delay:
+            below = middle
+        else:
+            above = middle
+    return replace(machine, latency=above)

@@ -23,7 +23,7 @@ from split_infer_ros.layering.predictor import Machine, predict
 from split_infer_ros.layering.residency import ASYNCHRONOUS, AUTO, RESIDENT, TWO_STAGE, Placement, place
 from split_infer_ros.layering.ring import RingPlan
 from split_infer_ros.layering.streamed import StreamedHalf
-from split_infer_ros.layering.timing import time_layers
+from split_infer_ros.layering.timing import time_model
 from split_infer_ros.layering.unpack import unpack
 from split_infer_ros.pipeline.cores import ALL
 from split_infer_ros.pipeline.device import DeviceQueue, mark_here
@@ -89,7 +89,7 @@ def _contents(model: SplitModel, cut: Cut, path: Path, threads: int | None) -> C
 def _on_cpu(model: SplitModel, cut: Cut, settings: StageSettings, contents: Contents, threads: int) -> StreamedHalf:
     budget = settings.weights_budget_bytes
     if settings.weights_residency == AUTO:
-        placement = _best(model, settings, _contents(model, cut, contents.path, threads), threads)
+        placement = _best(model, cut, settings, contents.path, threads)
     else:
         placement = place(settings.weights_residency, contents.sizes, contents.uses, budget, contents.kept_bytes)
     return StreamedHalf(contents, placement.plan, placement.resident)
@@ -130,27 +130,24 @@ def _try(contents: Contents, plan: RingPlan, home: Home, model: SplitModel) -> S
     return streamed
 
 
-def _best(model: SplitModel, settings: StageSettings, trial: Contents, threads: int) -> Placement:
+def _best(model: SplitModel, cut: Cut, settings: StageSettings, path: Path, threads: int) -> Placement:
     """The least memory with which a pass is as quick as with resident weights, by layers timed here."""
-    most = settings.weights_budget_bytes - trial.kept_bytes
-    least = place(TWO_STAGE, trial.sizes, trial.uses, settings.weights_budget_bytes, trial.kept_bytes)
-    machine = _time(StreamedHalf(trial, least.plan), model, settings.batch_size, threads)
-    goal = goal_of(machine.compute, settings.weights_delay_s)
-    points = explore(trial.sizes, trial.uses, lambda each: predict(each.plan, machine), most, goal)
-    return choose(points, machine.compute, settings.weights_delay_s).placement
+    contents = _contents(model, cut, path, threads)
+    sizes, uses, budget = contents.sizes, contents.uses, settings.weights_budget_bytes
+    place(TWO_STAGE, sizes, uses, budget, contents.kept_bytes)  # or says what is needed
+    images = torch.zeros((settings.batch_size, *model.entry.image_shape)).contiguous(memory_format=torch.channels_last)
 
+    def make(plan: RingPlan) -> StreamedHalf:
+        return StreamedHalf(_contents(model, cut, path, threads), plan)
 
-def _time(half: StreamedHalf, model: SplitModel, batch_size: int, threads: int) -> Machine:
-    images = torch.zeros((batch_size, *model.entry.image_shape)).contiguous(memory_format=torch.channels_last)
-
+    @torch.inference_mode()
     def run() -> Machine:
-        with torch.inference_mode():
-            return time_layers(half, images, PASSES)
+        return time_model(make, sizes, uses, images, PASSES)
 
-    try:
-        return on_cores(threads, run)  # as the backbone's thread will
-    finally:
-        half.close()
+    machine = on_cores(threads, run)  # as the backbone's thread will
+    goal = goal_of(machine.compute, settings.weights_delay_s)
+    points = explore(sizes, uses, lambda each: predict(each.plan, machine), budget - contents.kept_bytes, goal)
+    return choose(points, machine.compute, settings.weights_delay_s).placement
 
 
 def _packed(model: SplitModel, settings: StageSettings, threads: int | None) -> Path:

@@ -53,19 +53,29 @@ def test_searches_are_replayed_from_what_was_recorded() -> None:
 
 
 def test_a_run_adds_to_what_was_measured_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    def contest(name: str, database: object, extent: object) -> dict[str, Any]:
+    def contest(name: str, device: object, database: object, extent: object) -> dict[str, Any]:
         return model_row(name, 20.0, 10.0) | {"samples": {"tuned": [10.0]}}
 
     monkeypatch.setattr(bench, "contest", contest)
     before = [model_row(name, 1.0, 1.0) | {"samples": {"tuned": [1.0]}} for name in ("resnet50", "mobilenet_v2")]
     before.append({"what": "search", "search": "guided", "trials": [6.0], "trials_median": 6.0})
     before.append({"what": "search", "search": "random", "trials": [12.0], "trials_median": 12.0})
-    report = bench.run(replace(bench.QUICK, models=("mobilenet_v2",)), False, before)
+    report = bench.run(replace(bench.QUICK, models=("mobilenet_v2",)), torch.device("cpu"), False, before)
     assert [bench._subject(row) for row in report.rows] == ["resnet50", "guided", "random", "mobilenet_v2"]
     assert report.rows[-1]["tuned_ms"] == 10.0
     assert [panel.title for panel in report.panels] == ["resnet50", "mobilenet_v2", "trials until within 5 %"]
     claims = {claim.name: claim for claim in report.claims}
     assert claims["guided, of random's trials until within 5 %"].value == 0.5
+
+
+def test_on_a_gpu_the_vendor_is_cudnn_which_says_what_the_network_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, module = build_model("shapes", "none")
+    images = torch.randn(1, 3, 64, 64)
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    found = vendors_of(module, images, 1)
+    assert list(found) == ["cuDNN"]
+    with torch.inference_mode():
+        torch.testing.assert_close(found["cuDNN"](), module(images), atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.slow

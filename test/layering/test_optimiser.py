@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from split_infer_ros.layering.optimiser import Point, choose, explore, goal_of
 from split_infer_ros.layering.packed_file import PAGE
-from split_infer_ros.layering.predictor import Machine, predict
+from split_infer_ros.layering.predictor import Machine, predict, with_latency
 from split_infer_ros.layering.residency import Placement
 from split_infer_ros.layering.ring import circular, double_buffered, least_capacity
 
@@ -72,6 +74,16 @@ def test_more_memory_never_costs_time_and_no_more_than_needed_is_taken(
     best = choose(points, found.compute, 0.0)
     assert best.delay <= goal or best.delay <= 1.01 * min(delays)
     assert predict(best.placement.plan, found) == best.delay
+
+
+@given(workloads(), st.floats(0.0, 2.0))
+@settings(max_examples=60, deadline=None)
+def test_latency_is_what_explains_a_pass(load: tuple[list[int], list[int], Machine], latency: float) -> None:
+    sizes, uses, found = load
+    plan = circular(sizes, uses, least_capacity(sizes, uses))
+    seen = predict(plan, replace(found, latency=latency))
+    assert predict(plan, with_latency(found, plan, seen)) == pytest.approx(seen, rel=1e-4)
+    assert with_latency(found, plan, 0.9 * predict(plan, found)) == found
 
 
 def test_where_reading_takes_longest_first_layers_stay() -> None:
