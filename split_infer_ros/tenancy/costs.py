@@ -98,14 +98,6 @@ class Costs:
             ratios.setdefault(frozenset(model for model, _ in counts), []).append(seconds / apart)
         return {models: statistics.median(found) for models, found in ratios.items()}
 
-    def without(self, model: str) -> Costs:
-        """The same once a model is gone."""
-        return Costs(
-            {name: count for name, count in self.parameters.items() if name != model},
-            {name: seconds for name, seconds in self.alone_s.items() if name != model},
-            {counts: seconds for counts, seconds in self.fused_s.items() if model not in dict(counts)},
-        )
-
     def __post_init__(self) -> None:
         for model, measured in self.alone_s.items():
             if not measured or not all(size > 0 and 0 < seconds < math.inf for size, seconds in measured.items()):

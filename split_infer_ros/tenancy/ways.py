@@ -36,11 +36,6 @@ class Ways:
         models = self.whole.alone_s.keys() & self.lane.alone_s.keys()
         return sum(map(self.lane.best_image_s, models)) < self.lanes * sum(map(self.whole.best_image_s, models))
 
-    def best_image_s(self, model: str) -> float:
-        """Seconds of an image in the best batch of the better way."""
-        whole_s = self.whole.best_image_s(model)
-        return min(whole_s, self.lane.best_image_s(model) / self.lanes) if self.lanes else whole_s
-
     def sooner_together(self, waiting: Sequence[Request], more_come: bool = False) -> bool:
         """Whether all cores at one execution after the other are done with these requests sooner than idle lanes are.
 

@@ -100,10 +100,6 @@ class Database:
             )
         return own
 
-    def best(self, key: Key, task: Mapping[str, Any]) -> Record | None:
-        """Of what ``find`` finds, the record of the lowest median that is certain; None if there is none."""
-        return best_of(self.find(key, task))
-
     def prune(self, unwanted: Callable[[Record], bool]) -> int:
         """Remove records for good; lines that are none, which may be a later version's, stay. Returns how many went.
 

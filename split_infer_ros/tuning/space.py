@@ -7,8 +7,6 @@ import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from split_infer_ros.errors import ConfigurationError
-
 Value = str | int | float | bool
 Config = Mapping[str, Value]
 Frozen = tuple[tuple[str, Value], ...]
@@ -44,16 +42,6 @@ class Space:
 
     def __contains__(self, config: object) -> bool:
         return isinstance(config, Mapping) and self.objection(config) is None
-
-    def check(self, config: Mapping[str, object]) -> None:
-        """See that a configuration is one of the space's.
-
-        Raises:
-            ConfigurationError: it is not; the sentence names the knob, its value and what it takes.
-        """
-        objection = self.objection(config)
-        if objection:
-            raise ConfigurationError(objection)
 
     def objection(self, config: Mapping[str, object]) -> str | None:
         """Why a configuration is none of the space's, in a sentence; None if it is one."""

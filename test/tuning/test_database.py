@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import split_infer_ros
-from split_infer_ros.tuning.database import Database, default_path
+from split_infer_ros.tuning.database import Database, best_of, default_path
 from split_infer_ros.tuning.key import Key
 from split_infer_ros.tuning.record import Record
 
@@ -30,14 +30,14 @@ def database(tmp_path: Path) -> Database:
 def test_an_empty_one_knows_nothing(database):
     assert database.records() == []
     assert database.find(HERE, TASK) == []
-    assert database.best(HERE, TASK) is None
+    assert best_of(database.find(HERE, TASK)) is None
     assert not database.path.exists()
 
 
 def test_the_best_is_the_lowest_median_without_error(database):
     database.add([record(3.0, 3.0, batch=1), record(1.0, 1.0, 9.0, batch=2)])
     database.add([record(0.5, batch=4, error="it crashed"), record(0.1, 5.0, 5.0, batch=8), record(batch=16)])
-    best = database.best(HERE, TASK)
+    best = best_of(database.find(HERE, TASK))
     assert best is not None
     assert best.config == {"batch_size": 2}
     assert len(database.find(HERE, TASK)) == 5
@@ -55,11 +55,11 @@ def test_the_best_is_the_lowest_median_without_error(database):
 )
 def test_records_of_other_machines_and_versions_are_kept_and_not_used(database, caplog, other):
     database.add([record(0.1, key=other)])
-    assert database.best(HERE, TASK) is None
+    assert best_of(database.find(HERE, TASK)) is None
     assert "1 records of m head, all of other machines or versions" in caplog.text
     caplog.clear()
     database.add([record(0.2)])
-    best = database.best(HERE, TASK)
+    best = best_of(database.find(HERE, TASK))
     assert best is not None
     assert best.costs == (0.2,)
     assert len(database.records()) == 2
@@ -69,9 +69,9 @@ def test_records_of_other_machines_and_versions_are_kept_and_not_used(database, 
 def test_what_is_uncertain_is_never_the_best(database):
     doubtful = Record(HERE.target, HERE.versions, TASK, {}, (0.1, 9.0), facts={"uncertain": True})
     database.add([doubtful])
-    assert database.best(HERE, TASK) is None
+    assert best_of(database.find(HERE, TASK)) is None
     database.add([record(3.0)])
-    assert database.best(HERE, TASK) == record(3.0)
+    assert best_of(database.find(HERE, TASK)) == record(3.0)
 
 
 def test_pruning_takes_only_what_is_asked_for(database, caplog):

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 
-from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.tuning.space import Space, frozen, told
 
 SPACE = Space(
@@ -34,14 +33,12 @@ def test_all_configurations_the_default_first() -> None:
 def test_what_lies_outside_is_refused_by_name(change: dict[str, object], sentence: str) -> None:
     config = {**SPACE.default, **change}
     assert config not in SPACE
-    with pytest.raises(ConfigurationError, match=sentence.replace("[", r"\[")):
-        SPACE.check(config)
+    assert sentence in str(SPACE.objection(config))
 
 
 def test_what_is_missing_is_named() -> None:
-    with pytest.raises(ConfigurationError, match="The knob 'threads' has no value"):
-        SPACE.check({"layout": "contiguous", "fusion": False})
-    SPACE.check(SPACE.default)
+    assert "The knob 'threads' has no value" in str(SPACE.objection({"layout": "contiguous", "fusion": False}))
+    assert SPACE.objection(SPACE.default) is None
     assert 3 not in SPACE
 
 
