@@ -9,7 +9,8 @@ run to run would hide these, and it is left out.
 Beside each delay stands its bound: the longer of reading everything but what stays, and of computing and what reading
 takes of the same cores. As a disk's bandwidth changes from one second to the next, all weights are read with nothing
 beside it between any two turns, and each bound is by the reads around its way's own turns. The trade-off that was
-predicted is measured at some of its points; there, too, the prediction is for the bandwidth of those seconds.
+predicted is measured at some of its points; there, too, the prediction is for the bandwidth of those seconds. Where
+`auto` is to be as quick as resident weights, further turns of these two alone say whether it is.
 
 On the CPU. From the source tree: `PYTHONPATH=. python benchmarks/demand_layering.py`.
 """
@@ -33,7 +34,7 @@ import _layering_child as child
 from _layering_peak import peak
 from _layering_rivals import can_offload
 
-from split_infer_ros.layering.optimiser import Point, choose, explore, goal_of
+from split_infer_ros.layering.optimiser import Point, choose, trade_off
 from split_infer_ros.layering.pack import pack_model
 from split_infer_ros.layering.predictor import Machine, predict
 from split_infer_ros.layering.residency import ASYNCHRONOUS, RESIDENT, SYNCHRONOUS, TWO_STAGE
@@ -64,12 +65,13 @@ class Effort:
     ways: Sequence[str]
     rounds: int
     passes: int  # of one way in a row; the first one is not counted
+    pairs_s: float  # for which resident weights and auto, whose delays are to be alike, take further turns
     points: int  # of the trade-off, at which what was predicted is measured
     seen: Sequence[str]  # ways whose memory is looked at from outside
 
 
-QUICK = Effort(("yolov3",), QUICK_WAYS, 1, 3, 1, (child.CHOSEN,))
-FULL = Effort(MODELS, WAYS, 3, 3, 3, WAYS)
+QUICK = Effort(("yolov3",), QUICK_WAYS, 1, 3, 0.0, 1, (child.CHOSEN,))
+FULL = Effort(MODELS, WAYS, 3, 3, 60.0, 3, WAYS)
 
 
 def run(effort: Effort) -> Report:
@@ -110,6 +112,7 @@ def measure(name: str, path: Path, effort: Effort) -> tuple[list[Mapping[str, An
             for way, half in halves.items():
                 times[way] += passes(half, images, effort.passes)[1:]
                 speeds[way].append(disk.read())
+        over = over_resident(halves, images, effort)
         curve = compare(model, path, images, points, machine, disk, effort)
     memory = {way: half.weight_bytes for way, half in halves.items() if isinstance(half, StreamedHalf)}
     stats = {way: half.stats() for way, half in halves.items() if isinstance(half, StreamedHalf)}
@@ -136,6 +139,7 @@ def measure(name: str, path: Path, effort: Effort) -> tuple[list[Mapping[str, An
                 "delay_ms": 1e3 * delay,
                 "bound_ms": 1e3 * bound,
                 "curve": curve if way == child.CHOSEN else None,
+                "over_resident_percent": 100 * over if way == child.CHOSEN else None,
                 "weights_mb": total / MB,
                 "largest_mb": largest / MB,
                 "memory_mb": memory[way] / MB if way in memory else None,
@@ -160,9 +164,8 @@ def optimise(
         return StreamedHalf(child.contents_of(model, path), plan)
 
     machine = time_model(make, contents.sizes, contents.uses, images, 3)
-    goal = goal_of(machine.compute, ALLOWED_S)
     most = max(ROOM * SHARE * sum(contents.sizes), least_capacity(contents.sizes, contents.uses))
-    return explore(contents.sizes, contents.uses, lambda each: predict(each.plan, machine), most, goal), machine
+    return trade_off(contents.sizes, contents.uses, machine, most, ALLOWED_S), machine
 
 
 def compare(
@@ -189,6 +192,17 @@ def compare(
         found.append(row)
         show(row)
     return found
+
+
+def over_resident(halves: Mapping[str, child.Half], images: torch.Tensor, effort: Effort) -> float:
+    """By what part auto's delay exceeds resident's: the median over turns, in each of which one follows the other."""
+    found: list[float] = []
+    end = time.monotonic() + effort.pairs_s
+    while not found or time.monotonic() < end:
+        order = (RESIDENT, child.CHOSEN) if len(found) % 2 else (child.CHOSEN, RESIDENT)
+        delays = {way: statistics.median(passes(halves[way], images, effort.passes)[1:]) for way in order}
+        found.append(delays[child.CHOSEN] / delays[RESIDENT] - 1)
+    return statistics.median(found)
 
 
 def peaks(name: str, path: Path, ways: Sequence[str], placement: tuple[int, int]) -> dict[str, int]:
@@ -263,8 +277,7 @@ def conclude(name: str, rows: Sequence[Mapping[str, Any]]) -> list[Claim]:
         claims.append(Claim(f"{name}: auto holds, seen from outside", seen, "%", 100 * SHARE, AT_MOST))
     if name in COMPUTE_BOUND:
         more = max(100 * ALLOWED_S * 1e3 / resident, 1.0)
-        over = 100 * (chosen["delay_ms"] / resident - 1)
-        claims.append(Claim(f"{name}: auto, over resident", over, "%", more, AT_MOST))
+        claims.append(Claim(f"{name}: auto, over resident", chosen["over_resident_percent"], "%", more, AT_MOST))
     reached = 100 * chosen["bound_ms"] / chosen["delay_ms"]
     claims.append(Claim(f"{name}: auto, of its bound", reached, "%", 90.0))
     off = max(100 * abs(point["predicted_ms"] / point["measured_ms"] - 1) for point in chosen["curve"])

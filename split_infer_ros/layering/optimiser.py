@@ -7,14 +7,16 @@ then memory saves reading: the first layers stay. Pure, apart from ``delay``, wh
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from split_infer_ros.layering.packed_file import PAGE
+from split_infer_ros.layering.predictor import Machine, predict
 from split_infer_ros.layering.residency import Placement, keep_first
 from split_infer_ros.layering.ring import least_capacity
 
 GROWTH = 1.15  # from one try to the next
 WITHIN = 0.01  # of a delay, by which more is none
+PRUDENCE = 1.5  # times as long may a read take now and then, and is to be hidden even so
 
 Delay = Callable[[Placement], float]
 
@@ -65,6 +67,22 @@ def explore(sizes: Sequence[int], uses: Sequence[int], delay: Delay, most: float
 
 def _best_ring(found: Sequence[Point]) -> int:
     return found[-1].placement.plan.capacity if found else 0
+
+
+def trade_off(
+    sizes: Sequence[int], uses: Sequence[int], machine: Machine, most: float, allowed: float
+) -> list[Point]:
+    """The trade-off as predicted, for reads that all take longer than they were seen to.
+
+    Args:
+        sizes, uses: of the blocks, as ``ring.circular`` has them.
+        machine: what was measured.
+        most: bytes that may be taken.
+        allowed: seconds over resident's delay; see ``choose``.
+    """
+    prudent = replace(machine, bandwidth=machine.bandwidth / PRUDENCE, latency=machine.latency * PRUDENCE)
+    goal = goal_of(machine.compute, allowed)
+    return explore(sizes, uses, lambda placement: predict(placement.plan, prudent), most, goal)
 
 
 def choose(points: Sequence[Point], resident: float, allowed: float) -> Point:

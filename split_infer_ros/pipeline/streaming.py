@@ -16,10 +16,10 @@ from split_infer_ros.layering.cores import on_cores
 from split_infer_ros.layering.device_stages import Processor
 from split_infer_ros.layering.heap import trim
 from split_infer_ros.layering.home import CopiedHome, Home, MappedHome
-from split_infer_ros.layering.optimiser import choose, explore, goal_of
+from split_infer_ros.layering.optimiser import choose, trade_off
 from split_infer_ros.layering.pack import digest, pack_model
 from split_infer_ros.layering.packed_file import PAGE, read_header
-from split_infer_ros.layering.predictor import Machine, predict
+from split_infer_ros.layering.predictor import Machine
 from split_infer_ros.layering.residency import ASYNCHRONOUS, AUTO, RESIDENT, TWO_STAGE, Placement, place
 from split_infer_ros.layering.ring import RingPlan
 from split_infer_ros.layering.streamed import StreamedHalf
@@ -145,8 +145,7 @@ def _best(model: SplitModel, cut: Cut, settings: StageSettings, path: Path, thre
         return time_model(make, sizes, uses, images, PASSES)
 
     machine = on_cores(threads, run)  # as the backbone's thread will
-    goal = goal_of(machine.compute, settings.weights_delay_s)
-    points = explore(sizes, uses, lambda each: predict(each.plan, machine), budget - contents.kept_bytes, goal)
+    points = trade_off(sizes, uses, machine, budget - contents.kept_bytes, settings.weights_delay_s)
     return choose(points, machine.compute, settings.weights_delay_s).placement
 
 
