@@ -49,12 +49,11 @@ def explore(sizes: Sequence[int], uses: Sequence[int], delay: Delay, most: float
         Points of growing memory and falling delay: the best of those tried up to each.
     """
     found: list[Point] = []
-    capacities: list[int] = []
-    memory = least_capacity(sizes, uses)
+    memory = least = least_capacity(sizes, uses)
     while memory <= min(most, sum(sizes)):
-        capacities.append(memory)
-        rings = {capacities[0], memory, _best_ring(found)}
-        tries = [keep_first(sizes, uses, memory, ring) for ring in sorted(rings - {0}) if ring <= memory]
+        halves = (memory // part // PAGE * PAGE for part in (1, 2, 4, 8))
+        rings = {least, _best_ring(found), *halves}
+        tries = [keep_first(sizes, uses, memory, ring) for ring in sorted(rings) if least <= ring <= memory]
         points = [Point(memory, delay(each), each) for each in tries if each is not None]
         best = min([*points, *found[-1:]], key=lambda point: point.delay, default=None)
         if best is not None:
