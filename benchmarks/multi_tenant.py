@@ -46,7 +46,7 @@ from split_infer_ros.pipeline.process import prepare_process
 from split_infer_ros.split.load import choose_device, load_model
 from split_infer_ros.telemetry.report import AT_LEAST, AT_MOST, Claim, Panel, Report, arguments, deliver, show
 from split_infer_ros.tenancy.costs import Costs
-from split_infer_ros.tenancy.measure import WARM_UPS, Runner, blank, measure
+from split_infer_ros.tenancy.measure import Runner, blank, measure
 from split_infer_ros.tenancy.request import DROP, FINISH, Request, RequestQueue
 from split_infer_ros.tenancy.scheduler import Rules, decide
 from split_infer_ros.tenancy.side_by_side import SideBySide
@@ -69,7 +69,6 @@ class Extent:
         loads: in parts of sequential capacity.
         windows: of the scheduler.
         sizes: of batches whose cost is measured.
-        warm_ups: executions before those, of all sizes but the first, in which weights are packed.
         rounds: samples of each cost.
         few: turns with three requests.
         turns: of each rival with each trace.
@@ -79,14 +78,13 @@ class Extent:
     loads: Sequence[float]
     windows: Sequence[int]
     sizes: Sequence[int]
-    warm_ups: int
     rounds: int
     few: int
     turns: int
 
 
-QUICK = Extent(45, (3.0,), (8,), (1, 2), 1, 1, 2, 1)  # at lighter loads so few hardly ever wait
-FULL = Extent(1000, (0.5, 1.0, 3.0), (5, 8, 16, 32), (1, 2, 4, 8), WARM_UPS, 3, 20, 1)
+QUICK = Extent(45, (3.0,), (8,), (1, 2), 1, 2, 1)  # at lighter loads so few hardly ever wait
+FULL = Extent(1000, (0.5, 1.0, 3.0), (5, 8, 16, 32), (1, 2, 4, 8), 3, 20, 1)
 
 
 class Ground:
@@ -102,9 +100,8 @@ class Ground:
         self._whole = load.new_engine()
         count = 0 if self._whole.runs_behind or all_cores() == 1 else all_cores()
         self._lanes = SideBySide([load.new_engine(cores=1) for _ in range(count)]) if count else None
-        effort: dict[str, Any] = {"sizes": extent.sizes, "rounds": extent.rounds, "warm_ups": extent.warm_ups}
-        whole = measure(load.models, self._whole, **effort)
-        lane = measure(load.models, self._lanes, fuse=False, **effort) if self._lanes else whole
+        whole = measure(load.models, self._whole, extent.sizes, extent.rounds)
+        lane = measure(load.models, self._lanes, extent.sizes, extent.rounds, fuse=False) if self._lanes else whole
         self.ways = Ways(whole, count, lane) if count else Ways(whole)
         self._samples_s: dict[str, list[float]] = {name: [] for name in load.models}
 

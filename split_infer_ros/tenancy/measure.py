@@ -56,7 +56,6 @@ def measure(
     rounds: int = 5,
     fuse: bool = True,
     clock: Callable[[], float] = time.perf_counter,
-    warm_ups: int = WARM_UPS,
 ) -> Costs:
     """Medians; every combination of models of one class (§II-B) is measured as one, with one image each and with two.
 
@@ -67,21 +66,20 @@ def measure(
         rounds: samples of each.
         fuse: whether combinations are of interest.
         clock: seconds.
-        warm_ups: executions before those that count, once a model has run in the first of the sizes.
     """
     parameters = {name: model.parameters for name, model in models.items()}
     fused = list(fusable(parameters)) if fuse else []
     samples: dict[Group, list[float]] = {}
     for size in sizes:  # models take turns, so that each finds the caches as another left them
-        turns, first = [], WARM_UPS if size == sizes[0] else warm_ups
+        turns = []
         for name in models:
             found = samples[group({name: size})] = []
-            turns.append(sample(models, engine, group({name: size}), rounds, found.append, clock, first))
+            turns.append(sample(models, engine, group({name: size}), rounds, found.append, clock))
         for _ in zip(*turns, strict=True):
             pass
     for combination in fused:
         samples[combination] = []
-        for _ in sample(models, engine, combination, rounds, samples[combination].append, clock, warm_ups):
+        for _ in sample(models, engine, combination, rounds, samples[combination].append, clock):
             pass
     medians = {combination: statistics.median(found) for combination, found in samples.items()}
     return Costs(
@@ -115,17 +113,16 @@ def sample(
     rounds: int,
     take: Callable[[float], object],
     clock: Callable[[], float] = time.perf_counter,
-    warm_ups: int = WARM_UPS,
 ) -> Iterator[None]:
     """Execute a combination so often, giving way after each time; ``take`` gets the seconds of those that count."""
     inputs = {name: blank(models[name], size) for name, size in combination}
-    for turn in range(warm_ups + rounds):
+    for turn in range(WARM_UPS + rounds):
         if not turn:
             engine.prepare(inputs)
         begin = clock()
         engine.run(inputs)
         seconds = clock() - begin
-        if turn >= warm_ups:
+        if turn >= WARM_UPS:
             take(seconds)
         yield
 

@@ -9,8 +9,8 @@ import torch
 
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
-from split_infer_ros.tenancy.engine import Engine, Inputs, Outputs
-from split_infer_ros.tenancy.measure import WARM_UPS, blank, measure
+from split_infer_ros.tenancy.engine import Engine
+from split_infer_ros.tenancy.measure import blank, measure
 
 NAMES = {"shapes": "shapes", "squeeze": "squeezenet1_0", "again": "shapes"}
 
@@ -55,18 +55,3 @@ def test_all_that_the_scheduler_asks_for_is_measured(models: dict[str, SplitMode
     assert costs.parameters["squeeze"] == models["squeeze"].parameters > costs.parameters["shapes"]
     assert {name: sorted(seconds) for name, seconds in costs.alone_s.items()} == {name: [1, 2] for name in NAMES}
     assert set(costs.fused_s) == {(("again", 1), ("shapes", 1)), (("again", 2), ("shapes", 2))}
-
-
-def test_each_cost_is_measured_after_so_many_warm_ups(models: dict[str, SplitModel], engine: Engine) -> None:
-    runs: list[int] = []
-
-    class Counting:
-        graphs = None
-        prepare = engine.prepare
-
-        def run(self, inputs: Inputs) -> Outputs:
-            runs.append(sum(map(len, inputs.values())))
-            return {}
-
-    measure({"shapes": models["shapes"]}, Counting(), sizes=(1, 2), rounds=3, warm_ups=1)
-    assert runs == [1] * (WARM_UPS + 3) + [2] * (1 + 3)
