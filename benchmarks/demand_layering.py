@@ -10,7 +10,8 @@ Beside each delay stands its bound: the longer of reading everything but what st
 takes of the same cores. As a disk's bandwidth changes from one second to the next, all weights are read with nothing
 beside it between any two turns, and each bound is by the reads around its way's own turns. The trade-off that was
 predicted is measured at some of its points; there, too, the prediction is for the bandwidth of those seconds. Where
-`auto` is to be as quick as resident weights, further turns of these two alone say whether it is.
+`auto` is to be as quick as resident weights, further turns of these two alone say whether it is, and turns of resident
+weights while as much is read in vain, what reading takes of this machine in any case.
 
 On the CPU. From the source tree: `PYTHONPATH=. python benchmarks/demand_layering.py`.
 """
@@ -21,7 +22,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -49,6 +50,7 @@ MODELS = ("yolov3", "retinanet", "resnet50", "vgg16", "alexnet")
 COMPUTE_BOUND = ("yolov3", "retinanet")  # those whose reading is to hide behind computing
 WAYS = (RESIDENT, SYNCHRONOUS, ASYNCHRONOUS, TWO_STAGE, child.CHOSEN, child.MAPPED, child.WHOLE, child.OFFLOADED)
 QUICK_WAYS = (RESIDENT, TWO_STAGE, child.CHOSEN, child.MAPPED)
+BESIDE = "resident, reading beside"
 ALLOWED_S = 1e-3
 SHARE = 0.25  # of its weights, that auto may hold
 ROOM = 0.9  # of that for the ring: what else comes with it is seen from outside as well
@@ -112,7 +114,7 @@ def measure(name: str, path: Path, effort: Effort) -> tuple[list[Mapping[str, An
             for way, half in halves.items():
                 times[way] += passes(half, images, effort.passes)[1:]
                 speeds[way].append(disk.read())
-        over = over_resident(halves, images, effort)
+        over, beside = over_resident(halves, images, child.reading(contents), effort)
         curve = compare(model, path, images, points, machine, disk, effort)
     memory = {way: half.weight_bytes for way, half in halves.items() if isinstance(half, StreamedHalf)}
     stats = {way: half.stats() for way, half in halves.items() if isinstance(half, StreamedHalf)}
@@ -140,6 +142,7 @@ def measure(name: str, path: Path, effort: Effort) -> tuple[list[Mapping[str, An
                 "bound_ms": 1e3 * bound,
                 "curve": curve if way == child.CHOSEN else None,
                 "over_resident_percent": 100 * over if way == child.CHOSEN else None,
+                "reading_beside_percent": 100 * beside if way == child.CHOSEN else None,
                 "weights_mb": total / MB,
                 "largest_mb": largest / MB,
                 "memory_mb": memory[way] / MB if way in memory else None,
@@ -194,15 +197,32 @@ def compare(
     return found
 
 
-def over_resident(halves: Mapping[str, child.Half], images: torch.Tensor, effort: Effort) -> float:
-    """By what part auto's delay exceeds resident's: the median over turns, in each of which one follows the other."""
-    found: list[float] = []
-    end = time.monotonic() + effort.pairs_s
-    while not found or time.monotonic() < end:
-        order = (RESIDENT, child.CHOSEN) if len(found) % 2 else (child.CHOSEN, RESIDENT)
-        delays = {way: statistics.median(passes(halves[way], images, effort.passes)[1:]) for way in order}
-        found.append(delays[child.CHOSEN] / delays[RESIDENT] - 1)
-    return statistics.median(found)
+def over_resident(
+    halves: Mapping[str, child.Half], images: torch.Tensor, reading: Callable[[], None], effort: Effort
+) -> tuple[float, float]:
+    """By what part auto's delay exceeds resident's, and by what part that of resident weights with reading beside them.
+
+    The second is what reading takes of the machine, whoever reads: nothing is handed over. Medians over turns.
+    """
+    resident, found = halves[RESIDENT], []
+    with ThreadPoolExecutor(1) as executor:
+
+        def beside(given: torch.Tensor) -> Sequence[torch.Tensor]:
+            done = executor.submit(reading)
+            try:
+                return resident(given)
+            finally:
+                done.result()
+
+        ways = {RESIDENT: resident, child.CHOSEN: halves[child.CHOSEN], BESIDE: beside}
+        end = time.monotonic() + effort.pairs_s
+        while not found or time.monotonic() < end:
+            first = len(found) % len(ways)
+            order = [*ways][first:] + [*ways][:first]
+            delays = {way: statistics.median(passes(ways[way], images, effort.passes)[1:]) for way in order}
+            found.append([delays[way] / delays[RESIDENT] - 1 for way in (child.CHOSEN, BESIDE)])
+    over, reading_beside = map(statistics.median, zip(*found, strict=True))
+    return over, reading_beside
 
 
 def peaks(name: str, path: Path, ways: Sequence[str], placement: tuple[int, int]) -> dict[str, int]:
