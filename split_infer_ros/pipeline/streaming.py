@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -122,7 +123,8 @@ def _stream(half: _Half, settings: WeightsSettings, home: Home | None = None) ->
             streamed = _on_gpu(half, settings, contents)
     except (OSError, StreamError) as error:
         raise ConfigurationError(f"Weights cannot be streamed: {error}") from error
-    half.model.release(state_of(half.graph).keys(), partial(fetch, half.model, path, half.threads))
+    if half.model.release(state_of(half.graph).keys(), partial(fetch, half.model, path, half.threads)):
+        gc.collect()  # traced graphs refer to themselves, and hold weights until then
     trim()
     return streamed
 
