@@ -166,7 +166,7 @@ def optimise(
     def make(plan: RingPlan) -> StreamedHalf:
         return StreamedHalf(child.contents_of(model, path), plan)
 
-    machine = time_model(make, contents.sizes, contents.uses, images, 3)
+    machine = time_model(make, contents.sizes, contents.uses, [images], 3)
     most = max(ROOM * SHARE * sum(contents.sizes), least_capacity(contents.sizes, contents.uses))
     return trade_off(contents.sizes, contents.uses, machine, most, ALLOWED_S), machine
 

@@ -14,7 +14,11 @@ from split_infer_ros.layering.streamed import StreamedHalf
 
 
 def time_model(
-    make: Callable[[RingPlan], StreamedHalf], sizes: Sequence[int], uses: Sequence[int], inputs: Tensor, passes: int
+    make: Callable[[RingPlan], StreamedHalf],
+    sizes: Sequence[int],
+    uses: Sequence[int],
+    inputs: Sequence[Tensor],
+    passes: int,
 ) -> Machine:
     """Layers as they run with a ring that has room, and what a read takes besides as it is with the smallest one.
 
@@ -38,7 +42,7 @@ def time_model(
     return with_latency(machine, plan, machine.compute + waited)
 
 
-def time_layers(half: StreamedHalf, inputs: Tensor, passes: int) -> Machine:
+def time_layers(half: StreamedHalf, inputs: Sequence[Tensor], passes: int) -> Machine:
     """Each layer's shortest time, as what else ran meanwhile is not to count, and the median pass's reading.
 
     Args:
@@ -49,7 +53,7 @@ def time_layers(half: StreamedHalf, inputs: Tensor, passes: int) -> Machine:
     times, speeds = [], []
     for turn in range(passes):
         before = half.stats()
-        half(inputs)
+        half(*inputs)
         after = half.stats()
         seconds = after.reading_s - before.reading_s
         if turn and half.times is not None:
@@ -59,11 +63,11 @@ def time_layers(half: StreamedHalf, inputs: Tensor, passes: int) -> Machine:
     return Machine(steps, min(each.rest for each in times), statistics.median(speeds) or 1.0)
 
 
-def time_waits(half: StreamedHalf, inputs: Tensor, passes: int) -> float:
+def time_waits(half: StreamedHalf, inputs: Sequence[Tensor], passes: int) -> float:
     """Seconds for which the median pass waits for weights; the first one is not counted."""
     waits = []
     for turn in range(passes):
-        half(inputs)
+        half(*inputs)
         if turn and half.times is not None:
             waits.append(half.times.waited)
     return statistics.median(waits)

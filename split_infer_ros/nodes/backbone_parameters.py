@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
-from split_infer_ros.layering.residency import RESIDENCIES, RESIDENT
-from split_infer_ros.nodes.common_parameters import ComputeParameters, ImageParameters, ModelParameters
+from split_infer_ros.nodes.common_parameters import (
+    ComputeParameters,
+    ImageParameters,
+    ModelParameters,
+    WeightsParameters,
+)
 from split_infer_ros.nodes.rows import parameter
 from split_infer_ros.nodes.transports import SENDERS
 from split_infer_ros.pipeline.auto_split import Goal
@@ -15,7 +19,7 @@ from split_infer_ros.split.planner import OBJECTIVES, THROUGHPUT
 
 
 @dataclass(frozen=True)
-class BackboneParameters(ModelParameters, ComputeParameters, ImageParameters):
+class BackboneParameters(ModelParameters, ComputeParameters, ImageParameters, WeightsParameters):
     """What the backbone can be told."""
 
     cuda_graphs: bool = parameter(
@@ -52,24 +56,6 @@ class BackboneParameters(ModelParameters, ComputeParameters, ImageParameters):
     ring_slots: int = parameter(
         4, "Batches in flight, from closing until the results are out; each holds a slot.", at_least=1, at_most=64
     )
-    weights_residency: str = parameter(
-        RESIDENT,
-        "Where the backbone's weights are: resident, or read from a packed file layer by layer: synchronous (two "
-        "buffers in turns), asynchronous (a ring), two_stage (the smallest ring), auto (as small as costs no time).",
-        choices=RESIDENCIES,
-    )
-    weights_budget_mb: float = parameter(
-        0.0, "Memory for weights that are read; what needs more is refused. 0: no limit.", at_least=0.0, at_most=1e6
-    )
-    weights_delay_ms: float = parameter(
-        1.0,
-        "By so much, or by one hundredth if that is more, may weights_residency auto delay a batch to save memory.",
-        at_least=0.0,
-        at_most=60_000.0,
-    )
-    weights_file: str = parameter(
-        "", "Packed weights that are read; unless given, a file in the user's cache folder, made at need."
-    )
     transport: str = parameter(
         "intra_process",
         "The way to the head: in this process, in another one of this host, or on another host.",
@@ -95,8 +81,5 @@ class BackboneParameters(ModelParameters, ComputeParameters, ImageParameters):
             self.memory_policy,
             1e6 * self.memory_budget_mb or math.inf,
             self.cuda_graphs,
-            self.weights_residency,
-            1e6 * self.weights_budget_mb or math.inf,
-            self.weights_delay_ms / 1e3,
-            self.weights_file,
+            **asdict(self.weights_settings),
         )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from split_infer_ros.buffers.policy import AUTO, POLICIES
 from split_infer_ros.images.encodings import MAX_PIXELS
+from split_infer_ros.layering.residency import RESIDENCIES, RESIDENT
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.nodes.image_input import COMPRESSED, RAW
 from split_infer_ros.nodes.rows import NodeParameters, parameter
+from split_infer_ros.pipeline.settings import WeightsSettings
 from split_infer_ros.split.model import PRECISIONS
 
 
@@ -90,6 +93,40 @@ class ComputeParameters(NodeParameters):
     memory_budget_mb: float = parameter(
         0.0, "What features and staging may take; more is refused. 0: no limit.", at_least=0.0, at_most=1e6
     )
+
+
+@dataclass(frozen=True)
+class WeightsParameters(NodeParameters):
+    """Of a node that runs one half of one model."""
+
+    weights_residency: str = parameter(
+        RESIDENT,
+        "Where this half's weights are: resident, or read from a packed file layer by layer: synchronous (two "
+        "buffers in turns), asynchronous (a ring), two_stage (the smallest ring), auto (as small as costs no time).",
+        choices=RESIDENCIES,
+    )
+    weights_budget_mb: float = parameter(
+        0.0, "Memory for weights that are read; what needs more is refused. 0: no limit.", at_least=0.0, at_most=1e6
+    )
+    weights_delay_ms: float = parameter(
+        1.0,
+        "By so much, or by one hundredth if that is more, may weights_residency auto delay a batch to save memory.",
+        at_least=0.0,
+        at_most=60_000.0,
+    )
+    weights_file: str = parameter(
+        "", "Packed weights that are read; unless given, a file in the user's cache folder, made at need."
+    )
+
+    @property
+    def weights_settings(self) -> WeightsSettings:
+        """Where this half's weights are."""
+        return WeightsSettings(
+            weights_residency=self.weights_residency,
+            weights_budget_bytes=1e6 * self.weights_budget_mb or math.inf,
+            weights_delay_s=self.weights_delay_ms / 1e3,
+            weights_file=self.weights_file,
+        )
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from std_msgs.msg import Header
 from vision_msgs.msg import Detection2DArray
 
 from split_infer_ros.models.detections import Detections
-from split_infer_ros.nodes.common_parameters import FinishParameters, ModelParameters
+from split_infer_ros.nodes.common_parameters import FinishParameters, ModelParameters, WeightsParameters
 from split_infer_ros.nodes.conversions import detections_message
 from split_infer_ros.nodes.endpoints import advertise
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher
@@ -22,10 +22,11 @@ from split_infer_ros.nodes.overlay import Overlay
 from split_infer_ros.nodes.process import run
 from split_infer_ros.nodes.rows import parameter
 from split_infer_ros.nodes.transports import RECEIVERS
-from split_infer_ros.nodes.watch import LEFT_OUT
+from split_infer_ros.nodes.watch import LEFT_OUT, weights_facts
 from split_infer_ros.pipeline.cores import default_head_threads
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.head_stage import HeadStage
+from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.split.load import choose_device, load_model
 from split_infer_ros.tuner.known import find_tuned
 from split_infer_ros.tuning.database import Database
@@ -34,7 +35,7 @@ DIAGNOSTICS_PERIOD_S = 1.0
 
 
 @dataclass(frozen=True)
-class HeadParameters(ModelParameters, FinishParameters):
+class HeadParameters(ModelParameters, FinishParameters, WeightsParameters):
     """What the head can be told."""
 
     transport: str = parameter(
@@ -48,7 +49,8 @@ class HeadParameters(ModelParameters, FinishParameters):
 class HeadNode(ManagedNode):
     """Hears ``features``; publishes ``detections`` and, in one process, ``detections/image``; ``vision_info`` once.
 
-    On ``/diagnostics`` it says which handles it refused, and which detections it left out as they cannot be.
+    On ``/diagnostics`` it says which handles it refused, which detections it left out as they cannot be, and of weights
+    that are read what that takes.
     """
 
     def __init__(self, **node_arguments: Any) -> None:
@@ -72,7 +74,10 @@ class HeadNode(ManagedNode):
             self.on_tear_down(self._overlay.close)
         self.on_tear_down(Labels(self, self._model.entry.name, self._labels).close)
         threads = values.head_threads or default_head_threads(choose_device("auto"), tuned.threads[1])
-        self._stage = HeadStage(self._model, self.values.limits, self._deliver, self.warn, threads)
+        likely = tuned.fill_in(StageSettings(batch_size=0)).batch_size or 1  # as the backbone has it unless told
+        self._stage = HeadStage(
+            self._model, values.limits, self._deliver, self.warn, threads, values.weights_settings, likely
+        )
         self.on_tear_down(self._stage.stop)  # should a signal come before this node is active
         self._refused_before = self._left_out_before = 0
         self._diagnostics = advertise(self, DiagnosticArray, "/diagnostics", QoSProfile(depth=10))
@@ -93,6 +98,7 @@ class HeadNode(ManagedNode):
 
     def change(self, values: HeadParameters) -> None:
         if self._stage is not None:
+            self._stage.configure(values.weights_settings)
             self._stage.limits = values.limits
 
     def _forget(self) -> None:
@@ -120,6 +126,10 @@ class HeadNode(ManagedNode):
             status.message = "Handles were refused: they lead nowhere, or to what this head cannot read."
         self._refused_before, self._left_out_before = total, impossible
         facts = {"model": self.values.model, "transport": self.values.transport}
+        weights = self._stage.weights
+        if weights is not None:
+            residency = self.values.weights_residency
+            facts |= weights_facts(residency, weights.memory_bytes, weights.bandwidth / 1e6, weights.stalled_s)
         facts |= {f"refused: {reason}": str(count) for reason, count in sorted(refused.items())}
         facts |= {f"left out: {reason}": str(count) for reason, count in sorted(left_out.items())}
         status.values = [KeyValue(key=key, value=value) for key, value in facts.items()]

@@ -95,15 +95,24 @@ class Watch:
             "memory": f"{report.memory}: {report.memory_reason}",
             "memory of features (bytes)": f"{report.ring_bytes:,}",
             "memory of staging (bytes)": f"{report.staging_bytes:,}",
-            "weights": f"{report.weights_residency}, {report.weights_bytes:,} bytes",
-            "weights read (MB/s)": f"{report.weights_read_mb_s:.0f}",
-            "waited for weights (s)": f"{report.weights_stalled_s:.1f}",
+            **weights_facts(
+                *(report.weights_residency, report.weights_bytes, report.weights_read_mb_s, report.weights_stalled_s)
+            ),
         }
 
     def _lost(self) -> list[str]:
         """The names under which frames were dropped since one went out last, but for those that somebody wanted."""
         before, dropped = counts_of(self._flowed).dropped, counts_of(self.newest).dropped
         return [name for name in dropped if dropped[name] > before.get(name, 0) and name not in ON_PURPOSE]
+
+
+def weights_facts(residency: str, nbytes: int, read_mb_s: float, stalled_s: float) -> dict[str, str]:
+    """Of a half's weights, for people: where they are, the memory they have, reading, and waiting for it."""
+    return {
+        "weights": f"{residency}, {nbytes:,} bytes",
+        "weights read (MB/s)": f"{read_mb_s:.0f}",
+        "waited for weights (s)": f"{stalled_s:.1f}",
+    }
 
 
 def _left_out(report: PipelineReport) -> int:

@@ -13,11 +13,14 @@ from torch import Tensor
 
 from split_infer_ros.buffers.pool import FeatureReader
 from split_infer_ros.buffers.slots import Outcome
-from split_infer_ros.errors import HandleError, SplitInferError
+from split_infer_ros.errors import ConfigurationError, HandleError, SplitInferError
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.plausibility import leave_out_impossible
 from split_infer_ros.pipeline.cores import use_cores, use_one_core
 from split_infer_ros.pipeline.frame import Handle, Origin
+from split_infer_ros.pipeline.head_halves import HeadHalves
+from split_infer_ros.pipeline.report import WeightsReport
+from split_infer_ros.pipeline.settings import WeightsSettings
 from split_infer_ros.pipeline.stage import Stage
 from split_infer_ros.split.model import SplitModel
 
@@ -46,6 +49,11 @@ class HeadStage:
         deliver: called with each frame's origin and its detections in the source image's pixels.
         on_error: told of every exception that cost frames, and of every refused handle.
         threads: cores that the head's operations may use.
+        settings: where the head's weights are; unless given, in memory.
+        batch_size: images for which weights that are read are laid out; other batches work, some more slowly.
+
+    Raises:
+        ConfigurationError: weights that are to be read cannot be packed, or are not this model's.
 
     Attributes:
         refused: handles that were refused, by reason.
@@ -59,6 +67,8 @@ class HeadStage:
         deliver: Deliver,
         on_error: Callable[[Exception], None],
         threads: int = 1,
+        settings: WeightsSettings | None = None,
+        batch_size: int = 1,
     ) -> None:
         self.limits = limits
         self.refused: Counter[str] = Counter()
@@ -66,6 +76,9 @@ class HeadStage:
         self._model = model
         self._deliver = deliver
         self._on_error = on_error
+        self._halves = HeadHalves(
+            model, threads, batch_size, settings or WeightsSettings(), lambda note: on_error(ConfigurationError(note))
+        )
         self._head = Stage("head", self._run, partial(use_cores, threads))
         self._postprocess = Stage("postprocess", self._finish, use_one_core)
 
@@ -73,6 +86,19 @@ class HeadStage:
         """Begin to take handles, until stop; may be started again."""
         self._postprocess.start()
         self._head.start()
+
+    def configure(self, settings: WeightsSettings) -> None:
+        """Have the head's weights elsewhere from the next batch on.
+
+        Raises:
+            ConfigurationError: they cannot be there; nothing has changed.
+        """
+        self._halves.configure(settings)
+
+    @property
+    def weights(self) -> WeightsReport | None:
+        """Of weights that are read while the head runs."""
+        return self._halves.weights
 
     def submit(self, handle: Handle, reader: FeatureReader) -> None:
         """A handle came in, to a slot that ``reader`` gives access to."""
@@ -89,6 +115,7 @@ class HeadStage:
         """Finish the handles that came in, then end."""
         self._head.stop()
         self._postprocess.stop()
+        self._halves.close()
 
     def _run(self, work: _Work) -> None:
         start = time.monotonic()
@@ -113,10 +140,10 @@ class HeadStage:
             )
         with torch.inference_mode():
             features = reader.views(handle.lease, len(handle.origins))
-            outputs: tuple[Tensor, ...] = self._model.head(handle.split_point)(
-                *(feature.float() if feature.is_floating_point() else feature for feature in features)
+            return self._halves.run(
+                handle.split_point,
+                [feature.float() if feature.is_floating_point() else feature for feature in features],
             )
-        return outputs
 
     def _finish(self, work: _Work) -> None:
         """Decode and deliver; the slot is given back only now, as a head of no operation hands on views of it."""

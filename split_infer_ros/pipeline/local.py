@@ -16,7 +16,7 @@ from split_infer_ros.pipeline.backbone_stage import BackboneStage
 from split_infer_ros.pipeline.cores import default_head_threads
 from split_infer_ros.pipeline.frame import Handle, Origin
 from split_infer_ros.pipeline.head_stage import Deliver, HeadStage
-from split_infer_ros.pipeline.settings import StageSettings
+from split_infer_ros.pipeline.settings import StageSettings, WeightsSettings
 from split_infer_ros.pipeline.transport import OwnedPool, Released
 from split_infer_ros.split.model import SplitModel
 
@@ -59,6 +59,10 @@ class LocalPipeline:
         deliver: called with each frame's origin and detections, on the head's thread.
         limits: what post-processing keeps.
         threads: cores of the backbone's (0: all) and of the head's operations; unless given, as nodes have them.
+        head: where the head's weights are; unless given, in memory. The backbone's are where the settings have them.
+
+    Raises:
+        ConfigurationError: there is no such cut or memory, or weights cannot be read.
     """
 
     def __init__(
@@ -68,11 +72,14 @@ class LocalPipeline:
         deliver: Deliver,
         limits: Limits | None = None,
         threads: tuple[int, int] | None = None,
+        head: WeightsSettings | None = None,
     ) -> None:
         self._errors: list[Exception] = []
         self._fed = 0
         backbone_threads, head_threads = threads or (0, default_head_threads(model.device))
-        self.head = HeadStage(model, limits or Limits(), deliver, self._errors.append, head_threads)
+        self.head = HeadStage(
+            model, limits or Limits(), deliver, self._errors.append, head_threads, head, settings.batch_size
+        )
         transport = LocalTransport(self._hand_over)
         self.backbone = BackboneStage(model, settings, transport, self._errors.append, threads=backbone_threads)
 

@@ -14,7 +14,7 @@ from split_infer_ros.telemetry.window import Window
 
 @dataclass(frozen=True, slots=True)
 class WeightsReport:
-    """Weights that are read layer by layer, since the backbone was made.
+    """Weights that are read layer by layer, since the half was made.
 
     Attributes:
         memory_bytes: that hold weights.
@@ -28,7 +28,7 @@ class WeightsReport:
 
     @classmethod
     def of(cls, stream: StreamedHalf | None) -> WeightsReport | None:
-        """Of a streamed backbone."""
+        """Of a half, if it is streamed."""
         if stream is None:
             return None
         stats = stream.stats()

@@ -1,4 +1,4 @@
-"""What of the backbone's stage may change while frames flow."""
+"""What of the stages may change while frames flow."""
 
 from __future__ import annotations
 
@@ -12,9 +12,27 @@ LATEST, BLOCK = "latest", "block"
 DROP_POLICIES = (LATEST, BLOCK)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsSettings:
+    """Where the weights of a half are.
+
+    Attributes:
+        weights_residency: ``resident``, or read layer by layer as they are needed: ``synchronous``, ``asynchronous``,
+            ``two_stage``, ``auto``; see ``layering.residency``.
+        weights_budget_bytes: which weights that are read may take.
+        weights_delay_s: of a pass, which ``auto`` may add to save memory; one hundredth is allowed in any case.
+        weights_file: from which they are read; unless given, one in the user's cache folder, made at need.
+    """
+
+    weights_residency: str = RESIDENT
+    weights_budget_bytes: float = math.inf
+    weights_delay_s: float = 1e-3
+    weights_file: str = ""
+
+
 @dataclass(frozen=True, slots=True)
-class StageSettings:
-    """How frames are batched and where the model is cut.
+class StageSettings(WeightsSettings):
+    """How frames are batched, where the model is cut, and where the backbone's weights are.
 
     Attributes:
         split_point: name of a cut, or ``default``.
@@ -26,11 +44,6 @@ class StageSettings:
         memory_policy: what features and staging lie in: ``device``, ``managed``, ``pinned`` or ``auto``.
         memory_budget_bytes: which features and staging may take together.
         cuda_graphs: on a GPU, record the backbone for each batch size before serving, and launch it as a whole.
-        weights_residency: where the backbone's weights are: ``resident``, or read layer by layer as they are needed:
-            ``synchronous``, ``asynchronous``, ``two_stage``, ``auto``; see ``layering.residency``.
-        weights_budget_bytes: which weights that are read may take.
-        weights_delay_s: of a pass, which ``auto`` may add to save memory; one hundredth is allowed in any case.
-        weights_file: from which they are read; unless given, one in the user's cache folder, made at need.
     """
 
     split_point: str = "default"
@@ -41,7 +54,3 @@ class StageSettings:
     memory_policy: str = AUTO
     memory_budget_bytes: float = math.inf
     cuda_graphs: bool = True
-    weights_residency: str = RESIDENT
-    weights_budget_bytes: float = math.inf
-    weights_delay_s: float = 1e-3
-    weights_file: str = ""

@@ -71,7 +71,7 @@ class SplitModel:
         other._forget()
         return other
 
-    def release(self, names: Collection[str], fetch: Fetch) -> None:
+    def release(self, names: Collection[str], fetch: Fetch) -> bool:
         """Give weights' memory back; a half that needs them gets them anew.
 
         Halves that were made before and are in use keep theirs.
@@ -79,13 +79,18 @@ class SplitModel:
         Args:
             names: of parameters and buffers.
             fetch: reads them again; given some names, returns the tensors, or raises ConfigurationError.
+
+        Returns:
+            False if all of them had been given back before.
         """
         with self._lock:
             state = state_of(self._graph)
+            were_here = any(name not in self._absent for name in names)
             put_apart(self._graph, {name: stand_in(state[name]) for name in names})
             self._absent |= dict.fromkeys(names, fetch)
             self._backbones.clear()
             self._heads.clear()
+            return were_here
 
     def state(self) -> dict[str, Tensor]:
         """All weights by name; those that were released are read for this once.

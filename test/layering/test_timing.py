@@ -50,7 +50,7 @@ class Player:
 
 def test_the_shortest_times_count_and_the_first_pass_does_not() -> None:
     half = Played(((0.1, 0.1), 0.1, 100, 0.1), ((3.0, 1.0), 2.0, 100, 4.0), ((2.0, 5.0), 3.0, 100, 2.0))
-    machine = time_layers(half, torch.zeros(1), 3)  # type: ignore[arg-type]
+    machine = time_layers(half, [torch.zeros(1)], 3)  # type: ignore[arg-type]
     assert (machine.steps, machine.rest, machine.bandwidth) == ((2.0, 1.0), 2.0, 37.5)
 
 
@@ -63,7 +63,7 @@ def test_what_a_read_takes_besides_is_found_with_the_smallest_ring() -> None:
         made.append(Player(plan, Machine((1.0, 1.0, 1.0), 0.0, 2.0 * PAGE, 0.25)))
         return made[-1]
 
-    machine = time_model(make, sizes, uses, torch.zeros(1), 3)  # type: ignore[arg-type, return-value]
+    machine = time_model(make, sizes, uses, [torch.zeros(1)], 3)  # type: ignore[arg-type, return-value]
     assert machine.steps == (1.0, 1.0, 1.0)
     assert machine.bandwidth == 2.0 * PAGE
     assert machine.latency == pytest.approx(0.25, rel=1e-3)

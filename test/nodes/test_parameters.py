@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.context import Context
 from rclpy.parameter import Parameter
 from ros_support import NODE_TYPES, Pipeline, Received, image, wait_until
@@ -119,6 +120,26 @@ def test_weights_are_streamed_and_resident_again_while_frames_flow(
         report = reports.wait_for_one(lambda report, want=residency: report.weights_residency == want, residency)
         assert (report.weights_bytes > 0) == (residency == "two_stage")
         flows_on(pipeline, detections)
+
+
+def test_the_heads_weights_are_streamed_and_resident_again_while_frames_flow(
+    pipeline: Pipeline, detections: Received, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    diagnostics = pipeline.client.listen(DiagnosticArray, "/diagnostics")
+
+    def weights(message: DiagnosticArray) -> str | None:
+        """What the head says of them; None if another node says something."""
+        if not message.status[0].name.endswith("/head"):
+            return None
+        return {entry.key: entry.value for entry in message.status[0].values}.get("weights", "resident")
+
+    assert "weights_budget_mb" in pipeline.client.set_all("head", weights_residency="two_stage", weights_budget_mb=1e-3)
+    for residency in ("two_stage", "resident"):
+        assert pipeline.client.set_all("head", weights_residency=residency, weights_budget_mb=0.0) == ""
+        flows_on(pipeline, detections)
+        diagnostics.clear()
+        diagnostics.wait_for_one(lambda message, want=residency: (weights(message) or "").startswith(want), residency)
 
 
 def test_limits_act_on_the_next_frames(pipeline: Pipeline, detections: Received) -> None:

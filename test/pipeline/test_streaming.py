@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,65 +10,20 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from streamed_run import SETTINGS, Run, change, damage, own_model, packed_in, same
 
 from split_infer_ros.errors import ConfigurationError, StreamError
-from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.layering.contents import open_contents
 from split_infer_ros.layering.pack import machine, pack_model
 from split_infer_ros.layering.packed_file import read_header
 from split_infer_ros.layering.residency import SYNCHRONOUS, place
 from split_infer_ros.layering.weights_file import WeightsFile
-from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.pipeline import streaming
 from split_infer_ros.pipeline.cores import ALL
-from split_infer_ros.pipeline.frame import Origin
-from split_infer_ros.pipeline.ledger import LedgerCounts
 from split_infer_ros.pipeline.local import LocalPipeline
-from split_infer_ros.pipeline.settings import BLOCK, StageSettings
 from split_infer_ros.pipeline.streaming import stream_backbone
-from split_infer_ros.split.graph import state_of
 from split_infer_ros.split.halves import backbone_of
 from split_infer_ros.split.load import load_model
-from split_infer_ros.split.model import SplitModel
-
-SETTINGS = StageSettings("neck", 1, 0.002, BLOCK)
-PICTURES = [Pixels(torch.randint(0, 255, (48, 64, 3), dtype=torch.uint8), (0, 1, 2)) for _ in range(3)]
-
-
-def own_model() -> SplitModel:
-    """The small detector, whose weights nobody else misses when they are given back."""
-    entry = load_model("shapes", "default", "cpu").entry
-    return SplitModel(entry, entry.build().eval(), torch.device("cpu"))
-
-
-class Run:
-    """The small detector, and what it found."""
-
-    def __init__(self) -> None:
-        self.model = own_model()
-        self.found: list[Detections] = []
-        self.pipeline = LocalPipeline(self.model, SETTINGS, self._deliver, Limits(0.0))
-
-    def _deliver(self, origin: Origin, detections: Detections) -> None:
-        self.found.append(detections)
-
-    def feed(self) -> list[torch.Tensor]:
-        self.found.clear()
-        self.pipeline.feed(PICTURES)
-        self.pipeline.finish()
-        assert all(len(each.scores) for each in self.found), "equal because nothing is there"
-        return [each.scores for each in self.found]
-
-    def settle(self) -> LedgerCounts:
-        """Wait for what is still under way behind an error, which is forgotten."""
-        while self.pipeline.backbone.ledger.counts().in_flight:
-            time.sleep(1e-3)
-        self.pipeline._errors.clear()
-        return self.pipeline.backbone.ledger.counts()
-
-    def feed_often(self, times: int) -> None:
-        for _ in range(times):
-            self.feed()
 
 
 @pytest.fixture
@@ -80,27 +34,18 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
         yield found
 
 
-def change(run: Run, **changes: object) -> None:
-    stage = run.pipeline.backbone
-    fields = {name: getattr(stage.settings, name) for name in StageSettings.__dataclass_fields__}
-    stage.configure(StageSettings(**{**fields, **changes}))  # type: ignore[arg-type]
-
-
 def test_residencies_change_while_frames_flow(run: Run, tmp_path: Path) -> None:
     expected = run.feed()
-    whole = sum(tensor.nbytes for tensor in state_of(run.model.graph).values())
     for residency in ("two_stage", "auto", "asynchronous", "resident", "synchronous"):
         change(run, weights_residency=residency)
         scores = run.feed()
-        assert len(scores) == len(expected)
-        assert all(torch.equal(a, b) for a, b in zip(scores, expected, strict=True)), residency
+        assert same(scores, expected), residency
         report = run.pipeline.backbone.report(0.0)
         assert (report.weights is None) == (residency == "resident")
         if report.weights:
             assert report.weights.memory_bytes > 0
             assert report.weights.bandwidth > 0
-    held = sum(tensor.untyped_storage().nbytes() for tensor in state_of(run.model.graph).values())
-    assert held < 0.2 * whole, "the model's own weights were not given back"
+    assert run.memory_share() < 0.2, "the model's own weights were not given back"
     assert len(list((tmp_path / "split_infer_ros" / "weights").iterdir())) == 1
 
 
@@ -111,7 +56,7 @@ def test_what_cannot_be_is_refused_and_the_old_way_stays(run: Run, tmp_path: Pat
     (tmp_path / "mine").write_bytes(b"no weights")
     with pytest.raises(ConfigurationError, match="no file of packed weights"):
         change(run, weights_residency="two_stage", weights_file=str(tmp_path / "mine"))
-    assert all(torch.equal(a, b) for a, b in zip(run.feed(), expected, strict=True))
+    assert same(run.feed(), expected)
 
 
 def test_frames_whose_weights_do_not_come_are_dropped_by_name(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,13 +81,8 @@ def test_frames_whose_weights_do_not_come_are_dropped_by_name(run: Run, monkeypa
             scores = run.feed()
         except StreamError:
             run.settle()
-    assert all(torch.equal(a, b) for a, b in zip(scores, expected, strict=True))
+    assert same(scores, expected)
     assert run.pipeline.backbone.report(0.0).failure == ""
-
-
-def packed_in(folder: Path) -> Path:
-    (path,) = (folder / "split_infer_ros" / "weights").iterdir()
-    return path
 
 
 def test_weights_that_were_given_back_are_not_packed_as_zeros(run: Run, tmp_path: Path) -> None:
@@ -159,7 +99,7 @@ def test_weights_that_were_given_back_are_not_packed_as_zeros(run: Run, tmp_path
     assert path.stat().st_size == len(whole) // 2
     path.write_bytes(whole)
     change(run, weights_residency="asynchronous")
-    assert all(torch.equal(a, b) for a, b in zip(run.feed(), expected, strict=True))
+    assert same(run.feed(), expected)
 
 
 def test_models_that_share_weights_share_their_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,16 +120,7 @@ def test_a_file_of_other_weights_under_the_right_name_is_made_anew(tmp_path: Pat
     change(run, weights_residency="resident")
     pack_model(load_model("shapes", "random", "cpu"), path, ALL)
     change(run, weights_residency="two_stage")
-    assert all(torch.equal(a, b) for a, b in zip(run.feed(), expected, strict=True))
-
-
-def damage(path: Path) -> tuple[str, bytes]:
-    """Turn a byte of the first layer around; returns its name, and the file as it was."""
-    whole, first = path.read_bytes(), read_header(path).pieces[0]
-    with path.open("r+b") as file:
-        file.seek(first.offset)
-        file.write(bytes([whole[first.offset] ^ 64]))
-    return first.layer, whole
+    assert same(run.feed(), expected)
 
 
 def test_a_damaged_layer_refuses_resident_weights_and_the_old_plan_stays(run: Run, tmp_path: Path) -> None:
@@ -204,7 +135,7 @@ def test_a_damaged_layer_refuses_resident_weights_and_the_old_plan_stays(run: Ru
     assert len(list(Path("/proc/self/fd").iterdir())) == files
     packed_in(tmp_path).write_bytes(whole)
     change(run, weights_residency="resident")
-    assert all(torch.equal(a, b) for a, b in zip(run.feed(), expected, strict=True))
+    assert same(run.feed(), expected)
 
 
 def test_a_stage_that_starts_on_a_damaged_layer_says_so_and_may_be_started_again(run: Run, tmp_path: Path) -> None:
@@ -250,7 +181,6 @@ def test_another_batch_size_gets_a_file_of_its_own(run: Run, tmp_path: Path) -> 
     change(run, batch_size=2)
     names = [path.name for path in (tmp_path / "split_infer_ros" / "weights").iterdir()]
     assert sorted(name.rpartition("-")[2] for name in names) == ["1.weights", "2.weights"]
-    held = sum(tensor.untyped_storage().nbytes() for tensor in state_of(run.model.graph).values())
-    assert held < 0.2 * sum(tensor.nbytes for tensor in state_of(run.model.graph).values())
+    assert run.memory_share() < 0.2
     for found, wanted in zip(run.feed(), expected, strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)

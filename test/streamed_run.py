@@ -1,0 +1,88 @@
+"""The small detector in a pipeline whose weights are streamed, and what it found."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import torch
+
+from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.layering.packed_file import read_header
+from split_infer_ros.models.detections import Detections, Limits
+from split_infer_ros.pipeline.frame import Origin
+from split_infer_ros.pipeline.ledger import LedgerCounts
+from split_infer_ros.pipeline.local import LocalPipeline
+from split_infer_ros.pipeline.settings import BLOCK, StageSettings, WeightsSettings
+from split_infer_ros.split.graph import state_of
+from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model import SplitModel
+
+SETTINGS = StageSettings("neck", 1, 0.002, BLOCK)
+PICTURES = [Pixels(torch.randint(0, 255, (48, 64, 3), dtype=torch.uint8), (0, 1, 2)) for _ in range(3)]
+
+
+def own_model() -> SplitModel:
+    """The small detector, whose weights nobody else misses when they are given back."""
+    entry = load_model("shapes", "default", "cpu").entry
+    return SplitModel(entry, entry.build().eval(), torch.device("cpu"))
+
+
+class Run:
+    """The small detector, and what it found."""
+
+    def __init__(self, head: WeightsSettings | None = None) -> None:
+        self.model = own_model()
+        self.found: list[Detections] = []
+        self.pipeline = LocalPipeline(self.model, SETTINGS, self._deliver, Limits(0.0), head=head)
+
+    def _deliver(self, origin: Origin, detections: Detections) -> None:
+        self.found.append(detections)
+
+    def feed(self) -> list[torch.Tensor]:
+        self.found.clear()
+        self.pipeline.feed(PICTURES)
+        self.pipeline.finish()
+        assert all(len(each.scores) for each in self.found), "equal because nothing is there"
+        return [each.scores for each in self.found]
+
+    def settle(self) -> LedgerCounts:
+        """Wait for what is still under way behind an error, which is forgotten."""
+        while self.pipeline.backbone.ledger.counts().in_flight:
+            time.sleep(1e-3)
+        self.pipeline._errors.clear()
+        return self.pipeline.backbone.ledger.counts()
+
+    def memory_share(self) -> float:
+        """How much of the model's own weights it holds; the rest was given back."""
+        state = state_of(self.model.graph).values()
+        return sum(tensor.untyped_storage().nbytes() for tensor in state) / sum(tensor.nbytes for tensor in state)
+
+    def feed_often(self, times: int) -> None:
+        for _ in range(times):
+            self.feed()
+
+
+def change(run: Run, **changes: object) -> None:
+    stage = run.pipeline.backbone
+    fields = {name: getattr(stage.settings, name) for name in StageSettings.__dataclass_fields__}
+    stage.configure(StageSettings(**{**fields, **changes}))  # type: ignore[arg-type]
+
+
+def same(found: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
+    """Whether they are the same bits."""
+    return len(found) == len(expected) and all(map(torch.equal, found, expected))
+
+
+def packed_in(folder: Path) -> Path:
+    (path,) = (folder / "split_infer_ros" / "weights").iterdir()
+    return path
+
+
+def damage(path: Path) -> tuple[str, bytes]:
+    """Turn a byte of the first layer around; returns its name, and the file as it was."""
+    whole, first = path.read_bytes(), read_header(path).pieces[0]
+    with path.open("r+b") as file:
+        file.seek(first.offset)
+        file.write(bytes([whole[first.offset] ^ 64]))
+    return first.layer, whole
