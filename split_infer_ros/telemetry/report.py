@@ -17,6 +17,7 @@ from split_infer_ros.telemetry.machine import describe_machine
 AT_LEAST, AT_MOST = ">=", "<="
 LABEL_WIDTH = 12  # letters a line, below a bar
 MOST_LABELS = 4  # of a panel that stand upright beside each other
+MOST_COLUMNS = 5  # of panels, before another row begins
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +122,11 @@ class Report:
         # only here: drawing is not needed to measure, and this import is slow
         from matplotlib.figure import Figure
 
-        columns = max(1, len(self.panels))
-        figure = Figure(figsize=(4 * columns, 4 + 0.25 * len(self.claims)), layout="constrained")
+        rows = max(1, math.ceil(len(self.panels) / MOST_COLUMNS))
+        columns = max(1, math.ceil(len(self.panels) / rows))
+        figure = Figure(figsize=(4 * columns, 4 * rows + 0.25 * len(self.claims)), layout="constrained")
         for index, panel in enumerate(self.panels):
-            axes = figure.add_subplot(1, columns, index + 1)
+            axes = figure.add_subplot(rows, columns, index + 1)
             if isinstance(panel, Panel):
                 _draw_bars(axes, panel)
             else:
