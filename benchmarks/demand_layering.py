@@ -21,8 +21,7 @@ from __future__ import annotations
 import statistics
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # for `python -m benchmarks.dema
 import _layering_child as child
 from _layering_peak import peak
 from _layering_rivals import can_offload
+from _layering_turns import Disk, over_resident, passes
 
 from split_infer_ros.layering.optimiser import Point, choose, trade_off
 from split_infer_ros.layering.pack import pack_model
@@ -50,12 +50,10 @@ MODELS = ("yolov3", "retinanet", "resnet50", "vgg16", "alexnet")
 COMPUTE_BOUND = ("yolov3", "retinanet")  # those whose reading is to hide behind computing
 WAYS = (RESIDENT, SYNCHRONOUS, ASYNCHRONOUS, TWO_STAGE, child.CHOSEN, child.MAPPED, child.WHOLE, child.OFFLOADED)
 QUICK_WAYS = (RESIDENT, TWO_STAGE, child.CHOSEN, child.MAPPED)
-BESIDE = "resident, reading beside"
 ALLOWED_S = 1e-3
 SHARE = 0.25  # of its weights, that auto may hold
 ROOM = 0.9  # of that for the ring: what else comes with it is seen from outside as well
 CONSTANT_MB = 10.0  # a reader, its thread and what it compares with
-SETTLE_S = 0.1  # after a pass its reader goes on until the ring is full
 MB = 1e6
 
 
@@ -114,7 +112,10 @@ def measure(name: str, path: Path, effort: Effort) -> tuple[list[Mapping[str, An
             for way, half in halves.items():
                 times[way] += passes(half, images, effort.passes)[1:]
                 speeds[way].append(disk.read())
-        over, beside = over_resident(halves, images, child.reading(contents), effort)
+        over, beside = over_resident(
+            *(halves[RESIDENT], halves[child.CHOSEN], child.reading(contents)),
+            *(images, effort.passes, effort.pairs_s),
+        )
         curve = compare(model, path, images, points, machine, disk, effort)
     memory = {way: half.weight_bytes for way, half in halves.items() if isinstance(half, StreamedHalf)}
     stats = {way: half.stats() for way, half in halves.items() if isinstance(half, StreamedHalf)}
@@ -197,34 +198,6 @@ def compare(
     return found
 
 
-def over_resident(
-    halves: Mapping[str, child.Half], images: torch.Tensor, reading: Callable[[], None], effort: Effort
-) -> tuple[float, float]:
-    """By what part auto's delay exceeds resident's, and by what part that of resident weights with reading beside them.
-
-    The second is what reading takes of the machine, whoever reads: nothing is handed over. Medians over turns.
-    """
-    resident, found = halves[RESIDENT], []
-    with ThreadPoolExecutor(1) as executor:
-
-        def beside(given: torch.Tensor) -> Sequence[torch.Tensor]:
-            done = executor.submit(reading)
-            try:
-                return resident(given)
-            finally:
-                done.result()
-
-        ways = {RESIDENT: resident, child.CHOSEN: halves[child.CHOSEN], BESIDE: beside}
-        end = time.monotonic() + effort.pairs_s
-        while not found or time.monotonic() < end:
-            first = len(found) % len(ways)
-            order = [*ways][first:] + [*ways][:first]
-            delays = {way: statistics.median(passes(ways[way], images, effort.passes)[1:]) for way in order}
-            found.append([delays[way] / delays[RESIDENT] - 1 for way in (child.CHOSEN, BESIDE)])
-    over, reading_beside = map(statistics.median, zip(*found, strict=True))
-    return over, reading_beside
-
-
 def peaks(name: str, path: Path, ways: Sequence[str], placement: tuple[int, int]) -> dict[str, int]:
     """The bytes of each way, two at a time: they are the same however long it takes."""
     with ThreadPoolExecutor(2) as threads:
@@ -233,41 +206,6 @@ def peaks(name: str, path: Path, ways: Sequence[str], placement: tuple[int, int]
 
 def _numbers(point: Point) -> tuple[int, int]:
     return point.placement.resident, point.placement.plan.capacity
-
-
-def passes(half: child.Half, images: torch.Tensor, count: int) -> list[float]:
-    """Seconds of each of some passes in a row."""
-    found = []
-    for _ in range(count):
-        start = time.perf_counter()
-        half(images)
-        found.append(time.perf_counter() - start)
-    return found
-
-
-class Disk:
-    """Reads all weights and does nothing else.
-
-    Attributes:
-        core_s: seconds of a core that each read took.
-    """
-
-    def __init__(self, contents: child.Contents) -> None:
-        self._nbytes = sum(contents.sizes)
-        self._reading = child.reading(contents)
-        self.core_s: list[float] = []
-        self._before = 0.0
-        self.read()
-
-    def read(self) -> float:
-        """Bytes a second, the mean of this read and the one before, between which something was measured."""
-        time.sleep(SETTLE_S)
-        start, core_s = time.perf_counter(), time.thread_time()
-        self._reading()
-        speed = self._nbytes / (time.perf_counter() - start)
-        self.core_s.append(time.thread_time() - core_s)
-        before, self._before = self._before, speed
-        return (before + speed) / 2
 
 
 def same(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], bits: bool = True) -> bool:

@@ -136,9 +136,15 @@ class Client:
             self._services[name] = self.node.create_client(service, name)
         client = self._services[name]
         wait_until(client.service_is_ready, f"the service {name}", START_S)
-        future = client.call_async(request)
-        wait_until(future.done, f"an answer of {name}")
-        return future.result()
+        # An answer is lost if the server gives it before it has found this client's reader: so a second question.
+        first = client.call_async(request)
+        try:
+            wait_until(first.done, f"an answer of {name}")
+        except AssertionError:
+            second = client.call_async(request)
+            wait_until(lambda: first.done() or second.done(), f"an answer of {name}, asked twice")
+            return (first if first.done() else second).result()
+        return first.result()
 
     def set(self, node: str, **values: Any) -> list[str]:
         """Set parameters one by one, as ``ros2 param set`` does; returns why each was refused, or ''."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import _layering_child as child
@@ -9,6 +10,7 @@ import demand_layering as bench
 import pytest
 import torch
 from _layering_peak import peak
+from _layering_turns import over_resident
 
 from split_infer_ros.layering.pack import pack_model
 from split_infer_ros.layering.streamed import StreamedHalf
@@ -48,6 +50,15 @@ def test_the_trade_off_is_measured_where_it_was_predicted(path: Path) -> None:
     assert measured["measured_ms"] > 0
     assert len(disk.core_s) == 3, "one before all, and one on each side of what is measured"
     assert min(disk.core_s) > 0
+
+
+def test_what_reads_in_vain_does_so_in_each_pass_beside_resident_weights() -> None:
+    calls: list[str] = []
+    halves = [lambda images, name=name: calls.append(name) or [images] for name in ("resident", "chosen")]
+    over, beside = over_resident(*halves, lambda: calls.append("read"), torch.zeros(1), 3, 0.0)
+    assert over > -1
+    assert beside > -1
+    assert Counter(calls) == {"resident": 2 * 3, "chosen": 3, "read": 3}
 
 
 def test_memory_is_seen_from_outside(path: Path) -> None:

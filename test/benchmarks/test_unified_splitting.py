@@ -6,10 +6,13 @@ import json
 import math
 from dataclasses import replace
 
+import _split_contest as contest
 import pytest
 import torch
 import unified_splitting as bench
+from _gpu_only import Optimised
 
+from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.detections import Detections
 from split_infer_ros.pipeline.profiler import Effort
 
@@ -18,9 +21,9 @@ FACTS = {"agreement": 1.0, "prediction_off": 0.05, "overlap_efficiency": 0.9}
 
 @pytest.mark.parametrize("name", ["resnet18", "ssdlite320"])  # a classifier and a detector
 def test_all_configurations_of_a_model_are_measured_and_agree(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "PICTURES", 16)
+    monkeypatch.setattr(contest, "PICTURES", 16)
     effort = Effort(rounds=1, warm_up=1, batches=1, seconds=0.0, runs=1, repeats=1, most_s=0.0)
-    extent = bench.Extent([2], 2, 1, 1, math.inf, effort, 1, 1, 1, 1)
+    extent = contest.Extent([2], 2, 1, 1, math.inf, effort, 1, 1, 1, 1)
     rows = bench.compare(name, torch.device("cpu"), extent, with_fixed_cuts=True)
     assert [row["configuration"] for row in rows] == ["baseline", "optimised", "split", "fixed cut"]
     for row in rows[:3]:
@@ -52,10 +55,10 @@ def test_what_is_claimed_with_and_without_a_gpu() -> None:
 
 
 def test_a_run_counts_after_its_warm_up_and_compares_picture_by_picture() -> None:
-    pictures = bench.draw_pictures(bench.find_model("resnet18"), 3)
+    pictures = contest.draw_pictures(find_model("resnet18"), 3)
     assert pictures[0].data.shape == (256, 256, 3)
     assert len({int(picture.data.sum()) for picture in pictures}) == 3
-    run = bench.Run(pictures, 2, warm_up=1)
+    run = contest.Run(pictures, 2, warm_up=1)
     extent = replace(bench.QUICK, samples=5, batches=2, most_seconds=math.inf)
     number = 0
     for batch in run.batches(extent):
@@ -75,18 +78,18 @@ def test_a_run_counts_after_its_warm_up_and_compares_picture_by_picture() -> Non
 def test_of_a_detector_some_hundreds_of_candidates_are_left_and_an_error_ends_its_rival(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(bench, "PICTURES", 16)
-    contest = bench.Contest("ssdlite320", torch.device("cpu"), bench.QUICK)
-    assert 0 < contest.limits.score_threshold < 1
+    monkeypatch.setattr(contest, "PICTURES", 16)
+    ground = contest.Contest("ssdlite320", torch.device("cpu"), bench.QUICK)
+    assert 0 < ground.limits.score_threshold < 1
 
     def fail(found: list[Detections]) -> None:
         raise ValueError(f"{len(found[0])} objects")
 
-    rival = bench.Optimised(contest.model, 1, contest.limits)
+    rival = Optimised(ground.model, 1, ground.limits)
     with pytest.raises(ValueError, match=r"[1-9]\d* objects"):
-        rival.run(iter([[picture] for picture in contest.pictures]), fail)
+        rival.run(iter([[picture] for picture in ground.pictures]), fail)
 
 
 def test_a_run_ends_in_time() -> None:
-    run = bench.Run(bench.draw_pictures(bench.find_model("resnet18"), 1), 1, warm_up=1)
+    run = contest.Run(contest.draw_pictures(find_model("resnet18"), 1), 1, warm_up=1)
     assert len(list(run.batches(replace(bench.FULL, most_seconds=0.0)))) == 2
