@@ -70,7 +70,7 @@ class Effort:
     seen: Sequence[str]  # ways whose memory is looked at from outside
 
 
-QUICK = Effort(("yolov3",), QUICK_WAYS, 1, 3, 0.0, 1, (child.CHOSEN,))
+QUICK = Effort(("yolov3",), QUICK_WAYS, 1, 2, 0.0, 1, (child.CHOSEN,))
 FULL = Effort(MODELS, WAYS, 3, 3, 60.0, 3, WAYS)
 
 
