@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,21 +11,13 @@ from streamed_run import PICTURES, SETTINGS, Run, change, damage, own_model, pac
 
 from split_infer_ros.errors import ConfigurationError, StreamError, WeightsError
 from split_infer_ros.layering.pack import pack_model
-from split_infer_ros.pipeline.cores import ALL
 from split_infer_ros.pipeline.local import LocalPipeline
 from split_infer_ros.pipeline.settings import WeightsSettings
+from split_infer_ros.split.cores import ALL
 
 CUTS = ("input", "neck")
 TWO_STAGE = WeightsSettings(weights_residency="two_stage")
 RESIDENT = WeightsSettings()
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    found = Run()
-    with found.pipeline:
-        yield found
 
 
 def feed_at_each_cut(run: Run) -> dict[str, list[torch.Tensor]]:

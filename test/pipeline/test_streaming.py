@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,19 +18,11 @@ from split_infer_ros.layering.packed_file import read_header
 from split_infer_ros.layering.residency import SYNCHRONOUS, place
 from split_infer_ros.layering.weights_file import WeightsFile
 from split_infer_ros.pipeline import streaming
-from split_infer_ros.pipeline.cores import ALL
 from split_infer_ros.pipeline.local import LocalPipeline
 from split_infer_ros.pipeline.streaming import stream_backbone
+from split_infer_ros.split.cores import ALL
 from split_infer_ros.split.halves import backbone_of
 from split_infer_ros.split.load import load_model
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    found = Run()
-    with found.pipeline:
-        yield found
 
 
 def test_residencies_change_while_frames_flow(run: Run, tmp_path: Path) -> None:
