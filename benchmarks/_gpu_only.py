@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections, Limits, SuppressOverlaps, suppress
 from split_infer_ros.models.entry import ModelEntry
-from split_infer_ros.pipeline.cores import use_one_core
+from split_infer_ros.split.cores import use_one_core
 from split_infer_ros.split.graph import symbolic_trace
 from split_infer_ros.split.model import SplitModel
 

@@ -6,10 +6,9 @@ import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from _gpu_only import Baseline, Optimised
@@ -21,10 +20,10 @@ from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.detections import Detections, Limits, SuppressOverlaps
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.models.random_weights import randomise
-from split_infer_ros.pipeline.cores import use_all_cores
 from split_infer_ros.pipeline.local import LocalPipeline
 from split_infer_ros.pipeline.profiler import Effort, Profiler
 from split_infer_ros.pipeline.settings import BLOCK, StageSettings
+from split_infer_ros.split.cores import all_cores, on_cores
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.profile import Profile
 from split_infer_ros.split.samples import make_profile
@@ -34,8 +33,6 @@ TOP_1 = Limits(score_threshold=0.0, max_detections=1)
 CANDIDATES = 400  # of a detector, in a picture
 NOTHING = -1  # the best class where a detector finds none
 LONG_S = 60.0
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -129,7 +126,7 @@ class Contest:
         self.extent = extent
         self.pictures = draw_pictures(self.entry, PICTURES)
         module, images = self._build()
-        self.limits = apart(lambda: limits_for(self.entry, module, images))
+        self.limits = on_cores(all_cores(), lambda: limits_for(self.entry, module, images))
         self._baseline = Baseline(self.entry, module, device, self.limits)
         self.model = SplitModel(self.entry, module, device)
         self.labels: list[int] = []
@@ -140,12 +137,12 @@ class Contest:
         images = preprocess.normalise(gathered)[::8]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            return apart(lambda: randomise(self.entry.build(), images)), images
+            return on_cores(all_cores(), lambda: randomise(self.entry.build(), images)), images
 
     def baseline(self, batch_size: int) -> Run:
         """As the paper's baseline is written."""
         run = Run(self.pictures, batch_size, self.extent.warm_up)
-        apart(lambda: self._baseline.run(run.batches(self.extent), run.note))
+        on_cores(all_cores(), lambda: self._baseline.run(run.batches(self.extent), run.note))
         self.labels = max(self.labels, run.labels[: len(self.pictures)], key=len)
         return run
 
@@ -153,7 +150,7 @@ class Contest:
         """As well as it can be done without a split."""
         run = Run(self.pictures, batch_size, self.extent.warm_up)
         optimised = Optimised(self.model, batch_size, self.limits)
-        apart(lambda: optimised.run(run.batches(self.extent), run.note))
+        on_cores(all_cores(), lambda: optimised.run(run.batches(self.extent), run.note))
         return run
 
     def split(self, cut: str, batch_size: int, extent: Extent | None = None) -> Run:
@@ -200,12 +197,6 @@ class Contest:
             ]
             found.append((statistics.median(ratios), rival))
         return min(found)
-
-
-def apart(work: Callable[[], T]) -> T:
-    """Do it on all cores, on a thread whose helpers end with it: they would slow down the next one's."""
-    with ThreadPoolExecutor(1, initializer=use_all_cores) as executor:
-        return executor.submit(work).result()
 
 
 @torch.inference_mode()

@@ -20,8 +20,8 @@ from threading import Condition, Lock
 import torch
 from torch import Tensor, fx
 
-from split_infer_ros.pipeline.cores import all_cores, use_cores
 from split_infer_ros.pipeline.device import DeviceQueue
+from split_infer_ros.split.cores import all_cores, use_cores
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.tenancy.costs import Costs, Group, group
 from split_infer_ros.tenancy.engine import Engine

@@ -41,8 +41,8 @@ from _tenant_rivals import (
     sequential,
 )
 
-from split_infer_ros.pipeline.cores import all_cores
 from split_infer_ros.pipeline.process import prepare_process
+from split_infer_ros.split.cores import all_cores
 from split_infer_ros.split.load import choose_device, load_model
 from split_infer_ros.telemetry.report import AT_LEAST, AT_MOST, Claim, Panel, Report, arguments, deliver, show
 from split_infer_ros.tenancy.costs import Costs

@@ -33,8 +33,8 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))  # for `python -m benchmarks.tuning`
 from _vendor_networks import VENDORS, Run, vendors_of
 
-from split_infer_ros.pipeline.cores import use_all_cores, use_one_core
 from split_infer_ros.pipeline.process import prepare_process
+from split_infer_ros.split.cores import use_all_cores, use_one_core
 from split_infer_ros.split.form import Form
 from split_infer_ros.split.load import build_model, choose_device, load_model
 from split_infer_ros.split.model import SplitModel

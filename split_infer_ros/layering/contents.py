@@ -12,12 +12,12 @@ from torch import fx
 from split_infer_ros.errors import WeightsError
 from split_infer_ros.layering import blocked
 from split_infer_ros.layering.blocked import BlockedForm
-from split_infer_ros.layering.cores import on_cores
 from split_infer_ros.layering.layers import Layer, layer_of, to_be_streamed
 from split_infer_ros.layering.pack import can_be_tiled, machine
 from split_infer_ros.layering.packed_file import CHANNELS_LAST, PLAIN, PackedHeader, PackedTensor, Piece, read_header
 from split_infer_ros.layering.ring import CHUNK
 from split_infer_ros.layering.weights_file import Block
+from split_infer_ros.split.cores import on_cores
 from split_infer_ros.split.fusion import FusedConv2d
 from split_infer_ros.split.model import SplitModel
 

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from split_infer_ros.errors import WeightsError
 from split_infer_ros.layering import blocked
-from split_infer_ros.layering.cores import on_cores
 from split_infer_ros.layering.layers import Layer, input_shapes, layers_of, skeleton, to_be_streamed
 from split_infer_ros.layering.packed_file import (
     ALIGN,
@@ -24,6 +23,7 @@ from split_infer_ros.layering.packed_file import (
     Piece,
     write_packed,
 )
+from split_infer_ros.split.cores import on_cores
 from split_infer_ros.split.fusion import FusedConv2d
 from split_infer_ros.split.model import SplitModel
 

@@ -23,10 +23,10 @@ from split_infer_ros.nodes.process import run
 from split_infer_ros.nodes.rows import parameter
 from split_infer_ros.nodes.transports import RECEIVERS
 from split_infer_ros.nodes.watch import LEFT_OUT, weights_facts
-from split_infer_ros.pipeline.cores import default_head_threads
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.head_stage import HeadStage
 from split_infer_ros.pipeline.settings import StageSettings
+from split_infer_ros.split.cores import default_head_threads
 from split_infer_ros.split.load import choose_device, load_model
 from split_infer_ros.tuner.known import find_tuned
 from split_infer_ros.tuning.database import Database

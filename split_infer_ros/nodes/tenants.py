@@ -22,9 +22,9 @@ from split_infer_ros.nodes.managed import LOG_PERIOD_S, ManagedNode, in_words, o
 from split_infer_ros.nodes.process import run
 from split_infer_ros.nodes.tenant_parameters import TENANTS, TenantsParameters
 from split_infer_ros.nodes.tenant_topics import TenantTopics
-from split_infer_ros.pipeline.cores import use_one_core
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.stage import Stage
+from split_infer_ros.split.cores import use_one_core
 from split_infer_ros.tenancy.shared_pipeline import SharedPipeline
 from split_infer_ros.tuning.database import Database
 

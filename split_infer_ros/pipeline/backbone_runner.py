@@ -11,12 +11,12 @@ from functools import partial
 import torch
 
 from split_infer_ros.buffers.slots import Lease
-from split_infer_ros.pipeline.cores import use_all_cores, use_cores, use_one_core
 from split_infer_ros.pipeline.device import DeviceQueue, Mark
 from split_infer_ros.pipeline.frame import Frame, Timeline
 from split_infer_ros.pipeline.intake import Loaded
 from split_infer_ros.pipeline.plan import Plan
 from split_infer_ros.pipeline.stage import Stage
+from split_infer_ros.split.cores import use_all_cores, use_cores, use_one_core
 
 
 @dataclass(slots=True, eq=False)

@@ -12,7 +12,6 @@ from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.pipeline.accounts import BatchAccounts
 from split_infer_ros.pipeline.backbone_runner import BackboneRunner, Batch
 from split_infer_ros.pipeline.batcher import Batcher
-from split_infer_ros.pipeline.cores import use_one_core
 from split_infer_ros.pipeline.frame import Frame, Handle, Origin, Timeline
 from split_infer_ros.pipeline.ledger import Ledger
 from split_infer_ros.pipeline.memory_choice import MemoryAdvisor
@@ -20,6 +19,7 @@ from split_infer_ros.pipeline.plan import Plan
 from split_infer_ros.pipeline.report import PipelineReport
 from split_infer_ros.pipeline.settings import LATEST, StageSettings
 from split_infer_ros.pipeline.transport import Transport
+from split_infer_ros.split.cores import use_one_core
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.telemetry.trace import TraceFile
 

@@ -16,12 +16,12 @@ from split_infer_ros.buffers.slots import Outcome
 from split_infer_ros.errors import ConfigurationError, HandleError, SplitInferError
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.plausibility import leave_out_impossible
-from split_infer_ros.pipeline.cores import use_cores, use_one_core
 from split_infer_ros.pipeline.frame import Handle, Origin
 from split_infer_ros.pipeline.head_halves import HeadHalves
 from split_infer_ros.pipeline.report import WeightsReport
 from split_infer_ros.pipeline.settings import WeightsSettings
 from split_infer_ros.pipeline.stage import Stage
+from split_infer_ros.split.cores import use_cores, use_one_core
 from split_infer_ros.split.model import SplitModel
 
 YIELD_S = 1e-6

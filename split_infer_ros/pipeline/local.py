@@ -13,11 +13,11 @@ from split_infer_ros.errors import SplitInferError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.pipeline.backbone_stage import BackboneStage
-from split_infer_ros.pipeline.cores import default_head_threads
 from split_infer_ros.pipeline.frame import Handle, Origin
 from split_infer_ros.pipeline.head_stage import Deliver, HeadStage
 from split_infer_ros.pipeline.settings import StageSettings, WeightsSettings
 from split_infer_ros.pipeline.transport import OwnedPool, Released
+from split_infer_ros.split.cores import default_head_threads
 from split_infer_ros.split.model import SplitModel
 
 STUCK_S = 60.0  # a batch that takes longer is not waited for

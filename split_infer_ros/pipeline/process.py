@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 
-from split_infer_ros.pipeline.cores import use_one_core
+from split_infer_ros.split.cores import use_one_core
 
 # of glibc's malloc.h
 M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -4, -8

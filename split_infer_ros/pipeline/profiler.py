@@ -27,12 +27,12 @@ from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections, Limits
-from split_infer_ros.pipeline.cores import use_all_cores, use_one_core
 from split_infer_ros.pipeline.device import DeviceQueue
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.intake import make_intake
 from split_infer_ros.pipeline.local import LocalPipeline
 from split_infer_ros.pipeline.settings import BLOCK, StageSettings
+from split_infer_ros.split.cores import use_all_cores, use_one_core
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.planner import worth_a_run
 from split_infer_ros.split.profile import Point, Profile

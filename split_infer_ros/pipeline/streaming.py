@@ -14,7 +14,6 @@ from torch import Tensor, fx
 from split_infer_ros.buffers.layout import Layout, TensorSpec
 from split_infer_ros.errors import ConfigurationError, StreamError
 from split_infer_ros.layering.contents import Contents, open_contents
-from split_infer_ros.layering.cores import on_cores
 from split_infer_ros.layering.device_stages import Processor
 from split_infer_ros.layering.heap import trim
 from split_infer_ros.layering.home import CopiedHome, Home, MappedHome
@@ -25,10 +24,10 @@ from split_infer_ros.layering.residency import ASYNCHRONOUS, AUTO, RESIDENT, TWO
 from split_infer_ros.layering.ring import RingPlan
 from split_infer_ros.layering.streamed import StreamedHalf
 from split_infer_ros.layering.timing import time_model
-from split_infer_ros.pipeline.cores import ALL
 from split_infer_ros.pipeline.device import DeviceQueue, mark_here
 from split_infer_ros.pipeline.packed_weights import fetch, find_packed
 from split_infer_ros.pipeline.settings import StageSettings, WeightsSettings
+from split_infer_ros.split.cores import ALL, on_cores
 from split_infer_ros.split.cuts import Cut
 from split_infer_ros.split.graph import state_of
 from split_infer_ros.split.halves import backbone_of, head_of

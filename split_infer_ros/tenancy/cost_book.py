@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from split_infer_ros.pipeline.cores import all_cores
+from split_infer_ros.split.cores import all_cores
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.tenancy.costs import Costs, Group, group
 from split_infer_ros.tenancy.measure import agree, fusable

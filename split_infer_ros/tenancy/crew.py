@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from split_infer_ros.pipeline.cores import all_cores, use_one_core
 from split_infer_ros.pipeline.stage import Stage
+from split_infer_ros.split.cores import all_cores, use_one_core
 from split_infer_ros.tenancy.engine import Engine
 from split_infer_ros.tenancy.executor import Executor
 from split_infer_ros.tenancy.flight import Flight

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from split_infer_ros.memory_model.task import Task
-from split_infer_ros.pipeline.cores import use_all_cores
 from split_infer_ros.pipeline.plan import Plan
+from split_infer_ros.split.cores import use_all_cores
 from split_infer_ros.tenancy.co_run import Machine, find_pair
 from split_infer_ros.tenancy.cost_books import CostBooks
 from split_infer_ros.tenancy.costs import Costs

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from split_infer_ros.pipeline.cores import all_cores, use_cores
 from split_infer_ros.pipeline.device import DeviceQueue, Mark
+from split_infer_ros.split.cores import all_cores, use_cores
 from split_infer_ros.tenancy.forked_graphs import ForkedGraphs, Forks, Model
 from split_infer_ros.tenancy.lanes import Lane, share_cores
 

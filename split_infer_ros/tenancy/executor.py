@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import torch
 
 from split_infer_ros.errors import StreamError
-from split_infer_ros.pipeline.cores import use_one_core
 from split_infer_ros.pipeline.device import DeviceQueue, Mark
 from split_infer_ros.pipeline.intake import Loaded
 from split_infer_ros.pipeline.stage import Stage
+from split_infer_ros.split.cores import use_one_core
 from split_infer_ros.tenancy.engine import Engine
 from split_infer_ros.tenancy.flight import Flight
 from split_infer_ros.tenancy.member import drop

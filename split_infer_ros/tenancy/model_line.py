@@ -18,7 +18,6 @@ from split_infer_ros.memory_model.constants import MachineConstants
 from split_infer_ros.memory_model.task import Task, batch_task
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.pipeline.budget import bytes_needed, check_weights
-from split_infer_ros.pipeline.cores import default_head_threads
 from split_infer_ros.pipeline.device import DeviceQueue
 from split_infer_ros.pipeline.frame import Handle, Origin, Timeline
 from split_infer_ros.pipeline.head_stage import HeadStage
@@ -26,6 +25,7 @@ from split_infer_ros.pipeline.local import LocalTransport
 from split_infer_ros.pipeline.memory_choice import MemoryAdvisor
 from split_infer_ros.pipeline.plan import Plan
 from split_infer_ros.pipeline.settings import StageSettings
+from split_infer_ros.split.cores import default_head_threads
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.tenancy.beside import PlansBeside
 from split_infer_ros.tenancy.flight import Flight

@@ -17,12 +17,12 @@ from torch import Tensor
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections
-from split_infer_ros.pipeline.cores import use_cores
 from split_infer_ros.pipeline.device import DeviceQueue
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.local import LocalPipeline
 from split_infer_ros.pipeline.settings import BLOCK, StageSettings
 from split_infer_ros.split.agreement import WITHIN, difference
+from split_infer_ros.split.cores import use_cores
 from split_infer_ros.split.form import CONTIGUOUS, Form
 from split_infer_ros.split.load import build_model, choose_device
 from split_infer_ros.split.model import PRECISIONS, SplitModel

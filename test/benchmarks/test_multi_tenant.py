@@ -11,7 +11,7 @@ import multi_tenant as bench
 import pytest
 import torch
 
-from split_infer_ros.pipeline.cores import all_cores
+from split_infer_ros.split.cores import all_cores
 from split_infer_ros.split.load import load_model
 from split_infer_ros.tenancy.costs import Costs, Group, group
 from split_infer_ros.tenancy.engine import Engine, Inputs, Outputs

@@ -9,7 +9,13 @@ large tensor as it is imported.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
 import torch
+
+Result = TypeVar("Result")
 
 ALL = torch.get_num_threads()
 
@@ -33,6 +39,21 @@ def use_cores(count: int) -> None:
     """Operations of this thread use so many cores."""
     torch.get_num_threads()  # a thread's first use of torch takes over what another thread set last, so not later
     torch.set_num_threads(count)
+
+
+def on_cores(count: int | None, work: Callable[[], Result]) -> Result:
+    """Do it on a thread of its own, whose operations use so many cores; None: it does not matter how many.
+
+    Layouts of convolutions and times depend on that. The thread's helpers end with it.
+    """
+
+    def run() -> Result:
+        if count is not None:
+            use_cores(count)
+        return work()
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(run).result()
 
 
 def default_head_threads(backbone: torch.device, tuned: int = 0) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from split_infer_ros.pipeline import cores
+from split_infer_ros.split import cores
 
 
 @pytest.fixture(autouse=True)
