@@ -203,8 +203,7 @@ setup(
         "test": [
             "hypothesis",
             "mypy",
-            # launch_testing's plugin does not load in pytest 9.
-            "pytest>=7,<9",
+            "pytest>=7",
             "pytest-cov",
             "pytest-timeout",
             "pytest-xdist",

@@ -20,7 +20,7 @@ from threading import Condition, Lock
 import torch
 from torch import Tensor, fx
 
-from split_infer_ros.pipeline.device import DeviceQueue
+from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.split.cores import all_cores, use_cores
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.tenancy.costs import Costs, Group, group
@@ -33,6 +33,7 @@ from split_infer_ros.tenancy.ways import Ways
 
 SHORTEST_SLEEP_S = 2e-4
 CAMERAS = 8
+CHECKS = 3  # rounds of all models by which results are compared
 
 
 @dataclass
@@ -199,11 +200,36 @@ class Concurrent:
 
     workers: int
 
+    def check(self, load: Load) -> None:
+        """Each worker's results beside the others are those of one that has the processor to itself.
+
+        Raises:
+            RuntimeError: they differ, so this rival's times would mean nothing.
+        """
+        engines = self._engines(load)
+        alone = {
+            name: [each.clone() for each in engines[0].run({name: image})[name]] for name, image in load.images.items()
+        }
+
+        def run(engine: Engine) -> None:
+            for _ in range(CHECKS):
+                for name, image in load.images.items():
+                    for mine, other in zip(engine.run({name: image})[name], alone[name], strict=True):
+                        # The same sums, maybe in another order.
+                        if not bool((mine - other).abs().max() <= 1e-3 * other.abs().max()):
+                            raise RuntimeError(f"{self.workers} workers side by side give wrong results for {name}.")
+
+        with ThreadPoolExecutor(self.workers) as executor:
+            list(executor.map(run, engines))
+
+    def _engines(self, load: Load) -> list[Engine]:
+        cores = max(1, all_cores() // self.workers)
+        return [load.engine(cores=cores, number=number) for number in range(self.workers)]
+
     def __call__(self, trace: Sequence[Request], load: Load) -> Log:
         log, lock = Log(), Lock()
         waiting: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
-        cores = max(1, all_cores() // self.workers)
-        engines = [load.engine(cores=cores, number=number) for number in range(self.workers)]
+        engines = self._engines(load)
         arrivals = Arrivals(trace, log)
 
         def work(engine: Engine) -> None:
@@ -241,7 +267,7 @@ class BreadthFirst:
     def __call__(self, trace: Sequence[Request], load: Load) -> Log:
         use_cores(all_cores())
         pieces = {name: model.segments()[0] for name, model in load.models.items()}
-        device_queue = DeviceQueue(load.device)
+        stream = Stream(load.device)
         log = Log()
         arrivals, waiting = Arrivals(trace, log), deque[Request]()
         running: list[tuple[Request, deque[fx.GraphModule], tuple[Tensor, ...]]] = []
@@ -256,13 +282,13 @@ class BreadthFirst:
                     return log
                 continue
             still = []
-            with device_queue.work("turn"):
+            with stream.work("turn"):
                 for request, left, values in running:
                     values = left.popleft()(*values)
                     if left:
                         still.append((request, left, values))
                         continue
-                    device_queue.mark().wait()
+                    stream.fence().wait()
                     log.end_s[request.number] = arrivals.now()
             running = still
 

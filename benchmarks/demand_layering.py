@@ -13,7 +13,10 @@ predicted is measured at some of its points; there, too, the prediction is for t
 `auto` is to be as quick as resident weights, further turns of these two alone say whether it is, and turns of resident
 weights while as much is read in vain, what reading takes of this machine in any case.
 
-On the CPU. From the source tree: `PYTHONPATH=. python benchmarks/demand_layering.py`.
+On a GPU: each way of reading, against resident weights and an upload of all weights for each pass. What a way holds is
+the memory on the GPU. The bound is the longer of computing and of reading all weights.
+
+From the source tree: `PYTHONPATH=. python benchmarks/demand_layering.py`.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))  # for `python -m benchmarks.demand_layering`
 import _layering_child as child
+from _layering_on_gpu import conclude_on_gpu, measure_on_gpu
 from _layering_peak import peak
 from _layering_rivals import can_offload
 from _layering_turns import Disk, over_resident, passes
@@ -42,7 +46,7 @@ from split_infer_ros.layering.residency import ASYNCHRONOUS, RESIDENT, SYNCHRONO
 from split_infer_ros.layering.ring import RingPlan, least_capacity
 from split_infer_ros.layering.streamed import StreamedHalf
 from split_infer_ros.layering.timing import time_model
-from split_infer_ros.split.load import load_model
+from split_infer_ros.split.load import choose_device, load_model
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.telemetry.report import AT_MOST, Claim, Panel, Report, arguments, deliver, show
 
@@ -74,16 +78,22 @@ QUICK = Effort(("yolov3",), QUICK_WAYS, 1, 2, 0.0, 1, (child.CHOSEN,))
 FULL = Effort(MODELS, WAYS, 3, 3, 60.0, 3, WAYS)
 
 
-def run(effort: Effort) -> Report:
-    """Measure all models."""
+def run(effort: Effort, device: torch.device) -> Report:
+    """Measure all models on that device."""
     rows: list[Mapping[str, Any]] = []
     claims: list[Claim] = []
     panels: list[Panel] = []
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:  # on a disk: /tmp may lie in memory
         for name in effort.models:
-            found, times = measure(name, Path(folder) / f"{name}.weights", effort)
+            path = Path(folder) / f"{name}.weights"
+            if device.type == "cuda":
+                # a pass takes a small part of the CPU's time
+                found, times = measure_on_gpu(name, path, device, 3 * effort.rounds, 2 * effort.passes)
+                claims += conclude_on_gpu(name, found)
+            else:
+                found, times = measure(name, path, effort)
+                claims += conclude(name, found)
             rows += found
-            claims += conclude(name, found)
             panels.append(Panel(f"{name}, batch 1", "ms", {way: [1e3 * t for t in of] for way, of in times.items()}))
     return Report("demand_layering", claims, rows, panels)
 
@@ -247,9 +257,11 @@ def main() -> int:
     """Run the benchmark."""
     parser = arguments(__doc__)
     parser.add_argument("--models", nargs="+", choices=MODELS, help="which ones; unless given, all (--quick: one)")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, ...")
     chosen = parser.parse_args()
     effort = QUICK if chosen.quick else FULL
-    deliver(run(replace(effort, models=chosen.models or effort.models)), chosen)
+    effort = replace(effort, models=chosen.models or effort.models)
+    deliver(run(effort, choose_device(chosen.device)), chosen)
     return 0
 
 

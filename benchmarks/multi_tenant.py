@@ -98,7 +98,7 @@ class Ground:
     def __init__(self, load: Load, extent: Extent) -> None:
         self._load = load
         self._whole = load.new_engine()
-        count = 0 if self._whole.runs_behind or all_cores() == 1 else all_cores()
+        count = 0 if self._whole.is_asynchronous or all_cores() == 1 else all_cores()
         self._lanes = SideBySide([load.new_engine(cores=1) for _ in range(count)]) if count else None
         whole = measure(load.models, self._whole, extent.sizes, extent.rounds)
         lane = measure(load.models, self._lanes, extent.sizes, extent.rounds, fuse=False) if self._lanes else whole
@@ -151,6 +151,9 @@ def run(device: torch.device, extent: Extent) -> Report:
 
     add(*batches(ways, extent.sizes))
     left = rivals(ways, extent.windows)
+    for rival in left.values():
+        if isinstance(rival, Concurrent):
+            rival.check(load)
     for part in sorted(extent.loads, reverse=True):
         heaviest = part == max(extent.loads)
         trace = poisson_trace(MODELS, extent.requests, part * capacity)

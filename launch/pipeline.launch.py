@@ -4,19 +4,27 @@
     ros2 launch split_infer_ros pipeline.launch.py config:=multi_camera
 
 The defaults are the nodes' own, or a parameter file's: an argument that is not given changes nothing.
+
+A process whose GPU was lost starts again, unless respawn:=false. Any other end is final.
 """
 
 from pathlib import Path
 
 from ament_index_python.packages import get_package_share_directory
-from launch import LaunchContext, LaunchDescription
-from launch.actions import DeclareLaunchArgument, OpaqueFunction
+from launch import Action, LaunchContext, LaunchDescription
+from launch.actions import DeclareLaunchArgument, EmitEvent, OpaqueFunction, RegisterEventHandler
+from launch.event_handlers import OnProcessExit
+from launch.events import matches_action
+from launch.events.process import ProcessExited, ShutdownProcess
 from launch_ros.actions import Node
 from launch_ros.descriptions import Parameter
+
+from split_infer_ros.runtime.faults import DEVICE_LOST_EXIT
 
 PACKAGE = "split_infer_ros"
 SCENARIOS = Path(get_package_share_directory(PACKAGE), "config")
 NOT_GIVEN = ""
+RESPAWN_DELAY_S = 1.0
 
 # argument: (what it is for, what it can be)
 ARGUMENTS: dict[str, tuple[str, list[str] | None]] = {
@@ -36,6 +44,7 @@ ARGUMENTS: dict[str, tuple[str, list[str] | None]] = {
         None,
     ),
     "namespace": ("Of all nodes and topics.", None),
+    "respawn": ("Whether the process starts again after its GPU was lost; unless given, it does.", ["true", "false"]),
     "log_level": ("What is logged.", ["debug", "info", "warn", "error", "fatal"]),
 }
 PARAMETERS = ("model", "weights", "source")
@@ -49,8 +58,8 @@ def parameter_file(name: str) -> Path:
     raise FileNotFoundError(f"config: there is neither a parameter file nor a scenario '{name}'.")
 
 
-def start(context: LaunchContext) -> list[Node]:
-    """The process, told what was given and nothing else."""
+def start(context: LaunchContext) -> list[Action]:
+    """The process, told what was given and nothing else; and what decides whether it starts again."""
     given = {name: context.launch_configurations[name] for name in ARGUMENTS}
     given = {name: value for name, value in given.items() if value != NOT_GIVEN}
     parameters: list[Path | Parameter] = []
@@ -62,16 +71,24 @@ def start(context: LaunchContext) -> list[Node]:
     if "image_topics" in given:
         topics = [topic.strip() for topic in given["image_topics"].split(",")]
         parameters.append(Parameter("image_topics", topics, value_type=list[str]))
-    return [
-        Node(
-            package=PACKAGE,
-            executable="pipeline",
-            namespace=given.get("namespace"),
-            parameters=parameters,
-            ros_arguments=["--log-level", given["log_level"]] if "log_level" in given else [],
-            output="screen",
-        )
-    ]
+    process = Node(
+        package=PACKAGE,
+        executable="pipeline",
+        namespace=given.get("namespace"),
+        parameters=parameters,
+        ros_arguments=["--log-level", given["log_level"]] if "log_level" in given else [],
+        output="screen",
+        respawn=given.get("respawn") != "false",
+        respawn_delay=RESPAWN_DELAY_S,
+    )
+
+    def leave(event: ProcessExited, context: LaunchContext) -> Action | None:
+        """Launch would start whatever ends again. Within the delay, this tells it to leave the process ended."""
+        if event.returncode == DEVICE_LOST_EXIT:
+            return None
+        return EmitEvent(event=ShutdownProcess(process_matcher=matches_action(process)))
+
+    return [RegisterEventHandler(OnProcessExit(target_action=process, on_exit=leave)), process]
 
 
 def generate_launch_description() -> LaunchDescription:

@@ -9,6 +9,7 @@
     - ImageError: an image message that cannot be read; carries the name it is counted under.
     - StreamError: weights that did not come; carries the name under which the pass's frames are counted.
     - HandleError: a handle that gives no access to a slot; carries the name it is counted under.
+    - Notice: what runs, though not as it was asked for; costs no frame and is told, not raised.
 """
 
 from __future__ import annotations
@@ -60,6 +61,10 @@ class StreamError(SplitInferError):
     def __init__(self, reason: str, sentence: str) -> None:
         super().__init__(sentence)
         self.reason = reason
+
+
+class Notice(SplitInferError):
+    """Something runs, but not as it was asked for: in other memory, say, or without CUDA graphs."""
 
 
 class HandleError(SplitInferError):

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 import torch
+from lost_device import LostDevice
 from torch import Tensor, nn
 
 from split_infer_ros.images.encodings import Pixels
@@ -41,10 +42,16 @@ class BrightModel(SplitModel):
         name: whose length is in the name of its only label.
         idle: weights that nobody needs.
         backbone_fails, head_fails: whether a batch with a frame of brightness BAD costs the batch.
+        device: that each batch uses, blank ones too.
     """
 
     def __init__(
-        self, name: str, idle: int = 1, backbone_fails: bool = False, head_fails: bool = False
+        self,
+        name: str,
+        idle: int = 1,
+        backbone_fails: bool = False,
+        head_fails: bool = False,
+        device: LostDevice | None = None,
     ) -> None:
         def decode(outputs: tuple[Tensor, ...], limits: Limits) -> list[Detections]:
             if head_fails and is_bad(outputs[0]):
@@ -61,6 +68,7 @@ class BrightModel(SplitModel):
         self.gate.set()
         self.batches: list[int] = []
         self._backbone_fails = backbone_fails
+        self._device = device
 
     def backbone(self, name: str) -> Callable[[Tensor], Sequence[Tensor]]:  # type: ignore[override]
         inner = super().backbone(name)
@@ -69,6 +77,8 @@ class BrightModel(SplitModel):
             if images.any():  # others are blank ones, of warming up and measuring
                 assert self.gate.wait(LONG_S)
                 self.batches.append(len(images))
+            if self._device is not None:
+                self._device.use()
             if self._backbone_fails and is_bad(images):
                 raise RuntimeError(f"the backbone of {self.entry.name} fails")
             return inner(images)  # type: ignore[no-any-return]

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from domains import own_domain
+from launch_files import LaunchFile
 
 HERE = Path(__file__).parent
 SECONDS_PER_TEST = 120
 SECONDS_PER_SLOW_TEST = 1500
 
 # What a folder of tests cannot do without. (Where it is missing, its files are not even imported.)
-NEEDED = {"nodes": "rclpy", "launch": "launch_testing"}
+NEEDED = {"nodes": "rclpy", "launch": "launch_ros"}
 
 
 class SkippedFile(pytest.Module):
@@ -25,11 +28,14 @@ class SkippedFile(pytest.Module):
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.File:
     needed = NEEDED.get(module_path.parent.name)
     if needed and importlib.util.find_spec(needed) is None:
         return SkippedFile.from_parent(parent, path=module_path)
-    return None
+    if module_path.parent == HERE / "launch":
+        return LaunchFile.from_parent(parent, path=module_path)
+    # launch_testing's plugin would import the file by its bare name, which files of two folders may share.
+    return pytest.Module.from_parent(parent, path=module_path)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -48,12 +54,29 @@ def ros_domain(request: pytest.FixtureRequest) -> Iterator[int]:
 
 
 @pytest.fixture
-def cuda_runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
-    """CUDA's run-time API as far as memory goes, without a GPU."""
-    from fake_cuda import played  # most tests do without torch, which takes seconds
+def caplog(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.LogCaptureFixture]:
+    """Pytest's log capture, which also works once ROS's launch is imported.
 
-    with played(monkeypatch) as runtime:
-        yield runtime
+    Loggers made after that pass no record on to the root logger, where pytest listens.
+    """
+    logger_class = logging.getLoggerClass()
+    logging.setLoggerClass(logging.Logger)  # for modules that the test is the first to import
+    for name in list(logging.root.manager.loggerDict):
+        if name.startswith("split_infer_ros"):
+            monkeypatch.setattr(logging.getLogger(name), "propagate", True)
+    yield caplog
+    logging.setLoggerClass(logger_class)
+
+
+@pytest.fixture
+def gpu() -> Iterator[object]:
+    """A simulated GPU; what raced on it, would have failed or was not freed, fails a test that does not say so."""
+    from simulated_gpu import simulated  # most tests do without torch, which takes seconds
+
+    with simulated() as made:
+        yield made
+        gc.collect()
+        made.assert_nothing_left()
 
 
 @pytest.fixture

@@ -116,18 +116,20 @@ class Nursery:
             path.with_name(f"{path.name}_el").unlink(missing_ok=True)
         self._folder.cleanup()
 
-    def start(self, name: str, waits: bool = False, **parameters: object) -> NodeProcess:
-        """A node, ``backbone`` or ``head``, with these parameters; weights are ``none``.
+    def start(self, kind: str, waits: bool = False, name: str = "", **parameters: object) -> NodeProcess:
+        """A node, ``backbone`` or ``head``, with these parameters; weights are ``none``. It may have another name.
 
         One that ``waits`` gets to know the others, and configures and activates itself once it is told to go.
         """
         log = Path(self._folder.name, f"{len(self._born)}.log")
         arguments = ["--ros-args", "-p", "weights:=none"]
+        if name:
+            arguments += ["-r", f"__node:={name}"]
         for key, value in parameters.items():
             arguments += ["-p", f"{key}:={value}"]
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps([name, str(log), waits, arguments]) + "\n")
+        self._process.stdin.write(json.dumps([kind, str(log), waits, arguments]) + "\n")
         self._process.stdin.flush()
         self._born.append(NodeProcess(int(self._process.stdout.readline()), log))
         return self._born[-1]

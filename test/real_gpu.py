@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 
 from split_infer_ros.buffers import cuda
 from split_infer_ros.buffers.policy import Policy, legal
+from split_infer_ros.runtime.captures import empty_cache, synchronize_device
 
 GPU = torch.device("cuda", 0)
+SANITIZED = "TORCH_CUDA_SANITIZER" in os.environ  # PyTorch's stream sanitizer checks this process
 
 
 def need(policy: Policy, shared: bool = False) -> None:
     """Skip where this GPU has no such memory."""
     if policy not in legal(cuda.device_attributes(0), shared):
         pytest.skip(f"this GPU does not allow {policy.value}")
+
+
+def free_bytes() -> int:
+    """What the GPU has free once torch gave back what nobody uses; another thread may be recording meanwhile."""
+    synchronize_device(GPU)
+    empty_cache()
+    return torch.cuda.mem_get_info(GPU)[0]

@@ -6,6 +6,7 @@ are torn, or another frame's, are noticed.
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
@@ -223,6 +224,7 @@ class Child:
 def _fork(work: Callable[[socket.socket], object], here: socket.socket, there: socket.socket) -> int:
     child = os.fork()
     if child == 0:
+        gc.disable()  # what it would free may be the parent's: CUDA's memory, say, which no fork may touch
         here.close()  # else it would not hear that its parent is gone
         try:
             while True:

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +24,7 @@ from typing import Any
 
 import psutil
 import rclpy
+import torch
 from ament_index_python.packages import get_package_prefix
 from builtin_interfaces.msg import Time
 from lifecycle_msgs.srv import ChangeState, GetState
@@ -36,13 +37,17 @@ from rclpy.qos import QoSProfile
 from rclpy.task import Future
 from sensor_msgs.msg import Image
 from std_msgs.msg import Header
+from vision_msgs.msg import Detection2DArray
 
+from split_infer_ros.models.detections import Detections
 from split_infer_ros.nodes.backbone import BackboneNode
 from split_infer_ros.nodes.camera import CameraNode
+from split_infer_ros.nodes.conversions import corners
 from split_infer_ros.nodes.head import HeadNode
 from split_infer_ros.nodes.managed import ManagedNode
 from split_infer_ros.nodes.stats import StatsNode
 from split_infer_ros.nodes.tenants import TenantsNode
+from split_infer_ros.nodes.transports.network import NetworkSender
 from split_infer_ros.pipeline.ledger import LedgerCounts
 
 WAIT_S = 20.0
@@ -200,6 +205,8 @@ class Pipeline:
             for name in NODE_TYPES:
                 if name in parameters:
                     self.add(name, **parameters[name])
+            if "head" in parameters and parameters.get("backbone", {}).get("transport") == "network":
+                self._wait_for_head()
         except BaseException:
             self.close()
             raise
@@ -230,6 +237,12 @@ class Pipeline:
         self._spinning.executor.add_node(node)
         node.start()
         return node
+
+    def _wait_for_head(self) -> None:
+        """Frames that come before a head is chosen are lost, and so are those before DDS has matched its topic."""
+        sender = self.backbone.stage._transport
+        assert isinstance(sender, NetworkSender)
+        wait_until(lambda: sender._active and sender._heads.reached_by(sender._publisher), "a head", START_S)
 
     def remove(self, name: str) -> None:
         """End a node."""
@@ -284,6 +297,16 @@ def image(
     noise = random.Random(seed).randbytes(step * height)
     header = Header(stamp=Time(sec=stamp // 1000, nanosec=stamp % 1000), frame_id=frame_id)
     return Image(header=header, height=height, width=width, encoding=encoding, step=step, data=array.array("B", noise))
+
+
+def detections_of(message: Detection2DArray, labels: Sequence[str]) -> Detections:
+    """What a message says was found; of several labels of one name, the first."""
+    hypotheses = [found.results[0].hypothesis for found in message.detections]
+    return Detections(
+        torch.tensor([corners(found) for found in message.detections], dtype=torch.float32).reshape(-1, 4),
+        torch.tensor([hypothesis.score for hypothesis in hypotheses], dtype=torch.float32),
+        torch.tensor([labels.index(hypothesis.class_id) for hypothesis in hypotheses], dtype=torch.int64),
+    )
 
 
 def shared_memory_of(process: int) -> set[Path]:

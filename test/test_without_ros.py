@@ -29,7 +29,7 @@ ABOVE = (
     "images",
     "memory_model",
 )
-ROOMS = (*ABOVE, "vision_ops", "buffers", "tuning", "telemetry", "errors")
+ROOMS = (*ABOVE, "vision_ops", "buffers", "tuning", "telemetry", "runtime", "errors")
 
 ROS = ("rclpy", "ament_index_python", "rosidl_runtime_py", "builtin_interfaces", "rcl_interfaces", "launch_ros")
 

@@ -1,14 +1,12 @@
-"""The one place that calls CUDA's run-time API for memory: allocation, page-locking, attributes."""
+"""CUDA's memory: what a GPU allows, allocation, page-locking."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 from split_infer_ros.buffers.policy import DeviceAttributes
-from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.runtime import cuda
 
 _ATTRIBUTES = {
     "integrated": "cudaDevAttrIntegrated",
@@ -20,17 +18,13 @@ _ATTRIBUTES = {
 }
 
 
-class OutOfMemory(ConfigurationError):
-    """The GPU, or the host's page-locked memory, has no room."""
-
-
 @cache
 def device_attributes(index: int) -> DeviceAttributes:
     """What GPU ``index`` allows."""
-    runtime = _runtime()
+    runtime = cuda.binding()
     return DeviceAttributes(
         **{
-            field: bool(_call("cudaDeviceGetAttribute", getattr(runtime.cudaDeviceAttr, name), index))
+            field: bool(cuda.call("cudaDeviceGetAttribute", getattr(runtime.cudaDeviceAttr, name), index))
             for field, name in _ATTRIBUTES.items()
         }
     )
@@ -47,14 +41,16 @@ def allocate_managed(nbytes: int, index: int, for_host: bool) -> tuple[int, Call
     Raises:
         OutOfMemory: the GPU has less free than this. More than it has can be allocated, and may hang it.
     """
-    _call("cudaSetDevice", index)
-    free, _ = _call("cudaMemGetInfo")
+    cuda.call("cudaSetDevice", index)
+    free, _ = cuda.call("cudaMemGetInfo")
     if nbytes > free:
-        raise OutOfMemory(f"{nbytes:,} bytes of managed memory do not fit into the {free:,} that GPU {index} has free.")
-    runtime = _runtime()
+        raise cuda.OutOfMemory(
+            f"{nbytes:,} bytes of managed memory do not fit into the {free:,} that GPU {index} has free."
+        )
+    runtime = cuda.binding()
     flag = runtime.cudaMemAttachHost if for_host else runtime.cudaMemAttachGlobal
-    address = int(_call("cudaMallocManaged", nbytes, flag))
-    return address, lambda: _free("cudaFree", address)
+    address = int(cuda.call("cudaMallocManaged", nbytes, flag))
+    return address, lambda: cuda.try_call("cudaFree", address)
 
 
 def allocate_mapped(nbytes: int) -> tuple[int, Callable[[], None]]:
@@ -63,9 +59,9 @@ def allocate_mapped(nbytes: int) -> tuple[int, Callable[[], None]]:
     Raises:
         OutOfMemory: so much cannot be page-locked.
     """
-    runtime = _runtime()
-    address = int(_call("cudaHostAlloc", nbytes, runtime.cudaHostAllocMapped | runtime.cudaHostAllocPortable))
-    return address, lambda: _free("cudaFreeHost", address)
+    runtime = cuda.binding()
+    address = int(cuda.call("cudaHostAlloc", nbytes, runtime.cudaHostAllocMapped | runtime.cudaHostAllocPortable))
+    return address, lambda: cuda.try_call("cudaFreeHost", address)
 
 
 def register(address: int, nbytes: int) -> Callable[[], None]:
@@ -74,14 +70,14 @@ def register(address: int, nbytes: int) -> Callable[[], None]:
     Raises:
         OutOfMemory: so much cannot be page-locked.
     """
-    runtime = _runtime()
-    _call("cudaHostRegister", address, nbytes, runtime.cudaHostRegisterMapped | runtime.cudaHostRegisterPortable)
-    return lambda: _free("cudaHostUnregister", address)
+    runtime = cuda.binding()
+    cuda.call("cudaHostRegister", address, nbytes, runtime.cudaHostRegisterMapped | runtime.cudaHostRegisterPortable)
+    return lambda: cuda.try_call("cudaHostUnregister", address)
 
 
 def device_address(address: int) -> int:
     """Where GPUs find mapped memory of the host."""
-    return int(_call("cudaHostGetDevicePointer", address, 0))
+    return int(cuda.call("cudaHostGetDevicePointer", address, 0))
 
 
 def attach(address: int, stream: int, to_host: bool) -> None:
@@ -89,34 +85,6 @@ def attach(address: int, stream: int, to_host: bool) -> None:
 
     Where ``concurrentManagedAccess`` is 0 the CPU must not touch what is not its own while the GPU is at work.
     """
-    runtime = _runtime()
+    runtime = cuda.binding()
     flag = runtime.cudaMemAttachHost if to_host else runtime.cudaMemAttachSingle
-    _call("cudaStreamAttachMemAsync", stream, address, 0, flag)
-
-
-def _call(name: str, *arguments: Any) -> Any:
-    runtime = _runtime()
-    status, *results = getattr(runtime, name)(*arguments)
-    if status == runtime.cudaError_t.cudaSuccess:
-        return results[0] if len(results) == 1 else results
-    runtime.cudaGetLastError()  # else torch would meet it at its next call
-    _, text = runtime.cudaGetErrorString(status)
-    message = f"{name} failed: {text.decode() if isinstance(text, bytes) else text}."
-    if status == runtime.cudaError_t.cudaErrorMemoryAllocation:
-        raise OutOfMemory(message)
-    raise ConfigurationError(message)
-
-
-def _free(name: str, address: int) -> None:
-    """Errors tell of a context that is gone, and the memory with it."""
-    getattr(_runtime(), name)(address)
-
-
-@cache
-def _runtime() -> Any:
-    try:
-        return importlib.import_module("cuda.bindings.runtime")
-    except ImportError as error:
-        raise ConfigurationError(
-            f"Memory that CPU and GPU share needs the package cuda-bindings ({error}): pip install cuda-bindings."
-        ) from error
+    cuda.call("cudaStreamAttachMemAsync", stream, address, 0, flag)

@@ -13,6 +13,8 @@ from split_infer_ros.errors import SplitInferError
 
 ALIGNMENT = 256  # bytes: what CUDA's own allocator gives, and a multiple of every vector width
 
+Strides = tuple[int, ...]  # of a whole batch, in elements, as torch counts them
+
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
@@ -22,13 +24,11 @@ class TensorSpec:
         name: the value's name in the model's graph.
         shape: of one image.
         dtype: of the elements.
-        channels_last: a (C, H, W) tensor is stored as (H, W, C).
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: torch.dtype
-    channels_last: bool = False
 
     @property
     def bytes_per_image(self) -> int:
@@ -55,12 +55,13 @@ class Layout:
             offset += -(-size // ALIGNMENT) * ALIGNMENT
         self.slot_bytes = max(offset, ALIGNMENT)
 
-    def views(self, slot: Tensor, batch: int) -> tuple[Tensor, ...]:
+    def views(self, slot: Tensor, batch: int, strides: Sequence[Strides] | None = None) -> tuple[Tensor, ...]:
         """The tensors of ``batch`` images as views of a slot.
 
         Args:
             slot: uint8 (slot_bytes,), on any device.
             batch: how many images, at most ``batch_size``.
+            strides: of each tensor, such that it ``is_dense``; row by row unless given.
 
         Returns:
             One (batch, *shape) tensor a spec; nothing is copied.
@@ -71,18 +72,41 @@ class Layout:
         if not 0 <= batch <= self.batch_size:
             raise SplitInferError(f"A slot for {self.batch_size} images cannot hold {batch}.")
         found = []
-        for spec, offset in zip(self.specs, self.offsets, strict=True):
-            flat = slot[offset : offset + spec.bytes_per_image * batch].view(spec.dtype)
-            if spec.channels_last and len(spec.shape) == 3:
-                channels, height, width = spec.shape
-                found.append(flat.view(batch, height, width, channels).permute(0, 3, 1, 2))
-            else:
-                found.append(flat.view(batch, *spec.shape))
+        for index, (spec, offset) in enumerate(zip(self.specs, self.offsets, strict=True)):
+            rows = slot[offset : offset + spec.bytes_per_image * batch].view(spec.dtype).view(batch, *spec.shape)
+            found.append(rows if strides is None else rows.as_strided(rows.shape, strides[index]))
         return tuple(found)
 
 
+def is_dense(shape: Sequence[int], strides: Strides) -> bool:
+    """True if a tensor of these strides has no gap and no overlap, in whatever order its dimensions lie.
+
+    The stride of a dimension of one element moves nothing. It counts all the same, as kernels are chosen by it; it may
+    be anything up to the number of elements.
+    """
+    reached = 1
+    for stride, size in sorted(zip(strides, shape, strict=False)):
+        if size != 1:
+            if stride != reached:
+                return False
+            reached *= size
+    return len(strides) == len(shape) and all(0 <= stride <= max(reached, 1) for stride in strides)
+
+
+def dense_strides(tensor: Tensor) -> Strides:
+    """The tensor's own strides if it ``is_dense``; else those of its dimensions in the same order, without gaps."""
+    strides = tensor.stride()
+    if is_dense(tensor.shape, strides):
+        return strides
+    found, reached = [1] * tensor.dim(), 1
+    for dimension in sorted(range(tensor.dim()), key=lambda dimension: -strides[dimension])[::-1]:
+        found[dimension] = reached
+        reached *= tensor.shape[dimension]
+    return tuple(found)
+
+
 class SlotViews:
-    """``Layout.views`` of one slot, made once for each number of images.
+    """``Layout.views`` of one slot, made anew for a number of images only where their strides have changed.
 
     Args:
         layout: of the slot.
@@ -92,11 +116,11 @@ class SlotViews:
     def __init__(self, layout: Layout, slot: Tensor) -> None:
         self._layout = layout
         self._slot = slot
-        self._of: dict[int, tuple[Tensor, ...]] = {}
+        self._of: dict[int, tuple[Sequence[Strides] | None, tuple[Tensor, ...]]] = {}
 
-    def __call__(self, batch: int) -> tuple[Tensor, ...]:
-        """The tensors of ``batch`` images, the same objects each time."""
-        found = self._of.get(batch)
-        if found is None:
-            found = self._of[batch] = self._layout.views(self._slot, batch)
-        return found
+    def __call__(self, batch: int, strides: Sequence[Strides] | None = None) -> tuple[Tensor, ...]:
+        """The tensors of ``batch`` images by these strides, the same objects each time."""
+        known = self._of.get(batch)
+        if known is None or known[0] != strides:
+            known = self._of[batch] = strides, self._layout.views(self._slot, batch, strides)
+        return known[1]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +13,9 @@ from torch import Tensor
 
 from split_infer_ros.buffers import cuda
 from split_infer_ros.buffers.policy import Policy
+from split_infer_ros.runtime.cuda import OutOfMemory
+from split_infer_ros.runtime.faults import is_sticky
+from split_infer_ros.runtime.shortage import host_bytes_free, shortage
 
 CPU = torch.device("cpu")
 
@@ -81,15 +85,18 @@ def allocate(policy: Policy, nbytes: int, device: torch.device) -> Memory:
         OutOfMemory: there is not so much.
         ConfigurationError: this machine has no such memory.
     """
-    try:
-        if device.type == "cpu" or policy is Policy.HOST:
-            plain = torch.empty(nbytes, dtype=torch.uint8)
-            return Memory(Policy.HOST, plain, plain)
-        if policy is Policy.DEVICE:
-            return Memory(policy, _page_locked(nbytes), torch.empty(nbytes, dtype=torch.uint8, device=device))
-    except (RuntimeError, torch.OutOfMemoryError) as error:
-        raise cuda.OutOfMemory(str(error).partition("\n")[0]) from error
-    index = device.index or 0
+    # Memory outlives the mode in which it is made: what inference mode makes could not be written to outside of it.
+    with torch.inference_mode(False), _telling_sizes(policy, nbytes, device):
+        return _allocate(policy, nbytes, device)
+
+
+def _allocate(policy: Policy, nbytes: int, device: torch.device) -> Memory:
+    if device.type == "cpu" or policy is Policy.HOST:
+        plain = torch.empty(nbytes, dtype=torch.uint8)
+        return Memory(Policy.HOST, plain, plain)
+    if policy is Policy.DEVICE:
+        return Memory(policy, _page_locked(nbytes), torch.empty(nbytes, dtype=torch.uint8, device=device))
+    index = device.index
     if policy is Policy.PINNED:
         address, free = cuda.allocate_mapped(nbytes)
         owner = _Owner(address, nbytes, free)
@@ -113,6 +120,11 @@ def adopt(policy: Policy, plain: Tensor, device: torch.device) -> Memory:
     """
     if device.type == "cpu" or policy is Policy.HOST:
         return Memory(Policy.HOST, plain, plain)
+    with torch.inference_mode(False), _telling_sizes(policy, plain.nbytes, device):  # as above
+        return _adopt(policy, plain, device)
+
+
+def _adopt(policy: Policy, plain: Tensor, device: torch.device) -> Memory:
     address, nbytes = plain.data_ptr(), plain.nbytes
     if policy is Policy.MANAGED:  # where that is legal, the GPU reaches all memory as it is
         return Memory(policy, plain, _Owner(address, nbytes, None).on(device, address))
@@ -123,6 +135,22 @@ def adopt(policy: Policy, plain: Tensor, device: torch.device) -> Memory:
         memory = Memory(policy, plain, _Owner(address, nbytes, None).on(device, cuda.device_address(address)))
     memory.let_go = once(memory, unregister)
     return memory
+
+
+@contextmanager
+def _telling_sizes(policy: Policy, nbytes: int, device: torch.device) -> Iterator[None]:
+    """Whoever runs out of memory inside says how much was asked for, and what is free."""
+    try:
+        yield
+    except (RuntimeError, OutOfMemory) as error:
+        if is_sticky(error):
+            raise
+        sides = [shortage(nbytes, host_bytes_free(), "the host")]
+        if policy in (Policy.DEVICE, Policy.MANAGED) and device.type == "cuda":
+            with suppress(RuntimeError, AssertionError):  # it may have no time for such a question
+                sides.append(f"{device} has {torch.cuda.mem_get_info(device)[0]:,}")
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise OutOfMemory(f"{' and '.join(sides)} ({reason})") from error
 
 
 def once(owner: object, free: Callable[[], None]) -> Callable[[], object]:

@@ -20,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from split_infer_ros.errors import ConfigurationError, HandleError
+from split_infer_ros.runtime.shortage import shortage
 
 FOLDER = Path("/dev/shm")
 PREFIX = "split_infer_"
@@ -31,6 +32,7 @@ _LOCK = struct.Struct("hhqqi")  # struct flock: type, whence, start, length, pid
 PAGE = mmap.PAGESIZE
 OWNER_LOCK = 0  # byte of the file whose lock the owner holds; slot n's reader holds byte n + 1
 READERS_LOCK = 2**40  # all readers share this one
+HEAD_LOCK = READERS_LOCK + 1  # of the one reader that takes what is published
 
 
 class Segment:
@@ -69,7 +71,7 @@ class Segment:
             (FOLDER / name).unlink(missing_ok=True)
             raise ConfigurationError(
                 f"{FOLDER} has no room for a ring of {slots} slots of {slot_bytes:,} bytes "
-                f"({os.strerror(error.errno or 0)}); "
+                f"({os.strerror(error.errno or 0)}: {shortage(size, _bytes_free(), str(FOLDER))}); "
                 "take a smaller batch_size, fewer ring_slots or a later split_point."
             ) from error
 
@@ -112,6 +114,18 @@ class Segment:
     def is_whole(self) -> bool:
         """False once somebody cut the file short: whoever touches memory that is missing is ended by SIGBUS."""
         return os.fstat(self._descriptor).st_size >= len(self.data)
+
+    def claim(self) -> bool:
+        """As a reader, become the one that takes what is published, until ``disclaim`` or the process ends.
+
+        Returns:
+            Whether this reader is the one. It may ask again and again.
+        """
+        return _try_lock(self._descriptor, HEAD_LOCK)
+
+    def disclaim(self) -> None:
+        """As a reader, leave what is published to another one."""
+        _set_lock(self._descriptor, fcntl.F_UNLCK, HEAD_LOCK)
 
     def mend(self) -> None:
         """As its owner, make a file that was cut short whole again; what lay there is zeros then."""
@@ -163,6 +177,11 @@ def remove_leftovers() -> list[str]:
         finally:
             os.close(descriptor)
     return removed
+
+
+def _bytes_free() -> int:
+    there = os.statvfs(FOLDER)
+    return there.f_bavail * there.f_frsize
 
 
 def _make_file() -> tuple[str, int]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from split_infer_ros.buffers.layout import Layout, SlotViews
+from split_infer_ros.buffers.layout import Layout, SlotViews, Strides
 from split_infer_ros.buffers.memory import Memory, Place, adopt
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.buffers.pool import HOST, LEASE_S
@@ -159,9 +159,27 @@ class SharedPoolReader:
         """False once no new handle can come."""
         return self._segment.owner_lives
 
-    def views(self, lease: Lease, batch: int) -> tuple[Tensor, ...]:
-        """The tensors of ``batch`` images in the slot of a lease, as views: (batch, *shape) each."""
-        return self._slots[lease.slot](batch)
+    def claim(self) -> bool:
+        """Become the one reader that takes what is published; returns whether this one is. Ends with the process."""
+        return self._segment.claim()
+
+    def disclaim(self) -> None:
+        """Leave what is published to another reader."""
+        self._segment.disclaim()
+
+    def is_ready(self, lease: Lease) -> bool:
+        """True while the slot of a lease holds what was published, and nobody has taken it."""
+        return self._holds(lease) and self._table.state(lease.slot) == (SharedState.READY, lease.generation)
+
+    def views(self, lease: Lease, batch: int, strides: Sequence[Strides] | None = None) -> tuple[Tensor, ...]:
+        """The tensors of ``batch`` images in the slot of a lease, as views: (batch, *shape) each.
+
+        Args:
+            lease: which was taken.
+            batch: how many images were written.
+            strides: of each tensor as it was written; row by row unless given.
+        """
+        return self._slots[lease.slot](batch, strides)
 
     def take(self, lease: Lease) -> None:
         """Begin to read; until release the slot is this process's.
@@ -169,7 +187,7 @@ class SharedPoolReader:
         Raises:
             HandleError: the slot has moved on, is being read, or belongs to another ring.
         """
-        if lease.pool != self._segment.pool or not 0 <= lease.slot < self._segment.slots:
+        if not self._holds(lease):
             raise HandleError("foreign", f"{lease} lies not in {self._segment.name}.")
         if not self._segment.is_whole:
             raise HandleError("foreign", f"{self._segment.name} was cut short; there is nothing to read at {lease}.")
@@ -187,6 +205,9 @@ class SharedPoolReader:
         """Done with the slot; the owner finds what became of its frames."""
         self._table.write(lease.slot, Record(SharedState.DONE, lease.generation, outcome))
         self._segment.unlock_slot(lease.slot)
+
+    def _holds(self, lease: Lease) -> bool:
+        return bool(lease.pool == self._segment.pool) and 0 <= lease.slot < self._segment.slots
 
     def _check(self, lease: Lease) -> None:
         state, generation = self._table.state(lease.slot)

@@ -6,15 +6,17 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from split_infer_ros.buffers.cuda import OutOfMemory
-from split_infer_ros.buffers.layout import Layout, SlotViews
+from split_infer_ros.buffers.layout import Layout, SlotViews, Strides, dense_strides
 from split_infer_ros.buffers.memory import Memory, Place, allocate
 from split_infer_ros.buffers.policy import FALLBACK, Policy
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.runtime.cuda import OutOfMemory
 
 
 class SlotMemory:
-    """One piece of memory a slot.
+    """One piece of memory a slot, and how the tensors lie that were last written there.
+
+    A slot keeps the strides of what is written: kernels are chosen by them, and another kernel rounds otherwise.
 
     Args:
         layout: how a batch's tensors lie in it.
@@ -26,6 +28,7 @@ class SlotMemory:
         self._slots = list(slots)
         self._host = [SlotViews(layout, memory.host) for memory in self._slots]
         self._device = [SlotViews(layout, memory.device) for memory in self._slots]
+        self._strides: list[tuple[Strides, ...] | None] = [None] * len(self._slots)
         self.policy = self._slots[0].policy
         self.note = note
 
@@ -69,20 +72,25 @@ class SlotMemory:
         return not self._slots[0].is_one
 
     def views(self, slot: int, batch: int) -> tuple[Tensor, ...]:
-        """The CPU's views of the tensors of ``batch`` images: (batch, *shape) each."""
-        return self._host[slot](batch)
+        """The CPU's views of the tensors of ``batch`` images, at most as many as were written: (batch, *shape) each.
+
+        They lie as what was written; row by row as long as nothing was.
+        """
+        return self._host[slot](batch, self._strides[slot])
 
     def write(self, slot: int, tensors: Sequence[Tensor]) -> None:
         """Have the device, in its current stream, leave the tensors of a batch in the slot."""
         memory = self._slots[slot]
         memory.give_to_device()
-        for place, tensor in zip(self._device[slot](len(tensors[0])), tensors, strict=True):
+        strides = self._strides[slot] = tuple(map(dense_strides, tensors))
+        for place, tensor in zip(self._device[slot](len(tensors[0]), strides), tensors, strict=True):
             place.copy_(tensor, non_blocking=True)
         memory.give_to_host()
 
     def fetch(self, slot: int, batch: int) -> None:
         """Where the device has a buffer of its own, have it copied, in its current stream, to the host's."""
-        for place, tensor in zip(self._host[slot](batch), self._device[slot](batch), strict=True):
+        strides = self._strides[slot]
+        for place, tensor in zip(self._host[slot](batch, strides), self._device[slot](batch, strides), strict=True):
             place.copy_(tensor, non_blocking=True)
 
     def close(self) -> None:

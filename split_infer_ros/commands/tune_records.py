@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.tuner.declared import ALTERNATIVES, kind_of, objection_of
+from split_infer_ros.tuner.declared import ALTERNATIVES, objection_of
 from split_infer_ros.tuning.database import Database, best_of, default_path, read_lines
 from split_infer_ros.tuning.key import Key
-from split_infer_ros.tuning.record import Record
+from split_infer_ros.tuning.record import Record, kind_of
 from split_infer_ros.tuning.space import told
 
 RECORD_COMMANDS = ("list", "show", "export", "import", "prune")
 DAY_S = 86_400.0
+PROCESSOR = ("cpu", "instruction_set")  # the parts of a record's target that name it
 MOST_BYTES = 64 << 20  # of a file that is imported
 
 
@@ -78,7 +79,7 @@ def import_records(database: Database, chosen: argparse.Namespace) -> int:
     if taken:
         _written(database, taken)
     key = Key.here("cpu")
-    here = sum(record.target.get("cpu") == key.target["cpu"] for record in taken)
+    here = sum(all(record.target.get(part) == key.target[part] for part in PROCESSOR) for record in taken)
     print(f"{len(taken)} records were taken in, {here} of them of this processor; {len(refused)} were refused.")
     return 1 if refused else 0
 
@@ -124,7 +125,7 @@ def add_record_commands(commands: Any) -> None:
             parser.add_argument("--model", help="only of this model or operator")
         if name == "prune":
             parser.add_argument("--older-than", type=float, metavar="DAYS")
-            parser.add_argument("--other-versions", action="store_true", help="of other versions of package or torch")
+            parser.add_argument("--other-versions", action="store_true", help="of another torch or an old meaning")
             parser.add_argument("--failed", action="store_true", help="of what failed")
 
 
@@ -140,7 +141,8 @@ def _grouped(records: Iterable[Record]) -> dict[tuple[str, str], list[Record]]:
     groups: dict[tuple[str, str], list[Record]] = {}
     for record in records:
         target, versions = record.target, record.versions
-        machine = f"{target.get('device')} ({target.get('cpu')}, {target.get('cores')} cores)"
+        cpu = ", ".join(str(target[part]) for part in PROCESSOR if part in target)
+        machine = f"{target.get('device')} ({cpu}, {target.get('cores')} cores)"
         where = f"{machine}, torch {versions.get('torch')}"
         task = record.task
         stage = " ".join(str(task[part]) for part in ("stage", "shapes", "precision") if part in task)
@@ -153,9 +155,10 @@ def _name(record: Record) -> str:
 
 
 def _best(records: Iterable[Record]) -> str:
-    best = best_of(record for record in records if kind_of(record) in ALTERNATIVES)
+    best = best_of(record for record in records if kind_of(record.task) in ALTERNATIVES)
     return "" if best is None else f", best {1e3 * best.median_s:.3f} ms: {told(best.config)}"
 
 
 def _differs(record: Record, here: Key) -> bool:
-    return any(record.versions.get(part) != here.versions[part] for part in ("package", "torch"))
+    versions = here.versions_for(record.task)
+    return any(record.versions.get(part) != versions[part] for part in ("meaning", "torch"))

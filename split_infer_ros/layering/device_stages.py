@@ -16,15 +16,16 @@ from typing import Protocol
 from torch import Tensor
 
 from split_infer_ros.errors import StreamError
+from split_infer_ros.layering.reader import STALL_S
 from split_infer_ros.layering.ring import RingPlan
 from split_infer_ros.layering.track import ReaderStats, Track
 
 
-class Mark(Protocol):
+class Fence(Protocol):
     """A point in what a device was given."""
 
     def wait(self) -> None:
-        """Return once the device has come to it."""
+        """Returns once the device has come to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +34,11 @@ class Processor:
 
     Attributes:
         copy: (to the device, from the host); returns once it is done, beside what the device computes.
-        mark: of what it was given to compute up to now.
+        fence: makes a fence behind what it was given to compute up to now.
     """
 
     copy: Callable[[Tensor, Tensor], None]
-    mark: Callable[[], Mark]
+    fence: Callable[[], Fence]
 
 
 class MappedStage:
@@ -46,7 +47,7 @@ class MappedStage:
     def __init__(self, track: Track, processor: Processor) -> None:
         self._track = track
         self._processor = processor
-        self._given: deque[tuple[int, Mark]] = deque()  # steps that the device was given
+        self._given: deque[tuple[int, Fence]] = deque()  # steps that the device was given
 
     def expect(self) -> None:
         """The next pass in this ring will be this half's."""
@@ -66,13 +67,19 @@ class MappedStage:
 
     def end(self, step: int) -> None:
         """The device was given a step."""
-        self._given.append((step, self._processor.mark()))
+        self._given.append((step, self._processor.fence()))
 
     def finish(self, failed: bool) -> None:
         """The device was given all of a pass."""
-        while self._given:
-            self._give_up()
-        self._track.finish(failed)
+        try:
+            while self._given:
+                self._give_up()
+        except Exception:
+            failed = True
+            raise
+        finally:  # whatever befell the device, the ring's next pass does not wait for this one
+            self._given.clear()
+            self._track.finish(failed)
 
     def stats(self) -> ReaderStats:
         """The track's."""
@@ -83,8 +90,8 @@ class MappedStage:
         self._track.close()
 
     def _give_up(self) -> None:
-        step, mark = self._given.popleft()
-        mark.wait()
+        step, fence = self._given.popleft()
+        fence.wait()
         self._track.end(step)
 
 
@@ -96,19 +103,27 @@ class CopyStage:
         host, device: where each block lies in either ring.
         plan: of the device's ring, whose portions are the blocks.
         processor: the device.
+        stall_s: how long a step waits; longer than the reader, which knows better what did not come.
     """
 
     def __init__(
-        self, track: Track, host: Sequence[Tensor], device: Sequence[Tensor], plan: RingPlan, processor: Processor
+        self,
+        track: Track,
+        host: Sequence[Tensor],
+        device: Sequence[Tensor],
+        plan: RingPlan,
+        processor: Processor,
+        stall_s: float = 2 * STALL_S,
     ) -> None:
         self._track = track
+        self._stall_s = stall_s
         self._host, self._device = host, device
         self._plan = plan
         self._processor = processor
         self._changed = threading.Condition()
         self._base = self._copied = self._released = 0
-        self._freed: deque[tuple[int, Mark]] = deque()  # so many blocks are free once the device is there
-        self._failed: tuple[int, StreamError] | None = None  # where the pass ends that it befell
+        self._freed: deque[tuple[int, Fence]] = deque()  # so many blocks are free once the device is there
+        self._failed: tuple[int, Exception] | None = None  # where the pass ends that it befell
         self._closing = False
         self._thread = threading.Thread(target=self._loop, name="weights_copy", daemon=True)
         self._thread.start()
@@ -120,19 +135,27 @@ class CopyStage:
         """A pass begins; the copies are ahead of it."""
 
     def begin(self, step: int) -> float:
-        """Wait until a step's weights are on the device; returns for how many seconds.
+        """Waits until a step's weights are on the device; returns for how many seconds.
 
         Raises:
             StreamError: they cannot be read, or did not come in time.
+            Exception: whatever the copy raised.
         """
         wanted = self._base + self._plan.needs[step]
         start = time.perf_counter()
         with self._changed:
-            # bounded, as the reader's wait is
-            self._changed.wait_for(lambda: self._copied >= wanted or self._failed is not None)
-            if self._copied < wanted and self._failed is not None:
+            self._changed.wait_for(
+                lambda: self._copied >= wanted or self._failed is not None or self._closing, self._stall_s
+            )
+            if self._copied >= wanted:
+                return time.perf_counter() - start
+            if self._failed is not None:
                 raise self._failed[1]
-        return time.perf_counter() - start
+        if self._closing:
+            raise StreamError("weights_unreadable", f"{self._track.file.path} was closed.")
+        raise StreamError(
+            "weights_stalled", f"Step {step}'s weights did not come to the device within {self._stall_s:g} s."
+        )
 
     def end(self, step: int) -> None:
         """The device was given a step."""
@@ -159,9 +182,9 @@ class CopyStage:
         self._thread.join()
 
     def _free(self, count: int) -> None:
-        mark = self._processor.mark()
+        fence = self._processor.fence()
         with self._changed:
-            self._freed.append((count, mark))
+            self._freed.append((count, fence))
             self._changed.notify_all()
 
     def _loop(self) -> None:
@@ -177,19 +200,20 @@ class CopyStage:
                     self._changed.wait_for(lambda: self._base >= end or self._closing)  # noqa: B023
                     self._copied = end
 
-    def _copy_pass(self) -> StreamError | None:
-        for block, window in enumerate(self._plan.window):
-            try:
+    def _copy_pass(self) -> Exception | None:
+        """One pass's blocks; what befell it, for ``begin`` to raise: nobody waits for a thread that has ended."""
+        try:
+            for block, window in enumerate(self._plan.window):
                 self._track.begin(block)
-            except StreamError as error:
-                return error
-            if not self._wait_for(self._copied - window):
-                return None
-            self._processor.copy(self._device[block], self._host[block])
-            self._track.end(block)
-            with self._changed:
-                self._copied += 1
-                self._changed.notify_all()
+                if not self._wait_for(self._copied - window):
+                    return None
+                self._processor.copy(self._device[block], self._host[block])
+                self._track.end(block)
+                with self._changed:
+                    self._copied += 1
+                    self._changed.notify_all()
+        except Exception as error:
+            return error
         return None
 
     def _wait_for(self, count: int) -> bool:
@@ -199,7 +223,7 @@ class CopyStage:
                 self._changed.wait_for(lambda: self._freed or self._closing)
                 if self._closing:
                     return False
-                released, mark = self._freed.popleft()
-            mark.wait()
+                released, fence = self._freed.popleft()
+            fence.wait()
             self._released = released
         return True

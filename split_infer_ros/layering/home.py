@@ -17,6 +17,8 @@ from split_infer_ros.layering.reader import Reader
 from split_infer_ros.layering.ring import RingPlan, circular
 from split_infer_ros.layering.track import Track
 from split_infer_ros.layering.weights_file import Block, WeightsFile
+from split_infer_ros.runtime.cuda import OutOfMemory
+from split_infer_ros.runtime.shortage import host_bytes_free, shortage
 
 HUGE = 2 << 20  # bytes of a huge page
 
@@ -26,8 +28,15 @@ def page_aligned(nbytes: int) -> Tensor:
 
     It lies in huge pages where the kernel has any, of which the last one may be taken in part: a disk that writes to
     small ones, strewn over memory, gives a third of its bandwidth.
+
+    Raises:
+        OutOfMemory: there is not so much.
     """
-    mapping = mmap.mmap(-1, nbytes + 2 * HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        mapping = mmap.mmap(-1, nbytes + 2 * HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        said = shortage(nbytes, host_bytes_free(), "the host")
+        raise OutOfMemory(f"Memory for weights cannot be had: {said} ({error.strerror}).") from error
     with suppress(OSError):  # a kernel without huge pages
         mapping.madvise(mmap.MADV_HUGEPAGE)
     memory = torch.frombuffer(mapping, dtype=torch.uint8)
@@ -101,7 +110,7 @@ class CopiedHome(Home):
         source = circular(sizes, range(len(blocks)), len(self._host))
         track = Track(self._reader, file, source, blocks, stall_s)
         rings = _slices(self._host, source, sizes), _slices(self.ring, plan, sizes)
-        return CopyStage(track, *rings, plan, self._processor)
+        return CopyStage(track, *rings, plan, self._processor, 2 * stall_s)
 
 
 def _slices(ring: Tensor, plan: RingPlan, sizes: Sequence[int]) -> list[Tensor]:

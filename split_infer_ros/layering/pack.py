@@ -26,6 +26,7 @@ from split_infer_ros.layering.packed_file import (
 from split_infer_ros.split.cores import on_cores
 from split_infer_ros.split.fusion import FusedConv2d
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.telemetry.machine import instruction_set
 
 TILE_MB = 5.0  # smaller ones are read more slowly, larger ones leave a ring little room to read ahead
 ROWS = 16  # a tile has a multiple of them: oneDNN's widest block of channels
@@ -35,7 +36,7 @@ def machine(threads: int | None) -> str:
     """On what the layouts of a file depend, in words; on a GPU on nothing."""
     if threads is None:
         return "any GPU"
-    return f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}, {threads} threads"
+    return f"torch {torch.__version__}, {instruction_set()}, {threads} threads"
 
 
 def pack_model(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
@@ -13,6 +12,8 @@ from split_infer_ros.buffers.policy import POLICIES, Policy
 from split_infer_ros.memory_model.calibration import CACHED_BLOCK
 from split_infer_ros.memory_model.cpu_microbenchmarks import clocked, read, touch
 from split_infer_ros.memory_model.samples import Probe
+from split_infer_ros.runtime.streams import Stream
+from split_infer_ros.runtime.timing import Stopwatch, nothing
 
 _PROBES = {
     Policy.HOST: (Probe.TOUCH_FRESH, Probe.TOUCH_AGAIN),
@@ -28,7 +29,7 @@ Allocate = Callable[[Policy, int, torch.device], Memory]
 class GpuMicrobenchmarks:
     """The times of its probes.
 
-    Copies and kernels are timed by events, on a stream of their own; what the CPU does, by its clock, while no kernel
+    A stopwatch times copies and kernels, on a stream of their own. The clock times what the CPU does, while no kernel
     runs.
 
     Args:
@@ -48,7 +49,8 @@ class GpuMicrobenchmarks:
         )
         self._allocate = allocate
         self._device = device
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._stream = Stream(device)
+        self._watch = Stopwatch(device)
         self._memory: dict[tuple[Policy, int], Memory] = {}
 
     def __call__(self, probe: Probe, nbytes: int) -> float:
@@ -60,19 +62,19 @@ class GpuMicrobenchmarks:
         if probe in _PROBES[Policy.HOST]:
             return touch(nbytes, again=probe is Probe.TOUCH_AGAIN)
         (policy,) = (policy for policy, probes in _PROBES.items() if probe in probes)
-        with self._on_stream():
+        with self._stream.work("microbenchmark"):
             if probe in (Probe.REREAD_CACHED, Probe.REREAD_UNCACHED):
                 block = self._of(policy, CACHED_BLOCK).device
-                return self._timed(lambda: reread(block, CACHED_BLOCK + nbytes))
+                return self._watch.time(lambda: reread(block, CACHED_BLOCK + nbytes))
             memory = self._of(policy, nbytes)
             if probe is Probe.TO_DEVICE:
-                return self._timed(lambda: memory.device.copy_(memory.host, non_blocking=True))
+                return self._watch.time(lambda: memory.device.copy_(memory.host, non_blocking=True))
             if probe in (Probe.TO_HOST, Probe.READ_HOST):
-                taken = self._timed(lambda: memory.host.copy_(memory.device, non_blocking=True))
+                taken = self._watch.time(lambda: memory.host.copy_(memory.device, non_blocking=True))
                 return taken if probe is Probe.TO_HOST else clocked(lambda: read(memory.host.numpy()))
-            if policy is Policy.MANAGED:
-                memory.host.fill_(0)  # the pages are the CPU's, and its cache is dirty
-            taken = self._timed(lambda: run_kernel(memory))
+            # the pages of managed memory are the CPU's, and its cache is dirty
+            before = (lambda: memory.host.fill_(0)) if policy is Policy.MANAGED else nothing
+            taken = self._watch.time(lambda: run_kernel(memory), before)
             return clocked(lambda: read(memory.host.numpy())) if probe is Probe.READ_MANAGED else taken
 
     def _of(self, policy: Policy, nbytes: int) -> Memory:
@@ -82,21 +84,6 @@ class GpuMicrobenchmarks:
             memory = self._memory[place] = self._allocate(policy, nbytes, self._device)
             memory.host.fill_(0)
         return self._memory[place]
-
-    def _timed(self, work: Callable[[], object]) -> float:
-        """Seconds of work that is given to the device, which has nothing else to do; returns once it is done."""
-        if self._stream is None:
-            return clocked(work)
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        self._stream.synchronize()
-        begin.record(self._stream)
-        work()
-        end.record(self._stream)
-        end.synchronize()
-        return float(begin.elapsed_time(end)) / 1e3
-
-    def _on_stream(self) -> AbstractContextManager[object]:
-        return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
 
 def run_kernel(memory: Memory) -> None:

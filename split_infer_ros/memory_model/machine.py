@@ -40,7 +40,7 @@ def calibrate_machine(
     known = {} if anew else stored(database, key)
     bench: CpuMicrobenchmarks | GpuMicrobenchmarks
     if device.type == "cuda":
-        bench = GpuMicrobenchmarks(device, legal(device_attributes(device.index or 0)))
+        bench = GpuMicrobenchmarks(device, legal(device_attributes(device.index)))
     else:
         bench = CpuMicrobenchmarks()
     if not set(bench.probes) <= set(known):

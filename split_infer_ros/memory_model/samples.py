@@ -38,7 +38,7 @@ def to_records(samples: Samples, key: Key) -> list[Record]:
     """One record for each probe and size."""
     now = time.time()
     return [
-        Record(key.target, key.versions, TASK, {"probe": probe.value, "bytes": size}, costs, time=now)
+        Record(key.target, key.versions_for(TASK), TASK, {"probe": probe.value, "bytes": size}, costs, time=now)
         for probe, timings in samples.items()
         for size, costs in timings.items()
     ]

@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from rclpy.qos import QoSProfile
 
 from split_infer_ros.errors import ConfigurationError
@@ -25,6 +24,7 @@ from split_infer_ros.pipeline.backbone_stage import BackboneStage
 from split_infer_ros.pipeline.known_profile import profile_model
 from split_infer_ros.pipeline.memory_choice import MemoryAdvisor
 from split_infer_ros.pipeline.rate_limiter import RateLimiter
+from split_infer_ros.runtime.captures import empty_cache
 from split_infer_ros.split.form import Form
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
@@ -36,6 +36,7 @@ from split_infer_ros.tuning.database import Database
 
 REPORT_PERIOD_S = 0.5
 DRAIN_S = 2.0
+LOST_DRAIN_S = 0.5  # for what heads have, where the GPU is lost and the process is about to end
 DWELL_S = 5.0  # for so long another cut must be better before split_point auto takes it
 
 
@@ -76,6 +77,7 @@ class BackboneNode(ManagedNode):
         watch = self._split.observe
         self._stage = BackboneStage(self._model, settings, transport, self.warn, trace, watch, advisor, threads)
         self._split.attach(self._stage.configure)
+        self.on_tear_down(self._split.detach)
         self._stage.when_ready_for_more(self._wake_executor)
         self.on_tear_down(self._stage.close)
         self.on_tear_down(self._stop)  # a signal may come between the start of threads and this node's being active
@@ -99,12 +101,17 @@ class BackboneNode(ManagedNode):
     def end(self) -> None:
         for images in self._inputs:
             images.close()
-        self._stop(DRAIN_S)
+        self._inputs.clear()  # each holds the stage
+        self._stop(LOST_DRAIN_S if self.loss else DRAIN_S)
         self._report()
 
     def _stop(self, drain_s: float = 0.0) -> None:
         self._split.stop()
         self.stage.stop(drain_s)
+
+    def say_lost(self) -> None:
+        if self._stage is not None:
+            self._report()
 
     def change(self, values: BackboneParameters) -> None:
         self._split.configure(self._tuned.fill_in(values.settings), values.goal)
@@ -158,7 +165,7 @@ class BackboneNode(ManagedNode):
         """Give back what only this node held: the network, and the GPU's memory with it."""
         self._stage = None
         del self._model
-        torch.cuda.empty_cache()
+        empty_cache()
 
     def _check_topics(self, topics: Sequence[str]) -> None:
         try:
@@ -169,7 +176,8 @@ class BackboneNode(ManagedNode):
             raise ConfigurationError(f"image_topics cannot be {list(topics)}; it takes at least one topic, each once.")
 
     def _report(self) -> None:
-        self._reports.publish(self._to_report(self.stage.report(time.monotonic())))
+        lost = {"state": PipelineReport.LOST, "fault": self.loss} if self.loss else {}
+        self._reports.publish(self._to_report(self.stage.report(time.monotonic()), **lost))
 
     def _wake_executor(self) -> None:
         if self.executor is not None:

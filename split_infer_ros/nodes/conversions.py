@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from builtin_interfaces.msg import Time
@@ -87,14 +88,14 @@ def corners(detection: Detection2D) -> tuple[float, float, float, float]:
 
 
 def report_message(now: Callable[[], Time]) -> Callable[..., ReportMessage]:
-    """What makes messages of reports, stamped with the system clock; of a tenant's with what else they say of it."""
+    """What makes messages of reports, stamped with the system clock; ``facts`` are further fields of the message."""
 
-    def convert(report: PipelineReport, **tenant: str) -> ReportMessage:
+    def convert(report: PipelineReport, **facts: Any) -> ReportMessage:
         settings, counts, weights = report.settings, report.counts, report.weights
         return ReportMessage(
             stamp=now(),
             time=report.time,
-            **tenant,
+            **facts,
             model=report.model,
             device=report.device,
             split_point=report.split_point,

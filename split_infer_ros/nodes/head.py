@@ -21,7 +21,7 @@ from split_infer_ros.nodes.managed import ManagedNode
 from split_infer_ros.nodes.overlay import Overlay
 from split_infer_ros.nodes.process import run
 from split_infer_ros.nodes.rows import parameter
-from split_infer_ros.nodes.transports import RECEIVERS
+from split_infer_ros.nodes.transports import RECEIVERS, Receiver
 from split_infer_ros.nodes.watch import LEFT_OUT, weights_facts
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.head_stage import HeadStage
@@ -49,13 +49,14 @@ class HeadParameters(ModelParameters, FinishParameters, WeightsParameters):
 class HeadNode(ManagedNode):
     """Hears ``features``; publishes ``detections`` and, in one process, ``detections/image``; ``vision_info`` once.
 
-    On ``/diagnostics`` it says which handles it refused, which detections it left out as they cannot be, and of weights
-    that are read what that takes.
+    On ``/diagnostics`` it says whether it stands by for another head, which handles it refused, which detections it
+    left out as they cannot be, and of weights that are read what that takes.
     """
 
     def __init__(self, **node_arguments: Any) -> None:
         super().__init__("head", HeadParameters, told=(LABELS,), **node_arguments)
         self._stage: HeadStage | None = None
+        self._receiver: Receiver | None = None
 
     def set_up(self) -> None:
         values = self.values
@@ -91,10 +92,12 @@ class HeadNode(ManagedNode):
         self._receiver = RECEIVERS[self.values.transport](self, self._model, self._stage)
 
     def end(self) -> None:
+        assert self._receiver is not None
         self._receiver.leave()
         if self._stage is not None:
             self._stage.stop()
         self._receiver.close()
+        self._receiver = None
 
     def change(self, values: HeadParameters) -> None:
         if self._stage is not None:
@@ -118,6 +121,8 @@ class HeadNode(ManagedNode):
         total, impossible = sum(refused.values()), sum(left_out.values())
         status = DiagnosticStatus(name=self.get_fully_qualified_name().lstrip("/"), level=DiagnosticStatus.OK)
         status.message = "Handles are taken as they come."
+        if self._receiver is not None and self._receiver.stands_by:
+            status.message = "It stands by: another head takes the batches. It takes over when that one ends."
         if impossible > self._left_out_before:
             status.level = DiagnosticStatus.WARN
             status.message = LEFT_OUT

@@ -13,6 +13,8 @@ from rclpy.timer import Timer
 
 from split_infer_ros.errors import ConfigurationError, SplitInferError
 from split_infer_ros.nodes.parameters import Parameters
+from split_infer_ros.runtime.faults import is_sticky
+from split_infer_ros.runtime.shortage import in_short
 from split_infer_ros.telemetry.trace import TraceFile
 
 LOG_PERIOD_S = 5.0
@@ -33,6 +35,9 @@ class ManagedNode(LifecycleNode):
         self.table = Parameters(self, table, self._accept, told)
         self._steady_clock = Clock(clock_type=ClockType.STEADY_TIME)
         self._undo: list[Callable[[], object]] = []
+        self._when_lost: Callable[[], None] = lambda: None
+        self._leave: Callable[[], None] = lambda: None
+        self.loss = ""  # why the GPU does nothing more for this process
 
     @property
     def values(self) -> Any:
@@ -50,6 +55,13 @@ class ManagedNode(LifecycleNode):
 
     def change(self, values: Any) -> None:
         """New parameters while configured; raise ConfigurationError to refuse them, having changed nothing."""
+
+    def say_lost(self) -> None:
+        """Tell others at once that the GPU was lost, as ``self.loss`` has it; called on any thread."""
+
+    def when_lost(self, callback: Callable[[], None], leave: Callable[[], None]) -> None:
+        """Once the GPU does nothing more for this process, call ``callback``, and ``leave`` when that was told."""
+        self._when_lost, self._leave = callback, leave
 
     def on_tear_down(self, undo: Callable[[], object]) -> None:
         """Have ``undo`` called at clean-up, last registered first."""
@@ -75,10 +87,12 @@ class ManagedNode(LifecycleNode):
 
     def close(self) -> None:
         """Deactivate and clean up from whichever state, then leave ROS."""
-        if self.is_active:
-            self._deactivate()
-        self._tear_down()
-        self.destroy_node()
+        try:
+            if self.is_active:
+                self._deactivate()
+            self._tear_down()
+        finally:
+            self.destroy_node()
 
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
         return self._attempt(self.set_up, undo=self._tear_down)
@@ -103,8 +117,23 @@ class ManagedNode(LifecycleNode):
         return TransitionCallbackReturn.SUCCESS
 
     def warn(self, error: Exception) -> None:
-        """Log what went wrong while frames flow, at most once every few seconds."""
-        self.get_logger().warning(in_words(error), throttle_duration_sec=LOG_PERIOD_S)
+        """Log what went wrong while frames flow, at most once every few seconds. A lost GPU ends the process."""
+        if is_sticky(error):
+            self.lose_device(error)
+        else:
+            self.get_logger().warning(in_words(error), throttle_duration_sec=LOG_PERIOD_S)
+
+    def lose_device(self, error: Exception) -> None:
+        """The GPU does nothing more for this process: log it, have the process end, and tell others."""
+        if self.loss:
+            return
+        self.loss = f"The GPU is lost to this process, which ends ({in_short(error)})."
+        self.get_logger().fatal(self.loss)
+        self._when_lost()
+        try:
+            self.say_lost()  # before the nodes that pass it on are closed
+        finally:
+            self._leave()
 
     def _deactivate(self) -> None:
         self.is_active = False
@@ -123,7 +152,11 @@ class ManagedNode(LifecycleNode):
     ) -> TransitionCallbackReturn:
         try:
             transition()
-        except ConfigurationError as error:
+        except Exception as error:
+            if is_sticky(error):
+                self.lose_device(error)
+            if not isinstance(error, ConfigurationError):
+                raise
             self._failure = error
             self.get_logger().error(str(error))
             undo()

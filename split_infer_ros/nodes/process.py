@@ -1,4 +1,7 @@
-"""A process of one or more nodes: started in order, ended by SIGINT or SIGTERM with exit code 0."""
+"""A process of one or more nodes: started in order, ended by SIGINT or SIGTERM with exit code 0.
+
+A lost GPU ends it as well, with ``DEVICE_LOST_EXIT``.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import FrameType
 
@@ -21,9 +24,11 @@ from rclpy.signals import SignalHandlerOptions
 from rclpy.task import Future
 
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.nodes.managed import ManagedNode
+from split_infer_ros.nodes.ending import Ending
+from split_infer_ros.nodes.managed import ManagedNode, in_words
 from split_infer_ros.nodes.parameters import refuse_unknown
 from split_infer_ros.pipeline.process import prepare_process
+from split_infer_ros.runtime.faults import DEVICE_LOST_EXIT, is_sticky
 
 PROFILE_VARIABLES = ("FASTDDS_DEFAULT_PROFILES_FILE", "FASTRTPS_DEFAULT_PROFILES_FILE")
 
@@ -38,18 +43,24 @@ def run(
 ) -> int:
     """Run nodes until a signal comes, or ``until`` returns; returns the process's exit code.
 
+    Where the GPU is lost to this process, this does not return: the process ends with ``DEVICE_LOST_EXIT``, in order if
+    that takes no longer than ``ending.ORDERLY_S``, else as it is.
+
     Args:
         node_types: what makes each node, or what tells that once ROS's arguments are known; nodes are started in this
             order and closed in the reverse one.
         until: runs on the main thread while the nodes spin on another; its result is the exit code.
     """
-    code = _run(node_types, until)
+    ending = Ending(DEVICE_LOST_EXIT)
+    code = _run(node_types, until, ending)
     gc.collect()  # the middleware gives shared memory back with the last handle; when Python ends it is too late
+    if ending.begun:
+        ending.now()  # Python's own end would have torch free what lies on a GPU that refuses everything
     return code
 
 
 def _run(
-    node_types: Makers | Callable[[], Makers], until: Callable[[Sequence[ManagedNode]], int] | None
+    node_types: Makers | Callable[[], Makers], until: Callable[[Sequence[ManagedNode]], int] | None, ending: Ending
 ) -> int:
     _use_profile()
     prepare_process()
@@ -62,7 +73,7 @@ def _run(
         executor = SingleThreadedExecutor()
         leaving: Future[None] = Future()
         spinning = threading.Thread(
-            target=executor.spin_until_future_complete, args=(leaving,), name="executor", daemon=True
+            target=_spin, args=(executor, leaving, ending), name="executor", daemon=True
         )
         try:
             with _in_a_sentence():
@@ -70,6 +81,7 @@ def _run(
                     nodes.append(make())
             refuse_unknown([node.table for node in nodes])
             for node in nodes:
+                node.when_lost(ending.begin, ending.interrupt)
                 executor.add_node(node)
                 node.start()
             spinning.start()
@@ -79,6 +91,10 @@ def _run(
                 spinning.join(1.0)
             if until is None:
                 code = 1  # a callback failed, and its traceback was printed
+        except Exception as error:
+            if is_sticky(error):
+                ending.begin()
+            raise
         finally:
             _on_signals(signal.SIG_IGN)
             leaving.set_result(None)  # an executor that is shut down while it spins may wait for ever
@@ -86,14 +102,30 @@ def _run(
                 spinning.join(END_S)
             executor.shutdown()
             for node in reversed(nodes):
-                node.close()
+                # a lost GPU refuses to free anything; the other nodes are to close all the same
+                with suppress(Exception) if ending.begun else nullcontext():
+                    node.close()
             rclpy.try_shutdown()
     except ConfigurationError as error:
         print(f"error: {error}", file=sys.stderr)
         code = 1
     except SystemExit:
         pass  # a signal: leaving is what was asked for
+    except Exception as error:
+        if not ending.begun:
+            raise
+        print(f"error: {in_words(error)}", file=sys.stderr)
     return code
+
+
+def _spin(executor: SingleThreadedExecutor, leaving: Future[None], ending: Ending) -> None:
+    try:
+        executor.spin_until_future_complete(leaving)
+    except Exception as error:
+        if is_sticky(error):
+            ending.begin()
+            ending.interrupt()
+        raise
 
 
 @contextmanager

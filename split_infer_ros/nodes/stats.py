@@ -41,6 +41,7 @@ class StatsNode(ManagedNode):
     def __init__(self, **node_arguments: Any) -> None:
         super().__init__("stats", StatsParameters, **node_arguments)
         self._lock = threading.Lock()
+        self._publishing = threading.Lock()  # the timer's thread, and whichever says that a GPU was lost
         self._watches: dict[str, Watch] = {}  # by tenant; of a pipeline of one model the name is empty
         self._stats: dict[str, IntraProcessPublisher] = {}
         self._sensors = Sensors()
@@ -74,8 +75,14 @@ class StatsNode(ManagedNode):
                 self._watches[report.tenant].hear(report, now)
             else:
                 self._watches[report.tenant] = Watch(report, now)
+        if report.state == PipelineReport.LOST:
+            self._publish()  # its process may take this one along, before the next turn of the timer
 
     def _publish(self) -> None:
+        with self._publishing:
+            self._publish_all()
+
+    def _publish_all(self) -> None:
         readings = self._sensors.read()
         with self._lock:
             watches = dict(sorted(self._watches.items()))

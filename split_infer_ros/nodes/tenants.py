@@ -24,12 +24,14 @@ from split_infer_ros.nodes.tenant_parameters import TENANTS, TenantsParameters
 from split_infer_ros.nodes.tenant_topics import TenantTopics
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.stage import Stage
+from split_infer_ros.runtime.faults import is_sticky
 from split_infer_ros.split.cores import use_one_core
 from split_infer_ros.tenancy.shared_pipeline import SharedPipeline
 from split_infer_ros.tuning.database import Database
 
 REPORT_PERIOD_S = 0.5
 DRAIN_S = 2.0
+LOST_DRAIN_S = 0.5  # for what heads have, where the GPU is lost and the process is about to end
 
 
 @dataclass(frozen=True)
@@ -96,8 +98,12 @@ class TenantsNode(ManagedNode):
         self._listening = False
         for topics in self._topics.values():
             topics.listen(None)
-        self._pipeline.stop(DRAIN_S)
+        self._pipeline.stop(LOST_DRAIN_S if self.loss else DRAIN_S)
         self._report()
+
+    def say_lost(self) -> None:
+        if self._topics:
+            self._report()
 
     def change(self, values: TenantsParameters) -> None:
         self._check_topics(values)
@@ -121,6 +127,8 @@ class TenantsNode(ManagedNode):
         try:
             faults = self._pipeline.set_tenants(values.wanted)
         except Exception as error:  # whatever one change does, the next one gets its chance
+            if is_sticky(error):
+                self.lose_device(error)
             missing = set(values.tenants) - self._pipeline.tenants.keys()
             faults = dict.fromkeys(missing, ConfigurationError(in_words(error)))
         running = self._pipeline.tenants
@@ -165,7 +173,10 @@ class TenantsNode(ManagedNode):
         self._topics[name].deliver(origin, detections, labels)
 
     def _complain(self, name: str, error: Exception) -> None:
-        self.get_logger().warning(f"{name}: {in_words(error)}", throttle_duration_sec=LOG_PERIOD_S)
+        if is_sticky(error):
+            self.lose_device(error)
+        else:
+            self.get_logger().warning(f"{name}: {in_words(error)}", throttle_duration_sec=LOG_PERIOD_S)
 
     def _report(self) -> None:
         topics, faults, listed = self._topics, self._faults, self.values.tenants
@@ -176,7 +187,8 @@ class TenantsNode(ManagedNode):
                     report = self._pipeline.report(name, time.monotonic())
                 except ConfigurationError:  # it was removed just now
                     continue
-                self._reports.publish(self._to_report(report, tenant=name, fault=fault))
+                state = PipelineReport.LOST if self.loss else PipelineReport.RUNS
+                self._reports.publish(self._to_report(report, tenant=name, state=state, fault=self.loss or fault))
             else:
                 self._say(name, PipelineReport.FAILED if fault else PipelineReport.LOADING, fault)
         self._say_removed(self._reported - set(listed))

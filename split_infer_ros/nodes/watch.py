@@ -57,6 +57,8 @@ class Watch:
         silent_s = now - self._came
         if now - self._heard > UNHEARD_S:
             return DiagnosticStatus.STALE, "No backbone reports: is one running and active?"
+        if report.state == PipelineReport.LOST:
+            return DiagnosticStatus.ERROR, report.fault
         if report.state == PipelineReport.FAILED:
             return DiagnosticStatus.ERROR, f"It does not run: {report.fault}"
         if not counts.balanced:

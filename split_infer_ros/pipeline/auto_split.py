@@ -88,6 +88,10 @@ class AutoSplit:
         """Say who puts settings in force: the stage, which may refuse them by a ConfigurationError."""
         self._configure = configure
 
+    def detach(self) -> None:
+        """Let go of the stage, which is of no more use."""
+        self._configure = _nowhere
+
     def start(self) -> None:
         """Watch and move until stop; may be started again."""
         self._watch.start()

@@ -11,11 +11,11 @@ from functools import partial
 import torch
 
 from split_infer_ros.buffers.slots import Lease
-from split_infer_ros.pipeline.device import DeviceQueue, Mark
 from split_infer_ros.pipeline.frame import Frame, Timeline
 from split_infer_ros.pipeline.intake import Loaded
 from split_infer_ros.pipeline.plan import Plan
 from split_infer_ros.pipeline.stage import Stage
+from split_infer_ros.runtime.streams import Fence, Stream
 from split_infer_ros.split.cores import use_all_cores, use_cores, use_one_core
 
 
@@ -28,7 +28,7 @@ class Batch:
     frames: list[Frame]
     timeline: Timeline = field(default_factory=Timeline)
     loaded: Loaded | None = None
-    computed: Mark = field(default_factory=Mark)
+    computed: Fence = field(default_factory=Fence)
 
 
 class BackboneRunner:
@@ -53,11 +53,11 @@ class BackboneRunner:
         failed: Callable[[Batch, Exception], None],
         threads: int = 0,
     ) -> None:
-        self._queue, self._copies = DeviceQueue(device), DeviceQueue(device)
+        self._stream, self._copies = Stream(device), Stream(device)
         self._done = done
         self._failed = failed
         self._last_end = 0.0
-        behind = self._queue.runs_behind
+        behind = self._stream.is_asynchronous
         self.depth = 3 if behind else 1
         self._set_up = use_one_core if behind else partial(use_cores, threads) if threads else use_all_cores
         self._backbone = Stage("backbone", self._compute, self._set_up)
@@ -67,7 +67,7 @@ class BackboneRunner:
         """Warm up, then run, until stop; may be started again."""
         # On as many cores as later: what is made for a number of them would else be made again while frames flow.
         with ThreadPoolExecutor(1, initializer=self._set_up) as executor:
-            executor.submit(plan.warm_up, self._queue, self._copies).result()
+            executor.submit(plan.warm_up, self._stream, self._copies).result()
         if self._hand_over is not None:
             self._hand_over.start()
         self._backbone.start()
@@ -94,7 +94,7 @@ class BackboneRunner:
         batch.timeline.backbone_start = time.monotonic()
         try:
             batch.computed = batch.plan.run(
-                self._queue, self._copies, batch.loaded, batch.lease, len(batch.frames)
+                self._stream, self._copies, batch.loaded, batch.lease, len(batch.frames)
             )
         except Exception as error:
             self._failed(batch, error)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from split_infer_ros.buffers.slots import Lease, Outcome
-from split_infer_ros.errors import ConfigurationError, ImageError, StreamError
+from split_infer_ros.errors import ConfigurationError, ImageError, Notice, StreamError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.pipeline.accounts import BatchAccounts
 from split_infer_ros.pipeline.backbone_runner import BackboneRunner, Batch
@@ -19,6 +19,7 @@ from split_infer_ros.pipeline.plan import Plan
 from split_infer_ros.pipeline.report import PipelineReport
 from split_infer_ros.pipeline.settings import LATEST, StageSettings
 from split_infer_ros.pipeline.transport import Transport
+from split_infer_ros.runtime.faults import DEVICE_LOST, drop_reason, is_sticky
 from split_infer_ros.split.cores import use_one_core
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.telemetry.trace import TraceFile
@@ -33,7 +34,8 @@ class BackboneStage:
         model: whose backbone runs.
         settings: the first ones.
         transport: the way to the head.
-        on_error: told of every exception that cost frames.
+        on_error: told of every exception that cost frames. After one for which ``faults.is_sticky`` is true, the stage
+            takes no more frames and is only to be stopped.
         trace: where each batch's times are written, if anywhere.
         watch: called with each batch that a head was at, its timeline complete; must not wait.
         advisor: chooses the memory policy where the settings leave it open.
@@ -66,6 +68,7 @@ class BackboneStage:
         self._changed = threading.Condition()
         self._accepting = False
         self._running = False
+        self._lost = False  # the device, and all frames with it
         self._woken = False
         self._when_ready_for_more: Callable[[], None] | None = None
         self._was_full = False
@@ -111,7 +114,7 @@ class BackboneStage:
         ticket = self.ledger.receive(now)
         with self._changed:
             if not self._accepting:
-                ticket.drop("inactive")
+                ticket.drop(DEVICE_LOST if self._lost else "inactive")
                 return
             displaced = self._batcher.add(Frame(pixels, origin, ticket), origin.source, now)
             for frame in displaced:
@@ -138,7 +141,12 @@ class BackboneStage:
         Raises:
             ConfigurationError: they do not fit; the old ones stay in force.
         """
-        plan = self._plan.with_settings(settings) or self._make_plan(settings)
+        try:
+            plan = self._plan.with_settings(settings) or self._make_plan(settings)
+        except ConfigurationError as error:
+            if is_sticky(error):
+                self._lose(error)
+            raise
         with self._changed:
             if plan.pool is not self._plan.pool:
                 self._retired.append(self._plan)
@@ -182,7 +190,11 @@ class BackboneStage:
         )
 
     def stop(self, drain_s: float) -> None:
-        """Accept no more, let what is in flight finish for up to ``drain_s`` seconds, drop the rest as ``shutdown``."""
+        """Accept no more, let what is in flight finish for up to ``drain_s`` seconds, drop the rest.
+
+        The rest is dropped as ``shutdown``, or as ``device_lost`` where the device was lost.
+        """
+        reason = DEVICE_LOST if self._lost else "shutdown"
         with self._changed:
             self._accepting = False
             self._changed.notify_all()
@@ -195,8 +207,8 @@ class BackboneStage:
         self._collect()
         with self._changed:
             for frame in self._batcher.clear():
-                frame.ticket.drop("shutdown")
-            self._accounts.drop_all("shutdown")
+                frame.ticket.drop(reason)
+            self._accounts.drop_all(reason)
 
     def close(self) -> None:
         """Free the slots; the stage is of no more use."""
@@ -208,7 +220,7 @@ class BackboneStage:
         plan.pool.ring.when_free(self.wake)
         self._advisor.took(plan.pool.layout, plan.pool.slots.policy)
         for note in plan.notes:
-            self._on_error(ConfigurationError(note))
+            self._on_error(Notice(note))
         return plan
 
     def _loop(self) -> None:
@@ -254,13 +266,31 @@ class BackboneStage:
         timeline.published = time.monotonic()
         if not self._transport.send(handle, plan.pool):
             self._give_up(batch, "no_head")
-        self._failure = ""
+        if not self._lost:
+            self._failure = ""
         self._passed()
 
     def _fail(self, batch: Batch, error: Exception) -> None:
         self._failure = str(error)
-        self._give_up(batch, error.reason if isinstance(error, StreamError) else "backbone_error")
+        self._give_up(batch, DEVICE_LOST if self._lost else drop_reason(error))
         self._passed()
+        if is_sticky(error):
+            self._lose(error)
+        elif not self._lost:  # else it only follows from the loss
+            self._on_error(error)
+
+    def _lose(self, error: Exception) -> None:
+        """The device runs nothing more in this process: what waits is dropped, and no frame is taken any more.
+
+        Batches that a head has are finished there. Those on their way through the backbone fail one by one.
+        """
+        with self._changed:
+            if self._lost:
+                return
+            self._lost, self._accepting, self._failure = True, False, str(error)
+            for frame in self._batcher.clear():
+                frame.ticket.drop(DEVICE_LOST)
+        self._tell_senders()
         self._on_error(error)
 
     def _passed(self) -> None:

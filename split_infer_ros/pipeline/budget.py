@@ -5,41 +5,52 @@ from __future__ import annotations
 from dataclasses import replace
 
 from split_infer_ros.buffers.layout import Layout
+from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.pipeline.intake import BUFFERS, raw_bytes
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.split.cuts import Cut
 
 MB = 1e6
 
 
-def bytes_needed(settings: StageSettings, cut: Cut, policy: Policy, input_bytes: int) -> int:
-    """What the ring and the places of resized images take, on both sides.
+def bytes_needed(settings: StageSettings, cut: Cut, place: Place, input_bytes: int) -> int:
+    """What the ring, the places of resized images and, on a GPU, the buffers for images of 640x480 take, on both sides.
 
     Args:
         settings: whose batch size and slots count.
         cut: what crosses.
-        policy: of the ring.
+        place: the policy, and where the backbone runs.
         input_bytes: of one resized image.
     """
-    sides = 2 if policy is Policy.DEVICE else 1
+    sides = 2 if place.policy is Policy.DEVICE else 1
     ring = sides * settings.ring_slots * Layout(cut.tensors, settings.batch_size).slot_bytes
-    return ring + settings.batch_size * input_bytes
+    raw = 0 if place.device.type == "cpu" else BUFFERS * raw_bytes(place.policy)
+    return ring + settings.batch_size * input_bytes + raw
+
+
+def left_for_images(
+    settings: StageSettings, cut: Cut, place: Place, input_bytes: int, taken_bytes: float = 0.0
+) -> float:
+    """What the budget leaves to the buffers for images on a GPU, bytes; arguments as ``check_budget``'s."""
+    needed = bytes_needed(settings, cut, place, input_bytes)
+    return settings.memory_budget_bytes - taken_bytes - needed + BUFFERS * raw_bytes(place.policy)
 
 
 def check_budget(
-    settings: StageSettings, cut: Cut, policy: Policy, input_bytes: int, taken_bytes: float = 0.0
+    settings: StageSettings, cut: Cut, place: Place, input_bytes: int, taken_bytes: float = 0.0
 ) -> None:
     """Refuse what takes more than ``memory_budget_mb``, of which other models have ``taken_bytes``.
 
     Raises:
         ConfigurationError: it does; the sentence says what would fit.
     """
-    budget, needed = settings.memory_budget_bytes, bytes_needed(settings, cut, policy, input_bytes)
+    budget, needed = settings.memory_budget_bytes, bytes_needed(settings, cut, place, input_bytes)
     if needed <= budget - taken_bytes:
         return
     left = replace(settings, memory_budget_bytes=budget - taken_bytes)
-    fits = _what_fits(left, taken_bytes, cut, policy, input_bytes)
+    fits = _what_fits(left, taken_bytes, cut, place, input_bytes)
     others = f", of which other models have {taken_bytes / MB:,.1f}" if taken_bytes else ""
     raise ConfigurationError(
         f"Features and staging take {needed / MB:,.1f} MB at split_point {cut.name}, batch_size {settings.batch_size} "
@@ -48,14 +59,14 @@ def check_budget(
     )
 
 
-def _what_fits(settings: StageSettings, taken_bytes: float, cut: Cut, policy: Policy, input_bytes: int) -> str:
+def _what_fits(settings: StageSettings, taken_bytes: float, cut: Cut, place: Place, input_bytes: int) -> str:
     for size in range(settings.batch_size - 1, 0, -1):
-        if bytes_needed(replace(settings, batch_size=size), cut, policy, input_bytes) <= settings.memory_budget_bytes:
+        if bytes_needed(replace(settings, batch_size=size), cut, place, input_bytes) <= settings.memory_budget_bytes:
             return f"batch_size {size}"
     for slots in range(settings.ring_slots - 1, 0, -1):
-        if bytes_needed(replace(settings, ring_slots=slots), cut, policy, input_bytes) <= settings.memory_budget_bytes:
+        if bytes_needed(replace(settings, ring_slots=slots), cut, place, input_bytes) <= settings.memory_budget_bytes:
             return f"ring_slots {slots}"
-    least = bytes_needed(replace(settings, batch_size=1, ring_slots=1), cut, policy, input_bytes)
+    least = bytes_needed(replace(settings, batch_size=1, ring_slots=1), cut, place, input_bytes)
     if least <= settings.memory_budget_bytes:
         return "batch_size 1 with ring_slots 1"
     return f"another split_point, or a budget of {(taken_bytes + least) / MB:,.1f}"

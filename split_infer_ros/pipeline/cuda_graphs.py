@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from split_infer_ros.runtime.captures import Capture, capture
+from split_infer_ros.runtime.streams import Stream
+
 Features = Sequence[Tensor]
 Backbone = Callable[[Tensor], Features]
-Record = Callable[[Callable[[], Features]], tuple[Callable[[], None], Features]]
-
-WARM_UPS = 3  # the first runs choose kernels and allocate, which must not be recorded
 
 
 def graph_sizes(batch_size: int) -> list[int]:
@@ -34,39 +34,25 @@ class GraphedBackbone:
     Args:
         backbone: (N, 3, h, w) to a tuple of (N, ...); its operations depend on no value on the GPU.
         example: (batch_size, 3, h, w) on the device, in the backbone's precision.
-        record: for tests.
+
+    Raises:
+        torch.OutOfMemoryError: the device has no room for the graphs.
+        CaptureError: the backbone cannot be recorded.
     """
 
-    def __init__(self, backbone: Backbone, example: Tensor, record: Record | None = None) -> None:
+    def __init__(self, backbone: Backbone, example: Tensor) -> None:
+        stream = Stream(example.device)  # its own: on the backbone's, frames may be flowing
+        pool = torch.cuda.graph_pool_handle()  # of all sizes, as only one runs at a time
         self._input = example.clone(memory_format=torch.preserve_format)
         self._sizes = graph_sizes(len(example))
-        record = record or _Recorder()
-        self._graphs: dict[int, tuple[Callable[[], None], Features]] = {}
+        self._graphs: dict[int, Capture[Features]] = {}
         for size in reversed(self._sizes):  # the largest first, so that the others fit into its memory
-            self._graphs[size] = record(lambda size=size: backbone(self._input[:size]))  # type: ignore[misc]
+            self._graphs[size] = capture(lambda size=size: backbone(self._input[:size]), stream, pool)  # type: ignore[misc]
 
     def __call__(self, images: Tensor) -> Features:
         """(n, 3, h, w) to a tuple of (n, ...), n at most the batch size."""
         count = len(images)
         self._input[:count].copy_(images, non_blocking=True)
-        replay, results = self._graphs[self._sizes[bisect_left(self._sizes, count)]]
-        replay()
-        return tuple(result[:count] for result in results)
-
-
-class _Recorder:
-    """Records on the current stream; all graphs share their memory, as only one runs at a time."""
-
-    def __init__(self) -> None:
-        self._pool = torch.cuda.graph_pool_handle()
-
-    def __call__(self, run: Callable[[], Features]) -> tuple[Callable[[], None], Features]:
-        for _ in range(WARM_UPS):
-            run()
-        graph = torch.cuda.CUDAGraph()
-        # thread_local: what other threads do with the GPU meanwhile is no error
-        with torch.cuda.graph(
-            graph, pool=self._pool, stream=torch.cuda.current_stream(), capture_error_mode="thread_local"
-        ):
-            results = run()
-        return graph.replay, results
+        graph = self._graphs[self._sizes[bisect_left(self._sizes, count)]]
+        graph.launch()
+        return tuple(result[:count] for result in graph.results)

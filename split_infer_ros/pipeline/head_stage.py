@@ -13,7 +13,7 @@ from torch import Tensor
 
 from split_infer_ros.buffers.pool import FeatureReader
 from split_infer_ros.buffers.slots import Outcome
-from split_infer_ros.errors import ConfigurationError, HandleError, SplitInferError
+from split_infer_ros.errors import HandleError, Notice, SplitInferError
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.plausibility import leave_out_impossible
 from split_infer_ros.pipeline.frame import Handle, Origin
@@ -77,7 +77,7 @@ class HeadStage:
         self._deliver = deliver
         self._on_error = on_error
         self._halves = HeadHalves(
-            model, threads, batch_size, settings or WeightsSettings(), lambda note: on_error(ConfigurationError(note))
+            model, threads, batch_size, settings or WeightsSettings(), lambda note: on_error(Notice(note))
         )
         self._head = Stage("head", self._run, partial(use_cores, threads))
         self._postprocess = Stage("postprocess", self._finish, use_one_core)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable
 from types import TracebackType
@@ -9,7 +10,7 @@ from types import TracebackType
 from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.pool import FeaturePool, find_pool
-from split_infer_ros.errors import SplitInferError
+from split_infer_ros.errors import Notice, SplitInferError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.pipeline.backbone_stage import BackboneStage
@@ -19,6 +20,8 @@ from split_infer_ros.pipeline.settings import StageSettings, WeightsSettings
 from split_infer_ros.pipeline.transport import OwnedPool, Released
 from split_infer_ros.split.cores import default_head_threads
 from split_infer_ros.split.model import SplitModel
+
+_LOG = logging.getLogger(__name__)
 
 STUCK_S = 60.0  # a batch that takes longer is not waited for
 
@@ -63,6 +66,9 @@ class LocalPipeline:
 
     Raises:
         ConfigurationError: there is no such cut or memory, or weights cannot be read.
+
+    Attributes:
+        notices: what runs otherwise than the settings ask for, sentences.
     """
 
     def __init__(
@@ -74,14 +80,15 @@ class LocalPipeline:
         threads: tuple[int, int] | None = None,
         head: WeightsSettings | None = None,
     ) -> None:
+        self.notices: list[str] = []
         self._errors: list[Exception] = []
         self._fed = 0
         backbone_threads, head_threads = threads or (0, default_head_threads(model.device))
         self.head = HeadStage(
-            model, limits or Limits(), deliver, self._errors.append, head_threads, head, settings.batch_size
+            model, limits or Limits(), deliver, self._hear, head_threads, head, settings.batch_size
         )
         transport = LocalTransport(self._hand_over)
-        self.backbone = BackboneStage(model, settings, transport, self._errors.append, threads=backbone_threads)
+        self.backbone = BackboneStage(model, settings, transport, self._hear, threads=backbone_threads)
 
     def __enter__(self) -> LocalPipeline:
         self.head.start()
@@ -128,6 +135,13 @@ class LocalPipeline:
     def _hand_over(self, handle: Handle) -> int:
         self.head.submit(handle, find_pool(handle.lease))
         return 1
+
+    def _hear(self, error: Exception) -> None:
+        if isinstance(error, Notice):
+            _LOG.warning("%s", error)
+            self.notices.append(str(error))
+        else:
+            self._errors.append(error)
 
     def _check(self) -> None:
         if self._errors:

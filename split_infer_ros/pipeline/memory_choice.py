@@ -22,7 +22,7 @@ from split_infer_ros.memory_model.assignment import assign
 from split_infer_ros.memory_model.constants import MachineConstants
 from split_infer_ros.memory_model.machine import calibrate_machine
 from split_infer_ros.memory_model.task import Task, feature_task
-from split_infer_ros.pipeline.device import DeviceQueue
+from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.tuning.database import Database
 
 ROUNDS = 9
@@ -118,7 +118,7 @@ class MemoryAdvisor:
         ]
 
     def _attributes(self) -> DeviceAttributes | None:
-        return cuda.device_attributes(self._device.index or 0) if self._device.type == "cuda" else None
+        return cuda.device_attributes(self._device.index) if self._device.type == "cuda" else None
 
 
 _IN_USE: WeakKeyDictionary[MemoryAdvisor, tuple[torch.device, Task, Policy]] = WeakKeyDictionary()
@@ -132,7 +132,7 @@ def try_policies(policies: Sequence[Policy], layout: Layout, device: torch.devic
         layout: of a slot, which is filled.
         device: where the features are.
     """
-    queue = DeviceQueue(device)
+    stream = Stream(device)
     features = [
         torch.zeros((layout.batch_size, *spec.shape), dtype=spec.dtype, device=device) for spec in layout.specs
     ]
@@ -148,11 +148,11 @@ def try_policies(policies: Sequence[Policy], layout: Layout, device: torch.devic
     for _ in range(1 + ROUNDS):
         for policy, memory in slots.items():
             start = time.perf_counter()
-            with queue.work("trial"):
+            with stream.work("trial"):
                 memory.write(0, features)
                 if memory.copies:
                     memory.fetch(0, layout.batch_size)
-            queue.mark().wait()
+            stream.fence().wait()
             for view in memory.views(0, layout.batch_size):
                 view.sum()
             times[policy].append(time.perf_counter() - start)

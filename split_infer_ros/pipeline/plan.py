@@ -16,15 +16,17 @@ from split_infer_ros.errors import ConfigurationError, StreamError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.layering.home import Home
 from split_infer_ros.layering.streamed import StreamedHalf
-from split_infer_ros.pipeline.budget import check_budget
+from split_infer_ros.pipeline.budget import check_budget, left_for_images
 from split_infer_ros.pipeline.cuda_graphs import GraphedBackbone
-from split_infer_ros.pipeline.device import DeviceQueue, Mark
 from split_infer_ros.pipeline.intake import Intake, Loaded, make_intake
 from split_infer_ros.pipeline.memory_choice import MemoryAdvisor
 from split_infer_ros.pipeline.report import WeightsReport
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.pipeline.streaming import stream_backbone
 from split_infer_ros.pipeline.transport import OwnedPool, Transport
+from split_infer_ros.runtime.captures import CaptureError
+from split_infer_ros.runtime.shortage import in_short
+from split_infer_ros.runtime.streams import Fence, Stream
 from split_infer_ros.split.cuts import Cut
 from split_infer_ros.split.model import SplitModel
 
@@ -39,6 +41,7 @@ class Plan:
     Attributes:
         backbone: (n, 3, h, w) to what crosses, n up to the batch size; eager or, on a GPU, recorded.
         memory_reason: why the pool lies in what it lies in.
+        graph_note: why the backbone is not recorded, where it was to be.
     """
 
     settings: StageSettings
@@ -47,6 +50,7 @@ class Plan:
     pool: OwnedPool
     intake: Intake
     memory_reason: str
+    graph_note: str = ""
 
     @classmethod
     def make(
@@ -79,11 +83,13 @@ class Plan:
         with ExitStack() as undo:
             try:
                 memory = advisor.choose(settings.memory_policy, layout, transport.shared)
-                check_budget(settings, cut, memory.policy, model.entry.preprocess.staging(1).nbytes, taken_bytes)
+                input_bytes = model.entry.preprocess.staging(1).nbytes
+                check_budget(settings, cut, Place(memory.policy, model.device), input_bytes, taken_bytes)
                 pool = transport.make_pool(layout, settings.ring_slots, Place(memory.policy, model.device))
                 undo.callback(pool.close)
                 place = Place(pool.slots.policy, model.device)  # which is another one where there was no room
-                intake = make_intake(model.entry.preprocess, settings.batch_size, model.dtype, place)
+                left = left_for_images(settings, cut, place, input_bytes, taken_bytes)
+                intake = make_intake(model.entry.preprocess, settings.batch_size, model.dtype, place, left)
                 backbone = stream_backbone(model, cut, settings, home, cores) or model.backbone(settings.split_point)
                 made = cls(settings, cut, backbone, pool, intake, pool.slots.note or memory.reason)
                 if made.stream is not None:
@@ -95,18 +101,22 @@ class Plan:
             except RuntimeError as error:
                 raise ConfigurationError(
                     f"A batch of {settings.batch_size} images of {model.entry.name} does not fit into {model.device}'s "
-                    f"memory, or cannot run or be recorded there ({error}): take a smaller batch_size, or cuda_graphs "
-                    "false."
+                    f"memory, or cannot run or be recorded there ({in_short(error)}): take a smaller batch_size, or "
+                    "cuda_graphs false."
                 ) from error
             undo.pop_all()
             return made
 
     def _tried(self, model: SplitModel) -> Plan:
         """The same, recorded, or run once: what a GPU has not the memory for shows then only."""
+        tried = self
         if self.settings.cuda_graphs and self.stream is None:
-            return replace(self, backbone=_recorded(self.backbone, model, self.settings.batch_size))
-        self.warm_up(DeviceQueue(model.device), DeviceQueue(model.device))
-        return self
+            try:
+                return replace(self, backbone=_recorded(self.backbone, model, self.settings.batch_size))
+            except CaptureError as error:
+                tried = replace(self, graph_note=f"{model.entry.name} runs without CUDA graphs, more slowly: {error}")
+        tried.warm_up(Stream(model.device), Stream(model.device))
+        return tried
 
     @property
     def stream(self) -> StreamedHalf | None:
@@ -125,8 +135,9 @@ class Plan:
 
     @property
     def notes(self) -> list[str]:
-        """What is to be said of its memory and its weights, sentences."""
-        return [note for note in (self.pool.slots.note, self.stream.note if self.stream else "") if note]
+        """What is to be said of its memory, its weights and its graphs, sentences."""
+        weights = self.stream.note if self.stream else ""
+        return [note for note in (self.pool.slots.note, weights, self.graph_note) if note]
 
     def close(self) -> None:
         """Free the slots, and stop reading."""
@@ -139,22 +150,23 @@ class Plan:
         mine = replace(self.settings, **{name: getattr(settings, name) for name in ACT_AT_ONCE})
         return replace(self, settings=settings) if mine == settings else None
 
-    def run(self, queue: DeviceQueue, copies: DeviceQueue, loaded: Loaded, lease: Lease, count: int) -> Mark:
-        """Have the backbone leave the features of ``count`` images in the slot; they are there at the mark.
+    def run(self, stream: Stream, copies: Stream, loaded: Loaded, lease: Lease, count: int) -> Fence:
+        """Have the backbone leave the features of ``count`` images in the slot; they are there at the fence.
 
         Where features are copied to the host, that is done in ``copies``, beside the next batch's backbone.
         """
-        queue.follow(loaded.ready)
-        with torch.inference_mode(), queue.work("backbone"):
+        stream.wait_for(loaded.ready)
+        with torch.inference_mode(), stream.work("backbone"):
             self.pool.slots.write(lease.slot, self.backbone(loaded.images))
         if not self.pool.slots.copies:
-            return queue.mark()
-        copies.follow(queue.mark())
-        with copies.work("copy"):
+            return stream.fence()
+        copies.wait_for(stream.fence())
+        with torch.inference_mode(), copies.work("copy"):
             self.pool.slots.fetch(lease.slot, count)
-        return copies.mark()
+        return copies.fence()
 
-    def warm_up(self, queue: DeviceQueue, copies: DeviceQueue) -> None:
+    @torch.inference_mode()
+    def warm_up(self, stream: Stream, copies: Stream) -> None:
         """Run blank batches: the first ones choose kernels, pack and allocate, and nobody should wait for that."""
         lease = self.pool.acquire()
         if lease is None:
@@ -163,7 +175,7 @@ class Plan:
         try:
             for count in {1, self.settings.batch_size}:
                 for _ in range(TWICE):
-                    self.run(queue, copies, self.intake.load([blank] * count), lease, count).wait()
+                    self.run(stream, copies, self.intake.load([blank] * count), lease, count).wait()
         finally:
             self.pool.give_up(lease)
 
@@ -171,9 +183,6 @@ class Plan:
 def _recorded(
     backbone: Callable[[Tensor], Sequence[Tensor]], model: SplitModel, batch_size: int
 ) -> GraphedBackbone:
-    queue = DeviceQueue(model.device)  # its own: on the backbone's, frames may be flowing
-    example = torch.zeros((batch_size, *model.entry.image_shape), device=model.device, dtype=model.dtype)
-    with torch.inference_mode(), queue.work("record"):
-        recorded = GraphedBackbone(backbone, example.contiguous(memory_format=torch.channels_last))
-    queue.mark().wait()
-    return recorded
+    with torch.inference_mode():
+        example = torch.zeros((batch_size, *model.entry.image_shape), device=model.device, dtype=model.dtype)
+        return GraphedBackbone(backbone, example.contiguous(memory_format=torch.channels_last))

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -27,11 +26,12 @@ from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections, Limits
-from split_infer_ros.pipeline.device import DeviceQueue
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.intake import make_intake
 from split_infer_ros.pipeline.local import LocalPipeline
 from split_infer_ros.pipeline.settings import BLOCK, StageSettings
+from split_infer_ros.runtime.streams import Stream
+from split_infer_ros.runtime.timing import Lap, Stopwatch
 from split_infer_ros.split.cores import use_all_cores, use_one_core
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.planner import worth_a_run
@@ -51,8 +51,6 @@ from split_infer_ros.split.samples import (
 
 MOST_BATCHES = 500
 LONG_S = 60.0
-
-T = TypeVar("T")
 
 
 def ignore(line: str) -> None:
@@ -134,7 +132,7 @@ class Profiler:
 
     def _stages_alone(self, batch_size: int) -> list[Samples]:
         model, cuts = self._model, self._model.cuts
-        queue = DeviceQueue(model.device)
+        stream, watch = Stream(model.device), Stopwatch(model.device)
         intake = make_intake(model.entry.preprocess, batch_size, model.dtype, self._place)
         backbone_pieces, head_pieces = model.segments()
 
@@ -143,20 +141,20 @@ class Profiler:
             loaded.ready.wait()
             return loaded.images
 
-        with torch.inference_mode(), queue.work("profile"):
+        with torch.inference_mode(), stream.work("profile"):
             use_one_core()  # as in the pipeline
-            to_input = [_timed(prepare, queue)[1] for _ in range(1 + self._effort.rounds)]
+            to_input = [_timed(prepare, stream) for _ in range(1 + self._effort.rounds)]
             images = prepare()
             use_all_cores()
-            backbones = [_chain(backbone_pieces, (images,), queue)[0] for _ in range(1 + self._effort.rounds)]
-            copies = self._hand_overs(backbone_pieces, images, batch_size, queue)
+            backbones = [_chain(backbone_pieces, (images,), watch)[1] for _ in range(1 + self._effort.rounds)]
+            copies = self._hand_overs(backbone_pieces, images, batch_size, watch)
         if model.device.type == "cpu":
             use_one_core()
         with torch.inference_mode():
-            queue_of_head = DeviceQueue(torch.device("cpu"))
-            runs = [_chain(head_pieces, (images.cpu().float(),), queue_of_head) for _ in range(1 + self._effort.rounds)]
-            outputs = model.head(cuts[-1].name)(*runs[-1][1])
-            decodes = [_timed(lambda: self._decode(outputs), queue_of_head)[1] for _ in range(1 + self._effort.rounds)]
+            head_watch = Stopwatch(torch.device("cpu"))
+            runs = [_chain(head_pieces, (images.cpu().float(),), head_watch) for _ in range(1 + self._effort.rounds)]
+            outputs = model.head(cuts[-1].name)(*runs[-1][0])
+            decodes = [head_watch.time(lambda: self._decode(outputs)) for _ in range(1 + self._effort.rounds)]
         return [
             Samples(
                 cut.name,
@@ -165,7 +163,7 @@ class Profiler:
                     PREPROCESS: tuple(to_input[1:]),
                     BACKBONE: tuple(sum(times[:index]) for times in backbones[1:]),
                     HAND_OVER: copies[index],
-                    HEAD: tuple(sum(times[index:]) for times, _ in runs[1:]),
+                    HEAD: tuple(sum(times[index:]) for _, times in runs[1:]),
                     DECODE: tuple(decodes[1:]),
                 },
             )
@@ -173,7 +171,7 @@ class Profiler:
         ]
 
     def _hand_overs(
-        self, pieces: Sequence[nn.Module], images: Tensor, batch_size: int, queue: DeviceQueue
+        self, pieces: Sequence[nn.Module], images: Tensor, batch_size: int, watch: Stopwatch
     ) -> list[tuple[float, ...]]:
         """Of each cut, the times of copying what crosses into a slot."""
         found = []
@@ -186,7 +184,7 @@ class Profiler:
                 if slots.copies:
                     slots.fetch(0, batch_size)
 
-            found.append(tuple(_timed(copy, queue)[1] for _ in range(1 + self._effort.rounds))[1:])
+            found.append(tuple(watch.time(copy) for _ in range(1 + self._effort.rounds))[1:])
             if piece is not None:
                 crossing = piece(*crossing)
         return found
@@ -244,18 +242,23 @@ class Profiler:
 
 
 def _chain(
-    pieces: Sequence[nn.Module], inputs: tuple[Tensor, ...], queue: DeviceQueue
-) -> tuple[list[float], tuple[Tensor, ...]]:
-    """Run pieces one after the other; returns each one's seconds, and what the last one gives."""
-    times = []
-    for piece in pieces:
-        inputs, seconds = _timed(lambda piece=piece, inputs=inputs: piece(*inputs), queue)  # type: ignore[misc]
-        times.append(seconds)
-    return times, inputs
+    pieces: Sequence[nn.Module], inputs: tuple[Tensor, ...], watch: Stopwatch
+) -> tuple[tuple[Tensor, ...], list[float]]:
+    """Run pieces one after the other; returns what the last one gives, and each one's seconds."""
+
+    def run(lap: Lap) -> tuple[Tensor, ...]:
+        values = inputs
+        for piece in pieces:
+            values = piece(*values)
+            lap()
+        return values
+
+    return watch.laps(run)
 
 
-def _timed(work: Callable[[], T], queue: DeviceQueue) -> tuple[T, float]:
+def _timed(work: Callable[[], object], stream: Stream) -> float:
+    """Seconds of work of which the host has a part, from its begin until the device has done it."""
     start = time.perf_counter()
-    result = work()
-    queue.mark().wait()
-    return result, time.perf_counter() - start
+    work()
+    stream.fence().wait()
+    return time.perf_counter() - start

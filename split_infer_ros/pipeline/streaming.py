@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, fx
 
-from split_infer_ros.buffers.layout import Layout, TensorSpec
+from split_infer_ros.buffers.layout import TensorSpec
 from split_infer_ros.errors import ConfigurationError, StreamError
 from split_infer_ros.layering.contents import Contents, open_contents
 from split_infer_ros.layering.device_stages import Processor
@@ -24,9 +24,9 @@ from split_infer_ros.layering.residency import ASYNCHRONOUS, AUTO, RESIDENT, TWO
 from split_infer_ros.layering.ring import RingPlan
 from split_infer_ros.layering.streamed import StreamedHalf
 from split_infer_ros.layering.timing import time_model
-from split_infer_ros.pipeline.device import DeviceQueue, mark_here
 from split_infer_ros.pipeline.packed_weights import fetch, find_packed
 from split_infer_ros.pipeline.settings import StageSettings, WeightsSettings
+from split_infer_ros.runtime.streams import Stream, current_fence
 from split_infer_ros.split.cores import ALL, on_cores
 from split_infer_ros.split.cuts import Cut
 from split_infer_ros.split.graph import state_of
@@ -66,9 +66,12 @@ class _Half:
     def blank(self, batch_size: int) -> list[Tensor]:
         """Inputs for so many images, on its device; in float32, as it computes in that."""
         device = torch.device("cpu") if self.threads else self.model.device
-        layout = Layout(self.inputs, batch_size)
-        slot = torch.zeros(layout.slot_bytes, dtype=torch.uint8, device=device)
-        return [each.float() if each.is_floating_point() else each for each in layout.views(slot, batch_size)]
+        found = []
+        for spec in self.inputs:
+            dtype = torch.float32 if spec.dtype.is_floating_point else spec.dtype
+            blank = torch.zeros((batch_size, *spec.shape), dtype=dtype, device=device)
+            found.append(blank.contiguous(memory_format=torch.channels_last) if blank.dim() == 4 else blank)
+        return found
 
 
 def stream_backbone(
@@ -94,7 +97,7 @@ def stream_backbone(
             f"{str(model.dtype).removeprefix('torch.')}: take precision fp32, or resident."
         )
     threads = (cores or ALL) if model.device.type == "cpu" else None
-    images = TensorSpec("images", model.entry.image_shape, torch.float32, channels_last=True)
+    images = TensorSpec("images", model.entry.image_shape, torch.float32)
     return _stream(_Half(model, backbone_of, cut, (images,), threads, settings.batch_size), settings, home)
 
 
@@ -142,7 +145,7 @@ def _on_gpu(half: _Half, settings: WeightsSettings, contents: Contents) -> Strea
     device, budget = half.model.device, settings.weights_budget_bytes
     if settings.weights_residency == AUTO:
         raise ConfigurationError("weights_residency auto times layers on the CPU: on a GPU take another one.")
-    processor = Processor(DeviceQueue(device).copy, partial(mark_here, device))
+    processor = Processor(Stream(device).copy, partial(current_fence, device))
     note = ""
     if settings.weights_residency == TWO_STAGE:
         plan = place(TWO_STAGE, contents.sizes, contents.uses, budget, contents.kept_bytes).plan

@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.placement.graph import copy_to
 from split_infer_ros.placement.plan import Operator, Rule, Tag
+from split_infer_ros.runtime.captures import synchronize_device
 from split_infer_ros.tuning.key import Key
 from split_infer_ros.tuning.record import Record
 
@@ -113,12 +114,10 @@ class _Timer(fx.Interpreter):
 
     def _seconds(self, call: Callable[[], Any]) -> tuple[float, Any]:
         gpu = self._devices[Tag.GPU]
-        if gpu.type == "cuda":
-            torch.cuda.synchronize(gpu)
+        synchronize_device(gpu)
         start = time.perf_counter()
         result = call()
-        if gpu.type == "cuda":
-            torch.cuda.synchronize(gpu)
+        synchronize_device(gpu)
         return time.perf_counter() - start, result
 
 
@@ -126,7 +125,7 @@ def to_records(times: Mapping[str, Times], key: Key, task: Mapping[str, Any]) ->
     """One record for each operator and processor."""
     now = time.time()
     return [
-        Record(key.target, key.versions, task, {"operator": name, "part": part.name}, samples, time=now)
+        Record(key.target, key.versions_for(task), task, {"operator": name, "part": part.name}, samples, time=now)
         for name, found in times.items()
         for part, samples in zip(fields(found), astuple(found), strict=True)
     ]

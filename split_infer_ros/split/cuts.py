@@ -109,7 +109,7 @@ def choose_cut(cuts: Sequence[Cut], name: str, model: str) -> Cut:
 
 
 class _Recorder(fx.Interpreter):
-    """Runs a graph and keeps each value's shape, dtype and layout in its node."""
+    """Runs a graph and keeps each value's shape and dtype in its node."""
 
     def run_node(self, node: fx.Node) -> Any:
         result = super().run_node(node)
@@ -118,14 +118,7 @@ class _Recorder(fx.Interpreter):
 
 
 def _seen(name: str, value: Tensor) -> tuple[int, TensorSpec]:
-    channels_last = value.dim() == 4 and value.stride() == _channels_last_strides(value.shape)
-    return len(value), TensorSpec(name, tuple(value.shape[1:]), value.dtype, channels_last)
-
-
-def _channels_last_strides(shape: torch.Size) -> tuple[int, int, int, int]:
-    """They tell the layout of a single pixel too, of which torch calls both layouts true and yet computes otherwise."""
-    _, channels, height, width = shape
-    return channels * height * width, 1, channels * width, channels
+    return len(value), TensorSpec(name, tuple(value.shape[1:]), value.dtype)
 
 
 def propagate(interpreter: fx.Interpreter, image_shape: tuple[int, ...], *others: object) -> None:

@@ -19,8 +19,6 @@ CONVOLUTIONS = ("packed", "blocked", "channels_last", "contiguous", "triton")
 PACKED, BLOCKED, CHANNELS_LAST, CONTIGUOUS, TRITON = CONVOLUTIONS
 EAGER, INDUCTOR, AUTOTUNED = COMPILERS = ("none", "inductor", "inductor_autotuned")
 
-MOST_COMPILED = 2  # shapes of a part: a full batch, and a single image
-
 
 @dataclass(frozen=True, slots=True)
 class Form:
@@ -112,9 +110,11 @@ class Chain(nn.Module):
 
 
 class Compiled(nn.Module):
-    """A part that torch.compile makes code for, at the first shapes that come; others are run as they are.
+    """A part that torch.compile makes code for, at a single image and at a full batch; others are run as they are.
 
-    Compiling takes half a minute and more: it is done while the pipeline warms up, never while frames flow.
+    A full batch is one larger than any before. So the order of sizes does not matter: graphs are recorded from the full
+    batch down, and a warm-up begins with one image. Compiling takes half a minute and more: it is done while the
+    pipeline warms up, never while frames flow.
     """
 
     def __init__(self, part: nn.Module, compiler: str) -> None:
@@ -122,13 +122,11 @@ class Compiled(nn.Module):
         self._part = part
         options: dict[str, Any] = {"freezing": True, "max_autotune": compiler == AUTOTUNED}
         self._compiled = torch.compile(part, dynamic=False, options=options)
-        self._shapes: set[tuple[torch.Size, ...]] = set()
+        self._sizes: set[int] = set()  # of batches for which there is code
 
     def forward(self, *tensors: Tensor) -> Any:
-        """As the part."""
-        shapes = tuple(tensor.shape for tensor in tensors)
-        if shapes not in self._shapes:
-            if len(self._shapes) == MOST_COMPILED:
-                return self._part(*tensors)
-            self._shapes.add(shapes)
-        return self._compiled(*tensors)
+        """As the part, of tensors (n, ...)."""
+        size = len(tensors[0])
+        if size == 1 or size > max(self._sizes, default=0):
+            self._sizes.add(size)
+        return self._compiled(*tensors) if size in self._sizes else self._part(*tensors)

@@ -86,7 +86,9 @@ def build_model(name: str, weights: str, allow_user_code: bool = False) -> tuple
 
 
 def choose_device(name: str) -> torch.device:
-    """The device of that name; ``auto`` is the first GPU, or the CPU where there is none.
+    """The device of that name, with its index if it is a GPU.
+
+    ``cuda`` is the first GPU; so is ``auto``, or the CPU where there is none.
 
     Raises:
         ConfigurationError: this machine has no such device.
@@ -97,4 +99,4 @@ def choose_device(name: str) -> torch.device:
         raise ConfigurationError(f"device '{name}' is not on this machine; it takes one of: {', '.join(known)}.")
     if name == "auto":
         name = "cuda" if count else "cpu"
-    return torch.device(name)
+    return torch.device("cuda", 0) if name == "cuda" else torch.device(name)

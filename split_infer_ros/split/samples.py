@@ -86,7 +86,7 @@ def to_records(samples: Iterable[Samples], key: Key, task: Mapping[str, Any]) ->
     now = time.time()
     return [
         Record(
-            *(key.target, key.versions, task),
+            *(key.target, key.versions_for(task), task),
             {"split_point": found.cut, "batch_size": found.batch_size, "part": part},
             costs,
             time=now,

@@ -11,17 +11,26 @@ from typing import Any
 
 import torch
 
+# What oneDNN chooses kernels by, beyond what torch says of itself: as /proc/cpuinfo has it on x86-64 and on ARM.
+_EXTENSIONS = re.compile(
+    r"avx2|avx512f|avx512_(vnni|bf16|fp16)|avx_vnni\w*|avx_ne_convert|avx10\w*|amx_\w+"
+    r"|asimd(dp|hp)|(sve)?(bf16|i8mm)|sve2?|sme\w*"
+)
+_LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")  # the user's, the first one that is set
+
 
 def describe_machine() -> dict[str, Any]:
     """The facts that a measurement depends on, ready for JSON.
 
     Returns:
-        ``cpu``, ``cores`` (that this process may use), ``memory_bytes``, ``gpu`` and ``gpu_memory_bytes`` (None
-        without a GPU), ``system``, and the ``versions`` of python, torch, cuda and ros (None where absent).
+        ``cpu``, ``instruction_set``, ``cores`` (that this process may use), ``memory_bytes``, ``gpu`` and
+        ``gpu_memory_bytes`` (None without a GPU), ``system``, and the ``versions`` of python, torch, cuda and ros (None
+        where absent).
     """
     gpu = torch.cuda.get_device_properties(0) if torch.cuda.is_available() else None
     return {
         "cpu": cpu_name(),
+        "instruction_set": instruction_set(),
         "cores": cores(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "gpu": gpu.name if gpu else None,
@@ -48,9 +57,36 @@ def gpu_driver(version: Path = Path("/proc/driver/nvidia/version")) -> str | Non
 
 
 def torch_versions(device: str) -> dict[str, str | None]:
-    """The versions that run a model on that device: torch, and cuda (None on the CPU)."""
+    """The releases that run a model on that device: torch, and cuda (None on the CPU)."""
     cuda = None if torch.device(device).type == "cpu" else torch.version.cuda
-    return {"torch": torch.__version__, "cuda": cuda}
+    return {"torch": release(torch.__version__), "cuda": cuda}
+
+
+def release(version: str) -> str:
+    """A version without its patch level, which mends faults but keeps kernels: ``2.15+cu132`` of ``2.15.0+cu132``.
+
+    Builds on the way to a release have no such promise and stay whole.
+    """
+    match = re.fullmatch(r"(\d+\.\d+)\.\d+(\+.*)?", version)
+    return match[1] + (match[2] or "") if match else version
+
+
+def instruction_set(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """By what kernels are chosen on the CPU: where two processors agree in it, they run the same ones.
+
+    Torch's own word, which ATEN_CPU_CAPABILITY can lower; the processor's extensions that oneDNN makes use of; and the
+    limit that the user set for oneDNN, if any: ``AVX2 (avx2 avx512_vnni avx512f), oneDNN up to AVX2``.
+    """
+    flags: set[str] = set()
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text().splitlines():
+            name, _, values = line.partition(":")
+            if name.strip() in ("flags", "Features"):
+                flags.update(flag for flag in values.split() if _EXTENSIONS.fullmatch(flag))
+                break  # all processors of a machine have the same
+    limit = next((os.environ[name].upper() for name in _LIMITS if os.environ.get(name)), "")
+    found = torch.backends.cpu.get_cpu_capability() + (f" ({' '.join(sorted(flags))})" if flags else "")
+    return found + (f", oneDNN up to {limit}" if limit else "")
 
 
 def cores() -> int:

@@ -110,7 +110,8 @@ class Report:
         """The claims for people; one that does not hold says so."""
         width = max((len(claim.name) for claim in self.claims), default=0)
         machine = self.machine
-        lines = [f"{self.bench} on {machine['cpu']}, {machine['cores']} cores, {machine['gpu'] or 'no GPU'}"]
+        processor = f"{machine['cpu']}, {machine['instruction_set']}, {machine['cores']} cores"
+        lines = [f"{self.bench} on {processor}, {machine['gpu'] or 'no GPU'}"]
         for claim in self.claims:
             verdict = "holds" if claim.holds else "DOES NOT HOLD"
             goal = f"{claim.direction} {claim.goal:g}"

@@ -99,7 +99,8 @@ class CostBook:
         kind = self._kind(combination)
         self._known_s[kind] = statistics.median(samples_s)
         task, batches = self._task(self._models[combination[0][0]]), {"batches": kind}
-        record = Record(self._key.target, self._key.versions, task, batches, tuple(samples_s), time=time.time())
+        versions = self._key.versions_for(task)
+        record = Record(self._key.target, versions, task, batches, tuple(samples_s), time=time.time())
         self._database.keep([record], "the cost of an execution is")
 
     def note_failed(self, combination: Group) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from split_infer_ros.pipeline.device import DeviceQueue, Mark
+from split_infer_ros.runtime.streams import Fence, Stream
 from split_infer_ros.split.cores import all_cores, use_cores
 from split_infer_ros.tenancy.forked_graphs import ForkedGraphs, Forks, Model
 from split_infer_ros.tenancy.lanes import Lane, share_cores
@@ -36,7 +36,7 @@ class Launched:
         failed: models whose batches are lost, and why; the others' are not.
     """
 
-    done: Mark
+    done: Fence
     failed: Mapping[str, Exception]
 
 
@@ -60,16 +60,16 @@ class Engine:
         self._backbones: dict[str, Model] = {}
         self._weights_s: dict[str, float] = {}
         self._helpers = ThreadPoolExecutor(self._cores, "lane")
-        self._queue = DeviceQueue(device)
-        self._forks = Forks(device, self._queue)
+        self._stream = Stream(device)
+        self._forks = Forks(device, self._stream)
         self.graphs: ForkedGraphs | None = None
-        if self.runs_behind and graph_bytes is not None:
+        if self.is_asynchronous and graph_bytes is not None:
             self.graphs = ForkedGraphs(self._forks, graph_bytes)
 
     @property
-    def runs_behind(self) -> bool:
+    def is_asynchronous(self) -> bool:
         """True where an execution that was launched may not be done yet."""
-        return self._queue.runs_behind
+        return self._stream.is_asynchronous
 
     def load(self, backbones: Mapping[str, Model], weights_s: Mapping[str, float]) -> None:
         """Exactly these models from now on.
@@ -87,7 +87,7 @@ class Engine:
     def prepare(self, inputs: Inputs) -> None:
         """Have that execution recorded, where executions are and there is memory for it; takes a while."""
         if self.graphs is not None:
-            with self._queue.work("prepare"):
+            with self._stream.work("prepare"):
                 self.graphs.prepare({model: self._backbones[model] for model in inputs}, inputs)
 
     def run(self, inputs: Inputs) -> Outputs:
@@ -104,16 +104,16 @@ class Engine:
         return found
 
     @torch.inference_mode()
-    def launch(self, inputs: Inputs, leave: Leave, after: Sequence[Mark] = ()) -> Launched:
+    def launch(self, inputs: Inputs, leave: Leave, after: Sequence[Fence] = ()) -> Launched:
         """One execution, which on a GPU may not be done when this returns.
 
         Args:
             inputs: a batch of each model that takes part; to be kept until it is done.
             leave: called with each model and its features, where they are still there: on a CPU on the thread that
-                computed them, on a GPU within the queue in which the execution is.
+                computed them, on a GPU within the stream in which the execution is.
             after: what the inputs wait for.
         """
-        if self._queue.runs_behind:
+        if self._stream.is_asynchronous:
             return self._launch_on_device(inputs, leave, after)
         failed: dict[str, Exception] = {}
         work_s = {model: self._weights_s[model] * len(images) for model, images in inputs.items()}
@@ -122,26 +122,26 @@ class Engine:
         self._run_lane(lanes[0], inputs, leave, failed)
         for other in others:
             other.result()
-        return Launched(Mark(), failed)
+        return Launched(Fence(), failed)
 
-    def _launch_on_device(self, inputs: Inputs, leave: Leave, after: Sequence[Mark]) -> Launched:
+    def _launch_on_device(self, inputs: Inputs, leave: Leave, after: Sequence[Fence]) -> Launched:
         failed: dict[str, Exception] = {}
         backbones = {model: self._backbones[model] for model in inputs}
-        for mark in after:
-            self._queue.follow(mark)
-        with self._queue.work("execution"):
+        for fence in after:
+            self._stream.wait_for(fence)
+        with self._stream.work("execution"):
             try:
                 together = self._forks if self.graphs is None else self.graphs
                 for model, outputs in together.run(backbones, inputs).items():
                     leave(model, outputs)
             except Exception as error:  # one launch for all: none of them has its results
                 failed = dict.fromkeys(inputs, error)
-        return Launched(self._queue.mark(), failed)
+        return Launched(self._stream.fence(), failed)
 
     def close(self) -> None:
         """End the threads, and let go of the models."""
         self._helpers.shutdown()
-        self._queue.mark().wait()
+        self._stream.fence().wait()
         self.load({}, {})
 
     @torch.inference_mode()

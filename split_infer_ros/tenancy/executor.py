@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import torch
 
-from split_infer_ros.errors import StreamError
-from split_infer_ros.pipeline.device import DeviceQueue, Mark
 from split_infer_ros.pipeline.intake import Loaded
 from split_infer_ros.pipeline.stage import Stage
+from split_infer_ros.runtime.faults import drop_reason
+from split_infer_ros.runtime.streams import Fence, Stream
 from split_infer_ros.split.cores import use_one_core
 from split_infer_ros.tenancy.engine import Engine
 from split_infer_ros.tenancy.flight import Flight
@@ -26,7 +26,7 @@ class _Execution:
     flights: Sequence[Flight]
     over: Callable[[], None]
     start: float
-    done: Mark
+    done: Fence
 
 
 class Executor:
@@ -52,11 +52,11 @@ class Executor:
         self._changed = changed
         self._engine = engine
         self._on_error = on_error
-        self._copies = DeviceQueue(device)
-        self._mapped: dict[str, Mark] = {}  # until then a model's latest features are read
+        self._copies = Stream(device)
+        self._mapped: dict[str, Fence] = {}  # until then a model's latest features are read
         self._last_end = 0.0
-        self.depth = 2 if engine.runs_behind else 1
-        self._behind = Stage("handover", self._hand_over, use_one_core) if engine.runs_behind else None
+        self.depth = 2 if engine.is_asynchronous else 1
+        self._behind = Stage("handover", self._hand_over, use_one_core) if engine.is_asynchronous else None
 
     def start(self) -> None:
         """Before executions, until stop; may be started again."""
@@ -84,7 +84,7 @@ class Executor:
                 left[flight.line.key] = flight
             except Exception as error:  # whatever one batch does, the others get their chance
                 self._fail(flight, error)
-        start, done = time.monotonic(), Mark()
+        start, done = time.monotonic(), Fence()
         try:
             if left:
                 done = self._launch(left, loaded)
@@ -98,16 +98,16 @@ class Executor:
         else:
             self._hand_over(execution)
 
-    def _launch(self, flights: dict[str, Flight], loaded: Mapping[str, Loaded]) -> Mark:
+    def _launch(self, flights: dict[str, Flight], loaded: Mapping[str, Loaded]) -> Fence:
         """Have features left in the slots, and brought to the CPU; flights that failed are taken out."""
         inputs = {key: batch.images for key, batch in loaded.items()}
-        marks = [batch.ready for batch in loaded.values()]
-        marks += [self._mapped.pop(key) for key in loaded if key in self._mapped]
-        launched = self._engine.launch(inputs, lambda key, features: flights[key].leave(features), marks)
+        fences = [batch.ready for batch in loaded.values()]
+        fences += [self._mapped.pop(key) for key in loaded if key in self._mapped]
+        launched = self._engine.launch(inputs, lambda key, features: flights[key].leave(features), fences)
         for key, error in launched.failed.items():
             self._fail(flights.pop(key), error)
         done = launched.done
-        self._copies.follow(done)
+        self._copies.wait_for(done)
         for key, flight in flights.items():
             brought = flight.bring(self._copies)
             if brought is not None:
@@ -139,11 +139,10 @@ class Executor:
 
     def _fail(self, flight: Flight, error: Exception) -> None:
         """A batch is lost, unless a head has it already."""
-        reason = error.reason if isinstance(error, StreamError) else "backbone_error"
         flight.line.failure = str(error)
         if flight.plan.pool.give_up(flight.lease):
             with self._changed:
                 flight.line.out.pop(flight.lease, None)
-                drop(flight.settle_rest(), reason)
+                drop(flight.settle_rest(), drop_reason(error))
                 self._changed.notify_all()
         self._on_error(flight.line.key, error)

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.buffers.slots import Lease
-from split_infer_ros.pipeline.device import DeviceQueue, Mark
 from split_infer_ros.pipeline.frame import Timeline
 from split_infer_ros.pipeline.intake import Loaded
 from split_infer_ros.pipeline.plan import Plan
+from split_infer_ros.runtime.streams import Fence, Stream
 from split_infer_ros.tenancy.member import TenantFrame
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Flight:
         else:
             self.plan.pool.slots.write(self.lease.slot, features)
 
-    def bring(self, copies: DeviceQueue) -> Mark | None:
+    def bring(self, copies: Stream) -> Fence | None:
         """Have them brought to where the CPU sees them, beside what is computed next; None if they are there."""
         slots = self.plan.pool.slots
         if not (self.maps or slots.copies):
@@ -75,4 +75,4 @@ class Flight:
                 slots.write(self.lease.slot, self.features)
             else:
                 slots.fetch(self.lease.slot, len(self.frames))
-        return copies.mark()
+        return copies.fence()

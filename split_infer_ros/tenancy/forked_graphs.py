@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,12 +11,14 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from split_infer_ros.pipeline.device import DeviceQueue
+from split_infer_ros.runtime.captures import CaptureError, capture
+from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.tenancy.costs import Group
 from split_infer_ros.tenancy.graph_choice import as_recorded, graphs_for, make_way
 
 Model = Callable[[Tensor], Sequence[Tensor]]
-WARM_UPS = 3  # the first runs choose kernels and allocate, which must not be recorded
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,7 @@ class ForkedGraphs:
     """Combinations that were recorded, as many as a bound of memory allows; ``graph_choice`` says which these are.
 
     Args:
-        forks: in whose queue the graphs are launched.
+        forks: in whose stream the graphs are launched.
         most_bytes: that all of them may keep.
         record: for tests.
     """
@@ -100,7 +103,11 @@ class ForkedGraphs:
         return self._forks.run({model: own.get(model, models[model]) for model in inputs}, inputs)
 
     def prepare(self, models: Mapping[str, Model], inputs: Mapping[str, Tensor]) -> None:
-        """Have the graph of a combination, if there is memory for it; takes a while where it is not there yet."""
+        """Records a combination, if that can be done and there is memory for it; takes a while.
+
+        Raises:
+            Exception: whatever a model raises that cannot run at all.
+        """
         combination = as_recorded({model: len(images) for model, images in inputs.items()})
         if combination in self._kept:
             self._kept.move_to_end(combination)
@@ -109,7 +116,12 @@ class ForkedGraphs:
         del self._missed[combination]
         self._refused.add(combination)  # unless all goes well
         examples = {model: inputs[model].new_zeros(size, *inputs[model].shape[1:]) for model, size in combination}
-        recorded = self._record({model: models[model] for model, _ in combination}, examples)
+        try:
+            recorded = self._record({model: models[model] for model, _ in combination}, examples)
+        except (CaptureError, torch.OutOfMemoryError) as error:
+            names = " and ".join(model for model, _ in combination)
+            _LOG.warning("%s: runs without a CUDA graph for this combination, more slowly: %s", names, error)
+            return
         kept_bytes = {found: graph.bytes for found, graph in self._kept.items()}
         gone = make_way(kept_bytes, combination, recorded.bytes, self._most_bytes)
         if gone is None:
@@ -119,7 +131,7 @@ class ForkedGraphs:
         self._refused.remove(combination)
 
     def forget(self, models: Collection[str]) -> None:
-        """Models are gone: no combination with them is asked for again."""
+        """Models are gone: no combination with them is asked for again, and their streams are given back."""
 
         def has_gone(combination: Group) -> bool:
             return any(model in models for model, _ in combination)
@@ -128,6 +140,7 @@ class ForkedGraphs:
         self._missed = Counter({found: count for found, count in self._missed.items() if not has_gone(found)})
         if models:
             self._refused.clear()  # there may be memory now
+            self._forks.forget(models)
 
     def _drop(self, combinations: Collection[Group]) -> None:
         if combinations:
@@ -152,50 +165,57 @@ def _alone(recorded: Recorded) -> Model:
 
 
 class Forks:
-    """Streams of one device, over which models fork out of a queue and join it again.
+    """Streams of one device, over which models fork out of one stream and join it again.
+
+    Each model has a stream of its own as long as it is loaded. cuBLAS has one workspace a stream, which graphs keep
+    using: two models' graphs that were recorded on one stream would overwrite each other's values.
 
     Args:
         device: a GPU, where there is anything to fork.
-        queue: out of which they fork.
+        stream: out of which they fork.
     """
 
-    def __init__(self, device: torch.device, queue: DeviceQueue) -> None:
+    def __init__(self, device: torch.device, stream: Stream) -> None:
         self._device = device
-        self._queue = queue
-        self._streams: list[DeviceQueue] = []
+        self._stream = stream
+        self._streams: dict[str, Stream] = {}
 
     def wait(self) -> None:
-        """Until all that was given to the queue is done."""
-        self._queue.mark().wait()
+        """Returns once all that was given to the stream is done."""
+        self._stream.fence().wait()
+
+    def forget(self, models: Collection[str]) -> None:
+        """Gives the streams of models back; no graph of theirs is left."""
+        for model in models:
+            self._streams.pop(model, None)
 
     def run(self, models: Mapping[str, Model], inputs: Mapping[str, Tensor]) -> dict[str, Sequence[Tensor]]:
-        """Each model on its batch, kernel by kernel, side by side.
+        """Each model on its batch, kernel by kernel, side by side; called inside of the stream's ``work``.
 
-        The memory of results is taken again only by what forks later, and so after what the queue does with them.
+        The memory of results is taken again only by what forks later, and so after what the stream does with them.
         """
-        while len(self._streams) < len(models):
-            self._streams.append(DeviceQueue(self._device))
-        outputs = {}
-        begin = self._queue.mark()
-        for stream, (name, model) in zip(self._streams, models.items(), strict=False):
-            stream.follow(begin)
+        outputs, ends = {}, []
+        for name, model in models.items():
+            if name not in self._streams:
+                self._streams[name] = Stream(self._device)
+            stream = self._streams[name]
             with stream.work(name):
                 outputs[name] = model(inputs[name])
-            self._queue.follow(stream.mark())
+            ends.append(stream.fence())
+        for end in ends:  # only now: work that starts after one's end would not run beside it
+            self._stream.wait_for(end)
         return outputs
 
     def record(self, models: Mapping[str, Model], examples: Mapping[str, Tensor]) -> Recorded:
-        """The same as one graph; what it keeps of memory it keeps to itself."""
-        before = torch.cuda.memory_reserved(self._device)
-        with torch.inference_mode(), self._queue.work("record"):
+        """The same as one graph; what it keeps of memory it keeps to itself.
+
+        Raises:
+            torch.OutOfMemoryError: the device has no room for it.
+            CaptureError: a model cannot be recorded.
+        """
+        with torch.inference_mode(), self._stream.work("record"):
             inputs = {
                 model: example.contiguous(memory_format=torch.channels_last) for model, example in examples.items()
             }
-            for _ in range(WARM_UPS):
-                self.run(models, inputs)
-            graph = torch.cuda.CUDAGraph()
-            stream = torch.cuda.current_stream(self._device)
-            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-                outputs = self.run(models, inputs)
-        self.wait()
-        return Recorded(inputs, outputs, graph.replay, max(0, torch.cuda.memory_reserved(self._device) - before))
+            recorded = capture(lambda: self.run(models, inputs), self._stream)
+        return Recorded(inputs, recorded.results, recorded.launch, recorded.bytes)

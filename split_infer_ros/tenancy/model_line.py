@@ -12,19 +12,21 @@ import torch
 from split_infer_ros.buffers.policy import AUTO, Policy
 from split_infer_ros.buffers.pool import find_pool
 from split_infer_ros.buffers.slots import Lease, Outcome
-from split_infer_ros.errors import ConfigurationError, HandleError
+from split_infer_ros.errors import ConfigurationError, HandleError, Notice
 from split_infer_ros.layering.home import Home
 from split_infer_ros.memory_model.constants import MachineConstants
 from split_infer_ros.memory_model.task import Task, batch_task
 from split_infer_ros.models.detections import Detections, Limits
-from split_infer_ros.pipeline.budget import bytes_needed, check_weights
-from split_infer_ros.pipeline.device import DeviceQueue
+from split_infer_ros.pipeline.budget import check_weights
 from split_infer_ros.pipeline.frame import Handle, Origin, Timeline
 from split_infer_ros.pipeline.head_stage import HeadStage
 from split_infer_ros.pipeline.local import LocalTransport
 from split_infer_ros.pipeline.memory_choice import MemoryAdvisor
 from split_infer_ros.pipeline.plan import Plan
 from split_infer_ros.pipeline.settings import StageSettings
+from split_infer_ros.runtime.captures import empty_cache
+from split_infer_ros.runtime.shortage import in_short
+from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.split.cores import default_head_threads
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.tenancy.beside import PlansBeside
@@ -111,8 +113,7 @@ class ModelLine:
 
     def budget_of(self, plan: Plan) -> int:
         """What it would have with that plan."""
-        staging = self.model.entry.preprocess.staging(1).nbytes
-        return bytes_needed(plan.settings, plan.cut, plan.pool.slots.policy, staging)
+        return plan.pool.bytes + plan.intake.bytes
 
     def facts(self) -> dict[str, Any]:
         """What a report says of it, by the report's names."""
@@ -141,14 +142,14 @@ class ModelLine:
         try:
             plan = Plan.make(self.model, settings, self._transport, self._advisor, taken_bytes, self._home)
             try:
-                plan.warm_up(DeviceQueue(self.model.device), DeviceQueue(self.model.device))
+                plan.warm_up(Stream(self.model.device), Stream(self.model.device))
             except Exception:
                 plan.close()
                 raise
         except ConfigurationError as error:
             raise ConfigurationError(f"{self.key}: {error}") from error
         except Exception as error:
-            raise ConfigurationError(f"{self.key} cannot run on {self.model.device} ({error}).") from error
+            raise ConfigurationError(f"{self.key} cannot run on {self.model.device} ({in_short(error)}).") from error
         return plan
 
     def use(self, plan: Plan) -> None:
@@ -159,7 +160,7 @@ class ModelLine:
         plan.pool.ring.when_free(self._callbacks.wake)
         self._advisor.took(plan.pool.layout, plan.pool.slots.policy)
         for note in plan.notes:
-            self._callbacks.on_error(self.key, ConfigurationError(note))
+            self._callbacks.on_error(self.key, Notice(note))
 
     @property
     def co_runs(self) -> tuple[MachineConstants, Collection[Policy]] | None:
@@ -231,7 +232,7 @@ class ModelLine:
         for plan in (*self._plans, *self._retired):
             plan.close()
         if self.model.device.type == "cuda":
-            torch.cuda.empty_cache()
+            empty_cache()
 
     @property
     def _plans(self) -> list[Plan]:
@@ -240,7 +241,7 @@ class ModelLine:
     def _check_weights(self, split_point: str) -> None:
         model = self.model
         if model.device.type == "cuda":
-            torch.cuda.empty_cache()  # what torch keeps of models that went is free as well
+            empty_cache()  # what torch keeps of models that went is free as well
             free, _ = torch.cuda.mem_get_info(model.device)
             check_weights(self.key, model.parameters_before(split_point), model.dtype.itemsize, free)
 

@@ -10,6 +10,7 @@ from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.report import PipelineReport
+from split_infer_ros.runtime.faults import DEVICE_LOST, is_sticky
 from split_infer_ros.split.load import choose_device
 from split_infer_ros.telemetry.trace import TraceFile
 from split_infer_ros.tenancy.cost_books import CostBooks
@@ -36,7 +37,8 @@ class SharedPipeline:
             model's; for one tenant in the order in which its frames came. For a tenant that was removed, or has another
             model now, no call begins after ``set_tenants`` has returned; one that had begun may be under way. What it
             raises costs that frame alone, as ``head_error``. It must not call what changes tenants, settings or state.
-        on_error: told of every exception that cost frames, under the tenant's or the model's name.
+        on_error: told of every exception that cost frames, under the tenant's or the model's name. After one for which
+            ``faults.is_sticky`` is true, no more frames are taken and the pipeline is only to be stopped.
         database: in which costs of executions are kept; the user's own if None.
         trace: where each batch's times are written, if anywhere.
 
@@ -58,26 +60,28 @@ class SharedPipeline:
     ) -> None:
         self._settings = settings
         self._limits = limits
+        self._on_error = on_error
         database = database or Database()
         device = choose_device(settings.device)
         home = make_ring(settings, device)
         graphs = settings.cuda_graphs and device.type == "cuda"
         self._changed = threading.Condition()  # guards all that follows, for moments
-        self._crew = Crew(self._changed, device, settings.graph_bytes if graphs else None, on_error, home is None)
+        self._crew = Crew(self._changed, device, settings.graph_bytes if graphs else None, self._failed, home is None)
         self._books = CostBooks(Key.here(str(device)), database, settings.most, graphs, self._crew.lanes)
         self._changing = threading.RLock()  # held while models, settings or the state change; not while one is loaded
         self._members: dict[str, Member] = {}
         self._waiting = WaitingFrames(settings.waiting)
         self._dispatcher = Dispatcher(
-            self._changed, self._waiting, self._crew, self._books, settings.rules, on_error
+            self._changed, self._waiting, self._crew, self._books, settings.rules, self._failed
         )
         self._settlement = Settlement(self._changed, self._members, self._dispatcher.lines, deliver, on_error, trace)
-        callbacks = Callbacks(self._settlement.deliver, self._settlement.released, self._wake, on_error)
+        callbacks = Callbacks(self._settlement.deliver, self._settlement.released, self._wake, self._failed)
         self._roster = Roster(
             *(self._changed, self._changing, self._members, self._waiting, self._dispatcher, self._books),
             *(callbacks, database, home),
         )
         self._accepting = self._running = False
+        self._lost = False  # the device, and all frames with it
 
     @property
     def settings(self) -> SharedSettings:
@@ -124,6 +128,9 @@ class SharedPipeline:
         """
         check_names(tenants)
         refused = self._roster.set(tenants, lambda: (self._settings, self._limits))
+        for name, error in refused.items():
+            if is_sticky(error):
+                self._failed(name, error)
         with self._changing:
             if not self._running:
                 self._dispatcher.look_round()
@@ -139,7 +146,12 @@ class SharedPipeline:
         """
         with self._changing:
             self._settings.check_change(settings)
-            plans = self._roster.plan_anew(settings) if settings.stage != self._settings.stage else {}
+            try:
+                plans = self._roster.plan_anew(settings) if settings.stage != self._settings.stage else {}
+            except ConfigurationError as error:
+                if is_sticky(error):
+                    self._failed("settings", error)
+                raise
             with self._changed:
                 for line, plan in plans.items():
                     line.use(plan)
@@ -156,24 +168,28 @@ class SharedPipeline:
                 return
             self._dispatcher.start()
             with self._changed:
-                self._changed.wait_for(lambda: self._dispatcher.settled)
-                self._accepting = self._running = True
+                self._changed.wait_for(lambda: self._dispatcher.settled or self._lost)
+                self._accepting, self._running = not self._lost, True
 
     def stop(self, drain_s: float) -> None:
-        """Accept no more, let what is in flight finish for up to ``drain_s`` seconds, drop the rest as ``shutdown``."""
+        """Accept no more, let what is in flight finish for up to ``drain_s`` seconds, drop the rest.
+
+        The rest is dropped as ``shutdown``, or as ``device_lost`` where the device was lost.
+        """
+        reason = DEVICE_LOST if self._lost else "shutdown"
         with self._changing:
             if not self._running:
                 return
             with self._changed:
                 self._accepting = False
                 self._changed.wait_for(self._is_idle, drain_s)
-                drop(self._waiting.clear(), "shutdown")
+                drop(self._waiting.clear(), reason)
             self._dispatcher.stop()
             with self._changed:
                 lines = self._dispatcher.all_lines
                 for flight in [flight for line in lines for flight in line.out.values()]:
                     if flight.plan.pool.give_up(flight.lease):
-                        self._settlement.give_up(flight, "shutdown")
+                        self._settlement.give_up(flight, reason)
             for line in lines:
                 line.head.stop()
             self._running = False
@@ -192,7 +208,7 @@ class SharedPipeline:
                 return
             ticket = member.ledger.receive(now)
             if not self._accepting:
-                ticket.drop("inactive")
+                ticket.drop(DEVICE_LOST if self._lost else "inactive")
             elif self._line_of(member).failed:
                 ticket.drop("backbone_error")
             else:
@@ -235,6 +251,17 @@ class SharedPipeline:
 
     def _is_idle(self) -> bool:
         return not self._waiting and not any(line.out for line in self._dispatcher.all_lines)
+
+    def _failed(self, name: str, error: Exception) -> None:
+        """Something cost frames; where that was the loss of the device, all that wait are lost with it."""
+        if is_sticky(error):
+            with self._changed:
+                first, self._lost, self._accepting = not self._lost, True, False
+                drop(self._waiting.clear(), DEVICE_LOST)
+                self._changed.notify_all()
+            if not first:
+                return
+        self._on_error(name, error)
 
     def _wake(self) -> None:
         with self._changed:

@@ -23,7 +23,7 @@ from split_infer_ros.tuner.spaces import (
     fewer,
     network_space,
 )
-from split_infer_ros.tuning.record import Record
+from split_infer_ros.tuning.record import Record, kind_of
 from split_infer_ros.tuning.space import Space, Value
 from split_infer_ros.vision_ops.fastest import PLAIN, TRITON
 from split_infer_ros.vision_ops.schedules import SPACES
@@ -36,11 +36,6 @@ MOST_CORES, MOST_BATCH = 1024, 256
 NAME = re.compile(r"[\w.+-]{1,200}")  # of a cut or a node of a graph
 
 
-def kind_of(record: Record) -> object:
-    """Of which kind its task is: an operator, a stage, or what somebody else wrote."""
-    return record.task.get("operator", record.task.get("stage"))
-
-
 def objection_of(record: Record) -> str | None:
     """Why a record lies outside what is declared, in a sentence; None if it does not.
 
@@ -49,8 +44,8 @@ def objection_of(record: Record) -> str | None:
     cores = record.target.get("cores")
     if not isinstance(cores, int) or isinstance(cores, bool) or not 1 <= cores <= MOST_CORES:
         return f"its target has {cores!r} cores; it takes 1 to {MOST_CORES}."
-    kind, config = kind_of(record), dict(record.config)
-    space, names = _declared(kind, cores) if isinstance(kind, str) else (None, ())
+    kind, config = kind_of(record.task), dict(record.config)
+    space, names = _declared(kind, cores)
     if space is None:
         return f"it is of {kind!r}, which this version does not measure."
     for name in names:

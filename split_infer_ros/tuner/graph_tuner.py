@@ -115,7 +115,7 @@ class GraphTuner:
         parts = outcome.facts
         if outcome.error is not None:
             parts = dict.fromkeys(SEGMENTS_PARTS, [{"costs": [], **outcome.facts}] * len(ends))
-        now, place = time.time(), (self.key.target, self.key.versions, self.task)
+        now, place = time.time(), (self.key.target, self.key.versions_for(self.task), self.task)
         return [
             Record(*place, {**config, "part": part, "segment": end}, tuple(costs), outcome.error, now, facts=facts)
             for part in SEGMENTS_PARTS

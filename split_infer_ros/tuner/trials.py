@@ -17,10 +17,11 @@ from torch import Tensor
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections
-from split_infer_ros.pipeline.device import DeviceQueue
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.local import LocalPipeline
 from split_infer_ros.pipeline.settings import BLOCK, StageSettings
+from split_infer_ros.runtime.streams import Stream
+from split_infer_ros.runtime.timing import Lap, Stopwatch
 from split_infer_ros.split.agreement import WITHIN, difference
 from split_infer_ros.split.cores import use_cores
 from split_infer_ros.split.form import CONTIGUOUS, Form
@@ -97,15 +98,15 @@ class Trials:
     def _network(self, config: Mapping[str, Any], batch_size: int, end: float) -> dict[str, Any]:
         use_cores(config["threads"])
         model = self.model(form_of(config), config["precision"])
-        network, queue = model.backbone("output"), DeviceQueue(self._device)
+        network, stream = model.backbone("output"), Stream(self._device)
         images = self.images(batch_size).contiguous(memory_format=torch.channels_last).to(self._device, model.dtype)
 
         def run() -> tuple[Tensor, ...]:
             found: tuple[Tensor, ...] = network(images)
-            queue.mark().wait()
+            stream.fence().wait()
             return found
 
-        with torch.inference_mode(), queue.work("trial"):
+        with torch.inference_mode(), stream.work("trial"):
             for _ in range(WARM_UP):
                 outputs = run()
             crossing = (each.cpu().float() if each.is_floating_point() else each.cpu() for each in outputs)
@@ -124,7 +125,7 @@ class Trials:
 
     def _segments(self, config: Mapping[str, Any], batch_size: int, end: float) -> dict[str, Any]:
         use_cores(config["threads"])
-        model, queue = self.model(form_of(config), config["precision"]), DeviceQueue(self._device)
+        model, stream = self.model(form_of(config), config["precision"]), Stream(self._device)
         pieces, _ = model.segments()
         channels_last = config["convolutions"] != CONTIGUOUS
         into, other = torch.channels_last, torch.contiguous_format
@@ -132,17 +133,14 @@ class Trials:
             into, other = other, into
         tensors: tuple[Tensor, ...] = (self.images(batch_size).to(self._device, model.dtype),)
         work, conversion = [], []
+        watch = Stopwatch(self._device)
 
         def measured(run: Callable[[], object]) -> dict[str, Any]:
-            def waited() -> None:
-                run()
-                queue.mark().wait()
-
             for _ in range(WARM_UP - 1):
-                waited()
-            return _told(measure_steadily(lambda: timed(waited, SEGMENT_S), lambda: time.monotonic() < end))
+                run()
+            return _told(measure_steadily(lambda: _samples(watch, run), lambda: time.monotonic() < end))
 
-        with torch.inference_mode(), queue.work("trial"):
+        with torch.inference_mode(), stream.work("trial"):
             for piece in pieces:
                 given = _laid_out(tensors, into)
                 elsewhere = _laid_out(tensors, other)
@@ -187,6 +185,18 @@ def timed(run: Callable[[], object], group_s: float | None = None) -> list[float
         run()
         samples.append(time.perf_counter() - begin)
     return samples
+
+
+def _samples(watch: Stopwatch, run: Callable[[], object]) -> list[float]:
+    """Seconds of each of some calls in a row, which take the device about as long as a segment is timed for."""
+    count = max(1, min(MOST_SAMPLES, round(SEGMENT_S / max(watch.time(run), 1e-9))))
+
+    def repeat(lap: Lap) -> None:
+        for _ in range(count):
+            run()
+            lap()
+
+    return watch.laps(repeat)[1]
 
 
 def _periods(model: SplitModel, settings: StageSettings, threads: tuple[int, int]) -> list[float]:

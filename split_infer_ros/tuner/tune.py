@@ -165,7 +165,7 @@ class Tuner:
         outcome = self._runner.run(stage, config, about, limit_s)
         facts = {**outcome.facts, "traits": self._traits}
         record = Record(
-            *(self._key.target, self._key.versions, task, config, outcome.costs, outcome.error, time.time()),
+            *(self._key.target, self._key.versions_for(task), task, config, outcome.costs, outcome.error, time.time()),
             facts=facts,
         )
         self._database.keep([record], "the trial is")

@@ -29,8 +29,8 @@ class Record:
     """What one configuration of one task cost on one machine; plain values only, as JSON has them.
 
     Attributes:
-        target: the machine: device, cpu, cores, driver.
-        versions: of the software that was measured: package, torch, cuda.
+        target: the machine: device, cpu, instruction set, cores, driver.
+        versions: of what the measurement means, and of the software that was measured: torch, cuda.
         task: what was measured: model, fingerprint, stage or operator, input shapes, precision.
         config: how it was done.
         costs: all samples, seconds.
@@ -105,6 +105,11 @@ class Record:
         others = {name: value for name, value in values.items() if name not in (*_FIELDS, _FACTS)}
         target, versions, task, config = (values[name] for name in _MAPPINGS)
         return cls(target, versions, task, config, tuple(costs), failure, time, others, facts)
+
+
+def kind_of(task: Mapping[str, Any]) -> str:
+    """Of which kind a task is: an operator or a stage; the text of whatever somebody else wrote there."""
+    return str(task.get("operator", task.get("stage")))
 
 
 def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import difflib
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 Value = str | int | float | bool
 Config = Mapping[str, Value]
 Frozen = tuple[tuple[str, Value], ...]
+Rule = Callable[[Config], str | None]  # why a configuration cannot be, in a sentence; None if it can
+
+
+def no_rule(config: Config) -> None:
+    """Any configuration can be."""
 
 
 @dataclass(frozen=True)
@@ -20,10 +25,12 @@ class Space:
         knobs: names to values. Those of one knob differ also in what they print.
         excludes: parts of configurations that must not be together, as they fail, or are another one in disguise.
             The defaults are never among them.
+        rule: leaves out further configurations, but never the defaults.
     """
 
     knobs: Mapping[str, Sequence[Value]]
     excludes: Sequence[Config] = ()
+    rule: Rule = no_rule
 
     @property
     def default(self) -> Config:
@@ -34,7 +41,7 @@ class Space:
         """All configurations, the default first."""
         for values in itertools.product(*self.knobs.values()):
             config = dict(zip(self.knobs, values, strict=True))
-            if not self._excluded(config):
+            if not self._excluded(config) and self.rule(config) is None:
                 yield config
 
     def __len__(self) -> int:
@@ -56,7 +63,9 @@ class Space:
             if not any(value == config[name] and type(value) is type(config[name]) for value in values):
                 return f"'{name}' cannot be {config[name]!r}; it takes one of: {_listed(values)}."
         excluded = self._excluded(config)
-        return f"{_listed(f'{k} {v}' for k, v in excluded.items())} do not go together." if excluded else None
+        if excluded:
+            return f"{_listed(f'{k} {v}' for k, v in excluded.items())} do not go together."
+        return self.rule(config)  # type: ignore[arg-type]  # its values are the knobs'
 
     def _excluded(self, config: Mapping[str, object]) -> Config | None:
         for part in self.excludes:

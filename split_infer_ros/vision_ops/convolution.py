@@ -8,6 +8,7 @@ from torch.nn import functional
 
 from split_infer_ros.tuning.space import Config
 from split_infer_ros.vision_ops.fastest import PLAIN, TRITON, fastest
+from split_infer_ros.vision_ops.launchable import depthwise_objection, pointwise_objection
 from split_infer_ros.vision_ops.schedules import DEPTHWISE, POINTWISE, best_schedule, may_search
 
 KINDS = (torch.float32, torch.float16, torch.bfloat16)
@@ -65,14 +66,19 @@ class ScheduledConv2d(nn.Module):
 
     def _by_template(self, x: Tensor, sizes: list[int]) -> Tensor:
         from split_infer_ros.vision_ops.kernels import convolution  # Triton is optional
+        from split_infer_ros.vision_ops.kernels.gpu import gpu_of
 
-        given = x, self._weights, self._bias, self._low, self._high
+        given, tf32 = (x, self._weights, self._bias, self._low, self._high), torch.backends.cudnn.allow_tf32
+
+        def rule(schedule: Config) -> str | None:
+            if self._operator == POINTWISE:
+                return pointwise_objection(schedule, gpu_of(x.device), x.dtype, tf32)
+            return depthwise_objection(schedule, self._kernel)
 
         def run(schedule: Config) -> Tensor:
             if self._operator == POINTWISE:
-                tf32 = torch.backends.cudnn.allow_tf32
                 return convolution.pointwise(*given, tf32, **schedule)  # type: ignore[arg-type]
             shape = self._kernel, self._stride, self._padding
             return convolution.depthwise(*given, *shape, **schedule)  # type: ignore[arg-type]
 
-        return run(best_schedule(self._operator, x, sizes, run))
+        return run(best_schedule(self._operator, x, sizes, run, rule))

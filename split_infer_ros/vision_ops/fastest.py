@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from split_infer_ros.runtime.captures import synchronize_device
 from split_infer_ros.tuning.database import Database, best_of
 from split_infer_ros.tuning.key import Key
 from split_infer_ros.tuning.record import Record
@@ -28,6 +29,7 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _choice: ContextVar[str] = ContextVar("choice", default=MEASURED)
 _known: dict[tuple[object, ...], str] = {}  # of this process, by operator, device, type and size
+_warned: set[tuple[str, ...]] = set()  # operators, their forms and errors of which this process has warned
 
 
 def fastest(
@@ -41,8 +43,9 @@ def fastest(
     """What the fastest form gives. All forms give the same.
 
     Unless ``choosing`` says which, all forms are run and timed at sizes (to the next power of two) that neither this
-    process nor the database knows for certain. A form that fails, or is uncertain, is not used. Nothing is timed while
-    a CUDA graph is recorded: that takes the plain form.
+    process nor the database knows for certain. A form that fails, or is uncertain, is not used. Each process warns of
+    a form that fails, with the error, also where only the database knows it. Nothing is timed while a CUDA graph is
+    recorded: that takes the plain form.
 
     Args:
         operator: its name.
@@ -103,6 +106,8 @@ def _choose(
         if lasts():
             database.keep(measured, "the choice is")
         records += measured
+    for record in records:
+        warn_of_failure(record)
     best = best_of(records)
     choice = PLAIN if best is None else str(best.config["form"])
     _log.info("%s %s on %s: %s.", task["operator"], task["shapes"], device, choice)
@@ -110,23 +115,39 @@ def _choose(
 
 
 def time_form(
-    key: Key, task: Mapping[str, Any], config: Mapping[str, Any], form: Callable[[], object], device: torch.device
+    key: Key,
+    task: Mapping[str, Any],
+    config: Mapping[str, Any],
+    form: Callable[[], object],
+    device: torch.device,
+    may_go_on: Callable[[], bool] = lambda: True,
 ) -> Record:
-    """The record of groups of calls, marked uncertain if their medians disagree; the first call is not counted."""
+    """The record of groups of calls, marked uncertain if their medians disagree; the first call is not counted.
+
+    ``may_go_on`` is asked before each group that is taken because medians disagree.
+    """
 
     def call() -> float:
         begin = time.perf_counter()
         form()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        synchronize_device(device)
         return time.perf_counter() - begin
 
     measured, failure = Measured((), uncertain=False), None
     try:
         call()
-        measured = measure_steadily(lambda: [call() for _ in range(ROUNDS)])
+        measured = measure_steadily(lambda: [call() for _ in range(ROUNDS)], may_go_on)
     except Exception as error:  # whatever a compiler does not bear
         failure = f"{type(error).__name__}: {error}"
-        _log.warning("%s: %s fails (%s) and is not used.", task["operator"], told(config), failure)
     facts = {"uncertain": True} if measured.uncertain else {}
-    return Record(key.target, key.versions, task, config, measured.costs, failure, time.time(), facts=facts)
+    return Record(key.target, key.versions_for(task), task, config, measured.costs, failure, time.time(), facts=facts)
+
+
+def warn_of_failure(record: Record) -> None:
+    """Say that what a record is of failed, and how: once in a process for each error."""
+    if record.error is None:
+        return
+    found = str(record.task["operator"]), told(record.config), record.error
+    if found not in _warned:
+        _warned.add(found)
+        _log.warning("%s: %s fails (%s) and is not used.", *found)

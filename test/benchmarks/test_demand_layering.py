@@ -9,6 +9,7 @@ import _layering_child as child
 import demand_layering as bench
 import pytest
 import torch
+from _layering_on_gpu import conclude_on_gpu, measure_on_gpu
 from _layering_peak import peak
 from _layering_turns import over_resident
 
@@ -63,3 +64,12 @@ def test_what_reads_in_vain_does_so_in_each_pass_beside_resident_weights() -> No
 
 def test_memory_is_seen_from_outside(path: Path) -> None:
     assert peak("shapes", path, child.NOTHING, (0, 0)) > 0
+
+
+def test_the_ways_of_a_gpu_give_the_same(tmp_path: Path) -> None:
+    rows, times = measure_on_gpu("shapes", tmp_path / "packed", torch.device("cpu"), 2, 2)
+    assert [row["way"] for row in rows] == list(times) == ["resident", "uploaded", *bench.WAYS[1:4]]
+    assert all(row["same"] for row in rows)
+    assert all(len(seconds) == 2 and min(seconds) > 0 for seconds in times.values())
+    same, *_ = conclude_on_gpu("shapes", rows)
+    assert same.holds

@@ -54,6 +54,24 @@ def test_every_way_serves_each_request_once(name: str, load: rivals.Load) -> Non
     assert found["response_s"] >= found["delay_mean_s"]
 
 
+def test_workers_that_spoil_each_others_results_are_found_out(
+    load: rivals.Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    concurrent, run, at_work = rivals.Concurrent(2), Engine.run, set[Engine]()
+    concurrent.check(load)
+
+    def spoilt(engine: Engine, inputs: Inputs) -> Outputs:
+        found = run(engine, inputs)
+        at_work.add(engine)
+        if len(at_work) == 1:
+            return found  # by itself it is right
+        return {name: [value + 1 for value in values] for name, values in found.items()}
+
+    monkeypatch.setattr(Engine, "run", spoilt)
+    with pytest.raises(RuntimeError, match="2 workers side by side give wrong results for"):
+        concurrent.check(load)
+
+
 @pytest.mark.parametrize("name", [name for name in bench.rivals(WAYS, [2]) if name != bench.BREADTH_FIRST])
 def test_all_that_runs_was_to_be_recorded_before_the_first_request_came(
     name: str, load: rivals.Load, monkeypatch: pytest.MonkeyPatch

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
-from split_infer_ros.buffers.layout import ALIGNMENT, Layout, TensorSpec
+from split_infer_ros.buffers.layout import ALIGNMENT, Layout, TensorSpec, dense_strides, is_dense
 from split_infer_ros.errors import SplitInferError
 
 DTYPES = (torch.float32, torch.float16, torch.int64, torch.uint8, torch.bool)
@@ -18,7 +17,6 @@ specs = st.lists(
         name=st.just("x"),
         shape=st.lists(st.integers(1, 5), max_size=4).map(tuple),
         dtype=st.sampled_from(DTYPES),
-        channels_last=st.booleans(),
     ),
     max_size=4,
 )
@@ -56,21 +54,58 @@ def test_a_full_batch_fits_exactly() -> None:
     assert layout.specs[0].bytes_per_image == 60
 
 
-def test_channels_last_is_how_it_lies_not_how_it_looks() -> None:
-    layout = Layout([TensorSpec("x", (3, 4, 5), torch.float32, channels_last=True)], 2)
-    (view,) = layout.views(torch.zeros(layout.slot_bytes, dtype=torch.uint8), 2)
-    assert view.shape == (2, 3, 4, 5)
-    assert view.stride() == (60, 1, 15, 3)
+def test_views_lie_by_the_strides_they_are_given() -> None:
+    layout = Layout([TensorSpec("x", (3, 4, 5), torch.float32)], 2)
+    slot = torch.arange(layout.slot_bytes // 4, dtype=torch.float32).view(torch.uint8)
+    (rows,) = layout.views(slot, 2)
+    assert rows.is_contiguous()
+    (view,) = layout.views(slot, 2, [(60, 1, 15, 3)])
     assert view.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(view, rows.view(2, 4, 5, 3).permute(0, 3, 1, 2))
 
 
-@pytest.mark.parametrize("shape", [(6,), (2, 3), (2, 3, 4, 5)])
-def test_channels_last_means_nothing_but_for_feature_maps(shape: tuple[int, ...]) -> None:
-    layout = Layout([TensorSpec("x", shape, torch.float32, channels_last=True)], 2)
-    (view,) = layout.views(torch.zeros(layout.slot_bytes, dtype=torch.uint8), 2)
-    assert view.is_contiguous()
-    assert view.shape == (2, *shape)
-    assert math.prod(shape) * 4 == layout.specs[0].bytes_per_image
+shapes = st.lists(st.sampled_from((1, 1, 2, 3)), min_size=1, max_size=5).map(tuple)
+
+
+@given(shape=shapes, data=st.data())
+def test_dense_strides_are_kept_whatever_the_order(shape: tuple[int, ...], data: st.DataObject) -> None:
+    """Those of dimensions of one element too, which say nothing of where an element lies."""
+    order = data.draw(st.permutations(range(len(shape))))
+    back = [order.index(dimension) for dimension in range(len(shape))]
+    tensor = torch.zeros([shape[dimension] for dimension in order]).permute(back)
+    free = [data.draw(st.integers(0, tensor.numel())) if size == 1 else None for size in shape]
+    strides = tuple(s if f is None else f for s, f in zip(tensor.stride(), free, strict=True))
+    tensor = tensor.as_strided(shape, strides)
+    assert is_dense(shape, strides)
+    assert dense_strides(tensor) == strides
+
+
+@pytest.mark.parametrize(
+    ("tensor", "strides"),
+    [
+        (torch.zeros(2, 6, 4, 5).contiguous(memory_format=torch.channels_last)[:, :3], (60, 1, 15, 3)),
+        (torch.zeros(2, 3, 8)[:, :1], (8, 8, 1)),
+        (torch.zeros(1, 3, 8)[:, :1], (8, 8, 1)),
+        (torch.zeros(7, 2, 4).transpose(0, 1)[:, ::2], (4, 8, 1)),
+        (torch.zeros(2, 3, 1).expand(2, 3, 4), (12, 4, 1)),
+    ],
+)
+def test_gaps_and_overlaps_are_left_out(tensor: Tensor, strides: tuple[int, ...]) -> None:
+    assert not is_dense(tensor.shape, tensor.stride())
+    assert dense_strides(tensor) == strides
+    assert is_dense(tensor.shape, strides)
+
+
+@pytest.mark.parametrize("strides", [(6, 2), (6, 2, 2), (6, 3, 1), (7, 2, 1), (6, 2, -1), (0, 2, 1), (6, 2, 1, 1)])
+def test_strides_that_leave_the_tensors_place_are_told(strides: tuple[int, ...]) -> None:
+    assert is_dense((2, 3, 2), (6, 2, 1))
+    assert not is_dense((2, 3, 2), strides)
+
+
+@pytest.mark.parametrize("stride", [-1, 7, 2**62])
+def test_a_stride_that_moves_nothing_is_bounded_too(stride: int) -> None:
+    assert is_dense((1, 3, 2), (6, 2, 1))
+    assert not is_dense((1, 3, 2), (stride, 2, 1))
 
 
 def test_nothing_to_carry_still_has_a_slot() -> None:

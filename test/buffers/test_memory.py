@@ -1,4 +1,4 @@
-"""Each kind of memory, on a run-time API of CUDA that is played by the host's own memory."""
+"""Each kind of memory, on a simulated GPU."""
 
 from __future__ import annotations
 
@@ -7,22 +7,30 @@ from typing import Any
 
 import pytest
 import torch
-from fake_cuda import GPU, Runtime, Status
+from simulated_gpu import GPU, CudaError, Gpu
 
-from split_infer_ros.buffers import cuda, memory
+from split_infer_ros.buffers import memory
+from split_infer_ros.buffers.cuda import device_address, device_attributes
 from split_infer_ros.buffers.layout import Layout, TensorSpec
 from split_infer_ros.buffers.memory import Memory, Place, adopt, allocate
 from split_infer_ros.buffers.policy import POLICIES, Policy
-from split_infer_ros.buffers.pool import FeaturePool
+from split_infer_ros.buffers.pool import HOST, FeaturePool
 from split_infer_ros.buffers.shared_pool import SharedPool
 from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.layering.home import page_aligned
+from split_infer_ros.runtime import cuda
 
 LAYOUT = Layout([TensorSpec("x", (3, 2, 2), torch.float32), TensorSpec("y", (5,), torch.float16)], 4)
 
 
+def shared(gpu: Gpu) -> list[str]:
+    """The memory that both sides see."""
+    return [region.name for region in gpu.memory.regions() if region.is_shared]
+
+
 @pytest.mark.parametrize("policy", POLICIES)
-def test_memory_is_freed_once_and_only_when_nobody_sees_it_any_more(cuda_runtime: Runtime, policy: Policy) -> None:
+def test_memory_is_freed_once_and_only_when_nobody_sees_it_any_more(gpu: Gpu, policy: Policy) -> None:
     made = allocate(policy, 1000, GPU)
     view = made.device[10:20]
     made.host.fill_(3)
@@ -35,7 +43,8 @@ def test_memory_is_freed_once_and_only_when_nobody_sees_it_any_more(cuda_runtime
     host = made.host[5:]
     del made, view
     gc.collect()
-    assert len(cuda_runtime.live) == 1
+    (left,) = shared(gpu)
+    assert left.startswith("1,000 bytes")
     assert host.eq(3).all()
     del host
 
@@ -50,45 +59,56 @@ def test_on_a_cpu_all_are_plain_memory(policy: Policy) -> None:
     adopted.let_go()
 
 
-def test_managed_memory_belongs_to_one_side_at_a_time_where_the_gpu_says_so(cuda_runtime: Runtime) -> None:
-    shared = allocate(Policy.MANAGED, 100, GPU)
-    shared.give_to_device()
-    shared.give_to_host()
-    assert [flags for _, flags in cuda_runtime.attached] == [cuda_runtime.cudaMemAttachGlobal]
-    cuda_runtime.attached.clear()
-    cuda.device_attributes.cache_clear()
-    cuda_runtime.attributes["cudaDevAttrConcurrentManagedAccess"] = 0
+def test_managed_memory_belongs_to_one_side_at_a_time_where_the_gpu_says_so(gpu: Gpu) -> None:
+    def gives() -> int:
+        return gpu.calls.count("cudaStreamAttachMemAsync")
+
+    both = allocate(Policy.MANAGED, 100, GPU)
+    both.give_to_device()
+    both.give_to_host()
+    assert gives() == 0
+    device_attributes.cache_clear()
+    gpu.absent.add("cudaDevAttrConcurrentManagedAccess")
     exclusive = allocate(Policy.MANAGED, 100, GPU)
     exclusive.give_to_device()
+    with pytest.raises(CudaError, match=r"The CPU touches .* while the default stream may be at work"):
+        exclusive.host.fill_(1)
     exclusive.give_to_host()
-    assert [flags for _, flags in cuda_runtime.attached] == [2, 4, 2]  # host, single stream, host
+    torch.cuda.synchronize()
+    exclusive.host.fill_(1)
+    with pytest.raises(CudaError, match="which is attached to host"):
+        exclusive.device.fill_(1)
+    assert gives() == 2
     for policy in (Policy.PINNED, Policy.DEVICE):
         allocate(policy, 100, GPU).give_to_device()
-    assert len(cuda_runtime.attached) == 3
+    assert gives() == 2
+    gpu.faults.clear()
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_more_than_there_is_is_refused(cuda_runtime: Runtime, policy: Policy) -> None:
+def test_more_than_there_is_is_refused(gpu: Gpu, policy: Policy) -> None:
+    gpu.total = gpu.page_lockable = 1 << 20
     with pytest.raises(cuda.OutOfMemory):
         allocate(policy, (1 << 20) + 1, GPU)
-    assert cuda_runtime.calls == {}
+    assert gpu.memory.regions() == []
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_what_is_adopted_is_page_locked_until_it_is_let_go(cuda_runtime: Runtime, policy: Policy) -> None:
+def test_what_is_adopted_is_page_locked_until_it_is_let_go(gpu: Gpu, policy: Policy) -> None:
     plain = torch.zeros(100, dtype=torch.uint8)
     adopted = adopt(policy, plain, GPU)
     assert adopted.host is plain
-    assert list(cuda_runtime.registered) == ([] if policy is Policy.MANAGED else [plain.data_ptr()])
+    assert len(shared(gpu)) == 1, "page-locked, or pageable and reached by the GPU as it is"
+    assert gpu.calls.count("cudaHostRegister") == (policy is not Policy.MANAGED)
     adopted.let_go()
-    assert cuda_runtime.registered == {}
+    assert gpu.page_locked_bytes == 0
     adopted.let_go()
     again = adopt(policy, plain, GPU)
     del again  # forgotten
 
 
-def test_an_error_is_told_with_its_call(cuda_runtime: Runtime) -> None:
-    cuda_runtime.cudaMemGetInfo = lambda: (Status.cudaErrorInvalidValue,)  # type: ignore[method-assign,assignment,return-value]
+def test_an_error_is_told_with_its_call(gpu: Gpu) -> None:
+    gpu.runtime.refuse["cudaMemGetInfo"] = "cudaErrorInvalidValue"
     with pytest.raises(ConfigurationError, match=r"cudaMemGetInfo failed: cudaErrorInvalidValue\."):
         allocate(Policy.MANAGED, 10, GPU)
 
@@ -98,10 +118,10 @@ def test_without_the_binding_the_sentence_says_what_to_install(monkeypatch: pyte
         raise ImportError(f"No module named '{name}'")
 
     monkeypatch.setattr(cuda.importlib, "import_module", missing)  # type: ignore[attr-defined]
-    cuda._runtime.cache_clear()
+    cuda.binding.cache_clear()
     with pytest.raises(ConfigurationError, match="pip install cuda-bindings"):
-        cuda.device_address(1)
-    cuda._runtime.cache_clear()
+        device_address(1)
+    cuda.binding.cache_clear()
 
 
 # Rings
@@ -110,7 +130,7 @@ def test_without_the_binding_the_sentence_says_what_to_install(monkeypatch: pyte
 @pytest.mark.parametrize("make", [FeaturePool, SharedPool])
 @pytest.mark.parametrize("policy", [Policy.DEVICE, Policy.PINNED])
 def test_what_the_device_writes_the_cpu_sees(
-    cuda_runtime: Runtime, policy: Policy, make: type[FeaturePool] | type[SharedPool]
+    gpu: Gpu, policy: Policy, make: type[FeaturePool] | type[SharedPool]
 ) -> None:
     pool = make(LAYOUT, 2, Place(policy, GPU))
     assert pool.memory == {FeaturePool: "", SharedPool: "shared "}[make] + policy.value
@@ -118,19 +138,40 @@ def test_what_the_device_writes_the_cpu_sees(
     lease = pool.acquire()
     assert lease is not None
     features = torch.randn(3, 3, 2, 2), torch.randn(3, 5).half()
-    pool.slots.write(lease.slot, features)
+    pool.slots.write(lease.slot, [feature.to(GPU) for feature in features])
     assert pool.slots.copies == (policy is Policy.DEVICE)
     if pool.slots.copies:
         pool.slots.fetch(lease.slot, 3)
+    torch.cuda.synchronize()
     for found, expected in zip(pool.views(lease, 3), features, strict=True):
         assert torch.equal(found, expected)
     del found
     pool.close()
 
 
+@pytest.mark.parametrize("place", [HOST, Place(Policy.DEVICE, GPU), Place(Policy.PINNED, GPU)])
+def test_a_slot_keeps_the_strides_of_what_is_written(gpu: Gpu, place: Place) -> None:
+    """Also those that mean the same: of a 1x1 map, both strides below lie alike, yet oneDNN takes other kernels."""
+    pool = FeaturePool(Layout([TensorSpec("x", (8, 1, 1), torch.float32)], 4), 1, place)
+    lease = pool.acquire()
+    assert lease is not None
+    for count, strides in ((2, (8, 1, 1, 1)), (4, (8, 1, 8, 8)), (2, (8, 1, 8, 8)), (2, (1, 2, 2, 2))):
+        values = torch.randn(8 * count)
+        feature = values.as_strided((count, 8, 1, 1), strides)
+        pool.slots.write(lease.slot, [values.to(place.device).as_strided((count, 8, 1, 1), strides)])
+        if pool.slots.copies:
+            pool.slots.fetch(lease.slot, count)
+        torch.cuda.synchronize()
+        (view,) = pool.views(lease, count)
+        assert torch.equal(view, feature)
+        assert view.stride() == strides
+        assert pool.views(lease, count)[0] is view  # no view is made twice
+    pool.close()
+
+
 @pytest.mark.parametrize("policy", [Policy.DEVICE, Policy.MANAGED])
 def test_where_there_is_no_room_pinned_memory_is_taken_and_said(
-    cuda_runtime: Runtime, monkeypatch: pytest.MonkeyPatch, policy: Policy
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch, policy: Policy
 ) -> None:
     real = memory.allocate
 
@@ -151,12 +192,25 @@ def test_where_there_is_no_room_pinned_memory_is_taken_and_said(
 @pytest.mark.parametrize("make", [FeaturePool, SharedPool])
 @pytest.mark.parametrize("policy", [Policy.DEVICE, Policy.PINNED])
 def test_a_ring_for_which_there_is_no_room_at_all_is_refused_and_leaves_nothing(
-    cuda_runtime: Runtime, policy: Policy, make: type[FeaturePool] | type[SharedPool]
+    gpu: Gpu, policy: Policy, make: type[FeaturePool] | type[SharedPool]
 ) -> None:
-    cuda_runtime.free = room = LAYOUT.slot_bytes  # for one slot
-    sentence = r"A ring of 3 slots of [0-9,]+ bytes cannot be allocated \(cuda\w+ failed.*\): take a smaller batch_size"
+    gpu.page_lockable = LAYOUT.slot_bytes  # for one slot
+    sizes = r"\(.* bytes were asked for, and .* free .*cuda\w+ failed.*\)"
+    sentence = rf"A ring of 3 slots of [0-9,]+ bytes cannot be allocated {sizes}: take a smaller batch_size"
     with pytest.raises(ConfigurationError, match=sentence):
         make(LAYOUT, 3, Place(policy, GPU))
     gc.collect()
-    assert cuda_runtime.free == room
-    cuda_runtime.free = 1 << 20
+    assert gpu.page_locked_bytes == 0
+
+
+def test_a_ring_that_closes_unlocks_memory_that_others_hold(gpu: Gpu) -> None:
+    held: list[Memory] = []
+
+    def make(slot: int, place: Place) -> Memory:
+        held.append(adopt(place.policy, page_aligned(LAYOUT.slot_bytes), GPU))
+        return held[-1]
+
+    slots = SlotMemory.make(LAYOUT, 2, Place(Policy.PINNED, GPU), make)
+    assert gpu.page_locked_bytes == 2 * LAYOUT.slot_bytes
+    slots.close()
+    assert gpu.page_locked_bytes == 0

@@ -98,6 +98,37 @@ def test_what_the_owner_writes_the_reader_sees_without_a_copy() -> None:
         assert reader.views(lease, 1)[1].shape == (1, 5)
 
 
+def test_one_reader_has_the_claim_until_it_disclaims_or_goes() -> None:
+    pool, first = make()
+    second = SharedPoolReader(pool.segment, LAYOUT)
+    assert first.claim()
+    assert not second.claim()
+    assert first.claim()  # it may ask again
+    first.disclaim()
+    assert second.claim()
+    assert not first.claim()
+    del second
+    gc.collect()
+    assert first.claim()
+    lease = published(pool)
+    first.take(lease)  # the claim and a slot's lock are two things
+    first.release(lease, GOOD)
+
+
+def test_a_reader_knows_what_is_left_to_read() -> None:
+    pool, reader = make()
+    lease = published(pool)
+    assert reader.is_ready(lease)
+    reader.take(lease)
+    assert not reader.is_ready(lease)
+    reader.release(lease, GOOD)
+    assert not reader.is_ready(lease)
+    pool.collect(0.0)
+    lease = published(pool)
+    for other in (replace(lease, generation=99), replace(lease, slot=99), replace(lease, pool=99)):
+        assert not reader.is_ready(other)
+
+
 def test_outcomes_come_back_once() -> None:
     pool, reader = make()
     lease = published(pool)

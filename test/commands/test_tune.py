@@ -34,9 +34,10 @@ def database(tmp_path: Path) -> Database:
 
 def record(*costs: float, error: str | None = None, time: float = 1.0, torch: str = "", **config: object) -> Record:
     key, model = Key.here("cpu"), load_model("shapes", "none", "cpu")
-    versions = {**key.versions, "torch": torch} if torch else key.versions
+    task = network_task(model, 1)
+    versions = key.versions_for(task) | ({"torch": torch} if torch else {})
     whole = {**network_space(int(key.target["cores"])).default, **config}
-    return Record(key.target, versions, network_task(model, 1), whole, costs, error, time)
+    return Record(key.target, versions, task, whole, costs, error, time)
 
 
 class Played(TrialProcess):
@@ -101,11 +102,14 @@ def test_all_that_the_package_measures_can_be_imported(
     measured.add(memory_records({Probe.TOUCH_AGAIN: {4096: times}}, key))
     measured.add(profile_records([Samples("neck", 2, {"head": times, "period": times})], key, {"stage": "cuts"}))
     measured.add(operator_records({"conv": Times(*[times] * 3)}, key, {"stage": "operators"}))
-    measured.add([Record(key.target, key.versions, {"operator": "box_nms"}, {"form": "plain"}, times)])
-    batches = {"batches": [["a model", 4], ["another", 1]]}
-    measured.add([Record(key.target, key.versions, {"stage": "execution"}, batches, times)])
     place = dict(pipeline_space(load_model("shapes", "none", "cpu"), int(key.target["cores"])).default)
-    measured.add([Record(key.target, key.versions, {"stage": PIPELINE}, place, times), record(1.0)])
+    for task, config in (
+        ({"operator": "box_nms"}, {"form": "plain"}),
+        ({"stage": "execution"}, {"batches": [["a model", 4], ["another", 1]]}),
+        ({"stage": PIPELINE}, place),
+    ):
+        measured.add([Record(key.target, key.versions_for(task), task, config, times)])
+    measured.add([record(1.0)])
     assert run("tune", "import", str(measured.path), "--database", str(other.path)) == 0, capsys.readouterr().err
     assert len(other.records()) == len(measured.records()) >= 9
 
@@ -119,7 +123,7 @@ def test_all_that_the_package_measures_can_be_imported(
         (record(1.0, segments=[["packed", "a;b"]]).as_line(), "'segments' cannot be"),
         (Record({"cores": 2}, {}, {"stage": "execution"}, {"batches": [["m", "4"]]}, (1.0,)).as_line(), "'batches' ca"),
         (Record({"cores": 2}, {}, {"stage": "rocket"}, {}, (1.0,)).as_line(), "'rocket', which this version"),
-        (Record({"cores": 2}, {}, {"stage": []}, {}, (1.0,)).as_line(), "it is of [], which this version"),
+        (Record({"cores": 2}, {}, {"stage": []}, {}, (1.0,)).as_line(), "it is of '[]', which this version"),
         (replace(record(1.0), facts={"difference": []}).as_line(), "its results differ by [], which is no number"),
         (Record({"cores": "2"}, {}, {}, {}, ()).as_line(), "'2' cores"),
         (Record({}, {}, {}, {}, (), others={"format": 9}).as_line(), "format 9, of another version"),

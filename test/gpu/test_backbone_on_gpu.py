@@ -9,42 +9,34 @@ from functools import partial
 
 import pytest
 import torch
+from gpu_frames import SETTINGS, check_scores, picture, running
+from real_gpu import GPU
 
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.policy import POLICIES, Policy
 from split_infer_ros.buffers.pool import find_pool
-from split_infer_ros.images.encodings import Pixels
-from split_infer_ros.models.detections import Detections, Limits
+from split_infer_ros.models.detections import Limits
 from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.pipeline.backbone_stage import BackboneStage
 from split_infer_ros.pipeline.cuda_graphs import GraphedBackbone
-from split_infer_ros.pipeline.device import DeviceQueue
 from split_infer_ros.pipeline.frame import Handle, Origin
 from split_infer_ros.pipeline.head_stage import HeadStage
 from split_infer_ros.pipeline.intake import DeviceIntake, HostIntake
 from split_infer_ros.pipeline.local import LocalTransport
-from split_infer_ros.pipeline.settings import BLOCK, StageSettings
+from split_infer_ros.pipeline.settings import StageSettings
+from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import PRECISIONS
 
-GPU, CPU = torch.device("cuda"), torch.device("cpu")
 LONG_S = 60.0
-TOLERANCE = {"fp32": 2e-3, "fp16": 2e-2, "bf16": 1e-1}  # fp32 convolutions use TF32's mantissa of 10 bits
-
-
-def pictures(count: int) -> list[Pixels]:
-    generator = torch.Generator().manual_seed(count)
-    sizes = [(480, 640), (480, 640), (1080, 1920), (240, 320)]
-    return [
-        Pixels(torch.randint(256, (*sizes[i % 4], 3), dtype=torch.uint8, generator=generator), (2, 1, 0))
-        for i in range(count)
-    ]
+# Of scores between 0 and 1: sums in another order, and mantissas of 10 and 7 bits.
+TOLERANCE = {"fp32": 2e-3, "fp16": 2e-2, "bf16": 1e-1}
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("preprocess", [Preprocess(224, 224, 256), Preprocess(320, 320, antialias=False)])
 def test_pictures_resized_on_the_gpu_are_the_same_to_one_grey_level(preprocess: Preprocess, policy: Policy) -> None:
-    images = pictures(7)
+    images = [picture(number) for number in range(7)]
     on_cpu = HostIntake(preprocess, 7, torch.float32).load(images).images
     intake = DeviceIntake(preprocess, 7, torch.float32, Place(policy, GPU))
     for _ in range(4):
@@ -57,14 +49,14 @@ def test_pictures_resized_on_the_gpu_are_the_same_to_one_grey_level(preprocess: 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 6])
 def test_a_recorded_backbone_gives_what_it_was_recorded_from(count: int) -> None:
     model = load_model("shapes", "default", "cuda")
-    backbone, queue = model.backbone("default"), DeviceQueue(GPU)
+    backbone, queue = model.backbone("default"), Stream(GPU)
     images = torch.randn(6, *model.entry.image_shape, device=GPU)
     with torch.inference_mode(), queue.work("test"):
         recorded = GraphedBackbone(backbone, images.contiguous(memory_format=torch.channels_last))
         for shift in range(3):
             expected = backbone(images[:count] + shift)
             found = recorded(images[:count] + shift)
-            queue.mark().wait()
+            queue.fence().wait()
             for one, other in zip(found, expected, strict=True):
                 torch.testing.assert_close(one, other, rtol=2e-3, atol=2e-3)
 
@@ -80,37 +72,27 @@ def to_head(head: HeadStage, handle: Handle) -> int:
 def test_a_stream_of_frames_is_detected_as_on_the_cpu_while_settings_change(
     precision: str, graphs: bool, policy: str
 ) -> None:
-    scores: dict[str, dict[int, torch.Tensor]] = {"cpu": {}, "cuda": {}}
-    images = pictures(40)
-    for device, found in scores.items():
-        model = load_model("shapes", "default", device, precision if device == "cuda" else "fp32")
-        errors: list[Exception] = []
-
-        def deliver(origin: Origin, detections: Detections, found: dict[int, torch.Tensor] = found) -> None:
-            found[origin.header] = detections.scores.clone()
-
-        settings = StageSettings(batch_size=4, drop_policy=BLOCK, batch_timeout_s=0.01, cuda_graphs=graphs)
-        settings = replace(settings, memory_policy=policy)
-        limits = Limits(score_threshold=0.0, nms_threshold=1.0, max_detections=1000)
-        head = HeadStage(load_model("shapes", "default", "cpu"), limits, deliver, errors.append)
-        stage = BackboneStage(model, settings, LocalTransport(partial(to_head, head)), errors.append)
-        head.start()
-        stage.start()
-        for number, image in enumerate(images):
-            assert stage.wait_for_room(LONG_S)
+    settings = replace(SETTINGS, cuda_graphs=graphs, memory_policy=policy)
+    with running(settings, model=load_model("shapes", "default", str(GPU), precision)) as (pipeline, scores):
+        stage = pipeline.backbone
+        for number in range(40):
             if number % 10 == 9:
                 stage.configure(replace(settings, batch_size=1 + number // 10, ring_slots=1 + number % 3))
             if number % 10 == 4:  # each policy gives way to each other one
                 stage.configure(replace(stage.settings, memory_policy=POLICIES[number // 10 % 3].value))
-            stage.submit(image, Origin(number, "camera", image.height, image.width), time.monotonic())
-        stage.stop(LONG_S)
-        head.stop()
-        stage.close()
-        assert errors == []
-        assert stage.ledger.counts().published == len(images)
-    for number in range(len(images)):
-        best_cpu, best_gpu = (scores[device][number][:5] for device in ("cpu", "cuda"))
-        torch.testing.assert_close(best_gpu, best_cpu, rtol=0, atol=TOLERANCE[precision])
+            pipeline.feed([picture(number)])
+        pipeline.finish()
+    assert stage.ledger.counts().published == 40
+    assert sorted(scores) == list(range(40))
+    check_scores(scores, tolerance=TOLERANCE[precision])
+
+
+def test_scores_in_tf32_are_the_cpus_to_ten_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)  # as torch has it by default
+    with running(SETTINGS) as (pipeline, scores):
+        pipeline.feed(map(picture, range(8)))
+        pipeline.finish()
+    check_scores(scores, tolerance=TOLERANCE["fp16"])  # as many bits
 
 
 def test_nothing_in_the_loop_waits_for_the_whole_device() -> None:
@@ -125,7 +107,7 @@ def test_nothing_in_the_loop_waits_for_the_whole_device() -> None:
     busy = torch.cuda.Stream()
     with torch.cuda.stream(busy):
         torch.cuda._sleep(20_000_000_000)  # cycles: some ten seconds
-    (image,) = pictures(1)
+    image = picture(0)
     stage.submit(image, Origin(0, "camera", image.height, image.width), time.monotonic())
     came = seen.wait(LONG_S)
     still_busy = not busy.query()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,11 +11,18 @@ import torch
 from real_gpu import GPU, need
 from ring_processes import LIFE_S, WRONG, Backbone, Child, Head, kill_readers, read_until_killed
 
+from split_infer_ros.buffers import segment
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.policy import POLICIES, Policy
 from split_infer_ros.buffers.segment import remove_leftovers
 
-pytestmark = pytest.mark.usefixtures("folder")
+
+@pytest.fixture(autouse=True)
+def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of its own in /dev/shm: from 6.5 on, the kernel lets nobody page-lock files of an ordinary disk."""
+    with tempfile.TemporaryDirectory(dir=segment.FOLDER) as made:
+        monkeypatch.setattr(segment, "FOLDER", Path(made))
+        yield Path(made)
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -56,5 +56,7 @@ def test_kernels_work_on_the_memory_that_the_policy_promises() -> None:
         bench = GpuMicrobenchmarks(GPU, [policy])
         bench(probe, 1 << 20)
         ((_, memory),) = bench._memory.items()
-        assert (memory.host.view(torch.float32) == 1.0).all()
+        values = memory.host.view(torch.float32)
+        assert values[0] >= 1  # the stopwatch may repeat the kernel, and nobody clears pinned memory in between
+        assert (values == values[0]).all()  # exact: sums of a few ones
         assert memory.policy is policy

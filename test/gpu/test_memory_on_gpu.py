@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 
 import pytest
 import torch
 from real_gpu import GPU, need
+from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from split_infer_ros.buffers import cuda
 from split_infer_ros.buffers.layout import Layout, TensorSpec
 from split_infer_ros.buffers.memory import Place, allocate
 from split_infer_ros.buffers.policy import POLICIES, Policy
 from split_infer_ros.buffers.pool import FeaturePool
 from split_infer_ros.buffers.shared_pool import SharedPool
+from split_infer_ros.runtime import cuda
 
-TENSORS = TensorSpec("x", (64, 7, 7), torch.float32, channels_last=True), TensorSpec("y", (5,), torch.float16)
+TENSORS = TensorSpec("x", (64, 7, 7), torch.float32), TensorSpec("y", (5,), torch.float16)
 LAYOUT = Layout(TENSORS, 8)
 MB = 1 << 20
 
@@ -53,28 +55,43 @@ def test_what_is_dropped_is_given_back(policy: Policy) -> None:
         gc.collect()
 
 
+def work_of_the_gpu(run: Callable[[], object]) -> list[str]:
+    """The names of the kernels and copies that ``run`` gives to the GPU."""
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        run()
+        torch.cuda.synchronize()
+    return [event.name for event in profiler.events() if event.device_type is DeviceType.CUDA]
+
+
 @pytest.mark.parametrize("make", [FeaturePool, SharedPool])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_features_are_copied_only_where_the_policy_has_two_buffers(
     policy: Policy, make: type[FeaturePool] | type[SharedPool]
 ) -> None:
     need(policy, make is SharedPool)
+    if not work_of_the_gpu(lambda: torch.ones(1, device=GPU)):
+        pytest.skip("PyTorch's profiler sees no kernels on this machine")
     pool = make(LAYOUT, 2, Place(policy, GPU))
     assert pool.slots.policy is policy
     features = torch.randn(8, 64, 7, 7, device=GPU), torch.randn(8, 5, device=GPU).half()
+
+    def hand_over(slot: int, part: list[torch.Tensor]) -> None:
+        pool.slots.write(slot, part)
+        if pool.slots.copies:
+            pool.slots.fetch(slot, len(part[0]))
+
     for batch in (8, 3):
         lease = pool.acquire()
         assert lease is not None
         part = [feature[:batch] for feature in features]
-        pool.slots.write(lease.slot, part)  # the first time, kernels are loaded
+        hand_over(lease.slot, part)  # the first time, kernels are loaded
         torch.cuda.synchronize()
-        with profile(activities=[ProfilerActivity.CUDA]) as profiler:
-            pool.slots.write(lease.slot, part)
-            if pool.slots.copies:
-                pool.slots.fetch(lease.slot, batch)
-            torch.cuda.synchronize()
-        to_host = [event for event in profiler.events() if "DtoH" in event.name]
-        assert len(to_host) == (2 if policy is Policy.DEVICE else 0)
+        moves = work_of_the_gpu(lambda: hand_over(lease.slot, part))
+        # Each tensor is written once, by a kernel or by a copy, and only with two buffers it is fetched besides. Where
+        # both sides share the bytes, CUDA may call the write a copy to the host: it goes by who allocated them.
+        assert len(moves) == (4 if policy is Policy.DEVICE else 2), moves
+        if policy is Policy.DEVICE:
+            assert sum("DtoH" in name for name in moves) == 2, moves
         for found, expected in zip(pool.views(lease, batch), part, strict=True):
             assert torch.equal(found, expected.cpu())
         del found

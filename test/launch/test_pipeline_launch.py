@@ -1,7 +1,4 @@
-"""The launch file, with launch_testing: it starts the pipeline as users do, and ends it cleanly.
-
-Runs under pytest where launch_testing's plugin does, and everywhere with ``launch_test FILE``.
-"""
+"""The launch file starts the pipeline as users do, and ends it cleanly. ``launch_test`` runs this file, not pytest."""
 
 from __future__ import annotations
 
@@ -10,11 +7,6 @@ import sys
 import unittest
 from pathlib import Path
 from typing import Any
-
-import pytest
-
-pytest.importorskip("launch_testing", reason="test_pipeline_launch.py needs launch_testing")
-pytest.importorskip("launch_ros", reason="test_pipeline_launch.py needs launch_ros")
 
 sys.path.append(str(Path(__file__).parents[1]))  # launch_test knows nothing of pytest's pythonpath
 
@@ -36,7 +28,6 @@ NAMESPACE = "/robot"
 DOMAIN = os.environ.setdefault("ROS_DOMAIN_ID", str(1 + os.getpid() % 100))
 
 
-@pytest.mark.launch_test
 def generate_test_description() -> LaunchDescription:
     """What is launched."""
     arguments = {"namespace": NAMESPACE, "model": "shapes", "config": "recording", "log_level": "warn"}

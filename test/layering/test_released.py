@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from comparing import rounding
 from odd_model import TILE_MB, House, Odd
 from torch import nn
 
@@ -18,6 +19,8 @@ from split_infer_ros.split.form import Form
 from split_infer_ros.split.graph import state_of
 from split_infer_ros.split.load import hollow_model
 from split_infer_ros.split.model import SplitModel
+
+TWICE = 2  # then weights are packed, which other calls may round otherwise
 
 
 @pytest.fixture
@@ -48,7 +51,7 @@ def test_released_weights_come_back_where_a_half_needs_them(house: House, model:
         assert asked
         assert set(asked) < set(names), "only what it needs"
         found = head(*model.backbone("default")(house.images[:1]))
-    assert torch.equal(found[0], expected[0])
+    assert torch.equal(found[0], expected[0])  # the first call of two halves with the same weights
     assert sorted(asked) == sorted(names)
 
 
@@ -73,9 +76,10 @@ def test_a_half_that_is_in_use_keeps_its_weights(
     images = house.images[:1]
     with torch.inference_mode():
         backbone, head = other.backbone("default"), other.head("default")
-        (expected,) = head(*backbone(images))
+        for _ in range(TWICE):
+            (expected,) = head(*backbone(images))
         model.release(state_of(model.graph).keys(), lambda wanted: unpack(model, path, 1, wanted))
-        assert torch.equal(head(*backbone(images))[0], expected)
+        assert torch.equal(head(*backbone(images))[0], expected)  # the same half once more
 
 
 class Nested(nn.Module):
@@ -96,8 +100,9 @@ def test_a_half_keeps_weights_of_layers_within_layers(house: House) -> None:
     model = SplitModel(replace(house.model.entry, default_cut=None), Nested().eval(), torch.device("cpu"))
     with torch.inference_mode():
         half = model.backbone("output")
-        (expected,) = half(house.images[:1])
+        for _ in range(TWICE):
+            (expected,) = half(house.images[:1])
         state = state_of(model.graph)
         model.release(state.keys(), lambda wanted: {name: state[name] for name in wanted})
-        assert torch.equal(half(house.images[:1])[0], expected)
-        assert torch.equal(model.backbone("output")(house.images[:1])[0], expected)
+        assert torch.equal(half(house.images[:1])[0], expected)  # the same half once more
+        assert rounding(model.backbone("output")(house.images[:1])[0], expected) <= 1e-5  # not packed yet

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from comparing import rounding
 from odd_model import House
 from torch import Tensor
 
@@ -33,7 +34,7 @@ class Shared:
         with torch.inference_mode():
             (found,) = self.halves[index](*self.inputs[index])
         wanted = self.expected[index]
-        return bool((found - wanted).abs().max() <= 1e-5 * wanted.abs().max())
+        return rounding(found, wanted) <= 1e-5  # a tile of rows takes another kernel than the whole layer
 
 
 @pytest.fixture(params=[1.0, 1.7, 4.0])

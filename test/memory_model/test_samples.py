@@ -8,7 +8,7 @@ from split_infer_ros.tuning.database import Database
 from split_infer_ros.tuning.key import Key
 from split_infer_ros.tuning.record import Record
 
-HERE = Key({"device": "cpu"}, {"package": "1"})
+HERE = Key({"device": "cpu"}, {"torch": "1"})
 FIRST = {Probe.TO_HOST: {4096: (1.0, 2.0), 8192: (2.0, 4.0)}, Probe.TO_DEVICE: {4096: (3.0, 3.5)}}
 
 

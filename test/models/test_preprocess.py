@@ -157,6 +157,7 @@ def test_a_batch_is_its_images_one_by_one_and_lies_channels_last() -> None:
     assert together.dtype == torch.float32
     assert together.is_contiguous(memory_format=torch.channels_last)
     for index, image in enumerate(images):
+        # each image is resized by itself, each pixel scaled by itself
         assert torch.equal(together[index], run(CLASSIFIER, image)[0])
 
 

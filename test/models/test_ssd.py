@@ -6,6 +6,7 @@ from functools import cache
 
 import pytest
 import torch
+from comparing import assert_same_detections
 from photographs import LEAST_VARIATION, photograph_batch, photographs
 from torch import Tensor
 from torchvision.models.detection.ssd import SSD
@@ -64,18 +65,11 @@ def test_photographs_give_what_torchvision_gives(limits: Limits) -> None:
         assert all(len(theirs["scores"]) > 5 for theirs in expected), "nothing to compare"
     for ours, theirs, photograph in zip(found, expected, photographs()[:SOME], strict=True):
         boxes = ENTRY.preprocess.to_source(ours.boxes, *photograph.shape[:2])
-        assert len(ours) == len(theirs["scores"])
         assert (ours.scores.diff() <= 0).all()
-        torch.testing.assert_close(ours.scores, theirs["scores"], rtol=1e-4, atol=1e-5)
-        assert matches(Detections(boxes, ours.scores, ours.labels), theirs)
-
-
-def matches(ours: Detections, theirs: dict[str, Tensor]) -> bool:
-    """Every object is among theirs, whatever the order of those with nearly equal scores."""
-    same_label = ours.labels[:, None] == theirs["labels"]
-    same_box = ((ours.boxes[:, None] - theirs["boxes"]).abs() < 0.05).all(dim=2)
-    same_score = (ours.scores[:, None] - theirs["scores"]).abs() < 1e-4
-    return bool((same_label & same_box & same_score).any(dim=1).all())
+        assert_same_detections(
+            Detections(boxes, ours.scores, ours.labels),
+            Detections(theirs["boxes"], theirs["scores"], theirs["labels"]),
+        )
 
 
 def test_names_of_parameters_are_torchvisions() -> None:

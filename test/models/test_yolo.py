@@ -83,7 +83,7 @@ def test_the_networks_predictions_lie_where_they_are_read() -> None:
         rows, columns = one.shape[2:]
         for row, column, anchor in ((0, 0, 0), (rows - 1, 0, 2), (1, columns - 1, 1)):
             place = start + 3 * (row * columns + column) + anchor
-            assert torch.equal(raw[:, place], one[:, 85 * anchor : 85 * (anchor + 1), row, column])
+            assert torch.equal(raw[:, place], one[:, 85 * anchor : 85 * (anchor + 1), row, column])  # a copy
         start += 3 * rows * columns
 
 

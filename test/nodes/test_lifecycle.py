@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,14 @@ def test_nodes_go_through_all_states_more_than_once(context: Context) -> None:
             assert state(pipeline) == {"unconfigured"}
         assert all(client.transition(node, "shutdown") for node in NODES)
         assert state(pipeline) == {"finalized"}
+
+
+def test_a_node_lets_go_of_its_memory_at_cleanup(context: Context) -> None:
+    with Pipeline(context, backbone={}) as pipeline:
+        held = [weakref.ref(pipeline.backbone.stage), weakref.ref(pipeline.backbone.stage._plan.pool.slots)]
+        assert pipeline.client.transition("backbone", "deactivate")
+        assert pipeline.client.transition("backbone", "cleanup")
+        assert [reference() for reference in held] == [None, None]
 
 
 def test_a_transition_that_is_not_possible_is_refused(context: Context) -> None:

@@ -7,18 +7,19 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from comparing import assert_same_detections
 from photographs import photograph_batch, photographs
 from rclpy.context import Context
-from ros_support import Pipeline
+from ros_support import Pipeline, detections_of
 from safetensors.torch import save_file
 from sensor_msgs.msg import Image
 from torchvision.models.detection.ssd import SSD
 from vision_msgs.msg import Detection2DArray
 
 from split_infer_ros.models.catalogue import find_model
+from split_infer_ros.models.detections import Detections
 from split_infer_ros.models.random_weights import randomise
 from split_infer_ros.models.ssd import SsdNet, ssdlite320
-from split_infer_ros.nodes.conversions import corners
 
 SOME = 2
 LIMITS = {"score_threshold": 0.3, "nms_threshold": 0.5, "max_detections": 200}
@@ -54,14 +55,10 @@ def test_photographs_give_what_the_model_gives_when_called_directly(context: Con
         publisher = pipeline.client.publisher(Image, "image")
         for number, photograph in enumerate(photographs()[:SOME], 1):
             publisher.publish(message(photograph))
-            found = detections.wait_for(number)[-1].detections
+            found = detections_of(detections.wait_for(number)[-1], NAMES)
             with torch.inference_mode():
                 (expected,) = whole([torch.tensor(photograph).permute(2, 0, 1) / 255])
             assert len(expected["scores"]) > 5, "nothing to compare"
-            scores = torch.tensor([one.results[0].hypothesis.score for one in found])
-            assert (scores.diff() <= 0).all()
-            torch.testing.assert_close(scores, expected["scores"], rtol=0, atol=1e-4)
-            labels = [one.results[0].hypothesis.class_id for one in found]
-            assert labels == [NAMES[label] for label in expected["labels"].tolist()]
-            boxes = torch.tensor([corners(one) for one in found], dtype=torch.float32)
-            torch.testing.assert_close(boxes, expected["boxes"], rtol=1e-4, atol=1e-2)
+            assert (found.scores.diff() <= 0).all()
+            named = torch.tensor([NAMES.index(NAMES[label]) for label in expected["labels"]])
+            assert_same_detections(found, Detections(expected["boxes"], expected["scores"], named))

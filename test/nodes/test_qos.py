@@ -133,7 +133,8 @@ def test_endpoints_of_the_other_transports_can_be_overridden(context: Context, t
         ):
             (info,) = wait_until(lambda: endpoints(pipeline, node, where, kind), f"{node}'s {kind} of {where}")
             assert info.qos_profile.reliability == ReliabilityPolicy.BEST_EFFORT, (node, where)
-    with Pipeline(context, head={"transport": transport}) as pipeline:  # of which nobody has said anything
+    nodes = {name: {"transport": transport} for name in ("backbone", "head")}  # of which nobody has said anything
+    with Pipeline(context, **nodes) as pipeline:
         (info,) = wait_until(lambda: endpoints(pipeline, "head", "features/release", "publisher"), "the publisher")
         assert info.qos_profile.reliability == ReliabilityPolicy.RELIABLE
 

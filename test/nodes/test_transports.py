@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 import rclpy
+import torch
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from domains import own_domain
 from nursery import NodeProcess, Nursery
@@ -28,17 +29,21 @@ from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from ros_support import RELIABLE, START_S, Client, Footprint, Pipeline, Received, image, wait_until
 from sensor_msgs.msg import Image
+from torch import Tensor
 from vision_msgs.msg import Detection2DArray
 
 from split_infer_ros.buffers import segment as segments
 from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.segment import PREFIX, Segment
 from split_infer_ros.buffers.shared_pool import SharedPool
+from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.buffers.slots import Lease
-from split_infer_ros.msg import FeatureBatch, FeatureHandle, FeatureRelease, PipelineReport
+from split_infer_ros.msg import FeatureBatch, FeatureHandle, FeatureRelease, HeadClaim, PipelineReport
 from split_infer_ros.nodes.transports.heads import RELEASE_QOS
 from split_infer_ros.nodes.transports.messages import handle_message
+from split_infer_ros.nodes.transports.network import LATCHED
 from split_infer_ros.pipeline.frame import Handle, Origin
+from split_infer_ros.pipeline.head_halves import HeadHalves
 from split_infer_ros.split.model import SplitModel
 
 OTHER_PROCESS = ("shared_memory", "network")
@@ -195,6 +200,33 @@ def test_results_come_from_another_process_while_settings_change(
         for process in (head, backbone):
             process.end(signal.SIGTERM)
     assert rings() == set()
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("transport", OTHER_PROCESS)
+def test_the_head_gets_features_with_the_backbones_strides(
+    context: Context, folder: Path, monkeypatch: pytest.MonkeyPatch, transport: str, memory_format: torch.memory_format
+) -> None:
+    written: list[Tensor] = []
+    read: list[Tensor] = []
+    write, run = SlotMemory.write, HeadHalves.run
+
+    def write_so(slots: SlotMemory, slot: int, tensors: Sequence[Tensor]) -> None:
+        written[:] = [tensor.clone(memory_format=memory_format) for tensor in tensors]
+        write(slots, slot, written)
+
+    def read_so(halves: HeadHalves, split_point: str, features: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        read[:] = [feature.clone() for feature in features]
+        return run(halves, split_point, features)
+
+    monkeypatch.setattr(SlotMemory, "write", write_so)
+    monkeypatch.setattr(HeadHalves, "run", read_so)
+    with Pipeline(context, backbone={"transport": transport}, head={"transport": transport}) as pipeline:
+        detections = pipeline.client.listen(Detection2DArray, "detections")
+        pipeline.client.publisher(Image, "image").publish(image())
+        detections.wait_for(1)
+    assert [feature.stride() for feature in read] == [feature.stride() for feature in written]
+    assert all(map(torch.equal, read, written))  # a copy
 
 
 class Survivor:
@@ -354,7 +386,9 @@ def written(pool: SharedPool) -> Lease:
 
 def handle_to(pool: SharedPool, lease: Lease) -> FeatureHandle:
     origin = Origin(image(stamp=5, frame_id="camera").header, "image", 48, 64)
-    return handle_message(Handle(lease, "shapes", "neck", 2, pool.segment, (origin,)), pool.layout)
+    return handle_message(
+        Handle(lease, "shapes", "neck", 2, pool.segment, (origin,)), pool.layout, pool.views(lease, 1)
+    )
 
 
 def copy(message: Any, **fields: Any) -> Any:
@@ -405,10 +439,12 @@ def forged(message: FeatureHandle, folder: Path) -> Iterator[tuple[str, str, dic
         "offset": tensor.offset + 1,
         "dtype": "float64",
         "shape": [2**32 - 1, *list(tensor.shape)[1:]],
-        "channels_last": not tensor.channels_last,
         "name": "other",
     }.items():
         yield f"tensor's {name}", "foreign", {"tensors": [copy(tensor, **{name: value}), *others]}
+    whole_strides = list(tensor.strides)
+    for strides in ([], whole_strides[1:], [*whole_strides, 1], [2**63 - 1, *whole_strides[1:]], [1] * 4, [-1] * 4):
+        yield f"strides {strides}", "malformed", {"tensors": [copy(tensor, strides=strides), *others]}
     yield "no tensors", "foreign", {"tensors": []}
     yield "one tensor more", "foreign", {"tensors": [*message.tensors, tensor]}
 
@@ -455,21 +491,27 @@ def test_forged_handles_are_refused_and_counted(context: Context, ring: SharedPo
 def test_forged_features_are_refused_and_counted(context: Context, model: SplitModel) -> None:
     layout = Layout(model.cut("neck").tensors, 1)
     origin = Origin(image(stamp=5).header, "image", 48, 64)
-    message = handle_message(Handle(Lease(1, 0, 1), "shapes", "neck", 1, "", (origin,)), layout)
+    features = layout.views(torch.empty(layout.slot_bytes, dtype=torch.uint8), 1)
+    message = handle_message(Handle(Lease(1, 0, 1), "shapes", "neck", 1, "", (origin,)), layout, features)
     with Pipeline(context, head={"transport": "network"}) as pipeline:
         stage = pipeline.nodes["head"]._stage
         detections = pipeline.client.listen(Detection2DArray, "detections")
+        head = pipeline.nodes["head"]._receiver._name
+        pipeline.client.publisher(HeadClaim, "features/head", LATCHED).publish(HeadClaim(head=head))
         features = pipeline.client.publisher(FeatureBatch, "features/data")
         size = layout.slot_bytes
+        for other in ("", "another"):
+            features.publish(FeatureBatch(head=other, handle=message, data=array("B", bytes(size))))
         for count, length in enumerate((0, size - 1, size + 1), 1):
-            features.publish(FeatureBatch(handle=message, data=array("B", bytes(length))))
+            features.publish(FeatureBatch(head=head, handle=message, data=array("B", bytes(length))))
             wait_until(lambda count=count: stage.refused["malformed"] == count, f"{length} bytes to be refused")
-        features.publish(FeatureBatch(handle=copy(message, batch_capacity=2), data=array("B", bytes(size))))
+        features.publish(FeatureBatch(head=head, handle=copy(message, batch_capacity=2), data=array("B", bytes(size))))
         wait_until(lambda: stage.refused["malformed"] == 4, "too few bytes for two frames to be refused")
-        features.publish(FeatureBatch(handle=copy(message, split_point="input"), data=array("B", bytes(size))))
+        elsewhere = copy(message, split_point="input")
+        features.publish(FeatureBatch(head=head, handle=elsewhere, data=array("B", bytes(size))))
         wait_until(lambda: stage.refused["foreign"] == 1, "another cut to be refused")
-        assert len(detections) == 0
-        features.publish(FeatureBatch(handle=message, data=array("B", bytes(size))))
+        assert len(detections) == 0  # what is for another head is not even looked at
+        features.publish(FeatureBatch(head=head, handle=message, data=array("B", bytes(size))))
         detections.wait_for(1)
 
 
@@ -504,6 +546,7 @@ def test_a_subscriber_that_never_reads_holds_up_nobody(
     with Pipeline(context, backbone={"transport": transport}, head={"transport": transport}) as pipeline:
         detections = pipeline.client.listen(Detection2DArray, "detections")
         features = "features" if transport == "shared_memory" else "features/data"
+        wait_until(lambda: pipeline.client.node.count_subscribers(features), "a head")
         for kind, topic in (
             (FeatureHandle if transport == "shared_memory" else FeatureBatch, features),
             (FeatureRelease, "features/release"),

@@ -32,10 +32,8 @@ def found_for(model: SplitModel, precision: str) -> list[Record]:
     """A network and a pipeline, cut and batched as ``PLACE`` has it."""
     key, network = Key.here("cpu"), dict(network_space(cores(), (precision,)).default)
     place = {**pipeline_space(model, cores()).default, **PLACE}
-    return [
-        Record(key.target, key.versions, network_task(model, 1), network, (1.0,)),
-        Record(key.target, key.versions, pipeline_task(model, network), place, (1.0,)),
-    ]
+    measured = (network_task(model, 1), network), (pipeline_task(model, network), place)
+    return [Record(key.target, key.versions_for(task), task, config, (1.0,)) for task, config in measured]
 
 
 def configure(context: Context, **values: Any) -> None:

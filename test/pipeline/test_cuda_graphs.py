@@ -1,9 +1,10 @@
-"""Which graph runs for which batch; recording itself needs a GPU (test/gpu)."""
+"""Which graph runs for which batch; recording itself needs a GPU, real or simulated."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from split_infer_ros.pipeline import cuda_graphs
 from split_infer_ros.pipeline.cuda_graphs import GraphedBackbone, graph_sizes
 
 
@@ -23,29 +25,29 @@ def test_sizes_are_few_and_the_next_larger_one_is_less_than_twice_too_large(batc
     assert all(larger <= 2 * smaller for smaller, larger in itertools.pairwise(sizes))
 
 
-class Recorder:
-    """As a GPU: what was recorded writes into the same memory at each replay, for its own batch size."""
+class Recorded:
+    """As a GPU: what was recorded writes into the same memory at each launch, for its own batch size."""
 
-    def __init__(self) -> None:
-        self.replayed: list[int] = []
+    launched: ClassVar[list[int]] = []
 
-    def __call__(self, run: Callable[[], Sequence[Tensor]]) -> tuple[Callable[[], None], Sequence[Tensor]]:
-        results = run()
+    def __init__(self, run: Callable[[], Sequence[Tensor]], *_: object) -> None:
+        self._run = run
+        self.results = run()
 
-        def replay() -> None:
-            self.replayed.append(len(results[0]))
-            for result, new in zip(results, run(), strict=True):
-                result.copy_(new)
-
-        return replay, results
+    def launch(self) -> None:
+        self.launched.append(len(self.results[0]))
+        for result, new in zip(self.results, self._run(), strict=True):
+            result.copy_(new)
 
 
 @pytest.mark.parametrize(("count", "recorded"), [(1, 1), (2, 2), (3, 4), (4, 4), (5, 6), (6, 6)])
-def test_a_batch_runs_as_the_next_larger_graph_and_gets_its_own_results(count: int, recorded: int) -> None:
-    recorder = Recorder()
-    backbone = GraphedBackbone(lambda x: (2 * x, x.sum(dim=(1, 2, 3))), torch.zeros(6, 3, 2, 2), recorder)
-    images = torch.rand(count, 3, 2, 2)
+def test_a_batch_runs_as_the_next_larger_graph(count: int, recorded: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_graphs, "capture", Recorded)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
+    monkeypatch.setattr(Recorded, "launched", [])
+    backbone = GraphedBackbone(lambda x: (2 * x, x.sum(dim=(1, 2, 3))), torch.zeros(6, 3, 2, 2))
+    images = torch.randint(1000, (count, 3, 2, 2)).float()  # whole numbers have one sum, whatever the batch size
     doubled, sums = backbone(images)
-    assert recorder.replayed == [recorded]
+    assert Recorded.launched == [recorded]
     assert torch.equal(doubled, 2 * images)
     assert torch.equal(sums, images.sum(dim=(1, 2, 3)))

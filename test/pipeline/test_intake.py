@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from split_infer_ros.buffers.memory import Place
+from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.preprocess import Preprocess
-from split_infer_ros.pipeline.intake import DeviceIntake, HostIntake, make_intake
+from split_infer_ros.pipeline.intake import LEAST_BYTES, DeviceIntake, HostIntake, make_intake
 
 CLASSIFIER, DETECTOR = Preprocess(24, 32, shorter_side=40), Preprocess(24, 32, antialias=False)
 
@@ -46,7 +47,7 @@ def test_each_image_comes_out_as_if_it_were_alone(preprocess: Preprocess) -> Non
             assert loaded.images.shape == (len(images), 3, 24, 32)
             for image, found in zip(images, loaded.images, strict=True):
                 alone = preprocess.normalise(preprocess.gather([image], preprocess.staging(1)))[0]
-                assert torch.equal(found, alone)
+                assert torch.equal(found, alone)  # each image is resized by itself, each pixel scaled by itself
 
 
 def test_a_smaller_batch_follows_a_larger_one() -> None:
@@ -62,3 +63,16 @@ def test_the_batch_has_the_backbones_precision(dtype: torch.dtype) -> None:
     loaded = make_intake(DETECTOR, 2, dtype, Place()).load(pictures()[:2])
     assert loaded.images.dtype == dtype
     assert loaded.images.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_images_beyond_the_budget_are_refused() -> None:
+    intake = DeviceIntake(DETECTOR, 1, torch.float32, Place(), budget_bytes=2 * LEAST_BYTES + 2 * 100)
+
+    def image(width: int) -> Pixels:
+        return Pixels(torch.zeros((1, width, 3), dtype=torch.uint8), (0, 1, 2))
+
+    fits, too_large = image(LEAST_BYTES // 3 + 33), image(LEAST_BYTES // 3 + 34)
+    intake.load([fits])
+    with pytest.raises(ConfigurationError, match=r"images of this size take 1\.8 MB.*memory_budget_mb has 1\.8"):
+        intake.load([too_large])
+    intake.load([fits])

@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 
 import pytest
-from fake_cuda import GPU
 from ring_processes import (
     LIFE_S,
     WRONG,
@@ -21,6 +20,7 @@ from ring_processes import (
     kill_readers,
     read_until_killed,
 )
+from simulated_gpu import GPU
 
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.policy import POLICIES, Policy
@@ -38,10 +38,10 @@ pytestmark = pytest.mark.usefixtures("folder")
 
 @pytest.fixture
 def place(policy: Policy, request: pytest.FixtureRequest) -> Place:
-    """That kind of memory; a GPU's as the played one has it, which notices what stays page-locked."""
+    """That kind of memory; a GPU's as the simulated one has it, which notices what stays page-locked."""
     if policy is Policy.HOST:
         return HOST
-    request.getfixturevalue("cuda_runtime")
+    request.getfixturevalue("gpu")
     return Place(policy, GPU)
 
 

@@ -8,14 +8,13 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 import torch
-from fake_cuda import GPU, Runtime
+from simulated_gpu import GPU, Gpu
 
 from split_infer_ros.buffers.layout import Layout, TensorSpec
 from split_infer_ros.buffers.policy import AUTO, POLICIES, Policy
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.memory_model.constants import MachineConstants
 from split_infer_ros.pipeline import memory_choice
-from split_infer_ros.pipeline.device import DeviceQueue
 from split_infer_ros.pipeline.memory_choice import MemoryAdvisor, try_policies
 
 CPU = torch.device("cpu")
@@ -56,20 +55,20 @@ def test_an_unknown_policy_is_refused_on_a_cpu_too() -> None:
         MemoryAdvisor(CPU).choose("fast", LAYOUT, False)
 
 
-def test_what_is_named_is_taken_untried(cuda_runtime: Runtime) -> None:
+def test_what_is_named_is_taken_untried(gpu: Gpu) -> None:
     trial = Trial({})
     advisor = MemoryAdvisor(GPU, attempt=trial)
     for policy in POLICIES:
         assert advisor.choose(policy.value, LAYOUT, False).policy is policy
     assert trial.asked == []
-    cuda_runtime.attributes["cudaDevAttrManagedMemory"] = 0
+    gpu.absent.add("cudaDevAttrManagedMemory")
     memory_choice.cuda.device_attributes.cache_clear()
     with pytest.raises(ConfigurationError, match="managedMemory is 0"):
         advisor.choose("managed", LAYOUT, False)
 
 
 def test_a_prediction_that_the_trial_confirms_is_taken_and_both_are_told(
-    cuda_runtime: Runtime, pinned_is_best: None
+    gpu: Gpu, pinned_is_best: None
 ) -> None:
     trial = Trial({D: 2.00e-3, M: 0.98e-3, H: 1e-3})
     choice = MemoryAdvisor(GPU, attempt=trial).choose(AUTO, LAYOUT, False)
@@ -78,7 +77,7 @@ def test_a_prediction_that_the_trial_confirms_is_taken_and_both_are_told(
     assert choice.reason.endswith("tried: device 2 ms, managed 0.98 ms, pinned 1 ms")
 
 
-def test_a_prediction_that_the_trial_belies_gives_way(cuda_runtime: Runtime, pinned_is_best: None) -> None:
+def test_a_prediction_that_the_trial_belies_gives_way(gpu: Gpu, pinned_is_best: None) -> None:
     choice = MemoryAdvisor(GPU, attempt=Trial({D: 2e-3, M: 1e-3, H: 1.2e-3})).choose(AUTO, LAYOUT, False)
     assert choice.policy is M
     choice = MemoryAdvisor(GPU, attempt=Trial({D: 2e-3})).choose(AUTO, LAYOUT, False)  # the others had no room
@@ -87,8 +86,8 @@ def test_a_prediction_that_the_trial_belies_gives_way(cuda_runtime: Runtime, pin
         MemoryAdvisor(GPU, attempt=Trial({})).choose(AUTO, LAYOUT, False)
 
 
-def test_only_what_is_legal_is_tried_and_once_for_each_size(cuda_runtime: Runtime, pinned_is_best: None) -> None:
-    cuda_runtime.attributes["cudaDevAttrPageableMemoryAccess"] = 0
+def test_only_what_is_legal_is_tried_and_once_for_each_size(gpu: Gpu, pinned_is_best: None) -> None:
+    gpu.absent.add("cudaDevAttrPageableMemoryAccess")
     trial = Trial(dict.fromkeys(POLICIES, 1e-3))
     advisor = MemoryAdvisor(GPU, attempt=trial)
     for _ in range(3):
@@ -99,7 +98,7 @@ def test_only_what_is_legal_is_tried_and_once_for_each_size(cuda_runtime: Runtim
 
 
 def test_beside_another_pipeline_a_smaller_policy_is_taken_though_the_trial_finds_it_slower(
-    cuda_runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By Guidelines 1 and 2: alone D costs a millisecond less than M, whose mapping the other's kernels overlap."""
     constants = MachineConstants(0.0, 1.0, 1.0, 0.0, 1.0, 2.0, 1.0, 0.0, 0.0, 1.0, 0.0)
@@ -124,13 +123,9 @@ def test_beside_another_pipeline_a_smaller_policy_is_taken_though_the_trial_find
     assert roomless.choose(AUTO, LAYOUT, False).policy is D
 
 
-def test_the_trial_times_each_policy_for_which_there_is_room(
-    cuda_runtime: Runtime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(memory_choice, "DeviceQueue", lambda device: DeviceQueue(CPU))
+def test_the_trial_times_each_policy_for_which_there_is_room(gpu: Gpu) -> None:
     found = try_policies(POLICIES, LAYOUT, GPU)
     assert set(found) == set(POLICIES)
     assert all(0 < seconds < 1 for seconds in found.values())
-    cuda_runtime.free = LAYOUT.slot_bytes  # for the first one, whose memory on the GPU is not counted here
-    assert set(try_policies(POLICIES, LAYOUT, GPU)) == {D}
-    cuda_runtime.free = 1 << 20
+    gpu.page_lockable = 0
+    assert set(try_policies(POLICIES, LAYOUT, GPU)) == {M}

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from split_infer_ros.pipeline.process import QUEUES, use_all_queues
+
 PASSES = """
 import resource, threading, torch
 from split_infer_ros.pipeline.process import keep_freed_memory
@@ -49,3 +51,12 @@ def test_a_threads_big_tensors_come_from_memory_that_was_freed_before() -> None:
 def test_what_the_user_set_stays() -> None:
     kept, _ = run(MALLOC_ARENA_MAX="2")
     assert not kept
+
+
+@pytest.mark.parametrize(("given", "expected"), [({}, "32"), ({QUEUES: "1"}, "1")])
+def test_streams_get_all_queues_unless_the_user_chose(
+    given: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "environ", dict(given))
+    use_all_queues()
+    assert os.environ == {QUEUES: expected}

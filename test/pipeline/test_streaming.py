@@ -155,7 +155,7 @@ def test_weights_are_laid_out_for_the_cores_that_the_backbone_has(
 
 def test_a_gpus_budget_is_for_the_rings_on_both_sides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(streaming, "DeviceQueue", lambda device: SimpleNamespace(copy=None))
+    monkeypatch.setattr(streaming, "Stream", lambda device: SimpleNamespace(copy=None))
     model = own_model().placed(torch.device("cuda", 0), torch.float32)
     cut = model.cut("neck")
     with pytest.raises(ConfigurationError) as caught:
@@ -174,4 +174,4 @@ def test_another_batch_size_gets_a_file_of_its_own(run: Run, tmp_path: Path) -> 
     assert sorted(name.rpartition("-")[2] for name in names) == ["1.weights", "2.weights"]
     assert run.memory_share() < 0.2
     for found, wanted in zip(run.feed(), expected, strict=True):
-        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)  # other batches take other kernels

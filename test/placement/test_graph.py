@@ -70,6 +70,7 @@ def run_both(graph: fx.GraphModule, entry: ModelEntry, images: Tensor, limits: L
         outputs = fused(images.clone())
         expected = entry.decode(outputs if isinstance(outputs, tuple) else (outputs,), limits)
         for _ in range(2):
+            # the same bits: both devices are the CPU here, so the same operations run on the same values
             for one, other in zip(placed(images.clone(), limits), expected, strict=True):
                 assert torch.equal(one.labels, other.labels)
                 assert torch.equal(one.scores, other.scores)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from comparing import rounding
 from torch import nn
 
 from split_infer_ros.split.fusion import FusedConv2d, fuse_convolutions
@@ -19,7 +20,7 @@ def check(model: nn.Module, fused: int, images: torch.Tensor) -> list[str]:
         graph = trace(model)
         fuse_convolutions(graph)
         outputs = graph(images.clone())
-        assert (outputs - expected).abs().max() <= 1e-5 * expected.abs().max()
+        assert rounding(outputs, expected) <= 1e-5  # another kernel
         assert expected.std() > 0.1, "equal because nothing is there"
         assert torch.equal(model(images.clone()), expected), "the model itself is as it was"
     kinds = [type(module).__name__ for module in graph.children()]
@@ -99,6 +100,9 @@ def test_weights_are_packed_for_a_kind_of_call_that_comes_twice_running(monkeypa
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("batch", [1, 4])
 def test_packed_weights_give_the_same_bits(batch: int, layout: torch.memory_format) -> None:
+    """oneDNN chooses the kernel by the input, which always lies channels last, and brings plain weights into the layout
+    that they are packed in.
+    """
     fused = FusedConv2d(nn.Conv2d(3, 16, 3), nn.ReLU())
     images = torch.randn(batch, 3, 20, 20).contiguous(memory_format=layout)
     with torch.inference_mode():

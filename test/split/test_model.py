@@ -51,6 +51,7 @@ def test_photographs_get_the_same_answer_as_from_torchvision(resnet: tuple[zoo.R
     assert len({int(scores.argmax()) for scores in expected}) > 1, "all photographs look alike"
     for detections, scores, same in zip(found, expected, on_same_inputs, strict=True):
         assert detections.labels[0] == same.argmax()
+        # folding and fusing change nothing but rounding
         torch.testing.assert_close(detections.scores, same[detections.labels], rtol=1e-3, atol=1e-6)
         # torchvision resizes in float: a grey value may be rounded to its neighbour
         torch.testing.assert_close(detections.scores, scores[detections.labels], rtol=0.2, atol=0.005)
@@ -117,4 +118,5 @@ def test_auto_is_the_gpu_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setattr(torch.cuda, "device_count", lambda count=count: count)
         assert choose_device("auto").type == expected
         assert choose_device("cpu").type == "cpu"
-    assert choose_device("cuda:1") == torch.device("cuda:1")
+    assert choose_device("cuda:1") == torch.device("cuda", 1)
+    assert choose_device("cuda") == torch.device("cuda", 0), "a device without its index is equal to none"

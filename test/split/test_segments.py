@@ -22,7 +22,7 @@ def test_the_pieces_up_to_a_cut_are_its_backbone_and_the_others_its_head() -> No
         for cut, piece in zip(cuts[1:], pieces, strict=True):
             crossing = piece(*crossing)
             halves = split(graph, cut)
-            for found, wanted in zip(crossing, halves.backbone(images), strict=True):
+            for found, wanted in zip(crossing, halves.backbone(images), strict=True):  # the same operations in a row
                 assert torch.equal(found, wanted), cut.name
             assert torch.equal(halves.head(*crossing)[0], expected)
 

@@ -9,6 +9,8 @@ from split_infer_ros.telemetry.machine import (
     describe_machine,
     gpu_driver,
     gpu_name,
+    instruction_set,
+    release,
     ros_version,
     torch_versions,
 )
@@ -18,6 +20,7 @@ def test_the_machine_is_described_in_plain_values():
     facts = describe_machine()
     assert json.loads(json.dumps(facts)) == facts
     assert facts["cpu"]
+    assert torch.backends.cpu.get_cpu_capability() in facts["instruction_set"]
     assert 1 <= facts["cores"] <= os.cpu_count()
     assert facts["memory_bytes"] > 2**27
     assert set(facts["versions"]) == {"python", "torch", "cuda", "ros"}
@@ -66,4 +69,44 @@ def test_the_driver_has_a_version(tmp_path):
 
 def test_a_cpu_has_no_gpus_name_and_no_cuda():
     assert gpu_name("cpu") is None
-    assert torch_versions("cpu") == {"torch": torch.__version__, "cuda": None}
+    assert torch_versions("cpu") == {"torch": release(torch.__version__), "cuda": None}
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        ("2.15.0", "2.15"),
+        ("2.15.3+cu132", "2.15+cu132"),
+        ("2.16.0.dev20261101+cpu", "2.16.0.dev20261101+cpu"),
+        ("2.5.0a0+872d972e41.nv24.08", "2.5.0a0+872d972e41.nv24.08"),
+        ("unknown", "unknown"),
+    ],
+)
+def test_a_release_is_a_version_without_its_patch_level(version, expected):
+    assert release(version) == expected
+
+
+X86 = "model name\t: x\nflags\t\t: fpu sse4_1 avx avx2 avx512f avx512bw avx512_vnni avx512_bf16 amx_int8\n"
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "limits", "expected"),
+    [
+        (2 * X86, {}, "WORD (amx_int8 avx2 avx512_bf16 avx512_vnni avx512f)"),
+        (X86.replace("avx512", "other"), {}, "WORD (amx_int8 avx2)"),
+        (X86, {"ONEDNN_MAX_CPU_ISA": ""}, "WORD (amx_int8 avx2 avx512_bf16 avx512_vnni avx512f)"),
+        ("flags\t: fpu\n", {"ONEDNN_MAX_CPU_ISA": "avx2", "DNNL_MAX_CPU_ISA": "all"}, "WORD, oneDNN up to AVX2"),
+        ("flags\t: fpu avx2\n", {"DNNL_MAX_CPU_ISA": "SSE41"}, "WORD (avx2), oneDNN up to SSE41"),
+        ("Features\t: fp asimd asimdhp asimddp sve bf16 i8mm\n", {}, "WORD (asimddp asimdhp bf16 i8mm sve)"),
+        ("", {}, "WORD"),
+    ],
+)
+def test_the_instruction_set_names_what_kernels_are_chosen_by(tmp_path, monkeypatch, cpuinfo, limits, expected):
+    monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "WORD")
+    for name in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in limits.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "cpuinfo").write_text(cpuinfo)
+    assert instruction_set(tmp_path / "cpuinfo") == expected
+    assert instruction_set(tmp_path / "none").startswith("WORD")

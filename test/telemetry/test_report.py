@@ -5,7 +5,7 @@ import pytest
 
 from split_infer_ros.telemetry.report import AT_LEAST, AT_MOST, Claim, Curve, Panel, Report, arguments, deliver
 
-MACHINE = {"cpu": "a processor", "cores": 2, "gpu": None}
+MACHINE = {"cpu": "a processor", "instruction_set": "AVX2", "cores": 2, "gpu": None}
 
 
 @pytest.mark.parametrize(
@@ -47,6 +47,10 @@ def test_a_claim_that_does_not_hold_is_printed_as_such():
     _, holds, fails = made.table().splitlines()
     assert "DOES NOT HOLD" in fails
     assert "DOES NOT HOLD" not in holds
+
+
+def test_the_table_names_the_processor_and_its_instructions():
+    assert report().table() == "some on a processor, AVX2, 2 cores, no GPU"
 
 
 def test_a_report_is_delivered_in_files(tmp_path, capsys):

@@ -12,7 +12,7 @@ from split_infer_ros.tenancy.costs import Group
 from split_infer_ros.tuning.database import Database
 from split_infer_ros.tuning.key import Key
 
-KEY = Key({"device": "cpu"}, {"package": "1"})
+KEY = Key({"device": "cpu"}, {"torch": "1"})
 MODELS = {"one": BrightModel("one", 1), "two": BrightModel("two", 1), "big": BrightModel("big", 1000)}
 
 
@@ -73,7 +73,7 @@ def test_what_is_known_is_not_measured_again_whatever_it_is_called(tmp_path: Pat
         again.open(name, MODELS[model], model)
     assert measure_all(again, 1.0) == []
     assert again.costs().fused_s == {(("other", size), ("two", size)): 0.002 * size for size in (1, 2)}
-    elsewhere = book(tmp_path / "a", key=Key({"device": "other"}, {"package": "1"}))
+    elsewhere = book(tmp_path / "a", key=Key({"device": "other"}, {"torch": "1"}))
     elsewhere.recall(MODELS["one"])
     elsewhere.open("one", MODELS["one"], "one")
     assert not elsewhere.is_ready("one")

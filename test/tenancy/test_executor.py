@@ -15,8 +15,8 @@ from split_infer_ros.buffers import slot_memory
 from split_infer_ros.buffers.memory import Memory
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.models.detections import Detections, Limits
-from split_infer_ros.pipeline.device import DeviceQueue, Mark
 from split_infer_ros.pipeline.frame import Origin
+from split_infer_ros.runtime.streams import Fence, Stream
 from split_infer_ros.tenancy.engine import Launched, Leave
 from split_infer_ros.tenancy.executor import Executor
 from split_infer_ros.tenancy.flight import Flight
@@ -28,7 +28,7 @@ from split_infer_ros.tenancy.tenant import Tenant
 from split_infer_ros.tuning.database import Database
 
 
-class Later(Mark):
+class Later(Fence):
     """A point that is reached when told; or never, if the device failed."""
 
     def __init__(self) -> None:
@@ -45,15 +45,15 @@ class Later(Mark):
 class Engine:
     """Leaves features at once; says so later."""
 
-    runs_behind = True
+    is_asynchronous = True
 
     def __init__(self, models: Mapping[str, BrightModel]) -> None:
         self.backbones = {name: model.backbone("default") for name, model in models.items()}
         self.marks: list[Later] = []
-        self.after: list[Sequence[Mark]] = []
+        self.after: list[Sequence[Fence]] = []
         self.breaks = False
 
-    def launch(self, inputs: Mapping[str, Tensor], leave: Leave, after: Sequence[Mark]) -> Launched:
+    def launch(self, inputs: Mapping[str, Tensor], leave: Leave, after: Sequence[Fence]) -> Launched:
         if self.breaks:
             raise RuntimeError("the driver is gone")
         self.marks.append(Later())
@@ -174,9 +174,9 @@ def test_pages_are_mapped_beside_the_next_execution_and_before_the_next_of_that_
     monkeypatch.setattr(slot_memory, "allocate", managed)
     bench = Bench(tmp_path / "tuning.jsonl")
     written = Flight.bring
-    marks: list[Mark | None] = []
+    marks: list[Fence | None] = []
 
-    def bring(flight: Flight, copies: DeviceQueue) -> Mark | None:
+    def bring(flight: Flight, copies: Stream) -> Fence | None:
         assert bench.engine.marks, "not within the execution"
         marks.append(written(flight, copies))
         return marks[-1]

@@ -14,7 +14,7 @@ from split_infer_ros.split.form import CONTIGUOUS, PACKED, Form
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.tuner import tune as tune_module
-from split_infer_ros.tuner.declared import objection_of
+from split_infer_ros.tuner.declared import EXECUTION, OPERATORS, SCHEDULES, objection_of
 from split_infer_ros.tuner.known import find_tuned
 from split_infer_ros.tuner.spaces import (
     CONVERSION,
@@ -29,7 +29,7 @@ from split_infer_ros.tuner.spaces import (
 from split_infer_ros.tuner.trial_process import Outcome
 from split_infer_ros.tuner.tune import EXHAUSTIVE, RANDOM, Progress, Tuner, network_task, pipeline_task
 from split_infer_ros.tuning.database import Database
-from split_infer_ros.tuning.key import Key
+from split_infer_ros.tuning.key import MEANINGS, Key
 from split_infer_ros.tuning.record import Record
 
 CORES = 2
@@ -294,15 +294,21 @@ def test_records_outside_the_space_are_not_used(
     config = {**space.default, **change}
     assert sentence in str(objection_to(config, space, model))
     key = Key.here("cpu")
-    database.add([Record(key.target, key.versions, network_task(model, 1), config, (1e-6,))])
+    task = network_task(model, 1)
+    database.add([Record(key.target, key.versions_for(task), task, config, (1e-6,))])
     assert find_tuned(model, database).network is None
+
+
+def test_all_that_is_declared_has_a_meaning() -> None:
+    kinds = {NETWORK, SEGMENTS, PIPELINE, EXECUTION, "cuts", "operators", "memory_model", *OPERATORS, *SCHEDULES}
+    assert kinds == set(MEANINGS)
 
 
 def test_strange_tasks_do_no_harm(model: SplitModel, database: Database) -> None:
     key, config = Key.here("cpu"), dict(network_space(CORES).default)
     tasks = [{**network_task(model, 1), "shapes": shapes} for shapes in ([], 3, [[]], [["1"]], [[0, 3]], None)]
     tasks.append({**pipeline_task(model, config), "network": 3})
-    database.add([Record(key.target, key.versions, task, config, (1e-6,)) for task in tasks])
+    database.add([Record(key.target, key.versions_for(task), task, config, (1e-6,)) for task in tasks])
     found = find_tuned(model, database)
     assert (found.network, found.pipeline) == (None, None)
 

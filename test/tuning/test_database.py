@@ -11,15 +11,17 @@ import pytest
 
 import split_infer_ros
 from split_infer_ros.tuning.database import Database, best_of, default_path
-from split_infer_ros.tuning.key import Key
+from split_infer_ros.tuning.key import MEANINGS, Key
 from split_infer_ros.tuning.record import Record
 
-HERE = Key({"device": "cpu", "cpu": "x", "cores": 2, "driver": None}, {"package": "1", "torch": "2", "cuda": None})
-TASK = {"model": "m", "stage": "head", "shapes": [[3, 4]], "precision": "fp32"}
+HERE = Key(
+    {"device": "cpu", "cpu": "x", "instruction_set": "AVX512", "cores": 2, "driver": None}, {"torch": "2", "cuda": None}
+)
+TASK = {"model": "m", "stage": "network", "shapes": [[3, 4]], "precision": "fp32"}
 
 
 def record(*costs: float, batch: int = 1, key: Key = HERE, error: str | None = None) -> Record:
-    return Record(key.target, key.versions, TASK, {"batch_size": batch}, costs, error, 1.0)
+    return Record(key.target, key.versions_for(TASK), TASK, {"batch_size": batch}, costs, error, 1.0)
 
 
 @pytest.fixture
@@ -49,6 +51,7 @@ def test_the_best_is_the_lowest_median_without_error(database):
     [
         Key({**HERE.target, "cpu": "y"}, HERE.versions),
         Key({**HERE.target, "cores": 4}, HERE.versions),
+        Key({**HERE.target, "instruction_set": "AVX2"}, HERE.versions),
         Key(HERE.target, {**HERE.versions, "torch": "3"}),
         Key({**HERE.target, "more": 1}, HERE.versions),
     ],
@@ -56,7 +59,7 @@ def test_the_best_is_the_lowest_median_without_error(database):
 def test_records_of_other_machines_and_versions_are_kept_and_not_used(database, caplog, other):
     database.add([record(0.1, key=other)])
     assert best_of(database.find(HERE, TASK)) is None
-    assert "1 records of m head, all of other machines or versions" in caplog.text
+    assert "1 records of m network, all of other machines or versions" in caplog.text
     caplog.clear()
     database.add([record(0.2)])
     best = best_of(database.find(HERE, TASK))
@@ -67,7 +70,7 @@ def test_records_of_other_machines_and_versions_are_kept_and_not_used(database, 
 
 
 def test_what_is_uncertain_is_never_the_best(database):
-    doubtful = Record(HERE.target, HERE.versions, TASK, {}, (0.1, 9.0), facts={"uncertain": True})
+    doubtful = Record(HERE.target, HERE.versions_for(TASK), TASK, {}, (0.1, 9.0), facts={"uncertain": True})
     database.add([doubtful])
     assert best_of(database.find(HERE, TASK)) is None
     database.add([record(3.0)])
@@ -122,7 +125,7 @@ def test_a_tuple_is_the_list_that_json_makes_of_it(database):
 
 
 def test_unknown_fields_are_kept(database):
-    newer = Record(HERE.target, HERE.versions, TASK, {}, (1.0,), others={"weather": "rain"})
+    newer = Record(HERE.target, HERE.versions_for(TASK), TASK, {}, (1.0,), others={"weather": "rain"})
     database.add([newer])
     assert database.records() == [newer]
 
@@ -188,12 +191,8 @@ for number in range(50):
 def test_processes_and_threads_write_at_the_same_time(database):
     database.add([])
     environment = {"PYTHONPATH": str(Path(split_infer_ros.__file__).parents[1]), "_ROS_WHEELS_BOOTSTRAP_COMPLETE": "1"}
-    writers = [
-        subprocess.Popen([sys.executable, "-c", WRITER, database.path, name], env=environment) for name in "ab"
-    ]
-    threads = [
-        threading.Thread(target=lambda: [database.add([record(float(n))]) for n in range(50)]) for _ in range(2)
-    ]
+    writers = [subprocess.Popen([sys.executable, "-c", WRITER, database.path, name], env=environment) for name in "ab"]
+    threads = [threading.Thread(target=lambda: [database.add([record(float(n))]) for n in range(50)]) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -217,7 +216,47 @@ def test_the_file_lies_in_the_users_cache(monkeypatch, tmp_path):
 def test_the_key_of_this_machine_is_the_same_each_time(database):
     key = Key.here("cpu")
     assert key.target["device"] == "cpu"
-    assert set(key.target) == {"device", "cpu", "cores", "driver"}
-    assert set(key.versions) == {"package", "torch", "cuda"}
+    assert set(key.target) == {"device", "cpu", "instruction_set", "cores", "driver"}
+    assert set(key.versions) == {"torch", "cuda"}
     database.add([record(1.0, key=key)])
     assert Key.here("cpu").fits(database.records()[0])
+
+
+def test_other_instructions_of_one_processor_make_another_key(monkeypatch):
+    keys = [Key.here("cpu")]
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "SSE41")
+    keys.append(Key.here("cpu"))
+    monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "NONE AT ALL")  # as ATEN_CPU_CAPABILITY does
+    keys.append(Key.here("cpu"))
+    assert len({key.target["instruction_set"] for key in keys}) == 3
+    assert all(key.versions == keys[0].versions for key in keys)
+
+
+@pytest.mark.parametrize(
+    ("installed", "fits"), [("2.15.1+cu132", True), ("2.16.0+cu132", False), ("2.15.0+cpu", False)]
+)
+def test_a_patch_release_of_torch_forgets_nothing(monkeypatch, installed, fits):
+    monkeypatch.setattr("torch.__version__", "2.15.0+cu132")
+    kept = record(1.0, key=Key.here("cpu"))
+    monkeypatch.setattr("torch.__version__", installed)
+    assert Key.here("cpu").fits(kept) == fits
+
+
+def test_a_release_of_the_package_forgets_nothing_but_what_has_a_new_meaning(monkeypatch, database):
+    other = {**TASK, "stage": "cuts"}
+    database.add([record(1.0), Record(HERE.target, HERE.versions_for(other), other, {}, (1.0,))])
+    monkeypatch.setattr(split_infer_ros, "__version__", "99.0")
+    assert len(database.find(HERE, TASK)) == len(database.find(HERE, other)) == 1
+    monkeypatch.setitem(MEANINGS, "network", MEANINGS["network"] + 1)
+    assert database.find(HERE, TASK) == []
+    assert len(database.find(HERE, other)) == 1
+
+
+def test_records_from_before_there_were_meanings_are_read_and_not_used(database, caplog):
+    target = {"device": "cpu", "cpu": "x", "cores": 2, "driver": None}
+    old = Record(target, {"package": "0.1.0", "torch": "2.15.0", "cuda": None}, TASK, {}, (1.0,))
+    database.add([old])
+    assert database.records() == [old]
+    assert caplog.text == ""
+    assert database.find(HERE, TASK) == []
+    assert "1 records of m network, all of other machines or versions" in caplog.text

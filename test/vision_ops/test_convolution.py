@@ -15,10 +15,20 @@ from torch import fx, nn
 
 from split_infer_ros.split.scheduled import limits_of, schedule_convolutions
 from split_infer_ros.tuning.database import Database
-from split_infer_ros.tuning.space import Config
+from split_infer_ros.tuning.space import Config, no_rule
+from split_infer_ros.vision_ops import fastest
 from split_infer_ros.vision_ops import schedules as module
 from split_infer_ros.vision_ops.convolution import ScheduledConv2d, operator_of
-from split_infer_ros.vision_ops.schedules import DEPTHWISE, POINTWISE, SPACES, TRIALS, best_schedule
+from split_infer_ros.vision_ops.fastest import ROUNDS
+from split_infer_ros.vision_ops.schedules import (
+    DEPTHWISE,
+    POINTWISE,
+    SEARCH_S,
+    SPACES,
+    TRIAL_S,
+    TRIALS,
+    best_schedule,
+)
 
 INF = float("inf")
 
@@ -106,7 +116,7 @@ def test_a_network_keeps_its_results_and_its_modules() -> None:
     ).requires_grad_(False)
     graph, images = fx.symbolic_trace(net), torch.randn(1, 3, 12, 12)
     schedule_convolutions(graph)
-    torch.testing.assert_close(graph(images), net(images))
+    torch.testing.assert_close(graph(images), net(images), atol=1e-5, rtol=1e-5)  # other kernels of small sums
     assert sum(isinstance(each, ScheduledConv2d) for each in graph.modules()) == 3
     assert limits_of(nn.ReLU6()) == (0, 6)
     assert limits_of(nn.ReLU()) == (0, INF)
@@ -130,13 +140,13 @@ def test_schedules_are_searched_once_and_kept(tmp_path: Path, monkeypatch: pytes
     known: dict[Any, Any] = {}
     monkeypatch.setattr(module, "_known", known)
     database, kernel, values = Database(tmp_path / "tuning.jsonl"), Played(), torch.zeros(1)
-    best = best_schedule(POINTWISE, values, [50, 3], kernel, database)
+    best = best_schedule(POINTWISE, values, [50, 3], kernel, no_rule, database)
     assert len(kernel.tried) == TRIALS
     assert best in kernel.tried
     assert best["channels"] != 128
-    assert best_schedule(POINTWISE, values, [60, 4], kernel, database) == best, "of the same power of two"
+    assert best_schedule(POINTWISE, values, [60, 4], kernel, no_rule, database) == best, "of the same power of two"
     known.clear()
-    assert best_schedule(POINTWISE, values, [50, 3], kernel, database) == best, "of another process"
+    assert best_schedule(POINTWISE, values, [50, 3], kernel, no_rule, database) == best, "of another process"
     assert len(kernel.tried) == TRIALS
     records = database.records()
     assert all(record.config in SPACES[POINTWISE] for record in records)
@@ -144,14 +154,69 @@ def test_schedules_are_searched_once_and_kept(tmp_path: Path, monkeypatch: pytes
     assert all(one.config != other.config for one, other in itertools.combinations(records, 2))
 
 
-def test_a_search_ends_in_time_with_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+class Clock:
+    """Time that passes in kernels alone."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    perf_counter = time = monotonic
+
+
+class Slow(Played):
+    """A kernel that is compiled in so many seconds; each run takes half as long again as the one before."""
+
+    def __init__(self, clock: Clock, compile_s: float, run_s: float = 0.0) -> None:
+        super().__init__()
+        self._clock, self._compile_s, self._run_s = clock, compile_s, run_s
+
+    def __call__(self, schedule: Config) -> None:
+        tried = len(self.tried)
+        super().__call__(schedule)
+        self._clock.now += self._compile_s if len(self.tried) > tried else self._run_s
+        self._run_s *= 1.5
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    for each in (module, fastest):
+        monkeypatch.setattr(each, "time", clock)
     monkeypatch.setattr(module, "_known", {})
-    monkeypatch.setattr(module, "_time", module._Time(1e-9))
-    database, kernel, values = Database(tmp_path / "tuning.jsonl"), Played(), torch.zeros(1)
-    assert best_schedule(POINTWISE, values, [50, 3], kernel, database) == SPACES[POINTWISE].default
-    assert len(kernel.tried) == len(database.records()) == 1
-    assert best_schedule(POINTWISE, values, [500, 3], kernel, database) == SPACES[POINTWISE].default
-    assert len(kernel.tried) == 1, "the time is the process's"
+    monkeypatch.setattr(module, "_time", module._Time())
+    return clock
+
+
+def test_searches_of_a_process_end_in_time(tmp_path: Path, clock: Clock) -> None:
+    database, kernel, values = Database(tmp_path / "tuning.jsonl"), Slow(clock, TRIAL_S - 0.1), torch.zeros(1)
+    best_schedule(POINTWISE, values, [50, 3], kernel, no_rule, database)
+    assert SEARCH_S - TRIAL_S < clock.now <= SEARCH_S
+    assert len(kernel.tried) == len(database.records()) < TRIALS
+    tried = len(kernel.tried)
+    assert best_schedule(POINTWISE, values, [500, 3], kernel, no_rule, database) == SPACES[POINTWISE].default
+    assert len(kernel.tried) == tried, "the time is the process's"
     assert not module.may_search()
     module.search_without_limit()
     assert module.may_search()
+
+
+def test_a_trial_ends_within_the_time_of_the_search(tmp_path: Path, clock: Clock) -> None:
+    kernel = Slow(clock, 0.0, 0.1)  # all 12 groups, which never agree, would take months
+    best_schedule(POINTWISE, torch.zeros(1), [50, 3], kernel, no_rule, Database(tmp_path / "tuning.jsonl"))
+    group = 1.5**ROUNDS  # by which the last one takes longer than all before it
+    assert clock.now < SEARCH_S * group * 1.5
+
+
+def test_what_the_rule_leaves_out_is_not_tried(tmp_path: Path, clock: Clock) -> None:
+    def rule(schedule: Config) -> str | None:
+        return "No." if schedule["warps"] != 4 else None
+
+    database, kernel, values = Database(tmp_path / "tuning.jsonl"), Played(), torch.zeros(1)
+    best_schedule(POINTWISE, values, [50, 3], kernel, no_rule, database)
+    assert {schedule["warps"] for schedule in kernel.tried} != {4}
+    module._known.clear()
+    best = best_schedule(POINTWISE, values, [50, 3], (again := Played()), rule, database)
+    assert {schedule["warps"] for schedule in again.tried} == {best["warps"]} == {4}

@@ -54,7 +54,13 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
     """Another process."""
     monkeypatch.setattr(module, "time", CLOCK)
     monkeypatch.setattr(module, "_known", {})
-    return module._known.clear
+    monkeypatch.setattr(module, "_warned", set())
+
+    def clear() -> None:
+        module._known.clear()
+        module._warned.clear()
+
+    return clear
 
 
 def test_the_faster_form_is_measured_once_for_sizes_that_are_alike(
@@ -94,6 +100,18 @@ def test_a_form_that_fails_is_not_used_and_is_known_to_fail(database: Database, 
     assert broken.calls == 1
     (error,) = [record.error for record in database.records() if record.config["form"] == TRITON]
     assert error == "RuntimeError: does not compile"
+
+
+def test_each_process_warns_once_of_a_form_that_fails(
+    database: Database, forget: Callable[[], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    forms = {PLAIN: Form(0.001), TRITON: Form(0.0, "does not compile")}
+    for _ in range(2):  # the second process knows it from the database alone
+        for size in (5, 50):
+            fastest("sum", VALUES, [size], forms, database)
+        assert caplog.text.count("sum: form triton fails (RuntimeError: does not compile) and is not used.") == 1
+        caplog.clear()
+        forget()
 
 
 def test_what_is_uncertain_is_not_used_and_is_measured_again(database: Database, forget: Callable[[], None]) -> None:

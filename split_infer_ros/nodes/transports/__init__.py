@@ -22,7 +22,15 @@ class Sender(Transport, Protocol):
 
 
 class Receiver(Protocol):
-    """The head's end; it submits to the head's stage."""
+    """The head's end; it submits to the head's stage.
+
+    Attributes:
+        stands_by: True while another head of the same backbone has the batches.
+    """
+
+    @property
+    def stands_by(self) -> bool:
+        ...
 
     def leave(self) -> None:
         """Take no more; what came may still be read."""

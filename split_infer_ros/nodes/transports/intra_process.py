@@ -31,6 +31,8 @@ class IntraProcessSender(LocalTransport):
 class IntraProcessReceiver:
     """Takes handles from this process's backbone."""
 
+    stands_by = False  # all that hear this backbone are in its process
+
     def __init__(self, node: ManagedNode, model: SplitModel, stage: HeadStage) -> None:
         self._stage = stage
         self._subscription = IntraProcessSubscription(
@@ -52,4 +54,5 @@ class IntraProcessReceiver:
 
 
 def _to_message(handle: Handle) -> FeatureHandle:
-    return handle_message(handle, find_pool(handle.lease).layout)
+    pool = find_pool(handle.lease)
+    return handle_message(handle, pool.layout, pool.views(handle.lease, len(handle.origins)))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
-from split_infer_ros.buffers.layout import Layout
+from torch import Tensor
+
+from split_infer_ros.buffers.layout import Layout, Strides, is_dense
 from split_infer_ros.buffers.slots import Lease, Outcome
 from split_infer_ros.errors import HandleError, UnknownCutError
 from split_infer_ros.msg import FeatureHandle, FeatureRelease, TensorSpec
@@ -14,8 +16,14 @@ from split_infer_ros.split.model import PRECISIONS, SplitModel
 MOST_FRAMES = 256
 
 
-def handle_message(handle: Handle, layout: Layout) -> FeatureHandle:
-    """A handle as a message."""
+def handle_message(handle: Handle, layout: Layout, features: Sequence[Tensor]) -> FeatureHandle:
+    """A handle as a message.
+
+    Args:
+        handle: to features that were written.
+        layout: of the slot in which they lie.
+        features: the views of them there, whose strides go along.
+    """
     return FeatureHandle(
         pool=handle.lease.pool,
         slot=handle.lease.slot,
@@ -23,7 +31,10 @@ def handle_message(handle: Handle, layout: Layout) -> FeatureHandle:
         model=handle.model,
         split_point=handle.split_point,
         batch_capacity=handle.batch_capacity,
-        tensors=_tensors(layout),
+        tensors=[
+            TensorSpec(name=name, dtype=dtype, shape=shape, strides=feature.stride(), offset=offset)
+            for (name, dtype, shape, offset), feature in zip(_facts(layout), features, strict=True)
+        ],
         segment=handle.segment,
         headers=[origin.header for origin in handle.origins],
         sources=[origin.source for origin in handle.origins],
@@ -32,8 +43,8 @@ def handle_message(handle: Handle, layout: Layout) -> FeatureHandle:
     )
 
 
-def read_handle(message: FeatureHandle, model: SplitModel) -> tuple[Handle, Layout]:
-    """The handle in a message, and how this head's own model lays out what it leads to.
+def read_handle(message: FeatureHandle, model: SplitModel) -> tuple[Handle, Layout, tuple[Strides, ...]]:
+    """The handle in a message, how this head's own model lays out what it leads to, and the tensors' strides there.
 
     Raises:
         HandleError: ``malformed``: its parts do not fit each other; ``foreign``: they do not fit the model.
@@ -54,14 +65,21 @@ def read_handle(message: FeatureHandle, model: SplitModel) -> tuple[Handle, Layo
     except UnknownCutError as error:
         raise HandleError("foreign", str(error)) from error
     layouts = (Layout(cut.in_precision(dtype).tensors, message.batch_capacity) for dtype in PRECISIONS.values())
-    layout = next((layout for layout in layouts if _tensors(layout) == list(message.tensors)), None)
+    told = [(tensor.name, tensor.dtype, tuple(tensor.shape), tensor.offset) for tensor in message.tensors]
+    layout = next((layout for layout in layouts if _facts(layout) == told), None)
     if layout is None:
         raise HandleError("foreign", f"The features at {cut.name} are not laid out as this head's own model has them.")
+    strides = tuple(tuple(tensor.strides) for tensor in message.tensors)
+    for spec, lie in zip(layout.specs, strides, strict=True):
+        if not is_dense((frames, *spec.shape), lie):
+            raise HandleError(
+                "malformed", f"{frames} features {spec.name} of shape {spec.shape} cannot lie by the strides {lie}."
+            )
     origins = tuple(
         Origin(*facts) for facts in zip(message.headers, message.sources, message.heights, message.widths, strict=True)
     )
     lease = Lease(message.pool, message.slot, message.generation)
-    return Handle(lease, message.model, cut.name, message.batch_capacity, message.segment, origins), layout
+    return Handle(lease, message.model, cut.name, message.batch_capacity, message.segment, origins), layout, strides
 
 
 def release_message(lease: Lease, outcome: Outcome) -> FeatureRelease:
@@ -88,14 +106,9 @@ def read_release(message: FeatureRelease, now: float) -> tuple[Lease, Outcome]:
     return Lease(message.pool, message.slot, message.generation), outcome.checked()
 
 
-def _tensors(layout: Layout) -> list[Any]:
+def _facts(layout: Layout) -> list[tuple[str, str, tuple[int, ...], int]]:
+    """Name, dtype, shape and offset of each tensor, which both sides know of their own model."""
     return [
-        TensorSpec(
-            name=spec.name,
-            dtype=str(spec.dtype).removeprefix("torch."),
-            shape=spec.shape,
-            channels_last=spec.channels_last,
-            offset=offset,
-        )
+        (spec.name, str(spec.dtype).removeprefix("torch."), spec.shape, offset)
         for spec, offset in zip(layout.specs, layout.offsets, strict=True)
     ]

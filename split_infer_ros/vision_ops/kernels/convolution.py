@@ -6,8 +6,6 @@ programs, how many turns of a loop are unrolled, and how many warps share a prog
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -58,6 +56,7 @@ def pointwise(
         UNROLLED=unrolled,
         PRECISION="tf32" if tf32 else "ieee",
         num_warps=warps,
+        enable_fp_fusion=True,
     )
     return result
 
@@ -109,27 +108,28 @@ def depthwise(
         CHANNELS=channels,
         UNROLLED=unrolled,
         num_warps=warps,
+        enable_fp_fusion=True,
     )
     return result
 
 
 @triton.jit
 def _pointwise(
-    maps: Any,
-    weights: Any,
-    bias: Any,
-    result: Any,
-    count: Any,
-    given: Any,
-    wanted: Any,
-    low: Any,
-    high: Any,
+    maps,
+    weights,
+    bias,
+    result,
+    count,
+    given,
+    wanted,
+    low,
+    high,
     PIXELS: tl.constexpr,
     CHANNELS: tl.constexpr,
     DEPTH: tl.constexpr,
     UNROLLED: tl.constexpr,
     PRECISION: tl.constexpr,
-) -> None:
+):
     pixel = tl.program_id(0).to(tl.int64) * PIXELS + tl.arange(0, PIXELS)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     total = tl.zeros((PIXELS, CHANNELS), tl.float32)
@@ -153,18 +153,18 @@ def _pointwise(
 
 @triton.jit
 def _depthwise(
-    maps: Any,
-    weights: Any,
-    bias: Any,
-    result: Any,
-    height: Any,
-    width: Any,
-    out_rows: Any,
-    out_columns: Any,
-    depth: Any,
-    splits: Any,
-    low: Any,
-    high: Any,
+    maps,
+    weights,
+    bias,
+    result,
+    height,
+    width,
+    out_rows,
+    out_columns,
+    depth,
+    splits,
+    low,
+    high,
     KERNEL: tl.constexpr,
     STRIDE: tl.constexpr,
     PADDING: tl.constexpr,
@@ -172,7 +172,7 @@ def _depthwise(
     COLUMNS: tl.constexpr,
     CHANNELS: tl.constexpr,
     UNROLLED: tl.constexpr,
-) -> None:
+):
     image = (tl.program_id(0) // splits).to(tl.int64)
     place = tl.arange(0, ROWS * COLUMNS)
     row = tl.program_id(0) % splits * ROWS + place // COLUMNS
@@ -195,9 +195,7 @@ def _depthwise(
 
 
 @triton.jit
-def _tap(
-    source: Any, weights: Any, y: Any, x: Any, channel: Any, tap: Any, height: Any, width: Any, depth: Any
-) -> Any:
+def _tap(source, weights, y, x, channel, tap, height, width, depth):
     inside = ((y >= 0) & (y < height) & (x >= 0) & (x < width))[:, None] & (channel < depth)[None, :]
     value = tl.load(source + (y * width + x)[:, None] * depth + channel[None, :], mask=inside, other=0.0)
     weight = tl.load(weights + tap * depth + channel, mask=channel < depth, other=0.0)
@@ -205,7 +203,7 @@ def _tap(
 
 
 @triton.jit
-def _clamped(total: Any, low: Any, high: Any) -> Any:
+def _clamped(total, low, high):
     """What is not a number stays so."""
     above = tl.maximum(total, low, propagate_nan=tl.PropagateNan.ALL)
     return tl.minimum(above, high, propagate_nan=tl.PropagateNan.ALL)

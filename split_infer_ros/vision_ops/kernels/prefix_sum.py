@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -31,7 +29,7 @@ def sum_in_stages(values: Tensor, block: int = BLOCK) -> Tensor:
 
 
 @triton.jit
-def _up_sweep(values: Any, sums: Any, totals: Any, length: Any, blocks: Any, BLOCK: tl.constexpr) -> None:
+def _up_sweep(values, sums, totals, length, blocks, BLOCK: tl.constexpr):
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     place = block * BLOCK + tl.arange(0, BLOCK)
     value = tl.load(values + row * length + place, mask=place < length, other=0)
@@ -40,7 +38,7 @@ def _up_sweep(values: Any, sums: Any, totals: Any, length: Any, blocks: Any, BLO
 
 
 @triton.jit
-def _down_sweep(sums: Any, before: Any, length: Any, blocks: Any, BLOCK: tl.constexpr) -> None:
+def _down_sweep(sums, before, length, blocks, BLOCK: tl.constexpr):
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     place = block * BLOCK + tl.arange(0, BLOCK)
     inside = place < length

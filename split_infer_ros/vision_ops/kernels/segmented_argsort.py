@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -16,8 +14,9 @@ CHUNK = 512  # keys that one program moves in a merge
 def argsort_by_merging(keys: Tensor, starts: Tensor, ends: Tensor, block: int = BLOCK) -> Tensor:
     """The stable order of the keys: int64 (n,).
 
-    The flat array is cut into blocks of one size wherever segments end. Each merge doubles what is in order; only the
-    part of a segment that lies across the border between two blocks moves.
+    The flat array is divided into blocks of one size, wherever segments end. Each pass merges pairs of blocks, which
+    doubles what is in order. A pass writes all keys and their places anew, into other memory. Only keys of a segment
+    that crosses the border between two blocks change their place.
 
     Args:
         keys: int64 (n,); those of a later segment are larger.
@@ -43,7 +42,7 @@ def argsort_by_merging(keys: Tensor, starts: Tensor, ends: Tensor, block: int = 
 
 
 @triton.jit
-def _sort_blocks(keys: Any, ordered: Any, order: Any, count: Any, BLOCK: tl.constexpr) -> None:
+def _sort_blocks(keys, ordered, order, count, BLOCK: tl.constexpr):
     """Each key's place is the number of keys before it: comparisons only, and no thread takes another way."""
     begin = tl.program_id(0) * BLOCK
     index = tl.arange(0, BLOCK)
@@ -58,17 +57,17 @@ def _sort_blocks(keys: Any, ordered: Any, order: Any, count: Any, BLOCK: tl.cons
 
 @triton.jit
 def _merge(
-    keys: Any,
-    order: Any,
-    new_keys: Any,
-    new_order: Any,
-    starts: Any,
-    ends: Any,
-    count: Any,
-    width: Any,
-    steps: Any,
+    keys,
+    order,
+    new_keys,
+    new_order,
+    starts,
+    ends,
+    count,
+    width,
+    steps,
     CHUNK: tl.constexpr,
-) -> None:
+):
     """Each key moves by the number of keys that pass it, which a binary search in the other half tells."""
     place = (tl.program_id(0) * CHUNK + tl.arange(0, CHUNK)).to(tl.int64)
     inside = place < count

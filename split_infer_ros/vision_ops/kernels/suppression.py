@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 import triton
@@ -34,7 +32,7 @@ def unsuppressed_at_once(boxes: Tensor, labels: Tensor, offsets: Tensor, most: i
 
 
 @triton.jit
-def _suppress(boxes: Any, labels: Any, offsets: Any, left: Any, threshold: Any, BLOCK: tl.constexpr) -> None:
+def _suppress(boxes, labels, offsets, left, threshold, BLOCK: tl.constexpr):
     begin = tl.load(offsets + tl.program_id(0))
     count = tl.load(offsets + tl.program_id(0) + 1) - begin
     index = tl.arange(0, BLOCK)

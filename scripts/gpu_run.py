@@ -1,0 +1,145 @@
+"""What needs a GPU: the tests of test/gpu, the sanitizers and the benchmarks, in numbered pieces.
+
+Each piece and each of its steps has a budget of time. A step that takes longer is killed. Results go to one folder:
+JSON and a log for each piece, and JSON and a picture for each benchmark. summary.md has one table of all pieces that
+ran into that folder so far.
+
+Exit codes: 0 if every step passed; 1 if one failed or took too long; 3 if this machine lacks a GPU or a package.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gpu_pieces import PIECES, Piece
+from gpu_steps import FAILED, OVER_BUDGET, ROOT, is_there, tail_of
+from gpu_summary import write_summary
+
+CANNOT_RUN = 3
+NEEDED = {  # what to install for each module
+    "numpy": "numpy",
+    "torch": "torch",
+    "torchvision": "torchvision",
+    "triton": "triton",
+    "pytest": "pytest",
+    "cv2": "opencv-python-headless",
+    "safetensors": "safetensors",
+    "cuda.bindings": "cuda-bindings",
+}
+DESCRIBE = """
+import json, sys
+import torch, triton
+from split_infer_ros.telemetry.machine import describe_machine, gpu_driver
+if not torch.cuda.is_available():
+    sys.exit(f"torch {torch.__version__} (CUDA {torch.version.cuda}) cannot use this machine's GPU")
+about = describe_machine()
+versions = {"driver": gpu_driver(), "triton": triton.__version__, **about.pop("versions")}
+print(json.dumps({**about, **versions}))
+"""
+
+
+class CannotRun(Exception):
+    """This machine lacks something; the message is a sentence."""
+
+
+def count_gpus() -> int:
+    """How many GPUs NVIDIA's driver shows to this process; torch would need seconds to say so."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0
+    count = ctypes.c_int(0)
+    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
+        return 0
+    return count.value
+
+
+def describe() -> dict[str, Any]:
+    """The machine, by a process of its own, so that this one holds no memory of the GPU.
+
+    Raises:
+        CannotRun: there is no GPU, a package is missing, or torch cannot use the GPU.
+    """
+    if count_gpus() == 0:
+        raise CannotRun("NVIDIA's driver shows no GPU on this machine, so nothing was run.")
+    missing = [package for module, package in NEEDED.items() if not is_there(module)]
+    if missing:
+        raise CannotRun(f"{sys.executable} lacks {', '.join(missing)}: install what is missing and run this again.")
+    found = subprocess.run([sys.executable, "-c", DESCRIBE], capture_output=True, text=True)
+    if found.returncode:
+        reason = (found.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise CannotRun(f"This machine's GPU cannot be used: {reason}.")
+    told: dict[str, Any] = json.loads(found.stdout.splitlines()[-1])
+    return told
+
+
+def environment_of(cache: Path) -> dict[str, str]:
+    """The variables of a piece: nothing that was measured or compiled before counts, and nothing of it stays."""
+    path = [str(ROOT / "scripts"), os.environ.get("PYTHONPATH", str(ROOT))]  # pytest finds its plugin there
+    caches = {name: str(cache / name) for name in ("XDG_CACHE_HOME", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")}
+    queues = {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}  # as prepare_process sets it, which tests do not call
+    return {**queues, **os.environ, **caches, "PYTHONPATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1"}
+
+
+def run_piece(number: int, piece: Piece, machine: Mapping[str, Any], out: Path) -> bool:
+    """Runs the steps of a piece, and writes what came of them; returns whether all passed or were left out."""
+    log = out / f"piece_{number}.log"
+    log.write_text("")
+    told: list[dict[str, Any]] = []
+    end = time.monotonic() + piece.seconds
+    with tempfile.TemporaryDirectory(prefix="split_infer_gpu_") as cache:
+        environment = environment_of(Path(cache))
+        for step in piece.steps(out):
+            told.append(step.run(end - time.monotonic(), log, environment))
+            print(f"  {step.name}: {told[-1]['outcome']}, {told[-1]['seconds']:.0f} s. {told[-1]['why']}", flush=True)
+            if told[-1]["outcome"] in (FAILED, OVER_BUDGET):
+                print(tail_of(log), flush=True)
+    report = {"number": number, "title": piece.title, "machine": dict(machine), "steps": told}
+    (out / f"piece_{number}.json").write_text(json.dumps(report, indent=2) + "\n")
+    return not any(step["outcome"] in (FAILED, OVER_BUDGET) for step in told)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    parser = argparse.ArgumentParser(
+        "scripts/gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("pieces", nargs="*", type=int, metavar="PIECE", help="numbers, as --list has them; else all")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "gpu", help="folder of results (build/gpu)")
+    parser.add_argument("--list", action="store_true", help="say what the pieces are, and run nothing")
+    chosen = parser.parse_args(arguments)
+    if chosen.list:
+        for number, piece in PIECES.items():
+            print(f"{number}  {piece.title}, {piece.seconds:.0f} s at most")
+            print(*(f"     {step.name}" for step in piece.steps(chosen.out)), sep="\n")
+        return 0
+    for number in chosen.pieces:
+        if number not in PIECES:
+            parser.error(f"there is no piece {number}; there are {', '.join(map(str, PIECES))}.")
+    try:
+        machine = describe()
+    except CannotRun as error:
+        print(f"scripts/gpu: {error}", file=sys.stderr)
+        return CANNOT_RUN
+    out = chosen.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    passed = True
+    for number in chosen.pieces or PIECES:
+        print(f"Piece {number}: {PIECES[number].title}", flush=True)
+        passed &= run_piece(number, PIECES[number], machine, out)
+        print(f"The table is in {write_summary(out)}.", flush=True)
+    return 0 if passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,43 @@
+"""A pipeline on the GPU for a few frames, small enough for a tool that makes kernels a hundred times slower."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+
+import torch
+
+from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.models.detections import Detections, Limits
+from split_infer_ros.pipeline.frame import Origin
+from split_infer_ros.pipeline.local import LocalPipeline
+from split_infer_ros.pipeline.settings import BLOCK, StageSettings
+from split_infer_ros.split.load import load_model
+
+FRAMES = 6
+
+
+def main(device: str = "cuda:0") -> int:
+    """Run the pipeline; returns 0 if each frame came through."""
+    found: list[int] = []
+
+    def deliver(origin: Origin, detections: Detections) -> None:
+        found.append(origin.header)
+
+    image = torch.randint(256, (480, 640, 3), dtype=torch.uint8)
+    settings = StageSettings(
+        batch_size=2,
+        drop_policy=BLOCK,
+        batch_timeout_s=0.01,
+        memory_policy="device",  # auto would calibrate the machine first
+        cuda_graphs=False,  # their memory needs torch's cache, without which the tool sees more
+    )
+    with LocalPipeline(load_model("shapes", "default", device), settings, deliver, Limits()) as pipeline:
+        pipeline.feed(itertools.repeat(Pixels(image, (2, 1, 0)), FRAMES))
+        pipeline.finish()
+    print(f"{len(found)} of {FRAMES} frames came through.")
+    return 0 if found == list(range(FRAMES)) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,132 @@
+"""Steps: commands that each have a budget of time, after which they are killed with all that they started."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+PASSED, FAILED, OVER_BUDGET, LEFT_OUT = "passed", "failed", "over budget", "left out"
+ROOT = Path(__file__).parents[1]
+LEAST_S = 10.0  # with less than this left of a piece's budget, a step is not begun
+TAIL = 40  # lines of a failed step's output that are shown
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command.
+
+    Attributes:
+        name: for people.
+        command: with its arguments.
+        seconds: its budget.
+        environment: variables that are set beside those of the piece.
+        needs: modules or programs without which the step is left out.
+        notes: the file in which the plugin ``gpu_notes`` says what became of each test; None if it runs no tests.
+        report: the JSON file in which a benchmark leaves its claims; None if it is no benchmark.
+    """
+
+    name: str
+    command: Sequence[str]
+    seconds: float
+    environment: Mapping[str, str] = field(default_factory=dict)
+    needs: Sequence[str] = ()
+    notes: Path | None = None
+    report: Path | None = None
+
+    def run(self, left_s: float, log: Path, environment: Mapping[str, str]) -> dict[str, Any]:
+        """Runs the command for its budget or as long as is left, whichever is shorter.
+
+        Args:
+            left_s: seconds that are left of the piece.
+            log: the file to which its output is added.
+            environment: all variables but those of the step itself.
+
+        Returns:
+            ``name``, ``outcome``, ``seconds``, ``why`` (a sentence unless it passed) and, where there are any,
+            ``tests`` (outcome and reason by name) and ``claims``.
+        """
+        missing = [name for name in self.needs if not is_there(name)]
+        if missing:
+            return self._told(LEFT_OUT, 0.0, f"This machine lacks {', '.join(missing)}.")
+        if left_s < min(LEAST_S, self.seconds):
+            return self._told(OVER_BUDGET, 0.0, "It was not begun, because the piece's budget was spent.")
+        budget_s = min(self.seconds, left_s)
+        begin = time.monotonic()
+        with log.open("ab") as output:
+            output.write(f"\n==== {self.name}: {' '.join(map(str, self.command))}\n".encode())
+            output.flush()
+            status = _run_in_a_group(self.command, {**environment, **self.environment}, budget_s, output)
+        seconds = time.monotonic() - begin
+        if status is None:
+            return self._told(OVER_BUDGET, seconds, f"It was killed after its budget of {budget_s:.0f} s.")
+        if status != 0:
+            return self._told(FAILED, seconds, f"It ended with exit code {status}.")
+        return self._told(PASSED, seconds, "")
+
+    def _told(self, outcome: str, seconds: float, why: str) -> dict[str, Any]:
+        told: dict[str, Any] = {"name": self.name, "outcome": outcome, "seconds": round(seconds, 1), "why": why}
+        if self.notes is not None and self.notes.exists():
+            told["tests"] = read_notes(self.notes)
+            self.notes.unlink()  # the piece's report has it all
+            running = [name for name, (result, _) in told["tests"].items() if result == "begun"]
+            if running:
+                told["why"] += f" Then {running[-1]} was running."
+        if self.report is not None and self.report.exists():
+            told["claims"] = json.loads(self.report.read_text())["claims"]
+        return told
+
+
+def read_notes(path: Path) -> dict[str, tuple[str, str]]:
+    """What became of each test, by its name: the outcome, and the reason if it did not pass."""
+    found: dict[str, tuple[str, str]] = {}
+    for line in path.read_text().splitlines():
+        note = json.loads(line)
+        if found.get(note["test"], ("",))[0] != FAILED:  # a test may fail, and then be cleared up after
+            found[note["test"]] = note["outcome"], note["reason"]
+    return found
+
+
+def is_there(name: str) -> bool:
+    """True if a module of that name can be imported, or a program be started."""
+    try:
+        return importlib.util.find_spec(name) is not None or shutil.which(name) is not None
+    except ModuleNotFoundError:  # the package that would hold the module
+        return False
+
+
+def tail_of(log: Path) -> str:
+    """The last lines of what was put out."""
+    return "\n".join(log.read_text(errors="replace").splitlines()[-TAIL:])
+
+
+def _run_in_a_group(
+    command: Sequence[str], environment: Mapping[str, str], seconds: float, output: Any
+) -> int | None:
+    """The command's exit code; None if it took too long, and was killed with all that is in its process group."""
+    process = subprocess.Popen(
+        list(command),
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:  # also what a command that has ended left running
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

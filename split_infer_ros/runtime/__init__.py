@@ -1,0 +1,1 @@
+"""What everything else runs on: CUDA's run-time API, streams and captures."""

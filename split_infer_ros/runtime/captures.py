@@ -1,0 +1,142 @@
+"""CUDA graphs: work that is recorded once and then launched as a whole; and what must not happen meanwhile.
+
+While one thread records, no thread may stop the whole device: CUDA would refuse that and spoil the recording. So
+recording, device-wide synchronisation and emptying torch's cache exclude one another, in the whole process.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Generic, TypeVar
+
+import torch
+
+from split_infer_ros.errors import SplitInferError
+from split_infer_ros.runtime.streams import Stream
+
+Results = TypeVar("Results")
+Pool = Any  # torch's token for the memory of graphs
+
+WARM_UPS = 3  # the first runs choose kernels and allocate, which must not be recorded
+
+# Out of its reach: Inductor's benchmarking, and an allocator that is short of memory, synchronise the device as well.
+_WHOLE_DEVICE = threading.RLock()
+
+
+class CaptureError(SplitInferError):
+    """Work that cannot be recorded; it may well run without."""
+
+
+class Capture(Generic[Results]):
+    """Recorded work.
+
+    Args:
+        graph: that holds it.
+        stream: on which it was recorded. It is kept as long as the graph: cuBLAS has one workspace a stream, which
+            the graph uses, so no other graph may be recorded there that runs beside this one.
+        results: what the work returned. Its tensors lie in the graph's memory, until the next launch.
+    """
+
+    def __init__(self, graph: torch.cuda.CUDAGraph, stream: Stream, results: Results) -> None:
+        self.results = results
+        self._graph = graph
+        self._stream = stream
+
+    def launch(self) -> None:
+        """Gives the work to the current stream."""
+        self._graph.replay()
+
+    @property
+    def bytes(self) -> int:
+        """Memory of the device that the graph's pool holds, with that of the graphs that share the pool."""
+        pool = tuple(self._graph.pool())
+        return sum(
+            segment["total_size"]
+            for segment in torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
+            if tuple(segment["segment_pool_id"]) == pool
+        )
+
+
+def capture(run: Callable[[], Results], stream: Stream, pool: Pool = None) -> Capture[Results]:
+    """Records what ``run`` gives to the device.
+
+    Args:
+        run: does the same work at each call, on the same memory. It is called several times.
+        stream: on which it is recorded, and on which nobody else records.
+        pool: ``torch.cuda.graph_pool_handle()`` that graphs share of which one runs at a time; None: its own.
+
+    Raises:
+        torch.OutOfMemoryError: the device has no room for the results.
+        CaptureError: it cannot be recorded; the device works as before.
+        Exception: whatever ``run`` raises before it is recorded.
+    """
+    with stream.work("warm up"):
+        for _ in range(WARM_UPS):
+            run()
+    stream.fence().wait()
+    pool = pool or torch.cuda.graph_pool_handle()
+    graph = torch.cuda.CUDAGraph()
+    with _WHOLE_DEVICE, _without_collector():
+        try:
+            with (
+                stream.work("record"),
+                # thread_local: what other threads do with the GPU meanwhile is no error
+                torch.cuda.graph(
+                    graph, pool=pool, stream=torch.cuda.current_stream(), capture_error_mode="thread_local"
+                ),
+            ):
+                results = run()
+        except RuntimeError as error:
+            _leave_recording(stream.device, pool)
+            # the end of the capture raises as well, and so hides what came first
+            shortage = next((e for e in (error, error.__context__) if isinstance(e, torch.OutOfMemoryError)), None)
+            if shortage is None:
+                raise CaptureError(f"The work cannot be recorded as a CUDA graph ({error}).") from error
+            try:
+                raise shortage from None
+            finally:
+                del shortage  # which knows this frame, and so would keep the graph until the collector comes
+    return Capture(graph, stream, results)
+
+
+def synchronize_device(device: torch.device) -> None:
+    """Returns once all that any stream was given is done; on a CPU at once."""
+    if device.type == "cuda":
+        with _WHOLE_DEVICE:
+            torch.cuda.synchronize(device)
+
+
+def empty_cache() -> None:
+    """Gives the GPU's memory back that nobody uses, that of unreachable cycles included."""
+    gc.collect()
+    with _WHOLE_DEVICE:
+        torch.cuda.empty_cache()
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Collects now, and not inside the block: to free a graph or page-locked memory spoils a recording."""
+    was_enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _leave_recording(device: torch.device, pool: Pool) -> None:
+    """Has torch leave a recording that failed.
+
+    torch 2.11 does not, as the end of the capture raises first. Its allocator would stay in the graph's pool, and
+    ``empty_cache`` would do nothing from then on. Its random generator would refuse to draw.
+    """
+    with suppress(RuntimeError):  # later versions have done it already
+        torch._C._cuda_endAllocateToPool(device.index, pool)
+        torch._C._cuda_releasePool(device.index, pool)
+    generator = torch.cuda.default_generators[device.index]
+    generator.graphsafe_set_state(generator.clone_state())  # the same numbers, in a state that records nothing

@@ -1,0 +1,66 @@
+"""Frames through a pipeline whose backbone is on a GPU, and the scores that the CPU gives the same frames."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+
+import torch
+from real_gpu import GPU
+
+from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.models.detections import Detections, Limits
+from split_infer_ros.pipeline.frame import Origin
+from split_infer_ros.pipeline.local import LocalPipeline
+from split_infer_ros.pipeline.settings import BLOCK, StageSettings
+from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model import SplitModel
+
+SIZES = ((480, 640), (480, 640), (1080, 1920), (240, 320))
+EVERYTHING = Limits(score_threshold=0.0, nms_threshold=1.0, max_detections=1000)
+BEST = 5  # scores of a frame that are compared
+SETTINGS = StageSettings(batch_size=4, drop_policy=BLOCK, batch_timeout_s=0.01, memory_policy="device")
+# Two processors sum in other orders. Scores lie between 0 and 1, so the bound is absolute.
+TOLERANCE = 2e-3
+
+Scores = dict[int, torch.Tensor]
+
+
+def picture(number: int, size: tuple[int, int] | None = None) -> Pixels:
+    """Frame ``number``, of its own size unless one is given; always the same."""
+    generator = torch.Generator().manual_seed(number)
+    height, width = size or SIZES[number % len(SIZES)]
+    return Pixels(torch.randint(256, (height, width, 3), dtype=torch.uint8, generator=generator), (2, 1, 0))
+
+
+@contextmanager
+def running(
+    settings: StageSettings, device: torch.device = GPU, model: SplitModel | None = None
+) -> Iterator[tuple[LocalPipeline, Scores]]:
+    """A pipeline, and the scores of the frames that came through so far, by number in the order of feeding."""
+    scores: Scores = {}
+
+    def deliver(origin: Origin, detections: Detections) -> None:
+        scores[origin.header] = detections.scores[:BEST].clone()
+
+    model = model or load_model("shapes", "default", str(device))
+    with LocalPipeline(model, settings, deliver, EVERYTHING) as pipeline:
+        yield pipeline, scores
+
+
+@cache
+def expected_scores(number: int, size: tuple[int, int] | None = None) -> torch.Tensor:
+    """The best scores of frame ``number`` on the CPU."""
+    with running(replace(SETTINGS, batch_size=1), torch.device("cpu")) as (pipeline, scores):
+        pipeline.feed([picture(number, size)])
+        pipeline.finish()
+    return scores[0]
+
+
+def check_scores(scores: Scores, sizes: dict[int, tuple[int, int]] | None = None, tolerance: float = TOLERANCE) -> None:
+    """Each frame's best scores are the CPU's."""
+    for number, found in scores.items():
+        size = (sizes or {}).get(number)
+        torch.testing.assert_close(found, expected_scores(number, size), rtol=0, atol=tolerance)

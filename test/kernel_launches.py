@@ -1,0 +1,138 @@
+"""Every way in which Triton kernels are launched: each specialisation, each type, and schedules of the templates.
+
+Launchers are called with tensors on torch's ``meta`` device, which have a shape and a type but no memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+import torch
+
+from split_infer_ros.tuning.space import Config
+from split_infer_ros.vision_ops.box_nms import HELD
+from split_infer_ros.vision_ops.convolution import KINDS
+from split_infer_ros.vision_ops.kernels import convolution, prefix_sum, segmented_argsort, suppression
+from split_infer_ros.vision_ops.launchable import Gpu, depthwise_objection, pointwise_objection, shared_bytes
+from split_infer_ros.vision_ops.prefix_sum import SUMMED
+from split_infer_ros.vision_ops.schedules import DEPTHWISE, POINTWISE, SPACES
+
+FP32, FP16 = torch.float32, torch.float16
+CLAMP = (0.0, 6.0)
+# (N, C, H, W) and C'; (N, C, H, W), kernel and stride: all of them 1, all multiples of 16, and neither
+POINTWISE_SIZES = (((1, 1, 1, 1), 1), ((2, 64, 16, 16), 128), ((1, 23, 3, 7), 21))
+DEPTHWISE_SIZES = (((1, 1, 1, 1), 3, 1), ((2, 64, 64, 64), 3, 1), ((2, 23, 25, 27), 3, 2))
+LARGE_KERNEL = ((2, 64, 64, 64), 5, 1)
+SIXTEENS = POINTWISE_SIZES[1]  # with which the compiler can do the most
+
+
+class Launch(NamedTuple):
+    """A call of a launcher.
+
+    Attributes:
+        name: for people.
+        call: compiles what it launches; it can be sent to another process.
+        is_extreme: it uses a schedule at the border of what a GPU takes.
+    """
+
+    name: str
+    call: Callable[[], object]
+    is_extreme: bool = False
+
+
+def launches(gpu: Gpu) -> Iterator[Launch]:
+    """All of them; the extreme schedules are those of this GPU."""
+    for kind, tf32 in ((FP32, True), (FP16, True), (FP32, False)):
+        for name, schedule in extremes_of_pointwise(gpu, kind, tf32):
+            yield pointwise(kind, tf32, schedule, SIXTEENS, name)
+    for name, schedule in extremes_of_depthwise(LARGE_KERNEL[1]):
+        yield depthwise(FP32, schedule, LARGE_KERNEL, name)
+    for kind in KINDS:
+        for sizes in POINTWISE_SIZES:
+            for tf32 in (True, False) if kind == FP32 else (True,):
+                yield pointwise(kind, tf32, SPACES[POINTWISE].default, sizes)
+        for each in DEPTHWISE_SIZES:
+            yield depthwise(kind, SPACES[DEPTHWISE].default, each)
+    for each in (*prefix_sums(), *argsorts(), *suppressions()):
+        yield Launch(f"{each.func.__name__} {tuple(each.args[0].shape)} {each.args[0].dtype}", each)
+
+
+def prefix_sums() -> Iterator[partial[object]]:
+    """Rows of length 1, of one block, of two blocks, and of 16."""
+    block = prefix_sum.BLOCK
+    for dtype in SUMMED:
+        for length in (1, 48, 37, block + 5, 16 * block):
+            yield partial(prefix_sum.sum_in_stages, empty(3, length, dtype=dtype))
+
+
+def argsorts() -> Iterator[partial[object]]:
+    """One key, one block of keys, a few blocks, and so many that merging takes 16 steps."""
+    block = segmented_argsort.BLOCK
+    for count in (1, 48, 37, 3 * block + 5, 512 * block):
+        keys = empty(count, dtype=torch.int64)
+        yield partial(segmented_argsort.argsort_by_merging, keys, keys, keys)
+
+
+def suppressions() -> Iterator[partial[object]]:
+    """The fewest and the most candidates of an image that a program holds."""
+    for most in (1, HELD):
+        given = empty(most, 4), empty(most, dtype=torch.int64), empty(2, dtype=torch.int64)
+        yield partial(suppression.unsuppressed_at_once, *given, most, 0.5)
+
+
+def pointwise(
+    dtype: torch.dtype, tf32: bool, schedule: Config, sizes: tuple[tuple[int, ...], int], extreme: str = ""
+) -> Launch:
+    """A 1x1 convolution."""
+    shape, wanted = sizes
+    given = empty(*shape, dtype=dtype), empty(wanted, shape[1], dtype=dtype), empty(wanted, dtype=dtype)
+    call = partial(convolution.pointwise, *given, *CLAMP, tf32, **schedule)  # type: ignore[arg-type]
+    return Launch(f"pointwise {dtype} tf32 {tf32} {sizes} {schedule} {extreme}", call, bool(extreme))
+
+
+def depthwise(
+    dtype: torch.dtype, schedule: Config, sizes: tuple[tuple[int, ...], int, int], extreme: str = ""
+) -> Launch:
+    """A convolution of each channel by itself."""
+    shape, kernel, stride = sizes
+    channels = shape[1]
+    given = empty(*shape, dtype=dtype), empty(kernel * kernel, channels, dtype=dtype), empty(channels, dtype=dtype)
+    call = partial(convolution.depthwise, *given, *CLAMP, kernel, stride, kernel // 2, **schedule)  # type: ignore[arg-type]
+    return Launch(f"depthwise {dtype} {sizes} {schedule} {extreme}", call, bool(extreme))
+
+
+def extremes_of_pointwise(gpu: Gpu, dtype: torch.dtype, tf32: bool) -> Iterator[tuple[str, Config]]:
+    """Of the schedules that the rule admits: the most shared memory, the most sums a thread, and the least of both."""
+    space = replace(SPACES[POINTWISE], rule=lambda schedule: pointwise_objection(schedule, gpu, dtype, tf32))
+    cores = gpu.has_tensor_cores_for(dtype, tf32)
+
+    def shared(schedule: Config) -> int:
+        return shared_bytes(schedule, gpu.target, dtype.itemsize, cores)
+
+    def sums(schedule: Config) -> float:
+        return int(schedule["pixels"]) * int(schedule["channels"]) / int(schedule["warps"])
+
+    if cores:  # without them, what takes the most memory is what holds the most sums
+        yield "most shared memory", max(space, key=lambda schedule: (shared(schedule), sums(schedule)))
+    yield "most sums", max(space, key=lambda schedule: (sums(schedule), shared(schedule)))
+    yield "least", min(space, key=lambda schedule: (sums(schedule), shared(schedule)))
+
+
+def extremes_of_depthwise(kernel: int) -> Iterator[tuple[str, Config]]:
+    """Of the schedules that the rule admits: the most sums a thread, with a loop and without, and the fewest."""
+    space = replace(SPACES[DEPTHWISE], rule=lambda schedule: depthwise_objection(schedule, kernel))
+
+    def sums(schedule: Config) -> float:
+        return int(schedule["rows"]) * int(schedule["columns"]) * int(schedule["channels"]) / int(schedule["warps"])
+
+    yield "most sums", max(space, key=sums)
+    yield "most sums without a loop", max(space, key=lambda schedule: (schedule["unrolled"], sums(schedule)))
+    yield "fewest sums", min(space, key=sums)
+
+
+def empty(*shape: int, dtype: torch.dtype = FP32) -> torch.Tensor:
+    """A tensor without memory."""
+    return torch.empty(shape, dtype=dtype, device="meta")

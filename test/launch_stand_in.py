@@ -1,0 +1,31 @@
+"""A pytest plugin that stands in for those of ROS's launch packages: it does to tests what they do."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+from pathlib import Path
+
+import pytest
+
+
+class SilentLogger(logging.Logger):
+    """A logger whose records do not reach the root logger, at which pytest listens."""
+
+    def __init__(self, name: str, level: int = logging.NOTSET) -> None:
+        super().__init__(name, level)
+        self.propagate = False
+
+
+logging.root.setLevel(logging.INFO)
+logging.setLoggerClass(SilentLogger)
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module:
+    """Import the file by its bare name before pytest does."""
+    sys.path.insert(0, str(module_path.parent))
+    found = Path(str(importlib.import_module(module_path.stem).__file__))
+    if found != module_path:
+        raise ImportError(f"{module_path} has the name of {found}")
+    return pytest.Module.from_parent(parent, path=module_path)

@@ -1,0 +1,152 @@
+"""A process whose GPU is lost: it says so, ends in time with a code of its own, and is found as it ended."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import rclpy
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
+from lost_device import AT_START, HANGS, LATER, LOSE_WHEN, SAID
+from ros_support import START_S, Client, Received
+from vision_msgs.msg import Detection2DArray
+
+from split_infer_ros.runtime.faults import DEVICE_LOST_EXIT
+
+SCRIPT = Path(__file__).parents[1] / "lost_device.py"
+IN_TIME_S = 2.0
+END_S = 2 * START_S  # of a whole process: it imports all that a node needs first
+pytestmark = pytest.mark.timeout(4 * START_S)
+SMALL = ("-p", "width:=64", "-p", "height:=48")
+ONE_MODEL = (*SMALL, "-p", "weights:=none")
+TENANTS = (
+    *(*SMALL, "-p", "tenants:=[front, rear]"),
+    *("-p", "tenants.front.image_topic:=image", "-p", "tenants.rear.image_topic:=image"),
+)
+
+
+class Losing:
+    """A process that loses its device, and how it ended.
+
+    Args:
+        node: its executable.
+        moment: when it loses the device.
+        arguments: ROS's.
+        when: a file; the device is lost only once it is there.
+    """
+
+    def __init__(self, node: str, moment: str, *arguments: str, when: Path | None = None) -> None:
+        self._popen = subprocess.Popen(
+            [sys.executable, SCRIPT, node, moment, "--ros-args", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, **({LOSE_WHEN: str(when)} if when else {})},
+        )
+        self.printed = ""
+        self.lasted_s = 0.0  # from the loss to the end
+
+    def end(self) -> int:
+        """Its exit code, once it has ended by itself."""
+        try:
+            self.printed = self._popen.communicate(timeout=END_S)[0]
+        except subprocess.TimeoutExpired:
+            self._popen.kill()
+            pytest.fail(f"it still runs after {END_S:g} s; it printed:\n{self._popen.communicate()[0]}")
+        ended = time.monotonic()
+        assert SAID in self.printed, self.printed
+        # the steady clock is the machine's, so that of another process is the same
+        self.lasted_s = ended - float(self.printed.partition(SAID)[2].split()[0])
+        return self._popen.returncode
+
+
+@pytest.fixture
+def client(ros_domain: int) -> Iterator[Client]:
+    context = rclpy.Context()
+    rclpy.init(context=context, domain_id=ros_domain)
+    found = Client(context)
+    yield found
+    found.close()
+    rclpy.try_shutdown(context=context)
+
+
+def last_words(diagnostics: Received, line: str) -> dict[str, str]:
+    """The facts of the latest status of that name that is an error, and says that the GPU was lost."""
+    found = [
+        status
+        for message in diagnostics
+        for status in message.status
+        if status.name == line and status.level == DiagnosticStatus.ERROR
+    ]
+    assert found, f"nobody says that {line} failed: {diagnostics[-1:]}"
+    assert "GPU is lost" in found[-1].message
+    assert "illegal memory access" in found[-1].message
+    return {value.key: value.value for value in found[-1].values}
+
+
+@pytest.mark.parametrize("moment", [LATER, HANGS])
+def test_a_lost_gpu_ends_the_pipeline_in_time(client: Client, moment: str, tmp_path: Path) -> None:
+    when = tmp_path / "now"
+    process = Losing("pipeline", moment, *ONE_MODEL, when=when)
+    diagnostics = client.listen(DiagnosticArray, "/diagnostics")
+    detections = client.listen(Detection2DArray, "detections")
+    detections.wait_for(1, START_S)
+    diagnostics.wait_for(1, START_S)
+    when.touch()
+    assert process.end() == DEVICE_LOST_EXIT, process.printed
+    assert process.lasted_s < IN_TIME_S
+    print(f"it lasted {process.lasted_s:.2f} s")
+    facts = last_words(diagnostics, "pipeline")
+    received, published, in_flight, lost = (
+        int(facts[key]) for key in ("received", "published", "in flight", "dropped: device_lost")
+    )
+    assert lost > 0
+    others = sum(int(facts[key]) for key in facts if key.startswith("dropped: ")) - lost
+    assert received == published + lost + others + in_flight
+    assert in_flight == 0 or moment == HANGS  # one that the head still had when all stood still
+
+
+def test_a_lost_gpu_ends_tenants_in_time(client: Client, tmp_path: Path) -> None:
+    when = tmp_path / "now"
+    process = Losing("pipeline", LATER, *TENANTS, when=when)
+    detections = client.listen(Detection2DArray, "front/detections")
+    diagnostics = client.listen(DiagnosticArray, "/diagnostics")
+    detections.wait_for(1, START_S)
+    diagnostics.wait_for(1, START_S)
+    when.touch()
+    assert process.end() == DEVICE_LOST_EXIT, process.printed
+    assert process.lasted_s < IN_TIME_S
+    assert len(detections) > 0
+    facts = [last_words(diagnostics, f"pipeline/{name}") for name in ("front", "rear")]
+    assert sum(int(each.get("dropped: device_lost", 0)) for each in facts) > 0
+
+
+@pytest.mark.parametrize("arguments", [ONE_MODEL, TENANTS], ids=["one model", "tenants"])
+def test_a_gpu_that_is_lost_at_the_start_ends_the_process(ros_domain: int, arguments: tuple[str, ...]) -> None:
+    process = Losing("pipeline", AT_START, *arguments)
+    assert process.end() == DEVICE_LOST_EXIT, process.printed
+    assert process.lasted_s < IN_TIME_S
+    assert "illegal memory access" in process.printed
+
+
+def test_a_backbone_alone_ends_in_time(client: Client) -> None:
+    camera = subprocess.Popen(
+        [sys.executable, "-m", "split_infer_ros.nodes.camera", "--ros-args", *SMALL], stdin=subprocess.DEVNULL
+    )
+    try:
+        process = Losing("backbone", LATER, "-p", "weights:=none")
+        assert process.end() == DEVICE_LOST_EXIT, process.printed
+        assert process.lasted_s < IN_TIME_S
+    finally:
+        camera.terminate()
+        try:
+            camera.wait(START_S)
+        except subprocess.TimeoutExpired:
+            camera.kill()
+            raise

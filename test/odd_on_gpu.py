@@ -1,0 +1,29 @@
+"""The odd model with its backbone on a simulated GPU, and its weights streamed there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from odd_model import ENTRY, Odd
+from simulated_gpu import GPU
+
+from split_infer_ros.layering.streamed import StreamedHalf
+from split_infer_ros.pipeline.settings import StageSettings
+from split_infer_ros.pipeline.streaming import stream_backbone
+from split_infer_ros.split.model import SplitModel
+
+
+def odd_on_gpu() -> SplitModel:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        module = Odd().eval()
+    return SplitModel(ENTRY, module, torch.device("cpu")).placed(GPU, torch.float32)
+
+
+def streamed(model: SplitModel, residency: str) -> StreamedHalf:
+    settings = replace(StageSettings(split_point="output"), weights_residency=residency)
+    half = stream_backbone(model, model.cut("output"), settings)
+    assert half is not None
+    assert half.note == ""
+    return half

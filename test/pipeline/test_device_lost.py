@@ -1,0 +1,157 @@
+"""A pipeline whose device is lost while frames flow: each frame has its name, and nobody waits in vain."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+import torch
+from bright import LONG_S, BrightModel, frame
+from lost_device import AcceleratorError, LostDevice
+from running import until
+
+from split_infer_ros.buffers.pool import FeaturePool
+from split_infer_ros.errors import ConfigurationError, SplitInferError
+from split_infer_ros.models.detections import Detections
+from split_infer_ros.pipeline import plan as plan_module
+from split_infer_ros.pipeline.frame import Origin
+from split_infer_ros.pipeline.local import LocalPipeline
+from split_infer_ros.pipeline.settings import BLOCK, LATEST, StageSettings
+from split_infer_ros.runtime.cuda import OutOfMemory
+
+
+class Run:
+    """A pipeline on a device that can be lost."""
+
+    def __init__(self, drop_policy: str) -> None:
+        self.device = LostDevice()
+        self.model = BrightModel("one", device=self.device)
+        self.delivered: list[Origin] = []
+        settings = StageSettings(batch_size=2, batch_timeout_s=0.01, drop_policy=drop_policy)
+        self.pipeline = LocalPipeline(self.model, settings, self.deliver)
+        self.stage = self.pipeline.backbone
+
+    def deliver(self, origin: Origin, detections: Detections) -> None:
+        self.delivered.append(origin)
+
+    def send(self, count: int) -> None:
+        for _ in range(count):
+            self.stage.submit(*frame(7, "a"), time.monotonic())
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        counts = self.stage.ledger.counts()
+        assert counts.balanced
+        return dict(counts.dropped)
+
+    @property
+    def is_settled(self) -> bool:
+        return not self.stage.ledger.counts().in_flight
+
+
+@pytest.fixture(params=[LATEST, BLOCK])
+def run(request: pytest.FixtureRequest) -> Iterator[Run]:
+    found = Run(request.param)
+    with found.pipeline:
+        yield found
+        found.model.gate.set()
+
+
+def test_frames_of_a_lost_device_are_dropped_by_name(run: Run) -> None:
+    run.send(2)
+    until(lambda: run.is_settled)
+    assert len(run.delivered) == 2
+    run.model.gate.clear()
+    run.send(2)
+    until(lambda: len(run.stage._batcher) == 0)
+    run.send(2)  # they wait behind the batch that is under way
+    run.device.left = 0
+    run.model.gate.set()
+    until(lambda: run.is_settled)
+    run.send(2)  # they come too late
+    assert run.dropped == {"device_lost": 6}
+    errors = run.pipeline._errors
+    assert [type(error) for error in errors] == [AcceleratorError]  # told once
+    assert "illegal memory access" in run.stage.report(time.monotonic()).failure
+
+
+def test_who_waits_for_room_is_told_that_none_will_be(run: Run) -> None:
+    run.model.gate.clear()
+    run.device.left = 0
+    ended, given_up = threading.Event(), threading.Event()
+
+    def feed() -> None:
+        pixels, _ = frame(7, "a")
+        with pytest.raises((SplitInferError, AcceleratorError)):
+            run.pipeline.feed(pixels for _ in iter(given_up.is_set, True))
+        ended.set()
+
+    threading.Thread(target=feed, daemon=True).start()
+    until(lambda: run.stage.ledger.counts().received >= 3)
+    run.model.gate.set()
+    told = ended.wait(LONG_S)
+    given_up.set()
+    assert told
+
+
+def test_a_pipeline_on_a_lost_device_stops_at_once(run: Run) -> None:
+    run.device.left = 0
+    run.send(2)
+    until(lambda: run.stage._lost)
+    start = time.monotonic()
+    run.stage.stop(LONG_S)
+    assert time.monotonic() - start < LONG_S / 2  # nothing is in flight for which it would wait
+    assert run.dropped == {"device_lost": 2}
+
+
+def test_a_change_that_meets_a_lost_device_ends_it_all(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    run.device.left = 0
+
+    def make(*_: object) -> None:
+        run.device.use()
+
+    monkeypatch.setattr(plan_module, "make_intake", make)
+    with pytest.raises(ConfigurationError, match="illegal memory access"):
+        run.stage.configure(StageSettings(batch_size=4))
+    run.send(1)
+    assert run.dropped == {"device_lost": 1}
+    assert len(run.pipeline._errors) == 1
+
+
+@pytest.mark.parametrize(
+    "shortage",
+    [
+        torch.OutOfMemoryError(
+            "CUDA out of memory. Tried to allocate 2.00 KiB. GPU 0 has a total capacity of 4.00 KiB of which 1.00 KiB "
+            "is free."
+        ),
+        OutOfMemory("2,048 bytes were asked for, and the GPU has 1,024 free (cudaHostAlloc failed: out of memory)"),
+    ],
+    ids=["torch", "cuda"],
+)
+def test_memory_that_runs_out_leaves_the_old_plan(
+    run: Run, shortage: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[FeaturePool] = []
+    close = FeaturePool.close
+
+    def noted(pool: FeaturePool) -> None:
+        closed.append(pool)
+        close(pool)
+
+    def make(*_: object) -> None:
+        raise shortage
+
+    before = run.stage.settings
+    monkeypatch.setattr(FeaturePool, "close", noted)
+    with monkeypatch.context() as patch:
+        patch.setattr(plan_module, "make_intake", make)
+        with pytest.raises(ConfigurationError, match=r"2,048 bytes were asked for, and the GPU has 1,024 free"):
+            run.stage.configure(StageSettings(batch_size=4))
+    assert len(closed) == 1  # what was made of the new plan is given back
+    assert run.stage.settings == before
+    run.send(2)
+    until(lambda: run.is_settled)
+    assert (len(run.delivered), run.dropped) == (2, {})

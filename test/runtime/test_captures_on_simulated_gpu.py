@@ -1,0 +1,208 @@
+"""Recording on the simulated GPU: other threads and garbage do not spoil it, and a failure leaves nothing."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable
+
+import pytest
+import torch
+from simulated_gpu import CudaError, Gpu
+from torch import Tensor
+
+from split_infer_ros.buffers.memory import adopt, allocate
+from split_infer_ros.buffers.policy import Policy
+from split_infer_ros.layering.home import page_aligned
+from split_infer_ros.runtime.captures import CaptureError, capture, empty_cache, synchronize_device
+from split_infer_ros.runtime.streams import Stream, current_fence
+
+GPU = torch.device("cuda", 0)
+MB = 1 << 20
+
+
+class Beside:
+    """Something that another thread does while a recording is under way, if it can."""
+
+    def __init__(self, do: Callable[[], object]) -> None:
+        self._do = do
+        self._thread: threading.Thread | None = None
+        self.errors: list[Exception] = []
+
+    def begin(self) -> None:
+        """From inside of the recording; comes back soon, whether that is done or has to wait."""
+        if torch.cuda.is_current_stream_capturing():
+            self._thread = threading.Thread(target=self._run)
+            self._thread.start()
+            self._thread.join(0.2)
+
+    def end(self) -> None:
+        assert self._thread is not None
+        self._thread.join()
+        assert self.errors == []
+
+    def _run(self) -> None:
+        try:
+            self._do()
+        except Exception as error:
+            self.errors.append(error)
+
+
+def record_another() -> None:
+    values = torch.zeros(4, device=GPU)
+    capture(lambda: values + 1, Stream(GPU))
+
+
+@pytest.mark.parametrize("do", [lambda: synchronize_device(GPU), record_another])
+def test_other_threads_wait_until_a_recording_is_over(do: Callable[[], object], gpu: Gpu) -> None:
+    beside, values = Beside(do), torch.zeros(4, device=GPU)
+
+    def run() -> Tensor:
+        beside.begin()
+        return values + 1
+
+    recorded = capture(run, Stream(GPU))
+    beside.end()
+    recorded.launch()
+    current_fence(GPU).wait()
+    assert recorded.results.tolist() == [1.0] * 4
+
+
+def test_memory_is_given_back_after_a_recording(gpu: Gpu) -> None:
+    """Meanwhile torch gives nothing back, and does not say so."""
+    beside, values = Beside(empty_cache), torch.zeros(4, device=GPU)
+    waste = [torch.empty(MB, dtype=torch.uint8, device=GPU)]
+
+    def run() -> Tensor:
+        if torch.cuda.is_current_stream_capturing():
+            waste.clear()
+        beside.begin()
+        return values + 1
+
+    recorded = capture(run, Stream(GPU))
+    beside.end()
+    assert torch.cuda.memory_reserved() < MB
+    recorded.launch()
+
+
+def test_garbage_does_not_spoil_a_recording(gpu: Gpu) -> None:
+    values = torch.zeros(4, device=GPU)
+
+    def run() -> Tensor:
+        cycle: list[object] = [allocate(Policy.PINNED, 64, GPU)]
+        cycle.append(cycle)
+        del cycle  # there for whoever collects between the two operations that follow
+        return (values + 1) * 2
+
+    recorded = capture(run, Stream(GPU))
+    assert gc.isenabled()
+    recorded.launch()
+    assert recorded.results.tolist() == [2.0] * 4
+    del run
+    gc.collect()
+
+
+def test_graphs_that_are_garbage_do_not_spoil_a_recording(gpu: Gpu) -> None:
+    values = torch.zeros(4, device=GPU)
+    for _ in range(3):
+        recorded = capture(lambda: values + 1, Stream(GPU))
+        cycle: list[object] = [recorded]
+        cycle.append(cycle)
+    recorded.launch()
+    assert recorded.results.tolist() == [1.0] * 4
+
+
+def test_a_recording_that_fails_leaves_the_device_as_it_was(gpu: Gpu) -> None:
+    values = torch.zeros(4, device=GPU)
+
+    def run() -> Tensor:
+        return torch.ones(MB, dtype=torch.uint8, device=GPU) + values[0].to(torch.uint8)
+
+    gpu.fail_captures = 1
+    with pytest.raises(CaptureError, match="cannot be recorded as a CUDA graph"):
+        capture(run, Stream(GPU))
+    assert gc.isenabled()
+    assert not gpu.generator_records
+    empty_cache()
+    assert torch.cuda.memory_reserved() < MB
+    capture(run, Stream(GPU)).launch()
+    synchronize_device(GPU)
+
+
+def test_a_kernel_that_fails_is_not_taken_for_a_recording_that_fails(gpu: Gpu) -> None:
+    values, nowhere = torch.zeros(4, device=GPU), torch.tensor([7], device=GPU)
+    with pytest.raises(CudaError, match="device-side assert triggered"):
+        capture(lambda: values.index_select(0, nowhere), Stream(GPU))
+
+
+def test_a_recording_has_the_memory_of_garbage(gpu: Gpu) -> None:
+    """Cycles of the three runs before it take most of what there is."""
+    gpu.total = 10 * MB
+
+    def run() -> Tensor:
+        cycle: list[object] = [torch.empty(3 * MB, dtype=torch.uint8, device=GPU)]
+        cycle.append(cycle)
+        return torch.ones(1, device=GPU)
+
+    capture(run, Stream(GPU)).launch()
+
+
+def test_a_recording_without_room_says_so(gpu: Gpu) -> None:
+    def run() -> Tensor:
+        if torch.cuda.is_current_stream_capturing():
+            return torch.empty(2 * gpu.total, dtype=torch.uint8, device=GPU)
+        return torch.empty(1, device=GPU)
+
+    with pytest.raises(torch.OutOfMemoryError):
+        capture(run, Stream(GPU))
+
+
+def test_a_graph_says_what_it_keeps(gpu: Gpu) -> None:
+    recorded = capture(lambda: torch.ones(1000, device=GPU), Stream(GPU))
+    assert recorded.bytes == 4096
+
+
+def test_sixty_streams_are_sixty(gpu: Gpu) -> None:
+    streams = [Stream(GPU) for _ in range(60)]
+    queues = set()
+    for stream in streams:
+        with stream.work("look"):
+            queues.add(torch.cuda.current_stream())
+    assert len(queues) == 60
+    del streams, stream
+    Stream(GPU)
+    assert gpu.calls.count("cudaStreamCreateWithFlags") == 60, "they are given back"
+
+
+def test_work_starts_after_what_the_thread_gave_before(gpu: Gpu) -> None:
+    values = torch.zeros(1000, device=GPU)
+    with Stream(GPU).work("adds"):
+        values.add_(1)
+    synchronize_device(GPU)
+    assert values.sum().item() == 1000
+
+
+def test_a_copy_is_done_when_it_comes_back(gpu: Gpu) -> None:
+    memory = allocate(Policy.DEVICE, 64, GPU)
+    stream = Stream(GPU)
+    for value in (3, 5):
+        memory.host.fill_(value)
+        stream.copy(memory.device, memory.host)
+    memory.host.zero_()
+    stream.copy(memory.host, memory.device)
+    assert memory.host.tolist() == [5] * 64
+    with torch.inference_mode():
+        made_there = torch.zeros(64, dtype=torch.uint8, device=GPU)
+    stream.copy(made_there, memory.host)  # by a thread that is not in that mode
+
+
+def test_memory_made_in_inference_mode_is_written_outside_of_it(gpu: Gpu) -> None:
+    for policy in (Policy.DEVICE, Policy.PINNED, Policy.MANAGED):
+        plain = page_aligned(4096)
+        with torch.inference_mode():
+            made = allocate(policy, 64, GPU), adopt(policy, plain, GPU)
+        for memory in made:
+            memory.device.fill_(1)
+            synchronize_device(GPU)
+            memory.host.fill_(2)
+            memory.let_go()

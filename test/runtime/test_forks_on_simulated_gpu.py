@@ -1,0 +1,37 @@
+"""Several models out of one stream of the simulated GPU: side by side, and all of them before what follows."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import torch
+from simulated_gpu import GPU, Gpu, simulated
+
+from split_infer_ros.runtime.streams import Stream
+from split_infer_ros.tenancy.forked_graphs import Forks
+
+NAMES = "abc"
+
+
+def test_forks_run_side_by_side() -> None:
+    """Nothing orders them: they race for what they all write."""
+    gpu = Gpu()
+    with suppress(AssertionError), simulated(gpu), torch.inference_mode():
+        stream, shared = Stream(GPU), torch.zeros(4, device=GPU)
+        with stream.work("execution"):
+            Forks(GPU, stream).run(
+                dict.fromkeys(NAMES, lambda images: [shared.add_(images)]),
+                {name: torch.ones(4, device=GPU) for name in NAMES},
+            )
+    assert len(gpu.races) >= 2
+
+
+def test_forks_end_before_what_follows(gpu: Gpu) -> None:
+    stream = Stream(GPU)
+    forks = Forks(GPU, stream)
+    with torch.inference_mode(), stream.work("execution"):
+        for factor in range(4):
+            inputs = {name: torch.full((4,), float(index), device=GPU) for index, name in enumerate(NAMES)}
+            outputs = forks.run(dict.fromkeys(NAMES, lambda images, factor=factor: [images * factor]), inputs)
+            found = torch.stack([value for values in outputs.values() for value in values]).cpu()
+            assert found[:, 0].tolist() == [0.0, factor, 2.0 * factor]

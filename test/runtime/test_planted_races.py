@@ -1,0 +1,92 @@
+"""Each kind of buffer that both sides or two streams use: a race that is planted there is found there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+
+import pytest
+import torch
+from bright_run import SETTINGS, BrightRun
+from odd_on_gpu import odd_on_gpu, streamed
+from simulated_gpu import GPU, Gpu, simulated
+
+from split_infer_ros.pipeline.cuda_graphs import GraphedBackbone
+from split_infer_ros.pipeline.intake import _Buffer
+from split_infer_ros.runtime.streams import Fence, Stream
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def no_order_between_streams(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Stream, "wait_for", lambda stream, fence: None)
+
+
+def no_wait_for_results(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Fence, "wait", lambda fence: None)
+
+
+def raw_pixels_are_always_free(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(_Buffer, "free", property(lambda buffer: Fence(), lambda buffer, fence: None), raising=False)
+
+
+@contextmanager
+def planted() -> Iterator[Gpu]:
+    """A simulated GPU on which something is wrong: what races there is for the test to look at."""
+    gpu = Gpu()
+    with suppress(AssertionError), simulated(gpu):
+        yield gpu
+
+
+def run_pipeline(policy: str, graphs: bool) -> None:
+    settings = replace(SETTINGS, memory_policy=policy, cuda_graphs=graphs, ring_slots=4)
+    with suppress(AssertionError, RuntimeError), BrightRun(settings) as run:
+        run.feed(24)
+        run.check()
+
+
+@pytest.mark.parametrize(
+    ("plant", "policy", "graphs", "place"),
+    [
+        pytest.param(no_order_between_streams, "device", False, "in fetch", id="slot on the device"),
+        pytest.param(no_wait_for_results, "device", False, "in fetch", id="staging of a slot"),
+        pytest.param(no_wait_for_results, "pinned", False, "in write", id="slot that both sides see"),
+        pytest.param(raw_pixels_are_always_free, "device", False, "in to_device", id="staging of raw pixels"),
+        pytest.param(raw_pixels_are_always_free, "pinned", False, "in gather", id="raw pixels"),
+        pytest.param(no_order_between_streams, "device", True, "in __call__", id="input of a graph"),
+        pytest.param(no_order_between_streams, "pinned", False, "in normalise", id="input of a backbone"),
+    ],
+)
+def test_a_race_in_a_pipeline_is_found(
+    plant: Plant, policy: str, graphs: bool, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    with planted() as gpu:
+        run_pipeline(policy, graphs)
+    assert place in gpu.findings()
+
+
+def test_a_race_for_the_output_of_a_graph_is_found() -> None:
+    with planted() as gpu, torch.inference_mode():
+        graphed = GraphedBackbone(lambda batch: (batch * 2,), torch.ones(1, 3, 4, 4, device=GPU))
+        images = torch.ones(1, 3, 4, 4, device=GPU)
+        (doubled,) = graphed(images)
+        with Stream(GPU).work("read"):
+            doubled.add_(1)
+        graphed(images)
+    assert "in __call__" in gpu.findings()
+
+
+@pytest.mark.parametrize(("residency", "place"), [("two_stage", "in fetch"), ("asynchronous", "in copy")])
+def test_a_race_in_a_ring_of_weights_is_found(residency: str, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with planted() as gpu, torch.inference_mode():
+        half, stream = streamed(odd_on_gpu(), residency), Stream(GPU)
+        images = torch.rand(2, 3, 16, 16).to(GPU)
+        monkeypatch.setattr(Fence, "wait", lambda fence: None)
+        with stream.work("backbone"):
+            for _ in range(3):
+                half(images)
+        monkeypatch.undo()
+        half.close()
+    assert place in gpu.findings()

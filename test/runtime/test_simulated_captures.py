@@ -1,0 +1,203 @@
+"""The simulated GPU's graphs: addresses are baked in, and what CUDA forbids meanwhile ends a recording."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+import torch
+from simulated_gpu import CudaError, Gpu
+
+from split_infer_ros.buffers.memory import allocate
+from split_infer_ros.buffers.policy import Policy
+
+GPU = torch.device("cuda", 0)
+
+
+def recorded(run: Callable[[], object]) -> torch.cuda.CUDAGraph:
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=torch.cuda.Stream(), capture_error_mode="thread_local"):
+        run()
+    return graph
+
+
+def test_a_replay_works_on_the_addresses_of_the_recording(gpu: Gpu) -> None:
+    source = torch.zeros(4, device=GPU)
+    results: list[torch.Tensor] = []
+    graph = recorded(lambda: results.append((source + 1) * 3))
+    for value in (1.0, 4.0):
+        source.fill_(value)
+        graph.replay()
+        assert results[0].tolist() == [3 * (value + 1)] * 4
+
+
+def test_a_replay_that_touches_freed_memory_is_reported(gpu: Gpu) -> None:
+    sources = [torch.zeros(4, device=GPU)]
+    graph = recorded(lambda: sources[0].add_(1))
+    sources.clear()
+    with pytest.raises(CudaError, match="freed since"):
+        graph.replay()
+    gpu.faults.clear()
+
+
+def test_an_unordered_replay_races(gpu: Gpu) -> None:
+    source = torch.zeros(4, device=GPU)
+    graph = recorded(lambda: source.add_(1))
+    source.fill_(2)
+    with torch.cuda.stream(torch.cuda.Stream()):
+        graph.replay()
+    assert len(gpu.races) == 1
+    gpu.races.clear()
+
+
+def pinned_garbage() -> None:
+    memory = allocate(Policy.PINNED, 64, GPU)
+    del memory
+
+
+def forget(gpu: Gpu) -> None:
+    """What could not be freed while a recording was under way is lost."""
+    for region in gpu.memory.regions():
+        gpu.memory.remove(region)
+
+
+FORBIDDEN: dict[str, Callable[[torch.Tensor], object]] = {
+    "the whole device was synchronised": lambda values: torch.cuda.synchronize(),
+    "a copy that the host waits for": lambda values: values.cpu(),
+    "a copy from memory that is not page-locked": lambda values: values.copy_(torch.ones(4), non_blocking=True),
+    "waits for values": lambda values: values.nonzero(),
+    "a stream that is being recorded was synchronised": lambda values: torch.cuda.current_stream().synchronize(),
+    "memory was freed": lambda values: pinned_garbage(),
+}
+
+
+@pytest.mark.parametrize("what", FORBIDDEN)
+def test_what_cuda_forbids_ends_a_recording(what: str, gpu: Gpu) -> None:
+    values = torch.zeros(4, device=GPU)
+
+    def run() -> None:
+        values.add_(1)
+        FORBIDDEN[what](values)
+
+    with pytest.raises(CudaError, match="previous error during capture.*" + what):
+        recorded(run)
+    forget(gpu)
+
+
+def test_another_threads_synchronisation_ends_a_recording(gpu: Gpu) -> None:
+    values, errors = torch.zeros(4, device=GPU), []
+
+    def synchronise() -> None:
+        try:
+            torch.cuda.synchronize()
+        except CudaError as error:
+            errors.append(str(error))
+
+    def run() -> None:
+        values.add_(1)
+        thread = threading.Thread(target=synchronise)
+        thread.start()
+        thread.join()
+
+    with pytest.raises(CudaError, match="the whole device was synchronised"):
+        recorded(run)
+    assert "900" in errors[0]
+
+
+def test_garbage_is_collected_inside_of_a_recording(gpu: Gpu) -> None:
+    values = torch.zeros(4, device=GPU)
+
+    def run() -> None:
+        cycle: list[object] = [allocate(Policy.PINNED, 64, GPU)]
+        cycle.append(cycle)
+        del cycle
+        values.add_(1)
+        values.add_(1)
+
+    with pytest.raises(CudaError, match="memory was freed"):
+        recorded(run)
+    forget(gpu)
+
+
+def test_a_fork_that_is_not_joined_ends_a_recording(gpu: Gpu) -> None:
+    values, other = torch.zeros(4, device=GPU), torch.cuda.Stream()
+
+    def run() -> None:
+        values.add_(1)
+        other.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(other):
+            values.add_(1)
+
+    with pytest.raises(CudaError, match="was not joined"):
+        recorded(run)
+
+
+def test_branches_of_a_graph_that_nothing_orders_race(gpu: Gpu) -> None:
+    values, other = torch.zeros(4, device=GPU), torch.cuda.Stream()
+
+    def run() -> None:
+        origin = torch.cuda.current_stream()
+        values.add_(1)
+        other.wait_stream(origin)
+        with torch.cuda.stream(other):
+            values.add_(1)
+        values.mul_(2)
+        origin.wait_stream(other)
+
+    recorded(run).replay()
+    assert len(gpu.races) == 1
+    gpu.races.clear()
+
+
+def test_what_another_thread_gives_to_a_recorded_stream_is_recorded(gpu: Gpu) -> None:
+    values, others = torch.zeros(4, device=GPU), torch.zeros(4, device=GPU)
+
+    def run() -> None:
+        values.add_(1)
+        stream = torch.cuda.current_stream()
+
+        def work() -> None:
+            with torch.cuda.stream(stream):
+                others.add_(1)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+
+    graph = recorded(run)
+    assert others.tolist() == [0.0] * 4
+    graph.replay()
+    assert others.tolist() == [1.0] * 4
+
+
+def test_a_failed_recording_leaves_the_allocator_open(gpu: Gpu) -> None:
+    gpu.fail_captures = 1
+    values, pool = torch.zeros(4, device=GPU), torch.cuda.graph_pool_handle()
+    torch.empty(1 << 20, device=GPU)
+    graph = torch.cuda.CUDAGraph()
+    with pytest.raises(CudaError), torch.cuda.graph(graph, pool=pool, stream=torch.cuda.Stream()):
+        values.add_(1)
+    torch.empty(1 << 20, device=GPU)
+    before = torch.cuda.memory_reserved()
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() == before
+    torch._C._cuda_endAllocateToPool(0, pool)
+    torch._C._cuda_releasePool(0, pool)
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() < before
+
+
+def test_a_graphs_memory_is_its_own_until_it_goes(gpu: Gpu) -> None:
+    results: list[torch.Tensor] = []
+    graph = recorded(lambda: results.append(torch.ones(1000, device=GPU)))
+    pool = graph.pool()
+    assert (
+        sum(found["total_size"] for found in torch.cuda.memory_snapshot() if found["segment_pool_id"] == pool) == 4096
+    )
+    results.clear()
+    torch.cuda.empty_cache()
+    assert any(found["segment_pool_id"] == pool for found in torch.cuda.memory_snapshot())
+    del graph
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_snapshot() == []

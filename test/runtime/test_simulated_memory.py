@@ -1,0 +1,114 @@
+"""The simulated GPU's memory: who may touch it, when it comes back, and what is said when it should not have."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from simulated_gpu import CudaError, Gpu, simulated
+
+from split_infer_ros.buffers.memory import adopt, allocate
+from split_infer_ros.buffers.policy import Policy
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.layering.home import page_aligned
+from split_infer_ros.runtime.cuda import OutOfMemory
+from split_infer_ros.runtime.streams import Stream
+
+GPU = torch.device("cuda", 0)
+
+
+def test_tensors_of_both_sides_do_not_mix(gpu: Gpu) -> None:
+    with pytest.raises(RuntimeError, match="found at least two devices, cuda:0 and cpu"):
+        torch.ones(2, device=GPU) + torch.ones(2)
+
+
+def test_the_host_cannot_look_at_device_memory(gpu: Gpu) -> None:
+    with pytest.raises((TypeError, RuntimeError)):
+        torch.ones(2, device=GPU).numpy()
+
+
+def test_a_freed_block_is_handed_out_again_at_once_and_poisoned(gpu: Gpu) -> None:
+    first = torch.zeros(100, device=GPU)
+    address = first.data_ptr()
+    del first
+    second = torch.empty(100, device=GPU)
+    assert second.data_ptr() == address
+    assert second.isnan().all()
+
+
+def test_memory_that_another_stream_still_uses_may_not_go(gpu: Gpu) -> None:
+    other, values = Stream(GPU), torch.zeros(100, device=GPU)
+    with other.work("reads"):
+        doubled = values * 2
+    del values
+    torch.empty(100, device=GPU)
+    (race,) = gpu.races
+    gpu.races.clear()
+    assert "where that memory is handed out again" in str(race)
+    assert doubled.shape == (100,)
+
+
+def test_record_stream_keeps_memory_until_that_stream_is_through(gpu: Gpu) -> None:
+    other, values = torch.cuda.Stream(), torch.zeros(100, device=GPU)
+    other.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(other):
+        doubled = values * 2
+    values.record_stream(other)
+    del values
+    torch.full((100,), 5.0, device=GPU)
+    other.synchronize()
+    assert doubled.sum().item() == 0
+
+
+def test_more_than_there_is_is_refused_and_the_cache_is_given_back_first() -> None:
+    with simulated(Gpu(total=1 << 20)):
+        kept = torch.empty(700_000, dtype=torch.uint8, device=GPU)
+        with pytest.raises(torch.OutOfMemoryError, match="Tried to allocate 700416 bytes"):
+            torch.empty(700_000, dtype=torch.uint8, device=GPU)
+        del kept
+        assert torch.cuda.memory_reserved() > 700_000
+        torch.empty(900_000, dtype=torch.uint8, device=GPU)
+        assert torch.cuda.mem_get_info()[1] == 1 << 20
+
+
+def test_page_locking_can_be_refused(gpu: Gpu) -> None:
+    gpu.runtime.refuse["cudaHostRegister"] = "cudaErrorNotSupported"
+    with pytest.raises(ConfigurationError, match="cudaHostRegister failed: cudaErrorNotSupported"):
+        adopt(Policy.PINNED, page_aligned(4096), GPU)
+    gpu.page_lockable = 1000
+    with pytest.raises(OutOfMemory):
+        allocate(Policy.PINNED, 4096, GPU)
+
+
+def test_memory_is_not_page_locked_twice(gpu: Gpu) -> None:
+    plain = page_aligned(4096)
+    memory = adopt(Policy.PINNED, plain, GPU)
+    with pytest.raises(ConfigurationError):
+        adopt(Policy.PINNED, plain, GPU)
+    memory.let_go()
+    with pytest.raises(CudaError, match="no such memory"):
+        memory.device.fill_(1)
+    gpu.faults.clear()
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_managed_memory_is_one_sides_at_a_time(given: bool) -> None:
+    with simulated(Gpu(absent=["cudaDevAttrConcurrentManagedAccess"])) as gpu:
+        memory = allocate(Policy.MANAGED, 64, GPU)
+        memory.host.fill_(1)
+        if given:
+            memory.give_to_device()
+            memory.device.add_(1)
+            memory.give_to_host()
+            torch.cuda.current_stream().synchronize()
+            assert memory.host.tolist() == [2] * 64
+        else:
+            with pytest.raises(CudaError, match="attached to host"):
+                memory.device.add_(1)
+            gpu.faults.clear()
+
+
+def test_pageable_memory_is_reached_only_where_the_gpu_can() -> None:
+    with simulated(Gpu(absent=["cudaDevAttrPageableMemoryAccess"])) as gpu:
+        with pytest.raises(OutOfMemory, match="memory that the GPU cannot reach"):
+            adopt(Policy.MANAGED, page_aligned(4096), GPU)
+        gpu.faults.clear()

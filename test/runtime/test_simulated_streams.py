@@ -1,0 +1,153 @@
+"""The simulated GPU's streams: late, in any allowed order, and every missing wait is reported."""
+
+from __future__ import annotations
+
+import threading
+from random import Random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from simulated_gpu import CudaError, Gpu, simulated
+
+from split_infer_ros.buffers.memory import Memory, allocate
+from split_infer_ros.buffers.policy import Policy
+
+GPU = torch.device("cuda", 0)
+
+
+def mapped(nbytes: int = 16) -> Memory:
+    return allocate(Policy.PINNED, nbytes, GPU)
+
+
+def races(gpu: Gpu) -> list[str]:
+    """What raced, which is thereby looked at."""
+    found = [str(race) for race in gpu.races]
+    gpu.races.clear()
+    return found
+
+
+def test_nothing_is_done_before_somebody_waits(gpu: Gpu) -> None:
+    memory = mapped()
+    memory.host.zero_()
+    memory.device.fill_(7)
+    assert memory.host[0] == 0
+    (race,) = races(gpu)
+    assert "16 bytes of mapped memory" in race
+    assert "the default stream writes them at test_simulated_streams.py" in race
+    torch.cuda.current_stream().synchronize()
+    assert memory.host[0] == 7
+
+
+def test_a_missing_wait_between_streams_is_a_race(gpu: Gpu) -> None:
+    one, two = torch.cuda.Stream(), torch.cuda.Stream()
+    with torch.cuda.stream(one):
+        values = torch.ones(4, device=GPU)
+    with torch.cuda.stream(two):
+        values.add_(1)
+    assert len(races(gpu)) == 1
+
+
+def test_an_event_orders_two_streams(gpu: Gpu) -> None:
+    one, two = torch.cuda.Stream(), torch.cuda.Stream()
+    with torch.cuda.stream(one):
+        values = torch.ones(4, device=GPU)
+    two.wait_stream(one)
+    with torch.cuda.stream(two):
+        values.add_(1)
+    two.synchronize()
+    assert values.tolist() == [2.0] * 4
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 99))
+def test_every_order_that_events_allow_gives_the_same(seed: int) -> None:
+    with simulated(Gpu(Random(seed).randrange)):
+        streams = [torch.cuda.Stream() for _ in range(4)]
+        total = torch.zeros(1, device=GPU)
+        for step in range(12):
+            stream = streams[step % 4]
+            stream.wait_stream(streams[(step - 1) % 4] if step else torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                total.mul_(2).add_(1)
+        streams[3].synchronize()
+        assert total.item() == 2**12 - 1
+
+
+def test_schedules_differ_where_nothing_orders_them() -> None:
+    found = set()
+    for seed in range(20):
+        with simulated(Gpu(Random(seed).randrange)) as gpu:
+            value = torch.zeros(1, device=GPU)
+            torch.cuda.synchronize()
+            one, two = torch.cuda.Stream(), torch.cuda.Stream()
+            with torch.cuda.stream(one):
+                value.add_(1)
+            with torch.cuda.stream(two):
+                value.mul_(3)
+            torch.cuda.synchronize()
+            found.add(value.item())
+            assert races(gpu)
+    assert found == {1.0, 3.0}
+
+
+def test_the_thirty_third_stream_of_torch_is_the_first_again(gpu: Gpu) -> None:
+    streams = [torch.cuda.Stream() for _ in range(33)]
+    assert streams[32] == streams[0]
+    assert len(set(streams)) == 32
+
+
+def test_a_stream_that_was_destroyed_takes_no_work(gpu: Gpu) -> None:
+    _, handle = gpu.runtime.cudaStreamCreateWithFlags(1)
+    stream = torch.cuda.ExternalStream(handle, GPU)
+    gpu.runtime.cudaStreamDestroy(handle)
+    with torch.cuda.stream(stream), pytest.raises(CudaError, match="which was destroyed"):
+        torch.zeros(1, device=GPU)
+    gpu.faults.clear()
+
+
+@pytest.mark.parametrize("handed", [True, False])
+def test_threads_know_of_each_other_what_locks_tell(handed: bool, gpu: Gpu) -> None:
+    memory, lock, written = mapped(), threading.Lock(), []
+
+    def write() -> None:
+        memory.host.fill_(3)
+        if handed:
+            with lock:
+                written.append(True)
+        else:
+            written.append(True)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    while not written:
+        pass
+    with lock:
+        doubled = memory.device * 2
+    torch.cuda.current_stream().synchronize()
+    thread.join()
+    assert doubled.tolist() == [6] * 16
+    assert len(races(gpu)) == (0 if handed else 1)
+
+
+def test_an_error_that_sticks_fails_every_call(gpu: Gpu) -> None:
+    values = torch.zeros(1, device=GPU)
+    gpu.sticky = "an illegal memory access was encountered"
+    for call in (values.cpu, torch.cuda.synchronize, lambda: values + 1):
+        with pytest.raises(CudaError, match="illegal memory access"):
+            call()
+    gpu.sticky = ""
+
+
+def test_inference_tensors_are_those_of_the_real_thing(gpu: Gpu) -> None:
+    with torch.inference_mode():
+        inside = torch.zeros(8, dtype=torch.uint8, device=GPU)
+    with pytest.raises(RuntimeError, match="Inplace update to inference tensor outside InferenceMode"):
+        inside.fill_(1)
+    for device in ("cpu", GPU):  # what torch does with a view that changes the type, it does on both
+        outside = torch.zeros(8, dtype=torch.uint8, device=device)
+        with torch.inference_mode():
+            half, retyped = outside[:4], outside.view(torch.float32)
+        half.fill_(1)
+        assert retyped.is_inference()

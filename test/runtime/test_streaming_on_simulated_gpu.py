@@ -1,0 +1,75 @@
+"""Streamed weights on the simulated GPU: what resident ones give, bit for bit, and nothing races."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from random import Random
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from odd_model import SIDE
+from odd_on_gpu import odd_on_gpu, streamed
+from simulated_gpu import GPU, Gpu, simulated
+from simulated_settings import drawn
+
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.layering.weights_file import WeightsFile
+from split_infer_ros.pipeline import streaming
+from split_infer_ros.pipeline.settings import StageSettings
+from split_infer_ros.pipeline.streaming import stream_backbone
+from split_infer_ros.runtime.streams import Stream
+
+RESIDENCIES = "synchronous", "asynchronous", "two_stage"
+
+
+def check_passes(residency: str) -> None:
+    """A few passes, each of which gives what resident weights give."""
+    model = odd_on_gpu()
+    with torch.inference_mode():
+        images = torch.rand(2, 3, SIDE, SIDE).to(GPU).contiguous(memory_format=torch.channels_last)
+        (expected,) = (value.cpu() for value in model.backbone("output")(images))
+        half, stream = streamed(model, residency), Stream(GPU)
+        for _ in range(4):
+            with stream.work("backbone"):
+                (found,) = half(images)
+                values = found.cpu()
+            # Tiles of a layer add up in another order than the whole.
+            torch.testing.assert_close(values, expected, rtol=1e-5, atol=1e-5)
+    assert half.stats().bytes_read > 0
+    half.close()
+
+
+@pytest.mark.parametrize("residency", RESIDENCIES)
+@drawn(2)
+@given(seed=st.integers(0, 10**6))
+def test_streamed_weights_give_what_resident_ones_give(residency: str, seed: int) -> None:
+    with simulated(Gpu(Random(seed).randrange)):
+        check_passes(residency)
+
+
+@pytest.mark.parametrize("residency", RESIDENCIES)
+def test_passes_wait_for_a_slow_disk(residency: str, gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = WeightsFile.read
+
+    def slow(file: WeightsFile, offset: int, into: memoryview, layer: str) -> None:
+        time.sleep(0.01)
+        read(file, offset, into, layer)
+
+    monkeypatch.setattr(WeightsFile, "read", slow)
+    check_passes(residency)
+
+
+def test_page_locking_that_is_refused_makes_it_three_stages(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise ConfigurationError("cudaHostAlloc failed")
+
+    monkeypatch.setattr(streaming, "MappedHome", refused)
+    model = odd_on_gpu()
+    settings = replace(StageSettings(split_point="output"), weights_residency="two_stage")
+    half = stream_backbone(model, model.cut("output"), settings)
+    assert half is not None
+    assert "asynchronous is used" in half.note
+    half.close()

@@ -1,0 +1,172 @@
+"""Device memory as torch's caching allocator hands it out: by stream, again at once, and never cleaned."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from simulated_gpu.captures import PoolId
+from simulated_gpu.clocks import Clock, join, place_of_call
+from simulated_gpu.memory_map import Region
+from simulated_gpu.queues import Queue, Work
+
+if TYPE_CHECKING:
+    from simulated_gpu.gpu import Gpu
+
+GRAIN = 512
+LARGE = 1 << 20
+POISON = 0xFF  # NaN in every floating-point type
+SPOILT = 1 << 16
+COMMON: PoolId = (0, 0)
+
+
+class Block:
+    """A piece of device memory, which belongs to one stream and one pool for good."""
+
+    def __init__(self, size: int, queue: Queue, pool: PoolId) -> None:
+        self.bytes = torch.empty(size, dtype=torch.uint8)
+        self.spoil()
+        self.queue = queue
+        self.pool = pool
+        self.in_use = False
+        self.awaited: list[tuple[Work | None, Clock]] = []  # of ``record_stream``, before it is handed out again
+        self.region = Region(self.bytes.data_ptr(), size, "device", "")
+
+    def spoil(self) -> None:
+        """Overwrite what is there; of large blocks the beginning, which is enough to be seen."""
+        self.bytes[:SPOILT].fill_(POISON)
+
+
+class Use:
+    """One hand-out of a block, over with the last tensor that lies there."""
+
+    def __init__(self, allocator: Allocator, block: Block) -> None:
+        self.block = block
+        self.streams: set[Queue] = set()  # those of ``record_stream``
+        self._allocator = allocator
+
+    def __del__(self) -> None:
+        self._allocator.let_go(self.block, self.streams)
+
+
+class Allocator:
+    """Blocks by pool and stream; the common pool's are given back when asked, a graph's once it is gone.
+
+    Attributes:
+        left_open: pools into which allocation was begun and not ended, as a failed capture leaves them.
+    """
+
+    def __init__(self, gpu: Gpu) -> None:
+        self._gpu = gpu
+        self.blocks: list[Block] = []
+        self.users: dict[PoolId, int] = defaultdict(int)
+        self.left_open: set[PoolId] = set()
+        self._garbage: list[tuple[Block, set[Queue]]] = []
+        self._free: dict[tuple[PoolId, Queue], list[Block]] = defaultdict(list)
+
+    @property
+    def reserved(self) -> int:
+        """Bytes of all blocks."""
+        return sum(block.region.size for block in self.blocks)
+
+    @property
+    def allocated(self) -> int:
+        """Bytes of those that hold a tensor."""
+        return sum(block.region.size for block in self.blocks if block.in_use)
+
+    def allocate(self, nbytes: int, queue: Queue) -> tuple[Tensor, Use]:
+        """Memory for a tensor: uint8 (at least ``nbytes``,), and what keeps it."""
+        self.drain()
+        size = max(GRAIN, -(-nbytes // GRAIN) * GRAIN)
+        pool = queue.capture.pool if queue.capture is not None else COMMON
+        free = self._free[pool, queue]
+        # As in torch, small tensors do not lie in what large ones left.
+        most = LARGE if size < LARGE else self._gpu.total
+        fitting = [block for block in free if size <= block.region.size <= most]
+        if fitting:
+            block = min(fitting, key=lambda each: each.region.size)
+            free.remove(block)
+            self._hand_out_again(block)
+        else:
+            block = self._grow(size, queue, pool)
+        block.in_use = True
+        block.region.name = f"{nbytes:,} bytes of device memory allocated at {place_of_call()}"
+        return block.bytes, Use(self, block)
+
+    def let_go(self, block: Block, streams: set[Queue]) -> None:
+        """The last tensor of a block went, in whatever thread and wherever that is just now."""
+        self._garbage.append((block, streams))
+
+    def drain(self) -> None:
+        """Give blocks that were let go back to their streams."""
+        while self._garbage:
+            block, streams = self._garbage.pop(0)
+            block.region.use += 1
+            block.in_use = False
+            block.awaited = [(queue.last, dict(queue.clock)) for queue in streams]
+            self._free[block.pool, block.queue].append(block)
+
+    def release(self) -> None:
+        """Give the device what no tensor and no graph needs, unless a capture is under way, or never ended."""
+        gpu = self._gpu
+        self.drain()
+        if gpu.captures or self.left_open:
+            return
+        idle = [block for block in self.blocks if not block.in_use and not self.users[block.pool]]
+        if not idle:
+            return
+        gpu.processor.finish_all()
+        for block in idle:
+            self.blocks.remove(block)
+            self._free[block.pool, block.queue].remove(block)
+            gpu.memory.remove(block.region)
+
+    def segments(self) -> list[dict[str, Any]]:
+        """As torch's ``memory_snapshot`` tells of them."""
+        self.drain()
+        return [
+            {
+                "device": 0,
+                "address": block.region.start,
+                "total_size": block.region.size,
+                "allocated_size": block.region.size * block.in_use,
+                "segment_pool_id": block.pool,
+                "stream": block.queue.handle,
+                "blocks": [{"size": block.region.size, "state": "active_allocated" if block.in_use else "inactive"}],
+            }
+            for block in self.blocks
+        ]
+
+    def _grow(self, size: int, queue: Queue, pool: PoolId) -> Block:
+        if size > self._gpu.free_bytes:
+            self.release()
+        if size > self._gpu.free_bytes:
+            raise torch.OutOfMemoryError(
+                f"CUDA out of memory. Tried to allocate {size} bytes. GPU 0 has {self._gpu.free_bytes} bytes free."
+            )
+        block = Block(size, queue, pool)
+        self.blocks.append(block)
+        self._gpu.memory.add(block.region)
+        return block
+
+    def _hand_out_again(self, block: Block) -> None:
+        """In the order of the block's own stream: what others did there has to be over by then."""
+        gpu, queue = self._gpu, block.queue
+        place = f"{place_of_call()}, where that memory is handed out again"
+        if queue.capture is not None:
+            gpu.launch(queue, block.spoil, [(block.bytes, True)], place)
+            return
+        for work, clock in block.awaited:
+            join(queue.clock, clock)
+            if work is not None:
+                queue.needs.append(work)
+        block.awaited = []
+        join(queue.clock, gpu.host().clock)
+        queue.step()
+        known = dict(queue.clock)
+        join(known, gpu.known)
+        gpu.memory.touch(block.region, 0, block.region.size, queue, known, True, place)
+        queue.append(block.spoil)

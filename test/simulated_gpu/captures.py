@@ -1,0 +1,163 @@
+"""Graphs: work that is recorded with the addresses that it has then, and done again by each replay."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from simulated_gpu.clocks import Actor, Clock, join
+from simulated_gpu.memory_map import Region
+from simulated_gpu.queues import Queue, Work
+
+if TYPE_CHECKING:
+    from simulated_gpu.gpu import Gpu
+
+PoolId = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Baked:
+    """Bytes that a recorded piece of work touches, and which use of a block they were."""
+
+    region: Region
+    start: int
+    end: int
+    writes: bool
+    use: int
+    private: bool
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """One recorded piece of work, and the steps that come before it."""
+
+    run: Callable[[], object]
+    queue: Queue
+    needs: list[int]
+    touches: list[Baked]
+    place: str
+
+
+@dataclass(slots=True, eq=False)
+class Capture:
+    """A recording that is under way.
+
+    Attributes:
+        tails: of each queue that takes part, the steps that its next one comes after.
+        failure: why it cannot end well.
+    """
+
+    origin: Queue
+    pool: PoolId
+    mode: str
+    thread: int = field(default_factory=threading.get_ident)
+    steps: list[Step] = field(default_factory=list)
+    tails: dict[Queue, list[int]] = field(default_factory=dict)
+    failure: str = ""
+
+    def __post_init__(self) -> None:
+        self.join(self.origin, [])
+
+    def join(self, queue: Queue, needs: list[int]) -> None:
+        """A queue takes part from now on."""
+        self.tails[queue] = [*self.tails.get(queue, []), *needs]
+        queue.capture = self
+
+    def add(self, gpu: Gpu, queue: Queue, run: Callable[[], object], touches: list[Baked], place: str) -> None:
+        """Record work."""
+        if len(self.steps) == 1 and gc.isenabled():
+            gc.collect()  # it may come at any time, and so it comes now
+        self.steps.append(Step(run, queue, self.tails[queue], touches, place))
+        self.tails[queue] = [len(self.steps) - 1]
+
+    def unjoined(self) -> bool:
+        """True where a queue's work is not part of what the origin comes after."""
+        seen: set[int] = set()
+        todo = list(self.tails[self.origin])
+        while todo:
+            if (index := todo.pop()) not in seen:
+                seen.add(index)
+                todo += self.steps[index].needs
+        return any(not set(tail) <= seen for tail in self.tails.values())
+
+
+class Graph:
+    """What a capture left, ready to be replayed."""
+
+    def __init__(self, gpu: Gpu, capture: Capture) -> None:
+        self._gpu = gpu
+        self._steps = capture.steps
+        self._end = capture.tails[capture.origin]
+        self._branches = {queue: Actor(f"a graph's branch of {queue.name}") for queue in capture.tails}
+        self._last: Work | None = None
+        self._clock: Clock = {}
+
+    def replay(self, queue: Queue, place: str) -> None:
+        """Launch it in a queue, after its own last launch."""
+        gpu = self._gpu
+        if queue.capture is not None:
+            gpu.invalidate(queue.capture, "a graph was replayed in a stream that records another")
+        for step in self._steps:
+            for baked in step.touches:
+                stale = not baked.region.live or (baked.region.use != baked.use and not baked.private)
+                if stale:
+                    gpu.fault(f"A graph's replay touches {baked.region.name}, recorded at {step.place}, freed since.")
+        host = gpu.host()
+        join(queue.clock, host.clock)
+        join(queue.clock, self._clock)
+        queue.step()
+        self._order(queue.clock, place)
+        if self._last is not None:
+            queue.needs.append(self._last)
+        self._last = queue.append(self._run)
+        host.step()
+
+    def _order(self, clock: Clock, place: str) -> None:
+        """Check what each step touches, as if each branch were a stream; the launching queue comes after all."""
+        after: list[Clock] = []
+        for step in self._steps:
+            actor = self._branches[step.queue]
+            join(actor.clock, clock)
+            for need in step.needs:
+                join(actor.clock, after[need])
+            actor.step()
+            for baked in step.touches:
+                self._gpu.touch(
+                    baked.region,
+                    baked.start,
+                    baked.end,
+                    actor,
+                    actor.clock,
+                    baked.writes,
+                    f"{step.place}, replayed at {place}",
+                )
+            after.append(dict(actor.clock))
+        for index in self._end:
+            join(clock, after[index])
+        self._clock = dict(clock)
+
+    def _run(self) -> None:
+        """Do the steps in an order that their needs allow."""
+        waiting = list(range(len(self._steps)))
+        done: set[int] = set()
+        while waiting:
+            ready = [index for index in waiting[:8] if done.issuperset(self._steps[index].needs)]
+            index = ready[self._gpu.choose(len(ready))]
+            self._steps[index].run()
+            done.add(index)
+            waiting.remove(index)
+
+
+def pool_ids() -> Callable[[], PoolId]:
+    """A maker of pools' names."""
+    count = 0
+
+    def make(*_: Any) -> PoolId:
+        nonlocal count
+        count += 1
+        return (0, count)
+
+    return make

@@ -1,0 +1,64 @@
+"""Vector clocks: what each host thread and each stream knows of the others."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from pathlib import Path
+
+Clock = dict[int, int]  # by an actor's number, the last of its epochs that is known to be over
+
+_HERE = str(Path(__file__).parent)
+_SKIPPED = (
+    f"{_HERE}/",
+    "/torch/",
+    "/threading.py",
+    "/queue.py",
+    "/contextlib.py",
+    "/concurrent/",
+    "/weakref.py",
+    "/cuda.py",
+)
+_FRAMES = 2
+_numbers = itertools.count()
+
+
+def join(into: Clock, other: Clock) -> None:
+    """Adds to a clock what another one knows."""
+    for actor, epoch in other.items():
+        if into.get(actor, 0) < epoch:
+            into[actor] = epoch
+
+
+class Actor:
+    """What does one thing after the other: a host thread, a stream, or a branch of a graph.
+
+    Attributes:
+        name: as reports have it.
+        clock: what it knows; its own entry is the epoch in which it is.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.number = next(_numbers)
+        self.clock: Clock = {self.number: 1}
+
+    @property
+    def epoch(self) -> int:
+        """The epoch in which it is."""
+        return self.clock[self.number]
+
+    def step(self) -> None:
+        """Begins a new epoch, of which nobody knows yet."""
+        self.clock[self.number] += 1
+
+
+def place_of_call() -> str:
+    """The innermost lines of the package or of a test that led here."""
+    frame, found = sys._getframe(1), []
+    while frame is not None and len(found) < _FRAMES:
+        code = frame.f_code
+        if not any(part in code.co_filename for part in _SKIPPED) and code.co_filename.endswith(".py"):
+            found.append(f"{Path(code.co_filename).name}:{frame.f_lineno} in {code.co_name}")
+        frame = frame.f_back  # type: ignore[assignment]
+    return ", from ".join(found) or "an unknown place"

@@ -1,0 +1,240 @@
+"""``cuda.bindings.runtime`` as far as the package uses it, on a simulated GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from simulated_gpu.allocator import POISON
+from simulated_gpu.clocks import join, place_of_call
+from simulated_gpu.memory_map import Region
+from simulated_gpu.tensors import GpuTensor
+
+if TYPE_CHECKING:
+    from simulated_gpu.gpu import Gpu
+
+PAGE = 4096
+_OUTLIVED: set[int] = set()  # addresses that objects still hold of GPUs that are not simulated any more
+
+
+class Runtime:
+    """Calls answer as the real binding's do: a status, and what else there is. Enumerations are the real ones.
+
+    Attributes:
+        refuse: names of calls that fail from now on, and with which status' name.
+    """
+
+    def __init__(self, gpu: Gpu, real: ModuleType) -> None:
+        self._gpu = gpu
+        self._real = real
+        self._arrays: dict[int, Any] = {}  # kept to the end: what is freed is poisoned, and not unmapped
+        self.refuse: dict[str, str] = {}
+
+    def __getattribute__(self, name: str) -> Any:
+        if not name.startswith("cuda") or not callable(found := _own(self, name)):
+            return object.__getattribute__(self, name)
+        gpu = object.__getattribute__(self, "_gpu")
+        gpu.calls.append(name)
+        refusal = "cudaErrorLaunchFailure" if gpu.sticky else object.__getattribute__(self, "refuse").get(name)
+        if refusal and not name.startswith("cudaGet"):
+            return lambda *_: (self.status(refusal), 0, 0)[: _RESULTS.get(name, 1)]
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def status(self, name: str = "cudaSuccess") -> Any:
+        """CUDA's error of that name."""
+        return getattr(self._real.cudaError_t, name)
+
+    def cudaGetErrorString(self, status: Any) -> tuple[Any, bytes]:
+        return self.status(), status.name.encode()
+
+    def cudaGetErrorName(self, status: Any) -> tuple[Any, bytes]:
+        return self.status(), status.name.encode()
+
+    def cudaGetLastError(self) -> tuple[Any]:
+        return (self.status(),)
+
+    def cudaDeviceGetAttribute(self, attribute: Any, index: int) -> tuple[Any, int]:
+        return self.status(), int(attribute.name not in self._gpu.absent)
+
+    def cudaSetDevice(self, index: int) -> tuple[Any]:
+        return (self.status(),)
+
+    def cudaMemGetInfo(self) -> tuple[Any, int, int]:
+        return self.status(), self._gpu.free_bytes, self._gpu.total
+
+    def cudaHostAlloc(self, nbytes: int, flags: int) -> tuple[Any, int]:
+        return self._allocate("mapped", nbytes)
+
+    def cudaMallocManaged(self, nbytes: int, flags: int) -> tuple[Any, int]:
+        status, address = self._allocate("managed", nbytes)
+        region = self._gpu.memory.find(address)
+        if region is not None and int(flags) == int(self._real.cudaMemAttachHost):
+            region.attached = "host"
+        return status, address
+
+    def cudaFreeHost(self, address: int) -> tuple[Any]:
+        return self._free("mapped", address)
+
+    def cudaFree(self, address: int) -> tuple[Any]:
+        return self._free("managed", address)
+
+    def cudaHostRegister(self, address: int, nbytes: int, flags: int) -> tuple[Any]:
+        gpu = self._gpu
+        with gpu.lock:
+            if gpu.memory.find(address) is not None:
+                return (self.status("cudaErrorHostMemoryAlreadyRegistered"),)
+            if nbytes > gpu.page_lockable - gpu.page_locked_bytes:
+                return (self.status("cudaErrorMemoryAllocation"),)
+            name = f"{nbytes:,} bytes page-locked at {place_of_call()}"
+            gpu.memory.add(Region(address, nbytes, "registered", name))
+        return (self.status(),)
+
+    def cudaHostUnregister(self, address: int) -> tuple[Any]:
+        gpu = self._gpu
+        with gpu.lock:
+            region = gpu.memory.find(address)
+            if region is None and address in _OUTLIVED:
+                _OUTLIVED.remove(address)
+                return (self.status(),)
+            if region is None or region.start != address or region.kind != "registered":
+                return (self.status("cudaErrorHostMemoryNotRegistered"),)
+            if (refusal := self._forbidden("memory was unregistered")) is not None:
+                return refusal
+            self._check_free(region)
+            gpu.processor.finish_all()
+            gpu.memory.remove(region)
+        return (self.status(),)
+
+    def cudaHostGetDevicePointer(self, address: int, flags: int) -> tuple[Any, int]:
+        region = self._gpu.memory.find(address)
+        if region is None or region.kind not in ("mapped", "registered"):
+            return self.status("cudaErrorInvalidValue"), 0
+        return self.status(), address
+
+    def cudaStreamAttachMemAsync(self, stream: Any, address: int, length: int, flags: int) -> tuple[Any]:
+        gpu = self._gpu
+        with gpu.lock:
+            queue, region = gpu.queue_of(int(stream)), gpu.memory.find(address)
+            if region is None or region.kind != "managed" or queue.capture is not None:
+                return (self.status("cudaErrorInvalidValue"),)
+            region.attached = None
+            gpu.launch(queue, lambda: None, [(_plain(region.start, region.size), True)])
+            to_host = int(flags) == int(self._real.cudaMemAttachHost)
+            region.attached = "host" if to_host else queue
+        return (self.status(),)
+
+    def cudaStreamCreateWithFlags(self, flags: int) -> tuple[Any, int]:
+        with self._gpu.lock:
+            queue = self._gpu.new_queue(f"stream {len(self._gpu.processor.queues)} made at {place_of_call()}")
+        return self.status(), queue.handle
+
+    def cudaStreamDestroy(self, stream: Any) -> tuple[Any]:
+        with self._gpu.lock:
+            queue = self._gpu.queue_of(int(stream))
+            if not queue.alive or queue.capture is not None:
+                self._gpu.faults.append(f"{queue.name} was destroyed twice, or while it was recorded.")
+            queue.alive = False
+        return (self.status(),)
+
+    def cudaStreamSynchronize(self, stream: Any) -> tuple[Any]:
+        self._gpu.wait_for(self._gpu.queue_of(int(stream)))
+        return (self.status(),)
+
+    def cudaDeviceSynchronize(self) -> tuple[Any]:
+        self._gpu.wait_for_all()
+        return (self.status(),)
+
+    def end(self) -> None:
+        """What is still there may be freed while another GPU is simulated."""
+        _OUTLIVED.update(region.start for region in self._gpu.memory.regions() if region.is_shared)
+
+    def as_tensor(self, owner: Any) -> GpuTensor:
+        """A tensor on the GPU over memory of the host that CUDA can reach."""
+        gpu, facts = self._gpu, owner.__cuda_array_interface__
+        address, (nbytes,) = facts["data"][0], facts["shape"]
+        with gpu.lock:
+            region = gpu.memory.find(address)
+            if region is None:
+                if "cudaDevAttrPageableMemoryAccess" in gpu.absent:
+                    gpu.fault("A GPU tensor was made over memory that the GPU cannot reach.")
+                region = gpu.memory.add(Region(address, nbytes, "pageable", f"{nbytes:,} bytes of the host's memory"))
+                weakref.finalize(owner, self._forget, region).atexit = False
+        return GpuTensor.make(gpu, _plain(address, nbytes), owner, torch.is_inference_mode_enabled())
+
+    def _allocate(self, kind: str, nbytes: int) -> tuple[Any, int]:
+        gpu = self._gpu
+        with gpu.lock:
+            gpu.allocator.drain()
+            room = gpu.free_bytes if kind == "managed" else gpu.page_lockable - gpu.page_locked_bytes
+            if nbytes > room:
+                return self.status("cudaErrorMemoryAllocation"), 0
+            array = (ctypes.c_ubyte * (nbytes + PAGE))()
+            address = -(-ctypes.addressof(array) // PAGE) * PAGE
+            self._arrays[address] = array
+            ctypes.memset(address, POISON, nbytes)
+            gpu.memory.add(
+                Region(address, nbytes, kind, f"{nbytes:,} bytes of {kind} memory made at {place_of_call()}")
+            )
+        return self.status(), address
+
+    def _free(self, kind: str, address: int) -> tuple[Any]:
+        """Waits for the whole device, which a recording does not bear."""
+        gpu = self._gpu
+        with gpu.lock:
+            region = gpu.memory.find(address)
+            if region is None and address in _OUTLIVED:
+                _OUTLIVED.remove(address)
+                return (self.status(),)
+            if region is None or region.start != address or region.kind != kind:
+                gpu.faults.append(f"Memory was freed twice, or was never {kind} ({place_of_call()}).")
+                return (self.status("cudaErrorInvalidValue"),)
+            refusal = self._forbidden("page-locked or managed memory was freed")
+            if refusal is not None:
+                return refusal
+            self._check_free(region)
+            gpu.processor.finish_all()
+            ctypes.memset(region.start, POISON, region.size)
+            gpu.memory.remove(region)
+        return (self.status(),)
+
+    def _check_free(self, region: Region) -> None:
+        gpu = self._gpu
+        host = gpu.host()
+        known = dict(host.clock)
+        join(known, gpu.known)
+        for actor in gpu.threads():
+            known[actor.number] = actor.epoch  # who is not through with it would still hold it
+        gpu.memory.touch(region, 0, region.size, host, known, True, f"{place_of_call()} (it is freed)")
+
+    def _forbidden(self, what: str) -> tuple[Any] | None:
+        capture = self._gpu.capture_of_this_thread()
+        if capture is None:
+            return None
+        capture.failure = capture.failure or what
+        return (self.status("cudaErrorStreamCaptureUnsupported"),)
+
+    def _forget(self, region: Region) -> None:
+        with self._gpu.lock:
+            self._gpu.processor.finish_all()
+            self._gpu.memory.remove(region)
+
+
+_RESULTS = {"cudaHostAlloc": 2, "cudaMallocManaged": 2, "cudaHostGetDevicePointer": 2, "cudaStreamCreateWithFlags": 2}
+_RESULTS["cudaMemGetInfo"] = 3
+
+
+def _own(runtime: Runtime, name: str) -> Any:
+    return object.__getattribute__(runtime, name) if name in Runtime.__dict__ else None
+
+
+def _plain(address: int, nbytes: int) -> Tensor:
+    with torch._C._DisableTorchDispatch(), torch.inference_mode(False):
+        return torch.frombuffer((ctypes.c_ubyte * nbytes).from_address(address), dtype=torch.uint8)

@@ -1,0 +1,248 @@
+"""The simulated device: its streams, its memory, what each host thread knows of them, and what went wrong."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import NoReturn
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._pytree import tree_leaves
+
+from simulated_gpu.allocator import COMMON, Allocator
+from simulated_gpu.captures import Baked, Capture, pool_ids
+from simulated_gpu.clocks import Actor, Clock, join, place_of_call
+from simulated_gpu.findings import CudaError, Findings
+from simulated_gpu.memory_map import Region, extent
+from simulated_gpu.queues import Choose, Processor, Queue, Work
+
+TOTAL = 1 << 30
+DEALT = 32  # streams that torch.cuda.Stream() deals in turn
+CAPTURING = 900  # cudaErrorStreamCaptureUnsupported
+
+
+class Gpu(Findings):
+    """One GPU, on which nothing is done before somebody waits for it.
+
+    Args:
+        choose: decides the order among what may advance; by chance unless given.
+        total: bytes of memory.
+        absent: CUDA's device attributes that are 0; all others are 1.
+
+    Attributes:
+        page_lockable: bytes of the host's memory that can be page-locked.
+        fail_captures: so many recordings fail from now on.
+        generator_records: the generator of random numbers is part of a recording, and so refuses others.
+        calls: names of the calls into CUDA's run-time API, in order.
+    """
+
+    def __init__(self, choose: Choose | None = None, total: int = TOTAL, absent: Sequence[str] = ()) -> None:
+        super().__init__()
+        self.lock = threading._RLock()  # type: ignore[attr-defined]  # Python's own, whatever stands in for it
+        self.device = torch.device("cuda", 0)
+        self.total = total
+        self.absent = set(absent)
+        self.choose = choose or Random(0).randrange
+        self.processor = Processor(self.choose, self.kernel_failed)
+        self.known: Clock = {}  # what any host thread has waited for
+        self.captures: set[Capture] = set()
+        self.calls: list[str] = []
+        self.new_pool = pool_ids()
+        self.page_lockable = total
+        self._threads = threading.local()
+        self._actors: list[Actor] = []
+        self._next_handle = 0
+        self.default = self.new_queue("the default stream")
+        self._dealt = [self.new_queue(f"stream {number}") for number in range(DEALT)]
+        self._deal = 0
+        self.fail_captures = 0
+        self.generator_records = False
+        self.allocator = Allocator(self)
+
+    @property
+    def free_bytes(self) -> int:
+        """Of the device's memory, what nobody has."""
+        managed = sum(region.size for region in self.memory.regions() if region.kind == "managed")
+        return self.total - self.allocator.reserved - managed
+
+    @property
+    def page_locked_bytes(self) -> int:
+        """Of the host's memory, what is page-locked."""
+        regions = self.memory.regions()
+        return sum(region.size for region in regions if region.kind in ("mapped", "registered"))
+
+    def new_queue(self, name: str) -> Queue:
+        """A stream of its own."""
+        queue = Queue(name, self._next_handle)
+        self._next_handle += 1
+        self.processor.queues.append(queue)
+        return queue
+
+    def deal(self) -> Queue:
+        """The next of the streams that torch has; the thirty-third is the first again."""
+        with self.lock:
+            self._deal += 1
+            return self._dealt[(self._deal - 1) % DEALT]
+
+    def queue_of(self, handle: int) -> Queue:
+        """The stream of that number."""
+        for queue in self.processor.queues:
+            if queue.handle == handle:
+                return queue
+        return self.fault(f"There is no stream {handle}.")
+
+    @property
+    def current(self) -> Queue:
+        """The stream to which this thread gives its work."""
+        return getattr(self._threads, "current", self.default)
+
+    @current.setter
+    def current(self, queue: Queue) -> None:
+        self._threads.current = queue
+
+    def host(self) -> Actor:
+        """This thread."""
+        actor: Actor | None = getattr(self._threads, "actor", None)
+        if actor is None:
+            known = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]  # None as it begins
+            actor = self._threads.actor = Actor(f"thread '{known.name if known else 'new'}'")
+            self._actors.append(actor)
+        return actor
+
+    def threads(self) -> list[Actor]:
+        """All host threads that were ever seen."""
+        return list(self._actors)
+
+    def is_page_locked(self, plain: Tensor) -> bool:
+        """True for memory of the host that CUDA copies from, or to, while the host goes on."""
+        region = self.memory.find(plain.data_ptr())
+        return region is not None and region.kind in ("mapped", "registered")
+
+    def touches_shared(self, tree: object) -> bool:
+        """True if one of these tensors lies where the device could see it."""
+        return any(
+            isinstance(each, Tensor) and _has_bytes(each) and self.memory.find(each.data_ptr()) is not None
+            for each in tree_leaves(tree)
+        )
+
+    def launch(
+        self, queue: Queue, run: Callable[[], object], tensors: Sequence[tuple[Tensor, bool]], place: str = ""
+    ) -> None:
+        """Give a stream work that reads, or writes (True), these tensors."""
+        with self.lock:
+            self.check()
+            self.allocator.drain()
+            place = place or place_of_call()
+            if not queue.alive:
+                self.fault(f"Work was given to {queue.name}, which was destroyed.")
+            touched = [(*self._locate(plain), writes) for plain, writes in tensors if plain.numel()]
+            if queue.capture is not None:
+                private = {block.region for block in self.allocator.blocks if block.pool != COMMON}
+                baked = [
+                    Baked(region, start, end, writes, region.use, region in private)
+                    for region, start, end, writes in touched
+                ]
+                queue.capture.add(self, queue, run, baked, place)
+                return
+            host = self.host()
+            join(queue.clock, host.clock)
+            queue.step()
+            for region, start, end, writes in touched:
+                self.touch(region, start, end, queue, queue.clock, writes, place)
+            queue.append(run)
+            host.step()
+
+    def touch(self, region: Region, start: int, end: int, actor: Actor, clock: Clock, writes: bool, place: str) -> None:
+        """Work of a stream, or of a graph's branch, touches memory."""
+        if region.attached is not None and region.attached is not actor:
+            owner = region.attached if isinstance(region.attached, str) else region.attached.name  # type: ignore[attr-defined]
+            self.fault(f"{actor.name} touches {region.name}, which is attached to {owner}.")
+        self.memory.touch(region, start, end, actor, clock, writes, place)
+
+    def host_touches(self, plain: Tensor, writes: bool) -> None:
+        """This thread touches memory of the host, which the device may see as well."""
+        if not _has_bytes(plain):
+            return
+        with self.lock:
+            start, end = extent(plain)
+            region = self.memory.find(start)
+            if region is None:
+                return
+            host = self.host()
+            if region.kind == "managed" and "cudaDevAttrConcurrentManagedAccess" in self.absent:
+                self._check_exclusive(region, host)
+            first = region.start
+            self.memory.touch(region, start - first, end - first, host, host.clock, writes, place_of_call())
+
+    def _check_exclusive(self, region: Region, host: Actor) -> None:
+        if region.attached == "host":
+            return
+        queues = [region.attached] if isinstance(region.attached, Queue) else self.processor.queues
+        for queue in queues:
+            if queue.last is not None and host.clock.get(queue.number, 0) < queue.epoch:
+                self.fault(f"The CPU touches {region.name} while {queue.name} may be at work.")
+
+    def wait(self, work: Work | None, clock: Clock) -> None:
+        """This thread waits for work, and from then on knows what that knew."""
+        with self.lock:
+            self.check()
+            self.processor.finish(work)
+            join(self.host().clock, clock)
+            join(self.known, clock)
+
+    def wait_for(self, queue: Queue) -> None:
+        """This thread waits for all that a stream was given."""
+        with self.lock:
+            self.allocator.drain()
+            if queue.capture is not None:
+                self.invalidate(queue.capture, "a stream that is being recorded was synchronised")
+            self.wait(queue.last, queue.clock)
+
+    def wait_for_all(self) -> None:
+        """This thread waits for the whole device, which fails while anybody records."""
+        with self.lock:
+            self.check()
+            self.allocator.drain()
+            for capture in self.captures:
+                capture.failure = capture.failure or "the whole device was synchronised"
+            for capture in self.captures:
+                self.invalidate(capture, "the whole device was synchronised")
+            self.processor.finish_all()
+            for queue in self.processor.queues:
+                self.wait(None, queue.clock)
+
+    def capture_of_this_thread(self) -> Capture | None:
+        """The recording whose rules hold for this thread now."""
+        for capture in self.captures:
+            if capture.mode == "global" or (capture.mode == "thread_local" and capture.thread == threading.get_ident()):
+                return capture
+        return None
+
+    def forbid(self, what: str) -> None:
+        """Raise if this thread records: that ends its recording."""
+        capture = self.capture_of_this_thread()
+        if capture is not None:
+            self.invalidate(capture, what)
+
+    def invalidate(self, capture: Capture, what: str) -> NoReturn:
+        """End a recording, and say why."""
+        capture.failure = capture.failure or what
+        raise CudaError(
+            f"CUDA error: operation not permitted when stream is capturing ({CAPTURING}): {what} ({place_of_call()})"
+        )
+
+    def _locate(self, plain: Tensor) -> tuple[Region, int, int]:
+        start, end = extent(plain)
+        region = self.memory.find(start)
+        if region is None or end > region.start + region.size:
+            self.fault("an illegal memory access was encountered: no such memory.")
+        return region, start - region.start, end - region.start
+
+
+def _has_bytes(tensor: Tensor) -> bool:
+    """True for a tensor of the host's whose elements lie somewhere as they are."""
+    plain = tensor.layout is torch.strided and tensor.device.type == "cpu" and not isinstance(tensor, FakeTensor)
+    return plain and tensor.numel() > 0

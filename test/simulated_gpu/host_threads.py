@@ -1,0 +1,152 @@
+"""Host threads that know of each other what locks, queues, starts and joins tell them."""
+
+from __future__ import annotations
+
+import _thread
+import functools
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from simulated_gpu.clocks import Clock, join
+
+if TYPE_CHECKING:
+    from simulated_gpu.gpu import Gpu
+
+
+class _Passes:
+    """A lock that tells whoever takes it what those knew who let it go."""
+
+    gpu: Gpu  # of the subclass that ``lock_classes`` makes
+    _lock: Any  # the interpreter's own
+
+    def __init__(self) -> None:
+        self._clock: Clock = {}
+
+    def _take(self) -> None:
+        join(self.gpu.host().clock, self._clock)
+
+    def _leave(self) -> None:
+        host = self.gpu.host()
+        join(self._clock, host.clock)
+        host.step()
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        taken: bool = self._lock.acquire(blocking, timeout)
+        if taken:
+            self._take()
+        return taken
+
+    def release(self) -> None:
+        self._leave()
+        self._lock.release()
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def _at_fork_reinit(self) -> None:
+        self._lock._at_fork_reinit()
+
+
+class _Lock(_Passes):
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = _thread.allocate_lock()
+        self.locked = self._lock.locked
+
+
+class _ReentrantLock(_Passes):
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = _thread.RLock()
+        self._is_owned = self._lock._is_owned
+
+    def _release_save(self) -> Any:
+        self._leave()
+        return self._lock._release_save()
+
+    def _acquire_restore(self, state: Any) -> None:
+        self._lock._acquire_restore(state)
+        self._take()
+
+
+def lock_classes(gpu: Gpu) -> tuple[type, type]:
+    """What stands in for ``threading.Lock`` and ``threading.RLock``."""
+    return type("Lock", (_Lock,), {"gpu": gpu}), type("RLock", (_ReentrantLock,), {"gpu": gpu})
+
+
+def starting(gpu: Gpu, start: Callable[[threading.Thread], None], entered: Callable[[], Any]) -> Callable[..., None]:
+    """``Thread.start`` after which the thread knows what its parent knew, and runs inside ``entered``."""
+
+    def start_watched(thread: threading.Thread) -> None:
+        host = gpu.host()
+        clock = dict(host.clock)
+        host.step()
+        run = thread.run
+
+        def run_watched() -> None:
+            gpu.host().name = f"thread '{thread.name}'"
+            join(gpu.host().clock, clock)
+            try:
+                with entered():
+                    run()
+            finally:
+                thread.clock_at_end = dict(gpu.host().clock)  # type: ignore[attr-defined]
+                del thread.run
+
+        thread.run = run_watched  # type: ignore[method-assign]
+        start(thread)
+
+    return start_watched
+
+
+def joining(gpu: Gpu, wait: Callable[..., None]) -> Callable[..., None]:
+    """``Thread.join`` after which the caller knows what the thread knew."""
+
+    def join_watched(thread: threading.Thread, timeout: float | None = None) -> None:
+        wait(thread, timeout)
+        if not thread.is_alive():
+            join(gpu.host().clock, getattr(thread, "clock_at_end", {}))
+
+    return join_watched
+
+
+def remembering(gpu: Gpu, remembered: Callable[..., Any]) -> Callable[..., Any]:
+    """A cached function: who gets a result knows what the thread knew that computed it."""
+    clock: Clock = {}
+
+    @functools.wraps(remembered)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        misses = remembered.cache_info().misses  # type: ignore[attr-defined]
+        found = remembered(*args, **kwargs)
+        host = gpu.host()
+        if remembered.cache_info().misses > misses:  # type: ignore[attr-defined]
+            join(clock, host.clock)
+            host.step()
+        else:
+            join(host.clock, clock)
+        return found
+
+    call.cache_clear = remembered.cache_clear  # type: ignore[attr-defined]
+    return call
+
+
+class Published:
+    """An attribute that threads read without a lock, which the interpreter's own lock makes safe."""
+
+    def __init__(self, gpu: Gpu, name: str) -> None:
+        self._gpu, self._name = gpu, f"_published_{name}"
+
+    def __get__(self, owner: Any, kind: type | None = None) -> Any:
+        value, clock = owner.__dict__[self._name]
+        join(self._gpu.host().clock, clock)
+        return value
+
+    def __set__(self, owner: Any, value: object) -> None:
+        host = self._gpu.host()
+        _, clock = owner.__dict__.get(self._name, (None, {}))
+        owner.__dict__[self._name] = value, {**clock, **{k: max(v, clock.get(k, 0)) for k, v in host.clock.items()}}
+        host.step()

@@ -1,0 +1,152 @@
+"""Puts a simulated GPU in the place of the machine's, for as long as a test lasts."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import importlib
+import queue
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch._dynamo  # which looks at torch's functions once, and is not to see what stands in for them
+
+from simulated_gpu.cuda_runtime import Runtime
+from simulated_gpu.gpu import Gpu
+from simulated_gpu.host_threads import Published, joining, lock_classes, remembering, starting
+from simulated_gpu.operators import Simulation
+from simulated_gpu.tensors import GpuTensor
+from simulated_gpu.torch_api import torch_api
+from split_infer_ros.runtime import streams
+
+_PACKAGE = "split_infer_ros"
+_BINDING = "cuda.bindings.runtime"
+# Read without a lock by a thread that then gives the device work: safe under the interpreter's lock.
+_PUBLISHED = {f"{_PACKAGE}.layering.reader.Reader": ("_read",)}
+_torch_as_tensor = torch.as_tensor
+_torch_tensor = torch.tensor
+_torch_same_type = torch._has_compatible_shallow_copy_type
+
+
+@contextmanager
+def simulated(gpu: Gpu | None = None) -> Iterator[Gpu]:
+    """All that is done inside with ``cuda`` is done on a simulated GPU.
+
+    Raises:
+        AssertionError: at the end, if anything raced, or a real GPU would have refused something. A test that expects
+            this looks at it and clears it.
+    """
+    gpu = gpu or Gpu()
+    runtime = Runtime(gpu, importlib.import_module(_BINDING))
+    gpu.runtime = runtime
+    torch._C._ensureCUDADeviceGuardSet()  # type: ignore[attr-defined]
+    with _patched(gpu, runtime), Simulation(gpu):
+        gc.collect()
+        gc.freeze()
+        try:
+            yield gpu
+            gpu.processor.finish_all()
+        except BaseException:
+            print(gpu.findings())  # which may well be the reason
+            raise
+        finally:
+            runtime.end()
+            gc.unfreeze()
+    gpu.assert_clean()
+
+
+@contextmanager
+def _patched(gpu: Gpu, runtime: Runtime) -> Iterator[None]:
+    from contextlib import ExitStack
+
+    lock, reentrant = lock_classes(gpu)
+    with ExitStack() as stack:
+
+        def replace(owner: Any, name: str, value: object) -> None:
+            stack.enter_context(patch.object(owner, name, value, create=True))  # a build without CUDA lacks some
+
+        api = torch_api(gpu)
+        replace(torch._C, "_cuda_endAllocateToPool", vars(api).pop("end_allocate"))
+        replace(torch._C, "_cuda_releasePool", vars(api).pop("release_pool"))
+        for name, value in vars(api).items():
+            replace(torch.cuda, name, value)
+        replace(torch.cuda.nvtx, "range", lambda *_, **__: nullcontext())
+        replace(torch, "as_tensor", _as_tensor(runtime))
+        replace(torch, "_has_compatible_shallow_copy_type", _same_type)
+        stack.enter_context(patch.dict(sys.modules, {_BINDING: runtime}))
+        stack.enter_context(patch.dict(streams._IDLE, clear=True))  # streams of another GPU
+        replace(torch, "tensor", _tensor)
+        replace(threading.Thread, "start", starting(gpu, threading.Thread.start, lambda: Simulation(gpu)))
+        replace(threading.Thread, "join", joining(gpu, threading.Thread.join))
+        replace(threading, "Lock", lock)
+        replace(threading, "RLock", reentrant)
+        replace(queue, "SimpleQueue", queue._PySimpleQueue)  # type: ignore[attr-defined]
+        watched: dict[int, Any] = {}
+        for module in _package_modules():
+            for name, value in list(vars(module).items()):
+                if isinstance(value, functools._lru_cache_wrapper):
+                    value.cache_clear()
+                    stack.callback(value.cache_clear)
+                    replace(module, name, watched.setdefault(id(value), remembering(gpu, value)))
+                elif value is _simple_queue:
+                    replace(module, name, queue._PySimpleQueue)  # type: ignore[attr-defined]
+                elif isinstance(value, _lock_types):
+                    replace(module, name, lock() if isinstance(value, _lock_types[0]) else reentrant())
+        for path, names in _PUBLISHED.items():
+            module_name, _, class_name = path.rpartition(".")
+            owner = getattr(importlib.import_module(module_name), class_name)
+            for name in names:
+                stack.enter_context(patch.object(owner, name, Published(gpu, name), create=True))
+        _watch_reads(gpu, replace)
+        yield
+
+
+_simple_queue = queue.SimpleQueue
+_lock_types = (type(threading.Lock()), type(threading.RLock()))
+
+
+def _as_tensor(runtime: Runtime) -> Any:
+    def as_tensor(data: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if hasattr(data, "__cuda_array_interface__") and not isinstance(data, torch.Tensor):
+            return runtime.as_tensor(data)
+        return _torch_as_tensor(data, *args, **kwargs)
+
+    return as_tensor
+
+
+def _tensor(data: Any, *, device: Any = None, **kwargs: Any) -> torch.Tensor:
+    """torch's own looks for the GPU's driver before any mode sees it."""
+    made = _torch_tensor(data, **kwargs)
+    return made if device is None else made.to(device)
+
+
+def _same_type(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """A module's parameter that moves to the simulated GPU is replaced, as its data alone cannot be."""
+    return not isinstance(other, GpuTensor) and _torch_same_type(one, other)
+
+
+def _watch_reads(gpu: Gpu, replace: Any) -> None:
+    """A file is read into a buffer past torch: say that the host writes there."""
+    from split_infer_ros.layering.weights_file import WeightsFile
+
+    read, check = WeightsFile.read, WeightsFile.check
+
+    def read_watched(file: WeightsFile, offset: int, into: memoryview, layer: str) -> None:
+        gpu.host_touches(torch.frombuffer(into, dtype=torch.uint8), writes=True)
+        read(file, offset, into, layer)
+
+    def check_watched(file: WeightsFile, block: Any, place: memoryview) -> None:
+        gpu.host_touches(torch.frombuffer(place, dtype=torch.uint8), writes=False)
+        check(file, block, place)
+
+    replace(WeightsFile, "read", read_watched)
+    replace(WeightsFile, "check", check_watched)
+
+
+def _package_modules() -> list[Any]:
+    return [module for name, module in list(sys.modules.items()) if name.split(".")[0] == _PACKAGE]

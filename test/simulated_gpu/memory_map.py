@@ -1,0 +1,135 @@
+"""All memory that a GPU can reach, who touched it last, and the check that each conflicting pair is ordered."""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from simulated_gpu.clocks import Actor, Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Bytes that an actor read or wrote, in which of its epochs, and where in the program."""
+
+    start: int
+    end: int
+    actor: Actor
+    epoch: int
+    writes: bool
+    place: str
+
+    def __str__(self) -> str:
+        return f"{self.actor.name} {'writes' if self.writes else 'reads'} them at {self.place}"
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """Two accesses to the same bytes, at least one of them a write, that nothing orders."""
+
+    region: str
+    first: Access
+    second: Access
+
+    def __str__(self) -> str:
+        start, end = max(self.first.start, self.second.start), min(self.first.end, self.second.end)
+        return (
+            f"Bytes {start} to {end} of {self.region}: {self.second}, and nothing orders this after {self.first}; "
+            "an event, or a wait for one, is missing between them."
+        )
+
+
+@dataclass(slots=True, eq=False)
+class Region:
+    """One allocation.
+
+    Attributes:
+        kind: ``device``, ``mapped`` (page-locked by CUDA), ``registered``, ``managed`` or ``pageable``.
+        name: as reports have it.
+        live: False once it was freed.
+        use: of a device block, how often it was handed out.
+        attached: of managed memory that both sides may not touch at once: None (all), ``host``, or a stream.
+    """
+
+    start: int
+    size: int
+    kind: str
+    name: str
+    live: bool = True
+    use: int = 0
+    attached: object = None
+    accesses: list[Access] = field(default_factory=list)
+
+    @property
+    def is_shared(self) -> bool:
+        """True where the host sees these bytes too."""
+        return self.kind != "device"
+
+
+class MemoryMap:
+    """The regions, and the races that were found in them."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._regions: dict[int, Region] = {}
+        self.races: list[Race] = []
+        self._shared = 0
+
+    @property
+    def has_shared(self) -> bool:
+        """True while the host sees any of it."""
+        return self._shared > 0
+
+    def add(self, region: Region) -> Region:
+        """Memory that is there from now on."""
+        insort(self._starts, region.start)
+        self._regions[region.start] = region
+        self._shared += region.is_shared
+        return region
+
+    def remove(self, region: Region) -> None:
+        """Memory that is gone."""
+        region.live = False
+        if self._regions.get(region.start) is region:
+            del self._regions[region.start]
+            self._starts.remove(region.start)
+            self._shared -= region.is_shared
+
+    def find(self, address: int) -> Region | None:
+        """The region that holds an address."""
+        index = bisect_right(self._starts, address) - 1
+        if index < 0:
+            return None
+        region = self._regions[self._starts[index]]
+        return region if address < region.start + region.size else None
+
+    def regions(self) -> list[Region]:
+        """All of them, by address."""
+        return [self._regions[start] for start in self._starts]
+
+    def touch(self, region: Region, start: int, end: int, actor: Actor, clock: Clock, writes: bool, place: str) -> None:
+        """Check an access against those before it, and remember it; bytes count from the region's first."""
+        mine = Access(start, end, actor, clock.get(actor.number, 0), writes, place)
+        kept = []
+        for other in region.accesses:
+            overlaps = other.start < end and start < other.end
+            ordered = other.actor is actor or clock.get(other.actor.number, 0) >= other.epoch
+            if overlaps and not ordered and (writes or other.writes):
+                self.races.append(Race(region.name, other, mine))
+                continue  # once is enough
+            covered = start <= other.start and other.end <= end
+            if not (covered and ordered and (writes or not other.writes)):
+                kept.append(other)
+        kept.append(mine)
+        region.accesses = kept
+
+
+def extent(plain: Tensor) -> tuple[int, int]:
+    """The address of a tensor's first byte, and behind its last one."""
+    if not plain.numel():
+        return plain.data_ptr(), plain.data_ptr()
+    last = sum((size - 1) * stride for size, stride in zip(plain.shape, plain.stride(), strict=True))
+    start = plain.data_ptr()
+    return start, start + (last + 1) * plain.itemsize

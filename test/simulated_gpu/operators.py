@@ -1,0 +1,237 @@
+"""What torch's operators do on the simulated GPU: views at once, all else later, in the current stream."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+
+from simulated_gpu import copies
+from simulated_gpu.tensors import GpuTensor
+
+if TYPE_CHECKING:
+    from simulated_gpu.gpu import Gpu
+
+aten = torch.ops.aten
+_EMPTY = {aten.empty, aten.empty_strided, aten.empty_like, aten.new_empty, aten.new_empty_strided}
+_INDEXING = {aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_, aten._unsafe_index}
+_UNSUPPORTED = {aten.set_, aten.resize_, aten._resize_output_}
+
+
+class Simulation(TorchDispatchMode):
+    """On a thread: tensors for ``cuda`` are made on the simulated GPU, and the host's accesses are watched."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        super().__init__()
+        self.gpu = gpu
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return dispatch(self.gpu, func, args, kwargs or {})
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What an operator's schema says of it: which arguments it writes, and whether its results are views."""
+
+    written: frozenset[int | str]
+    is_view: bool
+    is_composite: bool
+    needs_values: bool
+
+
+@cache
+def _kind(func: Any) -> _Kind:
+    schema = func._schema
+    written = {
+        argument.name if argument.kwarg_only else index
+        for index, argument in enumerate(schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    }
+    views = any(each.alias_info is not None and not each.alias_info.is_write for each in schema.returns)
+    composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+    tags = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+    dynamic = bool(tags & set(func.tags)) and func.overloadpacket not in _INDEXING
+    return _Kind(frozenset(written), views and not written, composite, dynamic)
+
+
+def dispatch(gpu: Gpu, func: Any, args: Any, kwargs: Any) -> Any:
+    """Do an operator as a machine with this GPU would."""
+    tensors = [each for each in tree_flatten((args, kwargs))[0] if isinstance(each, Tensor)]
+    on_gpu = any(isinstance(each, GpuTensor) for each in tensors)
+    target = kwargs.get("device")
+    to_gpu = target is not None and torch.device(target).type == "cuda"
+    to_gpu = to_gpu or any(isinstance(each, torch.device) and each.type == "cuda" for each in args)
+    if not on_gpu and not to_gpu and func is not aten.copy_.default:
+        return _on_host(gpu, func, args, kwargs)
+    kind = _kind(func)
+    if kind.is_composite:
+        with Simulation(gpu):
+            found = func.decompose(*args, **kwargs)
+        if found is not NotImplemented:
+            return found
+    if func.overloadpacket in _UNSUPPORTED:
+        raise NotImplementedError(f"The simulated GPU has no {func}.")
+    if func is aten.copy_.default:
+        return copies.copy(gpu, *args, **kwargs)
+    if func is aten._to_copy.default:
+        return copies.to_copy(gpu, *args, **kwargs)
+    if not on_gpu:
+        return _make(gpu, func, args, kwargs)
+    if func is aten._local_scalar_dense.default:
+        return copies.to_host(gpu, args[0]).item()
+    _check_devices(func, args, kwargs)
+    if kind.is_view:
+        return _view(gpu, func, args, kwargs)
+    if target is not None and not to_gpu:
+        return func(*_plain(args), **_plain(kwargs))  # like a tensor of the GPU's, and on the CPU
+    if _needs_values(kind, func, args):
+        return _with_values(gpu, func, args, kwargs)
+    return _later(gpu, func, args, kwargs, kind)
+
+
+def _on_host(gpu: Gpu, func: Any, args: Any, kwargs: Any) -> Any:
+    if gpu.memory.has_shared:
+        kind = _kind(func)
+        if kind.is_composite and gpu.touches_shared((args, kwargs)):
+            with Simulation(gpu):
+                found = func.decompose(*args, **kwargs)
+            if found is not NotImplemented:
+                return found
+        if not kind.is_view:
+            for index, each in [*enumerate(args), *kwargs.items()]:
+                for tensor in tree_flatten(each)[0]:
+                    if isinstance(tensor, Tensor):
+                        gpu.host_touches(tensor, index in kind.written)
+    return func(*args, **kwargs)
+
+
+def _view(gpu: Gpu, func: Any, args: Any, kwargs: Any) -> Any:
+    base = next(each for each in tree_flatten((args, kwargs))[0] if isinstance(each, GpuTensor))
+    with torch._C._DisableTorchDispatch():
+        found = func(*_plain(args), **_plain(kwargs))
+
+    def wrap(each: Any) -> Any:
+        if not isinstance(each, Tensor):
+            return each
+        # Some views of normal tensors are inference tensors, where that mode is on: those that change the type.
+        return GpuTensor.make(gpu, each, base.keeper, base.is_inference() or each.is_inference())
+
+    return tree_map(wrap, found)
+
+
+def _make(gpu: Gpu, func: Any, args: Any, kwargs: Any) -> Any:
+    """A new tensor, of no other one's elements."""
+    like = func(*args, **{**kwargs, "device": torch.device("meta"), "pin_memory": False})
+    made = empty(gpu, like)
+    if func.overloadpacket not in _EMPTY:
+        plain, on_cpu = made.plain, {**kwargs, "device": torch.device("cpu"), "pin_memory": False}
+        gpu.launch(gpu.current, lambda: plain.copy_(func(*args, **on_cpu)), [(plain, True)])
+    return made
+
+
+def empty(gpu: Gpu, like: Tensor) -> GpuTensor:
+    """A tensor of that size, strides and type, in memory of the current stream's."""
+    nbytes = 0
+    if like.numel():
+        nbytes = (
+            1 + sum((size - 1) * step for size, step in zip(like.shape, like.stride(), strict=True))
+        ) * like.itemsize
+    with gpu.lock:
+        memory, keeper = gpu.allocator.allocate(nbytes, gpu.current)
+    with torch._C._DisableTorchDispatch(), torch.inference_mode(False):
+        plain = torch.empty(0, dtype=like.dtype).set_(memory.untyped_storage(), 0, like.size(), like.stride())
+    return GpuTensor.make(gpu, plain, keeper, torch.is_inference_mode_enabled())
+
+
+def _later(gpu: Gpu, func: Any, args: Any, kwargs: Any, kind: _Kind) -> Any:
+    """Give it to the current stream; what it returns is there, and filled once it is done."""
+    args, kwargs = _snapshot(gpu, args), _snapshot(gpu, kwargs)
+    touched = []
+    written: list[GpuTensor] = []
+    for index, each in [*enumerate(args), *kwargs.items()]:
+        for tensor in tree_flatten(each)[0]:
+            if isinstance(tensor, GpuTensor):
+                touched.append((tensor.plain, index in kind.written))
+                written += [tensor] if index in kind.written else []
+    plain_args, plain_kwargs = _plain(args), _plain(kwargs)
+    if written:
+        gpu.launch(gpu.current, lambda: func(*plain_args, **plain_kwargs), touched)
+        return written[0] if len(func._schema.returns) == 1 else tuple(written)
+    flat, spec = tree_flatten(func(*_meta(args), **_meta(kwargs)))
+    made = [empty(gpu, each) if isinstance(each, Tensor) else each for each in flat]
+    outputs = [each.plain for each in made if isinstance(each, GpuTensor)]
+    if func.overloadpacket not in _EMPTY:
+
+        def run() -> None:
+            found = [each for each in tree_flatten(func(*plain_args, **plain_kwargs))[0] if isinstance(each, Tensor)]
+            for output, value in zip(outputs, found, strict=True):
+                output.copy_(value)
+
+        gpu.launch(gpu.current, run, [*touched, *((output, True) for output in outputs)])
+    return tree_unflatten(made, spec)
+
+
+def _with_values(gpu: Gpu, func: Any, args: Any, kwargs: Any) -> Any:
+    """An operator whose result's size depends on values, for which torch waits."""
+    gpu.forbid(f"{func} waits for values")
+    touched = [(each.plain, False) for each in tree_flatten((args, kwargs))[0] if isinstance(each, GpuTensor)]
+    gpu.launch(gpu.current, lambda: None, touched)
+    gpu.wait_for(gpu.current)
+    with torch._C._DisableTorchDispatch():
+        found = func(*_plain(args), **_plain(kwargs))
+    return tree_map(lambda each: copies.from_values(gpu, each) if isinstance(each, Tensor) else each, found)
+
+
+def _needs_values(kind: _Kind, func: Any, args: Any) -> bool:
+    if func.overloadpacket in _INDEXING:
+        indices = [each for each in args[1] if each is not None]
+        return any(each.dtype in (torch.bool, torch.uint8) for each in indices)
+    return kind.needs_values
+
+
+def _check_devices(func: Any, args: Any, kwargs: Any) -> None:
+    if func.overloadpacket in _INDEXING:
+        return
+    for each in tree_flatten((args, kwargs))[0]:
+        if isinstance(each, Tensor) and not isinstance(each, GpuTensor) and each.dim() and each.device.type == "cpu":
+            raise RuntimeError(
+                "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu! "
+                f"({func})"
+            )
+
+
+def _snapshot(gpu: Gpu, tree: Any) -> Any:
+    """Scalars on the CPU are read when work is given, and not when it is done."""
+
+    def read(each: Any) -> Any:
+        if isinstance(each, Tensor) and not isinstance(each, GpuTensor):
+            gpu.host_touches(each, False)
+            return each.clone()
+        return each
+
+    return tree_map(read, tree)
+
+
+def _plain(tree: Any) -> Any:
+    def plain(each: Any) -> Any:
+        if isinstance(each, GpuTensor):
+            return each.plain
+        return torch.device("cpu") if isinstance(each, torch.device) and each.type == "cuda" else each
+
+    return tree_map(plain, tree)
+
+
+def _meta(tree: Any) -> Any:
+    def meta(each: Any) -> Any:
+        if isinstance(each, Tensor):
+            return torch.empty_strided(each.size(), each.stride(), dtype=each.dtype, device="meta")
+        if isinstance(each, torch.Generator):
+            return None
+        return torch.device("meta") if isinstance(each, torch.device) else each
+
+    return tree_map(meta, tree)

@@ -1,0 +1,85 @@
+"""Tensors that say they lie on the GPU, over bytes of the simulated device's memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from simulated_gpu.gpu import Gpu
+
+
+class GpuTensor(Tensor):
+    """A tensor on the simulated GPU.
+
+    Attributes:
+        plain: the same elements as the simulation sees them; on a CPU tensor nobody else may look there.
+        keeper: keeps the memory, as long as any tensor lies in it.
+    """
+
+    plain: Tensor
+    keeper: object
+    gpu: Gpu
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def make(gpu: Gpu, plain: Tensor, keeper: object, inference: bool) -> GpuTensor:
+        """A tensor over these elements; an inference tensor or not, as torch's own would be."""
+        with torch.inference_mode(inference):
+            made: GpuTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+                GpuTensor,
+                plain.size(),
+                strides=plain.stride(),
+                storage_offset=plain.storage_offset(),
+                dtype=plain.dtype,
+                device=gpu.device,
+            )
+        made.plain, made.keeper, made.gpu = plain, keeper, gpu
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        from simulated_gpu.operators import dispatch
+
+        return dispatch(_gpu_of(args, kwargs), func, args, kwargs or {})
+
+    def data_ptr(self) -> int:  # type: ignore[override]
+        """Where it lies, to be passed to CUDA."""
+        return self.plain.data_ptr()
+
+    def untyped_storage(self) -> torch.UntypedStorage:
+        """Of which only the size is to be asked."""
+        return self.plain.untyped_storage()
+
+    def record_stream(self, stream: Any) -> None:
+        """As torch: its memory is handed out again only after what that stream has been given by then."""
+        self.keeper.streams.add(stream.queue)  # type: ignore[attr-defined]
+
+    def is_pinned(self, device: object = None) -> bool:
+        """Device memory is never page-locked."""
+        return False
+
+    def tolist(self) -> Any:
+        """Its elements, for which the host waits."""
+        return self.cpu().tolist()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        with torch.no_grad():
+            copied = self.detach().clone()
+        if isinstance(self, torch.nn.Parameter):
+            copied = torch.nn.Parameter(copied, self.requires_grad)
+        memo[id(self)] = copied
+        return copied
+
+    def __repr__(self, *, tensor_contents: object = None) -> str:
+        return f"GpuTensor({tuple(self.shape)}, {self.dtype})"
+
+
+def _gpu_of(args: Any, kwargs: Any) -> Gpu:
+    for each in torch.utils._pytree.tree_leaves((args, kwargs)):
+        if isinstance(each, GpuTensor):
+            return each.gpu
+    raise AssertionError("no tensor of the simulated GPU")

@@ -1,0 +1,152 @@
+"""scripts/gpu, as far as it goes without a GPU: budgets, exit codes, and what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import gpu_run
+import pytest
+from gpu_pieces import PIECES, SANITIZER, UNSANITIZED, Piece
+from gpu_steps import FAILED, LEFT_OUT, OVER_BUDGET, PASSED, ROOT, Step
+
+MACHINE = {"gpu": "A GPU", "driver": "1.2", "torch": "2.11", "cuda": "13.0", "triton": "3.6", "python": "3.12"}
+MACHINE |= {"cpu": "A CPU", "cores": 16}
+WELL, BADLY = [sys.executable, "-c", "pass"], [sys.executable, "-c", "print('what befell it'); exit(7)"]
+HANGS = "import time\ndef test_good(): pass\ndef test_bad(): assert 1 == 2\ndef test_hangs(): time.sleep(60)\n"
+CLAIM = {"name": "speed", "value": 2.0, "unit": "x", "goal": ">= 1", "holds": True}
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": f"{ROOT / 'scripts'}"}
+
+
+def run(step: Step, tmp_path: Path, left_s: float = 60.0) -> dict[str, object]:
+    return step.run(left_s, tmp_path / "log", environment())
+
+
+def test_without_a_gpu_it_says_so_at_once() -> None:
+    begin = time.monotonic()
+    result = subprocess.run(
+        [ROOT / "scripts" / "gpu"], env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}, capture_output=True, text=True
+    )
+    assert result.returncode == gpu_run.CANNOT_RUN == 3
+    assert result.stdout == ""
+    assert result.stderr == "scripts/gpu: NVIDIA's driver shows no GPU on this machine, so nothing was run.\n"
+    assert time.monotonic() - begin < 5  # torch is not imported
+
+
+def test_missing_packages_are_named_in_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gpu_run, "count_gpus", lambda: 1)
+    monkeypatch.setattr(gpu_run, "is_there", lambda module: module not in ("cv2", "cuda.bindings"))
+    assert gpu_run.main([]) == 3
+    assert "lacks opencv-python-headless, cuda-bindings: install" in capsys.readouterr().err
+
+
+def test_a_gpu_that_torch_cannot_use_is_no_gpu(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gpu_run, "count_gpus", lambda: 1)
+    monkeypatch.setattr(gpu_run, "is_there", lambda module: True)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    pytest.importorskip("triton")
+    assert gpu_run.main(["1"]) == 3
+    assert "cannot use this machine's GPU" in capsys.readouterr().err
+
+
+def test_a_step_over_its_budget_dies_with_its_children(tmp_path: Path) -> None:
+    child = tmp_path / "child"
+    code = f"""import pathlib, subprocess, time
+started = subprocess.Popen(["sleep", "60"])
+pathlib.Path({str(child)!r}).write_text(str(started.pid))
+time.sleep(60)"""
+    told = run(Step("slow", [sys.executable, "-c", code], 3.0), tmp_path)
+    assert told["outcome"] == OVER_BUDGET
+    assert told["why"] == "It was killed after its budget of 3 s."
+    status = Path(f"/proc/{child.read_text()}/status")
+    end = time.monotonic() + 10
+    while status.exists() and "State:\tZ" not in status.read_text():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_a_killed_run_of_tests_says_which_test_ran(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(HANGS)
+    notes = tmp_path / "notes"
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "gpu_notes", "--notes", str(notes)]
+    told = run(Step("tests", [*command, str(tmp_path / "test_it.py")], 8.0, notes=notes), tmp_path)
+    assert told["outcome"] == OVER_BUDGET
+    assert str(told["why"]).endswith("test_hangs was running.")
+    outcomes = {name.rpartition(":")[2]: found for name, found in told["tests"].items()}
+    assert outcomes == {
+        "test_good": (PASSED, ""), "test_bad": (FAILED, "assert 1 == 2"), "test_hangs": ("begun", "")
+    }  # fmt: skip
+
+
+def test_steps_are_left_out_or_not_begun_with_a_reason(tmp_path: Path) -> None:
+    assert run(Step("x", WELL, 9.0, needs=["no_such_module"]), tmp_path)["outcome"] == LEFT_OUT
+    assert run(Step("x", WELL, 9.0), tmp_path, left_s=0.5)["outcome"] == OVER_BUDGET
+    assert run(Step("x", BADLY, 9.0), tmp_path)["why"] == "It ended with exit code 7."
+
+
+@pytest.mark.parametrize(("command", "code"), [(WELL, 0), (BADLY, 1)])
+def test_results_of_all_pieces_are_in_one_table(
+    command: list[str], code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def steps(out: Path) -> list[Step]:
+        (out / "bench.json").write_text(json.dumps({"claims": [CLAIM]}))
+        return [Step("a step", command, 30.0, report=out / "bench.json"), Step("another", WELL, 30.0, needs=["nix"])]
+
+    monkeypatch.setattr(gpu_run, "describe", lambda: MACHINE)
+    monkeypatch.setattr(gpu_run, "PIECES", {1: Piece("one", 60.0, steps), 2: Piece("two", 60.0, steps)})
+    for piece in ("1", "2"):
+        assert gpu_run.main([piece, "--out", str(tmp_path)]) == code
+    table = (tmp_path / "summary.md").read_text()
+    assert "A GPU, driver 1.2; torch 2.11, CUDA 13.0, triton 3.6" in table
+    for piece in ("1", "2"):
+        assert f"| {piece} | a step | {FAILED if code else PASSED} |" in table
+        assert f"| {piece} | another | left out | 0 |  |  | This machine lacks nix. |" in table
+    assert "| a step | speed | 2 x | >= 1 | yes |" in table
+    assert ("what befell it" in capsys.readouterr().out) == bool(code)
+
+
+def test_budgets_are_those_that_were_promised() -> None:
+    assert all(piece.seconds <= 9 * 60 for piece in PIECES.values())
+    assert sum(piece.seconds for piece in PIECES.values()) <= 25 * 60
+
+
+def test_each_file_of_gpu_tests_is_in_one_piece(tmp_path: Path) -> None:
+    steps = [step for piece in PIECES.values() for step in piece.steps(tmp_path)]
+    tests = Counter(
+        Path(part).name
+        for step in steps
+        if step.notes is not None and not step.environment.keys() & SANITIZER.keys()
+        for part in step.command
+        if part.endswith("_on_gpu.py")
+    )
+    assert tests == Counter(path.name for path in (ROOT / "test" / "gpu").glob("test_*.py"))
+    for step in steps:
+        assert all(Path(part).exists() for part in step.command if part.endswith(".py"))
+
+
+def test_what_the_sanitizer_leaves_out_has_tests() -> None:
+    files = {
+        Path(part)
+        for step in PIECES[3].steps(ROOT)
+        if step.environment == SANITIZER
+        for part in step.command
+        if part.endswith("_on_gpu.py")
+    }
+    names = [name for file in files for name in re.findall(r"^def (test_\w+)", file.read_text(), re.MULTILINE)]
+    for part in UNSANITIZED:
+        assert any(part in name for name in names), part
+    assert any(all(part not in name for part in UNSANITIZED) for name in names)

@@ -1,0 +1,125 @@
+"""Triton kernels are compiled for GPUs that need not be here, and what the compiler says is held against their limits.
+
+The interpreter of the other tests accepts what the compiler refuses.
+"""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import os
+import pkgutil
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from pathlib import Path
+from types import ModuleType
+from unittest import mock
+
+import pytest
+
+pytest.importorskip("triton", reason="needs Triton")
+
+from gpu_targets import SHARED_BYTES
+from kernel_launches import Launch, launches
+from offline_triton import ANY, ONE, SIXTEENS, Compiled, compile_launches
+from triton.runtime.jit import JITFunction
+
+from split_infer_ros.vision_ops import kernels
+from split_infer_ros.vision_ops.launchable import Gpu
+
+pytestmark = pytest.mark.timeout(900)
+
+WORKERS = 2
+LONG_S = 800.0  # in which all is done on a machine that is busy
+TARGETS = sorted(SHARED_BYTES)
+FLOATING, SUMMED, KEYS = {"fp32", "fp16", "bf16"}, {"fp32", "i64"}, {"i64"}
+TYPES = {"_pointwise": FLOATING, "_depthwise": FLOATING, "_up_sweep": SUMMED, "_down_sweep": SUMMED}
+TYPES |= {"_sort_blocks": KEYS, "_merge": KEYS, "_suppress": {"fp32", "i64", "i8"}}
+MOST_SPILLED = {75: 1024}  # bytes of a thread: Turing keeps the next tiles in registers, which are few
+NEVER = {  # how numbers cannot be: of one block there is nothing to add or to merge
+    "_down_sweep": {"length": {ONE}, "blocks": {ONE}},
+    "_merge": {"count": {ONE}, "width": {ONE, ANY}, "steps": {ONE}},
+}
+
+Results = dict[int, list[tuple[Launch, list[Compiled]]]]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """All launches for all targets, each compiled from nothing."""
+    cache = {"TRITON_CACHE_DIR": str(tmp_path_factory.mktemp("triton")), "TRITON_INTERPRET": "0"}
+    begin = time.monotonic()
+    with (
+        mock.patch.dict(os.environ, cache),
+        ProcessPoolExecutor(WORKERS, multiprocessing.get_context("spawn")) as pool,
+    ):
+        asked: list[tuple[int, Launch, Future[list[Compiled]]]] = [
+            (target, launch, pool.submit(compile_launches, launch.call, target))
+            for target in TARGETS
+            for launch in launches(Gpu(target, SHARED_BYTES[target]))
+        ]
+        found: Results = defaultdict(list)
+        for target, launch, future in asked:
+            try:
+                found[target].append((launch, future.result(LONG_S)))
+            except Exception as error:
+                pool.shutdown(cancel_futures=True)
+                pytest.fail(f"sm_{target}, {launch.name}: {type(error).__name__}: {error}")
+    variants = {kernel.hash for target in TARGETS for _, compiled in found[target] for kernel in compiled}
+    print(f"{len(asked)} launches, {len(variants)} kernels in {time.monotonic() - begin:.0f} s")
+    return found
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_kernels_fit_the_targets_shared_memory(results: Results, target: int) -> None:
+    for launch, compiled in results[target]:
+        for kernel in compiled:
+            assert kernel.shared_bytes <= SHARED_BYTES[target], launch.name
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_default_schedules_do_not_spill(results: Results, target: int) -> None:
+    for launch, compiled in results[target]:
+        for kernel in compiled:
+            assert launch.is_extreme or kernel.spilled_bytes <= MOST_SPILLED.get(target, 0), launch.name
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_kernel_is_compiled_in_each_type(results: Results, target: int) -> None:
+    types = defaultdict(set)
+    for _, compiled in results[target]:
+        for kernel in compiled:
+            types[kernel.kernel] |= set(kernel.types.values())
+    assert types == TYPES
+    assert set(types) == kernels_of_the_package()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_number_is_compiled_in_each_way(results: Results, target: int) -> None:
+    ways: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for _, compiled in results[target]:
+        for kernel in compiled:
+            for name, way in kernel.numbers.items():
+                ways[kernel.kernel][name].add(way)
+    for kernel, numbers in ways.items():
+        for name, found in numbers.items():
+            assert found == {ONE, SIXTEENS, ANY} - NEVER.get(kernel, {}).get(name, set()), f"{kernel}: {name}"
+
+
+def kernels_of_the_package() -> set[str]:
+    """Names of jitted functions that no other one calls."""
+    jitted = {
+        name: function
+        for module in modules_of_kernels()
+        for name, function in vars(module).items()
+        if isinstance(function, JITFunction)
+    }
+    return set(jitted) - {name for function in jitted.values() for name in function.fn.__code__.co_names}
+
+
+def modules_of_kernels() -> Iterator[ModuleType]:
+    """All of them."""
+    for found in pkgutil.iter_modules([str(Path(kernels.__file__).parent)]):
+        yield importlib.import_module(f"{kernels.__name__}.{found.name}")
