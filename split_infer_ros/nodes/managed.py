@@ -36,7 +36,7 @@ class ManagedNode(LifecycleNode):
         self._steady_clock = Clock(clock_type=ClockType.STEADY_TIME)
         self._undo: list[Callable[[], object]] = []
         self._when_lost: Callable[[], None] = lambda: None
-        self._leave: Callable[[], None] = lambda: None
+        self._end_process: Callable[[], None] = lambda: None
         self.loss = ""  # why the GPU does nothing more for this process
 
     @property
@@ -59,9 +59,9 @@ class ManagedNode(LifecycleNode):
     def say_lost(self) -> None:
         """Tell others at once that the GPU was lost, as ``self.loss`` has it; called on any thread."""
 
-    def when_lost(self, callback: Callable[[], None], leave: Callable[[], None]) -> None:
-        """Once the GPU does nothing more for this process, call ``callback``, and ``leave`` when that was told."""
-        self._when_lost, self._leave = callback, leave
+    def when_lost(self, callback: Callable[[], None], end_process: Callable[[], None]) -> None:
+        """Once the GPU does nothing more for this process, call ``callback``; ``end_process`` when that was told."""
+        self._when_lost, self._end_process = callback, end_process
 
     def on_tear_down(self, undo: Callable[[], object]) -> None:
         """Have ``undo`` called at clean-up, last registered first."""
@@ -133,7 +133,7 @@ class ManagedNode(LifecycleNode):
         try:
             self.say_lost()  # before the nodes that pass it on are closed
         finally:
-            self._leave()
+            self._end_process()
 
     def _deactivate(self) -> None:
         self.is_active = False

@@ -194,7 +194,8 @@ def _paint(rng: np.random.Generator, image: NDArray[np.uint8], shapes: list[Shap
     colours: list[NDArray[np.uint8]] = []
     for i, shape in enumerate(shapes):
         x, y = ((shape.box[:2] + shape.box[2:]) / 2).astype(int).tolist()
-        behind = [_surroundings(scenery, shape)]
+        others = [other for other in shapes if other is not shape]
+        behind = [_surroundings(scenery, shape, others)]
         behind += [colours[j] for j in range(i) if touch(shape.box, shapes[j].box, 0)]
         choice = rng.integers(0, 256, (32, 3), dtype=np.uint8)
         choice[-2:] = [[0], [255]]  # one of the two always differs enough
@@ -205,11 +206,16 @@ def _paint(rng: np.random.Generator, image: NDArray[np.uint8], shapes: list[Shap
         shape.fill(image, tuple(colour.tolist()))
 
 
-def _surroundings(scenery: NDArray[np.uint8], shape: Shape) -> NDArray[np.uint8]:
-    """The mean colour of the four pixels around the shape."""
+def _surroundings(scenery: NDArray[np.uint8], shape: Shape, others: list[Shape]) -> NDArray[np.uint8]:
+    """The mean colour of the four pixels around the shape that no other shape covers, if there are any."""
     height, width = scenery.shape[:2]
     left, top = np.maximum(np.floor(shape.box[:2]).astype(int) - 4, 0).tolist()
     right, bottom = np.minimum(np.ceil(shape.box[2:]).astype(int) + 4, [width, height]).tolist()
-    mask = mask_of(shape, (left, top, right, bottom)).view(np.uint8)
+    window = left, top, right, bottom
+    mask = mask_of(shape, window).view(np.uint8)
     ring = cv2.dilate(mask, np.ones((9, 9), np.uint8)) - mask
-    return np.array(cv2.mean(scenery[top:bottom, left:right], ring)[:3]).astype(np.uint8)
+    for other in others:
+        if touch(shape.box, other.box, 5):
+            ring[mask_of(other, window)] = 0
+    colour = cv2.mean(scenery[top:bottom, left:right], ring if ring.any() else None)
+    return np.array(colour[:3]).astype(np.uint8)

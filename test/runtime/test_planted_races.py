@@ -12,8 +12,12 @@ from bright_run import SETTINGS, BrightRun
 from odd_on_gpu import odd_on_gpu, streamed
 from simulated_gpu import GPU, Gpu, simulated
 
+from split_infer_ros.buffers.memory import Place
+from split_infer_ros.buffers.policy import Policy
+from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.pipeline.cuda_graphs import GraphedBackbone
-from split_infer_ros.pipeline.intake import _Buffer
+from split_infer_ros.pipeline.intake import DeviceIntake, _Buffer
 from split_infer_ros.runtime.streams import Fence, Stream
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -52,8 +56,6 @@ def run_pipeline(policy: str, graphs: bool) -> None:
         pytest.param(no_order_between_streams, "device", False, "in fetch", id="slot on the device"),
         pytest.param(no_wait_for_results, "device", False, "in fetch", id="staging of a slot"),
         pytest.param(no_wait_for_results, "pinned", False, "in write", id="slot that both sides see"),
-        pytest.param(raw_pixels_are_always_free, "device", False, "in to_device", id="staging of raw pixels"),
-        pytest.param(raw_pixels_are_always_free, "pinned", False, "in gather", id="raw pixels"),
         pytest.param(no_order_between_streams, "device", True, "in __call__", id="input of a graph"),
         pytest.param(no_order_between_streams, "pinned", False, "in normalise", id="input of a backbone"),
     ],
@@ -64,6 +66,17 @@ def test_a_race_in_a_pipeline_is_found(
     plant(monkeypatch)
     with planted() as gpu:
         run_pipeline(policy, graphs)
+    assert place in gpu.findings()
+
+
+@pytest.mark.parametrize(("policy", "place"), [(Policy.DEVICE, "in to_device"), (Policy.PINNED, "in gather")])
+def test_a_race_for_raw_pixels_is_found(policy: Policy, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a pipeline around it, as a head that is fast enough would order each batch behind the one before."""
+    raw_pixels_are_always_free(monkeypatch)
+    with planted() as gpu:
+        intake = DeviceIntake(Preprocess(4, 4), 1, torch.float32, Place(policy, GPU))
+        for _ in range(4):
+            intake.load([Pixels(torch.zeros(4, 4, 3, dtype=torch.uint8), (0, 1, 2))])
     assert place in gpu.findings()
 
 
