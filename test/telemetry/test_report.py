@@ -3,24 +3,16 @@ import math
 
 import pytest
 
-from split_infer_ros.telemetry.report import AT_LEAST, AT_MOST, Claim, Curve, Panel, Report, arguments, deliver
+from split_infer_ros.telemetry.claim import AT_LEAST, AT_MOST, Claim
+from split_infer_ros.telemetry.estimate import exact
+from split_infer_ros.telemetry.picture import Curve, Panel
+from split_infer_ros.telemetry.report import QUICK_S, Report, arguments, deliver, seconds_for_turns
 
 MACHINE = {"cpu": "a processor", "instruction_set": "AVX2", "cores": 2, "gpu": None}
 
 
-@pytest.mark.parametrize(
-    ("value", "direction", "holds"),
-    [
-        (2.0, AT_LEAST, True),
-        (1.99, AT_LEAST, False),
-        (2.0, AT_MOST, True),
-        (2.01, AT_MOST, False),
-        (math.nan, AT_LEAST, False),
-        (math.nan, AT_MOST, False),
-    ],
-)
-def test_a_claim_holds_when_its_value_reaches_the_goal(value, direction, holds):
-    assert Claim("speed", value, "x", 2.0, direction).holds is holds
+def claim(value: float, goal: float, direction: str = AT_LEAST) -> Claim:
+    return Claim("speed", exact(value), "x", goal, direction)
 
 
 def report(*claims: Claim) -> Report:
@@ -30,20 +22,17 @@ def report(*claims: Claim) -> Report:
 
 
 def test_the_form_of_a_report():
-    made = report(Claim("speed", 2.5, "x", 2.0), Claim("latency", 1.0, "x", 0.75, AT_MOST))
+    made = report(claim(2.5, 2.0), claim(1.0, 0.75, AT_MOST))
     assert made.as_json() == {
         "bench": "some",
         "machine": MACHINE,
-        "claims": [
-            {"name": "speed", "value": 2.5, "unit": "x", "goal": ">= 2", "holds": True},
-            {"name": "latency", "value": 1.0, "unit": "x", "goal": "<= 0.75", "holds": False},
-        ],
+        "claims": [claim(2.5, 2.0).as_json(), claim(1.0, 0.75, AT_MOST).as_json()],
         "rows": [{"rival": "ours", "frames_per_s": 2000.0}],
     }
 
 
 def test_a_claim_that_does_not_hold_is_printed_as_such():
-    made = report(Claim("speed", 2.5, "x", 2.0), Claim("latency", 1.0, "x", 0.75, AT_MOST))
+    made = report(claim(2.5, 2.0), claim(1.0, 0.75, AT_MOST))
     _, holds, fails = made.table().splitlines()
     assert "DOES NOT HOLD" in fails
     assert "DOES NOT HOLD" not in holds
@@ -56,15 +45,33 @@ def test_the_table_names_the_processor_and_its_instructions():
 def test_a_report_is_delivered_in_files(tmp_path, capsys):
     pytest.importorskip("matplotlib")
     chosen = arguments("").parse_args(["--json", str(tmp_path / "r.json"), "--picture", str(tmp_path / "r.png")])
-    deliver(report(Claim("speed", math.nan, "x", 2.0)), chosen)
-    (claim,) = json.loads((tmp_path / "r.json").read_text())["claims"]
-    assert claim["value"] is None
-    assert not claim["holds"]
+    deliver(report(claim(math.nan, 2.0)), chosen)
+    (told,) = json.loads((tmp_path / "r.json").read_text())["claims"]
+    assert told["value"] is None
+    assert told["verdict"] == "unclear"
     assert (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")
     assert "speed" in capsys.readouterr().out
 
 
 def test_without_files_it_is_only_printed(capsys):
     chosen = arguments("").parse_args([])
-    deliver(report(Claim("speed", 2.5, "x", 2.0)), chosen)
+    deliver(report(claim(2.5, 2.0)), chosen)
     assert "holds" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("given", "least", "most"),
+    [
+        (["--seconds", "7"], 7.0, 7.0),
+        (["--quick", "--seconds", "7"], 7.0, 7.0),
+        (["--quick"], 0.0, QUICK_S),
+        ([], 600.0, 600.0),
+    ],
+)
+def test_for_how_long_rivals_take_turns(given, least, most):
+    assert least <= seconds_for_turns(arguments("").parse_args(given), 600.0) <= most
+
+
+def test_a_quick_runs_minute_begins_with_its_process(monkeypatch):
+    monkeypatch.setattr("split_infer_ros.telemetry.report.seconds_since_start", lambda: 15.0)
+    assert seconds_for_turns(arguments("").parse_args(["--quick"]), 600.0) == QUICK_S - 15.0
