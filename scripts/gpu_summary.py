@@ -51,7 +51,8 @@ def _tests(step: Mapping[str, Any]) -> str:
 
 def _goals(step: Mapping[str, Any]) -> str:
     claims = step.get("claims", [])
-    return f"{sum(claim['holds'] for claim in claims)} of {len(claims)} hold" if claims else ""
+    held = sum(claim["verdict"] == "holds" for claim in claims)
+    return f"{held} of {len(claims)} hold" if claims else ""
 
 
 def _details(pieces: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -63,10 +64,12 @@ def _details(pieces: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     claims = [(step["name"], claim) for step in steps for claim in step.get("claims", [])]
     if claims:
         yield from ["", "## What the benchmarks found", ""]
-        yield from ["| step | claim | value | goal | holds |", "|---|---|---|---|---|"]
+        yield from ["| step | claim | value | 95 % interval | goal | verdict |", "|---|---|---|---|---|---|"]
         for name, claim in claims:
             value = "" if claim["value"] is None else f"{claim['value']:.3g} {claim['unit']}"
-            cells = [name, claim["name"], value, claim["goal"], "yes" if claim["holds"] else "no"]
+            counted = not claim["turns"] or claim["low"] is None
+            interval = "counted" if counted else f"{claim['low']:.3g} to {claim['high']:.3g}"
+            cells = [name, claim["name"], value, interval, claim["goal"], claim["verdict"]]
             yield f"| {' | '.join(_in_a_cell(cell) for cell in cells)} |"
 
 

@@ -16,11 +16,14 @@ import pytest
 from gpu_pieces import PIECES, SANITIZER, UNSANITIZED, Piece
 from gpu_steps import FAILED, LEFT_OUT, OVER_BUDGET, PASSED, ROOT, Step
 
+from split_infer_ros.telemetry.claim import Claim
+from split_infer_ros.telemetry.estimate import Estimate
+
 MACHINE = {"gpu": "A GPU", "driver": "1.2", "torch": "2.11", "cuda": "13.0", "triton": "3.6", "python": "3.12"}
 MACHINE |= {"cpu": "A CPU", "cores": 16}
 WELL, BADLY = [sys.executable, "-c", "pass"], [sys.executable, "-c", "print('what befell it'); exit(7)"]
 HANGS = "import time\ndef test_good(): pass\ndef test_bad(): assert 1 == 2\ndef test_hangs(): time.sleep(60)\n"
-CLAIM = {"name": "speed", "value": 2.0, "unit": "x", "goal": ">= 1", "holds": True}
+CLAIM = Claim("speed", Estimate(2.0, 1.8, 2.3, 12, 12), "x", 1.0).as_json()
 
 
 def environment() -> dict[str, str]:
@@ -115,7 +118,7 @@ def test_results_of_all_pieces_are_in_one_table(
     for piece in ("1", "2"):
         assert f"| {piece} | a step | {FAILED if code else PASSED} |" in table
         assert f"| {piece} | another | left out | 0 |  |  | This machine lacks nix. |" in table
-    assert "| a step | speed | 2 x | >= 1 | yes |" in table
+    assert "| a step | speed | 2 x | 1.8 to 2.3 | >= 1 | holds |" in table
     assert ("what befell it" in capsys.readouterr().out) == bool(code)
 
 

@@ -101,7 +101,7 @@ def block_length(turns: int) -> int:
 
 
 def _interval(statistic: Statistic, arrays: Sequence[Samples], length: int) -> tuple[float, float]:
-    from scipy.stats import bootstrap  # only here: this import is slow
+    from scipy.stats import bootstrap  # comes with scikit-learn; here, because this import is slow
 
     places = np.arange(len(arrays[0])).reshape(-1, length)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,10 +85,25 @@ def seconds_for_turns(chosen: argparse.Namespace, full_s: float) -> float:
     return max(0.0, QUICK_S - seconds_since_start()) if chosen.quick else full_s
 
 
-def deliver(report: Report, chosen: argparse.Namespace) -> None:
-    """Print the claims, and write the files that were asked for."""
+def deliver(report: Report, chosen: argparse.Namespace, given: Sequence[str] | None = None) -> None:
+    """Print the claims, and write the files that were asked for.
+
+    Args:
+        report: what was found.
+        chosen: the arguments, parsed.
+        given: the arguments as they were given, from which the report says how it was made; else this process's own.
+    """
     print(report.table(), flush=True)
     if chosen.json:
-        chosen.json.write_text(json.dumps(report.as_json(), indent=2, allow_nan=False) + "\n")
+        told = {**report.as_json(), "arguments": _without_files(sys.argv[1:] if given is None else given)}
+        chosen.json.write_text(json.dumps(told, indent=2, allow_nan=False) + "\n")
     if chosen.picture:
         draw(chosen.picture, report.panels, report.table())
+
+
+def _without_files(given: Sequence[str]) -> list[str]:
+    """Arguments that say what is measured, not where it is written."""
+    files = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    files.add_argument("--json")
+    files.add_argument("--picture")
+    return files.parse_known_args(list(given))[1]

@@ -44,9 +44,11 @@ def test_the_table_names_the_processor_and_its_instructions():
 
 def test_a_report_is_delivered_in_files(tmp_path, capsys):
     pytest.importorskip("matplotlib")
-    chosen = arguments("").parse_args(["--json", str(tmp_path / "r.json"), "--picture", str(tmp_path / "r.png")])
-    deliver(report(claim(math.nan, 2.0)), chosen)
-    (told,) = json.loads((tmp_path / "r.json").read_text())["claims"]
+    given = ["--quick", "--json", str(tmp_path / "r.json"), f"--picture={tmp_path / 'r.png'}"]
+    deliver(report(claim(math.nan, 2.0)), arguments("").parse_args(given), given)
+    written = json.loads((tmp_path / "r.json").read_text())
+    (told,) = written["claims"]
+    assert written["arguments"] == ["--quick"]
     assert told["value"] is None
     assert told["verdict"] == "unclear"
     assert (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,222 @@
+#!/usr/bin/env python3
+"""Makes docs/results/README.md from what benchmarks wrote beside it.
+
+    scripts/results.py [FOLDER]
+
+Each benchmark has a section. Its files of one command stand side by side, a column for each machine. Text about a
+benchmark that no figure can say comes from FOLDER/notes/BENCH.md.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).resolve().parents[1] / "docs" / "results"
+TITLES = {
+    "pipeline": "The pipeline against a node written the usual way",
+    "transports": "From backbone to head: the three transports",
+    "overload": "More frames than the pipeline can take",
+    "unified_splitting": "Unified splitting (paper 000)",
+    "multi_tenant": "Kernel merge and fusion (paper 001)",
+    "demand_layering": "Demand layering (paper 002)",
+    "memory_policies": "Memory policies (paper 003)",
+    "co_optimisation": "Co-optimisation (paper 003)",
+    "tuning": "Tuning (paper 004)",
+    "vision_ops": "Vision-specific operators (paper 004)",
+}
+VERDICTS = ("holds", "does not hold", "unclear")
+REPEATED = "repeatability.json"  # of scripts/repeatability.py
+SHARES = {"peak_mb": "peak memory, MB", "cpu_busy": "all cores busy", "backbone_busy": "backbone busy",
+          "head_busy": "head busy"}  # fmt: skip
+BAR = r"\|"  # in a cell of a table
+NAMES = ("model", "way", "rival", "configuration", "operator", "case", "what", "load", "batch_size", "device")
+
+Results = Mapping[str, Any]  # a benchmark's JSON file, with its path's stem as ``stem``
+
+
+def read_results(folder: Path) -> list[Results]:
+    """All results there, in the order of TITLES and then by name.
+
+    Raises:
+        SystemExit: a file is no benchmark's result, or of a benchmark that has no title.
+    """
+    found = []
+    for path in sorted(set(folder.glob("*.json")) - {folder / REPEATED}):
+        result = json.loads(path.read_text())
+        if result.get("bench") not in TITLES or "verdict" not in str(result.get("claims")):
+            raise SystemExit(f"{path} is no result of a benchmark of this version: measure it again, or remove it.")
+        found.append({**result, "stem": path.stem})
+    order = list(TITLES)
+    return sorted(found, key=lambda result: (order.index(result["bench"]), result["stem"]))
+
+
+def page(results: Sequence[Results], notes: Mapping[str, str], repeated: Mapping[str, Any] | None = None) -> str:
+    """The whole page, Markdown."""
+    return "\n".join(_lines(results, notes, repeated)) + "\n"
+
+
+def _lines(
+    results: Sequence[Results], notes: Mapping[str, str], repeated: Mapping[str, Any] | None
+) -> Iterator[str]:
+    yield "# What was measured"
+    yield ""
+    yield "This page is made by `scripts/results.py` from the JSON files beside it."
+    yield ""
+    yield "- A figure is a median over turns, in which rivals alternate. Its 95 % interval stands in brackets."
+    yield "- A claim *holds* or *does not hold* where its whole interval decides that; else it is *unclear*."
+    yield "- Fewer than ten independent samples are unclear, whatever they say. `counted` figures have no interval."
+    yield "- *Paper* is the paper's own figure for the same, on its machine."
+    verdicts = [claim["verdict"] for result in results for claim in result["claims"]]
+    counts = ", ".join(f"{verdicts.count(each)} {each}" for each in VERDICTS)
+    yield ""
+    yield f"Of {len(verdicts)} claims: {counts}."
+    if repeated is not None:
+        yield from _repeatability(repeated)
+    for bench, title in TITLES.items():
+        its = [result for result in results if result["bench"] == bench]
+        if its or bench in notes:
+            yield from ["", f"## {title}"]
+        if bench in notes:
+            yield from ["", notes[bench].strip()]
+        for same in _by_command(its):
+            yield from _section(same)
+    for name, text in notes.items():
+        if name not in TITLES:
+            yield from ["", text.strip()]
+
+
+def _by_command(results: Sequence[Results]) -> list[list[Results]]:
+    """Results of one command, on several machines or on one, together."""
+    groups: dict[tuple[str, ...], list[Results]] = {}
+    for result in results:
+        groups.setdefault(tuple(result["arguments"]), []).append(result)
+    return list(groups.values())
+
+
+def _section(results: Sequence[Results]) -> Iterator[str]:
+    first = results[0]
+    yield ""
+    yield f"`scripts/run bench {' '.join([first['bench'], *first['arguments']])}`"
+    yield ""
+    for result in results:
+        yield f"- [{result['stem']}]({result['stem']}.json) ([picture]({result['stem']}.png)): {machine_of(result)}"
+    yield ""
+    columns = [column_of(result) for result in results]
+    yield from _table(
+        ["claim", "goal", "paper", *(cell for column in columns for cell in (column, "verdict"))],
+        (
+            [name, claim["goal"], claim["paper"], *(cell for result in results for cell in _found(result, name))]
+            for name, claim in _claims(results).items()
+        ),
+    )
+    for result in results:
+        yield from _usage(result)
+
+
+def _claims(results: Sequence[Results]) -> dict[str, Mapping[str, Any]]:
+    return {claim["name"]: claim for result in results for claim in result["claims"]}
+
+
+def _found(result: Results, name: str) -> tuple[str, str]:
+    """A claim's figure with its interval, and its verdict."""
+    claim = next((each for each in result["claims"] if each["name"] == name), None)
+    if claim is None:
+        return "", ""
+    verdict = claim["verdict"] if claim["verdict"] == "holds" else f"**{claim['verdict']}**"
+    if claim["value"] is None:
+        return "not measured", verdict
+    interval = "counted" if not claim["turns"] else f"{_short(claim['low'])} to {_short(claim['high'])}"
+    turns = f", {claim['turns']} turns" if claim["turns"] else ""
+    if claim["settles_s"]:
+        verdict += f" ({_short(claim['settles_s'] / 60)} min of turns would settle it)"
+    return f"{_short(claim['value'])} {claim['unit']} ({interval}{turns})", verdict
+
+
+def _usage(result: Results) -> Iterator[str]:
+    """What each rival takes of the machine."""
+    rows = [row for row in result["rows"] if any(key in row for key in SHARES)]
+    shares = [key for key in SHARES if any(row.get(key) is not None for row in rows)]
+    if not shares:
+        return
+    named = {tuple(str(row[key]) for key in NAMES if row.get(key) is not None): row for row in rows}
+    yield ""
+    yield f"What rivals take, {result['stem']}:"
+    yield ""
+    cells = ([", ".join(name), *(_short(row.get(key)) for key in shares)] for name, row in named.items())
+    yield from _table(["rival", *(SHARES[key] for key in shares)], cells)
+
+
+def _repeatability(repeated: Mapping[str, Any]) -> Iterator[str]:
+    """How verdicts of quick runs agree with each other."""
+    claims = [(bench, name, verdicts) for bench, of in repeated["claims"].items() for name, verdicts in of.items()]
+    changed = [each for each in claims if {"holds", "does not hold"} <= set(each[2])]
+    runs = repeated["runs"]
+    yield from ["", "## How quick runs agree", ""]
+    yield f"`scripts/repeatability.py --runs {runs}`, {machine_of(repeated)}."
+    yield ""
+    yield f"{len(changed)} of {len(claims)} claims changed between *holds* and *does not hold* over {runs} quick runs."
+    yield ""
+    rows = []
+    for bench, seconds in repeated["seconds"].items():
+        its = [verdicts for of, _, verdicts in claims if of == bench]
+        counts = [str(sum(set(verdicts) == {each} for verdicts in its)) for each in VERDICTS]
+        flips = sum({"holds", "does not hold"} <= set(verdicts) for verdicts in its)
+        mixed = len(its) - sum(map(int, counts)) - flips
+        rows.append([bench, str(len(its)), *counts, str(mixed), str(flips), f"{max(seconds):.0f}"])
+    yield from _table(
+        ["benchmark", "claims", "always hold", "never hold", "always unclear", "clear in some runs", "changed",
+         "longest run, s"],
+        iter(rows),
+    )  # fmt: skip
+    if changed:
+        yield ""
+        yield from _table(["benchmark", "changed claim", *(f"run {run + 1}" for run in range(runs))],
+                          ([bench, name, *verdicts] for bench, name, verdicts in changed))  # fmt: skip
+
+
+def _table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(head)} |"
+    yield "|" + "---|" * len(head)
+    for row in rows:
+        yield f"| {' | '.join(cell.replace('|', BAR) for cell in row)} |"
+
+
+def machine_of(result: Results) -> str:
+    """The hardware and what decides its speed, in a line."""
+    machine = result["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items() if version)
+    gpu = machine["gpu"] or "no GPU"
+    return f"{machine['cpu']}, {machine['instruction_set']}, {machine['cores']} cores, {gpu}; {versions}"
+
+
+def column_of(result: Results) -> str:
+    """A machine in a word: its GPU, or its processor's instructions."""
+    machine = result["machine"]
+    limit = re.search(r"oneDNN up to (\S+)", machine["instruction_set"])
+    return str(machine["gpu"] or (limit[1] if limit else machine["instruction_set"].split()[0]))
+
+
+def _short(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def read_notes(folder: Path) -> dict[str, str]:
+    """Texts by the names of their files, without the suffix."""
+    return {path.stem: path.read_text() for path in sorted(folder.glob("*.md"))}
+
+
+def main() -> int:
+    """Write the page."""
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER
+    repeated = json.loads((folder / REPEATED).read_text()) if (folder / REPEATED).exists() else None
+    (folder / "README.md").write_text(page(read_results(folder), read_notes(folder / "notes"), repeated))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

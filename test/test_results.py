@@ -1,0 +1,76 @@
+"""The page of results says what the JSON files say, and is the one that they make."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import results
+
+from split_infer_ros.telemetry.claim import AT_MOST, Claim
+from split_infer_ros.telemetry.estimate import Estimate, exact
+
+AVX512 = "AVX512 (avx2 avx512f)"
+FAST = Claim("speed, times the rival's", Estimate(2.0, 1.8, 2.3, 12, 12), "x", 1.5, paper="2.7 x")
+SLOW = Claim("delay", Estimate(2.0, 1.8, 2.3, 12, 12), "ms", 2.0, AT_MOST, turn_s=5.0)
+EQUAL = Claim("models that give the same bits", exact(5), "", 5)
+
+
+def result(stem: str, instructions: str, *claims: Claim, arguments: tuple[str, ...] = ()) -> dict[str, Any]:
+    machine = {"cpu": "A CPU", "instruction_set": instructions, "cores": 2, "gpu": None, "versions": {"torch": "2.11"}}
+    rows = [{"rival": "ours", "peak_mb": 812.5, "cpu_busy": 0.5}, {"what": "no usage"}]
+    told = [claim.as_json() for claim in claims]
+    return {"bench": "pipeline", "machine": machine, "claims": told, "rows": rows, "arguments": arguments, "stem": stem}
+
+
+def test_each_claim_has_its_interval_verdict_and_the_papers_figure() -> None:
+    made = results.page([result("here", AVX512, FAST, SLOW, EQUAL)], {})
+    assert "| speed, times the rival's | >= 1.5 | 2.7 x | 2 x (1.8 to 2.3, 12 turns) | holds |" in made
+    assert "| models that give the same bits | >= 5 |  | 5  (counted) | holds |" in made
+    assert "Of 3 claims: 2 holds, 0 does not hold, 1 unclear." in made
+
+
+def test_machines_stand_side_by_side_in_one_table() -> None:
+    lowered = result("there", f"AVX2 ({AVX512}), oneDNN up to AVX2", FAST)
+    made = results.page([result("here", AVX512, FAST), lowered], {})
+    assert "| claim | goal | paper | AVX512 | verdict | AVX2 | verdict |" in made
+    assert made.count("| speed, times the rival's |") == 1
+
+
+def test_other_arguments_make_another_table() -> None:
+    made = results.page([result("here", AVX512, FAST), result("more", AVX512, FAST, arguments=("--load", "3"))], {})
+    assert "`scripts/run bench pipeline --load 3`" in made
+    assert made.count("| speed, times the rival's |") == 2
+
+
+def test_what_rivals_take_of_the_machine_is_shown() -> None:
+    assert "| ours | 812 | 0.5 |" in results.page([result("here", AVX512, FAST)], {})
+
+
+def test_notes_stand_in_their_benchmarks_section() -> None:
+    made = results.page([result("here", AVX512, FAST)], {"pipeline": "Why it is so.\n", "long_runs": "## Long runs"})
+    assert made.index("## The pipeline") < made.index("Why it is so.") < made.index("| claim |") < made.index("## Long")
+
+
+def test_claims_that_change_between_runs_are_named() -> None:
+    claims = {"pipeline": {"speed": ["holds", "unclear", "does not hold"], "bits": ["holds"] * 3}}
+    machine, seconds = result("here", AVX512)["machine"], {"pipeline": [50]}
+    repeated = {"machine": machine, "runs": 3, "claims": claims, "seconds": seconds}
+    made = results.page([], {}, repeated)
+    assert "1 of 2 claims changed" in made
+    assert "| pipeline | speed | holds | unclear | does not hold |" in made
+
+
+def test_a_file_of_another_form_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "old.json").write_text(json.dumps({"bench": "pipeline", "claims": [{"name": "speed", "holds": True}]}))
+    with pytest.raises(SystemExit, match=r"old\.json is no result"):
+        results.read_results(tmp_path)
+
+
+def test_the_committed_page_is_made_from_the_committed_files() -> None:
+    folder = results.FOLDER
+    repeated = json.loads((folder / results.REPEATED).read_text()) if (folder / results.REPEATED).exists() else None
+    made = results.page(results.read_results(folder), results.read_notes(folder / "notes"), repeated)
+    assert (folder / "README.md").read_text() == made, "scripts/results.py makes another page: run it, and commit that."
