@@ -23,7 +23,7 @@ LAUNCH_FILE = ROOT / "launch" / "pipeline.launch.py"
 LAUNCH = """
 import signal
 import sys
-signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored where a script runs the tests in the background
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a script that runs tests in the background ignores it
 from launch import LaunchDescription, LaunchService
 from launch.actions import IncludeLaunchDescription
 from launch.launch_description_sources import PythonLaunchDescriptionSource
