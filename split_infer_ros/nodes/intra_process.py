@@ -43,7 +43,7 @@ class IntraProcessPublisher:
         self._key = _key(node, topic)
         # rclpy does not tell a publisher's identity: it is the one that is new (another process may have a node
         # of the same name)
-        before = self._publisher_ids()
+        before = self._publisher_ids(of_any_node=True)  # the name of another process's node may come to be known late
         self._publisher = advertise(node, message, topic, qos)
         self._ids = self._publisher_ids() - before
         _local_publishers[self._key] |= self._ids
@@ -76,12 +76,13 @@ class IntraProcessPublisher:
         _local_publishers[self._key] -= self._ids
         self._node.destroy_publisher(self._publisher)
 
-    def _publisher_ids(self) -> set[bytes]:
-        """Of this topic's publishers that bear this node's name."""
+    def _publisher_ids(self, of_any_node: bool = False) -> set[bytes]:
+        """Of this topic's publishers: of those that bear this node's name, or of all."""
+        name = self._node.get_name(), self._node.get_namespace()
         return {
             bytes(info.endpoint_gid)
             for info in self._node.get_publishers_info_by_topic(self._key[1])
-            if info.node_name == self._node.get_name() and info.node_namespace == self._node.get_namespace()
+            if of_any_node or (info.node_name, info.node_namespace) == name
         }
 
 

@@ -21,7 +21,9 @@ for needed in ("launch", "launch_ros"):
 ROOT = Path(__file__).parents[2]
 LAUNCH_FILE = ROOT / "launch" / "pipeline.launch.py"
 LAUNCH = """
+import signal
 import sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a script that runs tests in the background ignores it
 from launch import LaunchDescription, LaunchService
 from launch.actions import IncludeLaunchDescription
 from launch.launch_description_sources import PythonLaunchDescriptionSource

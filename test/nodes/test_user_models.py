@@ -60,6 +60,7 @@ def test_it_runs_as_any_other_model(context: Context, model: str) -> None:
         detections = pipeline.client.listen(Detection2DArray, "detections")
         publisher = pipeline.client.publisher(Image, "image")
         publisher.publish(image(stamp=1))
+        detections.wait_for(1)  # the next image would take its place, were it still waiting
         assert not any(pipeline.client.set("backbone", split_point="input"))
         publisher.publish(image(stamp=2, seed=1))
         for message in detections.wait_for(2):
