@@ -30,6 +30,8 @@ def report(**counts: Any) -> PipelineReport:
         time=1.0,
         counts=LedgerCounts(**counts),
         batches=0,
+        backbone_busy_s=0.0,
+        head_busy_s=0.0,
         model="shapes",
         device="cpu",
         split_point="neck",
