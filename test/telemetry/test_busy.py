@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 from hypothesis import given
@@ -48,7 +49,7 @@ def test_overlapping_work_counts_once(drawn: list[list[int]]) -> None:
 def test_the_count_grows_at_most_as_fast_as_time(drawn: list[list[int]], looked_at: list[int]) -> None:
     busy, found = play(drawn, looked_at)
     found = [(0, 0.0), *found, (END, busy.seconds(END))]
-    for (before, less), (after, more) in zip(found, found[1:], strict=False):
+    for (before, less), (after, more) in itertools.pairwise(found):
         assert 0 <= more - less <= after - before
     assert busy.seconds(END) >= ticks(*((start, end) for _, start, end, _ in drawn))
 
