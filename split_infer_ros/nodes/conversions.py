@@ -108,6 +108,8 @@ def report_message(now: Callable[[], Time]) -> Callable[..., ReportMessage]:
             dropped=_by_reason(counts.dropped),
             failure=report.failure,
             batches=report.batches,
+            backbone_busy_s=report.backbone_busy_s,
+            head_busy_s=report.head_busy_s,
             left_out=_by_reason(report.left_out),
             memory=report.memory,
             memory_reason=report.memory_reason,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,10 @@ from split_infer_ros.nodes.managed import LOG_PERIOD_S, ManagedNode
 from split_infer_ros.nodes.process import run
 from split_infer_ros.nodes.rows import NodeParameters, parameter
 from split_infer_ros.nodes.watch import Watch
+from split_infer_ros.telemetry.power import MeanPower, total_watts
 from split_infer_ros.telemetry.sensors import Reading, Sensors
+
+POWER_PERIOD_S = 0.2  # how often sensors are read, at most
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,7 @@ class StatsNode(ManagedNode):
         self._watches: dict[str, Watch] = {}  # by tenant; of a pipeline of one model the name is empty
         self._stats: dict[str, IntraProcessPublisher] = {}
         self._sensors = Sensors()
+        self._power = MeanPower()
 
     def set_up(self) -> None:
         self._stats = {"": self._publisher("")}
@@ -56,10 +60,13 @@ class StatsNode(ManagedNode):
         self._reports = IntraProcessSubscription(
             self, PipelineReport, "report", QoSProfile(depth=100), self._hear, from_outside=self._hear
         )
-        self._timer = self.every(self.values.period_s, self._publish)
+        self._timers = [self.every(self.values.period_s, self._publish)]
+        if not math.isnan(total_watts(self._sensors.read())):
+            self._timers.append(self.every(POWER_PERIOD_S, self._read_sensors))
 
     def end(self) -> None:
-        self.destroy_timer(self._timer)
+        for timer in self._timers:
+            self.destroy_timer(timer)
         self._reports.destroy()
 
     def _leave(self) -> None:
@@ -83,23 +90,36 @@ class StatsNode(ManagedNode):
             self._publish_all()
 
     def _publish_all(self) -> None:
-        readings = self._sensors.read()
+        readings = self._read()
+        watts = self._power.take()
         with self._lock:
             watches = dict(sorted(self._watches.items()))
         for tenant in self._stats.keys() - watches.keys() - {""}:
             self._stats.pop(tenant).destroy()
-        for tenant, watch in watches.items():
+        told = {tenant: watch.rates() for tenant, watch in watches.items()}
+        images_hz = sum(stats.published_hz for stats in told.values())
+        for tenant, stats in told.items():
             if tenant not in self._stats:
                 self._stats[tenant] = self._publisher(tenant)
-            stats = watch.rates()
+            stats.joules_per_image = watts / images_hz if images_hz else math.nan
             stats.sensors = [SensorReading(name=it.name, value=it.value, unit=it.unit) for it in readings]
             self._stats[tenant].publish(stats)
-        statuses = [self._status(tenant, watch, readings) for tenant, watch in watches.items()]
+        statuses = [self._status(tenant, watch, told[tenant]) for tenant, watch in watches.items()]
         if not statuses:
             message = "No backbone reports: is one running and active, or any tenant listed?"
             statuses = [DiagnosticStatus(name=self._line(""), level=DiagnosticStatus.STALE, message=message)]
         header = Header(stamp=self.get_clock().now().to_msg())
         self._diagnostics.publish(DiagnosticArray(header=header, status=statuses))
+
+    def _read_sensors(self) -> None:
+        with self._publishing:
+            self._read()
+
+    def _read(self) -> list[Reading]:
+        """What all sensors say; power is averaged from all such looks."""
+        readings = self._sensors.read()
+        self._power.add(total_watts(readings), time.monotonic())
+        return readings
 
     def _publisher(self, tenant: str) -> IntraProcessPublisher:
         topic = f"{tenant}/stats" if tenant else "stats"
@@ -109,7 +129,7 @@ class StatsNode(ManagedNode):
         """The name of its line on ``/diagnostics``."""
         return "/".join(filter(None, [*self.get_namespace().split("/"), "pipeline", tenant]))
 
-    def _status(self, tenant: str, watch: Watch, readings: Sequence[Reading]) -> DiagnosticStatus:
+    def _status(self, tenant: str, watch: Watch, stats: PipelineStats) -> DiagnosticStatus:
         level, message = watch.verdict(time.monotonic(), self.values.camera_timeout_s)
         backbones = self.count_publishers("report")
         if backbones > 1 and level != DiagnosticStatus.STALE:
@@ -119,7 +139,7 @@ class StatsNode(ManagedNode):
                 "of its own (-r __ns:=/NAME). If one was just killed, this passes."
             )
             self.get_logger().warning(message, throttle_duration_sec=LOG_PERIOD_S)
-        facts = watch.facts() | {f"{reading.name} ({reading.unit})": f"{reading.value:.1f}" for reading in readings}
+        facts = watch.facts(stats) | {f"{it.name} ({it.unit})": f"{it.value:.1f}" for it in stats.sensors}
         status = DiagnosticStatus(name=self._line(tenant), level=level, message=message)
         status.values = [KeyValue(key=key, value=str(value)) for key, value in facts.items()]
         return status

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from diagnostic_msgs.msg import DiagnosticStatus
 
 from split_infer_ros.msg import PipelineReport, PipelineStats
@@ -35,20 +37,22 @@ class Watch:
         self.newest, self._heard = report, now
 
     def rates(self) -> PipelineStats:
-        """Since they were asked for last."""
+        """Since they were asked for last. Energy is not among them: it is the machine's, not one pipeline's."""
         before, newest = self._before, self.newest
         self._before = newest
         self._leaves_out = _left_out(newest) > _left_out(before)
-        stats = PipelineStats(report=newest, tenant=newest.tenant)
+        stats = PipelineStats(report=newest, tenant=newest.tenant, joules_per_image=math.nan)
         stats.header.stamp = newest.stamp
         passed = newest.time - before.time
         # a backbone that was configured anew counts from zero again
-        if passed > 0 and newest.received >= before.received:
+        if passed > 0 and _goes_on(before, newest):
             stats.period_s = passed
             stats.received_hz = (newest.received - before.received) / passed
             stats.published_hz = (newest.published - before.published) / passed
             dropped = sum(counts_of(newest).dropped.values()) - sum(counts_of(before).dropped.values())
             stats.dropped_hz = dropped / passed
+            stats.backbone_busy = min(1.0, (newest.backbone_busy_s - before.backbone_busy_s) / passed)
+            stats.head_busy = min(1.0, (newest.head_busy_s - before.head_busy_s) / passed)
         return stats
 
     def verdict(self, now: float, camera_timeout_s: float) -> tuple[bytes, str]:
@@ -79,8 +83,12 @@ class Watch:
             return DiagnosticStatus.WARN, "Frames come in and none goes out."
         return DiagnosticStatus.OK, "Frames flow." if counts.received else "No frame has come in yet."
 
-    def facts(self) -> dict[str, object]:
-        """For people, by name."""
+    def facts(self, rates: PipelineStats) -> dict[str, object]:
+        """For people, by name.
+
+        Args:
+            rates: those of the last period.
+        """
         report, counts = self.newest, counts_of(self.newest)
         return {
             "model": report.model,
@@ -91,6 +99,9 @@ class Watch:
             "in flight": counts.in_flight,
             **{f"dropped: {reason}": count for reason, count in counts.dropped.items()},
             **{f"left out: {entry.reason}": entry.count for entry in report.left_out},
+            "backbone busy (%)": f"{100 * rates.backbone_busy:.0f}",
+            "head busy (%)": f"{100 * rates.head_busy:.0f}",
+            "energy an image (J)": f"{rates.joules_per_image:.2f}",
             "latency p50 (ms)": f"{report.latency_p50_ms:.1f}",
             "latency p99 (ms)": f"{report.latency_p99_ms:.1f}",
             "ring slots": f"{report.ring_used} of {report.ring_slots}",
@@ -115,6 +126,11 @@ def weights_facts(residency: str, nbytes: int, read_mb_s: float, stalled_s: floa
         "weights read (MB/s)": f"{read_mb_s:.0f}",
         "waited for weights (s)": f"{stalled_s:.1f}",
     }
+
+
+def _goes_on(before: PipelineReport, newest: PipelineReport) -> bool:
+    counters = ("received", "published", "backbone_busy_s", "head_busy_s")
+    return all(getattr(newest, name) >= getattr(before, name) for name in counters)
 
 
 def _left_out(report: PipelineReport) -> int:

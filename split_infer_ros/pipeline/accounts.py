@@ -31,6 +31,11 @@ class BatchAccounts:
     def open(self, batch: Batch) -> None:
         """A batch was closed, and has its slot."""
         self._out[batch.lease] = batch
+        self.meters.busy.enter(batch.lease, batch.timeline.closed)
+
+    def passed(self, batch: Batch, now: float) -> None:
+        """A batch was handed over, or failed on its way."""
+        self.meters.busy.leave(batch.lease, batch.timeline, now)
 
     def settle(self, lease: Lease, outcome: Outcome, now: float) -> None:
         """A batch came back; one that was dropped meanwhile is settled already."""
@@ -44,9 +49,11 @@ class BatchAccounts:
             else:
                 frame.ticket.drop(outcome.reason)
         if math.isnan(outcome.head_end):  # no reader was at it
+            self.meters.busy.lose(lease, now)
             return
         times = batch.timeline
         times.head_start, times.head_end, times.delivered = outcome.head_start, outcome.head_end, outcome.delivered
+        self.meters.busy.finish(lease, times, now)
         self.meters.batch_done(times, len(batch.frames), now)
         if self._trace is not None:
             name, cut = f"batch {self.meters.batches}", batch.plan.cut.name
@@ -54,13 +61,14 @@ class BatchAccounts:
         if self._watch is not None:
             self._watch(batch)
 
-    def drop(self, lease: Lease, reason: str) -> None:
+    def drop(self, lease: Lease, reason: str, now: float) -> None:
         """A batch will not come back."""
+        self.meters.busy.lose(lease, now)
         for frame in self._out.pop(lease).frames:
             frame.ticket.drop(reason)
 
-    def drop_all(self, reason: str) -> None:
+    def drop_all(self, reason: str, now: float) -> None:
         """No batch will come back; their slots are given up."""
         for lease, batch in list(self._out.items()):
             batch.plan.pool.give_up(lease)
-            self.drop(lease, reason)
+            self.drop(lease, reason, now)

@@ -208,7 +208,7 @@ class BackboneStage:
         with self._changed:
             for frame in self._batcher.clear():
                 frame.ticket.drop(reason)
-            self._accounts.drop_all(reason)
+            self._accounts.drop_all(reason, time.monotonic())
 
     def close(self) -> None:
         """Free the slots; the stage is of no more use."""
@@ -264,16 +264,17 @@ class BackboneStage:
         )
         plan.pool.publish(lease, time.monotonic())
         timeline.published = time.monotonic()
+        self._accounts.meters.busy.publish(lease, timeline.published)
         if not self._transport.send(handle, plan.pool):
             self._give_up(batch, "no_head")
         if not self._lost:
             self._failure = ""
-        self._passed()
+        self._passed(batch)
 
     def _fail(self, batch: Batch, error: Exception) -> None:
         self._failure = str(error)
         self._give_up(batch, DEVICE_LOST if self._lost else drop_reason(error))
-        self._passed()
+        self._passed(batch)
         if is_sticky(error):
             self._lose(error)
         elif not self._lost:  # else it only follows from the loss
@@ -293,8 +294,9 @@ class BackboneStage:
         self._tell_senders()
         self._on_error(error)
 
-    def _passed(self) -> None:
+    def _passed(self, batch: Batch) -> None:
         with self._changed:
+            self._accounts.passed(batch, time.monotonic())
             self._ahead -= 1
             self._changed.notify_all()
 
@@ -315,7 +317,7 @@ class BackboneStage:
         """Drop a batch under that name, unless a head has it already."""
         if batch.plan.pool.give_up(batch.lease):
             with self._changed:
-                self._accounts.drop(batch.lease, reason)
+                self._accounts.drop(batch.lease, reason, time.monotonic())
                 self._changed.notify_all()
 
     def _tell_senders(self) -> None:

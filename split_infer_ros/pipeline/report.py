@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from split_infer_ros.layering.streamed import StreamedHalf
+from split_infer_ros.pipeline.busy import BusyStages
 from split_infer_ros.pipeline.frame import Timeline
 from split_infer_ros.pipeline.ledger import LedgerCounts
 from split_infer_ros.pipeline.settings import StageSettings
@@ -43,6 +44,7 @@ class PipelineReport:
         time: of the report, seconds of the steady clock.
         counts: the ledger's.
         batches: published so far.
+        backbone_busy_s, head_busy_s: in which each stage was at one batch at least, see ``BusyStages``.
         model, device, split_point, settings: what is running.
         ring_used, ring_bytes: slots in use, and bytes of all slots.
         staging_bytes: of images on their way into the backbone.
@@ -60,6 +62,8 @@ class PipelineReport:
     time: float
     counts: LedgerCounts
     batches: int
+    backbone_busy_s: float
+    head_busy_s: float
     model: str
     device: str
     split_point: str
@@ -83,10 +87,17 @@ class PipelineReport:
 
 
 class PipelineMeters:
-    """Collects times batch by batch; the counts are the ledger's affair."""
+    """Collects times batch by batch; the ledger counts the frames.
+
+    Attributes:
+        latency: of frames.
+        busy: told of each batch on its way.
+        batches: that heads have finished with.
+    """
 
     def __init__(self) -> None:
         self.latency = Window()
+        self.busy = BusyStages()
         self._stages = {name: Window() for name in Timeline().slices()}
         self._hop = Window()
         self._fill = Window()
@@ -124,6 +135,8 @@ class PipelineMeters:
             time=now,
             counts=counts,
             batches=self.batches,
+            backbone_busy_s=self.busy.backbone_s(now),
+            head_busy_s=self.busy.head_s(now),
             model=model,
             device=device,
             split_point=split_point,

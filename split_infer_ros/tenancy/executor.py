@@ -133,6 +133,8 @@ class Executor:
                 flight.line.hand_over(flight)
             except Exception as error:
                 self._fail(flight, error)
+            else:
+                flight.leave_backbone()
         with self._changed:
             execution.over()
             self._changed.notify_all()
@@ -140,6 +142,7 @@ class Executor:
     def _fail(self, flight: Flight, error: Exception) -> None:
         """A batch is lost, unless a head has it already."""
         flight.line.failure = str(error)
+        flight.leave_backbone()
         if flight.plan.pool.give_up(flight.lease):
             with self._changed:
                 flight.line.out.pop(flight.lease, None)

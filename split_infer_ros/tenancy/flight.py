@@ -15,7 +15,7 @@ from split_infer_ros.pipeline.frame import Timeline
 from split_infer_ros.pipeline.intake import Loaded
 from split_infer_ros.pipeline.plan import Plan
 from split_infer_ros.runtime.streams import Fence, Stream
-from split_infer_ros.tenancy.member import TenantFrame
+from split_infer_ros.tenancy.member import Member, TenantFrame
 
 if TYPE_CHECKING:
     from split_infer_ros.tenancy.model_line import ModelLine
@@ -42,16 +42,36 @@ class Flight:
     def __post_init__(self) -> None:
         self.open = set(self.frames)
 
+    @property
+    def members(self) -> Sequence[Member]:
+        """The tenants of whom a frame is in the batch, each once."""
+        return list(dict.fromkeys(frame.member for frame in self.frames))
+
     def settle_rest(self) -> set[TenantFrame]:
-        """Those that are not settled yet, which are to be settled now."""
+        """The batch is over; returns the frames that are not settled yet, which are to be settled now."""
+        for member in self.members:
+            member.meters.busy.lose(self.lease, time.monotonic())
         rest, self.open = self.open, set()
         return rest
 
     def load(self) -> Loaded:
         """Pre-process."""
+        for member in self.members:
+            member.meters.busy.enter(self.lease, time.monotonic())
         self.loaded = self.plan.intake.load([frame.pixels for frame in self.frames])
         self.timeline.preprocessed = time.monotonic()
         return self.loaded
+
+    def publish(self) -> None:
+        """Note that the head can take the batch."""
+        self.timeline.published = time.monotonic()
+        for member in self.members:
+            member.meters.busy.publish(self.lease, self.timeline.published)
+
+    def leave_backbone(self) -> None:
+        """Note that the backbone is done with the batch: it is handed over, or lost."""
+        for member in self.members:
+            member.meters.busy.leave(self.lease, self.timeline, time.monotonic())
 
     @property
     def maps(self) -> bool:

@@ -214,7 +214,7 @@ class ModelLine:
         flight.loaded, flight.features = None, ()  # not earlier: the device was reading them
         self.failure = ""
         plan.pool.publish(flight.lease, time.monotonic())
-        flight.timeline.published = time.monotonic()
+        flight.publish()
         self._transport.send(handle, plan.pool)
 
     def collect(self, now: float) -> None:

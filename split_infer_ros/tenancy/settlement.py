@@ -78,20 +78,21 @@ class Settlement:
             flight = line.out.get(lease)
             if flight is None:
                 return
-            self.give_up(flight, outcome.reason)
             if math.isnan(outcome.head_end):  # no head was at it
+                self.give_up(flight, outcome.reason)
                 return
             times = flight.timeline
             times.head_start, times.head_end, times.delivered = outcome.head_start, outcome.head_end, outcome.delivered
-            members = dict.fromkeys(frame.member for frame in flight.frames)
-            for member in members:
+            for member in flight.members:
+                member.meters.busy.finish(lease, times, now)
                 member.meters.batch_done(times, len(flight.frames), now)
+            self.give_up(flight, outcome.reason)
             self._batches += 1
             if self._trace is not None:
                 # a row of its own for each slot, as several batches of a model may be in one stage side by side
                 pool, slot = flight.plan.pool, lease.slot
                 facts = {"frames": len(flight.frames), "split_point": flight.plan.cut.name, "slot": slot}
-                tenants = " ".join(member.tenant.name for member in members)
+                tenants = " ".join(member.tenant.name for member in flight.members)
                 row = f"{line.key}, {pool.memory} {slot}: "
                 self._trace.slices(times.slices(), f"batch {self._batches}", row, tenants=tenants, **facts)
 

@@ -30,6 +30,8 @@ def report(**counts: Any) -> PipelineReport:
         time=1.0,
         counts=LedgerCounts(**counts),
         batches=0,
+        backbone_busy_s=0.0,
+        head_busy_s=0.0,
         model="shapes",
         device="cpu",
         split_point="neck",
@@ -67,7 +69,8 @@ def test_the_demo_shows_measures_and_judges(ros_domain: int, tmp_path: Path) -> 
     assert found["fps"] == pytest.approx(found["published"] / 6, rel=0.5)
     assert found["f1"] >= 0.95
     assert cv2.imread(str(picture)).shape == (480, 640, 3)
-    lines = re.findall(r"frames/s +latency p50 .* ms, p99 .* ms +ring \d+/\d+ +dropped: ", printed)
+    busy = r"busy: backbone +\d+%, head +\d+%"
+    lines = re.findall(rf"frames/s +latency p50 .* ms, p99 .* ms +{busy} +ring \d+/\d+ +dropped: ", printed)
     assert 3 <= len(lines) <= 8
     assert json.loads(printed[printed.index("{") : printed.rindex("}") + 1]) == found
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from diagnostic_msgs.msg import DiagnosticStatus
 
@@ -43,6 +45,33 @@ def test_a_stall_is_said_while_frames_wait_behind_it() -> None:
         level, words = watch.verdict(second, CAMERA_S)
         assert level == DiagnosticStatus.ERROR
         assert words.endswith("dropped as weights_stalled. It stalls.")
+
+
+def busy(time: float, backbone_s: float, head_s: float, received: int = 0) -> PipelineReport:
+    return PipelineReport(time=time, received=received, backbone_busy_s=backbone_s, head_busy_s=head_s)
+
+
+def test_busy_stages_are_a_share_of_the_time_between_two_reports() -> None:
+    watch = Watch(busy(10.0, 3.0, 1.0), 0.0)
+    watch.hear(busy(10.5, 3.2, 1.0), 0.5)
+    watch.hear(busy(12.0, 4.5, 1.5), 2.0)  # a lost message in between would change nothing
+    stats = watch.rates()
+    assert (stats.period_s, stats.backbone_busy, stats.head_busy) == pytest.approx((2.0, 0.75, 0.25))
+    assert math.isnan(stats.joules_per_image)
+    facts = watch.facts(stats)
+    assert (facts["backbone busy (%)"], facts["head busy (%)"]) == ("75", "25")
+    watch.hear(busy(13.0, 4.5, 2.5), 3.0)
+    stats = watch.rates()
+    assert (stats.backbone_busy, stats.head_busy) == pytest.approx((0.0, 1.0))
+
+
+def test_a_backbone_that_counts_anew_has_no_shares_until_its_next_report() -> None:
+    watch = Watch(busy(10.0, 3.0, 1.0), 0.0)
+    watch.hear(busy(12.0, 0.5, 0.25, received=7), 2.0)  # more frames in two seconds than before in all
+    assert watch.rates().period_s == 0
+    watch.hear(busy(13.0, 1.0, 0.5, received=9), 3.0)
+    stats = watch.rates()
+    assert (stats.backbone_busy, stats.head_busy) == pytest.approx((0.5, 0.25))
 
 
 @pytest.mark.parametrize(

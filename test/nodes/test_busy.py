@@ -1,0 +1,171 @@
+"""The shares of time in which stages are busy, and the energy of an image, as ``stats`` tells them."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from rclpy.context import Context
+from ros_support import START_S, Pipeline, Received, image, wait_until
+from sensor_msgs.msg import Image
+
+from split_infer_ros.buffers.slot_memory import SlotMemory
+from split_infer_ros.msg import PipelineStats
+from split_infer_ros.nodes import stats as stats_node
+from split_infer_ros.pipeline.head_halves import HeadHalves
+from split_infer_ros.pipeline.head_stage import HeadStage
+from split_infer_ros.telemetry.sensors import WATT, Reading
+
+TRANSPORTS = ("intra_process", "shared_memory", "network")
+CAMERA = {"width": 64, "height": 48, "rate_hz": 30.0}
+SLOTS = 2
+SLOW_S = 0.1
+PERIODS = 3
+
+
+class Bottleneck:
+    """Holds up a stage in each batch: until the other stage can do no more, and for a while after that."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
+        self._pipeline: Pipeline | None = None
+        if stage == "backbone":
+            kind, name, idle = SlotMemory, "write", self._head_is_idle
+        else:
+            kind, name, idle = HeadHalves, "run", self._backbone_is_idle
+        method = getattr(kind, name)
+
+        def hold_up(*arguments: Any) -> Any:
+            if self._pipeline is not None:
+                wait_until(idle, "the other stage to be idle", START_S)
+                time.sleep(SLOW_S)
+            return method(*arguments)
+
+        monkeypatch.setattr(kind, name, hold_up)
+
+    def begin(self, pipeline: Pipeline) -> None:
+        """Hold up that pipeline, which has warmed up."""
+        self._pipeline = pipeline
+
+    def end(self) -> None:
+        """Let it flow."""
+        self._pipeline = None
+
+    def _head_is_idle(self) -> bool:
+        """All slots but this batch's are given back, and a frame waits for the next batch."""
+        if self._pipeline is None:
+            return True
+        ring = self._pipeline.backbone.stage._plan.pool.ring
+        return ring.used == 1 and self._pipeline.counts.in_flight > 1
+
+    def _backbone_is_idle(self) -> bool:
+        """All slots are full, and the next batch waits in the head's queue."""
+        return self._pipeline is None or len(self._pipeline.nodes["head"]._stage._head) == SLOTS - 1
+
+
+def flowing(context: Context, transport: str, **more: dict[str, Any]) -> Pipeline:
+    both = {"head": {"transport": transport}, "backbone": {"transport": transport, "ring_slots": SLOTS}}
+    return Pipeline(context, stats={"period_s": 0.5}, **both, **more)
+
+
+def shares(found: Received) -> list[tuple[float, float]]:
+    """Of backbone and head, in each period."""
+    return [(message.backbone_busy, message.head_busy) for message in list(found) if message.period_s]
+
+
+def send(pipeline: Pipeline, count: int) -> None:
+    """Sends images one by one, each when the one before is done."""
+    images, before = pipeline.client.publisher(Image, "image"), pipeline.counts.published
+    for number in range(1, count + 1):
+        images.publish(image(stamp=number))
+        wait_until(lambda n=number: pipeline.counts.published == before + n, "a result")
+    pipeline.settled(before + count)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_an_idle_pipeline_is_not_busy(context: Context, transport: str) -> None:
+    with flowing(context, transport) as pipeline:
+        found = pipeline.client.listen(PipelineStats, "stats")
+        found.wait_for_one(lambda it: it.period_s > 0, "a period", START_S)  # seconds before the first do not count
+        send(pipeline, 1)
+        found.wait_for_one(lambda it: it.backbone_busy > 0, "a busy backbone", START_S)
+        found.wait_for_one(lambda it: it.head_busy > 0, "a busy head", START_S)
+        found.wait_for_one(lambda it: it.report.published == 1, "a report of the frame", START_S)
+        begin = len(found)
+        wait_until(lambda: len(shares(found[begin:])) > PERIODS, "periods without a frame", START_S)
+        assert set(shares(found[begin:])[1:]) == {(0.0, 0.0)}
+        assert all(math.isnan(message.joules_per_image) for message in found[begin + 1 :])
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("slow", ["backbone", "head"])
+def test_the_bottleneck_of_a_full_pipeline_is_busy_nearly_always(
+    context: Context, monkeypatch: pytest.MonkeyPatch, transport: str, slow: str
+) -> None:
+    bottleneck = Bottleneck(monkeypatch, slow)
+    with flowing(context, transport, camera=CAMERA) as pipeline:
+        bottleneck.begin(pipeline)
+        found = pipeline.client.listen(PipelineStats, "stats")
+        found.wait_for_one(lambda it: it.report.published > 1, "a second frame", START_S)
+        begin = len(found)
+        wait_until(lambda: len(shares(found[begin:])) > PERIODS, "periods with frames", START_S)
+        bottleneck.end()
+    told = shares(found[begin:])[1:]
+    assert all(0 <= share <= 1 for pair in told for share in pair)
+    backbone, head = (sum(column) / len(told) for column in zip(*told, strict=True))
+    busy, other = (backbone, head) if slow == "backbone" else (head, backbone)
+    assert busy > 0.75, told
+    assert other < busy, told
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_busy_seconds_are_those_that_the_stages_took(
+    context: Context, monkeypatch: pytest.MonkeyPatch, transport: str
+) -> None:
+    """One batch after the other, so that the seconds of all of them add up."""
+    frames, spied = 10, []
+    write, halves = SlotMemory.write, HeadHalves.run
+    monkeypatch.setattr(SlotMemory, "write", lambda *a: (time.sleep(SLOW_S / 2), write(*a))[1])
+    monkeypatch.setattr(HeadHalves, "run", lambda *a: (time.sleep(SLOW_S), halves(*a))[1])
+    run, finish = HeadStage._run, HeadStage._finish
+
+    def noting(method: Callable[..., None], sign: int) -> Callable[..., None]:
+        def call(*arguments: Any) -> None:
+            if sign < 0:
+                spied.append(-time.monotonic())
+            method(*arguments)
+            if sign > 0:
+                spied.append(time.monotonic())
+
+        return call
+
+    monkeypatch.setattr(HeadStage, "_run", noting(run, -1))
+    monkeypatch.setattr(HeadStage, "_finish", noting(finish, +1))
+    with flowing(context, transport) as pipeline:
+        before = pipeline.backbone.stage.report(time.monotonic())
+        send(pipeline, frames)
+        after = pipeline.backbone.stage.report(time.monotonic())
+    passed = after.time - before.time
+    backbone_s, head_s = after.backbone_busy_s - before.backbone_busy_s, after.head_busy_s - before.head_busy_s
+    assert frames * SLOW_S / 2 <= backbone_s <= passed - frames * SLOW_S
+    assert frames * SLOW_S <= head_s <= sum(spied) + SLOW_S  # a look may find a batch on its way to the head
+
+
+class Feigned:
+    """A board of 10 W."""
+
+    def read(self) -> list[Reading]:
+        return [Reading("VDD_IN", 10.0, WATT)]
+
+
+def test_energy_is_shared_among_the_images(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stats_node, "Sensors", Feigned)
+    with flowing(context, "intra_process", camera=CAMERA) as pipeline:
+        found = pipeline.client.listen(PipelineStats, "stats")
+        told = found.wait_for_one(lambda it: it.published_hz > 0 and it.joules_per_image > 0, "energy", START_S)
+        assert told.joules_per_image * told.published_hz == pytest.approx(10.0, rel=1e-5)
+        pipeline.nodes["camera"].trigger_deactivate()
+        found.wait_for_one(lambda it: it.report.received and not it.published_hz, "a period without images", START_S)
+        assert all(math.isnan(message.joules_per_image) for message in found if not message.published_hz)

@@ -1,0 +1,88 @@
+"""Drawn work, told in any order in which it may end, against a count of the ticks in which there was some."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from split_infer_ros.telemetry.busy import BusyTime
+
+END = 40
+
+# (begin, when it was really under way, until when it is open): begin <= start <= end <= told
+work = st.lists(st.integers(0, END), min_size=4, max_size=4).map(sorted)
+works = st.lists(work, max_size=12)
+looks = st.lists(st.integers(0, END), max_size=8)
+
+
+def ticks(*times: tuple[int, int]) -> int:
+    """How many ticks lie in at least one of the times."""
+    return len({tick for start, end in times for tick in range(start, end)})
+
+
+def play(drawn: list[list[int]], looked_at: list[int]) -> tuple[BusyTime, list[tuple[int, float]]]:
+    """Tells of the work in the order of time; returns what each look found."""
+    events = [(times[0], 0, number) for number, times in enumerate(drawn)]
+    events += [(times[3], 1, number) for number, times in enumerate(drawn)]
+    events += [(now, 2, 0) for now in looked_at]
+    busy, found = BusyTime(), []
+    for now, kind, number in sorted(events):
+        if kind == 0:
+            busy.begin(number, now)
+        elif kind == 1:
+            busy.end(number, now, (drawn[number][1], drawn[number][2]))
+        else:
+            found.append((now, busy.seconds(now)))
+    return busy, found
+
+
+@given(works)
+def test_overlapping_work_counts_once(drawn: list[list[int]]) -> None:
+    busy, _ = play(drawn, [])
+    assert busy.seconds(END) == ticks(*((start, end) for _, start, end, _ in drawn))
+
+
+@given(works, looks)
+def test_the_count_grows_at_most_as_fast_as_time(drawn: list[list[int]], looked_at: list[int]) -> None:
+    busy, found = play(drawn, looked_at)
+    found = [(0, 0.0), *found, (END, busy.seconds(END))]
+    for (before, less), (after, more) in itertools.pairwise(found):
+        assert 0 <= more - less <= after - before
+    assert busy.seconds(END) >= ticks(*((start, end) for _, start, end, _ in drawn))
+
+
+@given(works, looks)
+def test_work_that_is_open_counts_from_its_beginning(drawn: list[list[int]], looked_at: list[int]) -> None:
+    whole = [[begin, begin, told, told] for begin, _, _, told in drawn]
+    _, found = play(whole, looked_at)
+    for now, seconds in found:
+        assert seconds == ticks(*((begin, min(told, now)) for begin, *_, told in whole))
+
+
+def test_work_that_tells_no_times_was_under_way_until_its_end() -> None:
+    busy = BusyTime()
+    busy.begin("lost", 1.0)
+    busy.end("lost", 4.0)
+    assert busy.seconds(10.0) == 3.0
+
+
+def test_times_that_cannot_be_are_left_out() -> None:
+    """Another process may tell anything."""
+    busy = BusyTime()
+    for number, times in enumerate([(0.0, 100.0), (math.nan, math.nan), (9.0, 3.0), (-5.0, 1.0)]):
+        busy.begin(number, 10.0 * number + 2.0)
+        busy.end(number, 10.0 * number + 4.0, times)
+        busy.end(number, 10.0 * number + 4.0, times)  # it is over already
+    assert busy.seconds(50.0) == 2.0
+
+
+def test_what_is_settled_takes_no_memory() -> None:
+    busy = BusyTime()
+    for number in range(1000):
+        busy.begin(number, float(number))
+        busy.end(number, number + 0.5)
+    assert busy.seconds(1000.0) == 500.0
+    assert len(busy._busy) == 0
