@@ -2,6 +2,7 @@ import subprocess
 import sys
 import time
 
+from split_infer_ros.telemetry.machine import cores
 from split_infer_ros.telemetry.usage import MB, Usage, peak_bytes, resident_bytes
 
 
@@ -15,6 +16,19 @@ def test_a_rivals_turn_is_seen_in_its_peak_and_its_share() -> None:
     rows = {name: usage.row(name) for name in ("small", "large")}
     assert rows["large"]["peak_mb"] >= (64 << 20) / MB
     assert 0 <= rows["small"]["cpu_busy"] <= rows["large"]["cpu_busy"] + 1
+
+
+def test_share_of_turns_far_shorter_than_a_clock_tick() -> None:
+    usage = Usage()
+    for _ in range(20):
+        with usage.of("computes"):
+            end = time.perf_counter() + 0.002
+            while time.perf_counter() < end:
+                pass
+        with usage.of("sleeps"):
+            time.sleep(0.002)
+    assert usage.row("computes")["cpu_busy"] * cores() > 0.5
+    assert usage.row("sleeps")["cpu_busy"] * cores() < 0.5
 
 
 def test_memory_of_another_process() -> None:
