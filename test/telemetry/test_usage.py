@@ -2,7 +2,6 @@ import subprocess
 import sys
 import time
 
-from split_infer_ros.telemetry.machine import cores
 from split_infer_ros.telemetry.usage import MB, Usage, peak_bytes, resident_bytes
 
 
@@ -27,8 +26,7 @@ def test_share_of_turns_far_shorter_than_a_clock_tick() -> None:
                 pass
         with usage.of("sleeps"):
             time.sleep(0.002)
-    assert usage.row("computes")["cpu_busy"] * cores() > 0.5
-    assert usage.row("sleeps")["cpu_busy"] * cores() < 0.5
+    assert usage.row("computes")["cpu_busy"] > 2 * usage.row("sleeps")["cpu_busy"] > 0.0
 
 
 def test_memory_of_another_process() -> None:
