@@ -107,6 +107,7 @@ class _Assessor:
         self.standing = Standing(0, math.nan, math.inf, is_clear=False)
 
     def take(self) -> None:
+        """Take one more turn, and assess the contest if that is due."""
         contest = self._contest
         contest.take()
         if contest.turns <= MIN_BLOCKS or contest.spent_s >= self._due_s:
