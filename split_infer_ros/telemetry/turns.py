@@ -119,8 +119,9 @@ class _Assessor:
 
 
 def standing(contest: Contest) -> Standing:
-    """How a contest stands now."""
-    claims = [] if contest.turns < MIN_BLOCKS else list(contest.conclude(contest))
+    """How a contest stands now. A figure that is no number does not count: further turns would not mend it."""
+    found = [] if contest.turns < MIN_BLOCKS else contest.conclude(contest)
+    claims = [claim for claim in found if math.isfinite(claim.found.value)]
     unclear = [claim for claim in claims if claim.verdict == UNCLEAR]
     width = max((claim.found.width for claim in unclear or claims), default=0.0)
     return Standing(contest.turns, contest.turn_s, width, not unclear)

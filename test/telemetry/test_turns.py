@@ -73,6 +73,14 @@ def test_assessing_takes_a_tenth_of_the_time_at_most(clock: Clock) -> None:
     assert assessed[-1] >= short.turns - 10 * 50 - 1
 
 
+def test_a_figure_that_is_no_number_gets_no_further_turns(clock: Clock) -> None:
+    useful = contest(clock, "useful", 1.0)
+    unknown = contest(clock, "unknown", 1.0)
+    unknown.conclude = lambda its: [Claim("unknown", median([math.nan] * its.turns), "%", 5.0)]
+    take_turns([unknown, useful], 60.0)
+    assert (unknown.turns, useful.turns) == (MIN_BLOCKS, 60 - MIN_BLOCKS)
+
+
 def test_no_turn_begins_that_would_end_too_late(clock: Clock) -> None:
     take_turns([contest(clock, "long", 1.0, turn_s=30.0), contest(clock, "short", 1.0)], 100.0)
     assert clock.now == 100.0
