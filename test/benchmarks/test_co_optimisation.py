@@ -61,39 +61,47 @@ def test_applications_run_and_end_in_the_order_in_which_they_are_read() -> None:
     assert found.total_ms >= found.response_ms > 0
 
 
-def test_a_simulation_says_so_in_every_row_and_claim() -> None:
-    rows = _co_simulation.simulate(30, bench.APPLICATIONS, bench.SIZES[:2])  # ten of them are GPUs on a bus
-    assert len(rows) == 30 * 2 * 3
+def test_a_simulation_says_so_in_every_row_claim_and_panel() -> None:
+    sizes = bench.SIZES[:2]
+    found = _co_simulation.simulate(30, bench.APPLICATIONS, sizes)  # ten of them are GPUs on a bus
+    rows = found.rows()
+    assert len(rows) == 2 * len(sizes) * 3
     assert {row["what"] for row in rows} == {"simulated"}
-    claims = _co_simulation.conclude(rows)
+    claims = found.claims()
     assert len(claims) == 7
     assert all(claim.name.startswith("simulated, 30 machines") for claim in claims)
     assert [claim.found.turns for claim in claims] == [20, 10, 0, 0, 0, 0, 0]  # machines; the worst are counted
     assert all(claim.found.is_sound for claim in claims)
-    assert [len(panel.samples) for panel in _co_simulation.panels(rows)] == [3] * 3
+    assert [len(panel.samples) for panel in found.panels()] == [3] * 3
+    assert all("simulated" in panel.title for panel in found.panels())
+
+
+def served(memory: int, total: float, response: float) -> runs.Served:
+    return runs.Served(total, response, 5 / total, memory, 0)
+
+
+def simulated(response: float, memory: int = 120) -> _co_simulation.Machine:
+    return _co_simulation.Machine(
+        _co_simulation.BOARDS,
+        {1: {runs.D: served(200, 10.0, 6.0), runs.MO: served(100, 12.0, 5.0), runs.CO: served(memory, 9.0, response)}},
+    )
 
 
 def test_what_is_claimed_of_a_simulation() -> None:
-    def row(configuration: str, machine: int, memory: int, total: float, response: float) -> dict[str, object]:
-        return {
-            "what": "simulated", "machine": machine, "kind": _co_simulation.BOARDS, "bytes": 1, "total_ms": total,
-            "configuration": configuration, "memory_bytes": memory, "response_ms": response, "utilisation": 5 / total,
-        }  # fmt: skip
-
-    rows = [
-        each
-        for machine in range(10)
-        for each in (
-            row(runs.D, machine, 200, 10.0, 6.0),
-            row(runs.MO, machine, 100, 12.0, 5.0),
-            row(runs.CO, machine, 120, 9.0, 6.6 if machine == 3 else 5.0),
-        )
-    ]
-    boards, bus, *worst = _co_simulation.conclude(rows)
+    found = _co_simulation.Simulation([simulated(6.6), *(simulated(5.0) for _ in range(9))], 1.0)
+    boards, bus, *worst = found.claims()
     assert (boards.found.value, boards.found.turns, boards.verdict) == (1.2, 10, FAILS)
     assert bus.verdict == UNCLEAR  # there is none
     assert [claim.found.value for claim in worst] == pytest.approx([0.6, 0.9, 1.1, 0.9, 12 / 9])
     assert [claim.verdict for claim in worst] == [HOLDS, HOLDS, FAILS, HOLDS, HOLDS]
+
+
+def test_machines_that_differ_leave_a_median_unclear() -> None:
+    found = _co_simulation.Simulation([simulated(5.0, 100 + 37 * seed % 31) for seed in range(20)], 2.0)
+    boards = found.claims()[0]
+    assert boards.found.low < 1.15 < boards.found.high
+    assert boards.verdict == UNCLEAR
+    assert boards.turn_s == 0.1  # seconds a machine
 
 
 def measured(size: int) -> _co_measurement.SizeContest:
