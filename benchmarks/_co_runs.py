@@ -1,6 +1,6 @@
 """Applications that share a GPU under a configuration of the paper's: dispatched one by one or in pairs.
 
-The same dispatching runs them on a GPU, or plays them: then each takes what the overhead model says.
+The same dispatching runs them on a GPU, or simulates them: then each takes what the overhead model says.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -69,50 +68,47 @@ def dispatch(
     return (Released(waiting[0], _FIXED[configuration]),)
 
 
-def serve(
-    configuration: str,
-    tasks: Sequence[Task],
-    gpu: Gpu,
-    constants: MachineConstants,
-    legal: Collection[Policy],
-    rounds: int,
-) -> dict[str, Any]:
-    """All applications at once, again and again, earliest deadline first (the deadline is the execution time, §IV-B).
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What became of all applications that wait at once.
 
-    Returns:
-        Medians over the rounds, before which one more warms up: ms until the last end, mean ms until an end, and the
-        part of the time in which kernels ran; the most memory that all data took, with each application's allocated
-        by the policy under which it was dispatched last; and how many applications ran side by side.
+    Attributes:
+        total_ms: until the last end.
+        response_ms: until an end, the mean.
+        utilisation: the part of the time in which kernels ran.
+        memory_bytes: that all data take, each application's under the policy with which it was dispatched.
+        paired: applications that ran side by side.
     """
-    total, response, paired = [], [], 0
-    memory: dict[str, int] = {}
-    for _ in range(rounds + 1):
-        waiting = sorted(tasks, key=lambda task: task.execution_ms)
-        clock, ends, paired = 0.0, [], 0
-        while waiting:
-            released = dispatch(configuration, waiting, constants, legal)
-            taken = gpu(released)
-            ends += [clock + end for end in taken]
-            clock += max(taken)
-            paired += len(released) if len(released) > 1 else 0
-            for found in released:
-                waiting.remove(found.task)
-                memory[found.task.name] = found.task.footprint_bytes(found.policy)
-        total.append(clock)
-        response.append(statistics.fmean(ends))
-    total_ms = statistics.median(total[1:])
-    return {
-        "configuration": configuration,
-        "memory_bytes": sum(memory.values()),
-        "total_ms": total_ms,
-        "response_ms": statistics.median(response[1:]),
-        "utilisation": sum(task.execution_ms for task in tasks) / total_ms,
-        "paired": paired,
-    }
+
+    total_ms: float
+    response_ms: float
+    utilisation: float
+    memory_bytes: int
+    paired: int
+
+
+def serve(
+    configuration: str, tasks: Sequence[Task], gpu: Gpu, constants: MachineConstants, legal: Collection[Policy]
+) -> Served:
+    """All applications at once, earliest deadline first (the deadline is the execution time, section IV-B)."""
+    waiting = sorted(tasks, key=lambda task: task.execution_ms)
+    clock, memory, paired = 0.0, 0, 0
+    ends: list[float] = []
+    while waiting:
+        released = dispatch(configuration, waiting, constants, legal)
+        taken = gpu(released)
+        ends += [clock + end for end in taken]
+        clock += max(taken)
+        paired += len(released) if len(released) > 1 else 0
+        memory += sum(found.task.footprint_bytes(found.policy) for found in released)
+        for found in released:
+            waiting.remove(found.task)
+    busy = sum(task.execution_ms for task in tasks) / clock
+    return Served(clock, statistics.fmean(ends), busy, memory, paired)
 
 
 @dataclass(frozen=True)
-class PlayedGpu:
+class SimulatedGpu:
     """Takes what the overhead model says."""
 
     constants: MachineConstants

@@ -3,152 +3,104 @@
 Before: as torchvision does it, image by image and class by class (``SSD.postprocess_detections``). After: the whole
 batch and all classes at once (``suppress``). Weights of no training say the same of every anchor, so the answers that
 are decoded are drawn like a trained detector's: background nearly everywhere, objects at some anchors and their
-neighbours.
-
-And what falling back costs (§3.1.2): a model placed by the list, its copies included, against the same model on one
-device. Where there is no GPU both devices are the CPU, so copies move nothing, and what is measured is what the walk's
-copy operators cost by themselves: no word on what falling back costs on a GPU.
+neighbours. A turn runs the network once, and that time counts for both.
 """
 
 from __future__ import annotations
 
-import math
-import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor, fx
+from _rows import measured
+from torch import Tensor
 from torchvision.ops import batched_nms
 
 from split_infer_ros.models.detections import Candidates, Detections, Limits, SuppressOverlaps
-from split_infer_ros.placement.graph import copy_to, place, read_operators, with_decode
-from split_infer_ros.placement.operators import OperatorList
-from split_infer_ros.placement.plan import Tag, make_plan
+from split_infer_ros.placement.graph import copy_to
 from split_infer_ros.split.load import load_model
-from split_infer_ros.split.model import SplitModel
-from split_infer_ros.telemetry.report import AT_MOST, Claim
+from split_infer_ros.telemetry.claim import Claim
+from split_infer_ros.telemetry.estimate import Samples, estimate
+from split_infer_ros.telemetry.turns import Contest, rotated
+from split_infer_ros.telemetry.usage import Usage
 
-PAPERS = {"ssdlite320": "SSD_MobileNet", "ssd_resnet50": "SSD_ResNet50", "yolov3": "Yolov3"}  # names of Table 4
+PAPERS_NAMES = {"ssdlite320": "SSD_MobileNet", "ssd_resnet50": "SSD_ResNet50", "yolov3": "Yolov3"}  # of Table 4
+PAPERS_GAINS = {  # of Table 4, on the GPUs of three boards
+    "ssdlite320": "1.95 to 4.5 x",
+    "ssd_resnet50": "1.32 to 1.48 x",
+    "yolov3": "2.44 to 5.86 x",
+}
 LIMITS = Limits(0.01, 0.45, 100)  # GluonCV's, from which the paper's models come
-PAPERS_FALLBACK = 0.5  # %
 OBJECTS = 12
-WARM_UP, LEAST_ROUNDS = 2, 3  # convolutions are laid out for speed at the second call
+WARM_UP = 2  # convolutions are laid out for speed at the second call
 CPU = torch.device("cpu")
+NETWORK, BEFORE, AFTER = "network", "torchvision's suppression", "ours"
 
 
-def measure(
-    seconds: float, names: Sequence[str] = tuple(PAPERS), placed: Sequence[str] = ("ssdlite320", "ssd_resnet50")
-) -> tuple[list[Mapping[str, Any]], list[Claim]]:
-    """A row and a claim for each model and question.
+class DetectorContest:
+    """A model, of one image: the network until its answers are on the CPU, and either way to go on."""
 
-    Args:
-        seconds: of each comparison.
-        names: of the models that run end to end.
-        placed: those of them that are placed as well; the paper tells of SSD with ResNet.
-    """
-    rows: list[Mapping[str, Any]] = []
-    claims: list[Claim] = []
-    for name in names:
-        model = load_model(name, "none", "cpu")
-        rows.append(latency(load_model(name, "none", "auto"), seconds))
-        what = f"{PAPERS[name]}, one image, times faster than with torchvision's suppression"
-        claims.append(Claim(what, rows[-1]["speedup"], "x", 1.0))
-        if name in placed:
-            rows.append(fallback(model, seconds))
-            what = f"{PAPERS[name]}, placed against all on one device, takes more by"
-            claims.append(Claim(what, rows[-1]["overhead_percent"], "%", PAPERS_FALLBACK, AT_MOST))
-    return rows, claims
+    def __init__(self, name: str) -> None:
+        model = load_model(name, "none", "auto")
+        self._device = model.device
+        self._name = name
+        self._usage = Usage()
+        images = torch.zeros((1, *model.entry.image_shape)).contiguous(memory_format=torch.channels_last)
+        images = images.to(model.device)
+        backbone, head = model.backbone("output"), model.head("output")  # the second puts the answers in order
+        assert isinstance(model.entry.decode, SuppressOverlaps)
+        decode, candidates = model.entry.decode, model.entry.decode.candidates
 
+        def network() -> tuple[Tensor, ...]:
+            outputs: tuple[Tensor, ...] = head(*copy_to(backbone(images), CPU))
+            return outputs
 
-def latency(model: SplitModel, seconds: float) -> dict[str, Any]:
-    """Medians in milliseconds: the network until its answers are on the CPU, and either way to go on."""
-    images = torch.zeros((1, *model.entry.image_shape)).contiguous(memory_format=torch.channels_last).to(model.device)
-    backbone, head = model.backbone("output"), model.head("output")  # the second puts the answers in order
-    assert isinstance(model.entry.decode, SuppressOverlaps)
-    decode, candidates = model.entry.decode, model.entry.decode.candidates
+        with torch.inference_mode():
+            drawn = drawn_like(network())
+            for _ in range(WARM_UP - 1):
+                network()
+            same(decode(drawn, LIMITS), class_by_class(candidates(drawn), LIMITS))
+        self._calls: dict[str, Callable[[], object]] = {
+            NETWORK: network,
+            BEFORE: lambda: class_by_class(candidates(drawn), LIMITS),
+            AFTER: lambda: decode(drawn, LIMITS),
+        }
+        self.contest = Contest(f"{PAPERS_NAMES[name]}, one image", self._turn, lambda _: self.claims())
 
-    def network() -> tuple[Tensor, ...]:
-        outputs: tuple[Tensor, ...] = head(*copy_to(backbone(images), CPU))
-        return outputs
+    def _turn(self, number: int) -> dict[str, float]:
+        taken = {}
+        for name in rotated(list(self._calls), number):
+            with torch.inference_mode(), self._usage.of(name):
+                begin = time.perf_counter()
+                self._calls[name]()  # its results are on the CPU: nothing is left to wait for
+                taken[name] = time.perf_counter() - begin
+        return taken
 
-    with torch.inference_mode():
-        drawn = drawn_like(network())
-        same(decode(drawn, LIMITS), class_by_class(candidates(drawn), LIMITS))
-        network_s, after_s, before_s = interleaved(
-            seconds,
-            network,
-            lambda: decode(drawn, LIMITS),
-            lambda: class_by_class(candidates(drawn), LIMITS),
+    def claims(self) -> list[Claim]:
+        """How many times faster the whole is with our suppression."""
+        figures = self.contest.figures
+        gain = estimate(
+            lambda network, before, after: np.median((network + before) / (network + after), axis=-1),
+            *(figures[name] for name in (NETWORK, BEFORE, AFTER)),
         )
-    network_ms, after_ms, before_ms = (1e3 * statistics.median(found) for found in (network_s, after_s, before_s))
-    return {
-        "what": "detector",
-        "model": model.entry.name,
-        "device": str(model.device),
-        "network_ms": network_ms,
-        "decode_before_ms": before_ms,
-        "decode_after_ms": after_ms,
-        "before_ms": network_ms + before_ms,
-        "after_ms": network_ms + after_ms,
-        "speedup": (network_ms + before_ms) / (network_ms + after_ms),
-    }
+        name = f"{self.contest.name}, times faster than with torchvision's suppression"
+        return [Claim(name, gain, "x", 1.0, turn_s=self.contest.turn_s, paper=PAPERS_GAINS[self._name])]
 
+    def totals_ms(self) -> dict[str, list[float]]:
+        """Network and suppression in each turn, with either suppression."""
+        figures = {name: np.asarray(found) for name, found in self.contest.figures.items()}
+        network: Samples = figures[NETWORK]
+        return {name: (1e3 * (network + figures[name])).tolist() for name in (BEFORE, AFTER)}
 
-def fallback(model: SplitModel, seconds: float) -> dict[str, Any]:
-    """Milliseconds of the placed model and of the same on one device: of each its fastest round.
-
-    Where both devices are the CPU the two differ by the copy operators alone, far less than by chance; so those are
-    timed by themselves.
-    """
-    gpu = torch.device("cuda", 0) if torch.cuda.is_available() else CPU
-    devices = {Tag.GPU: gpu, Tag.CPU: CPU}
-    graph = with_decode(model.graph, model.entry)
-    operators = read_operators(graph, model.entry.image_shape)
-    plan = make_plan(operators, OperatorList.read())
-    placed = place(graph, plan, devices)
-    images = torch.zeros((1, *model.entry.image_shape)).contiguous(memory_format=torch.channels_last).to(gpu)
-    with torch.inference_mode():
-        if gpu == CPU:
-            copies = Copies(placed)
-            copies.run(images, Limits())
-            placed_s, copies_s = interleaved(seconds, lambda: placed(images, Limits()), copies.again)
-            one_s = min(placed_s) - statistics.median(copies_s)
-        else:
-            on_one = place(graph, make_plan(operators, lambda _: Tag.GPU), devices)
-            placed_s, ones_s = interleaved(
-                seconds, lambda: placed(images, Limits()), lambda: copy_to(on_one(images, Limits()), CPU)
-            )
-            one_s = min(ones_s)
-    return {
-        "what": "fallback",
-        "model": model.entry.name,
-        "device": gpu.type,
-        "copies": len(plan.copies),
-        "copied_bytes": plan.copied_bytes,
-        "placed_ms": 1e3 * min(placed_s),
-        "one_device_ms": 1e3 * one_s,
-        "overhead_percent": 100 * (min(placed_s) / one_s - 1),
-    }
-
-
-class Copies(fx.Interpreter):
-    """Runs a placed graph and remembers what its copy operators were given."""
-
-    def __init__(self, placed: fx.GraphModule) -> None:
-        super().__init__(placed)
-        self.given: list[tuple[Any, ...]] = []
-
-    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if target is copy_to:
-            self.given.append(args)
-        return super().call_function(target, args, kwargs)
-
-    def again(self) -> None:
-        """All copies once more."""
-        for args in self.given:
-            copy_to(*args)
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for the network, and for either suppression."""
+        what = {"what": "detector", "model": self._name, "device": str(self._device)}
+        return [
+            {**what, "rival": name, **measured(found, "ms", 1e3), **self._usage.row(name)}
+            for name, found in self.contest.figures.items()
+        ]
 
 
 def drawn_like(outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -201,22 +153,3 @@ def same(found: list[Detections], expected: list[Detections]) -> None:
         torch.testing.assert_close(one.scores, other.scores, rtol=0, atol=0)
         torch.testing.assert_close(one.boxes, other.boxes, rtol=0, atol=0)
         torch.testing.assert_close(one.labels, other.labels, rtol=0, atol=0)
-
-
-def interleaved(seconds: float, *calls: Callable[[], object]) -> list[list[float]]:
-    """Seconds of each call in each round, in which they take turns, for so long; a few rounds before that warm up."""
-    samples: list[list[float]] = [[] for _ in calls]
-    turn, end = 0, math.inf
-    while turn < WARM_UP + LEAST_ROUNDS or time.perf_counter() < end:
-        if turn == WARM_UP:
-            end = time.perf_counter() + seconds
-        for index in range(len(calls)):
-            which = (index + turn) % len(calls)  # none always comes right behind the same one
-            start = time.perf_counter()
-            calls[which]()
-            if torch.cuda.is_available():
-                torch.cuda.synchronize()
-            if turn >= WARM_UP:
-                samples[which].append(time.perf_counter() - start)
-        turn += 1
-    return samples

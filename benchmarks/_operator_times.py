@@ -1,57 +1,50 @@
-"""Vision-specific operators against the library's own and the naive form, taking turns on the same values."""
+"""Contests of vision-specific operators: which sizes there are, what is asked of each, and what came of it."""
 
 from __future__ import annotations
 
 import itertools
-import statistics
-import time
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
-from _detector_latency import class_by_class
-from torch import Tensor
-from torch.nn import functional
-from torchvision.models.detection._utils import BoxCoder
-from torchvision.ops import batched_nms, box_iou, clip_boxes_to_image
-from torchvision.ops import roi_align as torchvisions_roi_align
+from _operator_forms import (
+    ALIGN,
+    ARGSORT,
+    DECODE,
+    FORMS,
+    HEAD,
+    HEAVY,
+    LABELLED,
+    LIBRARY,
+    NAIVE,
+    OPERATORS,
+    OURS,
+    SUM,
+    Case,
+    align,
+    argsort,
+    decode,
+    head,
+    labelled,
+    sums,
+)
+from _rows import measured
+from _short_calls import ShortCalls, no_wait
 
-from split_infer_ros.models.detections import Candidates, Detections, Limits
-from split_infer_ros.vision_ops.box_nms import box_nms
-from split_infer_ros.vision_ops.multibox_decode import WEIGHTS, multibox_decode
-from split_infer_ros.vision_ops.prefix_sum import prefix_sum
-from split_infer_ros.vision_ops.roi_align import roi_align
-from split_infer_ros.vision_ops.segmented_argsort import segmented_argsort
+from split_infer_ros.telemetry.claim import AT_LEAST, AT_MOST, Claim
+from split_infer_ros.telemetry.estimate import MIN_BLOCKS, Estimate, estimate, least, most, ratio
+from split_infer_ros.telemetry.turns import Contest
 
-OURS, LIBRARY, NAIVE = "ours", "library", "naive"
-FORMS = (OURS, LIBRARY, NAIVE)
-HEAD, HEAVY = "box_nms of a head", "box_nms of a head, heavy"
-LABELLED, ARGSORT, SUM, ALIGN, DECODE = "box_nms", "segmented_argsort", "prefix_sum", "roi_align", "multibox_decode"
-OPERATORS = (LABELLED, ARGSORT, SUM, ALIGN, DECODE)
-HEADS_IMAGES, HEADS_BOXES, HEADS_CLASSES = 16, 3234, 91  # SSDlite320's
-SIDE, CLASSES, IOU, MOST = 320, 20, 0.5, 100
-
-LONG = 10  # times a contest's time
-
-Forms = Mapping[str, Callable[[], object]]
-
-
-@dataclass(frozen=True)
-class Contest:
-    """One operator at one size.
-
-    Attributes:
-        operator: which.
-        images: that are given at once.
-        size: boxes, regions or values an image.
-        forms: the rivals.
-    """
-
-    operator: str
-    images: int
-    size: int
-    forms: Forms
+CPU, GPU = "cpu", "cuda"
+MANY = 1000  # values in all images from which an operator is to be as fast as the library's
+MAX_REGIONS = 1000  # an image; regions are few
+PASS_S = 1e-3  # shorter calls are timed many at once
+HEADS = ((HEAD, 10.0), (HEAVY, 2.0))  # with their goals
+MAKERS = {LABELLED: labelled, ARGSORT: argsort, SUM: sums, DECODE: decode, ALIGN: align}
 
 
 @dataclass(frozen=True)
@@ -63,204 +56,136 @@ class Extent:
         images: given at once.
         values: at most so many in all.
         naive: values up to which the naive form takes part.
-        seconds: of a contest, once each form has had its least number of turns.
-        least: turns of each.
+        heads: images of a detector's head.
     """
 
     sizes: Sequence[int]
     images: Sequence[int]
     values: int
     naive: int
-    seconds: float
-    least: int
+    heads: int
 
 
-QUICK = Extent((10, 100, 1_000, 100_000), (1, 16), 100_000, 100, 0.12, 3)
-FULL = Extent((10, 100, 300, 1_000, 3_000, 10_000, 100_000), (1, 4, 16, 64), 640_000, 1_000, 1.0, 7)
+QUICK = Extent((10, 100, 1_000, 100_000), (1, 16), 100_000, 100, 4)
+FULL = Extent((10, 100, 300, 1_000, 3_000, 10_000, 100_000), (1, 4, 16, 64), 640_000, 1_000, 16)
 
 
-def contests(device: torch.device, extent: Extent) -> Iterator[Contest]:
+@dataclass(frozen=True)
+class Question:
+    """What is asked of several cases together: the worst of them counts.
+
+    Attributes:
+        name: of the claim.
+        concerns: whether a case is one of them.
+        goal: for the library's time divided by ours, or in microseconds for what ours takes more.
+        is_ratio: which of the two.
+    """
+
+    name: str
+    concerns: Callable[[Case], bool]
+    goal: float
+    is_ratio: bool = True
+
+
+class OperatorContest:
+    """A case whose rivals take turns. The naive form has only the first turns: nothing is claimed of it."""
+
+    def __init__(self, case: Case, device: torch.device, questions: Sequence[Question]) -> None:
+        self.case = case
+        self.device = device
+        wait = partial(torch.cuda.synchronize, device) if device.type == GPU else no_wait
+        rivals = {name: form for name, form in case.forms.items() if name != NAIVE}
+        self._calls = ShortCalls(rivals, PASS_S, wait=wait)
+        self._naive = ShortCalls({NAIVE: case.forms[NAIVE]}, 0, wait=wait) if NAIVE in case.forms else None
+        asked = [question for question in questions if question.concerns(case)]
+        name = f"{case.operator}, {device.type}, {case.images} x {case.size:,}"
+        self.contest = Contest(name, self._turn, lambda _: [claim(question, [self]) for question in asked])
+
+    def _turn(self, number: int) -> Mapping[str, float]:
+        found = self._calls(number)
+        if self._naive and number < MIN_BLOCKS:
+            found |= self._naive(number)
+        return found
+
+    def found(self, is_ratio: bool) -> Estimate:
+        """The library's time divided by ours, or the microseconds that ours takes more."""
+        ours, library = (self.contest.figures[name] for name in (OURS, LIBRARY))
+        if is_ratio:
+            return ratio(library, ours)
+        return estimate(lambda one, other: np.median(one - other, axis=-1), ours, library).times(1e6)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each form, in microseconds a call."""
+        case = self.case
+        what = {"what": "operator", "operator": case.operator, "device": self.device.type}
+        size = {"images": case.images, "size": case.size}
+        rows = []
+        for name in (each for each in FORMS if each in case.forms):
+            usage = self._naive.usage if name == NAIVE and self._naive else self._calls.usage
+            taken = measured(self.contest.figures[name], "us", 1e6)
+            rows.append({**what, **size, "rival": name, **taken, **usage.row(name)})
+        return rows
+
+
+def claim(question: Question, contests: Sequence[OperatorContest]) -> Claim:
+    """The answer to a question by contests that it concerns."""
+    found = [each.found(question.is_ratio) for each in contests]
+    turn_s = sum(each.contest.turn_s for each in contests)
+    if question.is_ratio:
+        return Claim(question.name, least(found), "x", question.goal, AT_LEAST, turn_s=turn_s)
+    return Claim(question.name, most(found), "us", question.goal, AT_MOST, floor=-math.inf, turn_s=turn_s)
+
+
+def questions_of(device: torch.device, extent: Extent) -> list[Question]:
+    """What is asked of all cases on a device. CPU and GPU differ."""
+    if device.type == GPU:
+        return [
+            Question(
+                "box_nms of batches, GPU, times torchvision's, least",
+                lambda case: case.operator == HEAD or (case.operator == LABELLED and case.images > 1),
+                1.5,
+            ),
+            *(
+                Question(f"{name}, GPU, 1,000 and more, times torch's, least", partial(_has, name, MANY), 1.0)
+                for name in (SUM, ARGSORT)
+            ),
+        ]
+    heads = [
+        Question(f"{name}, {extent.heads} images, CPU, times torchvision's loop", partial(_has, name, 0), goal)
+        for name, goal in HEADS
+    ]
+    many = [
+        Question(f"{name}, CPU, 1,000 and more, times the library's, least", partial(_has, name, MANY), 0.95)
+        for name in OPERATORS
+    ]
+    few = [
+        Question(f"{name}, CPU, fewer, over the library's, most", partial(_has_fewer, name, MANY), 25.0, is_ratio=False)
+        for name in OPERATORS
+    ]
+    return [*heads, *(question for pair in zip(many, few, strict=True) for question in pair)]
+
+
+def _has(operator: str, values: int, case: Case) -> bool:
+    return case.operator == operator and case.values >= values
+
+
+def _has_fewer(operator: str, values: int, case: Case) -> bool:
+    return case.operator == operator and case.values < values
+
+
+def cases(device: torch.device, extent: Extent) -> Iterator[Case]:
     """All operators at all sizes."""
     random = torch.Generator().manual_seed(0)
     for heavy in (False, True):
-        yield head(device, random, heavy)
+        yield head(device, random, extent.heads, heavy)
     for images, size in itertools.product(extent.images, extent.sizes):
-        if images * size <= extent.values:
-            for make in (labelled, argsort, sums, decode):
-                yield contest_of(make, device, random, images, size, extent)
-        if size <= 1000 and images == 1:  # regions are few
-            yield contest_of(align, device, random, images, size, extent)
+        for operator, make in MAKERS.items():
+            if images * size <= extent.values and (operator != ALIGN or (size <= MAX_REGIONS and images == 1)):
+                yield affordable(make(device, random, images, size), extent)
 
 
-def contest_of(
-    make: Callable[[torch.device, torch.Generator, int, int], Contest],
-    device: torch.device,
-    random: torch.Generator,
-    images: int,
-    size: int,
-    extent: Extent,
-) -> Contest:
-    """A contest without the naive form where that would take for ever."""
-    made = make(device, random, images, size)
-    if images * size <= extent.naive:
-        return made
-    return Contest(made.operator, images, size, {name: form for name, form in made.forms.items() if name != NAIVE})
-
-
-def measure(contest: Contest, device: torch.device, extent: Extent) -> dict[str, list[float]]:
-    """Seconds of each turn of each form, which take turns. The first turn sets up and counts only where it is long."""
-    times = {name: [_seconds(form, device)] for name, form in contest.forms.items()}
-    if sum(found[0] for found in times.values()) > LONG * extent.seconds:
-        return times
-    times = {name: [] for name in times}
-    end = time.perf_counter() + extent.seconds
-    for turn in itertools.count():
-        if turn >= extent.least and time.perf_counter() > end:
-            break
-        for name in (OURS, LIBRARY) if turn % 2 else (LIBRARY, OURS):
-            times[name].append(_seconds(contest.forms[name], device))
-    if NAIVE in times:  # how slow it is need not be known so well
-        times[NAIVE] = [_seconds(contest.forms[NAIVE], device) for _ in range(extent.least)]
-    return times
-
-
-def _seconds(form: Callable[[], object], device: torch.device) -> float:
-    begin = time.perf_counter()
-    form()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter() - begin
-
-
-def row(contest: Contest, device: torch.device, times: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-    """Medians in microseconds."""
-    medians = {f"{name}_us": 1e6 * statistics.median(found) for name, found in times.items()}
-    spreads = {f"{name}_range_us": [1e6 * min(found), 1e6 * max(found)] for name, found in times.items()}
-    return {
-        "operator": contest.operator,
-        "device": device.type,
-        "images": contest.images,
-        "size": contest.size,
-        "turns": len(times[OURS]),
-        **medians,
-        **spreads,
-    }
-
-
-def boxes_of(random: torch.Generator, images: int, size: int, heavy: bool = False) -> Tensor:
-    """Boxes (images, size, 4) in pixels: spread over the picture, or nearly all of them on top of each other."""
-    first = torch.rand((images, size, 2), generator=random) * (20 if heavy else 300)
-    sides = torch.rand((images, size, 2), generator=random) * 60 + (200 if heavy else 10)
-    return torch.cat([first, first + sides], dim=2)
-
-
-def head(device: torch.device, random: torch.Generator, heavy: bool) -> Contest:
-    """What SSDlite320 has in the end, at torchvision's own limits: scores of all classes."""
-    boxes = boxes_of(random, HEADS_IMAGES, HEADS_BOXES, heavy).to(device)
-    shape = (HEADS_IMAGES, HEADS_BOXES, HEADS_CLASSES)
-    scores = (torch.randn(shape, generator=random) * 3).softmax(2).to(device)
-    least, iou, most = 0.001, 0.55, 300
-
-    def ours() -> Tensor:
-        limits = {"iou_threshold": iou, "max_detections": most, "most_of_a_class": most}
-        return box_nms(boxes, scores[..., 1:], score_threshold=least, **limits)
-
-    def library() -> list[Detections]:
-        return class_by_class(Candidates(boxes, scores[..., 1:], None, most), Limits(least, iou, most))
-
-    return Contest(HEAVY if heavy else HEAD, HEADS_IMAGES, HEADS_BOXES, {OURS: ours, LIBRARY: library})
-
-
-def labelled(device: torch.device, random: torch.Generator, images: int, size: int) -> Contest:
-    """Boxes with a score and a label each, a sixth of them above the threshold."""
-    boxes = boxes_of(random, images, size).to(device)
-    scores = torch.rand((images, size), generator=random).pow(4).to(device)
-    labels = torch.randint(0, CLASSES, (images, size), generator=random).to(device)
-
-    def ours() -> Tensor:
-        return box_nms(boxes, scores, labels, score_threshold=0.5, iou_threshold=IOU, max_detections=MOST)
-
-    def each(suppress: Callable[[Tensor, Tensor, Tensor], Tensor]) -> list[Tensor]:
-        found = []
-        for its, score, label in zip(boxes, scores, labels, strict=True):
-            chosen = (score > 0.5).nonzero().flatten()
-            found.append(chosen[suppress(its[chosen], score[chosen], label[chosen])[:MOST]])
-        return found
-
-    def naive(its: Tensor, score: Tensor, label: Tensor) -> Tensor:
-        rest, kept = score.argsort(descending=True), []
-        while len(rest):
-            kept.append(rest[0])
-            overlap = box_iou(its[rest[:1]], its[rest])[0]
-            rest = rest[((overlap <= IOU) | (label[rest] != label[rest[0]])) & (rest != rest[0])]
-        return torch.stack(kept) if kept else rest
-
-    forms = {OURS: ours, LIBRARY: lambda: each(lambda *its: batched_nms(*its, IOU)), NAIVE: lambda: each(naive)}
-    return Contest(LABELLED, images, size, forms)
-
-
-def argsort(device: torch.device, random: torch.Generator, images: int, size: int) -> Contest:
-    """Scores of each image in descending order. All images have as many, or the library could not do it in one go."""
-    values = torch.rand(images * size, generator=random).to(device)
-    offsets = torch.arange(0, images * size + 1, size, device=device)
-    rows = values.view(images, size)
-    forms = {
-        OURS: lambda: segmented_argsort(values, offsets, descending=True),
-        LIBRARY: lambda: rows.argsort(dim=1, descending=True, stable=True),
-        NAIVE: lambda: [row.argsort(descending=True, stable=True) for row in rows],
-    }
-    return Contest(ARGSORT, images, size, forms)
-
-
-def sums(device: torch.device, random: torch.Generator, images: int, size: int) -> Contest:
-    """Of each image; the naive form adds one by one."""
-    values = torch.rand((images, size), generator=random).to(device)
-    forms = {
-        OURS: lambda: prefix_sum(values),
-        LIBRARY: lambda: values.cumsum(-1),
-        NAIVE: lambda: [list(itertools.accumulate(row)) for row in values.tolist()],
-    }
-    return Contest(SUM, images, size, forms)
-
-
-def decode(device: torch.device, random: torch.Generator, images: int, size: int) -> Contest:
-    """Offsets to boxes in the picture; the naive form takes one box at a time."""
-    offsets = torch.randn((images, size, 4), generator=random).to(device)
-    (anchors,) = boxes_of(random, 1, size).to(device)
-    coder = BoxCoder(WEIGHTS)
-
-    def each(offsets: Tensor, anchors: Tensor) -> Tensor:
-        return clip_boxes_to_image(coder.decode_single(offsets, anchors), (SIDE, SIDE))
-
-    forms = {
-        OURS: lambda: multibox_decode(offsets, anchors, size=(SIDE, SIDE)),
-        LIBRARY: lambda: torch.stack([each(image, anchors) for image in offsets]),
-        NAIVE: lambda: [
-            [each(one[None], anchor[None]) for one, anchor in zip(image, anchors, strict=True)] for image in offsets
-        ],
-    }
-    return Contest(DECODE, images, size, forms)
-
-
-def align(device: torch.device, random: torch.Generator, images: int, size: int) -> Contest:
-    """Regions of one map; the naive form cuts each out and resizes it."""
-    features = torch.rand((images, 64, 40, 40), generator=random).to(device)
-    regions = boxes_of(random, 1, size)[0].to(device)
-    where = torch.randint(0, images, (size,), generator=random).to(device)
-    scale = 40 / SIDE
-
-    def cut_out() -> list[Tensor]:
-        found = []
-        for image, region in zip(where.tolist(), (regions * scale).tolist(), strict=True):
-            left, top, right, bottom = (int(edge) for edge in region)
-            piece = features[image : image + 1, :, min(top, 39) : bottom + 1, min(left, 39) : right + 1]
-            found.append(functional.interpolate(piece, size=(7, 7), mode="bilinear"))
-        return found
-
-    def library() -> Tensor:
-        return torchvisions_roi_align(features, torch.cat([where[:, None], regions], dim=1), (7, 7), scale)
-
-    def ours() -> Tensor:
-        return roi_align(features, regions, where, (7, 7), spatial_scale=scale)
-
-    return Contest(ALIGN, images, size, {OURS: ours, LIBRARY: library, NAIVE: cut_out})
+def affordable(case: Case, extent: Extent) -> Case:
+    """The case, without its naive form where that would take for ever."""
+    if case.values <= extent.naive:
+        return case
+    return Case(case.operator, case.images, case.size, {name: case.forms[name] for name in (OURS, LIBRARY)})

@@ -1,4 +1,4 @@
-"""One buffer that CPU and GPU take turns at, under each policy: how long a turn takes, and what the model says.
+"""One buffer that CPU and GPU use by turns, under each policy: how long the task takes, and what the model says.
 
 The CPU has written the buffer. The GPU changes each byte of it; in the case that is friendly to caches it then reads
 16 times as much, from a block that its cache holds. The CPU reads each byte. That is the response time; the pure
@@ -7,24 +7,23 @@ execution is the same kernels on the GPU's own memory, and the same reading by t
 
 from __future__ import annotations
 
-import statistics
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from split_infer_ros.buffers.memory import Memory, allocate
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.memory_model.calibration import CACHED_BLOCK
-from split_infer_ros.memory_model.choose import choose
+from split_infer_ros.memory_model.choose import Choice, choose
 from split_infer_ros.memory_model.constants import MachineConstants
 from split_infer_ros.memory_model.cpu_microbenchmarks import read
 from split_infer_ros.memory_model.gpu_microbenchmarks import reread, run_kernel
-from split_infer_ros.memory_model.overhead import response_ms
 from split_infer_ros.memory_model.task import Kernel, Task
+from split_infer_ros.telemetry.turns import rotated
+from split_infer_ros.telemetry.usage import Usage
 
 MIB = 2**20
 SMALL = tuple(CACHED_BLOCK * size for size in (1, 2, 3, 4, 5, 6, 7, 8))
@@ -37,7 +36,7 @@ class Case:
     """Eight sizes of one kind of access."""
 
     name: str
-    sizes: Collection[int]
+    sizes: Sequence[int]
     rereads: int
 
 
@@ -48,63 +47,77 @@ CASES = tuple(
 )
 
 
-def task_of(nbytes: int, rereads: int, execution_ms: float = 0.0) -> Task:
-    """The turn as the model sees it."""
+def task_of(nbytes: int, rereads: int) -> Task:
+    """The task as the model sees it."""
     kernels = [Kernel(nbytes, written_bytes=nbytes)]
     if rereads:
         kernels.append(Kernel(0, after_host=False, cached_bytes=rereads * nbytes))
-    return Task("turn", nbytes, nbytes, tuple(kernels), copies=2, execution_ms=execution_ms)
+    return Task("task", nbytes, nbytes, tuple(kernels), copies=2)
+
+
+EXECUTION = "execution"  # the task's kernels on the GPU's own memory, and the CPU's reading
+
+
+def figure(case: Case, nbytes: int, policy: str) -> str:
+    """The name of a contest's figure."""
+    return f"{case.name}, {nbytes}, {policy}"
 
 
 class PolicyRuns:
-    """Runs turns.
+    """Runs the tasks of all cases and sizes under all policies.
 
     Args:
         device: the GPU.
-        rounds: of each turn, in which the policies take turns; one more warms up.
+        cases: which kinds of access.
+        constants: of this machine, for the choice and the prediction.
+        legal: policies that this GPU allows.
         give: gives memory of a policy.
+
+    Attributes:
+        choices: what the model chose for each case and size, and predicts.
+        usage: what each figure's runs take.
     """
 
     def __init__(
-        self, device: torch.device, rounds: int, give: Callable[[Policy, int, torch.device], Memory] = allocate
+        self,
+        device: torch.device,
+        cases: Sequence[Case],
+        constants: MachineConstants,
+        legal: Collection[Policy],
+        give: Callable[[Policy, int, torch.device], Memory] = allocate,
     ) -> None:
-        self._device = device
-        self._rounds = rounds
-        self._give = give
+        self.cases = cases
+        self.legal = tuple(legal)
+        self.usage = Usage()
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._sizes = [(case, nbytes) for case in cases for nbytes in case.sizes]
+        self.choices: dict[tuple[str, int], Choice] = {
+            (case.name, nbytes): choose(task_of(nbytes, case.rereads), constants, legal)
+            for case, nbytes in self._sizes
+        }
+        self._memories: dict[str, Memory] = {}
+        for case, nbytes in self._sizes:
+            self._memories[figure(case, nbytes, EXECUTION)] = give(Policy.DEVICE, nbytes, device)
+            for policy in self.legal:
+                self._memories[figure(case, nbytes, policy.value)] = give(policy, nbytes, device)
+        self.turn(0)  # warms up
 
-    def compare(
-        self, case: Case, constants: MachineConstants, legal: Collection[Policy]
-    ) -> Iterator[Mapping[str, Any]]:
-        """A row for each size and policy, with what was measured and what was predicted."""
-        for nbytes in case.sizes:
-            memories = {policy: self._give(policy, nbytes, self._device) for policy in legal}
-            own = self._give(Policy.DEVICE, nbytes, self._device)
-            times: dict[Policy | None, list[float]] = {policy: [] for policy in (None, *legal)}
-            for turn in range(self._rounds + 1):
-                for policy in times:
-                    memory = own if policy is None else memories[policy]
-                    taken = self._execute(memory, case.rereads) if policy is None else self._turn(memory, case.rereads)
-                    if turn:
-                        times[policy].append(taken)
-            execution_ms = 1e3 * statistics.median(times[None])
-            choice = choose(task_of(nbytes, case.rereads, execution_ms), constants, legal)
-            for policy in legal:
-                predicted = response_ms(task_of(nbytes, case.rereads, execution_ms), choice.overheads[policy])
-                measured = 1e3 * statistics.median(times[policy])
-                yield {
-                    "what": "policy",
-                    "case": case.name,
-                    "bytes": nbytes,
-                    "policy": policy.value,
-                    "auto": choice.policy.value,
-                    "footprint_bytes": memories[policy].bytes,
-                    "measured_ms": measured,
-                    "predicted_ms": predicted,
-                    "error": abs(predicted / measured - 1),
-                }
+    def turn(self, number: int) -> dict[str, float]:
+        """Seconds of each case, size and policy; the policies take turns."""
+        taken = {}
+        for case, nbytes in self._sizes:
+            for name in rotated([EXECUTION, *(policy.value for policy in self.legal)], number):
+                key = figure(case, nbytes, name)
+                run = self._execute if name == EXECUTION else self._run
+                with self.usage.of(key):
+                    taken[key] = run(self._memories[key], case.rereads)
+        return taken
 
-    def _turn(self, memory: Memory, rereads: int) -> float:
+    def footprint_bytes(self, case: Case, nbytes: int, policy: Policy) -> int:
+        """Memory that the task takes under a policy."""
+        return self._memories[figure(case, nbytes, policy.value)].bytes
+
+    def _run(self, memory: Memory, rereads: int) -> float:
         """Seconds from the CPU's last write to its last read."""
         memory.host.fill_(0)
         with self._on_stream():

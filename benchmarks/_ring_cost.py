@@ -1,17 +1,16 @@
-"""What handing over a batch's features costs, the model left out: by the ring, and by queues that carry buffers.
+"""Handing over a batch's features, the model left out: by the ring, and by queues that carry buffers.
 
-A hand-over is timed from the moment that the producer asks for memory until that memory is its own again. The producer
+A hand-over lasts from the moment that the producer asks for memory until that memory is its own again. The producer
 writes one byte of each page, on either side, so that the memory is there, and as little else as that takes.
 """
 
 from __future__ import annotations
 
 import mmap
-import multiprocessing
 import queue
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -25,32 +24,10 @@ from split_infer_ros.buffers.slots import Lease, Outcome
 
 RING, ALONE, FRESH = "ring", "ring, nothing written", "queue.Queue, fresh buffer"
 REUSED, PROCESS_QUEUE = "queue.Queue, torch.empty", "multiprocessing.Queue"
-SIZES = (268_800, 4_915_200, 19_660_800)  # bytes of features: a head's last cut, an early one, a batch of 4 of it
+SIZES = (268_800, 4_915_200, 19_660_800)  # bytes at a detector's last split point, an early one, a batch of 4 there
 SLOTS = 4
 DONE = Outcome(1, "head_error", 1.0, 2.0, 3.0)
 _LEASE = struct.Struct("<QIQ")
-
-
-def in_process(rounds: int) -> dict[tuple[str, int], list[float]]:
-    """Seconds of each hand-over, by rival and bytes; the rivals take turns."""
-    found: dict[tuple[str, int], list[float]] = {}
-    for size in SIZES:
-        pool = FeaturePool(layout(size), SLOTS)
-        waiting: queue.Queue[Tensor] = queue.Queue()
-        rivals: dict[str, Callable[[], None]] = {
-            RING: lambda pool=pool: by_ring(pool, write),
-            ALONE: lambda pool=pool: by_ring(pool, lambda _: None),
-            FRESH: lambda waiting=waiting, size=size: by_queue(waiting, from_the_system(size)),
-            REUSED: lambda waiting=waiting, size=size: by_queue(waiting, torch.empty(size, dtype=torch.uint8)),
-        }
-        for turn in range(rounds + 1):  # the first warms up
-            for name, hand_over in rivals.items():
-                begin = time.perf_counter()
-                hand_over()
-                taken = time.perf_counter() - begin
-                if turn:
-                    found.setdefault((name, size), []).append(taken)
-    return found
 
 
 def by_ring(pool: FeaturePool, write: Callable[[Tensor], object]) -> None:
@@ -69,41 +46,6 @@ def by_queue(waiting: queue.Queue[Tensor], buffer: Tensor) -> None:
     write(buffer)
     waiting.put(buffer)
     waiting.get()
-
-
-def across_processes(rounds: int) -> dict[tuple[str, int], list[float]]:
-    """Seconds of each hand-over to another process and back, by rival and bytes; the rivals take turns."""
-    found: dict[tuple[str, int], list[float]] = {}
-    context = multiprocessing.get_context("spawn")
-    tensors: Any = context.Queue()
-    pools = {size: SharedPool(layout(size), SLOTS) for size in SIZES}
-    ours, theirs = context.Pipe()
-    names = {size: pool.segment for size, pool in pools.items()}
-    child = context.Process(target=consume, args=(theirs, tensors, names), daemon=True)
-    child.start()
-    theirs.close()
-    try:
-        ours.recv_bytes()  # it is there
-        for size, pool in pools.items():
-            for turn in range(rounds + 1):
-                for name in (RING, PROCESS_QUEUE):
-                    begin = time.perf_counter()
-                    if name == RING:
-                        by_shared_ring(pool, ours, SIZES.index(size))
-                    else:
-                        by_process_queue(tensors, ours, size)
-                    taken = time.perf_counter() - begin
-                    if turn:
-                        found.setdefault((name, size), []).append(taken)
-    finally:
-        ours.close()  # which ends it
-        tensors.close()
-        child.join(10.0)
-        if child.is_alive():
-            child.kill()
-        for pool in pools.values():
-            pool.close()
-    return found
 
 
 def by_shared_ring(pool: SharedPool, connection: Connection, index: int) -> None:
@@ -128,7 +70,7 @@ def by_process_queue(tensors: Any, connection: Connection, size: int) -> None:
     connection.recv_bytes()
 
 
-def consume(connection: Connection, tensors: Any, names: dict[int, str]) -> None:
+def consume(connection: Connection, tensors: Any, names: Mapping[int, str]) -> None:
     """The other process, until the pipe ends."""
     readers = [SharedPoolReader(name, layout(size)) for size, name in names.items()]
     connection.send_bytes(b"ready")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from split_infer_ros.telemetry.claim import UNCLEAR, Claim
 from split_infer_ros.telemetry.estimate import MIN_BLOCKS
+
+WORTH = 10  # times as long as an assessment are the turns between two of them
 
 Turn = Callable[[int], Mapping[str, float]]
 Conclude = Callable[["Contest"], Sequence[Claim]]
@@ -85,18 +87,41 @@ def next_contest(standings: Sequence[Standing], left_s: float) -> int | None:
 def take_turns(contests: Sequence[Contest], seconds: float) -> None:
     """Have contests take turns for so long. Each has at least one turn, however long that takes."""
     end = time.monotonic() + seconds
-    standings = [Standing(0, math.nan, math.inf, is_clear=False) for _ in contests]
-    for index, contest in enumerate(contests):
+    assessors = [_Assessor(contest) for contest in contests]
+    for assessor in assessors:
+        assessor.take()
+    while (index := next_contest([each.standing for each in assessors], end - time.monotonic())) is not None:
+        assessors[index].take()
+
+
+class _Assessor:
+    """Takes turns of a contest, and knows how the contest stands.
+
+    To assess a contest takes milliseconds, and more the more turns it had. A contest of short turns is assessed anew
+    only after turns that took ten times as long as its last assessment.
+    """
+
+    def __init__(self, contest: Contest) -> None:
+        self._contest = contest
+        self._due_s = 0.0  # of the contest's time, from which it is assessed anew
+        self.standing = Standing(0, math.nan, math.inf, is_clear=False)
+
+    def take(self) -> None:
+        """Take one more turn, and assess the contest if that is due."""
+        contest = self._contest
         contest.take()
-        standings[index] = standing(contest)
-    while (index := next_contest(standings, end - time.monotonic())) is not None:  # type: ignore[assignment]
-        contests[index].take()
-        standings[index] = standing(contests[index])
+        if contest.turns <= MIN_BLOCKS or contest.spent_s >= self._due_s:
+            begin = time.perf_counter()
+            self.standing = standing(contest)
+            self._due_s = contest.spent_s + WORTH * (time.perf_counter() - begin)
+        else:
+            self.standing = replace(self.standing, turns=contest.turns, turn_s=contest.turn_s)
 
 
 def standing(contest: Contest) -> Standing:
-    """How a contest stands now."""
-    claims = [] if contest.turns < MIN_BLOCKS else list(contest.conclude(contest))
+    """How a contest stands now. A figure that is no number does not count: further turns would not mend it."""
+    found = [] if contest.turns < MIN_BLOCKS else contest.conclude(contest)
+    claims = [claim for claim in found if math.isfinite(claim.found.value)]
     unclear = [claim for claim in claims if claim.verdict == UNCLEAR]
     width = max((claim.found.width for claim in unclear or claims), default=0.0)
     return Standing(contest.turns, contest.turn_s, width, not unclear)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import _co_measurement
 import _co_runs as runs
+import _co_simulation
 import co_optimisation as bench
 import pytest
 import torch
@@ -12,26 +14,25 @@ from split_infer_ros.buffers.memory import Memory
 from split_infer_ros.buffers.policy import POLICIES, Policy
 from split_infer_ros.memory_model.constants import MachineConstants
 from split_infer_ros.memory_model.task import Kernel, Task
+from split_infer_ros.telemetry.claim import FAILS, HOLDS, UNCLEAR
+from split_infer_ros.telemetry.turns import take_turns
 from split_infer_ros.tenancy.co_run import Released
 
 # A byte is copied in 1 ms and mapped in 1 ms under M, in 2 under H; a launch under M costs 1 ms besides.
 UNIT = MachineConstants(0.0, 1.0, 1.0, 0.0, 1.0, 2.0, 1.0, 0.0, 0.0, 1.0, 0.0)
 D, M = Policy.DEVICE, Policy.MANAGED
 TASKS = [Task(name, 20, 0, (Kernel(3),) * 10, copies=1, execution_ms=ms) for name, ms in (("b", 30), ("a", 25))]
+CPU = torch.device("cpu")
 
 
 def test_a_schedule_that_can_be_drawn_by_hand() -> None:
     """O_D = 20, O_M = 40 of which 30 idle. D: a until 45, b until 95. MO: 65, 135. CO: a under D hides in b's idle."""
-    found = {
-        name: runs.serve(name, TASKS, runs.PlayedGpu(UNIT), UNIT, POLICIES, 1) for name in runs.CONFIGURATIONS
+    found = {name: runs.serve(name, TASKS, runs.SimulatedGpu(UNIT), UNIT, POLICIES) for name in runs.CONFIGURATIONS}
+    assert found == {
+        runs.D: runs.Served(95, (45 + 95) / 2, 55 / 95, 80, 0),
+        runs.MO: runs.Served(135, (65 + 135) / 2, 55 / 135, 40, 0),
+        runs.CO: runs.Served(90, (45 + 90) / 2, 55 / 90, 60, 2),
     }
-    expected = {
-        runs.D: {"total_ms": 95, "response_ms": (45 + 95) / 2, "memory_bytes": 80, "paired": 0},
-        runs.MO: {"total_ms": 135, "response_ms": (65 + 135) / 2, "memory_bytes": 40, "paired": 0},
-        runs.CO: {"total_ms": 90, "response_ms": (45 + 90) / 2, "memory_bytes": 60, "paired": 2},
-    }
-    for name, facts in expected.items():
-        assert found[name] == facts | {"configuration": name, "utilisation": 55 / facts["total_ms"]}
 
 
 def two_sided(policy: Policy, nbytes: int, device: torch.device) -> Memory:
@@ -40,38 +41,95 @@ def two_sided(policy: Policy, nbytes: int, device: torch.device) -> Memory:
     return Memory(policy, host, torch.zeros_like(host) if policy is D else host)
 
 
+SMALL, OTHER = runs.Application("small", 0.25, 3, rereads=2), runs.Application("other", 0.5, 1)
+
+
+def gpu_of_memory_of_this_cpu(size: int) -> runs.RealGpu:
+    return runs.RealGpu(CPU, {"small": SMALL, "other": OTHER}, size, two_sided)
+
+
 def test_applications_run_and_end_in_the_order_in_which_they_are_read() -> None:
-    small, other = runs.Application("small", 0.25, 3, rereads=2), runs.Application("other", 0.5, 1)
-    gpu = runs.RealGpu(torch.device("cpu"), {"small": small, "other": other}, 1 << 20, two_sided)
-    assert gpu.execution_ms(small, 1) > 0
-    tasks = [application.task(1 << 20, 1.0) for application in (small, other)]
+    gpu = gpu_of_memory_of_this_cpu(1 << 20)
+    assert gpu.execution_ms(SMALL, 1) > 0
+    tasks = [application.task(1 << 20, 1.0) for application in (SMALL, OTHER)]
     ends = gpu([Released(tasks[0], M), Released(tasks[1], D)])
     assert 0 < ends[1] <= ends[0]
     for name, policy, kernels in (("small", M, 3), ("other", D, 1)):
         assert (gpu._memory[name, policy].host.view(torch.float32) == kernels).all()  # there, changed, and back
-    found = runs.serve(runs.MO, tasks, gpu, AGX, POLICIES, 1)
-    assert found["memory_bytes"] == sum(application.task(1 << 20).data_bytes for application in (small, other))
-    assert found["total_ms"] >= found["response_ms"] > 0
+    found = runs.serve(runs.MO, tasks, gpu, AGX, POLICIES)
+    assert found.memory_bytes == sum(application.task(1 << 20).data_bytes for application in (SMALL, OTHER))
+    assert found.total_ms >= found.response_ms > 0
 
 
-def test_played_rows_bear_the_claims() -> None:
-    rows = bench.play(3)  # the third is a GPU on a bus
-    assert len(rows) == 3 * len(bench.SIZES) * 3
-    assert {row["what"] for row in rows} == {bench.PLAYED}
-    claims = bench.conclude(rows)
-    assert all(claim.name.startswith("played") for claim in claims)
+def test_a_simulation_says_so_in_every_row_claim_and_panel() -> None:
+    sizes = bench.SIZES[:2]
+    found = _co_simulation.simulate(30, bench.APPLICATIONS, sizes)  # ten of them are GPUs on a bus
+    rows = found.rows()
+    assert len(rows) == 2 * len(sizes) * 3
+    assert {row["what"] for row in rows} == {"simulated"}
+    claims = found.claims()
     assert len(claims) == 7
-    assert [len(panel.samples) for panel in bench.panels(rows)] == [3] * 3
+    assert all(claim.name.startswith("simulated, 30 machines") for claim in claims)
+    assert [claim.found.turns for claim in claims] == [20, 10, 0, 0, 0, 0, 0]  # machines; the worst are counted
+    assert all(claim.found.is_sound for claim in claims)
+    assert [len(panel.samples) for panel in found.panels()] == [3] * 3
+    assert all("simulated" in panel.title for panel in found.panels())
 
 
-def test_what_is_claimed() -> None:
-    def row(configuration: str, memory: int, total: float, response: float, busy: float) -> dict[str, object]:
-        return {
-            "what": bench.MEASURED, "machine": "this", "kind": "this GPU", "bytes": 1, "configuration": configuration,
-            "memory_bytes": memory, "total_ms": total, "response_ms": response, "utilisation": busy,
-        }  # fmt: skip
+def served(memory: int, total: float, response: float) -> runs.Served:
+    return runs.Served(total, response, 5 / total, memory, 0)
 
-    rows = [row(runs.D, 200, 10.0, 6.0, 0.5), row(runs.MO, 100, 12.0, 5.0, 0.4), row(runs.CO, 120, 9.0, 6.6, 0.6)]
-    found = [(claim.value, claim.holds) for claim in bench.conclude(rows)]
-    assert [value for value, _ in found] == pytest.approx([1.2, 0.6, 0.9, 1.1, 0.9, 1.5])
-    assert [holds for _, holds in found] == [False, True, True, False, True, True]
+
+def simulated(response: float, memory: int = 120) -> _co_simulation.Machine:
+    return _co_simulation.Machine(
+        _co_simulation.BOARDS,
+        {1: {runs.D: served(200, 10.0, 6.0), runs.MO: served(100, 12.0, 5.0), runs.CO: served(memory, 9.0, response)}},
+    )
+
+
+def test_what_is_claimed_of_a_simulation() -> None:
+    found = _co_simulation.Simulation([simulated(6.6), *(simulated(5.0) for _ in range(9))], 1.0)
+    boards, bus, *worst = found.claims()
+    assert (boards.found.value, boards.found.turns, boards.verdict) == (1.2, 10, FAILS)
+    assert bus.verdict == UNCLEAR  # there is none
+    assert [claim.found.value for claim in worst] == pytest.approx([0.6, 0.9, 1.1, 0.9, 12 / 9])
+    assert [claim.verdict for claim in worst] == [HOLDS, HOLDS, FAILS, HOLDS, HOLDS]
+
+
+def test_machines_that_differ_leave_a_median_unclear() -> None:
+    found = _co_simulation.Simulation([simulated(5.0, 100 + 37 * seed % 31) for seed in range(20)], 2.0)
+    boards = found.claims()[0]
+    assert boards.found.low < 1.15 < boards.found.high
+    assert boards.verdict == UNCLEAR
+    assert boards.turn_s == 0.1  # seconds a machine
+
+
+def measured(size: int) -> _co_measurement.SizeContest:
+    """A contest of two applications on memory of this CPU."""
+    return _co_measurement.SizeContest(size, (SMALL, OTHER), gpu_of_memory_of_this_cpu(size), AGX, POLICIES)
+
+
+def test_a_measurement_runs_all_configurations_in_each_turn() -> None:
+    contests = [measured(1 << 20), measured(1 << 21)]
+    take_turns([each.contest for each in contests], 0.0)
+    rows = [row for each in contests for row in each.rows()]
+    assert [row["configuration"] for row in rows] == list(runs.CONFIGURATIONS) * 2
+    assert all(row["total_ms"] > 0 and row["peak_mb"] > 0 and row["turns"] == 1 for row in rows)
+    assert [len(panel.samples) for panel in _co_measurement.panels(contests)] == [3] * 3
+    assert all(claim.name.startswith("measured") for claim in _co_measurement.conclude(contests))
+
+
+def test_the_worst_size_decides_what_is_claimed_of_a_measurement() -> None:
+    contests = [measured(1 << 20), measured(1 << 21)]
+    times = {runs.D: 10.0, runs.MO: 12.0, runs.CO: 9.0}
+    for contest, response in zip(contests, (5.0, 6.6), strict=True):
+        contest.memory_bytes = {runs.D: 200, runs.MO: 100, runs.CO: 120}
+        for name, total in times.items():
+            contest.contest.figures |= {
+                _co_measurement.figure(name, _co_measurement.TOTAL): [total] * 10,
+                _co_measurement.figure(name, _co_measurement.RESPONSE): [response if name == runs.CO else 6.0] * 10,
+                _co_measurement.figure(name, _co_measurement.UTILISATION): [5 / total] * 10,
+            }
+    claims = _co_measurement.conclude(contests)
+    assert [claim.found.value for claim in claims] == pytest.approx([1.2, 0.6, 0.9, 1.1, 0.9, 12 / 9])
+    assert [claim.verdict for claim in claims] == [FAILS, HOLDS, HOLDS, FAILS, HOLDS, HOLDS]

@@ -1,22 +1,65 @@
+"""Do both ways find the same objects, and what is claimed of the small detector?"""
+
 from __future__ import annotations
 
+import math
+
 import _detector_latency as bench
+import _fallback_cost
 import pytest
 import torch
 
 from split_infer_ros.models.detections import Candidates, Detections, Limits, suppress
 from split_infer_ros.models.yolo import YoloBoxes
+from split_infer_ros.telemetry.claim import FAILS, HOLDS
 
 
 def test_the_small_detector_is_measured_in_both_ways() -> None:
-    rows, claims = bench.measure(0.0, ["ssdlite320"], ["ssdlite320"])
-    detector, fallback = rows
-    assert detector["before_ms"] == detector["network_ms"] + detector["decode_before_ms"]
-    assert detector["speedup"] == pytest.approx(detector["before_ms"] / detector["after_ms"])
-    assert (fallback["copies"], fallback["copied_bytes"]) == (1, 1_228_920)
-    assert fallback["device"] != "cpu" or 0 < fallback["overhead_percent"] < 50
-    assert [claim.value for claim in claims] == [detector["speedup"], fallback["overhead_percent"]]
-    assert claims[1].name.startswith("SSD_MobileNet, placed against")
+    detector = bench.DetectorContest("ssdlite320")
+    detector.contest.take()
+    assert [row["rival"] for row in detector.rows()] == [bench.NETWORK, bench.BEFORE, bench.AFTER]
+    assert all(row["ms"] > 0 and row["peak_mb"] > 0 for row in detector.rows())
+
+
+def test_the_network_counts_for_both_ways() -> None:
+    detector = bench.DetectorContest("ssdlite320")
+    detector.contest.figures.update({bench.NETWORK: [1.0] * 10, bench.BEFORE: [2.0] * 10, bench.AFTER: [0.5] * 10})
+    (claim,) = detector.claims()
+    assert claim.found.value == pytest.approx(2.0)
+    assert claim.verdict == HOLDS
+    assert claim.name.startswith("SSD_MobileNet, one image")
+    assert detector.totals_ms() == {bench.BEFORE: [3000.0] * 10, bench.AFTER: [1500.0] * 10}
+
+
+@pytest.fixture
+def placed() -> _fallback_cost.FallbackContest:
+    return _fallback_cost.FallbackContest("ssdlite320")
+
+
+def test_copies_of_a_placed_detector_are_counted(placed: _fallback_cost.FallbackContest) -> None:
+    placed.contest.take()
+    for row in placed.rows():
+        assert (row["copies"], row["copied_bytes"]) == (1, 1_228_920)
+        assert row["what"].startswith("simulated") is placed.is_simulated
+    assert 0 < placed.overhead().value < 50 or not placed.is_simulated
+
+
+def test_fallback_between_a_cpu_and_itself_claims_nothing(placed: _fallback_cost.FallbackContest) -> None:
+    placed.is_simulated = True
+    placed.contest.figures.update({_fallback_cost.PLACED: [5.0] * 10, _fallback_cost.COPIES: [1.0] * 10})
+    assert placed.overhead().value == pytest.approx(25.0)
+    assert placed.claims() == []
+
+
+def test_fallback_on_a_gpu_is_claimed(placed: _fallback_cost.FallbackContest) -> None:
+    placed.is_simulated = False
+    placed.contest.figures.update({_fallback_cost.PLACED: [5.0] * 10, _fallback_cost.ONE_DEVICE: [4.0] * 10})
+    (claim,) = placed.claims()
+    assert claim.found.value == pytest.approx(25.0)
+    assert claim.verdict == FAILS
+    placed.contest.figures[_fallback_cost.PLACED] = [3.9] * 10  # what falls back may be faster there
+    assert placed.claims()[0].verdict == HOLDS
+    assert math.isnan(placed.claims()[0].settles_s)
 
 
 @pytest.mark.parametrize("shapes", [((2, 3234, 91), (2, 3234, 4)), ((2, 10647, 85),)])

@@ -1,29 +1,42 @@
+"""Are constants found again, are policies run and predicted, and do hand-overs work in a process and across two?"""
+
 from __future__ import annotations
 
+import argparse
 import json
 import math
+from collections.abc import Mapping
 
+import _policy_claims
 import _policy_runs
+import _ring_contests
 import _ring_cost
 import memory_policies as bench
 import pytest
 import torch
+from _policy_runs import EXECUTION, Case, PolicyRuns, figure
 from boards import AGX
 
 from split_infer_ros.buffers.memory import Memory
 from split_infer_ros.buffers.policy import POLICIES, Policy
+from split_infer_ros.memory_model.constants import MachineConstants
 from split_infer_ros.memory_model.overhead import overhead
-from split_infer_ros.telemetry.report import Report
+from split_infer_ros.telemetry.claim import FAILS, HOLDS, UNCLEAR
+from split_infer_ros.telemetry.turns import take_turns
 
 CPU = torch.device("cpu")
+UNKNOWN = MachineConstants(*[math.nan] * 11)
 
 
-def test_constants_of_synthetic_machines_are_recovered() -> None:
-    rows, (off, certain) = bench.recover(2)
-    assert len(rows) == 2 * 11
-    assert off.value == pytest.approx(100 * max(row["error"] for row in rows))
-    assert off.holds
-    assert certain.value == 1
+def test_constants_of_simulated_machines_are_recovered() -> None:
+    rows, (off, certain) = bench.recover(10)
+    assert len(rows) == 10 * 11
+    assert off.found.value == pytest.approx(100 * max(row["error"] for row in rows))
+    assert off.found.is_exact
+    assert off.verdict == certain.verdict == HOLDS
+    assert certain.found.value == 1
+    assert certain.found.turns == 10  # of machines
+    assert all("simulated machines" in claim.name for claim in (off, certain))
 
 
 def two_sided(policy: Policy, nbytes: int, device: torch.device) -> Memory:
@@ -33,67 +46,141 @@ def two_sided(policy: Policy, nbytes: int, device: torch.device) -> Memory:
 
 
 @pytest.mark.parametrize("rereads", [0, 2])
-def test_turns_under_each_policy_are_measured_and_predicted(rereads: int) -> None:
-    runs = _policy_runs.PolicyRuns(CPU, 1, two_sided)
+def test_tasks_under_each_policy_are_measured_and_predicted(rereads: int) -> None:
     sizes = (1 << 18, 1 << 20)
-    rows = list(runs.compare(_policy_runs.Case("case", sizes, rereads), AGX, POLICIES))
+    runs = PolicyRuns(CPU, [Case("case", sizes, rereads)], AGX, POLICIES, two_sided)
+    contest = _policy_claims.PolicyContest(runs)
+    contest.contest.take()
+    rows = contest.rows()
     assert [(row["bytes"], row["policy"]) for row in rows] == [(n, p.value) for n in sizes for p in POLICIES]
     for row in rows:
         policy = Policy(row["policy"])
         assert row["footprint_bytes"] == row["bytes"] * (2 if policy is Policy.DEVICE else 1)
-        assert row["measured_ms"] > 0
+        assert row["ms"] > 0
+        assert row["peak_mb"] > 0
         predicted = overhead(_policy_runs.task_of(row["bytes"], rereads), policy, AGX).total_ms
-        least = min(row["predicted_ms"] for row in rows)
-        assert row["predicted_ms"] > predicted
-        assert least > 0
-        assert row["error"] == pytest.approx(abs(row["predicted_ms"] / row["measured_ms"] - 1))
+        (execution_s,) = contest.contest.figures[figure(runs.cases[0], row["bytes"], EXECUTION)]
+        assert row["predicted_ms"] == pytest.approx(1e3 * execution_s + predicted)
+        assert row["error"] == pytest.approx(abs(row["predicted_ms"] / row["ms"] - 1))
     memory = two_sided(Policy.DEVICE, 1 << 18, CPU)
-    runs._turn(memory, rereads)
+    runs._run(memory, rereads)
     assert (memory.host.view(torch.float32) == 1).all()  # there, changed once, and back
 
 
+def policy_contest(times: Mapping[str, float], constants: MachineConstants = AGX) -> _policy_claims.PolicyContest:
+    """Ten turns that took so many seconds at each of two sizes."""
+    runs = PolicyRuns(CPU, [Case("case", (1 << 18, 1 << 19), 0)], constants, POLICIES, two_sided)
+    contest = _policy_claims.PolicyContest(runs)
+    for nbytes in runs.cases[0].sizes:
+        for name, seconds in times.items():
+            contest.contest.figures[figure(runs.cases[0], nbytes, name)] = [seconds] * 10
+    return contest
+
+
 def test_what_is_claimed_of_policies() -> None:
-    rows = [
-        {
-            "case": case,
-            "bytes": 100,
-            "policy": policy.value,
-            "auto": "managed",
-            "footprint_bytes": 200 if policy is Policy.DEVICE else 100,
-            "measured_ms": 4.0 + times * place,
-            "error": error,
-        }
-        for case, times, error in (("one", 0.0, 0.04), ("two", 1.0, 0.09))
-        for place, policy in enumerate(POLICIES)
+    times = {EXECUTION: 1e-3, **{policy.value: 1e-3 * (4 + place) for place, policy in enumerate(POLICIES)}}
+    contest = policy_contest(times)
+    mean, worst, loss, part = contest.claims()
+    rows = contest.rows()
+    errors = [
+        math.sqrt(math.prod(row["error"] for row in rows if row["policy"] == policy.value)) for policy in POLICIES
     ]
-    mean, worst, loss, part = bench.claims_of_policies(rows)
-    assert mean.value == pytest.approx(6.0)
-    assert worst.value == pytest.approx(9.0)
-    assert loss.value == pytest.approx(25.0)
-    assert not loss.holds
-    assert part.value == 0.5
-    assert part.holds
-    panels = bench.panels_of_policies([{**row, "case": bench.CASES[0].name} for row in rows])
-    assert panels[0].samples["managed"] == [4.0, 5.0]
+    assert mean.found.value == pytest.approx(100 * math.prod(errors) ** (1 / 3))
+    assert worst.found.value == pytest.approx(100 * max(errors))
+    chosen = {row["auto"] for row in rows}
+    slowest = max(times[name] for name in chosen)
+    assert loss.found.value == pytest.approx(100 * (slowest / 4e-3 - 1))
+    assert part.found.value == 0.5
+    assert part.verdict == HOLDS
+    assert (mean.paper, worst.paper) == ("9.3 %", "24.3 %")
+    assert contest.panels()[0].samples[Policy.DEVICE.value] == [4.0] * 10
+
+
+def test_an_exact_prediction_has_the_least_error() -> None:
+    runs = PolicyRuns(CPU, [Case("case", (1 << 18,), 0)], AGX, POLICIES, two_sided)
+    contest = _policy_claims.PolicyContest(runs)
+    (case,) = runs.cases
+    contest.contest.figures[figure(case, 1 << 18, EXECUTION)] = [1e-3] * 10
+    for policy in POLICIES:
+        taken = 1e-3 + runs.choices["case", 1 << 18].overheads[policy].total_ms / 1e3
+        contest.contest.figures[figure(case, 1 << 18, policy.value)] = [taken] * 10
+    mean, worst, loss, _ = contest.claims()
+    assert mean.found.value == pytest.approx(100 * _policy_claims.MIN_ERROR)
+    assert worst.verdict == HOLDS
+    assert loss.found.value == pytest.approx(0.0)
 
 
 def test_a_policy_that_cannot_be_predicted_shows_nothing() -> None:
-    assert math.isnan(bench.geometric_mean([0.1, math.nan]))
-    assert bench.geometric_mean([0.0, 0.0]) == pytest.approx(bench.LEAST_ERROR)
+    times = {EXECUTION: 1e-3, **{policy.value: 2e-3 for policy in POLICIES}}
+    mean, worst, loss, _ = policy_contest(times, UNKNOWN).claims()
+    assert mean.verdict == worst.verdict == UNCLEAR
+    assert loss.verdict == HOLDS  # all policies took the same time
 
 
-def test_hand_overs_are_timed_in_a_process_and_across_two(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (_ring_cost, bench):
-        monkeypatch.setattr(name, "SIZES", (8192, 100_000))
-    claims, rows = [], []
-    found_in = {"in process": _ring_cost.in_process(3), "across processes": _ring_cost.across_processes(3)}
-    for place, times in found_in.items():
-        assert all(len(found) == 3 and min(found) > 0 for found in times.values())
-        claims += bench.ring_claims(place, times)
-        rows += bench.ring_rows(place, times)
-        assert bench.ring_panel(place, times).samples
+def test_hand_overs_are_timed_in_a_process_and_across_two() -> None:
+    sizes = (8192, 100_000)
+    inside = _ring_contests.in_process(sizes)
+    with _ring_contests.across_processes(sizes) as across:
+        take_turns([each.contest for each in (*inside, *across)], 0.0)
+        rows = [row for each in (*inside, *across) for row in each.rows()]
+    claims = _ring_contests.ring_claims(inside) + _ring_contests.ring_claims(across)
     assert [claim.goal for claim in claims] == [2, 2, 10]
-    rivals = {bench.RING, _ring_cost.ALONE, bench.FRESH, bench.REUSED, bench.PROCESS_QUEUE}
+    assert {claim.verdict for claim in claims} == {UNCLEAR}  # of one turn
+    rivals = {
+        _ring_cost.RING, _ring_cost.ALONE, _ring_cost.FRESH, _ring_cost.REUSED, _ring_cost.PROCESS_QUEUE
+    }  # fmt: skip
     assert {row["rival"] for row in rows} == rivals
-    report = Report("memory_policies", claims, rows)
+    assert all(row["us"] > 0 and row["peak_mb"] > 0 for row in rows)
+    assert {row["what"] for row in rows if "consumer_peak_mb" in row} == {"hand-over across processes"}
+    assert set(inside[0].panel().samples) == rivals - {_ring_cost.PROCESS_QUEUE}
+
+
+def test_the_size_where_the_ring_gains_least_decides() -> None:
+    small, large = (_ring_contests.HandOvers("in process", size, {_ring_cost.RING: int}) for size in (10, 20))
+    for contest, queue_s in ((small, 3.0), (large, 1.5)):
+        names = {_ring_cost.RING: 1.0, _ring_cost.FRESH: queue_s}
+        contest._rivals = {name: lambda: None for name in names}
+        contest.contest.figures.update({name: [seconds] * 10 for name, seconds in names.items()})
+    (claim,) = _ring_contests.ring_claims([small, large])
+    assert claim.found.value == 1.5
+    assert claim.verdict == FAILS
+
+
+def calibrated(monkeypatch: pytest.MonkeyPatch, again: bool) -> bench.CalibrationContest:
+    found = bench.calibrate(bench.draw_machine(0), tuple(bench.Probe))
+    monkeypatch.setattr(bench, "calibrate_machine", lambda *args, **options: found)
+    return bench.CalibrationContest(CPU, 1.0, again)
+
+
+def test_one_calibration_is_no_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+    once = calibrated(monkeypatch, again=False)
+    assert once.claims() == []
+    first, *constants = once.rows()
+    assert (first["what"], first["turns"]) == ("calibration", 1)
+    assert len(constants) == 11
+
+
+def test_ten_calibrations_are_a_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = calibrated(monkeypatch, again=True)
+    for _ in range(10):
+        many.contests[0].take()
+    (claim,) = many.claims()
+    assert claim.found.turns == 10
+    assert claim.verdict == HOLDS
+
+
+def test_a_short_run_on_a_cpu_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "SIZES", (8192,))
+    monkeypatch.setattr(bench, "SIMULATED_MACHINES", 10)
+    found = bench.calibrate(bench.draw_machine(0), tuple(bench.Probe))
+    monkeypatch.setattr(bench, "calibrate_machine", lambda *args, **options: found)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    report = bench.run(argparse.Namespace(quick=True, seconds=0.0))
+    assert [claim.name.split(",")[0] for claim in report.claims] == [
+        "10 simulated machines: constants off by at most",
+        "10 simulated machines: constants found certain",
+        "ring in process",
+        "ring in process",
+        "ring across processes",
+    ]
     assert json.loads(json.dumps(report.as_json(), allow_nan=False))["bench"] == "memory_policies"

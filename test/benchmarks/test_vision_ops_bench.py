@@ -1,29 +1,34 @@
+"""Do rivals find the same, is each case asked what it should be, and does the worst case decide?"""
+
 from __future__ import annotations
 
+import json
 import math
-import time
-from functools import partial
 from typing import Any
 
+import _operator_forms as forms
 import _operator_times as operators
 import pytest
 import torch
 import vision_ops as bench
-from _operator_times import FORMS, LIBRARY, NAIVE, OURS, Contest, Extent
+from _operator_forms import FORMS, LIBRARY, NAIVE, OURS, Case
+from _operator_times import Extent, OperatorContest, Question
 
-CPU = torch.device("cpu")
-BRIEF = Extent((5, 30), (1, 2), 60, 30, 0.0, 1)
+from split_infer_ros.telemetry.claim import FAILS, HOLDS, UNCLEAR
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
+BRIEF = Extent((5, 30), (1, 2), 60, 30, 2)
 
 
-@pytest.mark.parametrize("make", [operators.labelled, operators.argsort, operators.sums, operators.decode])
+@pytest.mark.parametrize("make", [forms.labelled, forms.argsort, forms.sums, forms.decode])
 def test_rivals_find_the_same(make: Any) -> None:
-    contest = make(CPU, torch.Generator().manual_seed(0), 2, 30)
-    ours, library, naive = (contest.forms[name]() for name in FORMS)
-    if contest.operator == operators.LABELLED:
+    case = make(CPU, torch.Generator().manual_seed(0), 2, 30)
+    ours, library, naive = (case.forms[name]() for name in FORMS)
+    if case.operator == forms.LABELLED:
         for one, *others in zip(ours, library, naive, strict=True):
             for other in others:
                 assert other.tolist() == one[one >= 0].tolist()
-    elif contest.operator == operators.ARGSORT:
+    elif case.operator == forms.ARGSORT:
         assert (ours.view(2, 30) - torch.tensor([[0], [30]])).tolist() == library.tolist()
         assert [row.tolist() for row in naive] == library.tolist()
     else:
@@ -33,59 +38,85 @@ def test_rivals_find_the_same(make: Any) -> None:
 
 
 def test_regions_are_the_same() -> None:
-    contest = operators.align(CPU, torch.Generator().manual_seed(0), 1, 10)
-    torch.testing.assert_close(contest.forms[OURS](), contest.forms[LIBRARY]())
-    assert len(contest.forms[NAIVE]()) == 10
+    case = forms.align(CPU, torch.Generator().manual_seed(0), 1, 10)
+    torch.testing.assert_close(case.forms[OURS](), case.forms[LIBRARY]())
+    assert len(case.forms[NAIVE]()) == 10
 
 
 def test_the_naive_form_is_left_out_where_it_takes_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operators, "HEADS_BOXES", 20)
-    found = list(operators.contests(CPU, BRIEF))
-    assert [each.operator for each in found[:2]] == [operators.HEAD, operators.HEAVY]
-    assert {each.operator for each in found[2:]} == set(operators.OPERATORS)
-    assert {each.images * each.size for each in found[2:]} == {5, 10, 30, 60}
-    assert all((NAIVE in each.forms) == (each.images * each.size <= 30) for each in found[2:])
+    monkeypatch.setattr(forms, "HEADS_BOXES", 20)
+    found = list(operators.cases(CPU, BRIEF))
+    assert [(each.operator, each.images) for each in found[:2]] == [(forms.HEAD, 2), (forms.HEAVY, 2)]
+    assert {each.operator for each in found[2:]} == set(forms.OPERATORS)
+    assert {each.values for each in found[2:]} == {5, 10, 30, 60}
+    assert all((NAIVE in each.forms) == (each.values <= 30) for each in found[2:])
 
 
-def test_forms_take_turns() -> None:
-    calls: list[str] = []
-    contest = Contest("sum", 1, 5, {name: partial(calls.append, name) for name in FORMS})
-    times = operators.measure(contest, CPU, Extent((), (), 0, 0, 0.05, 4))
-    count = len(times[OURS])
-    assert count == len(times[LIBRARY]) >= 4
-    assert len(times[NAIVE]) == 4
-    assert calls[: len(FORMS) + 4] == [*FORMS, LIBRARY, OURS, OURS, LIBRARY]
-    assert len(calls) == len(FORMS) + 2 * count + 4
+def questions_on(device: torch.device, operator: str, images: int, size: int) -> list[str]:
+    case = Case(operator, images, size, {})
+    return [each.name for each in operators.questions_of(device, BRIEF) if each.concerns(case)]
 
 
-def test_a_long_turn_is_enough() -> None:
-    contest = Contest("sum", 1, 5, {name: partial(time.sleep, 0.01) for name in (OURS, LIBRARY)})
-    times = operators.measure(contest, CPU, Extent((), (), 0, 0, 1e-4, 4))
-    assert [len(found) for found in times.values()] == [1, 1]
+def test_each_case_on_a_cpu_is_asked_one_question() -> None:
+    name = "box_nms of a head, heavy, 2 images, CPU, times torchvision's loop"
+    assert questions_on(CPU, forms.HEAVY, 2, 20) == [name]
+    assert questions_on(CPU, forms.SUM, 1, 100) == ["prefix_sum, CPU, fewer, over the library's, most"]
+    assert questions_on(CPU, forms.SUM, 16, 100) == ["prefix_sum, CPU, 1,000 and more, times the library's, least"]
 
 
-def of(operator: str, device: str, images: int, size: int, ours: float, library: float) -> dict[str, Any]:
-    return {
-        "operator": operator, "device": device, "images": images, "size": size, "ours_us": ours, "library_us": library
-    }  # fmt: skip
+def test_a_gpu_is_asked_about_batches_and_many_values() -> None:
+    batches = ["box_nms of batches, GPU, times torchvision's, least"]
+    assert questions_on(GPU, forms.HEAD, 2, 20) == batches
+    assert questions_on(GPU, forms.LABELLED, 4, 10) == batches
+    assert questions_on(GPU, forms.LABELLED, 1, 1000) == []
+    assert questions_on(GPU, forms.ARGSORT, 1, 1000) == ["segmented_argsort, GPU, 1,000 and more, times torch's, least"]
+    assert questions_on(GPU, forms.ARGSORT, 1, 100) == []
 
 
-def test_what_is_claimed() -> None:
-    rows = [
-        of(operators.HEAD, "cpu", 16, 3234, 10, 110),
-        of(operators.HEAVY, "cpu", 16, 3234, 10, 15),
-        of(operators.SUM, "cpu", 1, 10, 40, 10),
-        of(operators.SUM, "cpu", 1, 100, 30, 10),
-        of(operators.SUM, "cpu", 16, 100, 10, 9),
-        of(operators.SUM, "cpu", 1, 1000, 10, 20),
+def timed(ours: float, library: float, turns: int = 12) -> OperatorContest:
+    """A contest whose rivals took so many seconds in each turn."""
+    made = OperatorContest(Case("sum", 1, 5, dict.fromkeys(FORMS, int)), CPU, [])
+    made.contest.figures.update({OURS: [ours] * turns, LIBRARY: [library] * turns})
+    made.contest.turns = turns
+    return made
+
+
+def test_the_worst_case_decides() -> None:
+    contests = [timed(2.0, 4.0), timed(2.0, 1.8)]
+    factor = operators.claim(Question("factor", lambda case: True, 0.95), contests)
+    assert factor.found.value == pytest.approx(0.9)
+    assert factor.verdict == FAILS
+    more = operators.claim(Question("more", lambda case: True, 0.3e6, is_ratio=False), contests)
+    assert more.found.value == pytest.approx(0.2e6)
+    assert more.verdict == HOLDS
+    assert operators.claim(Question("few", lambda case: True, 0.5), [timed(2.0, 4.0, turns=9)]).verdict == UNCLEAR
+
+
+def test_a_faster_operator_takes_less_than_nothing_more() -> None:
+    more = operators.claim(Question("more", lambda case: True, 25.0, is_ratio=False), [timed(1.0, 4.0)])
+    assert more.found.value == pytest.approx(-3e6)
+    assert more.verdict == HOLDS
+
+
+def test_a_question_without_cases_makes_no_claim() -> None:
+    asked = [Question("none", lambda case: False, 1.0), Question("all", lambda case: True, 1.0)]
+    assert [claim.name for claim in bench.answers(asked, [timed(1.0, 2.0)])] == ["all"]
+
+
+def test_a_small_run_reports_each_rival(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forms, "HEADS_BOXES", 20)
+    monkeypatch.setattr(forms, "HEADS_CLASSES", 3)
+    contests = bench.Contests([CPU], BRIEF, [], [])
+    contests.take_turns(0.0)
+    report = contests.report()
+    assert len(report.claims) == 2 + 5  # heads, and operators with fewer than 1,000 values
+    assert {claim.verdict for claim in report.claims} == {UNCLEAR}  # of one turn each
+    assert all(row["us"] > 0 and row["peak_mb"] > 0 and row["cpu_busy"] >= 0 for row in report.rows)
+    small = [row for row in report.rows if row["operator"] == forms.SUM and row["size"] == 5 and row["images"] == 1]
+    assert [row["rival"] for row in small] == list(FORMS)
+    assert [panel.title for panel in report.panels] == [
+        "box_nms of a head, cpu, 2 x 20",
+        "box_nms of a head, heavy, cpu, 2 x 20",
     ]
-    claims = {claim.name: claim for claim in bench.conclude(rows)}
-    assert claims["box_nms of a head, CPU, times torchvision's loop"].value == 11
-    assert not claims["box_nms of a head, heavy, CPU, times torchvision's loop"].holds
-    assert claims["prefix_sum, CPU, 1,000 and more, times the library's, least"].value == 0.9
-    assert claims["prefix_sum, CPU, fewer, over the library's, most"].value == 30
-    assert math.isnan(claims["roi_align, CPU, fewer, over the library's, most"].value)
-    assert not any("GPU" in name for name in claims)
-    on_gpu = [of(operators.LABELLED, "cuda", 1, 1000, 10, 1), of(operators.LABELLED, "cuda", 4, 1000, 10, 20)]
-    claims = {claim.name: claim for claim in bench.conclude([*rows, *on_gpu])}
-    assert claims["box_nms of batches, GPU, times torchvision's, least"].value == 2
+    assert json.loads(json.dumps(report.as_json(), allow_nan=False))["bench"] == "vision_ops"
+    assert all(math.isfinite(claim.found.value) for claim in report.claims)

@@ -56,6 +56,31 @@ def test_the_widest_interval_gets_the_most_turns(clock: Clock) -> None:
     assert len(wide.figures["ours"]) == wide.turns
 
 
+def test_assessing_takes_a_tenth_of_the_time_at_most(clock: Clock) -> None:
+    short = contest(clock, "short", 1.0, turn_s=0.01)
+    assessed = []
+
+    def conclude(its: Contest) -> Sequence[Claim]:
+        assessed.append(its.turns)
+        clock.now += 0.5  # which is as long as fifty turns
+        return [Claim("short", median(its.figures["ours"]), "x", 0.5)]
+
+    short.conclude = conclude
+    take_turns([short], 30.0)
+    assert assessed[0] == MIN_BLOCKS
+    assert 0.5 * len(assessed) <= 0.1 * 30.0 + 0.5
+    assert all(later - earlier >= 10 * 50 for earlier, later in itertools.pairwise(assessed))
+    assert assessed[-1] >= short.turns - 10 * 50 - 1
+
+
+def test_a_figure_that_is_no_number_gets_no_further_turns(clock: Clock) -> None:
+    useful = contest(clock, "useful", 1.0)
+    unknown = contest(clock, "unknown", 1.0)
+    unknown.conclude = lambda its: [Claim("unknown", median([math.nan] * its.turns), "%", 5.0)]
+    take_turns([unknown, useful], 60.0)
+    assert (unknown.turns, useful.turns) == (MIN_BLOCKS, 60 - MIN_BLOCKS)
+
+
 def test_no_turn_begins_that_would_end_too_late(clock: Clock) -> None:
     take_turns([contest(clock, "long", 1.0, turn_s=30.0), contest(clock, "short", 1.0)], 100.0)
     assert clock.now == 100.0

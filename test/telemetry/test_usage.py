@@ -17,6 +17,18 @@ def test_a_rivals_turn_is_seen_in_its_peak_and_its_share() -> None:
     assert 0 <= rows["small"]["cpu_busy"] <= rows["large"]["cpu_busy"] + 1
 
 
+def test_share_of_turns_far_shorter_than_a_clock_tick() -> None:
+    usage = Usage()
+    for _ in range(20):
+        with usage.of("computes"):
+            end = time.perf_counter() + 0.002
+            while time.perf_counter() < end:
+                pass
+        with usage.of("sleeps"):
+            time.sleep(0.002)
+    assert usage.row("computes")["cpu_busy"] > 2 * usage.row("sleeps")["cpu_busy"] > 0.0
+
+
 def test_memory_of_another_process() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
         assert 0 < resident_bytes(other.pid) <= peak_bytes(other.pid)

@@ -1,0 +1,143 @@
+"""Applications that share this machine's GPU: at each size the configurations take turns."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import numpy as np
+from _co_runs import CO, CONFIGURATIONS, MO, Application, D, RealGpu, serve
+from _rows import measured
+
+from split_infer_ros.buffers.policy import Policy
+from split_infer_ros.memory_model.constants import MachineConstants
+from split_infer_ros.telemetry.claim import AT_LEAST, AT_MOST, Claim
+from split_infer_ros.telemetry.estimate import Estimate, Samples, estimate, exact, least, most, ratio
+from split_infer_ros.telemetry.report import Panel
+from split_infer_ros.telemetry.turns import Contest, rotated
+from split_infer_ros.telemetry.usage import Usage
+
+MEASURED = "measured"
+EXECUTION_ROUNDS = 11  # of an application alone, before the turns begin
+TOTAL, RESPONSE, UTILISATION = "total_ms", "response_ms", "utilisation"
+
+
+class SizeContest:
+    """All applications at one size, under each configuration.
+
+    Args:
+        size: of the input, in bytes.
+        applications: that share the GPU.
+        gpu: runs them.
+        constants: of this machine, by which the scheduler decides.
+        legal: policies that this GPU allows.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        applications: Sequence[Application],
+        gpu: RealGpu,
+        constants: MachineConstants,
+        legal: Collection[Policy],
+    ) -> None:
+        self.size = size
+        self._gpu, self._constants, self._legal = gpu, constants, legal
+        self._tasks = [each.task(size, gpu.execution_ms(each, EXECUTION_ROUNDS)) for each in applications]
+        self._usage = Usage()
+        self.memory_bytes: dict[str, int] = {}  # by configuration; decisions depend on nothing that changes
+        self._paired: dict[str, int] = {}
+        self.contest = Contest(f"{size / 2**20:g} MiB", self._turn, lambda _: conclude([self]))
+        self._turn(0)  # memory is allocated the first time
+
+    def _turn(self, number: int) -> dict[str, float]:
+        found = {}
+        for configuration in rotated(list(CONFIGURATIONS), number):
+            with self._usage.of(configuration):
+                served = serve(configuration, self._tasks, self._gpu, self._constants, self._legal)
+            self.memory_bytes[configuration], self._paired[configuration] = served.memory_bytes, served.paired
+            for what in (TOTAL, RESPONSE, UTILISATION):
+                found[figure(configuration, what)] = getattr(served, what)
+        return found
+
+    def of(self, configuration: str, what: str) -> list[float]:
+        """A figure of all turns."""
+        return self.contest.figures[figure(configuration, what)]
+
+    def times(self, what: str, than: str) -> Estimate:
+        """CO's figure in parts of another configuration's in the same turn."""
+        return ratio(self.of(CO, what), self.of(than, what))
+
+    def times_the_better(self) -> Estimate:
+        """CO's time in parts of that of D or MO, whichever is shorter."""
+
+        def part(ours: Samples, one: Samples, other: Samples) -> Any:
+            better = np.minimum(np.median(one, axis=-1), np.median(other, axis=-1))
+            return np.median(ours, axis=-1) / better
+
+        return estimate(part, *(self.of(name, TOTAL) for name in (CO, D, MO)))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each configuration."""
+        return [
+            {
+                "what": MEASURED,
+                "bytes": self.size,
+                "configuration": name,
+                "memory_bytes": self.memory_bytes[name],
+                **measured(self.of(name, TOTAL), TOTAL, 1.0),
+                **measured(self.of(name, RESPONSE), RESPONSE, 1.0),
+                **measured(self.of(name, UTILISATION), UTILISATION, 1.0),
+                "paired": self._paired[name],
+                **self._usage.row(name),
+            }
+            for name in CONFIGURATIONS
+        ]
+
+
+def figure(configuration: str, what: str) -> str:
+    """The name of a contest's figure."""
+    return f"{configuration} {what}"
+
+
+def conclude(contests: Sequence[SizeContest]) -> list[Claim]:
+    """CO against MO's memory, of the sizes the one in the middle, and against D's time, the worst size."""
+    turn_s = sum(each.contest.turn_s for each in contests)
+    parts = [each.memory_bytes[CO] / each.memory_bytes[MO] for each in contests]
+    saved = [each.memory_bytes[CO] / each.memory_bytes[D] for each in contests]
+
+    def worst(what: str, goal: float, direction: str, paper: str, part: Callable[[SizeContest], Estimate]) -> Claim:
+        choose = most if direction == AT_MOST else least
+        found = choose([part(each) for each in contests])
+        return Claim(f"{MEASURED}: CO's {what}", found, "x", goal, direction, turn_s=turn_s, paper=paper)
+
+    return [
+        Claim(f"{MEASURED}: CO's memory, times MO's, median", exact(statistics.median(parts)), "x", 1.15, AT_MOST),
+        Claim(f"{MEASURED}: CO's memory, times D's, at most", exact(max(saved)), "x", 1.0, AT_MOST),
+        worst("time for all, times D's, at most", 1.0, AT_MOST, "", lambda it: it.times(TOTAL, D)),
+        worst("mean response, times D's, at most", 1.0, AT_MOST, "0.79 x", lambda it: it.times(RESPONSE, D)),
+        worst("time, times the better one's, at most", 1.0, AT_MOST, "", SizeContest.times_the_better),
+        worst(
+            "GPU utilisation, times MO's, at least",
+            1.0,
+            AT_LEAST,
+            "1.10 and 1.33 x",
+            lambda it: it.times(UTILISATION, MO),
+        ),
+    ]
+
+
+def panels(contests: Sequence[SizeContest]) -> list[Panel]:
+    """Fig. 9 and Table V in form: memory of each size in parts of D's, and turns of the largest size."""
+    largest = max(contests, key=lambda each: each.size)
+    memory = {
+        name: [each.memory_bytes[name] / each.memory_bytes[D] for each in contests] for name in CONFIGURATIONS
+    }
+    response = {name: largest.of(name, RESPONSE) for name in CONFIGURATIONS}
+    busy = {name: [100 * value for value in largest.of(name, UTILISATION)] for name in CONFIGURATIONS}
+    return [
+        Panel("memory, D = 1", "", memory),
+        Panel(f"mean response time, {largest.contest.name}", "ms", response),
+        Panel(f"GPU utilisation, {largest.contest.name}", "%", busy),
+    ]

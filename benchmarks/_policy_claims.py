@@ -1,0 +1,138 @@
+"""What is claimed of memory policies: the model's error, what its choice loses, and the footprint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from _policy_runs import EXECUTION, Case, PolicyRuns, figure
+from _rows import finite, measured
+
+from split_infer_ros.buffers.policy import Policy
+from split_infer_ros.telemetry.claim import AT_MOST, Claim
+from split_infer_ros.telemetry.estimate import NOTHING, Estimate, Samples, estimate, exact
+from split_infer_ros.telemetry.report import Panel
+from split_infer_ros.telemetry.turns import Contest
+from split_infer_ros.telemetry.usage import MB
+
+MIN_ERROR = 1e-4  # a geometric mean does not bear zeros
+GOAL_MEAN, GOAL_WORST, GOAL_LOSS = 9.3, 24.3, 3.0  # %; the first two are the paper's own figures (section V-B)
+GOAL_FOOTPRINT = 0.5
+
+Medians = Mapping[str, Samples]  # of each figure
+
+
+class PolicyContest:
+    """Tasks under all policies, turn by turn."""
+
+    def __init__(self, runs: PolicyRuns) -> None:
+        self._runs = runs
+        self.contest = Contest("policies", runs.turn, lambda _: self.claims())
+
+    def claims(self) -> list[Claim]:
+        """Errors are geometric means over the sizes of one case and policy, as in the paper's Fig. 8."""
+        turn_s = self.contest.turn_s
+        percent = {
+            "predicted response time, off by, mean, of the measured": (self._mean_error, GOAL_MEAN, "9.3 %"),
+            "predicted response time, off by, worst case and policy, of the measured": (
+                self._worst_error,
+                GOAL_WORST,
+                "24.3 %",
+            ),
+            "auto, slower than the best policy at most, of the best one's time": (self._loss, GOAL_LOSS, ""),
+        }
+        return [
+            *(
+                Claim(name, self._over_turns(statistic).times(100.0), "%", goal, AT_MOST, turn_s=turn_s, paper=paper)
+                for name, (statistic, goal, paper) in percent.items()
+            ),
+            Claim("managed and pinned, part of device's memory", self._footprint(), "", GOAL_FOOTPRINT, AT_MOST),
+        ]
+
+    def _over_turns(self, statistic: Callable[[Medians], Samples]) -> Estimate:
+        names = list(self.contest.figures)
+
+        def of_turns(*samples: Samples) -> Samples:
+            medians = {name: np.median(values, axis=-1) for name, values in zip(names, samples, strict=True)}
+            return statistic(medians)
+
+        return estimate(of_turns, *self.contest.figures.values())
+
+    def _mean_error(self, medians: Medians) -> Samples:
+        bars = [np.log(self._error(medians, case, policy)) for case in self._runs.cases for policy in self._runs.legal]
+        return np.exp(np.mean(bars, axis=0))
+
+    def _worst_error(self, medians: Medians) -> Samples:
+        bars = [self._error(medians, case, policy) for case in self._runs.cases for policy in self._runs.legal]
+        return np.max(bars, axis=0)
+
+    def _error(self, medians: Medians, case: Case, policy: Policy) -> Samples:
+        """The geometric mean over the sizes."""
+        errors = [
+            np.abs(self._predicted_s(medians, case, nbytes, policy) / medians[figure(case, nbytes, policy.value)] - 1)
+            for nbytes in case.sizes
+        ]
+        return np.exp(np.mean(np.log(np.maximum(errors, MIN_ERROR)), axis=0))
+
+    def _predicted_s(self, medians: Medians, case: Case, nbytes: int, policy: Policy) -> Samples:
+        overhead = self._runs.choices[case.name, nbytes].overheads[policy]
+        return medians[figure(case, nbytes, EXECUTION)] + overhead.total_ms / 1e3
+
+    def _loss(self, medians: Medians) -> Samples:
+        losses = []
+        for case in self._runs.cases:
+            for nbytes in case.sizes:
+                times = {policy: medians[figure(case, nbytes, policy.value)] for policy in self._runs.legal}
+                chosen = times[self._runs.choices[case.name, nbytes].policy]
+                losses.append(chosen / np.min(list(times.values()), axis=0) - 1)
+        return np.max(losses, axis=0)
+
+    def _footprint(self) -> Estimate:
+        runs = self._runs
+        if Policy.DEVICE not in runs.legal:
+            return NOTHING
+        parts = [
+            runs.footprint_bytes(case, nbytes, policy) / runs.footprint_bytes(case, nbytes, Policy.DEVICE)
+            for case in runs.cases
+            for nbytes in case.sizes
+            for policy in runs.legal
+            if policy is not Policy.DEVICE
+        ]
+        return exact(max(parts)) if parts else NOTHING
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each case, size and policy."""
+        medians = {name: np.median(found) for name, found in self.contest.figures.items()}
+        rows = []
+        for case in self._runs.cases:
+            for nbytes in case.sizes:
+                for policy in self._runs.legal:
+                    key = figure(case, nbytes, policy.value)
+                    predicted_s = float(self._predicted_s(medians, case, nbytes, policy))
+                    rows.append(
+                        {
+                            "what": "policy",
+                            "case": case.name,
+                            "bytes": nbytes,
+                            "policy": policy.value,
+                            "auto": self._runs.choices[case.name, nbytes].policy.value,
+                            "footprint_bytes": self._runs.footprint_bytes(case, nbytes, policy),
+                            **measured(self.contest.figures[key], "ms", 1e3),
+                            "predicted_ms": finite(1e3 * predicted_s),
+                            "error": finite(abs(predicted_s / float(medians[key]) - 1)),
+                            **self._runs.usage.row(key),
+                        }
+                    )
+        return rows
+
+    def panels(self) -> list[Panel]:
+        """Response times in each case, at its largest size."""
+        return [self._panel(case, max(case.sizes)) for case in self._runs.cases]
+
+    def _panel(self, case: Case, nbytes: int) -> Panel:
+        samples = {
+            policy.value: [1e3 * value for value in self.contest.figures[figure(case, nbytes, policy.value)]]
+            for policy in self._runs.legal
+        }
+        return Panel(f"response time, {case.name}, {nbytes / MB:.1f} MB", "ms", samples)
