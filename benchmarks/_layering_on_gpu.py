@@ -97,7 +97,7 @@ class LayeredOnGpu:
 
     def samples_ms(self) -> dict[str, list[float]]:
         """Each turn's delay, by way."""
-        return {way: [round(1e3 * each, 3) for each in self.contest.figures[way]] for way in self._halves}
+        return {way: [round(1e3 * each, 5) for each in self.contest.figures[way]] for way in self._halves}
 
     def rows(self) -> Rows:
         """A row for each way."""
