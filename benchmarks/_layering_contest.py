@@ -76,7 +76,7 @@ class Layered:
         self._turns = Ways(ways, {way: 1 if way in READS_NOTHING_AHEAD else PASSES for way in ways}, images, disk)
         self.ways = Contest("ways", self._turns.turn, self._claims_of_ways)
         self.contests = [self.ways]
-        self._measured = [(self.ways, {child.CHOSEN: planned.chosen.placement.plan})]
+        self._measured = [(self.ways, {way: plan for way, plan in planned.predicted().items() if way in ways})]
         if points := {f"{point.memory / MB:.1f} MB": point for point in spread(planned, effort.points)}:
             halves = {name: self._keep(planned.half(child.CHOSEN, point)) for name, point in points.items()}
             turns = Ways(halves, dict.fromkeys(halves, PASSES), images, disk)
@@ -134,8 +134,7 @@ class Layered:
             row["memory_mb"], row["stalled_s"] = facts.memory[way] / MB, half.stats().stalled_s
         if self.seen is not None and way in self.seen.figures:
             row["seen_mb"] = [round(each / MB, 3) for each in seen_bytes(facts, way, self.seen.figures)]
-        if way == child.CHOSEN:
-            plan = self._planned.chosen.placement.plan
+        if plan := self._measured[0][1].get(way):
             row["predicted_ms"] = 1e3 * statistics.median(predictions(facts.machine, plan, figures))
         return row
 

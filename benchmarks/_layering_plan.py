@@ -13,7 +13,7 @@ from torch import Tensor
 from split_infer_ros.layering.optimiser import Point, choose, trade_off
 from split_infer_ros.layering.pack import pack_model
 from split_infer_ros.layering.predictor import Machine
-from split_infer_ros.layering.residency import RESIDENT
+from split_infer_ros.layering.residency import RESIDENT, TWO_STAGE, place
 from split_infer_ros.layering.ring import RingPlan, least_capacity
 from split_infer_ros.layering.streamed import StreamedHalf
 from split_infer_ros.layering.timing import time_model
@@ -55,6 +55,11 @@ class Planned:
             return self.model.backbone("output")  # packed as well as all others are
         return child.make(self.model, self.path, way, placement(point or self.chosen))
 
+    def predicted(self) -> dict[str, RingPlan]:
+        """The ways that are points of the trade-off: its smallest ring, and the chosen one."""
+        smallest = place(TWO_STAGE, self.contents.sizes, self.contents.uses)
+        return {TWO_STAGE: smallest.plan, child.CHOSEN: self.chosen.placement.plan}
+
 
 def plan(name: str, path: Path) -> Planned:
     """Pack a model's weights, and time its layers as they run on streamed weights."""
@@ -78,7 +83,7 @@ def placement(point: Point) -> tuple[int, int]:
 
 
 def spread(planned: Planned, count: int) -> list[Point]:
-    """So many points from one end of the trade-off to the other, without the chosen one."""
-    points = planned.points
+    """So many points from one end of the trade-off to the other, without those that are ways of their own."""
+    points, ways = planned.points, planned.predicted().values()
     places = sorted({round(index * (len(points) - 1) / max(1, count - 1)) for index in range(count)})
-    return [points[place] for place in places if placement(points[place]) != placement(planned.chosen)]
+    return [points[place] for place in places if points[place].placement.plan not in ways]
