@@ -10,8 +10,8 @@ pause a reader fills its ring, which would flatter it. Rivals that read nothing 
   beside it before and after each turn. Bounds and predictions are for the bandwidth of their own turn.
 - The predicted delay is compared with the measured one for `auto`, for the smallest ring (`two_stage`), and for other
   points of the trade-off.
-- Where `auto` is to be as quick as resident weights, resident weights have further turns while as much is read in vain:
-  that is what reading takes of this machine in any case.
+- Resident weights have further turns, in which as much is read in vain: that is what reading takes of this machine in
+  any case.
 - What buffers hold is counted. Percentages are of one copy of the weights; the paper's are of two.
 - Memory is looked at from outside as well: the peak (VmHWM) of a process of its own for each way, less that of one
   whose layers all lie in one place and which reads nothing. Two such processes differ by a huge page by chance. A
