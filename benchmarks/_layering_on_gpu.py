@@ -5,13 +5,16 @@ from __future__ import annotations
 import copy
 import statistics
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from _layering_child import Half, images_of
-from _layering_turns import Disk, passes
+from _layering_turns import READ_B_S, Disk, Ways
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from split_infer_ros.layering.contents import open_contents
@@ -24,74 +27,114 @@ from split_infer_ros.runtime.streams import current_fence
 from split_infer_ros.split.form import CHANNELS_LAST, Form
 from split_infer_ros.split.halves import backbone_of
 from split_infer_ros.split.load import load_model
-from split_infer_ros.telemetry.report import AT_MOST, Claim, show
+from split_infer_ros.telemetry.claim import AT_MOST, Claim
+from split_infer_ros.telemetry.estimate import exact, ratio
+from split_infer_ros.telemetry.turns import Contest, take_turns
 
 UPLOADED = "uploaded"
 STREAMED = (SYNCHRONOUS, ASYNCHRONOUS, TWO_STAGE)
-SHARE = 25.0  # % of its weights, that a model is to hold on the GPU
+SHARE = 25.0  # % of one copy of its weights, that a model is to hold on the GPU
+PASSES = 4  # of each way in a turn, of which the last counts: each takes a small part of the CPU's time
 MB = 1e6
 
 Rows = list[Mapping[str, Any]]
 
 
-def measure_on_gpu(
-    name: str, path: Path, device: torch.device, rounds: int, count: int
-) -> tuple[Rows, dict[str, list[float]]]:
-    """A row for each way, and the seconds of its passes; the ways take turns.
+class LayeredOnGpu:
+    """A model's weights in each way, which take turns. As a context it ends what still reads.
 
     Args:
         name: of the model.
         path: where its packed weights go.
         device: where it runs.
-        rounds: turns of each way.
-        count: passes a turn, of which the first is not counted.
     """
-    model = load_model(name, "random", str(device), form=Form(CHANNELS_LAST))  # on a GPU, as any other form
-    threads = None if device.type == "cuda" else torch.get_num_threads()
-    pack_model(load_model(name, "random", "cpu"), path, threads)
-    images = images_of(model).to(device)
-    settings = StageSettings(split_point="output", weights_file=str(path))
-    with torch.inference_mode():
-        resident = model.backbone("output")  # it keeps its weights, which the model gives back when they are streamed
-        halves: dict[str, Half] = {RESIDENT: resident, UPLOADED: uploaded(resident, device)}
-        weights = {RESIDENT: _bytes(resident), UPLOADED: _bytes(resident)}
+
+    def __init__(self, name: str, path: Path, device: torch.device) -> None:
+        self._name, self._device, self._stack = name, device, ExitStack()
+        model = load_model(name, "random", str(device), form=Form(CHANNELS_LAST))  # on a GPU, as any other form
+        threads = None if device.type == "cuda" else torch.get_num_threads()
+        pack_model(load_model(name, "random", "cpu"), path, threads)
+        images = images_of(model).to(device)
+        settings = StageSettings(split_point="output", weights_file=str(path))
+        with torch.inference_mode():
+            resident = model.backbone("output")  # it keeps its weights, which the model gives back when streamed
+            self._halves: dict[str, Half] = {RESIDENT: resident, UPLOADED: uploaded(resident, device)}
+            self._bytes = {RESIDENT: _bytes(resident), UPLOADED: _bytes(resident)}
+            for way in STREAMED:
+                before = torch.cuda.memory_allocated(device)
+                half = stream_backbone(model, model.cut("output"), replace(settings, weights_residency=way))
+                assert half is not None
+                self._stack.callback(half.close)
+                self._halves[way], self._bytes[way] = half, torch.cuda.memory_allocated(device) - before
+            with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+                expected = [value.clone() for value in resident(images)]
+                self._same = {way: _same(half(images), expected) for way, half in self._halves.items()}
+            disk = Disk(open_contents(model, backbone_of(model.graph, model.cut("output")), path, threads))
+        timed = {way: _to_its_end(half, device) for way, half in self._halves.items()}
+        self._turns = Ways(timed, dict.fromkeys(timed, PASSES), images, disk)
+        self.contest = Contest(name, self._turns.turn, lambda contest: self._of_bounds())
+
+    def __enter__(self) -> LayeredOnGpu:
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        self._stack.close()
+
+    def take_turns(self, seconds: float) -> None:
+        """Have the ways take turns for so long."""
+        with torch.inference_mode():
+            take_turns([self.contest], seconds)
+
+    def claims(self) -> list[Claim]:
+        """All that is claimed of the model."""
+        name, total = self._name, self._bytes[RESIDENT]
+        claims = [Claim(f"{name}: ways that give the same", exact(sum(self._same.values())), "", len(self._same))]
         for way in STREAMED:
-            before = torch.cuda.memory_allocated(device)
-            half = stream_backbone(model, model.cut("output"), replace(settings, weights_residency=way))
-            assert half is not None
-            halves[way], weights[way] = half, torch.cuda.memory_allocated(device) - before
-        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-            expected = [value.clone() for value in resident(images)]
-            same = {way: _same(half(images), expected) for way, half in halves.items()}
-        disk = Disk(open_contents(model, backbone_of(model.graph, model.cut("output")), path, threads))
-        times: dict[str, list[float]] = {way: [] for way in halves}
-        speeds: dict[str, list[float]] = {way: [] for way in halves}
-        for _ in range(rounds):
-            for way, half in halves.items():
-                times[way] += passes(_to_its_end(half, device), images, count)[1:]
-                speeds[way].append(disk.read())
-    compute_s, total = statistics.median(times[RESIDENT]), weights[RESIDENT]
-    rows: Rows = []
-    for way, half in halves.items():
-        speed = statistics.median(speeds[way])
-        rows.append(
+            share = exact(100 * self._bytes[way] / total)
+            claim = f"{name}: {way} holds on the GPU, of one copy of its weights"
+            claims.append(Claim(claim, share, "%", SHARE, AT_MOST))
+        return claims + self._of_bounds()
+
+    def samples_ms(self) -> dict[str, list[float]]:
+        """Each turn's delay, by way."""
+        return {way: [round(1e3 * each, 5) for each in self.contest.figures[way]] for way in self._halves}
+
+    def rows(self) -> Rows:
+        """A row for each way."""
+        return [
             {
-                "model": name,
-                "device": str(device),
+                "model": self._name,
+                "device": str(self._device),
                 "way": way,
-                "delay_ms": 1e3 * statistics.median(times[way]),
-                "bound_ms": 1e3 * max(compute_s, total / speed if way in STREAMED else 0.0),
-                "weights_mb": total / MB,
-                "gpu_mb": weights[way] / MB,
-                "read_mb_s": speed / MB,
-                "same": same[way],
+                "delay_ms": statistics.median(samples),
+                "bound_ms": 1e3 * statistics.median(self._bounds(way)),
+                "weights_mb": self._bytes[RESIDENT] / MB,
+                "gpu_mb": self._bytes[way] / MB,
+                "read_mb_s": statistics.median(self.contest.figures[READ_B_S]) / MB,
+                "same": self._same[way],
                 "note": half.note if isinstance(half, StreamedHalf) else "",
+                "samples_ms": samples,
+                **self._turns.usage.row(way),
             }
-        )
-        show(rows[-1])
-        if isinstance(half, StreamedHalf):
-            half.close()
-    return rows, times
+            for way, samples in self.samples_ms().items()
+            for half in [self._halves[way]]
+        ]
+
+    def _of_bounds(self) -> list[Claim]:
+        return [
+            Claim(
+                f"{self._name}: {way}, of its bound",
+                ratio(self._bounds(way), self.contest.figures[way]).times(100),
+                *("%", 90.0),
+                turn_s=self.contest.turn_s,
+            )
+            for way in (ASYNCHRONOUS, TWO_STAGE)
+        ]
+
+    def _bounds(self, way: str) -> NDArray[np.float64]:
+        """In each turn the longer of computing and, if the way reads, of reading all weights; seconds."""
+        compute, bandwidth = (np.asarray(self.contest.figures[name]) for name in (RESIDENT, READ_B_S))
+        return np.maximum(compute, self._bytes[RESIDENT] / bandwidth) if way in STREAMED else compute
 
 
 def uploaded(half: nn.Module, device: torch.device) -> Half:
@@ -109,21 +152,6 @@ def uploaded(half: nn.Module, device: torch.device) -> Half:
         return found
 
     return run
-
-
-def conclude_on_gpu(name: str, rows: Rows) -> list[Claim]:
-    """The goals."""
-    by_way = {row["way"]: row for row in rows}
-    claims = [Claim(f"{name}: ways that give the same", sum(row["same"] for row in rows), "", len(rows))]
-    for way in STREAMED:
-        row = by_way[way]
-        share = 100 * row["gpu_mb"] / row["weights_mb"]
-        claims.append(Claim(f"{name}: {way} holds on the GPU, of its weights", share, "%", SHARE, AT_MOST))
-    for way in (ASYNCHRONOUS, TWO_STAGE):
-        row = by_way[way]
-        reached = 100 * row["bound_ms"] / row["delay_ms"]
-        claims.append(Claim(f"{name}: {way}, of its bound", reached, "%", 90.0))
-    return claims
 
 
 def _to_its_end(half: Half, device: torch.device) -> Half:

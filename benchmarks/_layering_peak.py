@@ -10,6 +10,8 @@ from pathlib import Path
 import _layering_child as child
 import torch
 
+from split_infer_ros.telemetry.usage import forget_peak, peak_bytes, resident_bytes
+
 WAIT_S = 120.0
 
 
@@ -25,20 +27,14 @@ def peak(name: str, path: Path, way: str, placement: tuple[int, int]) -> int:
             for word in ("ready", "open", "done"):
                 assert process.stdout.readline().startswith(word), f"{way} does not get {word}"
                 if word == "ready":
-                    before = _status(process.pid, "VmRSS")
+                    before = resident_bytes(process.pid)
                 elif word == "open":
-                    Path(f"/proc/{process.pid}/clear_refs").write_text("5")  # the peak from here on
+                    forget_peak(process.pid)
                 else:
-                    after = _status(process.pid, "VmHWM")
+                    after = peak_bytes(process.pid)
                 process.stdin.write("\n")
                 process.stdin.flush()
             process.wait(WAIT_S)
         finally:
             process.kill()
     return after - before
-
-
-def _status(process: int, field: str) -> int:
-    """A field of a process's status, bytes."""
-    lines = Path(f"/proc/{process}/status").read_text().splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(f"{field}:"))

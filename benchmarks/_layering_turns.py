@@ -1,81 +1,87 @@
-"""Turns of a half's passes, of those of two that are to be alike, and of reading alone."""
+"""Ways to have a model's weights, which take turns, and how fast a disk reads alone before and after them."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 
 import _layering_child as child
-import torch
+from torch import Tensor
+
+from split_infer_ros.telemetry.turns import rotated
+from split_infer_ros.telemetry.usage import Usage
 
 SETTLE_S = 0.1  # after a pass its reader goes on until the ring is full
+READ_B_S, READ_CORE_S = "read, bytes a second", "read, seconds of a core"
 
 
-def passes(half: child.Half, images: torch.Tensor, count: int) -> list[float]:
-    """Seconds of each of some passes in a row."""
-    found = []
+def last_pass(half: child.Half, images: Tensor, count: int) -> float:
+    """Seconds of the last of some passes in a row: those before it bring its reader into step."""
     for _ in range(count):
         start = time.perf_counter()
         half(images)
-        found.append(time.perf_counter() - start)
-    return found
+        seconds = time.perf_counter() - start
+    return seconds
 
 
-def over_resident(
-    resident: child.Half,
-    chosen: child.Half,
-    reading: Callable[[], None],
-    images: torch.Tensor,
-    count: int,
-    seconds: float,
-) -> tuple[float, float]:
-    """By what part a half's delay exceeds resident's, and by what part that of resident weights with reading beside it.
+def beside(half: child.Half, reading: Callable[[], None], executor: Executor) -> child.Half:
+    """The same partition; during each of its passes a thread reads all weights in vain."""
 
-    The second is what reading takes of the machine, whoever reads: nothing is handed over. Medians over turns of so
-    many passes, for so long.
-    """
-    found: list[list[float]] = []
-    with ThreadPoolExecutor(1) as executor:
+    def run(images: Tensor) -> Sequence[Tensor]:
+        done = executor.submit(reading)
+        try:
+            return half(images)
+        finally:
+            done.result()
 
-        def beside(given: torch.Tensor) -> Sequence[torch.Tensor]:
-            done = executor.submit(reading)
-            try:
-                return resident(given)
-            finally:
-                done.result()
-
-        ways = [resident, chosen, beside]
-        end = time.monotonic() + seconds
-        while not found or time.monotonic() < end:
-            first = len(found) % len(ways)  # none always comes right behind the same one
-            delays = {way: statistics.median(passes(way, images, count)[1:]) for way in ways[first:] + ways[:first]}
-            found.append([delays[way] / delays[resident] - 1 for way in (chosen, beside)])
-    over, reading_beside = map(statistics.median, zip(*found, strict=True))
-    return over, reading_beside
+    return run
 
 
 class Disk:
-    """Reads all weights and does nothing else.
-
-    Attributes:
-        core_s: seconds of a core that each read took.
-    """
+    """Reads all weights and does nothing else."""
 
     def __init__(self, contents: child.Contents) -> None:
         self._nbytes = sum(contents.sizes)
         self._reading = child.reading(contents)
-        self.core_s: list[float] = []
-        self._before = 0.0
-        self.read()
 
-    def read(self) -> float:
-        """Bytes a second, the mean of this read and the one before, between which something was measured."""
+    def read(self) -> tuple[float, float]:
+        """Bytes a second, and seconds of a core that the read took."""
         time.sleep(SETTLE_S)
         start, core_s = time.perf_counter(), time.thread_time()
         self._reading()
-        speed = self._nbytes / (time.perf_counter() - start)
-        self.core_s.append(time.thread_time() - core_s)
-        before, self._before = self._before, speed
-        return (before + speed) / 2
+        return self._nbytes / (time.perf_counter() - start), time.thread_time() - core_s
+
+
+class Ways:
+    """A turn of each way, between two reads of the disk, whose bandwidth changes from one second to the next.
+
+    Args:
+        halves: what runs the model, by way.
+        passes: of each way in a turn; the last one counts.
+        images: that all run on.
+        disk: read before and after.
+
+    Attributes:
+        names: of the ways.
+        usage: of this process in the turns of each way.
+    """
+
+    def __init__(
+        self, halves: Mapping[str, child.Half], passes: Mapping[str, int], images: Tensor, disk: Disk
+    ) -> None:
+        self._halves, self._passes, self._images, self._disk = halves, passes, images, disk
+        self.names = list(halves)
+        self.usage = Usage()
+
+    def turn(self, number: int) -> dict[str, float]:
+        """Seconds of a pass by way; and what the disk did meanwhile, by ``READ_B_S`` and ``READ_CORE_S``."""
+        found = {}
+        before = self._disk.read()
+        for way in rotated(self.names, number):
+            with self.usage.of(way):
+                found[way] = last_pass(self._halves[way], self._images, self._passes[way])
+        pairs = zip(before, self._disk.read(), strict=True)
+        found[READ_B_S], found[READ_CORE_S] = map(statistics.mean, pairs)
+        return found

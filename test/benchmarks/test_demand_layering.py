@@ -3,73 +3,166 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import _layering_child as child
+import _layering_claims as claims
+import _layering_contest
 import demand_layering as bench
 import pytest
 import torch
-from _layering_on_gpu import conclude_on_gpu, measure_on_gpu
+from _layering_contest import BESIDE, Effort, Layered, same
+from _layering_on_gpu import LayeredOnGpu
 from _layering_peak import peak
-from _layering_turns import over_resident
+from _layering_plan import Planned, plan, spread
+from _layering_turns import READ_B_S, READ_CORE_S, Ways, beside, last_pass
 
-from split_infer_ros.layering.pack import pack_model
+from split_infer_ros.layering.residency import ASYNCHRONOUS, RESIDENT, TWO_STAGE
 from split_infer_ros.layering.streamed import StreamedHalf
-from split_infer_ros.split.load import hollow_model, load_model
+from split_infer_ros.split.load import hollow_model
+from split_infer_ros.telemetry.claim import FAILS, HOLDS, UNCLEAR
+from split_infer_ros.telemetry.turns import Contest
+
+TURNS = 10
+STREAMED = [way for way in bench.FULL.ways if way not in (child.OFFLOADED, BESIDE)]
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("packed") / "w"
-    pack_model(load_model("shapes", "default", "cpu"), path, torch.get_num_threads())
-    return path
+def planned(tmp_path_factory: pytest.TempPathFactory) -> Planned:
+    return plan("shapes", tmp_path_factory.mktemp("packed") / "w")
 
 
-@pytest.mark.parametrize("way", [way for way in bench.WAYS if way != child.OFFLOADED])
-def test_every_way_gives_the_same_bits(path: Path, way: str) -> None:
-    model = load_model("shapes", "default", "cpu")
-    images = child.images_of(model)
+@pytest.fixture(scope="module")
+def layered(planned: Planned) -> Iterator[Layered]:
+    with Layered(planned, Effort((RESIDENT, TWO_STAGE, child.CHOSEN, BESIDE), 3, looks=False)) as found:
+        found.take_turns(0)
+        yield found
+
+
+def facts(planned: Planned) -> claims.Facts:
+    return _layering_contest.facts_of(planned, {RESIDENT: planned.half(RESIDENT)})
+
+
+def contest_of(**figures: list[float]) -> Contest:
+    turns = len(next(iter(figures.values())))
+    return Contest("drawn", lambda number: {}, figures=dict(figures), turns=turns, spent_s=float(turns))
+
+
+@pytest.mark.parametrize("way", STREAMED)
+def test_every_way_gives_the_same_bits(planned: Planned, way: str) -> None:
     with torch.inference_mode():
-        expected = model.backbone("output")(images)
-        half = child.make(hollow_model("shapes"), path, way, (0, 2 << 20))
-        passes = [bench.same(half(images), expected) for _ in range(3)]
+        expected = planned.half(RESIDENT)(planned.images)
+        half = child.make(hollow_model("shapes"), planned.path, way, (0, 2 << 20))
+        passes = [same(half(planned.images), expected) for _ in range(3)]
         if isinstance(half, StreamedHalf):
             half.close()
     assert passes == [True] * 3
 
 
-def test_the_trade_off_is_measured_where_it_was_predicted(path: Path) -> None:
-    model = load_model("shapes", "default", "cpu")
-    images = child.images_of(model)
-    with torch.inference_mode():
-        contents = child.contents_of(model, path)
-        points, machine = bench.optimise(model, path, images, contents)
-        assert all(point.delay >= machine.compute for point in points)
-        disk = bench.Disk(contents)
-        (measured,) = bench.compare(model, path, images, points, machine, disk, bench.QUICK)
-    assert measured["predicted_ms"] >= 1e3 * machine.compute
-    assert measured["measured_ms"] > 0
-    assert len(disk.core_s) == 3, "one before all, and one on each side of what is measured"
-    assert min(disk.core_s) > 0
-
-
-def test_what_reads_in_vain_does_so_in_each_pass_beside_resident_weights() -> None:
+def test_each_way_has_its_passes_between_two_reads() -> None:
     calls: list[str] = []
-    halves = [lambda images, name=name: calls.append(name) or [images] for name in ("resident", "chosen")]
-    over, beside = over_resident(*halves, lambda: calls.append("read"), torch.zeros(1), 3, 0.0)
-    assert over > -1
-    assert beside > -1
-    assert Counter(calls) == {"resident": 2 * 3, "chosen": 3, "read": 3}
+
+    class Drawn:
+        def read(self) -> tuple[float, float]:
+            calls.append("read")
+            return float(len(calls)), 1.0
+
+    halves = {way: lambda images, way=way: calls.append(way) or [images] for way in ("one", "two")}
+    ways = Ways(halves, {"one": 3, "two": 1}, torch.zeros(1), Drawn())
+    found = ways.turn(0)
+    assert calls == ["read", "one", "one", "one", "two", "read"]
+    assert found[READ_B_S] == (1 + 6) / 2, "the mean of what was read before and after"
+    assert ways.turn(1).keys() == {"one", "two", READ_B_S, READ_CORE_S}
+    assert calls[6:] == ["read", "two", "one", "one", "one", "read"]
+    assert ways.usage.row("one")["peak_mb"] > 0
 
 
-def test_memory_is_seen_from_outside(path: Path) -> None:
-    assert peak("shapes", path, child.NOTHING, (0, 0)) > 0
+def test_what_reads_in_vain_does_so_in_each_pass() -> None:
+    calls: list[str] = []
+    with ThreadPoolExecutor(1) as executor:
+        half = beside(lambda images: calls.append("pass") or [images], lambda: calls.append("read"), executor)
+        assert last_pass(half, torch.zeros(1), 3) > 0
+    assert Counter(calls) == {"pass": 3, "read": 3}
+
+
+def test_predictions_are_for_the_bandwidth_of_each_turn(planned: Planned) -> None:
+    slow, fast = planned.machine.bandwidth / 1000, planned.machine.bandwidth
+    first, second = claims.predictions(planned.machine, planned.points[0].placement.plan, {READ_B_S: [slow, fast]})
+    assert first > 10 * second
+    assert second >= planned.machine.compute
+
+
+def test_error_of_a_prediction_is_in_parts_of_what_was_measured(planned: Planned) -> None:
+    ring = planned.points[0].placement.plan
+    (predicted,) = claims.predictions(planned.machine, ring, {READ_B_S: [1e9]})
+    figures = {READ_B_S: [1e9] * TURNS, "way": [predicted / 1.25] * TURNS}
+    assert claims.error(planned.machine, ring, figures, "way").value == pytest.approx(25)
+
+
+def test_points_of_the_trade_off_are_measured_as_well(layered: Layered, planned: Planned) -> None:
+    points = [row for row in layered.rows() if "point" in row]
+    assert len(points) == len(spread(planned, 3))
+    assert all(row["delay_ms"] > 0 and row["predicted_ms"] > 0 for row in points)
+
+
+def test_every_way_has_a_row_with_what_it_took(layered: Layered) -> None:
+    rows = {row["way"]: row for row in layered.rows() if "way" in row}
+    assert list(rows) == [RESIDENT, TWO_STAGE, child.CHOSEN, BESIDE]
+    assert all(row["peak_mb"] > 0 and row["cpu_busy"] > 0 and len(row["samples_ms"]) == 1 for row in rows.values())
+    assert rows[TWO_STAGE]["equal"]
+    assert rows[TWO_STAGE]["memory_mb"] < rows[TWO_STAGE]["weights_mb"]
+
+
+def test_one_turn_decides_nothing_that_was_sampled(layered: Layered) -> None:
+    found = {claim.name: claim for claim in layered.claims()}
+    assert found["shapes: ways that give the same bits"].verdict == HOLDS
+    assert found["shapes: two_stage holds, times the largest tile"].found.is_exact
+    sampled = [claim for claim in found.values() if not claim.found.is_exact]
+    names = [claim.name for claim in sampled]
+    assert names == ["shapes: auto, of its bound", "shapes: predicted delay, off by at most"]
+    assert {claim.verdict for claim in sampled} == {UNCLEAR}
+
+
+def test_bound_is_the_longer_of_reading_and_computing(planned: Planned) -> None:
+    known = facts(planned)
+    known = claims.replace(known, streamed=1000, threads=2, reads={child.CHOSEN: 500})
+    figures = {RESIDENT: [4.0, 4.0], READ_B_S: [1000.0, 50.0], READ_CORE_S: [2.0, 2.0]}
+    assert list(claims.bounds(known, child.CHOSEN, figures)) == [4.5, 10.0]
+
+
+@pytest.mark.parametrize(("more_mb", "verdict"), [(-7.2, UNCLEAR), (0.5, HOLDS), (30.0, FAILS)])
+def test_memory_that_cannot_be_decides_nothing(planned: Planned, more_mb: float, verdict: str) -> None:
+    memory = dict.fromkeys((TWO_STAGE, ASYNCHRONOUS, child.CHOSEN), 5_000_000)
+    known = claims.replace(facts(planned), memory=memory, largest_block=1_000_000)
+    seen = [100e6 + 4e6 + more_mb * 1e6] * TURNS
+    contest = contest_of(**dict.fromkeys(memory, seen), **{child.NOTHING: [100e6] * TURNS})
+    first, *_ = claims.claims_seen(known, contest)
+    assert first.found.value == pytest.approx(more_mb)
+    assert first.verdict == verdict
+
+
+def test_memory_is_seen_from_outside(planned: Planned) -> None:
+    assert peak("shapes", planned.path, child.NOTHING, (0, 0)) > 0
+
+
+def test_all_ways_are_looked_at_once(planned: Planned, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_layering_contest, "peak", lambda name, path, way, where: 1)
+    with Layered(planned, Effort((RESIDENT, TWO_STAGE, child.CHOSEN, child.MAPPED), 0, looks=True)) as found:
+        assert found.seen is not None
+        looked = [set(found.seen.turn(number)) for number in (0, 1)]
+    assert looked[0] == {child.NOTHING, RESIDENT, TWO_STAGE, child.CHOSEN, child.MAPPED}
+    assert looked[1] == {child.NOTHING, TWO_STAGE, child.CHOSEN}
+
+
 
 
 def test_the_ways_of_a_gpu_give_the_same(tmp_path: Path) -> None:
-    rows, times = measure_on_gpu("shapes", tmp_path / "packed", torch.device("cpu"), 2, 2)
-    assert [row["way"] for row in rows] == list(times) == ["resident", "uploaded", *bench.WAYS[1:4]]
-    assert all(row["same"] for row in rows)
-    assert all(len(seconds) == 2 and min(seconds) > 0 for seconds in times.values())
-    same, *_ = conclude_on_gpu("shapes", rows)
-    assert same.holds
+    with LayeredOnGpu("shapes", tmp_path / "packed", torch.device("cpu")) as layered:
+        layered.take_turns(0)
+        rows, found = layered.rows(), layered.claims()
+    assert [row["way"] for row in rows] == list(layered.samples_ms()) == ["resident", "uploaded", *bench.PIPELINES[:3]]
+    assert all(row["same"] and row["delay_ms"] > 0 and row["cpu_busy"] > 0 for row in rows)
+    assert found[0].verdict == HOLDS
+    assert [claim.verdict for claim in found[-2:]] == [UNCLEAR] * 2, "one turn decides nothing"

@@ -1,71 +1,188 @@
 from __future__ import annotations
 
-import math
+import json
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import _tuning_contest
 import pytest
 import torch
 import tuning as bench
-from _vendor_networks import VENDORS, vendors_of
+from _search_replays import Recorded, Replays, claims_of_searches
+from _tuning_contest import BUILT, TUNED, UNTUNED, Rivals, claims_of_model
+from _vendor_networks import CUDNN, ONNX_RUNTIME, OPENVINO, vendors_of
 
+from split_infer_ros.models.catalogue import CATALOGUE
 from split_infer_ros.split.load import build_model
+from split_infer_ros.telemetry.claim import FAILS, HOLDS, UNCLEAR, Claim
+from split_infer_ros.telemetry.machine import describe_machine
+from split_infer_ros.telemetry.turns import Contest
+from split_infer_ros.tuning.database import Database
 from split_infer_ros.tuning.space import Space, frozen
 
-
-def model_row(name: str, built: float, tuned: float, **vendors: float) -> dict[str, Any]:
-    times = {f"{vendor}_ms": value for vendor, value in zip(VENDORS, vendors.values(), strict=False)}
-    facts = {"what": "model", "model": name, "difference": 1e-6, "read_ms": 2.0}
-    return {**facts, "as built_ms": built, "tuned_ms": tuned, **times}
+TURNS = 12
 
 
-def test_what_is_claimed() -> None:
+def model_row(name: str, turns: int = TURNS, keeps_default: bool = False, **times: float) -> dict[str, Any]:
+    """A row whose networks take these times in every turn, on a machine that gets slower."""
+    ways = {"built": BUILT, "untuned": UNTUNED, "tuned": TUNED, "ort": ONNX_RUNTIME, "openvino": OPENVINO}
+    samples = {ways[way]: [ms * (1 + 0.1 * turn) for turn in range(turns)] for way, ms in times.items()}
+    facts = {"what": "model", "model": name, "difference": 1e-6, "read_ms": [2.0] * turns, "turn_s": 0.5}
+    return {**facts, "samples": samples, "keeps_default": keeps_default}
+
+
+def search_row(kind: str, trials: Sequence[float]) -> dict[str, Any]:
+    curves = {"seconds_so_far": [1.0, 2.0], "best_so_far_ms": [3.0, 2.0]}
+    return {"what": "search", "search": kind, "trials": list(trials), "turn_s": 0.1, **curves}
+
+
+def by_name(claims: Sequence[Claim]) -> dict[str, Claim]:
+    return {claim.name: claim for claim in claims}
+
+
+def test_every_model_is_claimed_by_two_ratios() -> None:
+    rows = [model_row(name, built=12.0, untuned=11.0, tuned=10.0) for name in bench.FULL.models]
+    found = by_name(bench.conclude(rows))
+    assert len(rows) == 13
+    for name in bench.FULL.models:
+        assert name in CATALOGUE
+        built, untuned = found[f"{name}, tuned, times as built"], found[f"{name}, tuned, times our untuned default"]
+        assert built.found.value == pytest.approx(1.2)
+        assert built.verdict == (FAILS if built.goal > 1.2 else HOLDS)
+        assert untuned.found.value == pytest.approx(1.1)
+        assert untuned.verdict == HOLDS
+
+
+def test_ratio_to_vendors_is_to_the_best_of_them() -> None:
     rows = [
-        model_row("mobilenet_v2", 30.0, 10.0, ort=8.0, openvino=12.0),
-        model_row("resnet50", 12.0, 10.0),
-        {"what": "search", "search": "guided", "trials_median": 6.0},
-        {"what": "search", "search": "random", "trials_median": 10.0},
+        model_row("mobilenet_v2", built=30.0, untuned=20.0, tuned=10.0, ort=8.0, openvino=12.0),
+        model_row("resnet50", built=12.0, untuned=10.0, tuned=10.0, ort=11.0),
     ]
-    claims = {claim.name: claim for claim in bench.conclude(rows)}
-    assert claims["mobilenet_v2, tuned, times as built"].value == 3.0
-    assert not claims["resnet50, tuned, times as built"].holds
-    assert claims["mobilenet_v2, tuned, times the best vendor's library"].value == 0.8
-    assert math.isnan(claims["resnet50, tuned, times the best vendor's library"].value)
-    assert claims["guided, of random's trials until within 5 %"].value == 0.6
-    assert claims["results differ by, most"].holds
+    found = by_name(bench.conclude(rows))
+    assert found["mobilenet_v2, tuned, times the best vendor's library"].found.value == pytest.approx(0.8)
+    assert found["mobilenet_v2, tuned, times the best vendor's library"].paper
+    assert found["the best of these models, tuned, times the best vendor's library"].verdict == HOLDS
+
+
+def test_without_vendors_the_claim_is_unclear() -> None:
+    found = by_name(claims_of_model(model_row("resnet50", built=12.0, untuned=10.0, tuned=10.0)))
+    assert found["resnet50, tuned, times the best vendor's library"].verdict == UNCLEAR
+
+
+def test_few_turns_decide_nothing() -> None:
+    claims = claims_of_model(model_row("vgg16", turns=9, built=30.0, untuned=20.0, tuned=10.0))
+    assert [claim.verdict for claim in claims] == [UNCLEAR, UNCLEAR]
+    assert all(claim.settles_s == pytest.approx(5) for claim in claims), "ten turns of half a second"
+
+
+def test_kept_default_is_as_fast_as_itself() -> None:
+    row = model_row("vgg16", keeps_default=True, built=12.0, untuned=9.0, tuned=10.0)
+    _, untuned = claims_of_model(row)
+    assert untuned.found.value == 1.0
+    assert untuned.found.is_exact
+
+
+def test_unknown_difference_is_unclear() -> None:
+    row = model_row("vgg16", built=12.0, untuned=9.0, tuned=10.0) | {"difference": None}
+    assert by_name(bench.conclude([row]))["results differ by, most"].verdict == UNCLEAR
 
 
 def test_searches_are_replayed_from_what_was_recorded() -> None:
     space = Space({"a": (1, 2, 3), "b": ("x", "y", "z")})
     costs = {frozen(config): 1.0 + (config["a"] != 3) + (config["b"] != "z") for config in space}
-    rows = bench.compare_searches(bench.Recorded(space, costs, dict.fromkeys(costs, 2.0)))
-    samples = {row["search"]: row["trials"] for row in rows}
-    assert [row["search"] for row in rows] == ["guided", "random", "exhaustive"]
-    assert samples["exhaustive"] == [9]
-    assert rows[2]["best_so_far_ms"] == [3000.0, 3000.0, *[2000.0] * 6, 1000.0]
-    assert rows[2]["seconds_so_far"] == pytest.approx([2.0 * (turn + 1) for turn in range(9)], rel=0.5)
-    pairs = [pair for row in rows for pair in zip(row["seconds"], row["trials"], strict=True)]
+    replays = Replays(Recorded(space, costs, dict.fromkeys(costs, 2.0)))
+    for _ in range(TURNS):
+        replays.contest.take()
+    rows = {row["search"]: row for row in replays.rows()}
+    assert set(rows) == {"guided", "random", "exhaustive"}
+    exhaustive = rows["exhaustive"]
+    assert exhaustive["trials"] == [9]
+    assert exhaustive["best_so_far_ms"] == [3000.0, 3000.0, *[2000.0] * 6, 1000.0]
+    assert exhaustive["seconds_so_far"] == pytest.approx([2.0 * (turn + 1) for turn in range(9)], rel=0.5)
+    pairs = [pair for row in rows.values() for pair in zip(row["seconds"], row["trials"], strict=True)]
     assert all(seconds > 2 * trials for seconds, trials in pairs)
-    titles = [panel.title for panel in bench.panels_of(rows)]
+    assert len(rows["guided"]["trials"]) == len(rows["random"]["trials"]) == TURNS
+    assert len(set(rows["random"]["trials"])) > 1, "each replay has a seed of its own"
+    assert all(1 <= count <= 9 for count in rows["guided"]["trials"])
+    titles = [panel.title for panel in bench.panels_of(list(rows.values()))]
     assert titles == ["trials until within 5 %", "best so far, until within 5 %"]
-    assert len(samples["guided"]) == len(samples["random"]) == bench.REPLAYS
-    assert all(1 <= count <= 9 for count in samples["guided"])
+    (claim,) = replays.contest.conclude(replays.contest)
+    assert claim.found.turns == TURNS
+
+
+def test_guided_search_is_compared_with_random_search() -> None:
+    rows = [search_row("guided", [6.0] * 20), search_row("random", [12.0, 18.0] * 10)]
+    (claim,) = claims_of_searches(rows)
+    assert claim.found.value == 6 / 15
+    assert claim.found.turns == 20
+    assert claims_of_searches(rows[:1]) == []
+
+
+class Drawn:
+    """A model whose contest needs no measuring."""
+
+    def __init__(self, name: str, *rest: object) -> None:
+        self._name = name
+        self.contest = Contest(name, lambda number: {"tuned": 1.0})
+
+    def row(self) -> dict[str, Any]:
+        return model_row(self._name, built=20.0, untuned=15.0, tuned=10.0)
 
 
 def test_a_run_adds_to_what_was_measured_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    def contest(name: str, device: object, database: object, extent: object) -> dict[str, Any]:
-        return model_row(name, 20.0, 10.0) | {"samples": {"tuned": [10.0]}}
-
-    monkeypatch.setattr(bench, "contest", contest)
-    before = [model_row(name, 1.0, 1.0) | {"samples": {"tuned": [1.0]}} for name in ("resnet50", "mobilenet_v2")]
-    before.append({"what": "search", "search": "guided", "trials": [6.0], "trials_median": 6.0})
-    before.append({"what": "search", "search": "random", "trials": [12.0], "trials_median": 12.0})
-    report = bench.run(replace(bench.QUICK, models=("mobilenet_v2",)), torch.device("cpu"), False, before)
+    monkeypatch.setattr(bench, "Rivals", Drawn)
+    before = [model_row(name, built=1.0, untuned=1.0, tuned=1.0) for name in ("resnet50", "mobilenet_v2")]
+    before += [search_row("guided", [6.0] * 20), search_row("random", [12.0] * 20)]
+    extent = replace(bench.QUICK, models=("mobilenet_v2",))
+    report = bench.run(extent, torch.device("cpu"), lambda: 0.0, False, before)
     assert [bench._subject(row) for row in report.rows] == ["resnet50", "guided", "random", "mobilenet_v2"]
-    assert report.rows[-1]["tuned_ms"] == 10.0
-    assert [panel.title for panel in report.panels] == ["resnet50", "mobilenet_v2", "trials until within 5 %"]
-    claims = {claim.name: claim for claim in report.claims}
-    assert claims["guided, of random's trials until within 5 %"].value == 0.5
+    found = by_name(report.claims)
+    assert found["mobilenet_v2, tuned, times as built"].found.value == 2.0, "what is measured now takes its place"
+    assert found["resnet50, tuned, times as built"].found.value == 1.0
+    assert found["guided, of random's trials until within 5 %"].found.value == 0.5
+
+
+def test_rows_of_another_machine_are_refused(tmp_path: Path) -> None:
+    file, machine = tmp_path / "tuning.json", describe_machine()
+    row = model_row("vgg16", built=1.0, untuned=1.0, tuned=1.0)
+    file.write_text(json.dumps({"machine": machine, "rows": [row]}))
+    assert bench.rows_of(file) == [row]
+    file.write_text(json.dumps({"machine": {**machine, "instruction_set": "none"}, "rows": [row]}))
+    with pytest.raises(SystemExit, match="instruction_set"):
+        bench.rows_of(file)
+
+
+def test_networks_take_turns_and_records_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    calls: list[str] = []
+
+    class Untried:
+        def __init__(self, told: object) -> None: ...
+
+        def __enter__(self) -> Untried:
+            return self
+
+        def __exit__(self, *reason: object) -> None: ...
+
+    def drawn(*of: object) -> dict[str, Any]:
+        return {way: lambda way=way: calls.append(way) for way in (BUILT, UNTUNED, TUNED)}
+
+    monkeypatch.setattr(_tuning_contest, "TrialProcess", Untried)
+    monkeypatch.setattr(_tuning_contest, "networks", drawn)
+    monkeypatch.setattr(_tuning_contest, "PAUSE_S", 0.0)
+    rivals = Rivals("shapes", torch.device("cpu"), Database(tmp_path / "d.jsonl"), 0.0, 0.0, True)
+    calls.clear()
+    rivals.contest.take()
+    rivals.contest.take()
+    assert calls == [way for way in (BUILT, UNTUNED, TUNED, UNTUNED, TUNED, BUILT) for _ in range(2)]
+    row = rivals.row()
+    assert len(row["read_ms"]) == 2
+    assert min(row["read_ms"]) > 0
+    assert row["keeps_default"], "nothing was tried"
+    assert row["usage"][TUNED]["peak_mb"] > 0
+    json.dumps(row, allow_nan=False)
+    assert [claim.verdict for claim in rivals.contest.conclude(rivals.contest)] == [UNCLEAR, HOLDS]
 
 
 def test_on_a_gpu_the_vendor_is_cudnn_which_says_what_the_network_says(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,9 +190,9 @@ def test_on_a_gpu_the_vendor_is_cudnn_which_says_what_the_network_says(monkeypat
     images = torch.randn(1, 3, 64, 64)
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
     found = vendors_of(module, images, 1)
-    assert list(found) == ["cuDNN"]
+    assert list(found) == [CUDNN]
     with torch.inference_mode():
-        torch.testing.assert_close(found["cuDNN"](), module(images), atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(found[CUDNN](), module(images), atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.slow

@@ -1,0 +1,132 @@
+"""A small space measured exhaustively, on which searches are replayed, seed by seed."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from split_infer_ros.split.form import Form
+from split_infer_ros.telemetry.claim import AT_MOST, Claim
+from split_infer_ros.telemetry.estimate import estimate
+from split_infer_ros.telemetry.machine import cores
+from split_infer_ros.telemetry.turns import Contest
+from split_infer_ros.tuner.spaces import NETWORK, network_space
+from split_infer_ros.tuner.trials import Trials
+from split_infer_ros.tuning.search import Exhaustive, Guided, Random, Search, best_so_far, replay
+from split_infer_ros.tuning.space import Frozen, Space, frozen
+
+GUIDED, RANDOM, EXHAUSTIVE = "guided", "random", "exhaustive"
+WITHIN = 0.95  # of the best that there is
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A space, and of each of its configurations what an image costs and what its trial took, seconds."""
+
+    space: Space
+    costs: Mapping[Frozen, float]
+    took: Mapping[Frozen, float]
+
+
+def record_costs(model: str, batch_sizes: Sequence[int], trial_s: float, device: torch.device) -> Recorded:
+    """Try all of a space of forms, threads and batch sizes.
+
+    Args:
+        model: whose space that is.
+        batch_sizes: of the space.
+        trial_s: of each configuration, after which a doubtful measurement is not repeated.
+        device: where it runs.
+    """
+    base = network_space(cores(), device=device.type, compilers=False)
+    slowest_first = {"convolutions": base.knobs["convolutions"][::-1], "batch_size": tuple(batch_sizes)}
+    space = Space({**base.knobs, **slowest_first}, base.excludes)
+    trials = Trials(model, "random", str(device), False)
+    trials.model(Form(), "fp32")
+    costs, took = {}, {}
+    for config in space:
+        plain = {name: value for name, value in config.items() if name != "batch_size"}
+        size, begin = int(config["batch_size"]), time.perf_counter()
+        answer = trials.run(NETWORK, plain, {"batch_size": size}, trial_s)
+        took[frozen(config)] = time.perf_counter() - begin
+        costs[frozen(config)] = statistics.median(answer["costs"]) / size
+    return Recorded(space, costs, took)
+
+
+class Replays:
+    """Guided and random search of what was recorded, each until it is near the best that there is.
+
+    A replay's turns are independent of each other: each has a seed of its own.
+
+    Attributes:
+        contest: of the searches.
+    """
+
+    def __init__(self, recorded: Recorded) -> None:
+        self._recorded = recorded
+        self._bests: dict[str, list[list[float]]] = {}
+        self._seconds: dict[str, list[list[float]]] = {}
+        self.contest = Contest("searches", self._turn, lambda contest: claims_of_searches(self.rows()))
+        self._replay(EXHAUSTIVE, Exhaustive(recorded.space))
+
+    def rows(self) -> list[Row]:
+        """For each search the trials and seconds of each replay, and the median best so far after each trial."""
+        return [
+            {
+                "what": "search",
+                "search": kind,
+                "space": len(self._recorded.space),
+                "trials_median": statistics.median(map(len, bests)),
+                "trials": list(map(len, bests)),
+                "seconds_median": statistics.median(curve[-1] for curve in self._seconds[kind]),
+                "seconds": [curve[-1] for curve in self._seconds[kind]],
+                "best_so_far_ms": [1e3 * value for value in _medians(bests)],
+                "seconds_so_far": _medians(self._seconds[kind]),
+                "turn_s": self.contest.turn_s,
+            }
+            for kind, bests in self._bests.items()
+        ]
+
+    def _turn(self, seed: int) -> dict[str, float]:
+        space = self._recorded.space
+        searches = {GUIDED: Guided(space, seed), RANDOM: Random(space, seed)}
+        return {kind: float(self._replay(kind, search)) for kind, search in searches.items()}
+
+    def _replay(self, kind: str, search: Search) -> int:
+        costs, took = self._recorded.costs, self._recorded.took
+        begin = time.perf_counter()
+        tried = replay(search, costs, min(costs.values()) / WITHIN)  # it ends at the goal
+        proposing_s = (time.perf_counter() - begin) / len(tried)
+        seconds = itertools.accumulate(took[frozen(each.config)] + proposing_s for each in tried)
+        self._bests.setdefault(kind, []).append(best_so_far(tried))
+        self._seconds.setdefault(kind, []).append(list(seconds))
+        return len(tried)
+
+
+def claims_of_searches(rows: Sequence[Row]) -> list[Claim]:
+    """How many trials guided search needs; none without both searches' rows."""
+    by_kind = {row["search"]: row for row in rows}
+    if not by_kind.keys() >= {GUIDED, RANDOM}:
+        return []
+
+    def share(guided: Any, random: Any) -> Any:
+        return np.median(guided, axis=-1) / np.median(random, axis=-1)
+
+    guided, random = by_kind[GUIDED], by_kind[RANDOM]
+    found = estimate(share, guided["trials"], random["trials"])
+    claim = "guided, of random's trials until within 5 %"
+    return [Claim(claim, found, "x", 0.5, AT_MOST, turn_s=guided["turn_s"])]
+
+
+def _medians(curves: Sequence[Sequence[float]]) -> list[float]:
+    """After each trial; what has ended stays as it was."""
+    most = max(map(len, curves))
+    return [statistics.median(curve[min(turn, len(curve) - 1)] for curve in curves) for turn in range(most)]

@@ -1,0 +1,175 @@
+"""One model's network as built, untuned, tuned and by vendors' libraries, which take turns on one image."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from _vendor_networks import VENDORS, Run, vendors_of
+
+from split_infer_ros.split.cores import use_all_cores, use_one_core
+from split_infer_ros.split.load import build_model, load_model
+from split_infer_ros.split.model import SplitModel
+from split_infer_ros.telemetry.claim import Claim
+from split_infer_ros.telemetry.estimate import Estimate, exact, least, ratio
+from split_infer_ros.telemetry.machine import cores
+from split_infer_ros.telemetry.turns import Contest, rotated
+from split_infer_ros.telemetry.usage import Usage
+from split_infer_ros.tuner.known import Tuned, find_tuned
+from split_infer_ros.tuner.spaces import network_space
+from split_infer_ros.tuner.trial_process import TrialProcess
+from split_infer_ros.tuner.trials import timed
+from split_infer_ros.tuner.tune import Tuner, network_task
+from split_infer_ros.tuning.database import Database
+from split_infer_ros.tuning.key import Key
+
+BUILT, UNTUNED, TUNED = "as built", "untuned", "tuned"
+READ = "its record read"
+GOALS = {"mobilenet_v2": 1.5, "squeezenet1_0": 1.5, "ssdlite320": 1.5, "resnet50": 1.25}  # times as built
+OF_VENDORS = 0.9
+WARM_UP = 3  # calls: convolutions are packed at the second
+PAUSE_S = 0.05  # in which one rival's waiting threads go to sleep
+
+# On an Intel, an ARM Mali and an NVIDIA integrated GPU, as far as the paper has them.
+TABLE_5 = {
+    "mobilenet_v2": "6.52, 8.31 and 7.52 (MobileNet v1)",
+    "squeezenet1_0": "1.23, 12.78 and 39.3",
+    "resnet50": "1.4, 2.1 and 9.56 (ResNet-50 v1)",
+}
+TABLES_1_TO_3 = {
+    "mobilenet_v2": "0.62, 1.21 and 1.49 (MobileNet v1)",
+    "squeezenet1_0": "0.81, 1.16 and 1.62",
+    "ssdlite320": "none, 0.89 and 1.47 (SSD with MobileNet v1)",
+    "resnet50": "1.09, 1.04 and 1.03 (ResNet-50 v1)",
+}
+
+Row = Mapping[str, Any]
+
+
+class Rivals:
+    """A model that is tuned first, and whose networks take turns then.
+
+    Args:
+        name: of the model.
+        device: where it runs.
+        database: where trials are kept.
+        seconds: for which it is tuned.
+        group_s: for which each network's calls take in a turn, at least one of them.
+        quick_export: whether a vendor's network is exported in the quick way.
+
+    Attributes:
+        contest: of the networks.
+    """
+
+    def __init__(
+        self, name: str, device: torch.device, database: Database, seconds: float, group_s: float, quick_export: bool
+    ) -> None:
+        self._model, self._database, self._group_s = load_model(name, "random", str(device)), database, group_s
+        told = {"name": name, "weights": "random", "device": str(device), "allow_user_code": False}
+        with TrialProcess(told) as runner:
+            self._best = Tuner(self._model, runner, database).tune_network(time.monotonic() + seconds)
+        self._ways = networks(name, self._model, find_tuned(self._model, database), quick_export)
+        self._usage = Usage()
+        self.contest = Contest(name, self._turn, lambda contest: claims_of_model(self._sampled()))
+        with torch.inference_mode():
+            use_all_cores()
+            for run in self._ways.values():
+                for _ in range(WARM_UP):
+                    run()
+            use_one_core()
+
+    def row(self) -> Row:
+        """What was measured, and what was tuned."""
+        figures, best = self.contest.figures, self._best
+        return {
+            "what": "model",
+            **self._sampled(),
+            **{f"{way}_ms": 1e3 * statistics.median(figures[way]) for way in self._ways},
+            "trials": len(self._database.find(Key.here(str(self._model.device)), network_task(self._model, 1))),
+            "config": {} if best is None else dict(best.config),
+            "difference": None if best is None else best.facts.get("difference"),
+            "read_ms": [round(1e3 * each, 3) for each in figures[READ]],
+            "usage": {way: self._usage.row(way) for way in self._ways},
+        }
+
+    def _sampled(self) -> Row:
+        """That part of the row by which claims are made: of each turn the median call, milliseconds."""
+        default = network_space(cores(), device=self._model.device.type).default
+        figures = self.contest.figures
+        return {
+            "model": self.contest.name,
+            "samples": {way: [round(1e3 * each, 5) for each in figures[way]] for way in self._ways},
+            "keeps_default": self._best is None or dict(self._best.config) == default,
+            "turn_s": self.contest.turn_s,
+        }
+
+    def _turn(self, number: int) -> dict[str, float]:
+        figures = {}
+        use_all_cores()
+        with torch.inference_mode():
+            for way in rotated(list(self._ways), number):
+                time.sleep(PAUSE_S)
+                self._ways[way]()  # its threads wake up
+                with self._usage.of(way):
+                    figures[way] = statistics.median(timed(self._ways[way], self._group_s))
+        use_one_core()
+        return {**figures, READ: find_tuned(self._model, self._database).read_s}
+
+
+def networks(name: str, model: SplitModel, tuned: Tuned, quick_export: bool) -> dict[str, Run]:
+    """Ways to run a network on one image."""
+    _, module = build_model(name, "random")
+    module = module.to(model.device)
+    images = torch.randn((1, *model.entry.image_shape), generator=torch.Generator().manual_seed(0)).to(model.device)
+    laid_out = images.contiguous(memory_format=torch.channels_last)
+    untuned = model.backbone("output")
+    best = load_model(name, "random", str(model.device), form=tuned.form).backbone("output")
+    threads = tuned.threads[0]
+
+    def run_on_fewer() -> None:
+        torch.set_num_threads(threads)
+        best(laid_out)
+        use_all_cores()
+
+    run_tuned = run_on_fewer if threads not in (0, cores()) else lambda: best(laid_out)
+    ours = {BUILT: lambda: module(images), UNTUNED: lambda: untuned(laid_out), TUNED: run_tuned}
+    ways = {**ours, **vendors_of(module, images, cores(), quick_export)}
+    return {way: to_its_end(call, model.device) for way, call in ways.items()}
+
+
+def to_its_end(call: Run, device: torch.device) -> Run:
+    """The call, which returns when the GPU, if there is one, has done it."""
+    if device.type != "cuda":
+        return call
+
+    def run() -> None:
+        call()
+        torch.cuda.synchronize(device)
+
+    return run
+
+
+def claims_of_model(row: Row) -> list[Claim]:
+    """The ratios of a row's samples."""
+    name, samples, turn_s = row["model"], row["samples"], row["turn_s"]
+    built = ratio(samples[BUILT], samples[TUNED])
+    # Where tuning keeps the default, both are the same network: their times differ by chance alone.
+    untuned = exact(1.0) if row["keeps_default"] else ratio(samples[UNTUNED], samples[TUNED])
+    paper = TABLE_5.get(name, "")
+    claims = [
+        Claim(f"{name}, tuned, times as built", built, "x", GOALS.get(name, 1.0), turn_s=turn_s),
+        Claim(f"{name}, tuned, times our untuned default", untuned, "x", 1.0, turn_s=turn_s, paper=paper),
+    ]
+    if name in GOALS:
+        claim, paper = f"{name}, tuned, times the best vendor's library", TABLES_1_TO_3[name]
+        claims.append(Claim(claim, times_vendors(row), "x", OF_VENDORS, turn_s=turn_s, paper=paper))
+    return claims
+
+
+def times_vendors(row: Row) -> Estimate:
+    """How many times our time the best vendor's is; NaN where none took part."""
+    samples: Mapping[str, Sequence[float]] = row["samples"]
+    return least([ratio(samples[vendor], samples[TUNED]) for vendor in VENDORS if vendor in samples])
