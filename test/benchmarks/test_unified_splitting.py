@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from random import Random
 
 import _split_claims as claims
 import _split_contest as contest
@@ -13,11 +14,16 @@ import _split_subject as subjects
 import pytest
 import torch
 import unified_splitting as bench
-from _gpu_only import Optimised
+from _gpu_only import Optimised, Prepared
 from _split_rivals import Feed, Split, covered
+from bright import frame
+from bright_run import bright_model
+from hypothesis import given, strategies
+from simulated_gpu import Gpu, simulated
+from simulated_settings import drawn
 
 from split_infer_ros.models.catalogue import find_model
-from split_infer_ros.models.detections import Detections
+from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.pipeline.profiler import Effort
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.telemetry.claim import FAILS, HOLDS
@@ -149,6 +155,21 @@ def test_a_feed_goes_on_where_its_last_turn_ended() -> None:
     assert number == 12
     assert feed.agreement([0, 1, 2]) == 11 / 12
     assert feed.agreement([0]) == 3 / 4
+
+
+@drawn(3)
+@given(seed=strategies.integers(0, 10**6))
+def test_on_a_gpu_each_result_of_the_prepared_baseline_is_its_own_pictures(seed: int) -> None:
+    values = list(range(0, 240, 20))
+    found: list[int] = []
+
+    def note(detections: Sequence[Detections]) -> None:
+        found.extend(round(each.scores.item() * 255) for each in detections)
+
+    with simulated(Gpu(Random(seed).randrange)):
+        pictures = [frame(value, "", 4, 4)[0] for value in values]
+        Prepared(bright_model(), 2, Limits(0.0)).run(Feed(pictures, 2).batches(6), note)
+    assert found == values
 
 
 def test_time_that_spans_share_counts_once() -> None:
