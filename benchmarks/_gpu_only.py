@@ -1,7 +1,7 @@
-"""The rivals of split inference: the whole model on the GPU, plainly and as well as it can be done (§6.1).
+"""The rivals of split inference run the whole model on the GPU: as built, prepared, and optimised (§6.1).
 
-Both find a detector's objects on the GPU; of a classifier its logits are all that comes from there. Without a GPU both
-run on the CPU, by the same code.
+All three find a detector's objects on the GPU. From a classifier only its logits come to the CPU. Without a GPU all
+three run on the CPU, by the same code.
 """
 
 from __future__ import annotations
@@ -13,19 +13,25 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
+from _finish import Finish
 from torch import Tensor, nn
 
+from split_infer_ros.buffers.memory import Place
+from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.images.encodings import Pixels
-from split_infer_ros.models.detections import Detections, Limits, SuppressOverlaps, suppress
+from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.entry import ModelEntry
+from split_infer_ros.pipeline.cuda_graphs import GraphedBackbone
+from split_infer_ros.pipeline.intake import make_intake
+from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.split.cores import use_one_core
-from split_infer_ros.split.graph import symbolic_trace
 from split_infer_ros.split.model import SplitModel
 
 IN_FLIGHT = 3  # batches: one is gathered, one computed, one decoded
 
 Batches = Iterator[Sequence[Pixels]]
 Deliver = Callable[[Sequence[Detections]], None]
+Forward = Callable[[Tensor], Sequence[Tensor]]
 
 
 class Baseline:
@@ -53,6 +59,44 @@ class Baseline:
             outputs = self._module(images.to(self._device))
             outputs = outputs if isinstance(outputs, tuple) else (outputs,)
             deliver(self._finish(outputs, pictures))
+
+
+class Prepared:
+    """The model prepared as the split's backbone is, one batch after the other in one thread of control.
+
+    Its batch norms are folded, its convolutions are channels-last, their weights are packed, and on a GPU it is
+    recorded as a CUDA graph. Images reach it as they reach the split's backbone. Nothing overlaps.
+
+    Args:
+        model: prepared, on its device.
+        batch_size: of every batch.
+        limits: what post-processing keeps.
+    """
+
+    def __init__(self, model: SplitModel, batch_size: int, limits: Limits) -> None:
+        device, preprocess = model.device, model.entry.preprocess
+        self._intake = make_intake(preprocess, batch_size, model.dtype, Place(Policy.DEVICE, device))
+        self._stream = Stream(device)
+        self._finish = Finish(model.entry, device, limits)
+        self._forward: Forward = model.backbone("output")
+        self._in_order = model.head("output")
+        if self._stream.is_asynchronous:
+            with torch.inference_mode():
+                example = torch.zeros((batch_size, *model.entry.image_shape), device=device, dtype=model.dtype)
+                self._forward = GraphedBackbone(
+                    self._forward, example.contiguous(memory_format=torch.channels_last)
+                )
+
+    @torch.inference_mode()
+    def run(self, batches: Batches, deliver: Deliver) -> None:
+        """Take batches until there are no more; ``deliver`` gets each one's detections."""
+        for pictures in batches:
+            loaded = self._intake.load(pictures)
+            self._stream.wait_for(loaded.ready)
+            with self._stream.work("prepared"):
+                outputs = self._in_order(*self._forward(loaded.images))
+                found = self._finish(outputs, pictures)
+            deliver(found)
 
 
 class Optimised:
@@ -181,32 +225,4 @@ class _Slot:
         if self._graph is not None:
             self._done.synchronize()
         results: tuple[Tensor, ...] = self._in_order(*self._results)
-        return results
-
-
-class Finish:
-    """Outputs of a batch to detections on the CPU, in pixels of each picture: the head's stage does no less.
-
-    Args:
-        entry: whose decode it is.
-        device: where the outputs are.
-        limits: what is kept.
-    """
-
-    def __init__(self, entry: ModelEntry, device: torch.device, limits: Limits) -> None:
-        self._entry, self._limits = entry, limits
-        self._decode = entry.decode
-        self.on_device = isinstance(entry.decode, SuppressOverlaps)
-        if isinstance(entry.decode, SuppressOverlaps):
-            function = entry.decode.candidates
-            candidates = symbolic_trace(lambda outputs: function(outputs)).to(device)  # with its anchors
-            self._decode = lambda outputs, limits: suppress(candidates(outputs), limits)
-
-    def __call__(self, outputs: tuple[Tensor, ...], pictures: Sequence[Pixels]) -> list[Detections]:
-        """A detector's objects are found where its outputs are, a classifier's logits brought to the CPU first."""
-        given = outputs if self.on_device else tuple(output.cpu() for output in outputs)
-        results = []
-        for found, picture in zip(self._decode(given, self._limits), pictures, strict=True):
-            boxes = self._entry.preprocess.to_source(found.boxes.cpu(), picture.height, picture.width)
-            results.append(Detections(boxes, found.scores.cpu(), found.labels.cpu()))
         return results

@@ -121,7 +121,7 @@ PIECES: Mapping[int, Piece] = {
         "benchmarks of splitting and tuning",
         160.0,
         together(
-            bench("unified_splitting", 110, "--quick", "--batch", "16", "64", "--most-seconds", "3"),
+            bench("unified_splitting", 110, "--quick", "--batch", "16", "64", "--seconds", "36"),
             bench("tuning", 100, "--quick", "--models", "mobilenet_v2", "squeezenet1_0", needs=["sklearn"]),
         ),
     ),

@@ -13,6 +13,7 @@ from split_infer_ros.buffers.pool import FeaturePool, find_pool
 from split_infer_ros.errors import Notice, SplitInferError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Limits
+from split_infer_ros.pipeline.backbone_runner import Batch
 from split_infer_ros.pipeline.backbone_stage import BackboneStage
 from split_infer_ros.pipeline.frame import Handle, Origin
 from split_infer_ros.pipeline.head_stage import Deliver, HeadStage
@@ -44,7 +45,8 @@ class LocalTransport:
 
     def make_pool(self, layout: Layout, slots: int, place: Place) -> FeaturePool:
         """Allocate slots."""
-        pool = FeaturePool(layout, slots, place)
+        # The head is a thread of this process. While it is slow its batches wait, and that does not mean it is gone.
+        pool = FeaturePool(layout, slots, place, lease_s=STUCK_S)
         pool.when_released(self._released)
         return pool
 
@@ -63,6 +65,7 @@ class LocalPipeline:
         limits: what post-processing keeps.
         threads: cores of the backbone's (0: all) and of the head's operations; unless given, as nodes have them.
         head: where the head's weights are; unless given, in memory. The backbone's are where the settings have them.
+        watch: called with each batch whose results are out, its timeline complete; must not wait.
 
     Raises:
         ConfigurationError: there is no such cut or memory, or weights cannot be read.
@@ -79,6 +82,7 @@ class LocalPipeline:
         limits: Limits | None = None,
         threads: tuple[int, int] | None = None,
         head: WeightsSettings | None = None,
+        watch: Callable[[Batch], None] | None = None,
     ) -> None:
         self.notices: list[str] = []
         self._errors: list[Exception] = []
@@ -88,7 +92,9 @@ class LocalPipeline:
             model, limits or Limits(), deliver, self._hear, head_threads, head, settings.batch_size
         )
         transport = LocalTransport(self._hand_over)
-        self.backbone = BackboneStage(model, settings, transport, self._hear, threads=backbone_threads)
+        self.backbone = BackboneStage(
+            model, settings, transport, self._hear, watch=watch, threads=backbone_threads
+        )
 
     def __enter__(self) -> LocalPipeline:
         self.head.start()

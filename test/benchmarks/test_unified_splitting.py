@@ -1,86 +1,200 @@
-"""Does the benchmark run and report? What it finds depends on the machine and is not for a test."""
+"""Does the benchmark measure what it claims? What it finds depends on the machine and is not for a test."""
 
 from __future__ import annotations
 
+import itertools
 import json
-import math
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from random import Random
 
+import _split_claims as claims
 import _split_contest as contest
+import _split_subject as subjects
 import pytest
 import torch
 import unified_splitting as bench
-from _gpu_only import Optimised
+from _gpu_only import Optimised, Prepared
+from _split_rivals import Feed, Split, covered
+from bright import frame
+from bright_run import bright_model
+from hypothesis import given, strategies
+from simulated_gpu import Gpu, simulated
+from simulated_settings import drawn
 
 from split_infer_ros.models.catalogue import find_model
-from split_infer_ros.models.detections import Detections
+from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.pipeline.profiler import Effort
+from split_infer_ros.split.model import SplitModel
+from split_infer_ros.telemetry.claim import FAILS, HOLDS
+from split_infer_ros.telemetry.report import arguments
 
-FACTS = {"agreement": 1.0, "prediction_off": 0.05, "overlap_efficiency": 0.9}
+CPU = torch.device("cpu")
+EFFORT = Effort(rounds=1, warm_up=1, batches=1, seconds=0.0, runs=1, repeats=1, most_s=0.0)
+TINY = subjects.Extent([2], 0, 0.0, EFFORT, 1, 1)
+TIMES = {"backbone_alone_s": 0.09, "head_alone_s": 0.05, "latency_s": 0.3, "backbone_busy": 0.9, "head_busy": 0.5}
+
+
+@pytest.fixture(autouse=True)
+def few_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subjects, "PICTURES", 16)
 
 
 @pytest.mark.parametrize("name", ["resnet18", "ssdlite320"])  # a classifier and a detector
-def test_all_configurations_of_a_model_are_measured_and_agree(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contest, "PICTURES", 16)
-    effort = Effort(rounds=1, warm_up=1, batches=1, seconds=0.0, runs=1, repeats=1, most_s=0.0)
-    extent = contest.Extent([2], 2, 1, 1, math.inf, effort, 1, 1, 1, 1)
-    rows = bench.compare(name, torch.device("cpu"), extent, with_fixed_cuts=True)
-    assert [row["configuration"] for row in rows] == ["baseline", "optimised", "split", "fixed cut"]
-    for row in rows[:3]:
-        assert row["images_per_s"] > 0
-        assert row["latency_ms"] > 0
+def test_all_configurations_take_turns_and_agree(name: str) -> None:
+    match = contest.Match(subjects.Subject(name, CPU, TINY), 2, with_fixed_cuts=True)
+    match.contest.take()
+    match.contest.take()
+    found = match.found()
+    match.close()
+    report = claims.conclude([found], on_gpu=True)
+    rows = {row["configuration"]: row for row in report.rows}
+    assert set(contest.WHOLE) < set(rows)
+    for row in rows.values():
+        assert row["turns"] == 2
+        assert row["timed_samples"] == 2 * 2 * match.batches
         assert row["agreement"] == 1
-        assert row["batches"] == 1
-    assert rows[2]["overlap_efficiency"] > 0
-    assert rows[3]["cut"] != rows[3]["auto"] == rows[2]["cut"]
-    report = bench.conclude(rows, on_gpu=False)
+        assert min(row[figure] for figure in ("images_per_s", "latency_ms", "peak_mb", "cpu_busy")) > 0
+    for row in [rows[found.planners], *(rows[rival] for rival in found.fixed)]:
+        assert (row["memory_policy"], row["memory_reason"]) == ("host", "the backbone runs on the CPU")
+        assert 0 < row["backbone_busy"] <= 1
+        assert 0 < row["head_busy"] <= 1
+        assert row["overlap_efficiency"] > 0
+    assert len({row["cut"] for row in rows.values() if "cut" in row}) == len(rows) - 3
     assert json.loads(json.dumps(report.as_json(), allow_nan=False))["bench"] == "unified_splitting"
 
 
+@pytest.mark.parametrize(
+    ("name", "cut"),
+    [
+        ("mobilenet_v2", "classifier.0"),
+        ("efficientnet_b2", "classifier.0"),
+        ("vit_tiny", "getitem"),  # the class token
+        ("resnet18", "flatten"),
+        ("ssdlite320", "backbone.extra.3.2"),
+        ("ssd300", "backbone.extra.4.3"),
+    ],
+)
+def test_the_papers_cut_is_between_features_and_classifier(name: str, cut: str) -> None:
+    subject = subjects.Subject.__new__(subjects.Subject)
+    subject.entry = find_model(name)
+    subject.model = SplitModel(subject.entry, subject.entry.build(), CPU)
+    assert subject.papers_cut == cut
+
+
+@pytest.mark.parametrize("is_papers", [True, False])
+def test_the_papers_cut_always_has_its_row(is_papers: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = subjects.Subject("shapes", CPU, TINY)
+    planners = contest.plan(subject.profile).cut
+    other = next(cut.name for cut in subject.model.cuts if cut.name != planners)
+    monkeypatch.setattr(subjects.Subject, "papers_cut", planners if is_papers else other)
+    match = contest.Match(subject, 2, with_fixed_cuts=False)
+    match.contest.take()
+    cuts = {row["configuration"]: row.get("cut") for row in match.found().rows}
+    match.close()
+    splits = {name: cut for name, cut in cuts.items() if cut}
+    assert splits == ({contest.BOTH: planners} if is_papers else {contest.PLANNERS: planners, contest.PAPERS: other})
+
+
+def test_a_fixed_cut_competes_where_the_paper_has_the_planners() -> None:
+    extent = subjects.Extent([2], 0, 0.0, EFFORT, 0, 2)
+    subject = subjects.Subject("shapes", CPU, extent)
+    (fixed,) = subject.fixed_cuts(subject.papers_cut, 2)
+    assert fixed != subject.papers_cut
+    assert subject.fixed_cuts("input", 2) == []
+
+
+def found_of(size: int, speeds: dict[str, float], planners: str, fixed: list[str]) -> contest.Found:
+    figures = {}
+    for rival, speed in speeds.items():
+        figures[contest.key(rival, "images_per_s")] = [speed] * 12
+        figures |= {contest.key(rival, figure): [value * size / 10] * 12 for figure, value in TIMES.items()}
+    rows = [{"configuration": rival} for rival in speeds]
+    return contest.Found("mobilenet_v2", size, False, figures, 2.0, planners, fixed, 1.05 * speeds[planners], 1.0, rows)
+
+
 def test_what_is_claimed_with_and_without_a_gpu() -> None:
-    rows = [
-        {"model": "m", "batch_size": size, "configuration": configuration, "images_per_s": speed, **facts}
-        for size, speeds in ((16, (100, 150, 160)), (64, (100, 170, 160)))
-        for configuration, speed, facts in zip(("baseline", "optimised", "split"), speeds, ({}, {}, FACTS), strict=True)
+    whole = dict(zip(contest.WHOLE, (80.0, 120.0, 90.0), strict=True))
+    found = [
+        found_of(16, {**whole, contest.PLANNERS: 100, contest.PAPERS: 101}, contest.PLANNERS, [contest.PAPERS]),
+        found_of(64, {**whole, contest.OPTIMISED: 110, contest.BOTH: 100}, contest.BOTH, []),
     ]
-    rows.append({"model": "m", "batch_size": 16, "configuration": "fixed cut", "auto_over_fixed": 0.99})
-    values = {claim.name: (claim.value, claim.holds) for claim in bench.conclude(rows, on_gpu=True).claims}
-    assert values["m, batch 64: split, times the baseline's"] == (1.6, True)
-    assert values["m: split, times the optimised, least"] == (160 / 170, False)
-    assert values["overlap efficiency, median"] == (0.9, False)
-    assert values["planner's cut, part of the best fixed one, least"] == (0.99, True)
-    assert values["predicted throughput, off by, mean"] == (5.0, True)
-    on_cpu = {claim.name for claim in bench.conclude(rows, on_gpu=False).claims}
-    assert set(values) - on_cpu == {"m: split, times the optimised, least", "overlap efficiency, median"}
+    on_gpu = {claim.name: claim for claim in claims.conclude(found, on_gpu=True).claims}
+    values = {name: (round(claim.found.value, 3), claim.verdict) for name, claim in on_gpu.items()}
+    assert values == {
+        "mobilenet_v2, batch 64: split, times the baseline as built": (1.25, HOLDS),
+        "mobilenet_v2, batch 64: split, times the baseline prepared": (0.833, FAILS),
+        "mobilenet_v2: split, times the optimised, least": (0.909, FAILS),
+        "overlap efficiency, median": (0.9, FAILS),
+        "planner's cut, part of the best fixed one, least": (0.99, HOLDS),
+        "predicted throughput, off by, mean": (5.0, HOLDS),
+        "best class as the baseline's, least": (1.0, HOLDS),
+    }
+    papers = [claim.paper for claim in on_gpu.values() if claim.paper]
+    assert papers == ["1.112x"]
+    on_cpu = {claim.name for claim in claims.conclude(found, on_gpu=False).claims}
+    assert set(on_gpu) - on_cpu == {"mobilenet_v2: split, times the optimised, least", "overlap efficiency, median"}
+    assert [claim.paper for claim in claims.claims_of(found[0])] == ["1.03 to 1.04x", "", ""]
 
 
-def test_a_run_counts_after_its_warm_up_and_compares_picture_by_picture() -> None:
-    pictures = contest.draw_pictures(find_model("resnet18"), 3)
+def test_a_feed_goes_on_where_its_last_turn_ended() -> None:
+    pictures = subjects.draw_pictures(find_model("resnet18"), 3)
     assert pictures[0].data.shape == (256, 256, 3)
     assert len({int(picture.data.sum()) for picture in pictures}) == 3
-    run = contest.Run(pictures, 2, warm_up=1)
-    extent = replace(bench.QUICK, samples=5, batches=2, most_seconds=math.inf)
+    feed = Feed(pictures, 2)
     number = 0
-    for batch in run.batches(extent):
-        for picture in batch:
-            assert picture is pictures[number % 3]
-            nothing = torch.zeros(1)
-            run.note([Detections(nothing, nothing, torch.tensor([number % 3 if number else 7]))])
-            number += 1
-    assert number == 2 * (1 + 3)
-    assert run.count == 3
-    assert run.period_s > 0
-    assert run.latency_s > 0
-    assert run.agreement([0, 1, 2]) == 7 / 8
-    assert run.agreement([0]) == 2 / 3
+    for _ in range(2):
+        for batch in feed.batches(3):
+            for picture in batch:
+                assert picture is pictures[number % 3]
+                nothing = torch.zeros(1)
+                feed.note([Detections(nothing, nothing, torch.tensor([number % 3 if number else 7]))])
+                number += 1
+        start, end = feed.timed(2)
+        assert feed.figures(2)["images_per_s"] == pytest.approx(4 / (end - start))
+    assert number == 12
+    assert feed.agreement([0, 1, 2]) == 11 / 12
+    assert feed.agreement([0]) == 3 / 4
 
 
-def test_of_a_detector_some_hundreds_of_candidates_are_left_and_an_error_ends_its_rival(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(contest, "PICTURES", 16)
-    ground = contest.Contest("ssdlite320", torch.device("cpu"), bench.QUICK)
-    assert 0 < ground.limits.score_threshold < 1
+@drawn(3)
+@given(seed=strategies.integers(0, 10**6))
+def test_on_a_gpu_each_result_of_the_prepared_baseline_is_its_own_pictures(seed: int) -> None:
+    values = list(range(0, 240, 20))
+    found: list[int] = []
+
+    def note(detections: Sequence[Detections]) -> None:
+        found.extend(round(each.scores.item() * 255) for each in detections)
+
+    with simulated(Gpu(Random(seed).randrange)):
+        pictures = [frame(value, "", 4, 4)[0] for value in values]
+        Prepared(bright_model(), 2, Limits(0.0)).run(Feed(pictures, 2).batches(6), note)
+    assert found == values
+
+
+def test_time_that_spans_share_counts_once() -> None:
+    spans = [(4.0, 6.0), (0.0, 2.0), (5.0, 9.0), (4.5, 5.0)]
+    assert covered(spans, 1.0, 8.0) == 1 + 4
+    assert covered(spans, 2.0, 4.0) == 0
+
+
+def test_an_error_in_a_turn_ends_a_split_and_can_be_read() -> None:
+    subject = subjects.Subject("shapes", CPU, TINY)
+
+    class Broken(Feed):
+        def batches(self, count: int) -> Iterator[list[subjects.Pixels]]:
+            yield list(itertools.islice(self.pictures, self.batch_size))
+            raise ValueError("no more pictures")
+
+    split = Split(subject.model, "input", Broken(subject.pictures, 2), subject.limits, ahead=1)
+    with pytest.raises(ValueError, match="no more pictures"):
+        split.take(2, nullcontext())
+    split.close()
+
+
+def test_an_error_ends_the_optimised_rival() -> None:
+    ground = subjects.Subject("ssdlite320", CPU, TINY)
+    assert 0 < ground.limits.score_threshold < 1  # some hundreds of candidates are left
 
     def fail(found: list[Detections]) -> None:
         raise ValueError(f"{len(found[0])} objects")
@@ -90,6 +204,28 @@ def test_of_a_detector_some_hundreds_of_candidates_are_left_and_an_error_ends_it
         rival.run(iter([[picture] for picture in ground.pictures]), fail)
 
 
-def test_a_run_ends_in_time() -> None:
-    run = contest.Run(contest.draw_pictures(find_model("resnet18"), 1), 1, warm_up=1)
-    assert len(list(run.batches(replace(bench.FULL, most_seconds=0.0)))) == 2
+def test_a_full_run_takes_all_samples_in_at_least_sixteen_turns() -> None:
+    def choice(size: int) -> contest.plan:
+        return subjects.Choice("cut", size, 100.0, 0.1)
+
+    batches = [bench.FULL.batches_a_turn(choice(size)) for size in bench.FULL.batch_sizes]
+    assert batches == [16, 8, 4, 2]
+    assert bench.QUICK.batches_a_turn(choice(16)) == 2
+    assert bench.QUICK.batches_a_turn(choice(1)) == 20
+
+
+def test_a_full_run_measures_and_reports_every_batch_size(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench, "FULL", subjects.Extent([1, 2], 0, 0.0, EFFORT, 1, 1))
+    parser = arguments("")
+    parser.set_defaults(batch=None, samples=8)
+    chosen = parser.parse_args([])
+    found = bench.measure_fully(["shapes"], CPU, bench.extent_of(chosen), chosen)
+    assert [each.batch_size for each in found] == [1, 2]
+    for each in found:
+        assert all(row["timed_samples"] >= 8 for row in each.rows)
+    assert bool(found[0].fixed)
+    printed = capsys.readouterr().out
+    assert "shapes, batch 2: 0 of 2 turns" in printed
+    assert printed.count("best class as the baseline's") == 2

@@ -11,6 +11,7 @@ import torch
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections
+from split_infer_ros.pipeline.backbone_runner import Batch
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.known_profile import profile_model
 from split_infer_ros.pipeline.local import LocalPipeline
@@ -112,6 +113,37 @@ def test_a_local_pipeline_gives_each_picture_its_result(cut: str) -> None:
     assert sorted(found) == [0, 1, 2, 3, 4]
     counts = pipeline.backbone.ledger.counts()
     assert counts.published == counts.received == 5
+
+
+def test_a_local_pipeline_tells_when_each_batch_was_where_and_may_be_started_again() -> None:
+    model = load_model("shapes", "default", "cpu")
+    batches: list[Batch] = []
+    settings = StageSettings("default", 2, 60.0, BLOCK)
+    pipeline = LocalPipeline(model, settings, lambda *_: None, watch=batches.append)
+    for starts in (1, 2):
+        pipeline.head.start()
+        pipeline.backbone.start()
+        pipeline.feed([SMALL] * 6)
+        pipeline.finish()
+        pipeline.backbone.stop(60.0)
+        pipeline.head.stop()
+        assert len(batches) == 3 * starts
+    pipeline.backbone.close()
+    for batch in batches:
+        times = [time for stage in batch.timeline.slices().values() for time in stage]
+        assert times[0] > 0
+        assert times == sorted(times)
+
+
+def test_a_batch_may_wait_long_for_a_slow_head() -> None:
+    model = load_model("shapes", "default", "cpu")
+    pipeline = LocalPipeline(model, StageSettings("default", 1, 60.0, BLOCK), lambda *_: None)
+    pool = pipeline.backbone._plan.pool
+    lease = pool.acquire()
+    assert lease is not None
+    pool.publish(lease, 0.0)
+    assert pool.collect(30.0) == []
+    pipeline.backbone.close()
 
 
 def test_what_befalls_a_batch_is_the_feeders_to_know() -> None:

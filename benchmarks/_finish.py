@@ -1,0 +1,41 @@
+"""From a whole model's outputs to detections, for rivals that do not split it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.models.detections import Detections, Limits, SuppressOverlaps, suppress
+from split_infer_ros.models.entry import ModelEntry
+from split_infer_ros.split.graph import symbolic_trace
+
+
+class Finish:
+    """Outputs of a batch to detections on the CPU, in pixels of each picture: the head's stage does no less.
+
+    Args:
+        entry: whose decode it is.
+        device: where the outputs are.
+        limits: what is kept.
+    """
+
+    def __init__(self, entry: ModelEntry, device: torch.device, limits: Limits) -> None:
+        self._entry, self._limits = entry, limits
+        self._decode = entry.decode
+        self.on_device = isinstance(entry.decode, SuppressOverlaps)
+        if isinstance(entry.decode, SuppressOverlaps):
+            function = entry.decode.candidates
+            candidates = symbolic_trace(lambda outputs: function(outputs)).to(device)  # with its anchors
+            self._decode = lambda outputs, limits: suppress(candidates(outputs), limits)
+
+    def __call__(self, outputs: tuple[Tensor, ...], pictures: Sequence[Pixels]) -> list[Detections]:
+        """A detector's objects are found where its outputs are, a classifier's logits brought to the CPU first."""
+        given = outputs if self.on_device else tuple(output.cpu() for output in outputs)
+        results = []
+        for found, picture in zip(self._decode(given, self._limits), pictures, strict=True):
+            boxes = self._entry.preprocess.to_source(found.boxes.cpu(), picture.height, picture.width)
+            results.append(Detections(boxes, found.scores.cpu(), found.labels.cpu()))
+        return results
