@@ -129,7 +129,7 @@ PIECES: Mapping[int, Piece] = {
         "benchmarks of tenants and streamed weights",
         170.0,
         together(
-            bench("multi_tenant", 120, "--requests", "300", "--load", "1", "3", "--window", "5", "16"),
+            bench("multi_tenant", 120, "--requests", "100", "--load", "1", "3", "--seconds", "60"),
             bench("demand_layering", 90, "--quick"),
         ),
     ),

@@ -1,0 +1,116 @@
+"""Breadth-first order, the earlier work that the paper compares with: operators of several requests take turns.
+
+Yu et al., Automated Runtime-Aware Scheduling for Multi-Tenant DNN Inference on GPU, ICCAD 2021.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from _tenant_load import Load
+from _tenant_log import Execution, Log
+from _tenant_trace import Arrivals
+from torch import Tensor, fx
+
+from split_infer_ros.runtime.streams import Fence, Stream
+from split_infer_ros.split.cores import all_cores, use_cores
+from split_infer_ros.split.cuts import live_values
+from split_infer_ros.split.halves import extract, results_of
+from split_infer_ros.split.model import SplitModel
+from split_infer_ros.tenancy.request import Request
+
+Operator = Callable[..., tuple[Tensor, ...]]
+
+
+@dataclass(frozen=True)
+class BreadthFirst:
+    """One operator of each running request, then the next operator of each.
+
+    On a GPU its kernels are launched one by one: a CUDA graph would fix the order that this is about.
+
+    Attributes:
+        operators: of each model, in order.
+        window: requests that run at a time, in the order of arrival.
+    """
+
+    operators: Mapping[str, Sequence[Operator]]
+    window: int
+
+    @torch.inference_mode()
+    def __call__(self, trace: Sequence[Request], load: Load) -> Log:
+        """Serve a trace."""
+        use_cores(all_cores())
+        stream, log, waiting = Stream(load.device), Log(), deque[Request]()
+        running: list[_Running] = []
+        launched: deque[Future[None]] = deque()  # requests whose last operator is launched and may not be done
+        arrivals = Arrivals(trace, log)
+
+        def end(number: int, fence: Fence) -> None:
+            fence.wait()
+            log.end_s[number] = arrivals.now()
+
+        with ThreadPoolExecutor(1) as ender:  # so that the other requests' launches go on meanwhile
+            while True:
+                waiting += arrivals.due()
+                while launched and launched[0].done():
+                    launched.popleft().result()
+                while waiting and len(running) + len(launched) < self.window:
+                    request = waiting.popleft()
+                    log.start_s[request.number] = arrivals.now()
+                    log.executions.append(Execution({request.model: 1}))
+                    running.append(_Running(request, self.operators[request.model], (load.images[request.model],)))
+                if not running:
+                    if launched:
+                        launched.popleft().result()
+                    elif not arrivals.wait():
+                        return log
+                    continue
+                with stream.work("turn"):
+                    for each in running:
+                        each.step()
+                        if each.is_launched:
+                            launched.append(ender.submit(end, each.request.number, stream.fence()))
+                running = [each for each in running if not each.is_launched]
+
+
+class _Running:
+    """A request and the values that its next operator needs."""
+
+    def __init__(self, request: Request, operators: Sequence[Operator], values: tuple[Tensor, ...]) -> None:
+        self.request = request
+        self._operators = operators
+        self._values = values
+        self._next = 0
+
+    def step(self) -> None:
+        """Run the next operator."""
+        self._values = self._operators[self._next](*self._values)
+        self._next += 1
+
+    @property
+    def is_launched(self) -> bool:
+        """True once every operator was called."""
+        return self._next == len(self._operators)
+
+
+def operators_of(model: SplitModel) -> tuple[Operator, ...]:
+    """A prepared model's operators as functions, each of the values that are still needed to those needed next.
+
+    A value is freed once no operator needs it. Calling one after the other gives what the model gives.
+    """
+    graph: Any = model.backbone("output")
+    nodes = list(graph.graph.nodes)
+    inputs = [node for node in nodes if node.op == "placeholder"]
+    steps = [node for node in nodes if node.op not in ("placeholder", "get_attr", "output")]
+    order: list[fx.Node] = [*inputs, *steps, nodes[-1]]
+    found = []
+    for node in steps:
+        place = order.index(node)
+        after = live_values(order, place + 1) if node is not steps[-1] else results_of(nodes)
+        found.append(extract(graph, [node], live_values(order, place), after).forward)
+    return tuple(found)

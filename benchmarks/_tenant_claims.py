@@ -1,0 +1,92 @@
+"""What is claimed of rivals that served the same traces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from _tenant_replays import AT_ONCE, Replays
+from _tenant_rivals import BREADTH_FIRST, FUSE, MERGE, SEQUENTIAL, kind, with_lanes
+
+from split_infer_ros.telemetry.claim import AT_LEAST, AT_MOST, Claim
+from split_infer_ros.telemetry.estimate import Estimate, Samples, estimate, most, ratio
+
+FIGURES = {
+    "per_second": "throughput",
+    "execution_mean_s": "execution",
+    "delay_mean_s": "mean delay",
+    "delay_p99_s": "p99 delay",
+}
+GOALS = {"per_second": 2.7, "execution_mean_s": 0.53, "delay_mean_s": 0.5, "delay_p99_s": 0.37}  # the paper's, on a GPU
+PAPER = {
+    BREADTH_FIRST: {
+        "per_second": "2.7x",
+        "execution_mean_s": "0.53x",
+        "delay_mean_s": "0.50x",
+        "delay_p99_s": "0.37x",
+    },
+    SEQUENTIAL: {"per_second": "2.7x", "execution_mean_s": "0.51x"},  # 0.53 of the 0.97 of earlier work
+}
+GAP_GOAL, MERGE_GOAL, AT_ONCE_GOAL = 0.7, 2.1, 0.97
+
+
+def ours(rivals: Sequence[str]) -> str:
+    """The rival that does what the node does: it merges and fuses, and uses lanes if there are any."""
+    return with_lanes(FUSE) if with_lanes(FUSE) in rivals else FUSE
+
+
+def claims_of(replays: Replays, is_heaviest: bool, on_gpu: bool) -> list[Claim]:
+    """The scheduler's delays beside the best rival's; at the heaviest load, what the paper claims as well.
+
+    Args:
+        replays: all turns at one load.
+        is_heaviest: whether this is the heaviest load.
+        on_gpu: whether the goals are the paper's; on a CPU the goal is to be no worse.
+    """
+    mine, at, turn_s = ours(replays.rivals), f"at {replays.part:g} times capacity", replays.contest.turn_s
+    others = [name for name in replays.rivals if kind(name) not in (MERGE, FUSE)]
+    claims = []
+    if is_heaviest:
+        throughputs = (replays.samples(name, "per_second") for name in (mine, SEQUENTIAL))
+        gap = estimate(_part_of_gap, *throughputs, replays.bounds)
+        claims.append(Claim(f"{at}: part of the gap to the bound", gap, "", GAP_GOAL, turn_s=turn_s))
+        for base in (BREADTH_FIRST, SEQUENTIAL):
+            claims += [_against(replays, base, figure, on_gpu) for figure in FIGURES]
+        merged = in_turns(replays, MERGE, SEQUENTIAL, "per_second")
+        name = f"{at}: throughput of merging alone, times sequential's"
+        claims.append(Claim(name, merged, "x", MERGE_GOAL if on_gpu else 1.0, turn_s=turn_s, paper="2.1x"))
+        few = in_turns(replays, mine, SEQUENTIAL, "per_second", AT_ONCE)
+        name = f"{AT_ONCE} at once: throughput, times sequential's"
+        claims.append(Claim(name, few, "x", AT_ONCE_GOAL, turn_s=turn_s, paper="1.05x"))
+    for figure in ("delay_mean_s", "delay_p99_s"):
+        worst = most([in_turns(replays, mine, other, figure) for other in others])
+        name = f"{at}: {FIGURES[figure]}, times the best rival's"
+        claims.append(Claim(name, worst, "x", 1.0, AT_MOST, turn_s=turn_s))
+    return claims
+
+
+def in_turns(replays: Replays, these: str, those: str, figure: str, what: str = "poisson") -> Estimate:
+    """The median over the turns of two rivals' ratio."""
+    return ratio(replays.samples(these, figure, what), replays.samples(those, figure, what))
+
+
+def _against(replays: Replays, base: str, figure: str, on_gpu: bool) -> Claim:
+    return Claim(
+        f"at {replays.part:g} times capacity: {FIGURES[figure]}, times {base}'s",
+        in_turns(replays, ours(replays.rivals), base, figure),
+        "x",
+        GOALS[figure] if on_gpu else 1.0,
+        AT_LEAST if figure == "per_second" else AT_MOST,
+        turn_s=replays.contest.turn_s,
+        paper=PAPER[base].get(figure, ""),
+    )
+
+
+def _part_of_gap(mine: Samples, sequential: Samples, bound: Samples) -> Any:
+    """How much of the bound's gain over sequential execution a rival has; gains are medians of ratios in a turn.
+
+    The ratio of a turn's two gains is of no use: the bound's gain may be small, and then noise decides.
+    """
+    gain, whole = (np.median(each / sequential, axis=-1) - 1 for each in (mine, bound))
+    return gain / whole

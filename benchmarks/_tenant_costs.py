@@ -1,0 +1,136 @@
+"""What executions cost, measured before requests come; what fusing costs, and the bound, measured among the turns."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from _tenant_load import Load
+
+from split_infer_ros.split.cores import all_cores
+from split_infer_ros.telemetry.turns import Contest, rotated
+from split_infer_ros.tenancy.costs import NO_MORE, Costs, Group
+from split_infer_ros.tenancy.engine import Engine
+from split_infer_ros.tenancy.measure import measure
+from split_infer_ros.tenancy.side_by_side import SideBySide
+from split_infer_ros.tenancy.ways import Ways
+
+FUSED, APART = "fused", "one after the other"
+
+
+def measured_ways(load: Load, sizes: Sequence[int], rounds: int) -> Ways:
+    """Costs with all cores or on the GPU, and on lanes if there are several cores.
+
+    Args:
+        load: the models.
+        sizes: of batches whose cost is measured.
+        rounds: samples of each cost.
+    """
+    engine = load.new_engine()
+    whole = measure(load.models, engine, sizes, rounds)
+    engine.close()
+    if engine.is_asynchronous or all_cores() == 1:
+        return Ways(whole)
+    lanes = SideBySide([load.new_engine(cores=1) for _ in range(all_cores())])
+    lane = measure(load.models, lanes, sizes, rounds, fuse=False)
+    lanes.close()
+    return Ways(whole, all_cores(), lane)
+
+
+class Bound:
+    """What the processor serves if all requests are there from the start, as many of each model as of any other.
+
+    Each model runs in its best batches, in the better of two ways: with all cores, or on lanes that are all at work and
+    begin with different models.
+
+    Args:
+        load: the models.
+        ways: what their batches cost.
+    """
+
+    def __init__(self, load: Load, ways: Ways) -> None:
+        self._load, self._ways = load, ways
+        self._whole_sizes = {name: best_batch(ways.whole, name) for name in load.models}
+        self._lane_sizes = {name: best_batch(ways.lane, name) for name in load.models} if ways.lanes else {}
+
+    def per_second(self) -> float:
+        """Measure it once in each way, when all has run once before."""
+        serve = [self._one_by_one, self._on_lanes] if self._ways.lanes else [self._one_by_one]
+        return max([way() for way in serve for _ in range(2)])
+
+    def _one_by_one(self) -> float:
+        engine = self._load.engine(self._ways.whole)
+        self._load.record(engine, [((name, size),) for name, size in self._whole_sizes.items()])
+        image_s = 0.0
+        for name, size in self._whole_sizes.items():
+            batch = {name: self._load.batch(name, size)}
+            image_s += _seconds(lambda batch=batch: engine.run(batch)) / size
+        return len(self._whole_sizes) / image_s
+
+    def _on_lanes(self) -> float:
+        lanes = [self._load.engine(cores=1, number=number) for number in range(self._ways.lanes)]
+        images = max(self._lane_sizes.values())  # of each model, on each lane
+
+        def serve(engine: Engine, first: int) -> None:
+            for name in rotated(list(self._lane_sizes), first % len(self._lane_sizes)):
+                size = self._lane_sizes[name]
+                for _ in range(images // size):
+                    engine.run({name: self._load.batch(name, size)})
+
+        with ThreadPoolExecutor(len(lanes)) as helpers:
+            seconds = _seconds(lambda: list(helpers.map(serve, lanes, range(len(lanes)))))
+        return len(lanes) * len(self._lane_sizes) * images / seconds
+
+
+def best_batch(costs: Costs, model: str) -> int:
+    """The measured size at which an image costs least; sizes are powers of two."""
+    return min(costs.alone_s[model], key=lambda size: costs.alone_s[model][size] / size)
+
+
+def fusion_contest(load: Load, costs: Costs) -> Contest:
+    """Each combination of models that could be fused: as one execution, and its parts one after the other.
+
+    The figures are seconds, by ``figure``.
+    """
+    combinations = list(costs.fused_s)
+
+    def turn(number: int) -> Mapping[str, float]:
+        engine = load.engine(costs)
+        load.record(engine, combinations)
+        found = {}
+        for combination in combinations:
+            batches = {name: load.batch(name, count) for name, count in combination}
+            do: dict[str, Callable[[], object]] = {
+                FUSED: lambda batches=batches: engine.run(batches),
+                APART: lambda batches=batches: [engine.run({name: batch}) for name, batch in batches.items()],
+            }
+            for way in rotated([FUSED, APART], number):
+                do[way]()  # convolutions are packed for this count of cores
+                do[way]()
+                found[figure(combination, way)] = _seconds(do[way])
+        return found
+
+    return Contest("fusion", turn)
+
+
+def figure(combination: Group, way: str) -> str:
+    """The name of what a combination takes in a way."""
+    return f"{in_words(combination)}, {way}"
+
+
+def in_words(combination: Group) -> str:
+    """A combination for people, as ``2 alexnet + 2 resnet18``."""
+    return " + ".join(f"{count} {name}" for name, count in combination)
+
+
+def pays(costs: Costs, combination: Group) -> bool:
+    """Whether the scheduler fuses this combination: its measured cost is clearly below that of its parts."""
+    apart_s = sum(costs.batch_s(name, count) for name, count in combination)
+    return (1 + NO_MORE) * costs.fused_s[combination] <= apart_s
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin

@@ -1,0 +1,84 @@
+"""How long the scheduler takes to decide: to choose, and to remove what was chosen or is late."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+
+from split_infer_ros.telemetry.claim import AT_MOST, Claim
+from split_infer_ros.telemetry.estimate import median, most
+from split_infer_ros.telemetry.turns import Contest
+from split_infer_ros.tenancy.costs import Costs
+from split_infer_ros.tenancy.request import DROP, FINISH, Request, RequestQueue
+from split_infer_ros.tenancy.scheduler import Rules, decide
+
+WINDOWS = (5, 8, 16, 32)
+CLAIMED = 1000  # requests that wait
+WAITING = (CLAIMED // 10, CLAIMED, 10 * CLAIMED)
+GOAL_US = 50.0
+DECISIONS = 10  # in a turn, of each case
+
+Case = tuple[int, int, bool]  # window, requests that wait, whether all are late
+CASES: tuple[Case, ...] = tuple(itertools.product(WINDOWS, WAITING, (False, True)))
+
+
+def decision_contest(costs: Costs, cases: Sequence[Case] = CASES) -> Contest:
+    """The median of some decisions in each case, in microseconds.
+
+    Args:
+        costs: of the models that wait.
+        cases: to be timed.
+    """
+    queues = {case: _Waiting(list(costs.alone_s), *case) for case in cases}
+
+    def turn(number: int) -> Mapping[str, float]:
+        return {name_of(case): 1e6 * queue.decide_s(costs) for case, queue in queues.items()}
+
+    return Contest("decisions", turn, conclude)
+
+
+def name_of(case: Case) -> str:
+    """The name of a case's figure."""
+    window, waiting, late = case
+    return f"window {window}, {waiting} waiting, {'all late' if late else 'none late'}"
+
+
+def conclude(contest: Contest) -> list[Claim]:
+    """A decision is quick however large the window is, and if all requests are late."""
+    claims = []
+    for late in (False, True):
+        timed = [median(contest.figures[name_of((window, CLAIMED, late))]) for window in WINDOWS]
+        name = f"a decision with {CLAIMED:,} waiting, {'all' if late else 'none'} late, the slowest window"
+        claims.append(Claim(name, most(timed), "us", GOAL_US, AT_MOST, turn_s=contest.turn_s))
+    return claims
+
+
+class _Waiting:
+    """A queue that is filled up before each decision."""
+
+    def __init__(self, models: Sequence[str], window: int, waiting: int, late: bool) -> None:
+        self._models, self._rules, self._waiting = models, Rules(window), waiting
+        self._deadline_s, self._when_late = (-1.0, DROP) if late else (math.inf, FINISH)
+        self._chance, self._numbers, self._queue = random.Random(0), itertools.count(), RequestQueue()
+
+    def decide_s(self, costs: Costs) -> float:
+        """The median of some decisions."""
+        times = []
+        for _ in range(DECISIONS):
+            self._fill()
+            begin = time.perf_counter()
+            decision = decide(self._queue, costs, 0.0, self._rules)
+            self._queue.remove((*decision.requests, *decision.late))
+            times.append(time.perf_counter() - begin)
+        return statistics.median(times)
+
+    def _fill(self) -> None:
+        while len(self._queue) < self._waiting:
+            number = next(self._numbers)
+            turn_s, model = number + self._chance.random(), self._chance.choice(self._models)
+            tenant = f"tenant {number % 16}"
+            self._queue.add(Request(number, tenant, model, 0.0, self._deadline_s, turn_s, self._when_late))

@@ -1,0 +1,84 @@
+"""What became of a trace of requests: when each was served, and in which executions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+TAIL = 99  # percent
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """One execution of one model or of several.
+
+    Attributes:
+        counts: requests of each model.
+        on_lane: whether the scheduler gave it one core as a lane, not all cores.
+    """
+
+    counts: Mapping[str, int]
+    on_lane: bool = False
+
+    @property
+    def is_merged(self) -> bool:
+        """True if it serves more than one request of one model."""
+        return max(self.counts.values()) > 1
+
+    @property
+    def is_fused(self) -> bool:
+        """True if it runs several models."""
+        return len(self.counts) > 1
+
+
+@dataclass
+class Log:
+    """When each request came, began and ended, by number, in seconds from the start; and all executions."""
+
+    arrival_s: dict[int, float] = field(default_factory=dict)
+    start_s: dict[int, float] = field(default_factory=dict)
+    end_s: dict[int, float] = field(default_factory=dict)
+    executions: list[Execution] = field(default_factory=list)
+
+    @property
+    def per_second(self) -> float:
+        """Requests served a second, from the first arrival to the last end."""
+        return len(self.end_s) / (max(self.end_s.values()) - min(self.arrival_s.values()))
+
+    @property
+    def delays_s(self) -> list[float]:
+        """Queueing delay of each request: from arrival to start."""
+        return [start - self.arrival_s[number] for number, start in self.start_s.items()]
+
+    @property
+    def executions_s(self) -> list[float]:
+        """Execution of each request: from start to end."""
+        return [end - self.start_s[number] for number, end in self.end_s.items()]
+
+    @property
+    def responses_s(self) -> list[float]:
+        """Response time of each request: delay plus execution."""
+        return [end - self.arrival_s[number] for number, end in self.end_s.items()]
+
+    def times(self) -> dict[str, float]:
+        """Throughput, and mean and p99 of execution, delay and response."""
+        found = {"per_second": self.per_second}
+        kinds = {"execution": self.executions_s, "delay": self.delays_s, "response": self.responses_s}
+        for name, seconds in kinds.items():
+            found[f"{name}_mean_s"], found[f"{name}_p99_s"] = _mean_and_tail(seconds)
+        return found
+
+    def counts(self) -> dict[str, int]:
+        """How many executions there were, and of which kinds."""
+        return {
+            "executions": len(self.executions),
+            "merged": sum(execution.is_merged for execution in self.executions),
+            "fused": sum(execution.is_fused for execution in self.executions),
+            "on_lanes": sum(execution.on_lane for execution in self.executions),
+        }
+
+
+def _mean_and_tail(seconds: Sequence[float]) -> tuple[float, float]:
+    return float(np.mean(seconds)), float(np.percentile(seconds, TAIL))

@@ -1,0 +1,74 @@
+"""Traces of requests, and a trace against the clock."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import deque
+from collections.abc import Sequence
+
+from _tenant_log import Log
+
+from split_infer_ros.tenancy.request import Request
+
+SHORTEST_SLEEP_S = 2e-4
+CAMERAS = 8  # of each model
+
+
+def poisson_trace(models: Sequence[str], count: int, per_second: float, seed: int = 0) -> list[Request]:
+    """As many requests of each model, in random order; the last model has those that are left over.
+
+    Each model has ``CAMERAS`` tenants, whose frames come in turn. The same seed gives the same trace.
+    """
+    chance = random.Random(seed)
+    names = [models[min(index * len(models) // count, len(models) - 1)] for index in range(count)]
+    chance.shuffle(names)
+    now, trace = 0.0, []
+    for number, model in enumerate(names):
+        now += chance.expovariate(per_second)
+        trace.append(Request(number, f"{model} {number % CAMERAS}", model, now))
+    return trace
+
+
+def at_once(models: Sequence[str]) -> list[Request]:
+    """One request of each model, all at the same time (Fig. 6)."""
+    return [Request(number, model, model, 0.0) for number, model in enumerate(models)]
+
+
+class Arrivals:
+    """A trace whose requests arrive as time passes. The clock starts when the object is made.
+
+    Args:
+        trace: in the order of arrival.
+        log: where arrivals are noted.
+    """
+
+    def __init__(self, trace: Sequence[Request], log: Log) -> None:
+        self._coming = deque(trace)
+        self._log = log
+        self._begin = time.perf_counter()
+
+    def now(self) -> float:
+        """Seconds from the start."""
+        return time.perf_counter() - self._begin
+
+    def due(self) -> list[Request]:
+        """Requests that arrived since the last call."""
+        now, found = self.now(), []
+        while self._coming and self._coming[0].arrival_s <= now:
+            request = self._coming.popleft()
+            self._log.arrival_s[request.number] = request.arrival_s
+            found.append(request)
+        return found
+
+    def wait(self) -> bool:
+        """Sleep until the next request arrives; False if none will."""
+        seconds = self.next_s
+        if seconds is not None:
+            time.sleep(seconds)
+        return seconds is not None
+
+    @property
+    def next_s(self) -> float | None:
+        """Seconds until the next request arrives; None if none will."""
+        return max(self._coming[0].arrival_s - self.now(), SHORTEST_SLEEP_S) if self._coming else None
