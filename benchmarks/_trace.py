@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LAST_ROW = "postprocess"
-PATIENCE_S = 10.0
 LOOK_S = 0.002
 
 Span = tuple[float, float]
@@ -62,13 +61,13 @@ class Trace:
                 self._take(json.loads(line.rstrip(",")))
         return len(self.batches)
 
-    def wait_for(self, count: int) -> None:
+    def wait_for(self, count: int, patience_s: float) -> None:
         """Return once there are so many batches.
 
         Raises:
-            RuntimeError: they do not come.
+            RuntimeError: they do not come in that time.
         """
-        end = time.monotonic() + PATIENCE_S
+        end = time.monotonic() + patience_s
         while self.read() < count:
             if time.monotonic() > end:
                 raise RuntimeError(f"{self._path.name} has {len(self.batches)} batches, not {count}.")
