@@ -208,7 +208,7 @@ def conclude(saturation: Contest, latency: Contest, bench: Bench) -> Report:
         show(row)
     fast, moderate = saturation.figures, latency.figures
     rivals = [rival for rival in (PIPELINE, NAIVE, INSIDE) if rival in fast]
-    hops = {PIPELINE: moderate[HOP], "DDS 0.33 MB": moderate[f"{DDS} {SMALL}"], "DDS 4.9 MB": moderate[f"{DDS} {LARGE}"]}
+    hops = {PIPELINE: moderate[HOP]} | {f"{DDS} {size / 1e6:.2g} MB": moderate[f"{DDS} {size}"] for size in (SMALL, LARGE)}
     return Report(
         "pipeline",
         [*of_saturation(saturation), *of_latency(latency)],

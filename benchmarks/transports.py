@@ -83,7 +83,7 @@ class Bench:
         self._images = images
         self._dds = dds
         self._is_quick = is_quick
-        self._hops = QUICK if is_quick else {size: (*TRANSPORTS, DDS) for size in SIZES}
+        self._hops = QUICK if is_quick else dict.fromkeys(SIZES, (*TRANSPORTS, DDS))
         self.usage = {what: ProcessUsage(processes) for what in ("hop", "frames", "1080p")}
         self.here = Usage()
 
@@ -130,8 +130,7 @@ def run(chosen: argparse.Namespace) -> Report:
     set_up_middleware()
     with ExitStack() as all_of_it:
         folder = Path(all_of_it.enter_context(tempfile.TemporaryDirectory()))
-        (folder / "pictures").mkdir()
-        cv2.imwrite(str(folder / "pictures" / "noise.bmp"), np.random.default_rng(0).integers(0, 255, (*PICTURE, 3), np.uint8))
+        draw_picture(folder / "pictures")
         processes = all_of_it.enter_context(Processes())
         traces = {name: folder / f"{name}.json" for name in TRANSPORTS}
         numbers = {name: lines.start(processes, name, str(trace)) for name, trace in traces.items()}
@@ -153,6 +152,12 @@ def run(chosen: argparse.Namespace) -> Report:
         ]
         take_turns(contests, seconds_for_turns(chosen, FULL_S))
         return conclude(*contests, bench)
+
+
+def draw_picture(folder: Path) -> None:
+    """Fill a folder with an image."""
+    folder.mkdir()
+    cv2.imwrite(str(folder / "noise.bmp"), np.random.default_rng(0).integers(0, 255, (*PICTURE, 3), np.uint8))
 
 
 def environment(profile: str) -> dict[str, str]:
