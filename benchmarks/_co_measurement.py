@@ -86,9 +86,7 @@ class SizeContest:
                 "bytes": self.size,
                 "configuration": name,
                 "memory_bytes": self.memory_bytes[name],
-                **measured(self.of(name, TOTAL), TOTAL, 1.0),
-                **measured(self.of(name, RESPONSE), RESPONSE, 1.0),
-                **measured(self.of(name, UTILISATION), UTILISATION, 1.0),
+                **measured(**{figure: self.of(name, figure) for figure in (TOTAL, RESPONSE, UTILISATION)}),
                 "paired": self._paired[name],
                 **self._usage.row(name),
             }

@@ -100,10 +100,12 @@ class Simulation:
                             "kind": kind,
                             "bytes": size,
                             "configuration": name,
-                            **measured([each.memory_bytes for each in found], "memory_bytes", 1.0),
-                            **measured([each.total_ms for each in found], "total_ms", 1.0),
-                            **measured([each.response_ms for each in found], "response_ms", 1.0),
-                            **measured([each.utilisation for each in found], "utilisation", 1.0),
+                            **measured(
+                                memory_bytes=[each.memory_bytes for each in found],
+                                total_ms=[each.total_ms for each in found],
+                                response_ms=[each.response_ms for each in found],
+                                utilisation=[each.utilisation for each in found],
+                            ),
                             "with_pairs": float(np.mean([each.paired > 0 for each in found])),
                         }
                     )

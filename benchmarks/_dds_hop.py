@@ -6,6 +6,8 @@ import array
 import statistics
 import threading
 import time
+from collections.abc import Sequence
+from types import TracebackType
 
 import rclpy
 from _ros import Spinning
@@ -15,43 +17,57 @@ WARM_UP = 5
 ANSWER_S = 5.0
 
 
-def dds_hop(size: int, messages: int, period_s: float) -> float:
-    """Median seconds from publish to callback of messages of ``size`` bytes; needs rclpy initialised.
+class DdsHop:
+    """Sends messages of some sizes; needs rclpy initialised.
 
     At its best: the payload is of the one type that rclpy copies as a whole, the callback is alone on its executor,
-    and one message is under way at a time. One is sent every ``period_s``, as the pipeline's batches come, because
+    and one message is under way at a time. One is sent every so often, as the pipeline's batches come, because
     a processor that was idle for a while wakes up slowly for either.
 
-    Raises:
-        RuntimeError: a message got lost.
+    Args:
+        sizes: of the messages, bytes.
     """
-    sender, receiver = rclpy.create_node("features_sender"), rclpy.create_node("features_receiver")
-    arrived = threading.Event()
-    at = [0.0]
 
-    def hear(message: UInt8MultiArray) -> None:
-        at[0] = time.monotonic()
-        arrived.set()
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self._sender, self._receiver = rclpy.create_node("features_sender"), rclpy.create_node("features_receiver")
+        self._messages = {size: UInt8MultiArray(data=array.array("B", bytes(size))) for size in sizes}
+        self._publisher = self._sender.create_publisher(UInt8MultiArray, "features", 1)
+        self._receiver.create_subscription(UInt8MultiArray, "features", self._hear, 1)
+        self._arrived = threading.Event()
+        self._arrived_at = 0.0
+        self._spinning = Spinning(self._receiver)
 
-    publisher = sender.create_publisher(UInt8MultiArray, "features", 1)
-    receiver.create_subscription(UInt8MultiArray, "features", hear, 1)
-    spinning = Spinning(receiver)
-    message = UInt8MultiArray(data=array.array("B", bytes(size)))
-    hops = []
-    try:
-        while not publisher.get_subscription_count():
+    def __enter__(self) -> DdsHop:
+        while not self._publisher.get_subscription_count():
             time.sleep(0.01)
-        for index in range(WARM_UP + messages):
-            arrived.clear()
+        for size in self._messages:
+            self.median(size, WARM_UP, 0.0)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._spinning.stop()
+        self._sender.destroy_node()
+        self._receiver.destroy_node()
+
+    def median(self, size: int, messages: int, period_s: float) -> float:
+        """Median seconds from publish to callback of messages of ``size`` bytes; one is sent every ``period_s``.
+
+        Raises:
+            RuntimeError: a message got lost.
+        """
+        hops = []
+        for _ in range(messages):
+            self._arrived.clear()
             published = time.monotonic()
-            publisher.publish(message)
-            if not arrived.wait(ANSWER_S):
+            self._publisher.publish(self._messages[size])
+            if not self._arrived.wait(ANSWER_S):
                 raise RuntimeError(f"A message of {size:,} bytes did not arrive.")
-            if index >= WARM_UP:
-                hops.append(at[0] - published)
-            time.sleep(period_s)
-    finally:
-        spinning.stop()
-        sender.destroy_node()
-        receiver.destroy_node()
-    return statistics.median(hops)
+            hops.append(self._arrived_at - published)
+            time.sleep(max(0.0, published + period_s - time.monotonic()))
+        return statistics.median(hops)
+
+    def _hear(self, message: UInt8MultiArray) -> None:
+        self._arrived_at = time.monotonic()
+        self._arrived.set()

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from _rows import measured
+from _rows import in_ms, measured
 from torch import Tensor
 from torchvision.ops import batched_nms
 
@@ -98,7 +98,7 @@ class DetectorContest:
         """A row for the network, and for either suppression."""
         what = {"what": "detector", "model": self._name, "device": str(self._device)}
         return [
-            {**what, "rival": name, **measured(found, "ms", 1e3), **self._usage.row(name)}
+            {**what, "rival": name, **measured(ms=in_ms(found)), **self._usage.row(name)}
             for name, found in self.contest.figures.items()
         ]
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from _detector_latency import PAPERS_NAMES
-from _rows import measured, of_estimate
+from _rows import in_ms, measured, of_estimate
 from torch import fx
 
 from split_infer_ros.models.detections import Limits
@@ -111,7 +111,7 @@ class FallbackContest:
             "copied_bytes": self._plan.copied_bytes,
         }
         times = [
-            {**what, "rival": name, **measured(found, "ms", 1e3), **self._usage.row(name)}
+            {**what, "rival": name, **measured(ms=in_ms(found)), **self._usage.row(name)}
             for name, found in self.contest.figures.items()
         ]
         return [*times, {**what, "rival": "overhead", **of_estimate(self.overhead(), "percent")}]

@@ -1,79 +1,168 @@
-"""1080p images from one process to another: how long they take, and how many arrive.
+"""1080p images from one process to another, one at a time: how long they take, and how many arrive.
 
-    python _image_hop.py COUNT RELIABILITY
+    python _image_hop.py hear NAME
 
-prints the median seconds from publish to callback, and the part of the images that arrived. Which Fast DDS profile
-is used says the environment, as for any node.
+starts the sender and reads lines "RELIABILITY COUNT" from its standard input. For each it has so many images sent, the
+next one when the last has arrived or its time is over, and prints their median seconds from publish to callback and
+the part that arrived. Which Fast DDS profile is used says the environment, as for any node.
 """
 
 from __future__ import annotations
 
 import array
+import math
+import os
+import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
 
-import numpy as np
 import rclpy
 from rclpy.node import Node
 from rclpy.qos import QoSProfile, ReliabilityPolicy
 from sensor_msgs.msg import Image
 
 HEIGHT, WIDTH = 1080, 1920
-PERIOD_S = 0.1
-WARM_UP = 5
-PATIENCE_S = 2.0
-START_S = 60.0
-SEND = "send"
+RELIABLE, BEST_EFFORT = "reliable", "best_effort"
+PATIENCE_S = {RELIABLE: 5.0, BEST_EFFORT: 0.25}  # several times what an image takes
+WARM_UP = 3
+STOP_S = 5.0
+SEND, HEAR = "send", "hear"
 
 
-def send(node: Node, count: int) -> None:
-    """Publish images that bear the steady clock's time."""
-    publisher = node.create_publisher(Image, "image", QoSProfile(depth=5))
+class ImageHop:
+    """Two processes with the same profile, seen from the benchmark's.
+
+    Args:
+        name: of the pair, under which no other one sends.
+        environment: of both.
+    """
+
+    def __init__(self, name: str, environment: Mapping[str, str]) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, HEAR, name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+            env=environment,
+        )
+
+    def __enter__(self) -> ImageHop:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def ready(self) -> list[int]:
+        """Wait until both hear each other; returns the numbers of the processes."""
+        return [self._process.pid, *map(int, self._answer())]
+
+    def measure(self, reliability: str, count: int) -> tuple[float, float]:
+        """Send so many images; returns their median seconds, NaN if none arrived, and the part that arrived."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{reliability} {count}\n")
+        median, arrived = map(float, self._answer())
+        return median, arrived
+
+    def _answer(self) -> Sequence[str]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError("The process that hears images has ended.")
+        return line.split()
+
+
+def topic(name: str, reliability: str) -> str:
+    """Where images for readers of that reliability go."""
+    return f"{name}/{reliability}"
+
+
+def send(node: Node, name: str) -> None:
+    """Publish an image for each line that names a reliability; it bears the steady clock's time and its number."""
+    publishers = {each: node.create_publisher(Image, topic(name, each), QoSProfile(depth=5)) for each in PATIENCE_S}
     data = array.array("B", bytes(3 * HEIGHT * WIDTH))
     message = Image(height=HEIGHT, width=WIDTH, encoding="rgb8", step=3 * WIDTH, data=data)
-    while not publisher.get_subscription_count():
-        time.sleep(0.05)
-    for _ in range(WARM_UP + count):
+    for publisher in publishers.values():
+        while not publisher.get_subscription_count():
+            time.sleep(0.01)
+    for number, line in enumerate(sys.stdin):
+        message.header.frame_id = str(number)
         message.header.stamp.sec, message.header.stamp.nanosec = divmod(time.monotonic_ns(), 10**9)
-        publisher.publish(message)
-        time.sleep(PERIOD_S)
+        publishers[line.strip()].publish(message)
 
 
-def hear(node: Node, count: int, reliability: str) -> tuple[float, float]:
-    """The median seconds (NaN if nothing came) and the part that arrived, of images sent by another process."""
-    ages: list[float] = []
+class Hearer:
+    """The process that hears what a process of its own sends."""
 
-    def receive(message: Image) -> None:
+    def __init__(self, node: Node, name: str) -> None:
+        self._node = node
+        self._heard: dict[str, float] = {}  # ages in seconds, by the image's number
+        self._sent = 0
+        self._subscriptions = [
+            node.create_subscription(
+                Image,
+                topic(name, each),
+                self._receive,
+                QoSProfile(depth=5, reliability=ReliabilityPolicy[each.upper()]),
+            )
+            for each in PATIENCE_S
+        ]
+        self.sender = subprocess.Popen(
+            [sys.executable, __file__, SEND, name], stdin=subprocess.PIPE, text=True, bufsize=1
+        )
+
+    def measure(self, reliability: str, count: int) -> tuple[float, float]:
+        """Have so many images sent; returns their median seconds, NaN if none arrived, and the part that arrived."""
+        assert self.sender.stdin is not None
+        ages = []
+        for _ in range(count):
+            number = str(self._sent)
+            self._sent += 1
+            self.sender.stdin.write(f"{reliability}\n")
+            end = time.monotonic() + PATIENCE_S[reliability]
+            while number not in self._heard and (left := end - time.monotonic()) > 0:
+                rclpy.spin_once(self._node, timeout_sec=left)
+            if number in self._heard:
+                ages.append(self._heard[number])
+        return (statistics.median(ages) if ages else math.nan), len(ages) / count
+
+    def _receive(self, message: Image) -> None:
         stamp = message.header.stamp
-        ages.append((time.monotonic_ns() - stamp.sec * 10**9 - stamp.nanosec) / 1e9)
+        self._heard[message.header.frame_id] = (time.monotonic_ns() - stamp.sec * 10**9 - stamp.nanosec) / 1e9
 
-    qos = QoSProfile(depth=5, reliability=ReliabilityPolicy[reliability.upper()])
-    node.create_subscription(Image, "image", receive, qos)
-    sender = subprocess.Popen([sys.executable, __file__, str(count), SEND])
+
+def hear(node: Node, name: str) -> None:
+    """Answer the lines of the standard input until it ends."""
+    hearer = Hearer(node, name)
     try:
-        end = time.monotonic() + START_S + (WARM_UP + count) * PERIOD_S
-        while sender.poll() is None and time.monotonic() < end:
-            rclpy.spin_once(node, timeout_sec=0.1)
-        end = time.monotonic() + PATIENCE_S
-        while time.monotonic() < end:
-            rclpy.spin_once(node, timeout_sec=0.1)
+        for reliability in PATIENCE_S:
+            hearer.measure(reliability, WARM_UP)
+        print(hearer.sender.pid, flush=True)
+        for line in sys.stdin:
+            reliability, count = line.split()
+            print(*hearer.measure(reliability, int(count)), flush=True)
     finally:
-        sender.kill()
-        sender.wait()
-    arrived = len(ages) / (WARM_UP + count)
-    return (float(np.median(ages[WARM_UP:])) if len(ages) > WARM_UP else float("nan")), arrived
+        hearer.sender.kill()
+        hearer.sender.wait()
 
 
 def main() -> int:
     """Run one of the two processes."""
-    count, role = int(sys.argv[1]), sys.argv[2]
+    role, name = sys.argv[1:]
     rclpy.init()
-    node = rclpy.create_node("sender" if role == SEND else "receiver")
-    if role == SEND:
-        send(node, count)
-    else:
-        print(*hear(node, count, role))
+    node = rclpy.create_node(f"{role}_{os.getpid()}")
+    (send if role == SEND else hear)(node, name)
     node.destroy_node()
     rclpy.try_shutdown()
     return 0

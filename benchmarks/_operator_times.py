@@ -32,7 +32,7 @@ from _operator_forms import (
     labelled,
     sums,
 )
-from _rows import measured
+from _rows import in_us, measured
 from _short_calls import ShortCalls, no_wait
 
 from split_infer_ros.telemetry.claim import AT_LEAST, AT_MOST, Claim
@@ -122,7 +122,7 @@ class OperatorContest:
         rows = []
         for name in (each for each in FORMS if each in case.forms):
             usage = self._naive.usage if name == NAIVE and self._naive else self._calls.usage
-            taken = measured(self.contest.figures[name], "us", 1e6)
+            taken = measured(us=in_us(self.contest.figures[name]))
             rows.append({**what, **size, "rival": name, **taken, **usage.row(name)})
         return rows
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from _policy_runs import EXECUTION, Case, PolicyRuns, figure
-from _rows import finite, measured
+from _rows import finite, in_ms, measured
 
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.telemetry.claim import AT_MOST, Claim
@@ -118,7 +118,7 @@ class PolicyContest:
                             "policy": policy.value,
                             "auto": self._runs.choices[case.name, nbytes].policy.value,
                             "footprint_bytes": self._runs.footprint_bytes(case, nbytes, policy),
-                            **measured(self.contest.figures[key], "ms", 1e3),
+                            **measured(ms=in_ms(self.contest.figures[key])),
                             "predicted_ms": finite(1e3 * predicted_s),
                             "error": finite(abs(predicted_s / float(medians[key]) - 1)),
                             **self._runs.usage.row(key),

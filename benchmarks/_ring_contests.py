@@ -26,7 +26,7 @@ from _ring_cost import (
     layout,
     write,
 )
-from _rows import measured
+from _rows import in_us, measured
 from _short_calls import Call, ShortCalls
 from torch import Tensor
 
@@ -70,7 +70,7 @@ class HandOvers:
         """A row for each rival, in microseconds."""
         what = {"what": f"hand-over {self.place}", "bytes": self.size}
         return [
-            {**what, "rival": name, **measured(found, "us", 1e6), **self._calls.usage.row(name), **self._other(name)}
+            {**what, "rival": name, **measured(us=in_us(found)), **self._calls.usage.row(name), **self._other(name)}
             for name, found in self.contest.figures.items()
         ]
 

@@ -3,33 +3,42 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import rclpy
 from lifecycle_msgs.srv import ChangeState
 from rcl_interfaces.srv import SetParametersAtomically
+from rclpy.client import Client
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 from rclpy.task import Future
 from vision_msgs.msg import Detection2DArray
 
+from split_infer_ros.nodes.process import PROFILE_VARIABLES
+
+PROFILE = Path(__file__).parents[1] / "config" / "fastdds.xml"
 START_S = 120.0
 ANSWER_S = 20.0
 STOP_S = 10.0
+QUIET_S = 0.15  # without an arrival: nothing is under way any more
 LEAST = 3  # arrivals in a measurement
+LOOK_S = 0.005
 
 
-def own_domain() -> int:
-    """A ROS domain that other benchmarks and robots hardly use."""
-    return random.randint(90, 101)
+def set_up_middleware() -> None:
+    """Take a ROS domain that other benchmarks and robots hardly use, and the shipped profile unless there is one."""
+    os.environ["ROS_DOMAIN_ID"] = str(random.randint(90, 101))
+    os.environ.setdefault(PROFILE_VARIABLES[0], str(PROFILE))
 
 
 class Processes:
@@ -102,6 +111,7 @@ class Observer:
         rclpy.init()
         self._node = rclpy.create_node("observer")
         self._spinning = Spinning(self._node)
+        self._clients: dict[str, Client] = {}
 
     def __enter__(self) -> Observer:
         return self
@@ -154,17 +164,16 @@ class Observer:
                 time.sleep(0.05)
 
     def _call(self, service: type, name: str, request: Any) -> Any:
-        client = self._node.create_client(service, name)
-        try:
-            if client.wait_for_service(START_S):
-                future = client.call_async(request)
-                end = time.monotonic() + ANSWER_S
-                while not future.done() and time.monotonic() < end:
-                    time.sleep(0.002)
-                if future.done():
-                    return future.result()
-        finally:
-            self._node.destroy_client(client)
+        if name not in self._clients:  # to find a service takes longer than to call it
+            self._clients[name] = self._node.create_client(service, name)
+        client = self._clients[name]
+        if client.wait_for_service(START_S):
+            future = client.call_async(request)
+            end = time.monotonic() + ANSWER_S
+            while not future.done() and time.monotonic() < end:
+                time.sleep(0.002)
+            if future.done():
+                return future.result()
         raise RuntimeError(f"The service {name} did not answer.")
 
 
@@ -180,18 +189,41 @@ class Arrivals:
         age = (time.time_ns() - found.header.stamp.sec * 10**9 - found.header.stamp.nanosec) / 1e9
         self._heard.append((time.monotonic(), age))
 
-    def during(self, seconds: float) -> tuple[float, list[float]]:
-        """Wait for so long, and longer if hardly any came; returns their rate (1/s) and their ages (s).
+    def settle(self, seconds: float) -> None:
+        """Wait for so long, and for the first arrival.
 
         Raises:
             RuntimeError: nothing comes.
         """
-        begin, first = time.monotonic(), len(self._heard)
+        heard = len(self._heard)
         time.sleep(seconds)
-        while len(self._heard) < first + LEAST:
-            if time.monotonic() > begin + seconds + ANSWER_S:
+        self._wait_for(heard + 1)
+
+    def during(self, seconds: float) -> tuple[float, list[float]]:
+        """Wait for so long, and longer if hardly any came; something must have come shortly before.
+
+        Returns their rate (1/s), from the last arrival before that time to the last one in it, and their ages (s).
+
+        Raises:
+            RuntimeError: nothing comes.
+        """
+        first = len(self._heard)
+        time.sleep(seconds)
+        self._wait_for(first + LEAST)
+        (since, _), *found = self._heard[first - 1 :]
+        return len(found) / (found[-1][0] - since), [age for _, age in found]
+
+    def wait_for_quiet(self) -> None:
+        """Return once nothing has arrived for a while, so that the next rival has the machine for itself."""
+        while True:
+            heard = len(self._heard)
+            time.sleep(QUIET_S)
+            if len(self._heard) == heard:
+                return
+
+    def _wait_for(self, count: int) -> None:
+        end = time.monotonic() + ANSWER_S
+        while len(self._heard) < count:
+            if time.monotonic() > end:
                 raise RuntimeError(f"Hardly anything is published on {self._topic}.")
-            time.sleep(0.01)
-        end = time.monotonic()
-        ages = [age for at, age in self._heard[first:] if at < end]
-        return len(ages) / (end - begin), ages
+            time.sleep(LOOK_S)

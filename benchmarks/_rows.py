@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from numpy.typing import ArrayLike
 
 from split_infer_ros.telemetry.estimate import Estimate, median
 
-
-def measured(samples: ArrayLike, unit: str, scale: float) -> dict[str, float | int | None]:
-    """The samples' median and interval, ``scale`` times each, under names that end in the unit."""
-    return of_estimate(median(samples).times(scale), unit)
+Row = dict[str, float | int | None]
 
 
-def of_estimate(found: Estimate, unit: str) -> dict[str, float | int | None]:
-    """A figure and its interval under names that end in the unit."""
+def measured(**samples: ArrayLike) -> Row:
+    """The median of each figure's samples and the ends of its 95 % interval, under the figure's name."""
+    row: Row = {}
+    for name, values in samples.items():
+        row |= of_estimate(median(values), name)
+    return row
+
+
+def of_estimate(found: Estimate, name: str) -> Row:
+    """A figure and its interval under that name."""
     return {
-        unit: finite(found.value),
-        f"low_{unit}": finite(found.low),
-        f"high_{unit}": finite(found.high),
+        name: finite(found.value),
+        f"{name}_low": finite(found.low),
+        f"{name}_high": finite(found.high),
         "turns": found.turns,
     }
 
@@ -27,3 +33,13 @@ def of_estimate(found: Estimate, unit: str) -> dict[str, float | int | None]:
 def finite(value: float) -> float | None:
     """The value, or None where JSON has no number for it."""
     return value if math.isfinite(value) else None
+
+
+def in_ms(seconds: Sequence[float]) -> list[float]:
+    """Seconds as milliseconds."""
+    return [1e3 * value for value in seconds]
+
+
+def in_us(seconds: Sequence[float]) -> list[float]:
+    """Seconds as microseconds."""
+    return [1e6 * value for value in seconds]

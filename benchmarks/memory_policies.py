@@ -94,7 +94,7 @@ class CalibrationContest:
     def rows(self) -> Rows:
         """How long it takes, and the constants that the first one found."""
         samples = [value for contest in self.contests for value in contest.figures["s"]] or [self._first_s]
-        taken = measured(samples, "s", 1.0)
+        taken = measured(s=samples)
         return [{"what": "calibration", **taken, **self._usage.row("calibration")}, *constants(self.found)]
 
 

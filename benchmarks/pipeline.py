@@ -1,185 +1,256 @@
 """The pipeline against a node written the usual way: frames a second, latency, and the hop between the stages.
 
 The same 640x480 images, the same MobileNetV2 (untrained: its speed is a trained one's), the same machine, the same
-run. Each rival runs in a process of its own, fed over DDS by a camera in another, and is heard by an observer in a
-third; they take turns, round by round, and each claim is the median over the rounds of what the two did in the same
-round. A camera that is too fast for both shows frames a second; one at half of what the naive node can do shows
-latency, from the image's stamp to the detections' arrival. The hop, from the backbone's publish to the head's start,
-is compared with features sent as a message through DDS, within this process, one at a time and at the same pace.
+run. Each rival runs in a process of its own, is fed over DDS by a camera in another, and is heard by an observer in a
+third. They take turns of about a second: the camera sends to one at a time, and the next begins once nothing of the
+last one is under way. Each claim is the median over the turns of what the two did in the same turn.
+
+A camera that is too fast for both shows frames a second; the pipeline takes batches of four then. A camera at half of
+what the naive node can do shows latency, from the image's stamp to the detections' arrival, at batch 1. In the same
+turns the hop, from the end of the backbone to the start of the head, is compared with features sent as a message
+through DDS, within this process, one at a time and at the same pace.
+
+Memory is the most that a rival's process held since its start. A run that is not quick has one rival more: the
+pipeline with the camera in its own process.
 """
 
 from __future__ import annotations
 
-import math
-import os
+import argparse
 import statistics
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import cv2
-from _dds_hop import dds_hop
-from _ros import Arrivals, Observer, Processes, own_domain
+from _dds_hop import DdsHop
+from _feed import Feed
+from _process_usage import ProcessUsage
+from _ros import Arrivals, Observer, Processes, set_up_middleware
+from _rows import in_ms, measured
+from _trace import Trace, busy
 
-from split_infer_ros.msg import PipelineReport
 from split_infer_ros.sources import draw_scene
-from split_infer_ros.telemetry.report import AT_MOST, Claim, Panel, Report, arguments, deliver
+from split_infer_ros.telemetry.claim import AT_MOST, Claim
+from split_infer_ros.telemetry.estimate import ratio
+from split_infer_ros.telemetry.picture import Panel
+from split_infer_ros.telemetry.report import Report, arguments, deliver, seconds_for_turns, show
+from split_infer_ros.telemetry.turns import Contest, rotated, take_turns
+from split_infer_ros.telemetry.usage import Usage
 
 PIPELINE, NAIVE = "pipeline", "naive"
 INSIDE = "pipeline_with_camera"  # in its own process, which saves the way over DDS
-RIVALS = (PIPELINE, NAIVE, INSIDE)
-FEED = "feed"  # the name of a camera that is a process of its own
-PROFILE = Path(__file__).parents[1] / "config" / "fastdds.xml"  # without it, all rivals lose images on their way
+DDS = "DDS"
+HOP, BACKBONE_BUSY, HEAD_BUSY = "hop", "backbone_busy", "head_busy"
 PICTURES = 8
 BATCH = 4
-SETTLE_S = 1.0
+SMALL, LARGE = 64 * 1280 * 4, 4_900_000  # bytes
 WARM_UP_HZ = 100.0
 TOO_FAST = 3.0  # the camera's rate at saturation, in units of the naive node's frames/s
 MODERATE = 0.5  # and for latency
-SMALL, LARGE = 64 * 1280 * 4, 4_900_000  # bytes
+WARM_UP_S, SATURATED_S, MODERATE_S = 1.0, 0.6, 0.5  # for which a rival is measured in a turn
+SATURATED_SETTLE_S, MODERATE_SETTLE_S = 0.3, 0.1  # before it
+MESSAGES = 3  # through DDS, of each size, in a turn
+FULL_S = 300.0
 
 
-@dataclass
 class Bench:
-    """The rivals, and what was measured of them.
+    """The rivals, of which one at a time has images.
 
     Attributes:
-        seconds: how long each measurement takes.
-        rows: all measurements.
-        hops: medians of the pipeline's hop over its last seconds, in seconds, as it reports them.
+        usage: of each rival's process, at saturation and at the moderate pace.
+        here: the usage of this process, while messages go through DDS.
     """
 
-    observer: Observer
-    seconds: float
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    hops: list[float] = field(default_factory=list)
+    def __init__(
+        self, observer: Observer, feed: Feed, trace: Trace, dds: DdsHop, processes: Mapping[str, Sequence[int]]
+    ) -> None:
+        self._observer = observer
+        self._feed = feed
+        self._trace = trace
+        self._dds = dds
+        self._rivals = list(processes)
+        self._arrivals = {name: Arrivals(observer, f"/{name}/detections") for name in processes}
+        self._batches: dict[str, int] = {}
+        self._capacity = 0.0
+        self.usage = {what: ProcessUsage(processes) for what in ("saturation", "latency")}
+        self.here = Usage()
 
-    def __post_init__(self) -> None:
-        self._arrivals = {name: Arrivals(self.observer, f"/{name}/detections") for name in RIVALS}
-        self.observer.hear(PipelineReport, f"/{PIPELINE}/report", self._hear_report)
+    def warm_up(self) -> None:
+        """Find out what the naive node can do."""
+        self._set_batch(PIPELINE, 1)
+        self._capacity = self._measure("saturation", NAIVE, WARM_UP_HZ, WARM_UP_S, SATURATED_SETTLE_S)[0]
 
-    def _hear_report(self, report: PipelineReport) -> None:
-        if not math.isnan(report.hop_p50_ms):
-            self.hops.append(report.hop_p50_ms / 1e3)
+    def saturate(self, turn: int) -> dict[str, float]:
+        """A turn of each rival with a camera that is too fast: its frames/s."""
+        found = {}
+        for rival in rotated(self._rivals, turn):
+            if rival != NAIVE:
+                self._set_batch(rival, BATCH)
+            rate = TOO_FAST * self._capacity
+            found[rival], _, shares = self._measure("saturation", rival, rate, SATURATED_S, SATURATED_SETTLE_S)
+            if rival == PIPELINE:
+                found |= shares
+        return found
 
-    def set_batch(self, rival: str, size: int) -> None:
+    def pace(self, turn: int) -> dict[str, float]:
+        """A turn of each rival with a camera that it can follow: its median latency and the hop, in seconds."""
+        found = {}
+        rate = MODERATE * self._capacity
+        self._set_batch(PIPELINE, 1)
+        for rival in rotated((PIPELINE, NAIVE), turn):
+            _, found[rival], shares = self._measure("latency", rival, rate, MODERATE_S, MODERATE_SETTLE_S)
+            if rival == PIPELINE:
+                found |= shares
+        with self.here.of(DDS):
+            for size in (SMALL, LARGE):
+                found[f"{DDS} {size}"] = self._dds.median(size, MESSAGES, 1 / rate)
+        return found
+
+    def _set_batch(self, rival: str, size: int) -> None:
         """Have a pipeline take so many frames at once; more than it can take is left to the middleware to drop."""
-        self.observer.set(f"/{rival}/backbone", batch_size=size, drop_policy="block" if size > 1 else "latest")
+        if self._batches.get(rival) != size:
+            policy = "block" if size > 1 else "latest"
+            self._observer.set(f"/{rival}/backbone", batch_size=size, drop_policy=policy)
+            self._batches[rival] = size
 
-    def measure(self, what: str, rival: str, turn: int, rate: float) -> tuple[float, float]:
-        """Let the rival's camera run at ``rate`` (1/s); returns frames/s and the median latency in seconds."""
-        camera = camera_of(rival)
-        self.observer.set(camera, rate_hz=rate)
-        self.observer.transition(camera, "activate")
-        self._arrivals[rival].during(SETTLE_S)
-        frames, ages = self._arrivals[rival].during(self.seconds)
-        self.observer.transition(camera, "deactivate")
-        latency = statistics.median(ages)
-        row = {"what": what, "rival": rival, "round": turn, "camera_hz": rate, "frames_per_s": frames}
-        self.rows.append({**row, "latency_p50_ms": 1e3 * latency})
-        print(f"{what} {turn}, {rival}: {frames:.1f} frames/s, latency p50 {1e3 * latency:.1f} ms", flush=True)
-        return frames, latency
+    def _measure(
+        self, what: str, rival: str, rate: float, seconds: float, settle_s: float
+    ) -> tuple[float, float, dict[str, float]]:
+        """Frames/s, the median latency in seconds, and the stages' busy shares and the hop, of the pipeline alone."""
+        arrivals = self._arrivals[rival]
+        self._set_camera(rival, rate)
+        arrivals.settle(settle_s)
+        begin = time.monotonic()
+        with self.usage[what].of(rival):
+            frames, ages = arrivals.during(seconds)
+        end = time.monotonic()
+        self._set_camera(rival, 0.0)
+        arrivals.wait_for_quiet()
+        shares = {}
+        if rival == PIPELINE:
+            batches = self._trace.between(begin, end)
+            shares = {HOP: statistics.median(batch.hop_s for batch in batches), **busy(batches, begin, end)}
+        return frames, statistics.median(ages), shares
 
-    def measure_dds(self, size: int, turn: int, messages: int, rate: float) -> float:
-        """The median seconds that features of ``size`` bytes take through DDS."""
-        seconds = dds_hop(size, messages, 1 / rate)
-        self.rows.append({"what": "hop", "rival": "DDS", "round": turn, "bytes": size, "hop_p50_ms": 1e3 * seconds})
-        print(f"hop {turn}, {size:,} bytes by DDS: {1e3 * seconds:.2f} ms", flush=True)
-        return seconds
-
-
-def run(rounds: int, seconds: float, messages: int) -> Report:
-    """Start everything and measure.
-
-    Args:
-        rounds: how often the rivals take turns.
-        seconds: how long each measurement takes.
-        messages: sent through DDS, of each size, in each round.
-    """
-    os.environ["ROS_DOMAIN_ID"] = str(own_domain())
-    os.environ.setdefault("FASTDDS_DEFAULT_PROFILES_FILE", str(PROFILE))
-    with tempfile.TemporaryDirectory() as folder, Processes() as processes, Observer() as observer:
-        draw_pictures(Path(folder))
-        start(processes, f"folder:{folder}")
-        bench = Bench(observer, seconds)
-        for rival in RIVALS:
-            observer.wait_for_nodes(f"/{rival}/image", f"/{rival}/detections")
-            observer.transition(camera_of(rival), "deactivate")  # until its turn
-        return compare(bench, rounds, messages)
+    def _set_camera(self, rival: str, rate: float) -> None:
+        if rival != INSIDE:
+            self._feed.rate(f"/{rival}/image", rate)
+        elif rate:
+            self._observer.set(camera_of(rival), rate_hz=rate)
+            self._observer.transition(camera_of(rival), "activate")
+        else:
+            self._observer.transition(camera_of(rival), "deactivate")
 
 
-def start(processes: Processes, source: str) -> None:
-    """Start the rivals and their cameras."""
+def run(chosen: argparse.Namespace) -> Report:
+    """Start everything and measure."""
+    set_up_middleware()
+    with tempfile.TemporaryDirectory() as folder, Processes() as processes:
+        pictures, trace = Path(folder, "pictures"), Path(folder, "trace.json")
+        draw_pictures(pictures)
+        numbers = start(processes, trace, f"folder:{pictures}", with_camera=not chosen.quick)
+        topics = [f"/{rival}/image" for rival in (PIPELINE, NAIVE)]
+        with Feed(pictures, topics) as feed, Observer() as observer, DdsHop((SMALL, LARGE)) as dds:
+            bench = Bench(observer, feed, Trace(trace), dds, numbers)
+            observer.wait_for_nodes(*topics)
+            for rival in numbers:
+                observer.wait_for_nodes(f"/{rival}/detections")
+            if INSIDE in numbers:
+                observer.transition(camera_of(INSIDE), "deactivate")  # until its turn
+            bench.warm_up()
+            contests = [
+                Contest("saturation", bench.saturate, of_saturation),
+                Contest("latency", bench.pace, of_latency),
+            ]
+            take_turns(contests, seconds_for_turns(chosen, FULL_S))
+            return conclude(*contests, bench)
+
+
+def start(processes: Processes, trace: Path, source: str, with_camera: bool) -> dict[str, list[int]]:
+    """Start the rivals; returns the numbers of their processes."""
     model = {"model": "mobilenet_v2", "weights": "none", "score_threshold": 0.0, "max_detections": 5}
     pipeline = ["-m", "split_infer_ros.nodes.pipeline"]
-    processes.start(pipeline, PIPELINE, **model, source="none")
-    processes.start(pipeline, INSIDE, **model, source=source)
-    processes.start([str(Path(__file__).with_name("_naive_node.py"))], NAIVE)
-    for rival in (PIPELINE, NAIVE):
-        processes.start(["-m", "split_infer_ros.nodes.camera"], rival, name=FEED, source=source)
+    numbers = {
+        PIPELINE: [processes.start(pipeline, PIPELINE, **model, source="none", trace=str(trace))],
+        NAIVE: [processes.start([str(Path(__file__).with_name("_naive_node.py"))], NAIVE)],
+    }
+    if with_camera:
+        numbers[INSIDE] = [processes.start(pipeline, INSIDE, **model, source=source)]
+    return numbers
 
 
-def compare(bench: Bench, rounds: int, messages: int) -> Report:
-    """Let the rivals take turns, and draw the conclusions."""
-    capacity, _ = bench.measure("warm-up", NAIVE, 0, WARM_UP_HZ)
-    frames: dict[str, list[float]] = {PIPELINE: [], NAIVE: []}
-    latency: dict[str, list[float]] = {PIPELINE: [], NAIVE: []}
-    dds: dict[int, list[float]] = {SMALL: [], LARGE: []}
-    for turn in range(1, rounds + 1):
-        bench.set_batch(PIPELINE, BATCH)
-        for rival in frames:
-            frames[rival].append(bench.measure("saturation", rival, turn, TOO_FAST * capacity)[0])
-        bench.set_batch(PIPELINE, 1)
-        for rival in latency:
-            latency[rival].append(bench.measure("latency", rival, turn, MODERATE * capacity)[1])
-        for size, hops in dds.items():
-            hops.append(bench.measure_dds(size, turn, messages, MODERATE * capacity))
-    bench.set_batch(INSIDE, BATCH)
-    bench.measure("saturation", INSIDE, 1, TOO_FAST * capacity)
-    faster, sooner = ratio(frames[PIPELINE], frames[NAIVE]), ratio(latency[PIPELINE], latency[NAIVE])
-    hop = statistics.median(bench.hops)
-    bench.rows.append({"what": "hop", "rival": PIPELINE, "hop_p50_ms": 1e3 * hop})
+def of_saturation(contest: Contest) -> list[Claim]:
+    """What the fast camera shows."""
+    faster = ratio(contest.figures[PIPELINE], contest.figures[NAIVE])
+    return [Claim("frames/s, times the naive node's", faster, "x", 2.0, turn_s=contest.turn_s)]
+
+
+def of_latency(contest: Contest) -> list[Claim]:
+    """What the moderate camera shows."""
+    figures, turn_s = contest.figures, contest.turn_s
+    sooner = ratio(figures[PIPELINE], figures[NAIVE])
+    small, large = (ratio(figures[f"{DDS} {size}"], figures[HOP]) for size in (SMALL, LARGE))
+    return [
+        Claim("latency p50, part of the naive node's", sooner, "x", 0.75, AT_MOST, turn_s=turn_s),
+        Claim("hop, times faster than 64x1280 floats by DDS", small, "x", 5.0, turn_s=turn_s),
+        Claim("hop, times faster than 4.9 MB by DDS", large, "x", 30.0, turn_s=turn_s),
+    ]
+
+
+def conclude(saturation: Contest, latency: Contest, bench: Bench) -> Report:
+    """The claims, and what they rest on."""
+    rows = rows_of(saturation, latency, bench)
+    for row in rows:
+        show(row)
+    fast, moderate = saturation.figures, latency.figures
+    rivals = [rival for rival in (PIPELINE, NAIVE, INSIDE) if rival in fast]
+    dds = {f"{DDS} {size / 1e6:.2g} MB": moderate[f"{DDS} {size}"] for size in (SMALL, LARGE)}
     return Report(
         "pipeline",
+        [*of_saturation(saturation), *of_latency(latency)],
+        rows,
         [
-            Claim("frames/s, times the naive node's", faster, "x", 2.0),
-            Claim("latency p50, part of the naive node's", sooner, "x", 0.75, AT_MOST),
-            Claim("hop, times faster than 64x1280 floats by DDS", statistics.median(dds[SMALL]) / hop, "x", 5.0),
-            Claim("hop, times faster than 4.9 MB by DDS", statistics.median(dds[LARGE]) / hop, "x", 30.0),
-        ],
-        bench.rows,
-        [
-            Panel("frames/s, camera too fast", "1/s", frames),
-            Panel("latency p50, batch 1", "ms", {rival: in_ms(values) for rival, values in latency.items()}),
-            Panel(
-                "hop p50",
-                "ms",
-                {"pipeline": in_ms(bench.hops), "DDS 0.33 MB": in_ms(dds[SMALL]), "DDS 4.9 MB": in_ms(dds[LARGE])},
-            ),
+            Panel("frames/s, camera too fast", "1/s", {rival: fast[rival] for rival in rivals}),
+            Panel("latency p50, batch 1", "ms", {rival: in_ms(moderate[rival]) for rival in (PIPELINE, NAIVE)}),
+            Panel("hop p50", "ms", {name: in_ms(values) for name, values in {PIPELINE: moderate[HOP], **dds}.items()}),
         ],
     )
 
 
+def rows_of(saturation: Contest, latency: Contest, bench: Bench) -> list[dict[str, Any]]:
+    """One row for each rival in each contest."""
+    rows: list[dict[str, Any]] = []
+    for contest in (saturation, latency):
+        figures = contest.figures
+        stages = {name: figures[name] for name in (BACKBONE_BUSY, HEAD_BUSY)}
+        for rival in (PIPELINE, NAIVE, INSIDE):
+            if rival in figures:
+                own = stages if rival == PIPELINE else {}
+                if contest is saturation:
+                    found = measured(frames_per_s=figures[rival], **own)
+                else:
+                    found = measured(latency_p50_ms=in_ms(figures[rival]), **own)
+                rows.append({"what": contest.name, "rival": rival, **found, **bench.usage[contest.name].row(rival)})
+    hop = measured(hop_p50_ms=in_ms(latency.figures[HOP]))
+    rows.append({"what": HOP, "rival": PIPELINE, **hop})
+    for size in (SMALL, LARGE):
+        hop = measured(hop_p50_ms=in_ms(latency.figures[f"{DDS} {size}"]))
+        rows.append({"what": HOP, "rival": DDS, "bytes": size, **hop, **bench.here.row(DDS)})
+    return rows
+
+
 def camera_of(rival: str) -> str:
-    """The camera's node."""
-    return f"/{rival}/{'camera' if rival == INSIDE else FEED}"
-
-
-def ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """The median over the rounds of the two's ratio in the same round."""
-    return statistics.median(mine / other for mine, other in zip(ours, theirs, strict=True))
-
-
-def in_ms(seconds: Sequence[float]) -> list[float]:
-    """Seconds as milliseconds."""
-    return [1e3 * value for value in seconds]
+    """The camera's node, where it is in the rival's own process."""
+    return f"/{rival}/camera"
 
 
 def draw_pictures(folder: Path) -> None:
     """Fill a folder with the images of the comparison."""
+    folder.mkdir()
     for index in range(PICTURES):
         cv2.imwrite(str(folder / f"{index}.bmp"), draw_scene(0, index).image)
 
@@ -187,8 +258,7 @@ def draw_pictures(folder: Path) -> None:
 def main() -> int:
     """Run the benchmark."""
     chosen = arguments(__doc__).parse_args()
-    report = run(3, 4.0, 30) if chosen.quick else run(9, 10.0, 100)
-    deliver(report, chosen)
+    deliver(run(chosen), chosen)
     return 0
 
 

@@ -1,212 +1,259 @@
 """The three ways from backbone to head beside plain DDS, and images in with the shipped Fast DDS profile.
 
-The features of one batch in three sizes go from the backbone to the head: within a process, through shared memory to
-another process, and by value over DDS as to another host. The hop is from the handle's publication to the head's
-start, as the nodes themselves report it; plain DDS is a message of the same size to a callback that does nothing, at
-the same pace. Throughput is of the whole pipeline, with a camera that is too fast. Rivals take turns in one run.
+The features of a batch go from the backbone to the head: within a process, through shared memory to another process,
+and by value over DDS as to another host. Rivals take turns, each quiet while another has its turn. Times are those of
+the backbone's own trace, which all processes' common clock makes comparable.
 
-Images of 1920x1080 pixels are sent from one process to another with the profile of this package and with none.
+Hop: batches go one at a time, each when the last one is done; the time is from the end of the backbone to the start of
+the head (of `network`, as its two clocks are not compared: both ways). Plain DDS is a message of the same size to a
+callback that does nothing, about as often. Frames/s: the images of some batches come at once and wait in the
+middleware; counted is from the first batch that is done to the last, in which both stages work all the time.
+
+Images of 1920x1080 pixels are sent one at a time from one process to another, with the profile of this package and with
+none.
+
+A quick run has fewer sizes and rivals: those that the claims are about.
 """
 
 from __future__ import annotations
 
+import argparse
 import math
 import os
 import statistics
-import subprocess
 import sys
-import time
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from _dds_hop import dds_hop
-from _ros import Observer, Processes, own_domain
+import _transport_line as lines
+import cv2
+import numpy as np
+from _dds_hop import DdsHop
+from _feed import Feed
+from _image_hop import BEST_EFFORT, RELIABLE, ImageHop
+from _process_usage import ProcessUsage
+from _ros import PROFILE, Observer, Processes, set_up_middleware
+from _rows import in_ms, measured
+from _trace import Trace, busy
+from _transport_line import TransportLine
 
-from split_infer_ros.msg import PipelineReport
 from split_infer_ros.nodes.process import PROFILE_VARIABLES
-from split_infer_ros.telemetry.report import AT_MOST, Claim, Panel, Report, arguments, deliver
+from split_infer_ros.telemetry.claim import AT_MOST, Claim
+from split_infer_ros.telemetry.estimate import mean, ratio
+from split_infer_ros.telemetry.picture import Panel
+from split_infer_ros.telemetry.report import Report, arguments, deliver, seconds_for_turns, show
+from split_infer_ros.telemetry.turns import Contest, rotated, take_turns
+from split_infer_ros.telemetry.usage import Usage
 
-PROFILE = Path(__file__).parents[1] / "config" / "fastdds.xml"
-SHIPPED, DEFAULT = "shipped profile", "default profile"
-TRANSPORTS = ("intra_process", "shared_memory", "network")
+IN_PROCESS, SHARED, NETWORK = TRANSPORTS = ("intra_process", "shared_memory", "network")
 DDS = "plain DDS"
-FEED = "feed"  # the name of the cameras, each a process of its own
 # bytes of a batch: the cut and the batch that give them
 SIZES = {268_800: ("output", 2), 4_915_200: ("stem.2", 1), 19_660_800: ("stem.2", 4)}
 SMALL, _, LARGE = SIZES
-PACE_HZ = 4.0  # frames a second that no head has to keep waiting
-FULL_BATCHES_MS = 5000.0  # long enough that no batch goes before it is full
-TOO_FAST_HZ = 400.0
-PACED_S = 6.0  # the nodes report medians of ten seconds, in which no other size ran: rivals take turns
+QUICK = {LARGE: (*TRANSPORTS, DDS), SMALL: (SHARED,)}
+SHIPPED, DEFAULT = "shipped", "default"  # profiles
+BATCHES = 2  # one by one, in a turn
+BURST = 5  # batches at once; the first one only starts the clock
+IMAGES = 3  # in a turn
+DDS_PERIOD_S = 0.1
+PICTURE = 48, 64  # small, so that features are what is moved
+FULL_S = 600.0
 
 
 class Bench:
-    """A pipeline for each transport, of which one at a time has images.
+    """A pipeline for each transport, and a pair of processes for each profile.
 
     Attributes:
-        rows: all measurements.
-        arrived: of 1080p images to best-effort readers, the part that arrived.
+        usage: of the transports' processes, in the hops' and in the frames' turns; and of the profiles'.
+        here: the usage of this process, while messages go through DDS.
     """
 
-    def __init__(self, observer: Observer) -> None:
-        self.rows: list[dict[str, Any]] = []
-        self.arrived: dict[str, list[float]] = {}
-        self._observer = observer
-        self._reports: dict[str, PipelineReport] = {}
-        for name in TRANSPORTS:
-            observer.hear(PipelineReport, f"/{name}/report", lambda report, name=name: self._hear(name, report))
+    def __init__(
+        self,
+        transports: Mapping[str, TransportLine],
+        images: Mapping[str, ImageHop],
+        dds: DdsHop,
+        processes: Mapping[str, Sequence[int]],
+        is_quick: bool,
+    ) -> None:
+        self._transports = transports
+        self._images = images
+        self._dds = dds
+        self._is_quick = is_quick
+        self._hops = QUICK if is_quick else dict.fromkeys(SIZES, (*TRANSPORTS, DDS))
+        self.usage = {what: ProcessUsage(processes) for what in ("hop", "frames", "1080p")}
+        self.here = Usage()
 
-    def _hear(self, name: str, report: PipelineReport) -> None:
-        self._reports[name] = report
-
-    def measure(self, name: str, size: int, turn: int, seconds: float) -> tuple[float, float]:
-        """The median hop in seconds at a moderate pace, and frames/s when too many come."""
-        split_point, batch = SIZES[size]
-        camera, backbone = f"/{name}/{FEED}", f"/{name}/backbone"
-        self._observer.set(backbone, split_point=split_point, batch_size=batch, batch_timeout_ms=FULL_BATCHES_MS)
-        self._observer.set(camera, rate_hz=PACE_HZ)
-        self._observer.transition(camera, "activate")
-        time.sleep(PACED_S)
-        hop = self._reports[name].hop_p50_ms / 1e3
-        self._observer.set(camera, rate_hz=TOO_FAST_HZ)
-        time.sleep(1.0)
-        before = self._reports[name]
-        time.sleep(seconds)
-        after = self._reports[name]
-        self._observer.transition(camera, "deactivate")
-        if math.isnan(hop) or after.published == before.published:
-            dropped = {entry.reason: entry.count for entry in after.dropped}
-            raise RuntimeError(f"Nothing came through {name} with {size:,} bytes a batch; dropped: {dropped}.")
-        frames = (after.published - before.published) / (after.time - before.time)
-        row = {"what": "transport", "rival": name, "round": turn, "bytes": size, "batch": batch}
-        self.rows.append({**row, "hop_p50_ms": 1e3 * hop, "frames_per_s": frames})
-        print(f"{turn}, {name}, {size:,} bytes: hop {1e3 * hop:.3f} ms, {frames:.1f} frames/s", flush=True)
-        return hop, frames
-
-    def measure_dds(self, size: int, turn: int, messages: int) -> float:
-        """The median seconds of a message of that size."""
-        hop = dds_hop(size, messages, SIZES[size][1] / PACE_HZ)
-        self.rows.append({"what": "hop", "rival": DDS, "round": turn, "bytes": size, "hop_p50_ms": 1e3 * hop})
-        print(f"{turn}, {DDS}, {size:,} bytes: hop {1e3 * hop:.3f} ms", flush=True)
-        return hop
-
-    def measure_images(self, profile: str | None, name: str, turn: int, count: int) -> float:
-        """The median seconds of a 1080p image with that profile; also how many a best-effort reader gets."""
-        environment = {key: value for key, value in os.environ.items() if key not in PROFILE_VARIABLES}
-        if profile is not None:
-            environment[PROFILE_VARIABLES[0]] = profile
+    def hop(self, turn: int) -> dict[str, float]:
+        """A few batches through each transport, and messages through DDS: median seconds."""
         found = {}
-        for reliability in ("reliable", "best_effort"):
-            command = [sys.executable, str(Path(__file__).with_name("_image_hop.py")), str(count), reliability]
-            printed = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
-            hop, arrived = found[reliability] = tuple(map(float, printed.split()))
-            row = {"what": "1080p", "rival": name, "reliability": reliability, "round": turn, "arrived": arrived}
-            self.rows.append({**row, "hop_p50_ms": None if math.isnan(hop) else 1e3 * hop})
-            print(f"{turn}, 1080p, {name}, {reliability}: {1e3 * hop:.2f} ms, {arrived:.0%} arrived", flush=True)
-        self.arrived.setdefault(name, []).append(found["best_effort"][1])
-        return found["reliable"][0]
+        for size, rivals in self._hops.items():
+            for rival in rotated(rivals, turn):
+                if rival == DDS:
+                    with self.here.of(DDS):
+                        found[f"{rival} {size}"] = self._dds.median(size, BATCHES, DDS_PERIOD_S)
+                else:
+                    self._transports[rival].set(*SIZES[size])
+                    with self.usage["hop"].of(rival):
+                        batches = self._transports[rival].one_by_one(BATCHES)
+                    found[f"{rival} {size}"] = statistics.median(batch.hop_s for batch in batches)
+        return found
+
+    def frames(self, turn: int) -> dict[str, float]:
+        """Large batches at once through each transport: frames/s, and how busy the stages were."""
+        found = {}
+        for rival in rotated(TRANSPORTS[:2] if self._is_quick else TRANSPORTS, turn):
+            self._transports[rival].set(*SIZES[LARGE])
+            with self.usage["frames"].of(rival):
+                batches = self._transports[rival].burst(BURST)
+            begin, end = batches[0].delivered, batches[-1].delivered
+            found[rival] = sum(batch.frames for batch in batches[1:]) / (end - begin)
+            found |= {f"{rival} {stage}": share for stage, share in busy(batches, begin, end).items()}
+        return found
+
+    def images(self, turn: int) -> dict[str, float]:
+        """Some 1080p images with each profile: median seconds, and the part that best-effort readers get."""
+        found = {}
+        for profile in rotated((SHIPPED, DEFAULT), turn):
+            with self.usage["1080p"].of(profile):
+                found[profile] = self._images[profile].measure(RELIABLE, IMAGES)[0]
+                if profile == SHIPPED or not self._is_quick:
+                    found[f"{profile} arrived"] = self._images[profile].measure(BEST_EFFORT, IMAGES)[1]
+        return found
 
 
-def run(rounds: int, seconds: float, messages: int) -> Report:
-    """Start everything and measure.
-
-    Args:
-        rounds: how often the rivals take turns.
-        seconds: how long each throughput is measured.
-        messages: sent through plain DDS, of each size, in each round.
-    """
-    os.environ["ROS_DOMAIN_ID"] = str(own_domain())
-    os.environ.setdefault(PROFILE_VARIABLES[0], str(PROFILE))
-    hops: dict[tuple[str, int], list[float]] = {}
-    frames: dict[tuple[str, int], list[float]] = {}
-    images: dict[str, list[float]] = {SHIPPED: [], DEFAULT: []}
-    with Processes() as processes, Observer() as observer:
-        bench = Bench(observer)
-        for turn in range(1, rounds + 1):  # before the pipelines, which are quiet but not without work
-            for name, profile in ((SHIPPED, str(PROFILE)), (DEFAULT, None)):
-                images[name].append(bench.measure_images(profile, name, turn, messages))
-        start(processes)
+def run(chosen: argparse.Namespace) -> Report:
+    """Start everything and measure."""
+    set_up_middleware()
+    with ExitStack() as all_of_it:
+        folder = Path(all_of_it.enter_context(tempfile.TemporaryDirectory()))
+        draw_picture(folder / "pictures")
+        processes = all_of_it.enter_context(Processes())
+        traces = {name: folder / f"{name}.json" for name in TRANSPORTS}
+        numbers = {name: lines.start(processes, name, str(trace)) for name, trace in traces.items()}
+        images = {name: all_of_it.enter_context(ImageHop(name, environment(name))) for name in (SHIPPED, DEFAULT)}
+        feed = all_of_it.enter_context(Feed(folder / "pictures", [lines.image_topic(name) for name in TRANSPORTS]))
+        observer = all_of_it.enter_context(Observer())
+        dds = all_of_it.enter_context(DdsHop(list(SIZES)))
+        numbers |= {name: hop.ready() for name, hop in images.items()}
         for name in TRANSPORTS:
-            observer.wait_for_nodes(f"/{name}/image", f"/{name}/report")
-            observer.transition(f"/{name}/{FEED}", "deactivate")  # until its turn
-        for turn in range(1, rounds + 1):
-            for size in SIZES:
-                for name in TRANSPORTS:
-                    hop, rate = bench.measure(name, size, turn, seconds)
-                    hops.setdefault((name, size), []).append(hop)
-                    frames.setdefault((name, size), []).append(rate)
-                hops.setdefault((DDS, size), []).append(bench.measure_dds(size, turn, messages))
-    return Report("transports", claims(hops, frames, images, bench.arrived), bench.rows, panels(hops, frames, images))
+            lines.wait_for(observer, name)
+        transports = {name: TransportLine(name, observer, feed, Trace(trace)) for name, trace in traces.items()}
+        for transport in transports.values():
+            transport.set(*SIZES[LARGE])
+        bench = Bench(transports, images, dds, numbers, chosen.quick)
+        contests = [
+            Contest("hop", bench.hop, of_hops),
+            Contest("frames", bench.frames, of_frames),
+            Contest("1080p", bench.images, of_images),
+        ]
+        take_turns(contests, seconds_for_turns(chosen, FULL_S))
+        return conclude(*contests, bench)
 
 
-def start(processes: Processes) -> None:
-    """Start a pipeline for each transport; its camera's images are small, so that features are what is moved."""
-    model = {"model": "shapes", "weights": "none"}
-    for name in TRANSPORTS:
-        if name == "intra_process":
-            processes.start(["-m", "split_infer_ros.nodes.pipeline"], name, **model, source="none")
-        else:
-            for node in ("head", "backbone"):
-                processes.start(["-m", f"split_infer_ros.nodes.{node}"], name, **model, transport=name)
-        processes.start(["-m", "split_infer_ros.nodes.camera"], name, name=FEED, width=64, height=48)
+def draw_picture(folder: Path) -> None:
+    """Fill a folder with an image."""
+    folder.mkdir()
+    cv2.imwrite(str(folder / "noise.bmp"), np.random.default_rng(0).integers(0, 255, (*PICTURE, 3), np.uint8))
 
 
-def claims(
-    hops: dict[tuple[str, int], list[float]],
-    frames: dict[tuple[str, int], list[float]],
-    images: dict[str, list[float]],
-    arrived: dict[str, list[float]],
-) -> list[Claim]:
-    """What was to be shown."""
-    shipped, default = images[SHIPPED], images[DEFAULT]
-    in_process, shared, network, dds = ((name, LARGE) for name in (*TRANSPORTS, DDS))
+def environment(profile: str) -> dict[str, str]:
+    """That of processes with the shipped profile, or with none."""
+    without = {key: value for key, value in os.environ.items() if key not in PROFILE_VARIABLES}
+    return without | {PROFILE_VARIABLES[0]: str(PROFILE)} if profile == SHIPPED else without
+
+
+def of_hops(contest: Contest) -> list[Claim]:
+    """What the hops show."""
+    figures, turn_s = contest.figures, contest.turn_s
+    in_process, shared, network, dds = (figures[f"{name} {LARGE}"] for name in (*TRANSPORTS, DDS))
+    flat = ratio(shared, figures[f"{SHARED} {SMALL}"])
     return [
-        Claim("hop in process at 20 MB, times faster than DDS", ratio(hops[dds], hops[in_process]), "x", 30.0),
-        Claim("hop through shared memory at 20 MB, times faster", ratio(hops[dds], hops[shared]), "x", 10.0),
-        Claim(
-            "hop through shared memory at 20 MB, times that at 0.3 MB",
-            ratio(hops[shared], hops["shared_memory", SMALL]),
-            "x",
-            2.0,
-            AT_MOST,
-        ),
-        Claim("hop of network at 20 MB, times plain DDS", ratio(hops[network], hops[dds]), "x", 2.0, AT_MOST),
-        Claim("frames/s with shared memory, part of in process", ratio(frames[shared], frames[in_process]), "x", 0.8),
-        Claim("1080p image, part of the default profile's time", ratio(shipped, default), "x", 1 / 3, AT_MOST),
-        Claim("1080p images that best-effort readers get", statistics.median(arrived[SHIPPED]), "", 0.95),
+        Claim("hop in process at 20 MB, times faster than DDS", ratio(dds, in_process), "x", 30.0, turn_s=turn_s),
+        Claim("hop through shared memory at 20 MB, times faster", ratio(dds, shared), "x", 10.0, turn_s=turn_s),
+        Claim("hop through shared memory at 20 MB, times that at 0.3 MB", flat, "x", 2.0, AT_MOST, turn_s=turn_s),
+        Claim("hop of network at 20 MB, times plain DDS", ratio(network, dds), "x", 2.0, AT_MOST, turn_s=turn_s),
     ]
 
 
-def panels(
-    hops: dict[tuple[str, int], list[float]], frames: dict[tuple[str, int], list[float]], images: dict[str, list[float]]
-) -> list[Panel]:
-    """What the picture shows."""
-    found = [
-        Panel(f"hop p50, {size / 1e6:.1f} MB", "ms", {name: in_ms(hops[name, size]) for name in (*TRANSPORTS, DDS)})
-        for size in SIZES
+def of_frames(contest: Contest) -> list[Claim]:
+    """What the bursts show."""
+    kept = ratio(contest.figures[SHARED], contest.figures[IN_PROCESS])
+    return [Claim("frames/s with shared memory, part of in process", kept, "x", 0.8, turn_s=contest.turn_s)]
+
+
+def of_images(contest: Contest) -> list[Claim]:
+    """What the images show."""
+    figures, turn_s = contest.figures, contest.turn_s
+    sooner, arrived = ratio(figures[SHIPPED], figures[DEFAULT]), mean(figures[f"{SHIPPED} arrived"])
+    return [
+        Claim("1080p image, part of the default profile's time", sooner, "x", 1 / 3, AT_MOST, turn_s=turn_s),
+        Claim("1080p images that best-effort readers get", arrived, "", 0.95, turn_s=turn_s),
     ]
-    found.append(Panel("frames/s, 19.7 MB a batch of 4", "1/s", {name: frames[name, LARGE] for name in TRANSPORTS}))
-    found.append(
-        Panel("1080p image, process to process", "ms", {name: in_ms(values) for name, values in images.items()})
+
+
+def conclude(hop: Contest, frames: Contest, images: Contest, bench: Bench) -> Report:
+    """The claims, and what they rest on."""
+    rows = [*rows_of_hops(hop, bench), *rows_of_frames(frames, bench), *rows_of_images(images, bench)]
+    for row in rows:
+        show(row)
+    large = {name: in_ms(hop.figures[f"{name} {LARGE}"]) for name in (*TRANSPORTS, DDS)}
+    small = f"{SHARED} {SMALL}"
+    profiles = {f"{name} profile": in_ms(images.figures[name]) for name in (SHIPPED, DEFAULT)}
+    rates = {name: frames.figures[name] for name in TRANSPORTS if name in frames.figures}
+    return Report(
+        "transports",
+        [*of_hops(hop), *of_frames(frames), *of_images(images)],
+        rows,
+        [
+            Panel("hop, 19.7 MB", "ms", large),
+            Panel("hop, shared memory", "ms", {"0.3 MB": in_ms(hop.figures[small]), "19.7 MB": large[SHARED]}),
+            Panel("frames/s, 19.7 MB a batch of 4", "1/s", rates),
+            Panel("1080p image, process to process", "ms", profiles),
+        ],
     )
-    return found
 
 
-def ratio(these: Sequence[float], those: Sequence[float]) -> float:
-    """The median over the rounds of the two's ratio in the same round."""
-    return statistics.median(one / other for one, other in zip(these, those, strict=True))
+def rows_of_hops(hop: Contest, bench: Bench) -> list[dict[str, Any]]:
+    """One row for each rival and size."""
+    rows = []
+    for size in SIZES:
+        for name in (*TRANSPORTS, DDS):
+            if (samples := hop.figures.get(f"{name} {size}")) is not None:
+                usage = bench.here.row(DDS) if name == DDS else bench.usage["hop"].row(name)
+                rows.append({"what": "hop", "rival": name, "bytes": size, **measured(hop_ms=in_ms(samples)), **usage})
+    return rows
 
 
-def in_ms(seconds: Sequence[float]) -> list[float]:
-    """Seconds as milliseconds."""
-    return [1e3 * value for value in seconds]
+def rows_of_frames(frames: Contest, bench: Bench) -> list[dict[str, Any]]:
+    """One row for each rival."""
+    rows = []
+    for name in TRANSPORTS:
+        if name in frames.figures:
+            stages = {stage: frames.figures[f"{name} {stage}"] for stage in ("backbone_busy", "head_busy")}
+            found = measured(frames_per_s=frames.figures[name], **stages)
+            rows.append({"what": "frames", "rival": name, "bytes": LARGE, **found, **bench.usage["frames"].row(name)})
+    return rows
+
+
+def rows_of_images(images: Contest, bench: Bench) -> list[dict[str, Any]]:
+    """One row for each profile."""
+    rows = []
+    for name in (SHIPPED, DEFAULT):
+        row = {"what": "1080p", "rival": f"{name} profile", **measured(hop_ms=in_ms(images.figures[name]))}
+        if (arrived := images.figures.get(f"{name} arrived")) is not None:
+            row["best_effort_arrived"] = math.fsum(arrived) / len(arrived)
+        rows.append({**row, **bench.usage["1080p"].row(name)})
+    return rows
 
 
 def main() -> int:
     """Run the benchmark."""
     chosen = arguments(__doc__).parse_args()
-    deliver(run(1, 3.0, 10) if chosen.quick else run(5, 10.0, 100), chosen)
+    deliver(run(chosen), chosen)
     return 0
 
 

@@ -1,0 +1,147 @@
+"""Cameras of a benchmark, all in one process of their own: what they send changes at once.
+
+    python _feed.py FOLDER TOPIC...
+
+publishes the pictures of a folder. A line "rate TOPIC HZ" on its standard input has a topic get so many a second from
+now on, "burst TOPIC COUNT" so many at once. It ends with its input.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+
+import cv2
+import numpy as np
+import rclpy
+from rclpy.node import Node
+from rclpy.qos import QoSProfile
+from sensor_msgs.msg import Image
+
+DEPTH = 64  # a burst must not push its own images out
+STOP_S = 5.0
+
+
+class Feed:
+    """The cameras' process, seen from the benchmark's.
+
+    Args:
+        folder: of the pictures, which are sent in the order of their names, again and again.
+        topics: where to.
+    """
+
+    def __init__(self, folder: Path, topics: Sequence[str]) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, str(folder), *topics], stdin=subprocess.PIPE, text=True, bufsize=1
+        )
+
+    def __enter__(self) -> Feed:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def rate(self, topic: str, hz: float) -> None:
+        """Send so many images a second to a topic from now on; 0: none."""
+        self._tell(f"rate {topic} {hz}")
+
+    def burst(self, topic: str, count: int) -> None:
+        """Send so many images to a topic at once."""
+        self._tell(f"burst {topic} {count}")
+
+    def _tell(self, line: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{line}\n")
+
+
+class Camera:
+    """One topic's images, on a thread of their own."""
+
+    def __init__(self, node: Node, topic: str, pictures: Sequence[np.ndarray]) -> None:
+        self._node = node
+        self._publisher = node.create_publisher(Image, topic, QoSProfile(depth=DEPTH))
+        self._messages = self._endless([to_message(picture) for picture in pictures])
+        self._changed = threading.Condition()
+        self._rate = 0.0
+        threading.Thread(target=self._run, name=topic, daemon=True).start()
+
+    def rate(self, hz: float) -> None:
+        """Send so many a second from now on."""
+        with self._changed:
+            self._rate = hz
+            self._changed.notify()
+
+    def burst(self, count: int) -> None:
+        """Send so many at once."""
+        with self._changed:
+            for _ in range(count):
+                self._send()
+
+    def _run(self) -> None:
+        due = time.monotonic()
+        with self._changed:
+            while True:
+                if self._rate == 0:
+                    self._changed.wait()
+                    due = time.monotonic()
+                elif (wait := due - time.monotonic()) > 0:
+                    self._changed.wait(wait)
+                else:
+                    # an image that came late does not hurry the next ones
+                    due = max(due + 1 / self._rate, time.monotonic())
+                    self._send()
+
+    def _send(self) -> None:
+        message = next(self._messages)
+        message.header.stamp = self._node.get_clock().now().to_msg()
+        self._publisher.publish(message)
+
+    @staticmethod
+    def _endless(messages: Sequence[Image]) -> Iterator[Image]:
+        while True:
+            yield from messages
+
+
+def to_message(picture: np.ndarray) -> Image:
+    """The message of a (height, width, 3) picture in BGR."""
+    height, width = picture.shape[:2]
+    message = Image(height=height, width=width, encoding="bgr8", step=3 * width)
+    message.data.frombytes(picture.tobytes())
+    return message
+
+
+def main() -> int:
+    """Send what is asked for until the input ends."""
+    folder, *topics = sys.argv[1:]
+    pictures = [cv2.imread(str(path)) for path in sorted(Path(folder).iterdir())]
+    rclpy.init()
+    node = rclpy.create_node("feed")
+    cameras = {topic: Camera(node, topic, pictures) for topic in topics}
+    for line in sys.stdin:
+        what, topic, figure = line.split()
+        if what == "burst":
+            cameras[topic].burst(int(figure))
+        else:
+            cameras[topic].rate(float(figure))
+    for camera in cameras.values():
+        camera.rate(0.0)
+    node.destroy_node()
+    rclpy.try_shutdown()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

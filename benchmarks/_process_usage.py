@@ -1,0 +1,49 @@
+"""What rivals that are processes take of their machine."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from split_infer_ros.telemetry.machine import cores
+from split_infer_ros.telemetry.usage import MB, peak_bytes
+
+
+class ProcessUsage:
+    """Memory and processor time of rivals that each have one or more processes of their own.
+
+    Args:
+        processes: the numbers of each rival's processes.
+    """
+
+    def __init__(self, processes: Mapping[str, Sequence[int]]) -> None:
+        self._processes = processes
+        self._busy: dict[str, list[float]] = {rival: [] for rival in processes}
+
+    @contextmanager
+    def of(self, rival: str) -> Iterator[None]:
+        """A turn of that rival."""
+        begin, cpu = time.perf_counter(), self._cpu_seconds(rival)
+        yield
+        seconds, cpu = time.perf_counter() - begin, self._cpu_seconds(rival) - cpu
+        self._busy[rival].append(cpu / seconds / cores())
+
+    def row(self, rival: str) -> dict[str, float]:
+        """For a row of a report.
+
+        ``peak_mb`` is the most memory since the start, summed over the processes, which counts what they share several
+        times. ``cpu_busy`` is the mean share of all cores' time in the rival's turns.
+        """
+        peak = sum(peak_bytes(process) for process in self._processes[rival]) / MB
+        return {"peak_mb": peak, "cpu_busy": statistics.mean(self._busy[rival])}
+
+    def _cpu_seconds(self, rival: str) -> float:
+        ticks = 0
+        for process in self._processes[rival]:
+            fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])  # in user mode and in the kernel
+        return ticks / os.sysconf("SC_CLK_TCK")

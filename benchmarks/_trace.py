@@ -1,0 +1,102 @@
+"""What a backbone's trace tells of its batches: when each stage worked, on the clock of all processes here."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+LAST_ROW = "postprocess"
+LOOK_S = 0.002
+
+Span = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """When a batch was where, in seconds of the steady clock.
+
+    Attributes:
+        frames: in it.
+        backbone, head: from the beginning to the end of the stage's work.
+        delivered: when its detections were out.
+    """
+
+    frames: int
+    backbone: Span
+    head: Span
+    delivered: float
+
+    @property
+    def hop_s(self) -> float:
+        """From the end of the backbone to the start of the head, in which the handle is made and sent."""
+        return self.head[0] - self.backbone[1]
+
+
+class Trace:
+    """Reads a trace while it is written.
+
+    Attributes:
+        batches: all that were read so far.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.batches: list[Batch] = []
+        self._path = path
+        self._place = 0
+        self._rows: dict[int, str] = {}
+        self._spans: dict[str, Span] = {}
+
+    def read(self) -> int:
+        """Read what came since the last time; returns how many batches there are now."""
+        with self._path.open(encoding="utf-8") as file:
+            file.seek(self._place)
+            text = file.read()
+        whole = text[: text.rfind("\n") + 1]
+        self._place += len(whole.encode())
+        for line in whole.splitlines():
+            if line.startswith("{"):
+                self._take(json.loads(line.rstrip(",")))
+        return len(self.batches)
+
+    def wait_for(self, count: int, patience_s: float) -> None:
+        """Return once there are so many batches.
+
+        Raises:
+            RuntimeError: they do not come in that time.
+        """
+        end = time.monotonic() + patience_s
+        while self.read() < count:
+            if time.monotonic() > end:
+                raise RuntimeError(f"{self._path.name} has {len(self.batches)} batches, not {count}.")
+            time.sleep(LOOK_S)
+
+    def between(self, begin: float, end: float) -> list[Batch]:
+        """Those that were at work in any part of that time."""
+        self.read()
+        return [batch for batch in self.batches if batch.backbone[0] < end and batch.delivered > begin]
+
+    def _take(self, event: dict[str, object]) -> None:
+        if event.get("name") == "thread_name":
+            self._rows[event["tid"]] = event["args"]["name"]  # type: ignore[index]
+        elif event["ph"] == "X":
+            row, start = self._rows[event["tid"]], event["ts"] / 1e6  # type: ignore[index,operator]
+            self._spans[row] = (start, start + event["dur"] / 1e6)  # type: ignore[operator]
+            if row == LAST_ROW:
+                frames = event["args"]["frames"]  # type: ignore[index]
+                spans = self._spans
+                self.batches.append(Batch(frames, spans["backbone"], spans["head"], spans[row][1]))
+
+
+def busy(batches: Sequence[Batch], begin: float, end: float) -> dict[str, float]:
+    """The shares of that time in which each stage worked, 0 to 1."""
+
+    def share(spans: Sequence[Span]) -> float:
+        return sum(max(0.0, min(last, end) - max(first, begin)) for first, last in spans) / (end - begin)
+
+    return {
+        "backbone_busy": share([batch.backbone for batch in batches]),
+        "head_busy": share([batch.head for batch in batches]),
+    }

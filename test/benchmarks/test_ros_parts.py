@@ -1,0 +1,176 @@
+"""What the benchmarks of ROS nodes measure with, and what they conclude."""
+
+from __future__ import annotations
+
+import math
+import os
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("rclpy")
+
+import overload
+import pipeline
+import rclpy
+import transports
+from _dds_hop import DdsHop
+from _feed import to_message
+from _process_usage import ProcessUsage
+from _ros import Arrivals
+from _rows import measured
+from _trace import Batch, Trace, busy
+
+from split_infer_ros.pipeline.frame import Timeline
+from split_infer_ros.telemetry.claim import FAILS, HOLDS, UNCLEAR
+from split_infer_ros.telemetry.trace import TraceFile
+from split_infer_ros.telemetry.turns import Contest
+
+
+def contest(**figures: list[float]) -> Contest:
+    found = Contest("", lambda turn: {})
+    found.figures, found.turns, found.spent_s = figures, len(next(iter(figures.values()))), 10.0
+    return found
+
+
+def test_trace_is_read_while_it_is_written(tmp_path):
+    path = tmp_path / "trace.json"
+    file, trace = TraceFile(path), Trace(path)
+    for index in range(3):
+        at = 10.0 * index
+        times = Timeline(at, at + 1, at + 1, at + 3, at + 3, at + 3.5, at + 5.5, at + 6)
+        file.slices(times.slices(), f"batch {index}", frames=4, split_point="s", slot=0)
+        assert trace.read() == index + 1
+        assert trace.batches[-1] == Batch(4, (at + 1, at + 3), (at + 3.5, at + 5.5), at + 6)
+        assert trace.batches[-1].hop_s == 0.5
+    assert trace.between(7.0, 12.0) == [trace.batches[1]]
+    with pytest.raises(RuntimeError, match="3 batches, not 4"):
+        trace.wait_for(4, 0.01)
+
+
+def test_half_a_line_of_a_trace_is_left_for_later(tmp_path):
+    whole, path = tmp_path / "whole.json", tmp_path / "half.json"
+    TraceFile(whole).slices(Timeline().slices(), "batch 1", frames=1)
+    text = whole.read_text()
+    path.write_text(text[:-10])
+    trace = Trace(path)
+    assert trace.read() == 0
+    path.write_text(text)
+    assert trace.read() == 1
+
+
+def test_busy_counts_what_lies_in_the_time_asked_for():
+    batches = [Batch(1, (0.0, 2.0), (2.0, 3.0), 3.0), Batch(1, (3.0, 7.0), (7.0, 7.5), 8.0)]
+    assert busy(batches, 1.0, 5.0) == {"backbone_busy": 0.75, "head_busy": 0.25}
+
+
+def test_usage_of_processes_counts_their_time_and_memory():
+    usage = ProcessUsage({"here": [os.getpid()]})
+    with usage.of("here"):
+        begin = os.times().user
+        while os.times().user < begin + 0.2:
+            sum(range(10_000))
+    row = usage.row("here")
+    assert row["peak_mb"] > 10
+    assert 0 < row["cpu_busy"] <= 1.1
+
+
+def test_rate_counts_from_arrival_to_arrival(monkeypatch):
+    arrivals = Arrivals(SimpleNamespace(hear=lambda *_: None), "/detections")
+    arrivals._heard.append((1.0, 0.0))
+    later = [(1.5, 0.1), (2.0, 0.2), (2.5, 0.3)]
+    monkeypatch.setattr("_ros.time.sleep", lambda seconds: arrivals._heard.extend(later))
+    assert arrivals.during(0.0) == (2.0, [0.1, 0.2, 0.3])
+
+
+def test_images_are_sent_as_they_are():
+    picture = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
+    message = to_message(picture)
+    assert (message.height, message.width, message.step, message.encoding) == (2, 3, 9, "bgr8")
+    assert bytes(message.data) == picture.tobytes()
+
+
+def test_dds_carries_messages_of_all_sizes():
+    rclpy.init()
+    try:
+        with DdsHop([1000, 200_000]) as dds:
+            assert all(0 < dds.median(size, 3, 0.0) < 5 for size in (1000, 200_000))
+    finally:
+        rclpy.try_shutdown()
+
+
+def test_row_has_the_median_and_its_interval():
+    row = measured(hop_ms=[float(value) for value in range(1, 22)])
+    assert (row["turns"], row["hop_ms"]) == (21, 11.0)
+    assert row["hop_ms_low"] < 11.0 < row["hop_ms_high"]
+
+
+def test_frames_of_the_same_turn_are_compared():
+    naive = [20.0, 40.0] * 10
+    claim = pipeline.of_saturation(contest(pipeline=[2.5 * rate for rate in naive], naive=naive))[0]
+    assert (claim.found.value, claim.verdict, claim.turn_s) == (2.5, HOLDS, 0.5)
+
+
+def test_hop_and_latency_are_compared_with_dds_and_naive():
+    small, large = (f"{pipeline.DDS} {size}" for size in (pipeline.SMALL, pipeline.LARGE))
+    seconds = {"pipeline": 0.03, "naive": 0.05, "hop": 1e-4, small: 8e-4, large: 2e-3}
+    claims = pipeline.of_latency(contest(**{name: [value] * 20 for name, value in seconds.items()}))
+    assert [round(claim.found.value, 6) for claim in claims] == [0.6, 8.0, 20.0]
+    assert [claim.verdict for claim in claims] == [HOLDS, HOLDS, FAILS]
+
+
+def test_lost_images_make_the_claim_fail():
+    figures = {"shipped": [1.0] * 20, "default": [5.0] * 20, "shipped arrived": [1.0, 2 / 3] * 10}
+    sooner, arrived = transports.of_images(contest(**figures))
+    assert (sooner.found.value, sooner.verdict) == (0.2, HOLDS)
+    assert (round(arrived.found.value, 3), arrived.verdict) == (0.833, FAILS)
+
+
+def test_slope_is_that_of_least_squares():
+    times, values = np.arange(5.0), np.array([1.0, 3.0, 4.0, 8.0, 9.0])
+    assert overload.slope(times, values) == pytest.approx(np.polyfit(times, values, 1)[0])
+    both = overload.slope(np.stack([times, times]), np.stack([values, -values]))
+    assert both[0] == pytest.approx(-both[1])
+
+
+def test_percentile_over_turns_is_that_of_all_their_frames():
+    rng = np.random.default_rng(0)
+    turns = [list(rng.exponential(1.0, 50)) for _ in range(20)]
+    found = overload.over_turns(lambda chosen: overload.p99(overload.together(turns, chosen)), len(turns))
+    assert found.value == pytest.approx(np.percentile(np.concatenate(turns), 99))
+    assert found.low < found.value < found.high
+    assert found.turns == 20
+
+
+def overloaded(growth: float, missing: int) -> list:
+    dropped = [SimpleNamespace(reason="overrun", count=5)]
+    report = SimpleNamespace(received=10, published=4, dropped=dropped, in_flight=1)
+    wrong = SimpleNamespace(**vars(report) | {"received": 11})
+    bench = SimpleNamespace(
+        ages={"moderate": [[0.02] * 30] * 20, "flooded": [[0.03] * 30] * 20},
+        seconds=[(float(second), 900.0 + growth * second / 20, 3.0) for second in range(20)],
+        reports=[report] * 5 + [wrong] * missing,
+    )
+    return overload.claims(contest(moderate=[90.0] * 20, flooded=[100.0] * 20), bench)
+
+
+def test_overload_claims_are_what_was_seen():
+    claims = overloaded(growth=0.5, missing=0)
+    assert [round(claim.found.value, 6) for claim in claims] == [3.0, 0.5, 0, 3.0, 1.5]
+    assert {claim.verdict for claim in claims} == {HOLDS}
+
+
+def test_growing_memory_and_missing_frames_fail():
+    claims = overloaded(growth=5.0, missing=2)
+    assert [claim.verdict for claim in claims] == [HOLDS, FAILS, FAILS, HOLDS, HOLDS]
+
+
+def test_memory_that_was_given_back_is_no_error():
+    assert overloaded(growth=-5.0, missing=0)[1].verdict == HOLDS
+
+
+def test_few_turns_decide_nothing():
+    claim = pipeline.of_saturation(contest(pipeline=[50.0] * 9, naive=[20.0] * 9))[0]
+    assert claim.verdict == UNCLEAR
+    assert math.isfinite(claim.settles_s)
