@@ -67,7 +67,7 @@ def test_the_demo_shows_measures_and_judges(ros_domain: int, tmp_path: Path) -> 
     assert found["in_flight"] == 0
     assert 0 < found["latency_ms"]["p50"] <= found["latency_ms"]["p99"]
     assert found["fps"] == pytest.approx(found["published"] / 6, rel=0.5)
-    assert found["f1"] >= 0.95
+    assert found["f1"] >= 0.9  # whether it is below the goal by chance is for the demo to say
     assert cv2.imread(str(picture)).shape == (480, 640, 3)
     busy = r"busy: backbone +\d+%, head +\d+%"
     lines = re.findall(rf"frames/s +latency p50 .* ms, p99 .* ms +{busy} +ring \d+/\d+ +dropped: ", printed)
@@ -85,19 +85,22 @@ def test_a_detector_that_does_not_find_what_is_there_fails_the_demo(ros_domain: 
 
 
 @pytest.mark.parametrize(
-    ("counts", "f1", "words"),
+    ("counts", "f1", "objects", "words"),
     [
-        ({"received": 3, "published": 2, "dropped": {"overrun": 1}}, 0.96, ""),
-        ({"received": 3, "published": 3}, None, ""),
-        ({"received": 3, "published": 2}, 1.0, "the ledger does not close"),
-        ({"received": 3, "published": 2, "in_flight": 1}, 1.0, "the ledger does not close"),
-        ({"received": 1, "dropped": {"overrun": 1}}, None, "no frame was published"),
-        ({"received": 3, "published": 3}, 0.94, "F1 is 0.940, below 0.95"),
-        ({"received": 3, "published": 3}, 0.0, "F1 is 0.000"),
+        ({"received": 3, "published": 2, "dropped": {"overrun": 1}}, 0.96, 900, ""),
+        ({"received": 3, "published": 3}, None, 0, ""),
+        ({"received": 3, "published": 2}, 1.0, 900, "the ledger does not close"),
+        ({"received": 3, "published": 2, "in_flight": 1}, 1.0, 900, "the ledger does not close"),
+        ({"received": 1, "dropped": {"overrun": 1}}, None, 0, "no frame was published"),
+        ({"received": 3, "published": 3}, 0.94, 9000, "F1 is 0.940 over 9000 objects, below 0.95"),
+        ({"received": 3, "published": 3}, 0.94, 160, ""),
+        ({"received": 3, "published": 3}, 0.0, 900, "F1 is 0.000"),
     ],
 )
-def test_the_verdict(counts: dict[str, Any], f1: float | None, words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert verdict(report(**counts), f1) == (1 if words else 0)
+def test_the_verdict(
+    counts: dict[str, Any], f1: float | None, objects: int, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert verdict(report(**counts), f1, objects) == (1 if words else 0)
     said = capsys.readouterr().err
     assert words in said
     assert bool(said) == bool(words)
