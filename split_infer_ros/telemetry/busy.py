@@ -7,6 +7,8 @@ import math
 import threading
 from collections.abc import Hashable
 
+MOST_TIMES = 1000  # that are kept apart between two looks
+
 
 class BusyTime:
     """Counts the seconds in which at least one piece of work was under way; safe to use from any thread.
@@ -18,7 +20,7 @@ class BusyTime:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._open: dict[Hashable, float] = {}  # when each piece that is not over began
-        self._busy: list[tuple[float, float]] = []  # apart from each other and in order; open work may still touch them
+        self._busy: list[tuple[float, float]] = []  # apart from each other and in order; since the last look
         self._settled_s = 0.0  # of times that nothing touches any more
         self._floor = -math.inf  # nothing begins earlier: the time before was told
         self._told_s = 0.0
@@ -43,15 +45,19 @@ class BusyTime:
                 return
             for start, end in times or [(begun, now)]:
                 self._add(max(start, begun), min(end, now))
-            self._settle()
+            if len(self._busy) > MOST_TIMES:  # nobody looks
+                since = min(self._open.values(), default=math.inf)
+                self._settle(bisect.bisect_right(self._busy, since, key=lambda time: time[1]))
 
     def seconds(self, now: float) -> float:
-        """The count at ``now``; it never falls."""
+        """The count at ``now``, which may have passed a while ago; it never falls."""
         with self._lock:
-            since = min(self._open.values(), default=now)
-            before = sum(max(0.0, min(end, since) - start) for start, end in self._busy)
+            since = min(self._open.values(), default=math.inf)
+            known = min(since, now)
+            before = sum(max(0.0, min(end, known) - start) for start, end in self._busy)
             self._told_s = max(self._told_s, self._settled_s + before + max(0.0, now - since))
             self._floor = max(self._floor, now)
+            self._settle(bisect.bisect_right(self._busy, known, key=lambda time: time[1]))
             return self._told_s
 
     def _add(self, start: float, end: float) -> None:
@@ -65,10 +71,8 @@ class BusyTime:
             start, end = min(start, touched[0][0]), max(end, touched[-1][1])
         self._busy[first:last] = [(start, end)]
 
-    def _settle(self) -> None:
-        """Adds up the times that end before any work that is still open began."""
-        since = min(self._open.values(), default=math.inf)
-        count = bisect.bisect_right(self._busy, since, key=lambda time: time[1])
+    def _settle(self, count: int) -> None:
+        """Adds up the first times, which nothing may touch any more."""
         if count:
             self._settled_s += sum(end - start for start, end in self._busy[:count])
             self._floor = max(self._floor, self._busy[count - 1][1])

@@ -268,6 +268,19 @@ def test_changes_that_come_faster_than_they_can_be_made_all_take_place(pipeline:
     assert seen(found.wait_for(1)[0]) == f"green{SHADES[1]}"
 
 
+def test_each_tenants_shares_are_of_its_own_batches(pipeline: Pipeline) -> None:
+    client = pipeline.client
+    front, rear = (client.listen(PipelineStats, f"{name}/stats") for name in ("front", "rear"))
+    for found in (front, rear):
+        found.wait_for_one(lambda it: it.period_s > 0, "a period")  # what was before it does not count
+    begin, before = len(rear), counts(pipeline, "front")
+    client.publisher(Image, "front/image").publish(shown(SHADES[0]))
+    settled(pipeline, "front", before.received + 1)
+    front.wait_for_one(lambda it: 0 < it.backbone_busy <= 1, "a busy backbone")
+    front.wait_for_one(lambda it: 0 < it.head_busy <= 1, "a busy head")
+    assert {(it.backbone_busy, it.head_busy) for it in rear[begin:]} <= {(0.0, 0.0)}
+
+
 def test_all_are_paused_by_name_and_go_on(pipeline: Pipeline) -> None:
     client, images = pipeline.client, pipeline.client.publisher(Image, "front/image")
     before = counts(pipeline, "front")

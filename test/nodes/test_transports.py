@@ -189,6 +189,10 @@ def test_results_come_from_another_process_while_settings_change(
         assert report.memory == {"shared_memory": "shared", "network": "host"}[transport]
         assert all(closes(found) for found in stream.reports)
         assert set(dropped(report)) <= HURRY | {"no_head"}
+        for stage in ("backbone_busy_s", "head_busy_s"):
+            assert getattr(report, stage) > 0
+            for before, after in itertools.pairwise(stream.reports):  # however late a head tells of its times
+                assert -1e-6 <= getattr(after, stage) - getattr(before, stage) <= after.time - before.time + 1e-6
         unheard = min(stamps(stream.detections))  # frames before the head knew that this process listens
         wait_until(lambda: len(stream.detections) >= report.published - unheard, "all detections")
         assert len(stream.detections) <= report.published

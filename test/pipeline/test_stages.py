@@ -482,6 +482,7 @@ def test_a_head_starts_again_however_often_it_was_stopped(start: Start) -> None:
 
 
 def test_a_report_is_what_was_counted_and_timed(start: Start) -> None:
+    begin = time.monotonic()
     pipeline = start(batch_size=2, batch_timeout_s=LONG_S, drop_policy=BLOCK)
     timelines: list[Timeline] = []
     done = pipeline.backbone._accounts.meters.batch_done
@@ -512,6 +513,10 @@ def test_a_report_is_what_was_counted_and_timed(start: Start) -> None:
     assert report.head_s > 0
     assert report.preprocess_s > 0
     assert report.postprocess_s > 0
+    slices = [times.slices() for times in timelines]
+    spent = {name: sum(each[name][1] - each[name][0] for each in slices) for name in slices[0]}
+    assert spent["preprocess"] + spent["backbone"] <= report.backbone_busy_s <= report.time - begin  # one at a time
+    assert max(spent["head"], spent["postprocess"]) <= report.head_busy_s <= spent["head"] + spent["postprocess"] + 1e-6
 
 
 def test_many_senders_and_a_changing_mind(start: Start) -> None:

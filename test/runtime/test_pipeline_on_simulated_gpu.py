@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from dataclasses import replace
 from random import Random
 from threading import Thread
@@ -15,10 +17,12 @@ from simulated_settings import drawn
 
 from split_infer_ros.buffers.policy import POLICIES, Policy
 from split_infer_ros.runtime.captures import empty_cache
+from split_infer_ros.runtime.streams import Fence
 from split_infer_ros.split.model import SplitModel
 
 ONE_SIDE_AT_A_TIME = ["cudaDevAttrConcurrentManagedAccess"]
 LARGE = 1300, 800  # more bytes than a buffer for raw pixels begins with
+GPU_S = 0.02  # for a batch, and so longer than its launch
 seeds = given(seed=st.integers(0, 10**6))
 
 
@@ -101,6 +105,25 @@ def test_a_backbone_that_cannot_be_recorded_runs_all_the_same(gpu: Gpu) -> None:
         assert "without CUDA graphs" in note
         run.feed(6)
         run.check()
+
+
+def test_the_backbone_is_busy_until_the_gpu_is_done(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not only while batches are launched."""
+    wait = Fence.wait
+
+    def take_longer(fence: Fence) -> None:
+        if threading.current_thread().name == "handover":
+            time.sleep(GPU_S)
+        wait(fence)
+
+    monkeypatch.setattr(Fence, "wait", take_longer)
+    begin = time.monotonic()
+    with BrightRun() as run:
+        run.feed(12)
+        run.check()
+        report = run.pipeline.backbone.report(time.monotonic())
+    assert report.batches > 1
+    assert GPU_S * report.batches <= report.backbone_busy_s <= report.time - begin
 
 
 def test_memory_is_given_back(gpu: Gpu) -> None:

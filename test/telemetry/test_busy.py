@@ -8,14 +8,20 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from split_infer_ros.telemetry.busy import BusyTime
+from split_infer_ros.telemetry.busy import MOST_TIMES, BusyTime
 
 END = 40
 
 # (begin, when it was really under way, until when it is open): begin <= start <= end <= told
 work = st.lists(st.integers(0, END), min_size=4, max_size=4).map(sorted)
 works = st.lists(work, max_size=12)
-looks = st.lists(st.integers(0, END), max_size=8)
+# (when, how much later the count is read)
+looks = st.lists(st.tuples(st.integers(0, END), st.just(0)), max_size=8)
+late_looks = (
+    st.lists(st.integers(0, END), max_size=16)
+    .map(sorted)
+    .map(lambda times: [(now, read - now) for now, read in zip(times[::2], times[1::2], strict=False)])
+)
 
 
 def ticks(*times: tuple[int, int]) -> int:
@@ -23,11 +29,11 @@ def ticks(*times: tuple[int, int]) -> int:
     return len({tick for start, end in times for tick in range(start, end)})
 
 
-def play(drawn: list[list[int]], looked_at: list[int]) -> tuple[BusyTime, list[tuple[int, float]]]:
+def play(drawn: list[list[int]], looked_at: list[tuple[int, int]]) -> tuple[BusyTime, list[tuple[int, float]]]:
     """Tells of the work in the order of time; returns what each look found."""
     events = [(times[0], 0, number) for number, times in enumerate(drawn)]
     events += [(times[3], 1, number) for number, times in enumerate(drawn)]
-    events += [(now, 2, 0) for now in looked_at]
+    events += [(now + late, 2, now) for now, late in looked_at]
     busy, found = BusyTime(), []
     for now, kind, number in sorted(events):
         if kind == 0:
@@ -35,7 +41,7 @@ def play(drawn: list[list[int]], looked_at: list[int]) -> tuple[BusyTime, list[t
         elif kind == 1:
             busy.end(number, now, (drawn[number][1], drawn[number][2]))
         else:
-            found.append((now, busy.seconds(now)))
+            found.append((number, busy.seconds(number)))
     return busy, found
 
 
@@ -45,8 +51,8 @@ def test_overlapping_work_counts_once(drawn: list[list[int]]) -> None:
     assert busy.seconds(END) == ticks(*((start, end) for _, start, end, _ in drawn))
 
 
-@given(works, looks)
-def test_the_count_grows_at_most_as_fast_as_time(drawn: list[list[int]], looked_at: list[int]) -> None:
+@given(works, late_looks)
+def test_the_count_grows_at_most_as_fast_as_time(drawn: list[list[int]], looked_at: list[tuple[int, int]]) -> None:
     busy, found = play(drawn, looked_at)
     found = [(0, 0.0), *found, (END, busy.seconds(END))]
     for (before, less), (after, more) in itertools.pairwise(found):
@@ -55,7 +61,7 @@ def test_the_count_grows_at_most_as_fast_as_time(drawn: list[list[int]], looked_
 
 
 @given(works, looks)
-def test_work_that_is_open_counts_from_its_beginning(drawn: list[list[int]], looked_at: list[int]) -> None:
+def test_work_that_is_open_counts_from_its_beginning(drawn: list[list[int]], looked_at: list[tuple[int, int]]) -> None:
     whole = [[begin, begin, told, told] for begin, _, _, told in drawn]
     _, found = play(whole, looked_at)
     for now, seconds in found:
@@ -79,10 +85,21 @@ def test_times_that_cannot_be_are_left_out() -> None:
     assert busy.seconds(50.0) == 2.0
 
 
-def test_what_is_settled_takes_no_memory() -> None:
+def test_work_that_is_told_late_does_not_change_what_was_told() -> None:
     busy = BusyTime()
-    for number in range(1000):
+    busy.begin("first", 0.0)
+    busy.end("first", 5.0)
+    assert busy.seconds(6.0) == 5.0
+    busy.begin("second", 3.0)
+    busy.end("second", 8.0)
+    assert busy.seconds(8.0) == 7.0
+
+
+def test_what_is_settled_takes_no_memory() -> None:
+    busy, count = BusyTime(), 3 * MOST_TIMES
+    for number in range(count):
         busy.begin(number, float(number))
         busy.end(number, number + 0.5)
-    assert busy.seconds(1000.0) == 500.0
+        assert len(busy._busy) <= MOST_TIMES
+    assert busy.seconds(float(count)) == count / 2
     assert len(busy._busy) == 0
