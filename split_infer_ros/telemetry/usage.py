@@ -62,7 +62,8 @@ class Usage:
         yield
         seconds, cpu = time.perf_counter() - begin, time.process_time() - cpu
         self._peaks.setdefault(rival, []).append(peak_bytes())
-        self._busy.setdefault(rival, []).append(cpu / seconds / cores())
+        # the kernel counts threads on other cores by ticks, which can make it a little too much
+        self._busy.setdefault(rival, []).append(min(1.0, cpu / seconds / cores()))
 
     def row(self, rival: str) -> dict[str, float]:
         """For a row of a report: ``peak_mb``, the highest, and ``cpu_busy``, the median share of all cores' time."""

@@ -26,7 +26,7 @@ def test_share_of_turns_far_shorter_than_a_clock_tick() -> None:
                 pass
         with usage.of("sleeps"):
             time.sleep(0.002)
-    assert usage.row("computes")["cpu_busy"] > 2 * usage.row("sleeps")["cpu_busy"] > 0.0
+    assert 1.0 >= usage.row("computes")["cpu_busy"] > 2 * usage.row("sleeps")["cpu_busy"] > 0.0
 
 
 def test_memory_of_another_process() -> None:
