@@ -34,8 +34,8 @@ from split_infer_ros.telemetry.claim import Claim
 from split_infer_ros.telemetry.turns import Contest, take_turns
 
 BESIDE = "resident, as much read in vain"
-READS_NOTHING_AHEAD = (child.MAPPED, child.WHOLE, child.OFFLOADED)  # one pass is a turn
-PASSES = 2  # of all others: what was read in a pause is not to count
+READS_NOTHING_AHEAD = (child.MAPPED, child.WHOLE, child.OFFLOADED)  # each pass is like the first one
+TIMED_PASSES = 2  # by which layers are timed in each turn
 HIDDEN = ("retinanet",)  # features take more than all weights do, and differ from run to run by more than these
 
 Row = Mapping[str, Any]
@@ -75,8 +75,8 @@ class Layered:
             ways[BESIDE] = beside(ways[RESIDENT], child.reading(planned.contents), executor)
         plans = planned.predicted() | {name: each.placement.plan for name, each in points.items()}
         self._plans = {way: plan for way, plan in plans.items() if way in ways}
-        passes = {way: 1 if way in READS_NOTHING_AHEAD else PASSES for way in ways}
-        self._turns = Ways(ways, passes, planned.images, Disk(planned.contents))
+        before = {way: int(way not in READS_NOTHING_AHEAD) for way in ways}  # what was read in a pause does not count
+        self._turns = Ways(ways, before, planned.images, Disk(planned.contents))
         self.ways = Contest("ways", self._turn, lambda contest: claims_of_ways(self._facts, contest))
         self.seen: Contest | None = None
         if effort.looks and planned.name not in HIDDEN:
@@ -132,7 +132,7 @@ class Layered:
         return row
 
     def _turn(self, number: int) -> dict[str, float]:
-        machine = self._planned.timed(PASSES)  # predictions are by what was timed just before
+        machine = self._planned.timed(TIMED_PASSES)  # predictions are by what was timed just before
         found = self._turns.turn(number)
         machine = replace(machine, bandwidth=found[READ_B_S])
         return found | {predicted(way): predict(plan, machine) for way, plan in self._plans.items()}

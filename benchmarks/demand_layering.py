@@ -2,8 +2,8 @@
 
 One image at a time, weights read past the page cache. These take turns within one process: resident weights, each
 pipeline, and the obvious rivals (mmap with page faults on cold pages; the whole model read at each pass's start;
-accelerate's disk offload, where that is installed). A turn is two passes in a row, of which the second counts: during a
-pause a reader fills its ring, which would flatter it. Rivals that read nothing ahead have one pass.
+accelerate's disk offload, where that is installed). A turn is a short group of passes in a row. The first does not
+count: during a pause a reader fills its ring, which would flatter it. With rivals that read nothing ahead it counts.
 
 - Beside each delay stands its bound: the longer of reading everything but what stays, and of computing and what reading
   takes of the same cores. A disk's bandwidth changes from one second to the next, so all weights are read with nothing

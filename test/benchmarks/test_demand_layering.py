@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import _layering_child as child
 import _layering_claims as claims
 import _layering_contest
+import _layering_turns
 import demand_layering as bench
 import pytest
 import torch
@@ -18,7 +20,7 @@ from _layering_contest import BESIDE, Effort, Layered, same
 from _layering_on_gpu import LayeredOnGpu
 from _layering_peak import peak
 from _layering_plan import Planned, plan, spread
-from _layering_turns import READ_B_S, READ_CORE_S, Ways, beside, last_pass
+from _layering_turns import READ_B_S, READ_CORE_S, Ways, beside, pass_s
 
 from split_infer_ros.layering.residency import ASYNCHRONOUS, RESIDENT, TWO_STAGE
 from split_infer_ros.layering.streamed import StreamedHalf
@@ -62,7 +64,8 @@ def test_every_way_gives_the_same_bits(planned: Planned, way: str) -> None:
     assert passes == [True] * 3
 
 
-def test_each_way_has_its_passes_between_two_reads() -> None:
+def test_each_way_has_its_passes_between_two_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_layering_turns, "GROUP_S", 0.0)
     calls: list[str] = []
 
     class Drawn:
@@ -71,7 +74,7 @@ def test_each_way_has_its_passes_between_two_reads() -> None:
             return float(len(calls)), 1.0
 
     halves = {way: lambda images, way=way: calls.append(way) or [images] for way in ("one", "two")}
-    ways = Ways(halves, {"one": 3, "two": 1}, torch.zeros(1), Drawn())
+    ways = Ways(halves, {"one": 2, "two": 0}, torch.zeros(1), Drawn())
     found = ways.turn(0)
     assert calls == ["read", "one", "one", "one", "two", "read"]
     assert found[READ_B_S] == (1 + 6) / 2, "the mean of what was read before and after"
@@ -84,8 +87,22 @@ def test_what_reads_in_vain_does_so_in_each_pass() -> None:
     calls: list[str] = []
     with ThreadPoolExecutor(1) as executor:
         half = beside(lambda images: calls.append("pass") or [images], lambda: calls.append("read"), executor)
-        assert last_pass(half, torch.zeros(1), 3) > 0
+        for _ in range(3):
+            half(torch.zeros(1))
     assert Counter(calls) == {"pass": 3, "read": 3}
+
+
+def test_pass_is_the_median_of_a_group_without_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, takes = SimpleNamespace(now=0.0), iter([5.0, 0.05, 0.03, 0.04, 0.09])
+    clock.perf_counter = lambda: clock.now
+    monkeypatch.setattr(_layering_turns, "time", clock)
+
+    def half(images: torch.Tensor) -> list[torch.Tensor]:
+        clock.now += next(takes)
+        return [images]
+
+    assert pass_s(half, torch.zeros(1), 1) == pytest.approx(0.045)
+    assert next(takes, None) is None, "the group lasted until it was long enough"
 
 
 def test_predictions_are_for_the_bandwidth_of_each_turn(layered: Layered, monkeypatch: pytest.MonkeyPatch) -> None:
