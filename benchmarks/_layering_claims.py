@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import _layering_child as child
 import numpy as np
@@ -11,9 +11,7 @@ from _layering_plan import ALLOWED_S, SHARE
 from _layering_turns import READ_B_S, READ_CORE_S
 from numpy.typing import NDArray
 
-from split_infer_ros.layering.predictor import Machine, predict
 from split_infer_ros.layering.residency import ASYNCHRONOUS, RESIDENT, TWO_STAGE
-from split_infer_ros.layering.ring import RingPlan
 from split_infer_ros.telemetry.claim import AT_MOST, Claim
 from split_infer_ros.telemetry.estimate import Estimate, estimate, exact, median, most, ratio
 from split_infer_ros.telemetry.turns import Contest
@@ -46,7 +44,6 @@ class Facts:
         largest: bytes of the largest layer, or of the largest part in which one is read.
         largest_block: bytes of what is read for one step.
         threads: that compute.
-        machine: by which delays are predicted.
         memory: bytes that hold weights, by way.
         reads: bytes that each pass reads, by way.
         equal: whether results are the resident way's, by way.
@@ -58,7 +55,6 @@ class Facts:
     largest: int
     largest_block: int
     threads: int
-    machine: Machine
     memory: Mapping[str, int]
     reads: Mapping[str, int]
     equal: Mapping[str, bool]
@@ -85,7 +81,7 @@ def counted(facts: Facts) -> list[Claim]:
 
 
 def claims_of_ways(facts: Facts, contest: Contest) -> list[Claim]:
-    """How ``auto`` compares with resident weights and with its bound."""
+    """How ``auto`` compares with resident weights and with its bound, and how good predictions are."""
     name, figures = facts.name, contest.figures
     resident, chosen = figures[RESIDENT], figures[child.CHOSEN]
     claims = []
@@ -97,28 +93,23 @@ def claims_of_ways(facts: Facts, contest: Contest) -> list[Claim]:
         claims.append(Claim(claim, over, "%", allowed, AT_MOST, **told))
     reached = ratio(bounds(facts, child.CHOSEN, figures), chosen).times(100)
     claims.append(Claim(f"{name}: auto, of its bound", reached, "%", 90.0, turn_s=contest.turn_s))
-    return claims
+    off = [error(figures, way) for way in figures if predicted(way) in figures]
+    claim = f"{name}: predicted delay, off by at most"
+    return [*claims, Claim(claim, most(off), "%", 10.0, AT_MOST, turn_s=contest.turn_s)]
 
 
-def claim_of_prediction(facts: Facts, *measured: tuple[Contest, Mapping[str, RingPlan]]) -> Claim:
-    """How far the predictor is off at most, over all points of contests whose plans are given by name."""
-    off = [error(facts.machine, plan, each.figures, name) for each, plans in measured for name, plan in plans.items()]
-    turn_s = sum(contest.turn_s for contest, _ in measured)
-    return Claim(f"{facts.name}: predicted delay, off by at most", most(off), "%", 10.0, AT_MOST, turn_s=turn_s)
+def predicted(way: str) -> str:
+    """The name of the figure that says which delay a turn predicts for a way."""
+    return f"{way}, predicted"
 
 
-def error(machine: Machine, plan: RingPlan, figures: Figures, name: str) -> Estimate:
-    """By how many percent the predicted delay, at each turn's bandwidth, differs from the measured one."""
+def error(figures: Figures, way: str) -> Estimate:
+    """By how many percent predicted delays differ from measured ones."""
 
     def off(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.asarray(100 * np.abs(np.median(one / other, axis=-1) - 1))
 
-    return estimate(off, predictions(machine, plan, figures), figures[name])
-
-
-def predictions(machine: Machine, plan: RingPlan, figures: Figures) -> list[float]:
-    """The delay, seconds, that is predicted at each turn's bandwidth."""
-    return [predict(plan, replace(machine, bandwidth=each)) for each in figures[READ_B_S]]
+    return estimate(off, figures[predicted(way)], figures[way])
 
 
 def bounds(facts: Facts, way: str, figures: Figures) -> NDArray[np.float64]:

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import _layering_child as child
@@ -16,11 +16,10 @@ from _layering_claims import (
     TILES,
     Facts,
     bounds,
-    claim_of_prediction,
     claims_of_ways,
     claims_seen,
     counted,
-    predictions,
+    predicted,
     seen_bytes,
 )
 from _layering_peak import peak
@@ -28,14 +27,15 @@ from _layering_plan import Planned, placement, spread
 from _layering_rivals import can_offload
 from _layering_turns import READ_B_S, READ_CORE_S, Disk, Ways, beside
 
+from split_infer_ros.layering.predictor import predict
 from split_infer_ros.layering.residency import RESIDENT
 from split_infer_ros.layering.streamed import StreamedHalf
 from split_infer_ros.telemetry.claim import Claim
 from split_infer_ros.telemetry.turns import Contest, take_turns
 
 BESIDE = "resident, as much read in vain"
-READS_NOTHING_AHEAD = (child.MAPPED, child.WHOLE, child.OFFLOADED)  # one pass is a turn
-PASSES = 2  # of all others: what was read in a pause is not to count
+READS_NOTHING_AHEAD = (child.MAPPED, child.WHOLE, child.OFFLOADED)  # each pass is like the first one
+TIMED_PASSES = 2  # by which layers are timed in each turn
 HIDDEN = ("retinanet",)  # features take more than all weights do, and differ from run to run by more than these
 
 Row = Mapping[str, Any]
@@ -66,27 +66,21 @@ class Layered:
 
     def __init__(self, planned: Planned, effort: Effort) -> None:
         self._planned, self._stack = planned, ExitStack()
-        images, disk = planned.images, Disk(planned.contents)
         self._halves = {way: self._keep(planned.half(way)) for way in effort.ways if _is_possible(way)}
         self._facts = facts_of(planned, self._halves)
-        ways = dict(self._halves)
+        points = {f"{point.memory / MB:.1f} MB": point for point in spread(planned, effort.points)}
+        ways = self._halves | {name: self._keep(planned.half(child.CHOSEN, each)) for name, each in points.items()}
         if BESIDE in effort.ways:
             executor = self._stack.enter_context(ThreadPoolExecutor(1))
             ways[BESIDE] = beside(ways[RESIDENT], child.reading(planned.contents), executor)
-        self._turns = Ways(ways, {way: 1 if way in READS_NOTHING_AHEAD else PASSES for way in ways}, images, disk)
-        self.ways = Contest("ways", self._turns.turn, self._claims_of_ways)
-        self.contests = [self.ways]
-        self._measured = [(self.ways, {way: plan for way, plan in planned.predicted().items() if way in ways})]
-        if points := {f"{point.memory / MB:.1f} MB": point for point in spread(planned, effort.points)}:
-            halves = {name: self._keep(planned.half(child.CHOSEN, point)) for name, point in points.items()}
-            turns = Ways(halves, dict.fromkeys(halves, PASSES), images, disk)
-            contest = Contest("points", turns.turn, lambda it: [claim_of_prediction(self._facts, self._measured[1])])
-            self.contests.append(contest)
-            self._measured.append((contest, {name: point.placement.plan for name, point in points.items()}))
+        plans = planned.predicted() | {name: each.placement.plan for name, each in points.items()}
+        self._plans = {way: plan for way, plan in plans.items() if way in ways}
+        before = {way: int(way not in READS_NOTHING_AHEAD) for way in ways}  # what was read in a pause does not count
+        self._turns = Ways(ways, before, planned.images, Disk(planned.contents))
+        self.ways = Contest("ways", self._turn, lambda contest: claims_of_ways(self._facts, contest))
         self.seen: Contest | None = None
         if effort.looks and planned.name not in HIDDEN:
-            self.seen = Contest("memory", self._look, lambda it: claims_seen(self._facts, it))
-            self.contests.append(self.seen)
+            self.seen = Contest("memory", self._look, lambda contest: claims_seen(self._facts, contest))
 
     def __enter__(self) -> Layered:
         return self
@@ -97,12 +91,11 @@ class Layered:
     def take_turns(self, seconds: float) -> None:
         """Have all contests take turns for so long."""
         with torch.inference_mode():
-            take_turns(self.contests, seconds)
+            take_turns([each for each in (self.ways, self.seen) if each is not None], seconds)
 
     def claims(self) -> list[Claim]:
         """All that is claimed of the model."""
         claims = counted(self._facts) + claims_of_ways(self._facts, self.ways)
-        claims.append(claim_of_prediction(self._facts, *self._measured))
         return claims + (claims_seen(self._facts, self.seen) if self.seen is not None else [])
 
     def samples_ms(self) -> dict[str, list[float]]:
@@ -110,8 +103,8 @@ class Layered:
         return {way: [round(1e3 * each, 3) for each in self.ways.figures[way]] for way in self._turns.names}
 
     def rows(self) -> list[Row]:
-        """A row for each way, then one for each further point of the trade-off."""
-        return [*map(self._row, self._turns.names), *self._rows_of_points()]
+        """A row for each way; further points of the trade-off are ways by their memory."""
+        return [self._row(way) for way in self._turns.names]
 
     def _row(self, way: str) -> Row:
         facts, figures, samples = self._facts, self.ways.figures, self.samples_ms()[way]
@@ -134,25 +127,15 @@ class Layered:
             row["memory_mb"], row["stalled_s"] = facts.memory[way] / MB, half.stats().stalled_s
         if self.seen is not None and way in self.seen.figures:
             row["seen_mb"] = [round(each / MB, 3) for each in seen_bytes(facts, way, self.seen.figures)]
-        if plan := self._measured[0][1].get(way):
-            row["predicted_ms"] = 1e3 * statistics.median(predictions(facts.machine, plan, figures))
+        if way in self._plans:
+            row["predicted_ms"] = 1e3 * statistics.median(figures[predicted(way)])
         return row
 
-    def _rows_of_points(self) -> list[Row]:
-        return [
-            {
-                "model": self._facts.name,
-                "point": name,
-                "predicted_ms": 1e3 * statistics.median(predictions(self._facts.machine, plan, contest.figures)),
-                "delay_ms": 1e3 * statistics.median(contest.figures[name]),
-                "samples_ms": [round(1e3 * each, 3) for each in contest.figures[name]],
-            }
-            for contest, plans in self._measured[1:]
-            for name, plan in plans.items()
-        ]
-
-    def _claims_of_ways(self, contest: Contest) -> list[Claim]:
-        return [*claims_of_ways(self._facts, contest), claim_of_prediction(self._facts, self._measured[0])]
+    def _turn(self, number: int) -> dict[str, float]:
+        machine = self._planned.timed(TIMED_PASSES)  # predictions are by what was timed just before
+        found = self._turns.turn(number)
+        machine = replace(machine, bandwidth=found[READ_B_S])
+        return found | {predicted(way): predict(plan, machine) for way, plan in self._plans.items()}
 
     def _look(self, number: int) -> dict[str, float]:
         """Memory in processes of their own, two at a time: it is the same however long they take.
@@ -195,7 +178,6 @@ def facts_of(planned: Planned, halves: Mapping[str, child.Half]) -> Facts:
         largest=max(piece.nbytes for own in contents.pieces.values() for piece in own),
         largest_block=max(contents.sizes),
         threads=torch.get_num_threads(),
-        machine=planned.machine,
         memory={way: half.weight_bytes for way, half in halves.items() if isinstance(half, StreamedHalf)},
         reads={way: streamed - stays.get(way, 0) for way in halves},
         equal=equal,

@@ -34,7 +34,7 @@ from split_infer_ros.telemetry.turns import Contest, take_turns
 UPLOADED = "uploaded"
 STREAMED = (SYNCHRONOUS, ASYNCHRONOUS, TWO_STAGE)
 SHARE = 25.0  # % of one copy of its weights, that a model is to hold on the GPU
-PASSES = 4  # of each way in a turn, of which the last counts: each takes a small part of the CPU's time
+BEFORE = 1  # passes of each way in a turn that do not count
 MB = 1e6
 
 Rows = list[Mapping[str, Any]]
@@ -71,7 +71,7 @@ class LayeredOnGpu:
                 self._same = {way: _same(half(images), expected) for way, half in self._halves.items()}
             disk = Disk(open_contents(model, backbone_of(model.graph, model.cut("output")), path, threads))
         timed = {way: _to_its_end(half, device) for way, half in self._halves.items()}
-        self._turns = Ways(timed, dict.fromkeys(timed, PASSES), images, disk)
+        self._turns = Ways(timed, dict.fromkeys(timed, BEFORE), images, disk)
         self.contest = Contest(name, self._turns.turn, lambda contest: self._of_bounds())
 
     def __enter__(self) -> LayeredOnGpu:

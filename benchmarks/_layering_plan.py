@@ -35,7 +35,6 @@ class Planned:
         model: with its own weights.
         images: one image, on which all ways run.
         contents: what it reads.
-        machine: its layers and the disk, as they were timed.
         points: of the trade-off, as predicted.
         chosen: the one that ``auto`` takes.
     """
@@ -45,7 +44,6 @@ class Planned:
     model: SplitModel
     images: Tensor
     contents: child.Contents
-    machine: Machine
     points: Sequence[Point]
     chosen: Point
 
@@ -55,6 +53,10 @@ class Planned:
             return self.model.backbone("output")  # packed as well as all others are
         return child.make(self.model, self.path, way, placement(point or self.chosen))
 
+    def timed(self, passes: int) -> Machine:
+        """Layers and disk, as they are timed now."""
+        return _timed(self.model, self.path, self.contents, self.images, passes)
+
     def predicted(self) -> dict[str, RingPlan]:
         """The ways that are points of the trade-off: its smallest ring, and the chosen one."""
         smallest = place(TWO_STAGE, self.contents.sizes, self.contents.uses)
@@ -62,19 +64,22 @@ class Planned:
 
 
 def plan(name: str, path: Path) -> Planned:
-    """Pack a model's weights, and time its layers as they run on streamed weights."""
+    """Pack a model's weights, time its layers as they run on streamed weights, and choose."""
     model = load_model(name, "random", "cpu")
     pack_model(model, path, torch.get_num_threads())
     images, contents = child.images_of(model), child.contents_of(model, path)
+    with torch.inference_mode():
+        machine = _timed(model, path, contents, images, 3)
+    most = max(ROOM * SHARE * sum(contents.sizes), least_capacity(contents.sizes, contents.uses))
+    points = trade_off(contents.sizes, contents.uses, machine, most, ALLOWED_S)
+    return Planned(name, path, model, images, contents, points, choose(points, machine.compute, ALLOWED_S))
 
+
+def _timed(model: SplitModel, path: Path, contents: child.Contents, images: Tensor, passes: int) -> Machine:
     def make(ring: RingPlan) -> StreamedHalf:
         return StreamedHalf(child.contents_of(model, path), ring)
 
-    with torch.inference_mode():
-        machine = time_model(make, contents.sizes, contents.uses, [images], 3)
-    most = max(ROOM * SHARE * sum(contents.sizes), least_capacity(contents.sizes, contents.uses))
-    points = trade_off(contents.sizes, contents.uses, machine, most, ALLOWED_S)
-    return Planned(name, path, model, images, contents, machine, points, choose(points, machine.compute, ALLOWED_S))
+    return time_model(make, contents.sizes, contents.uses, [images], passes)
 
 
 def placement(point: Point) -> tuple[int, int]:

@@ -13,17 +13,21 @@ from torch import Tensor
 from split_infer_ros.telemetry.turns import rotated
 from split_infer_ros.telemetry.usage import Usage
 
+GROUP_S = 0.2  # of the passes that count in a turn: at least one
 SETTLE_S = 0.1  # after a pass its reader goes on until the ring is full
 READ_B_S, READ_CORE_S = "read, bytes a second", "read, seconds of a core"
 
 
-def last_pass(half: child.Half, images: Tensor, count: int) -> float:
-    """Seconds of the last of some passes in a row: those before it bring its reader into step."""
-    for _ in range(count):
+def pass_s(half: child.Half, images: Tensor, before: int) -> float:
+    """Seconds of the median pass of a short group in a row; the passes before bring its reader into step."""
+    found: list[float] = []
+    for _ in range(before):
+        half(images)
+    while not found or sum(found) < GROUP_S:
         start = time.perf_counter()
         half(images)
-        seconds = time.perf_counter() - start
-    return seconds
+        found.append(time.perf_counter() - start)
+    return statistics.median(found)
 
 
 def beside(half: child.Half, reading: Callable[[], None], executor: Executor) -> child.Half:
@@ -59,7 +63,7 @@ class Ways:
 
     Args:
         halves: what runs the model, by way.
-        passes: of each way in a turn; the last one counts.
+        before: passes of each way in a turn that do not count.
         images: that all run on.
         disk: read before and after.
 
@@ -69,9 +73,9 @@ class Ways:
     """
 
     def __init__(
-        self, halves: Mapping[str, child.Half], passes: Mapping[str, int], images: Tensor, disk: Disk
+        self, halves: Mapping[str, child.Half], before: Mapping[str, int], images: Tensor, disk: Disk
     ) -> None:
-        self._halves, self._passes, self._images, self._disk = halves, passes, images, disk
+        self._halves, self._before, self._images, self._disk = halves, before, images, disk
         self.names = list(halves)
         self.usage = Usage()
 
@@ -81,7 +85,7 @@ class Ways:
         before = self._disk.read()
         for way in rotated(self.names, number):
             with self.usage.of(way):
-                found[way] = last_pass(self._halves[way], self._images, self._passes[way])
+                found[way] = pass_s(self._halves[way], self._images, self._before[way])
         pairs = zip(before, self._disk.read(), strict=True)
         found[READ_B_S], found[READ_CORE_S] = map(statistics.mean, pairs)
         return found

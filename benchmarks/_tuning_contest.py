@@ -67,6 +67,7 @@ class Rivals:
     def __init__(
         self, name: str, device: torch.device, database: Database, seconds: float, group_s: float, quick_export: bool
     ) -> None:
+        use_one_core()  # a team that another model left would take cores from trials
         self._model, self._database, self._group_s = load_model(name, "random", str(device)), database, group_s
         told = {"name": name, "weights": "random", "device": str(device), "allow_user_code": False}
         with TrialProcess(told) as runner:
@@ -79,7 +80,6 @@ class Rivals:
             for run in self._ways.values():
                 for _ in range(WARM_UP):
                     run()
-            use_one_core()
 
     def row(self) -> Row:
         """What was measured, and what was tuned."""
@@ -115,7 +115,6 @@ class Rivals:
                 self._ways[way]()  # its threads wake up
                 with self._usage.of(way):
                     figures[way] = statistics.median(timed(self._ways[way], self._group_s))
-        use_one_core()
         return {**figures, READ: find_tuned(self._model, self._database).read_s}
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import _layering_child as child
 import _layering_claims as claims
 import _layering_contest
+import _layering_turns
 import demand_layering as bench
 import pytest
 import torch
@@ -17,7 +20,7 @@ from _layering_contest import BESIDE, Effort, Layered, same
 from _layering_on_gpu import LayeredOnGpu
 from _layering_peak import peak
 from _layering_plan import Planned, plan, spread
-from _layering_turns import READ_B_S, READ_CORE_S, Ways, beside, last_pass
+from _layering_turns import READ_B_S, READ_CORE_S, Ways, beside, pass_s
 
 from split_infer_ros.layering.residency import ASYNCHRONOUS, RESIDENT, TWO_STAGE
 from split_infer_ros.layering.streamed import StreamedHalf
@@ -61,7 +64,8 @@ def test_every_way_gives_the_same_bits(planned: Planned, way: str) -> None:
     assert passes == [True] * 3
 
 
-def test_each_way_has_its_passes_between_two_reads() -> None:
+def test_each_way_has_its_passes_between_two_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_layering_turns, "GROUP_S", 0.0)
     calls: list[str] = []
 
     class Drawn:
@@ -70,7 +74,7 @@ def test_each_way_has_its_passes_between_two_reads() -> None:
             return float(len(calls)), 1.0
 
     halves = {way: lambda images, way=way: calls.append(way) or [images] for way in ("one", "two")}
-    ways = Ways(halves, {"one": 3, "two": 1}, torch.zeros(1), Drawn())
+    ways = Ways(halves, {"one": 2, "two": 0}, torch.zeros(1), Drawn())
     found = ways.turn(0)
     assert calls == ["read", "one", "one", "one", "two", "read"]
     assert found[READ_B_S] == (1 + 6) / 2, "the mean of what was read before and after"
@@ -83,33 +87,51 @@ def test_what_reads_in_vain_does_so_in_each_pass() -> None:
     calls: list[str] = []
     with ThreadPoolExecutor(1) as executor:
         half = beside(lambda images: calls.append("pass") or [images], lambda: calls.append("read"), executor)
-        assert last_pass(half, torch.zeros(1), 3) > 0
+        for _ in range(3):
+            half(torch.zeros(1))
     assert Counter(calls) == {"pass": 3, "read": 3}
 
 
-def test_predictions_are_for_the_bandwidth_of_each_turn(planned: Planned) -> None:
-    slow, fast = planned.machine.bandwidth / 1000, planned.machine.bandwidth
-    first, second = claims.predictions(planned.machine, planned.points[0].placement.plan, {READ_B_S: [slow, fast]})
-    assert first > 10 * second
-    assert second >= planned.machine.compute
+def test_pass_is_the_median_of_a_group_without_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, takes = SimpleNamespace(now=0.0), iter([5.0, 0.05, 0.03, 0.04, 0.09])
+    clock.perf_counter = lambda: clock.now
+    monkeypatch.setattr(_layering_turns, "time", clock)
+
+    def half(images: torch.Tensor) -> list[torch.Tensor]:
+        clock.now += next(takes)
+        return [images]
+
+    assert pass_s(half, torch.zeros(1), 1) == pytest.approx(0.045)
+    assert next(takes, None) is None, "the group lasted until it was long enough"
 
 
-def test_error_of_a_prediction_is_in_parts_of_what_was_measured(planned: Planned) -> None:
-    ring = planned.points[0].placement.plan
-    (predicted,) = claims.predictions(planned.machine, ring, {READ_B_S: [1e9]})
-    figures = {READ_B_S: [1e9] * TURNS, "way": [predicted / 1.25] * TURNS}
-    assert claims.error(planned.machine, ring, figures, "way").value == pytest.approx(25)
+def test_predictions_are_for_the_bandwidth_of_each_turn(layered: Layered, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for bandwidth in (1e6, 1e12):
+        monkeypatch.setattr(_layering_contest.Disk, "read", lambda disk, bandwidth=bandwidth: (bandwidth, 0.0))
+        with torch.inference_mode():
+            found.append(layered.ways.turn(0)[claims.predicted(TWO_STAGE)])
+    assert found[0] > 10 * found[1] > 0
+
+
+def test_error_of_a_prediction_is_in_parts_of_what_was_measured() -> None:
+    figures = {"way": [4.0] * TURNS, claims.predicted("way"): [5.0] * TURNS}
+    assert claims.error(figures, "way").value == pytest.approx(25)
+    figures[claims.predicted("way")] = [3.0] * TURNS
+    assert claims.error(figures, "way").value == pytest.approx(25), "too small counts as well"
 
 
 def test_points_of_the_trade_off_are_measured_as_well(layered: Layered, planned: Planned) -> None:
-    points = [row for row in layered.rows() if "point" in row]
-    assert len(points) == len(spread(planned, 3))
-    assert all(row["delay_ms"] > 0 and row["predicted_ms"] > 0 for row in points)
+    further = [f"{point.memory / 1e6:.1f} MB" for point in spread(planned, 3)]
+    rows = {row["way"]: row for row in layered.rows()}
+    predicted = [way for way, row in rows.items() if "predicted_ms" in row]
+    assert predicted == [TWO_STAGE, child.CHOSEN, *further]
+    assert all(rows[way]["delay_ms"] > 0 and rows[way]["predicted_ms"] > 0 for way in predicted)
 
 
 def test_every_way_has_a_row_with_what_it_took(layered: Layered) -> None:
-    rows = {row["way"]: row for row in layered.rows() if "way" in row}
-    assert list(rows) == [RESIDENT, TWO_STAGE, child.CHOSEN, BESIDE]
+    rows = {row["way"]: row for row in layered.rows()}
+    assert rows.keys() >= {RESIDENT, TWO_STAGE, child.CHOSEN, BESIDE}
     assert all(row["peak_mb"] > 0 and row["cpu_busy"] > 0 and len(row["samples_ms"]) == 1 for row in rows.values())
     assert rows[TWO_STAGE]["equal"]
     assert rows[TWO_STAGE]["memory_mb"] < rows[TWO_STAGE]["weights_mb"]
@@ -127,7 +149,7 @@ def test_one_turn_decides_nothing_that_was_sampled(layered: Layered) -> None:
 
 def test_bound_is_the_longer_of_reading_and_computing(planned: Planned) -> None:
     known = facts(planned)
-    known = claims.replace(known, streamed=1000, threads=2, reads={child.CHOSEN: 500})
+    known = replace(known, streamed=1000, threads=2, reads={child.CHOSEN: 500})
     figures = {RESIDENT: [4.0, 4.0], READ_B_S: [1000.0, 50.0], READ_CORE_S: [2.0, 2.0]}
     assert list(claims.bounds(known, child.CHOSEN, figures)) == [4.5, 10.0]
 
@@ -135,7 +157,7 @@ def test_bound_is_the_longer_of_reading_and_computing(planned: Planned) -> None:
 @pytest.mark.parametrize(("more_mb", "verdict"), [(-7.2, UNCLEAR), (0.5, HOLDS), (30.0, FAILS)])
 def test_memory_that_cannot_be_decides_nothing(planned: Planned, more_mb: float, verdict: str) -> None:
     memory = dict.fromkeys((TWO_STAGE, ASYNCHRONOUS, child.CHOSEN), 5_000_000)
-    known = claims.replace(facts(planned), memory=memory, largest_block=1_000_000)
+    known = replace(facts(planned), memory=memory, largest_block=1_000_000)
     seen = [100e6 + 4e6 + more_mb * 1e6] * TURNS
     contest = contest_of(**dict.fromkeys(memory, seen), **{child.NOTHING: [100e6] * TURNS})
     first, *_ = claims.claims_seen(known, contest)
