@@ -23,7 +23,10 @@ from tenant_costs import COSTS, MODELS, NAMES, WAYS
 
 from split_infer_ros.split.cores import all_cores
 from split_infer_ros.telemetry.claim import FAILS, HOLDS, UNCLEAR
+from split_infer_ros.tenancy.costs import group
 from split_infer_ros.tenancy.engine import Engine, Inputs, Outputs
+from split_infer_ros.tenancy.measure import WARM_UPS
+from split_infer_ros.tenancy.measuring import ROUNDS
 from split_infer_ros.tenancy.request import Request
 from split_infer_ros.tenancy.ways import Ways
 
@@ -149,6 +152,26 @@ def test_fusing_is_compared_with_its_parts(load: Load) -> None:
     assert row["is_fused"]
     assert min(row["fused_s"], row["apart_s"], row["fused_times_apart"]) > 0
     assert row["turns"] == 2
+
+
+def test_costs_are_of_every_batch_and_fusion(load: Load) -> None:
+    ran: list[dict[str, int]] = []
+
+    class Stub:
+        graphs = None
+
+        def prepare(self, inputs: Inputs) -> None:
+            pass
+
+        def run(self, inputs: Inputs) -> Outputs:
+            ran.append({name: len(images) for name, images in inputs.items()})
+            return {}
+
+    costs = tenant_costs.measured(load, Stub(), (1, 4))
+    assert all(costs.alone_s[name].keys() == {1, 4} for name in MODELS)
+    assert costs.fused_s.keys() == {group(dict.fromkeys(MODELS[:2], count)) for count in (1, 2)}
+    assert all(ran.count({name: size}) >= WARM_UPS + ROUNDS for name in MODELS for size in (1, 4))
+    assert not tenant_costs.measured(load, Stub(), (1,), fuse=False).fused_s
 
 
 def test_bound_runs_best_batches_in_each_way(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
