@@ -1,12 +1,13 @@
 """Requests of several models on one processor: one by one, side by side, breadth first, merged, merged and fused.
 
 The load is the paper's (§III): requests of AlexNet, ResNet-18 and VGG-16, a third each, that arrive as a Poisson
-process, at 0.5, 1 and 3 times what one-by-one execution is measured to serve; and three requests at once (Fig. 6). The
-quick run is at 3 times that alone, with SqueezeNet 1.0 in the place of VGG-16 and images of 128x128 pixels.
+process, at 0.5, 1 and 3 times what one-by-one execution is measured to serve; and three requests at once (Fig. 6). A
+trace has 100 requests, so that ten turns have the paper's 1,000. The quick run is at 3 times capacity alone and has
+traces of 12 requests, SqueezeNet 1.0 in the place of VGG-16, and images of 128x128 pixels.
 
 All rivals run the same prepared models. In a turn each of them replays the same short trace; the next turn has another
-trace. Claims are medians over the turns of ratios within a turn. A p99 of a trace of fewer than 100 requests is close
-to that of its slowest request.
+trace. Claims are medians over the turns of ratios within a turn. In a short trace the p99 is nearly that of its slowest
+request.
 
 The scheduler is there four times: it merges, or merges and fuses; and it has all cores at each execution, or may use
 each core of a CPU as a lane of its own. Rows say how many executions were merged, were fused and were on lanes. Claims
