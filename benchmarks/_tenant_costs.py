@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,32 +11,54 @@ from _tenant_load import Load
 
 from split_infer_ros.split.cores import all_cores
 from split_infer_ros.telemetry.turns import Contest, rotated
-from split_infer_ros.tenancy.costs import NO_MORE, Costs, Group
+from split_infer_ros.tenancy.costs import NO_MORE, Costs, Group, group
 from split_infer_ros.tenancy.engine import Engine
-from split_infer_ros.tenancy.measure import measure
+from split_infer_ros.tenancy.measure import Runner, agree, fusable, sample
+from split_infer_ros.tenancy.measuring import MOST_ROUNDS, ROUNDS
 from split_infer_ros.tenancy.side_by_side import SideBySide
 from split_infer_ros.tenancy.ways import Ways
 
 FUSED, APART = "fused", "one after the other"
 
 
-def measured_ways(load: Load, sizes: Sequence[int], rounds: int) -> Ways:
+def measured_ways(load: Load, sizes: Sequence[int]) -> Ways:
     """Costs with all cores or on the GPU, and on lanes if there are several cores.
 
     Args:
         load: the models.
         sizes: of batches whose cost is measured.
-        rounds: samples of each cost.
     """
     engine = load.new_engine()
-    whole = measure(load.models, engine, sizes, rounds)
+    whole = measured(load, engine, sizes)
     engine.close()
     if engine.is_asynchronous or all_cores() == 1:
         return Ways(whole)
     lanes = SideBySide([load.new_engine(cores=1) for _ in range(all_cores())])
-    lane = measure(load.models, lanes, sizes, rounds, fuse=False)
+    lane = measured(load, lanes, sizes, fuse=False)
     lanes.close()
     return Ways(whole, all_cores(), lane)
+
+
+def measured(load: Load, runner: Runner, sizes: Sequence[int], fuse: bool = True) -> Costs:
+    """Costs as the node measures them: medians of samples that agree, or of as many as it takes at most.
+
+    Args:
+        load: the models.
+        runner: an engine, or several.
+        sizes: of batches of one model.
+        fuse: whether combinations of models are measured too.
+    """
+    parameters = {name: model.parameters for name, model in load.models.items()}
+    fused = list(fusable(parameters)) if fuse else []
+    seconds: dict[Group, float] = {}
+    for combination in [*(group({name: size}) for size in sizes for name in load.models), *fused]:
+        samples_s: list[float] = []
+        for _ in sample(load.models, runner, combination, MOST_ROUNDS, samples_s.append):
+            if len(samples_s) >= ROUNDS and agree(samples_s):
+                break
+        seconds[combination] = statistics.median(samples_s)
+    alone_s = {name: {size: seconds[group({name: size})] for size in sizes} for name in load.models}
+    return Costs(parameters, alone_s, {combination: seconds[combination] for combination in fused})
 
 
 class Bound:
@@ -91,7 +114,7 @@ def best_batch(costs: Costs, model: str) -> int:
 def fusion_contest(load: Load, costs: Costs) -> Contest:
     """Each combination of models that could be fused: as one execution, and its parts one after the other.
 
-    The figures are seconds, by ``figure``.
+    Figures are in seconds; ``figure`` gives their names.
     """
     combinations = list(costs.fused_s)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from _tenant_load import Load, Serve
 from _tenant_log import Log
+from _tenant_rivals import SEQUENTIAL
 from _tenant_trace import at_once, poisson_trace
 
 from split_infer_ros.telemetry.claim import Claim
@@ -17,19 +19,22 @@ from split_infer_ros.telemetry.usage import Usage
 
 BOUND = "bound"
 POISSON, AT_ONCE = "poisson", "three requests"
+CAPACITIES = 5  # samples of sequential capacity before the first turn
 
 
 class Replays:
     """One load, served by all rivals in turns.
 
     In a turn each rival serves one request of each model at once, twice, and then the turn's Poisson trace. The first
-    of these three warms up, as convolutions are packed anew when a rival uses another count of cores.
+    time is a warm-up and not counted: convolutions are packed anew when a rival uses another count of cores.
+
+    Requests arrive in parts of sequential capacity. That is the median of all rates so far at which sequential
+    execution served one request of each model at once; before the first turn it is measured some times.
 
     Args:
         load: the models.
         rivals: by name.
         part: of sequential capacity at which requests arrive.
-        capacity: that sequential execution was measured to have, requests a second.
         requests: of a trace.
         bound: measures the bound once, requests a second.
         conclude: the claims that rest on these replays.
@@ -39,7 +44,7 @@ class Replays:
         rivals: their names.
         counts: of each rival, executions of each kind in all turns' Poisson traces.
         usage: of memory and processor in these traces.
-        contest: to be run; figures are named by ``figure``.
+        contest: of the rivals; ``name_of`` gives the names of its figures.
     """
 
     def __init__(
@@ -47,7 +52,6 @@ class Replays:
         load: Load,
         rivals: Mapping[str, Serve],
         part: float,
-        capacity: float,
         requests: int,
         bound: Callable[[], float],
         conclude: Callable[[Replays], Sequence[Claim]],
@@ -58,7 +62,8 @@ class Replays:
         self.usage = Usage()
         self.contest = Contest(f"{part:g} times capacity", self._turn, lambda _: conclude(self))
         self._load, self._serve, self._bound = load, rivals, bound
-        self._per_second, self._requests = part * capacity, requests
+        self._requests = requests
+        self._capacities: list[float] = []
 
     def samples(self, rival: str, figure: str, what: str = POISSON) -> Samples:
         """A rival's figure in each turn."""
@@ -71,7 +76,12 @@ class Replays:
 
     def _turn(self, number: int) -> dict[str, float]:
         models = list(self._load.models)
-        trace, few = poisson_trace(models, self._requests, self._per_second, seed=number), at_once(models)
+        few = at_once(models)
+        if not self._capacities:
+            found_per_second = [self._serve[SEQUENTIAL](few, self._load).per_second for _ in range(1 + CAPACITIES)]
+            self._capacities = found_per_second[1:]
+        per_second = self.part * statistics.median(self._capacities)
+        trace = poisson_trace(models, self._requests, per_second, seed=number)
         found: dict[str, float] = {}
         for rival in rotated([*self.rivals, BOUND], number):
             if rival == BOUND:
@@ -84,6 +94,7 @@ class Replays:
                 log = serve(trace, self._load)
             found |= _named(rival, POISSON, log)
             self.counts[rival].update(log.counts())
+        self._capacities.append(found[name_of(SEQUENTIAL, "per_second", AT_ONCE)])
         return found
 
 

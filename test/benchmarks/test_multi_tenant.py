@@ -18,14 +18,19 @@ from _tenant_claims import claims_of
 from _tenant_load import Load, Serve, load_models
 from _tenant_log import Execution, Log
 from _tenant_replays import AT_ONCE, BOUND, POISSON, Replays, name_of
-from _tenant_trace import at_once
+from _tenant_trace import at_once, poisson_trace
 from tenant_costs import COSTS, MODELS, NAMES, WAYS
 
 from split_infer_ros.split.cores import all_cores
 from split_infer_ros.telemetry.claim import FAILS, HOLDS, UNCLEAR
+from split_infer_ros.tenancy.costs import group
 from split_infer_ros.tenancy.engine import Engine, Inputs, Outputs
+from split_infer_ros.tenancy.measure import WARM_UPS
+from split_infer_ros.tenancy.measuring import ROUNDS
 from split_infer_ros.tenancy.request import Request
 from split_infer_ros.tenancy.ways import Ways
+
+PER_SECOND = 2.0  # of rivals that are played
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +44,7 @@ def recorded(part: float = 3.0, turns: int = 10) -> Replays:
     """Replays whose figures are as given, the same in each turn; sequential execution is 1 throughout."""
     throughputs = dict(zip(NAMES, (1.0, 1.1, 0.9, 1.05, 1.05, 1.4, 1.5), strict=True))
     found = Replays(
-        None, dict.fromkeys(NAMES), part, 10.0, 6, lambda: 0.0, lambda each: claims_of(each, part == 3.0, False)
+        None, dict.fromkeys(NAMES), part, 6, lambda: 0.0, lambda each: claims_of(each, part == 3.0, False)
     )  # type: ignore[arg-type]
     for name, per_second in throughputs.items():
         for what in (POISSON, AT_ONCE):
@@ -107,7 +112,7 @@ def test_each_turn_has_a_trace_that_all_rivals_serve(monkeypatch: pytest.MonkeyP
     def serve(name: str) -> Serve:
         def note(trace: Sequence[Request], load: Load) -> Log:
             served.append((name, list(trace)))
-            return Log({0: 0.0}, {0: 0.25}, {0: 1.0}, [Execution({"a": 2})])
+            return Log({0: 0.0}, {0: 0.25}, {0: 1 / PER_SECOND}, [Execution({"a": 2})])
 
         return note
 
@@ -118,22 +123,24 @@ def test_each_turn_has_a_trace_that_all_rivals_serve(monkeypatch: pytest.MonkeyP
         served.append((BOUND, []))
         return 7.0
 
-    replays = Replays(Stub(), {name: serve(name) for name in "xyz"}, 3.0, 1.0, 8, bound, lambda each: ())  # type: ignore[arg-type]
-    for _ in range(2):
+    names = (rivals.SEQUENTIAL, "y", "z")
+    replays = Replays(Stub(), {name: serve(name) for name in names}, 3.0, 8, bound, lambda each: ())  # type: ignore[arg-type]
+    orders = []
+    for number in range(2):
+        begin = len(served)
         replays.contest.take()
-    few = at_once("ab")
-    for turn in (served[:10], served[10:]):
+        turn = served[begin:]
         traces = [trace for _, trace in turn if len(trace) == 8]
-        assert len(traces) == 3
-        assert all(trace == traces[0] for trace in traces)
-        assert sum(trace == few for _, trace in turn) == 6  # twice each: the first warms up
+        assert traces == 3 * [poisson_trace("ab", 8, 3.0 * PER_SECOND, seed=number)]
+        few = [name for name, trace in turn if trace == at_once("ab")]
+        assert few.count("y") == few.count("z") == 2  # the first warms up
         assert [name for name, _ in turn].count(BOUND) == 1
-    assert served[2][1] != served[-1][1]
-    assert served[0][0] != served[10][0]
+        orders.append([name for name, trace in turn if len(trace) != 2])
+    assert orders[0] != orders[1]
     assert list(replays.bounds) == [7.0, 7.0]
     assert list(replays.samples("y", "delay_mean_s")) == [0.25, 0.25]
-    assert list(replays.samples("y", "response_mean_s", AT_ONCE)) == [1.0, 1.0]
-    assert replays.counts["x"] == {"executions": 2, "merged": 2, "fused": 0, "on_lanes": 0}
+    assert list(replays.samples("y", "response_mean_s", AT_ONCE)) == [0.5, 0.5]
+    assert replays.counts["y"] == {"executions": 2, "merged": 2, "fused": 0, "on_lanes": 0}
 
 
 def test_fusing_is_compared_with_its_parts(load: Load) -> None:
@@ -145,6 +152,26 @@ def test_fusing_is_compared_with_its_parts(load: Load) -> None:
     assert row["is_fused"]
     assert min(row["fused_s"], row["apart_s"], row["fused_times_apart"]) > 0
     assert row["turns"] == 2
+
+
+def test_costs_are_of_every_batch_and_fusion(load: Load) -> None:
+    ran: list[dict[str, int]] = []
+
+    class Stub:
+        graphs = None
+
+        def prepare(self, inputs: Inputs) -> None:
+            pass
+
+        def run(self, inputs: Inputs) -> Outputs:
+            ran.append({name: len(images) for name, images in inputs.items()})
+            return {}
+
+    costs = tenant_costs.measured(load, Stub(), (1, 4))
+    assert all(costs.alone_s[name].keys() == {1, 4} for name in MODELS)
+    assert costs.fused_s.keys() == {group(dict.fromkeys(MODELS[:2], count)) for count in (1, 2)}
+    assert all(ran.count({name: size}) >= WARM_UPS + ROUNDS for name in MODELS for size in (1, 4))
+    assert not tenant_costs.measured(load, Stub(), (1,), fuse=False).fused_s
 
 
 def test_bound_runs_best_batches_in_each_way(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +209,7 @@ def test_slowest_window_decides_about_decisions() -> None:
 
 
 def test_run_reports_every_rival_and_is_valid_json(capsys: pytest.CaptureFixture[str]) -> None:
-    extent = replace(bench.QUICK, models=MODELS, side=64, requests=6, sizes=(1, 2), rounds=1)
+    extent = replace(bench.QUICK, models=MODELS, side=64, requests=6, sizes=(1, 2))
     report = bench.run(torch.device("cpu"), extent, Namespace(seconds=0.0, quick=True))
     found = json.loads(json.dumps(report.as_json(), allow_nan=False))
     what = [row["what"] for row in found["rows"]]
