@@ -48,7 +48,6 @@ class StatsNode(ManagedNode):
         self._watches: dict[str, Watch] = {}  # by tenant; of a pipeline of one model the name is empty
         self._stats: dict[str, IntraProcessPublisher] = {}
         self._sensors = Sensors()
-        self._power = MeanPower()
 
     def set_up(self) -> None:
         self._stats = {"": self._publisher("")}
@@ -57,6 +56,7 @@ class StatsNode(ManagedNode):
         self.on_tear_down(lambda: self.destroy_publisher(self._diagnostics))
 
     def begin(self) -> None:
+        self._power = MeanPower()  # while this node was inactive, nobody read the sensors
         self._reports = IntraProcessSubscription(
             self, PipelineReport, "report", QoSProfile(depth=100), self._hear, from_outside=self._hear
         )
