@@ -73,7 +73,7 @@ class Tuned:
     def __str__(self) -> str:
         """For people: which records, and what they said."""
         if self.network is None and self.pipeline is None:
-            return "nothing was tuned for it here, so the defaults are taken; `tune` would see"
+            return "nothing was tuned for it here, so it runs as it is; the command `tune` looks for something faster"
         parts = [
             f"{record.task['stage']} {told(record.config)} ({1e3 * record.median_s:.1f} ms, "
             f"of {time.strftime('%Y-%m-%d %H:%M', time.localtime(record.time))})"
