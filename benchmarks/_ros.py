@@ -30,7 +30,7 @@ PROFILE = Path(__file__).parents[1] / "config" / "fastdds.xml"
 START_S = 120.0
 ANSWER_S = 20.0
 STOP_S = 10.0
-QUIET_S = 0.15  # without an arrival: nothing is under way any more
+QUIET_S = 0.12  # without an arrival: nothing is under way any more
 LEAST = 3  # arrivals in a measurement
 LOOK_S = 0.005
 

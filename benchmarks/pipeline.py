@@ -51,9 +51,9 @@ SMALL, LARGE = 64 * 1280 * 4, 4_900_000  # bytes
 WARM_UP_HZ = 100.0
 TOO_FAST = 3.0  # the camera's rate at saturation, in units of the naive node's frames/s
 MODERATE = 0.5  # and for latency
-WARM_UP_S, SATURATED_S, MODERATE_S = 1.0, 0.6, 0.5  # for which a rival is measured in a turn
-SATURATED_SETTLE_S, MODERATE_SETTLE_S = 0.3, 0.1  # before it
-MESSAGES = 3  # through DDS, of each size, in a turn
+WARM_UP_S, SATURATED_S, MODERATE_S = 1.0, 0.45, 0.4  # for which a rival is measured in a turn
+SATURATED_SETTLE_S, MODERATE_SETTLE_S = 0.2, 0.05  # before it
+MESSAGES = 2  # through DDS, of each size, in a turn
 FULL_S = 300.0
 
 
