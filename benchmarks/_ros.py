@@ -200,18 +200,17 @@ class Arrivals:
         self._wait_for(heard + 1)
 
     def during(self, seconds: float) -> tuple[float, list[float]]:
-        """Wait for so long, and longer if hardly any came; something must have come shortly before.
-
-        Returns their rate (1/s), from the last arrival before that time to the last one in it, and their ages (s).
+        """Wait for so long, and longer if hardly any came; returns their rate (1/s) and their ages (s).
 
         Raises:
             RuntimeError: nothing comes.
         """
-        first = len(self._heard)
+        begin, first = time.monotonic(), len(self._heard)
         time.sleep(seconds)
         self._wait_for(first + LEAST)
-        (since, _), *found = self._heard[first - 1 :]
-        return len(found) / (found[-1][0] - since), [age for _, age in found]
+        end = time.monotonic()
+        ages = [age for at, age in self._heard[first:] if at < end]
+        return len(ages) / (end - begin), ages
 
     def wait_for_quiet(self) -> None:
         """Return once nothing has arrived for a while, so that the next rival has the machine for itself."""
