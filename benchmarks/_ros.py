@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import random
@@ -25,14 +26,22 @@ from rclpy.task import Future
 from vision_msgs.msg import Detection2DArray
 
 from split_infer_ros.nodes.process import PROFILE_VARIABLES
+from split_infer_ros.telemetry.report import seconds_for_turns
 
 PROFILE = Path(__file__).parents[1] / "config" / "fastdds.xml"
 START_S = 120.0
 ANSWER_S = 20.0
 STOP_S = 10.0
+ENDING_S = 4.0
 QUIET_S = 0.12  # without an arrival: nothing is under way any more
 LEAST = 3  # arrivals in a measurement
 LOOK_S = 0.005
+
+
+def seconds_of_turns(chosen: argparse.Namespace, full_s: float) -> float:
+    """For how long rivals are to take turns; a quick run leaves time for all processes to end."""
+    left = seconds_for_turns(chosen, full_s)
+    return max(0.0, left - ENDING_S) if chosen.quick else left
 
 
 def set_up_middleware() -> None:

@@ -29,7 +29,7 @@ import cv2
 from _dds_hop import DdsHop
 from _feed import Feed
 from _process_usage import ProcessUsage
-from _ros import Arrivals, Observer, Processes, set_up_middleware
+from _ros import Arrivals, Observer, Processes, seconds_of_turns, set_up_middleware
 from _rows import in_ms, measured
 from _trace import Trace, busy
 
@@ -37,7 +37,7 @@ from split_infer_ros.sources import draw_scene
 from split_infer_ros.telemetry.claim import AT_MOST, Claim
 from split_infer_ros.telemetry.estimate import ratio
 from split_infer_ros.telemetry.picture import Panel
-from split_infer_ros.telemetry.report import Report, arguments, deliver, seconds_for_turns, show
+from split_infer_ros.telemetry.report import Report, arguments, deliver, show
 from split_infer_ros.telemetry.turns import Contest, rotated, take_turns
 from split_infer_ros.telemetry.usage import Usage
 
@@ -166,7 +166,7 @@ def run(chosen: argparse.Namespace) -> Report:
                 Contest("saturation", bench.saturate, of_saturation),
                 Contest("latency", bench.pace, of_latency),
             ]
-            take_turns(contests, seconds_for_turns(chosen, FULL_S))
+            take_turns(contests, seconds_of_turns(chosen, FULL_S))
             return conclude(*contests, bench)
 
 

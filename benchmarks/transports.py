@@ -35,7 +35,7 @@ from _dds_hop import DdsHop
 from _feed import Feed
 from _image_hop import BEST_EFFORT, RELIABLE, ImageHop
 from _process_usage import ProcessUsage
-from _ros import PROFILE, Observer, Processes, set_up_middleware
+from _ros import PROFILE, Observer, Processes, seconds_of_turns, set_up_middleware
 from _rows import in_ms, measured
 from _trace import Trace, busy
 from _transport_line import TransportLine
@@ -44,7 +44,7 @@ from split_infer_ros.nodes.process import PROFILE_VARIABLES
 from split_infer_ros.telemetry.claim import AT_MOST, Claim
 from split_infer_ros.telemetry.estimate import mean, ratio
 from split_infer_ros.telemetry.picture import Panel
-from split_infer_ros.telemetry.report import Report, arguments, deliver, seconds_for_turns, show
+from split_infer_ros.telemetry.report import Report, arguments, deliver, show
 from split_infer_ros.telemetry.turns import Contest, rotated, take_turns
 from split_infer_ros.telemetry.usage import Usage
 
@@ -150,7 +150,7 @@ def run(chosen: argparse.Namespace) -> Report:
             Contest("frames", bench.frames, of_frames),
             Contest("1080p", bench.images, of_images),
         ]
-        take_turns(contests, seconds_for_turns(chosen, FULL_S))
+        take_turns(contests, seconds_of_turns(chosen, FULL_S))
         return conclude(*contests, bench)
 
 
