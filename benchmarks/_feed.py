@@ -105,6 +105,8 @@ class Camera:
                     self._send()
 
     def _send(self) -> None:
+        while not self._publisher.get_subscription_count():  # what is sent before is lost
+            time.sleep(0.01)
         message = next(self._messages)
         message.header.stamp = self._node.get_clock().now().to_msg()
         self._publisher.publish(message)

@@ -69,10 +69,16 @@ class ImageHop:
         return [self._process.pid, *map(int, self._answer())]
 
     def measure(self, reliability: str, count: int) -> tuple[float, float]:
-        """Send so many images; returns their median seconds, NaN if none arrived, and the part that arrived."""
+        """Send so many images; returns their median seconds, NaN if none arrived, and the part that arrived.
+
+        Raises:
+            RuntimeError: nothing arrived at a reliable reader, or a process has ended.
+        """
         assert self._process.stdin is not None
         self._process.stdin.write(f"{reliability} {count}\n")
         median, arrived = map(float, self._answer())
+        if reliability == RELIABLE and math.isnan(median):
+            raise RuntimeError(f"No image arrived within {PATIENCE_S[RELIABLE]:g} s.")
         return median, arrived
 
     def _answer(self) -> Sequence[str]:

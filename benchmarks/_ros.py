@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import random
@@ -25,14 +26,22 @@ from rclpy.task import Future
 from vision_msgs.msg import Detection2DArray
 
 from split_infer_ros.nodes.process import PROFILE_VARIABLES
+from split_infer_ros.telemetry.report import seconds_for_turns
 
 PROFILE = Path(__file__).parents[1] / "config" / "fastdds.xml"
 START_S = 120.0
 ANSWER_S = 20.0
 STOP_S = 10.0
-QUIET_S = 0.15  # without an arrival: nothing is under way any more
+ENDING_S = 4.0
+QUIET_S = 0.12  # without an arrival: nothing is under way any more
 LEAST = 3  # arrivals in a measurement
 LOOK_S = 0.005
+
+
+def seconds_of_turns(chosen: argparse.Namespace, full_s: float) -> float:
+    """For how long rivals are to take turns; a quick run leaves time for all processes to end."""
+    left = seconds_for_turns(chosen, full_s)
+    return max(0.0, left - ENDING_S) if chosen.quick else left
 
 
 def set_up_middleware() -> None:
@@ -200,18 +209,17 @@ class Arrivals:
         self._wait_for(heard + 1)
 
     def during(self, seconds: float) -> tuple[float, list[float]]:
-        """Wait for so long, and longer if hardly any came; something must have come shortly before.
-
-        Returns their rate (1/s), from the last arrival before that time to the last one in it, and their ages (s).
+        """Wait for so long, and longer if hardly any came; returns their rate (1/s) and their ages (s).
 
         Raises:
             RuntimeError: nothing comes.
         """
-        first = len(self._heard)
+        begin, first = time.monotonic(), len(self._heard)
         time.sleep(seconds)
         self._wait_for(first + LEAST)
-        (since, _), *found = self._heard[first - 1 :]
-        return len(found) / (found[-1][0] - since), [age for _, age in found]
+        end = time.monotonic()
+        ages = [age for at, age in self._heard[first:] if at < end]
+        return len(ages) / (end - begin), ages
 
     def wait_for_quiet(self) -> None:
         """Return once nothing has arrived for a while, so that the next rival has the machine for itself."""

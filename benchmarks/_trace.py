@@ -94,7 +94,8 @@ def busy(batches: Sequence[Batch], begin: float, end: float) -> dict[str, float]
     """The shares of that time in which each stage worked, 0 to 1."""
 
     def share(spans: Sequence[Span]) -> float:
-        return sum(max(0.0, min(last, end) - max(first, begin)) for first, last in spans) / (end - begin)
+        work = sum(max(0.0, min(last, end) - max(first, begin)) for first, last in spans)
+        return min(1.0, work / (end - begin))  # a trace is rounded
 
     return {
         "backbone_busy": share([batch.backbone for batch in batches]),

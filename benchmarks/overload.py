@@ -27,7 +27,7 @@ import cv2
 import numpy as np
 from _feed import Feed
 from _process_usage import ProcessUsage
-from _ros import Arrivals, Observer, Processes, set_up_middleware
+from _ros import Arrivals, Observer, Processes, seconds_of_turns, set_up_middleware
 from _rows import measured
 from _trace import Trace, busy
 
@@ -36,7 +36,7 @@ from split_infer_ros.sources import draw_scene
 from split_infer_ros.telemetry.claim import AT_MOST, Claim
 from split_infer_ros.telemetry.estimate import Estimate, Samples, estimate, exact, median
 from split_infer_ros.telemetry.picture import Curve, Panel
-from split_infer_ros.telemetry.report import Report, arguments, deliver, seconds_for_turns, show
+from split_infer_ros.telemetry.report import Report, arguments, deliver, show
 from split_infer_ros.telemetry.turns import Contest, rotated, take_turns
 from split_infer_ros.telemetry.usage import MB, resident_bytes
 
@@ -47,10 +47,10 @@ MOST_PERIODS = RING_SLOTS + 3  # a frame waits for a batch, in the ring and for 
 MODERATE, FLOODED = "moderate", "flooded"
 LOADS = {MODERATE: 0.9, FLOODED: 3.0}  # of what the pipeline can take
 SLOWEST_HZ, FASTEST_HZ = 15.0, 960.0  # of both cameras together, to find that out
-FOLLOWS = 0.9  # a pipeline that publishes so much of what comes has not reached its limit
+FOLLOWS = 0.85  # a pipeline that publishes so much of what comes has not reached its limit
 OVERLOAD = 2.0  # so many times more must come than is published, or nothing was shown
-SETTLE_S, TURN_S = 0.4, 0.8
-QUICK_STRETCH_S, FULL_STRETCH_S = 15, 60
+CAPACITY_S, SETTLE_S, TURN_S = 1.2, 0.3, 0.6
+QUICK_STRETCH_S, FULL_STRETCH_S = 11, 60
 REPORTS_S = 0.6  # within which a pipeline reports
 LOOK_S = 0.1  # how often memory is looked at
 FULL_S = 120.0
@@ -87,7 +87,7 @@ class Bench:
         rate = SLOWEST_HZ
         while True:
             self._send(rate)
-            self.capacity = self._arrivals.during(TURN_S)[0]
+            self.capacity = self._arrivals.during(CAPACITY_S)[0]
             if not FOLLOWS * rate < self.capacity or rate >= FASTEST_HZ:
                 return
             rate *= 2
@@ -120,12 +120,16 @@ class Bench:
             come = (after.received - before.received) / max(1, after.published - before.published)
             held = statistics.fmean(held for _, held in self.memory[first:])
             self.seconds.append((start - begin, held, come))
+        self._set_cameras(0.0)
 
     def _send(self, rate: float) -> None:
-        """Have both cameras together send so many a second."""
+        """Have both cameras together send so many a second, and wait until they do."""
+        self._set_cameras(rate)
+        self._arrivals.settle(SETTLE_S)
+
+    def _set_cameras(self, rate: float) -> None:
         for camera in CAMERAS:
             self._feed.rate(camera, rate / len(CAMERAS))
-        self._arrivals.settle(SETTLE_S)
 
 
 def run(chosen: argparse.Namespace, stretch_s: int) -> Report:
@@ -158,7 +162,7 @@ def run(chosen: argparse.Namespace, stretch_s: int) -> Report:
             observer.wait_for_nodes(*CAMERAS, f"/{PIPELINE}/detections")
             bench.find_capacity()
             loads = Contest("loads", bench.turn)
-            take_turns([loads], max(0.0, seconds_for_turns(chosen, FULL_S) - (stretch_s if chosen.quick else 0)))
+            take_turns([loads], max(0.0, seconds_of_turns(chosen, FULL_S) - (stretch_s if chosen.quick else 0)))
             bench.flood(stretch_s)
             return conclude(loads, bench)
 

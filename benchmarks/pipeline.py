@@ -29,7 +29,7 @@ import cv2
 from _dds_hop import DdsHop
 from _feed import Feed
 from _process_usage import ProcessUsage
-from _ros import Arrivals, Observer, Processes, set_up_middleware
+from _ros import Arrivals, Observer, Processes, seconds_of_turns, set_up_middleware
 from _rows import in_ms, measured
 from _trace import Trace, busy
 
@@ -37,7 +37,7 @@ from split_infer_ros.sources import draw_scene
 from split_infer_ros.telemetry.claim import AT_MOST, Claim
 from split_infer_ros.telemetry.estimate import ratio
 from split_infer_ros.telemetry.picture import Panel
-from split_infer_ros.telemetry.report import Report, arguments, deliver, seconds_for_turns, show
+from split_infer_ros.telemetry.report import Report, arguments, deliver, show
 from split_infer_ros.telemetry.turns import Contest, rotated, take_turns
 from split_infer_ros.telemetry.usage import Usage
 
@@ -51,9 +51,9 @@ SMALL, LARGE = 64 * 1280 * 4, 4_900_000  # bytes
 WARM_UP_HZ = 100.0
 TOO_FAST = 3.0  # the camera's rate at saturation, in units of the naive node's frames/s
 MODERATE = 0.5  # and for latency
-WARM_UP_S, SATURATED_S, MODERATE_S = 1.0, 0.6, 0.5  # for which a rival is measured in a turn
-SATURATED_SETTLE_S, MODERATE_SETTLE_S = 0.3, 0.1  # before it
-MESSAGES = 3  # through DDS, of each size, in a turn
+WARM_UP_S, SATURATED_S, MODERATE_S = 1.0, 0.6, 0.4  # for which a rival is measured in a turn
+SATURATED_SETTLE_S, MODERATE_SETTLE_S = 0.2, 0.05  # before it
+MESSAGES = 2  # through DDS, of each size, in a turn
 FULL_S = 300.0
 
 
@@ -166,7 +166,7 @@ def run(chosen: argparse.Namespace) -> Report:
                 Contest("saturation", bench.saturate, of_saturation),
                 Contest("latency", bench.pace, of_latency),
             ]
-            take_turns(contests, seconds_for_turns(chosen, FULL_S))
+            take_turns(contests, seconds_of_turns(chosen, FULL_S))
             return conclude(*contests, bench)
 
 

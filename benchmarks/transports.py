@@ -7,7 +7,7 @@ the backbone's own trace, which all processes' common clock makes comparable.
 Hop: batches go one at a time, each when the last one is done; the time is from the end of the backbone to the start of
 the head (of `network`, as its two clocks are not compared: both ways). Plain DDS is a message of the same size to a
 callback that does nothing, about as often. Frames/s: the images of some batches come at once and wait in the
-middleware; counted is from the first batch that is done to the last, in which both stages work all the time.
+middleware; the time is from the start of the first batch's backbone until the last batch is done.
 
 Images of 1920x1080 pixels are sent one at a time from one process to another, with the profile of this package and with
 none.
@@ -35,7 +35,7 @@ from _dds_hop import DdsHop
 from _feed import Feed
 from _image_hop import BEST_EFFORT, RELIABLE, ImageHop
 from _process_usage import ProcessUsage
-from _ros import PROFILE, Observer, Processes, set_up_middleware
+from _ros import PROFILE, Observer, Processes, seconds_of_turns, set_up_middleware
 from _rows import in_ms, measured
 from _trace import Trace, busy
 from _transport_line import TransportLine
@@ -44,7 +44,7 @@ from split_infer_ros.nodes.process import PROFILE_VARIABLES
 from split_infer_ros.telemetry.claim import AT_MOST, Claim
 from split_infer_ros.telemetry.estimate import mean, ratio
 from split_infer_ros.telemetry.picture import Panel
-from split_infer_ros.telemetry.report import Report, arguments, deliver, seconds_for_turns, show
+from split_infer_ros.telemetry.report import Report, arguments, deliver, show
 from split_infer_ros.telemetry.turns import Contest, rotated, take_turns
 from split_infer_ros.telemetry.usage import Usage
 
@@ -55,9 +55,9 @@ SIZES = {268_800: ("output", 2), 4_915_200: ("stem.2", 1), 19_660_800: ("stem.2"
 SMALL, _, LARGE = SIZES
 QUICK = {LARGE: (*TRANSPORTS, DDS), SMALL: (SHARED,)}
 SHIPPED, DEFAULT = "shipped", "default"  # profiles
-BATCHES = 2  # one by one, in a turn
-BURST = 5  # batches at once; the first one only starts the clock
-IMAGES = 3  # in a turn
+BATCHES = 1  # of each size, in a turn of a transport; and messages through DDS
+BURST = 5  # batches at once
+IMAGES = 2  # in a turn
 DDS_PERIOD_S = 0.1
 PICTURE = 48, 64  # small, so that features are what is moved
 FULL_S = 600.0
@@ -109,8 +109,8 @@ class Bench:
             self._transports[rival].set(*SIZES[LARGE])
             with self.usage["frames"].of(rival):
                 batches = self._transports[rival].burst(BURST)
-            begin, end = batches[0].delivered, batches[-1].delivered
-            found[rival] = sum(batch.frames for batch in batches[1:]) / (end - begin)
+            begin, end = batches[0].backbone[0], batches[-1].delivered
+            found[rival] = sum(batch.frames for batch in batches) / (end - begin)
             found |= {f"{rival} {stage}": share for stage, share in busy(batches, begin, end).items()}
         return found
 
@@ -150,7 +150,7 @@ def run(chosen: argparse.Namespace) -> Report:
             Contest("frames", bench.frames, of_frames),
             Contest("1080p", bench.images, of_images),
         ]
-        take_turns(contests, seconds_for_turns(chosen, FULL_S))
+        take_turns(contests, seconds_of_turns(chosen, FULL_S))
         return conclude(*contests, bench)
 
 

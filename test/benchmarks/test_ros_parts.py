@@ -76,12 +76,18 @@ def test_usage_of_processes_counts_their_time_and_memory():
     assert 0 < row["cpu_busy"] <= 1.1
 
 
-def test_rate_counts_from_arrival_to_arrival(monkeypatch):
+def test_rate_is_what_arrived_in_the_time(monkeypatch):
     arrivals = Arrivals(SimpleNamespace(hear=lambda *_: None), "/detections")
-    arrivals._heard.append((1.0, 0.0))
-    later = [(1.5, 0.1), (2.0, 0.2), (2.5, 0.3)]
-    monkeypatch.setattr("_ros.time.sleep", lambda seconds: arrivals._heard.extend(later))
-    assert arrivals.during(0.0) == (2.0, [0.1, 0.2, 0.3])
+    arrivals._heard.append((9.9, 0.0))
+    now = iter([10.0, 12.0])
+    monkeypatch.setattr("_ros.time", SimpleNamespace(monotonic=lambda: next(now), sleep=arrive_into(arrivals)))
+    monkeypatch.setattr(arrivals, "_wait_for", lambda count: None)
+    assert arrivals.during(2.0) == (1.5, [0.1, 0.2, 0.3])
+
+
+def arrive_into(arrivals):
+    """What happens while somebody sleeps: three arrivals in time, and one that came too late."""
+    return lambda seconds: arrivals._heard.extend([(10.5, 0.1), (11.0, 0.2), (11.5, 0.3), (12.5, 0.4)])
 
 
 def test_images_are_sent_as_they_are():
