@@ -98,9 +98,9 @@ class Subject:
         return Split(self.model, cut, Feed(self.pictures, batch_size), self.limits, ahead)
 
     def fixed_cuts(self, planners: str, batch_size: int) -> list[str]:
-        """The best cuts besides the planner's and the paper's, by a brief trial; at least one other than the planner's.
+        """The best cuts in a brief trial, the planner's and the paper's left out.
 
-        They are measured anew in the turns, so that what made them the best here does not count there.
+        If those two are the same, there is at least one. The turns measure them anew: luck in the trial does not count.
         """
         papers, extent = self.papers_cut, self.extent
         wanted = extent.rivals or (1 if papers == planners else 0)

@@ -205,7 +205,7 @@ def test_an_error_ends_the_optimised_rival() -> None:
 
 
 def test_a_full_run_takes_all_samples_in_at_least_sixteen_turns() -> None:
-    def choice(size: int) -> contest.plan:
+    def choice(size: int) -> subjects.Choice:
         return subjects.Choice("cut", size, 100.0, 0.1)
 
     batches = [bench.FULL.batches_a_turn(choice(size)) for size in bench.FULL.batch_sizes]
