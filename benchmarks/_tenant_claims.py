@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from _tenant_replays import AT_ONCE, Replays
+from _tenant_replays import AT_ONCE, POISSON, Replays
 from _tenant_rivals import BREADTH_FIRST, FUSE, MERGE, SEQUENTIAL, kind, with_lanes
 
 from split_infer_ros.telemetry.claim import AT_LEAST, AT_MOST, Claim
@@ -66,7 +66,7 @@ def claims_of(replays: Replays, is_heaviest: bool, on_gpu: bool) -> list[Claim]:
     return claims
 
 
-def in_turns(replays: Replays, these: str, those: str, figure: str, what: str = "poisson") -> Estimate:
+def in_turns(replays: Replays, these: str, those: str, figure: str, what: str = POISSON) -> Estimate:
     """The median over the turns of two rivals' ratio."""
     return ratio(replays.samples(these, figure, what), replays.samples(those, figure, what))
 
