@@ -39,6 +39,7 @@ from split_infer_ros.telemetry.turns import Contest
 from split_infer_ros.telemetry.usage import MB, forget_peak, peak_bytes
 
 GOALS = {FRESH: 2.0, REUSED: 2.0, PROCESS_QUEUE: 10.0}  # times the ring's cost, at least
+TURN_S = 0.05  # in shorter ones there are so many turns that their intervals take seconds
 IN_PROCESS, ACROSS = "in process", "across processes"
 
 
@@ -57,7 +58,7 @@ class HandOvers:
         self.size = size
         self._rivals = rivals
         self._consumer = consumer
-        self._calls = ShortCalls(rivals, pass_s=0.0)
+        self._calls = ShortCalls(rivals, pass_s=0.0, turn_s=TURN_S)
         name = f"hand-over {place}, {size / MB:.1f} MB"
         self.contest = Contest(name, self._calls, lambda _: ring_claims([self]))
 
