@@ -50,7 +50,7 @@ SLOWEST_HZ, FASTEST_HZ = 15.0, 960.0  # of both cameras together, to find that o
 FOLLOWS = 0.85  # a pipeline that publishes so much of what comes has not reached its limit
 OVERLOAD = 2.0  # so many times more must come than is published, or nothing was shown
 CAPACITY_S, SETTLE_S, TURN_S = 1.2, 0.3, 0.6
-QUICK_STRETCH_S, FULL_STRETCH_S = 11, 60
+QUICK_STRETCH_S, FULL_STRETCH_S = 10, 60
 REPORTS_S = 0.6  # within which a pipeline reports
 LOOK_S = 0.1  # how often memory is looked at
 FULL_S = 120.0
@@ -162,7 +162,8 @@ def run(chosen: argparse.Namespace, stretch_s: int) -> Report:
             observer.wait_for_nodes(*CAMERAS, f"/{PIPELINE}/detections")
             bench.find_capacity()
             loads = Contest("loads", bench.turn)
-            take_turns([loads], max(0.0, seconds_of_turns(chosen, FULL_S) - (stretch_s if chosen.quick else 0)))
+            left = seconds_of_turns(chosen, FULL_S)
+            take_turns([loads], max(0.0, left - stretch_s) if chosen.quick else left)
             bench.flood(stretch_s)
             return conclude(loads, bench)
 

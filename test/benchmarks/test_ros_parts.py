@@ -180,3 +180,12 @@ def test_few_turns_decide_nothing():
     claim = pipeline.of_saturation(contest(pipeline=[50.0] * 9, naive=[20.0] * 9))[0]
     assert claim.verdict == UNCLEAR
     assert math.isfinite(claim.settles_s)
+
+
+def test_transports_are_compared_at_the_large_size():
+    seconds = {"intra_process": 1e-4, "shared_memory": 2e-3, "network": 0.15, "plain DDS": 5e-2}
+    figures = {f"{name} {transports.LARGE}": [value] * 20 for name, value in seconds.items()}
+    figures[f"shared_memory {transports.SMALL}"] = [1.5e-3] * 20
+    claims = transports.of_hops(contest(**figures))
+    assert [round(claim.found.value, 3) for claim in claims] == [500, 25, 1.333, 3]
+    assert [claim.verdict for claim in claims] == [HOLDS, HOLDS, HOLDS, FAILS]
