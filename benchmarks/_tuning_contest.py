@@ -73,7 +73,7 @@ class Rivals:
         with TrialProcess(told) as runner:
             self._best = Tuner(self._model, runner, database).tune_network(time.monotonic() + seconds)
         self._ways = networks(name, self._model, find_tuned(self._model, database), quick_export)
-        self._trials = len(database.find(Key.here(str(device)), network_task(self._model, 1)))
+        self._trials = len(database.find(Key.here(str(self._model.device)), network_task(self._model, 1)))
         self._usage = Usage()
         self.contest = Contest(name, self._turn, lambda contest: claims_of_model(self._sampled()))
         with torch.inference_mode():
