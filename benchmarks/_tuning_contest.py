@@ -14,7 +14,7 @@ from split_infer_ros.split.cores import use_all_cores, use_one_core
 from split_infer_ros.split.load import build_model, load_model
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.telemetry.claim import Claim
-from split_infer_ros.telemetry.estimate import Estimate, exact, least, ratio
+from split_infer_ros.telemetry.estimate import NOTHING, Estimate, exact, least, ratio
 from split_infer_ros.telemetry.machine import cores
 from split_infer_ros.telemetry.turns import Contest, rotated
 from split_infer_ros.telemetry.usage import Usage
@@ -73,6 +73,7 @@ class Rivals:
         with TrialProcess(told) as runner:
             self._best = Tuner(self._model, runner, database).tune_network(time.monotonic() + seconds)
         self._ways = networks(name, self._model, find_tuned(self._model, database), quick_export)
+        self._trials = len(database.find(Key.here(str(self._model.device)), network_task(self._model, 1)))
         self._usage = Usage()
         self.contest = Contest(name, self._turn, lambda contest: claims_of_model(self._sampled()))
         with torch.inference_mode():
@@ -88,7 +89,6 @@ class Rivals:
             "what": "model",
             **self._sampled(),
             **{f"{way}_ms": 1e3 * statistics.median(figures[way]) for way in self._ways},
-            "trials": len(self._database.find(Key.here(str(self._model.device)), network_task(self._model, 1))),
             "config": {} if best is None else dict(best.config),
             "difference": None if best is None else best.facts.get("difference"),
             "read_ms": [round(1e3 * each, 3) for each in figures[READ]],
@@ -102,6 +102,7 @@ class Rivals:
         return {
             "model": self.contest.name,
             "samples": {way: [round(1e3 * each, 5) for each in figures[way]] for way in self._ways},
+            "trials": self._trials,
             "keeps_default": self._best is None or dict(self._best.config) == default,
             "turn_s": self.contest.turn_s,
         }
@@ -155,8 +156,10 @@ def claims_of_model(row: Row) -> list[Claim]:
     """The ratios of a row's samples."""
     name, samples, turn_s = row["model"], row["samples"], row["turn_s"]
     built = ratio(samples[BUILT], samples[TUNED])
-    # Where tuning keeps the default, both are the same network: their times differ by chance alone.
-    untuned = exact(1.0) if row["keeps_default"] else ratio(samples[UNTUNED], samples[TUNED])
+    untuned = ratio(samples[UNTUNED], samples[TUNED])
+    if row["keeps_default"]:
+        # Both are the same network, so their times differ by chance alone. Without other trials that shows nothing.
+        untuned = exact(1.0) if row["trials"] > 1 else NOTHING
     paper = TABLE_5.get(name, "")
     claims = [
         Claim(f"{name}, tuned, times as built", built, "x", GOALS.get(name, 1.0), turn_s=turn_s),

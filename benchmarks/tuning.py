@@ -74,7 +74,7 @@ class Extent:
     is_quick: bool = False
 
 
-QUICK = Extent(("mobilenet_v2",), 10.0, 0.1, (1,), trial_s=0.5, is_quick=True)
+QUICK = Extent(("mobilenet_v2",), 18.0, 0.1, (1,), trial_s=0.5, is_quick=True)
 FULL = Extent((*GOALS, *PAPER, *OTHERS), 40.0, 0.3, (1, 2, 4, 8))
 
 
