@@ -30,6 +30,7 @@ BUILT, UNTUNED, TUNED = "as built", "untuned", "tuned"
 READ = "its record read"
 GOALS = {"mobilenet_v2": 1.5, "squeezenet1_0": 1.5, "ssdlite320": 1.5, "resnet50": 1.25}  # times as built
 OF_VENDORS = 0.9
+MIN_SEARCH_S = 30.0  # for a claim against vendors
 WARM_UP = 3  # calls: convolutions are packed at the second
 PAUSE_S = 0.05  # in which one rival's waiting threads go to sleep
 
@@ -72,6 +73,7 @@ class Rivals:
         told = {"name": name, "weights": "random", "device": str(device), "allow_user_code": False}
         with TrialProcess(told) as runner:
             self._best = Tuner(self._model, runner, database).tune_network(time.monotonic() + seconds)
+        self._searched_s = seconds
         self._ways = networks(name, self._model, find_tuned(self._model, database), quick_export)
         self._trials = len(database.find(Key.here(str(self._model.device)), network_task(self._model, 1)))
         self._usage = Usage()
@@ -102,6 +104,7 @@ class Rivals:
         return {
             "model": self.contest.name,
             "samples": {way: [round(1e3 * each, 5) for each in figures[way]] for way in self._ways},
+            "searched_s": self._searched_s,
             "trials": self._trials,
             "keeps_default": self._best is None or dict(self._best.config) == default,
             "turn_s": self.contest.turn_s,
@@ -172,6 +175,12 @@ def claims_of_model(row: Row) -> list[Claim]:
 
 
 def times_vendors(row: Row) -> Estimate:
-    """How many times our time the best vendor's is; NaN where none took part."""
+    """How many times our time the best vendor's is; NaN where none took part, or the search was too short.
+
+    A short search finds another configuration each time. They differ by more than what is claimed, so that one is
+    no sample, however many turns it has.
+    """
+    if row["searched_s"] < MIN_SEARCH_S:
+        return NOTHING
     samples: Mapping[str, Sequence[float]] = row["samples"]
     return least([ratio(samples[vendor], samples[TUNED]) for vendor in VENDORS if vendor in samples])

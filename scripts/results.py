@@ -72,9 +72,9 @@ def _lines(
     yield "- Fewer than ten independent samples are unclear, whatever they say. `counted` figures have no interval."
     yield "- *Paper* is the paper's own figure for the same, on its machine."
     verdicts = [claim["verdict"] for result in results for claim in result["claims"]]
-    counts = ", ".join(f"{verdicts.count(each)} {each}" for each in VERDICTS)
+    held, failed, unclear = (verdicts.count(each) for each in VERDICTS)
     yield ""
-    yield f"Of {len(verdicts)} claims: {counts}."
+    yield f"Claims that hold: {held}. Claims that do not hold: {failed}. Unclear ones: {unclear}."
     if repeated is not None:
         yield from _repeatability(repeated)
     for bench, title in TITLES.items():

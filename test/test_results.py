@@ -29,7 +29,7 @@ def test_each_claim_has_its_interval_verdict_and_the_papers_figure() -> None:
     made = results.page([result("here", AVX512, FAST, SLOW, EQUAL)], {})
     assert "| speed, times the rival's | >= 1.5 | 2.7 x | 2 x (1.8 to 2.3, 12 turns) | holds |" in made
     assert "| models that give the same bits | >= 5 |  | 5  (counted) | holds |" in made
-    assert "Of 3 claims: 2 holds, 0 does not hold, 1 unclear." in made
+    assert "Claims that hold: 2. Claims that do not hold: 0. Unclear ones: 1." in made
 
 
 def test_machines_stand_side_by_side_in_one_table() -> None:

@@ -81,6 +81,8 @@ class Claim:
     def line(self, width: int) -> str:
         """The claim for people, its name filled up to ``width`` letters."""
         found = self.found
+        if math.isnan(found.value):
+            return f"  {self.name:<{width}}  not measured (goal {self.direction} {self.goal:g})  {self.verdict.upper()}"
         interval = "counted" if found.is_exact else f"{found.low:.3g} to {found.high:.3g}, {found.turns} turns"
         verdict = self.verdict.upper() if self.verdict != HOLDS else HOLDS
         if math.isfinite(self.settles_s):

@@ -14,7 +14,7 @@ import torch
 # What oneDNN chooses kernels by, beyond what torch says of itself: as /proc/cpuinfo has it on x86-64 and on ARM.
 _EXTENSIONS = re.compile(
     r"avx2|avx512f|avx512_(vnni|bf16|fp16)|avx_vnni\w*|avx_ne_convert|avx10\w*|amx_\w+"
-    r"|asimd(dp|hp)|(sve)?(bf16|i8mm)|sve2?|sme\w*"
+    r"|asimd(dp|hp)|(sve)?(bf16|i8mm)|sve2?|sme(2|fa64|[ibf]\d\w*)?"
 )
 _LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")  # the user's, the first one that is set
 

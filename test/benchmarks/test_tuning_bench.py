@@ -30,7 +30,7 @@ def model_row(name: str, turns: int = TURNS, keeps_default: bool = False, **time
     ways = {"built": BUILT, "untuned": UNTUNED, "tuned": TUNED, "ort": ONNX_RUNTIME, "openvino": OPENVINO}
     samples = {ways[way]: [ms * (1 + 0.1 * turn) for turn in range(turns)] for way, ms in times.items()}
     facts = {"what": "model", "model": name, "difference": 1e-6, "read_ms": [2.0] * turns, "turn_s": 0.5}
-    return {**facts, "samples": samples, "keeps_default": keeps_default, "trials": 16}
+    return {**facts, "samples": samples, "keeps_default": keeps_default, "trials": 16, "searched_s": 40.0}
 
 
 def search_row(kind: str, trials: Sequence[float]) -> dict[str, Any]:
@@ -64,6 +64,13 @@ def test_ratio_to_vendors_is_to_the_best_of_them() -> None:
     assert found["mobilenet_v2, tuned, times the best vendor's library"].found.value == pytest.approx(0.8)
     assert found["mobilenet_v2, tuned, times the best vendor's library"].paper
     assert found["the best of these models, tuned, times the best vendor's library"].verdict == HOLDS
+
+
+def test_a_short_search_decides_nothing_against_vendors() -> None:
+    row = model_row("resnet50", built=12.0, untuned=10.0, tuned=10.0, ort=8.0, openvino=30.0)
+    vendors = "resnet50, tuned, times the best vendor's library"
+    assert by_name(claims_of_model(row))[vendors].verdict == FAILS
+    assert by_name(claims_of_model(row | {"searched_s": 18.0}))[vendors].verdict == UNCLEAR
 
 
 def test_without_vendors_the_claim_is_unclear() -> None:

@@ -61,7 +61,9 @@ def test_few_turns_are_to_become_ten() -> None:
 
 
 def test_what_is_no_number_is_none_in_json() -> None:
-    told = Claim("speed", exact(math.nan), "x", 2.0).as_json()
+    claim = Claim("speed", exact(math.nan), "x", 2.0)
+    assert "not measured" in claim.line(5)
+    told = claim.as_json()
     assert told["value"] is told["low"] is told["high"] is None
     assert told["verdict"] == UNCLEAR
 

@@ -98,6 +98,8 @@ X86 = "model name\t: x\nflags\t\t: fpu sse4_1 avx avx2 avx512f avx512bw avx512_v
         ("flags\t: fpu\n", {"ONEDNN_MAX_CPU_ISA": "avx2", "DNNL_MAX_CPU_ISA": "all"}, "WORD, oneDNN up to AVX2"),
         ("flags\t: fpu avx2\n", {"DNNL_MAX_CPU_ISA": "SSE41"}, "WORD (avx2), oneDNN up to SSE41"),
         ("Features\t: fp asimd asimdhp asimddp sve bf16 i8mm\n", {}, "WORD (asimddp asimdhp bf16 i8mm sve)"),
+        ("Features\t: asimd sme sme2 smei8i32 smefa64\n", {}, "WORD (sme sme2 smefa64 smei8i32)"),
+        ("flags\t: smep smap avx2\n", {}, "WORD (avx2)"),  # protection of the supervisor mode
         ("", {}, "WORD"),
     ],
 )
