@@ -71,6 +71,7 @@ def _lines(
     yield "- A claim *holds* or *does not hold* where its whole interval decides that; else it is *unclear*."
     yield "- Fewer than ten independent samples are unclear, whatever they say. `counted` figures have no interval."
     yield "- *Paper* is the paper's own figure for the same, on its machine."
+    yield "- Peak memory of rivals that share a process is that of the whole process while the rival has its turn."
     verdicts = [claim["verdict"] for result in results for claim in result["claims"]]
     held, failed, unclear = (verdicts.count(each) for each in VERDICTS)
     yield ""
@@ -133,7 +134,7 @@ def _found(result: Results, name: str) -> tuple[str, str]:
     interval = "counted" if not claim["turns"] else f"{_short(claim['low'])} to {_short(claim['high'])}"
     turns = f", {claim['turns']} turns" if claim["turns"] else ""
     if claim["settles_s"]:
-        verdict += f" ({_short(claim['settles_s'] / 60)} min of turns would settle it)"
+        verdict += f" ({_in_time(claim['settles_s'])} of turns would settle it)"
     return f"{_short(claim['value'])} {claim['unit']} ({interval}{turns})", verdict
 
 
@@ -203,6 +204,10 @@ def column_of(result: Results) -> str:
 
 def _short(value: float | None) -> str:
     return "" if value is None else f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def _in_time(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 60 else f"{_short(seconds / 60)} min"
 
 
 def read_notes(folder: Path) -> dict[str, str]:

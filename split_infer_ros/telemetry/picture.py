@@ -13,6 +13,8 @@ from split_infer_ros.telemetry.estimate import median
 
 LABEL_WIDTH = 12  # letters a line, below a bar
 MOST_LABELS = 4  # of a panel that stand upright beside each other
+FONT_SIZE = 7  # of the text below
+LETTER_IN = 0.009 * FONT_SIZE  # inches a letter of that text takes
 MOST_COLUMNS = 5  # of panels, before another row begins
 
 
@@ -48,7 +50,9 @@ def draw(path: Path, panels: Sequence[Panel | Curve], below: str) -> None:
 
     rows = max(1, math.ceil(len(panels) / MOST_COLUMNS))
     columns = max(1, math.ceil(len(panels) / rows))
-    figure = Figure(figsize=(4 * columns, 4 * rows + 0.25 * len(below.splitlines())), layout="constrained")
+    lines = below.splitlines()
+    width = max(4.0 * columns, LETTER_IN * max(map(len, lines), default=0))
+    figure = Figure(figsize=(width, 4 * rows + 0.25 * len(lines)), layout="constrained")
     for index, panel in enumerate(panels):
         axes = figure.add_subplot(rows, columns, index + 1)
         if isinstance(panel, Panel):
@@ -57,7 +61,7 @@ def draw(path: Path, panels: Sequence[Panel | Curve], below: str) -> None:
             _draw_steps(axes, panel)
         axes.set_title(panel.title, fontsize=10)
         axes.set_ylabel(panel.unit)
-    figure.supxlabel(below, fontsize=7, family="monospace", x=0.01, ha="left")
+    figure.supxlabel(below, fontsize=FONT_SIZE, family="monospace", x=0.01, ha="left")
     figure.savefig(path, dpi=120, format="png")
 
 
