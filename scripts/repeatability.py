@@ -3,8 +3,8 @@
 
     scripts/run python scripts/repeatability.py [--runs 5] [--only NAME ...] [--out FILE]
 
-Runs of one benchmark are an hour's work apart as far as the number of benchmarks allows: all benchmarks have their
-first run, then all their second. A quick run that fails, or takes longer than its limit, ends this one.
+All benchmarks have their first run, then all their second, and so on, so that runs of one benchmark lie minutes apart.
+A quick run that fails, or takes longer than its limit, ends all of it.
 """
 
 from __future__ import annotations
