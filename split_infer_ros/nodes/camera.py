@@ -24,6 +24,7 @@ from split_infer_ros.nodes.rows import NodeParameters, parameter
 from split_infer_ros.sources import Picture, Source, open_source
 
 NO_SOURCE = "none"
+MOST_NAMED = 100  # unreadable images
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class CameraNode(ManagedNode):
         self.on_tear_down(self._images.destroy)
         self._truth = IntraProcessPublisher(self, Detection2DArray, "truth", QoSProfile(depth=50))
         self.on_tear_down(self._truth.destroy)
+        self._passed_over: set[str] = set()
         self._source: Source | None = None
         if values.source != NO_SOURCE:
             self._source = open_source(
@@ -64,7 +66,7 @@ class CameraNode(ManagedNode):
                 width=values.width,
                 height=values.height,
                 loop=values.loop,
-                warn=lambda sentence: self.warn(SourceError(sentence)),
+                warn=self._pass_over,
             )
             self.on_tear_down(self._source.close)
         self._ended = threading.Event()
@@ -95,6 +97,16 @@ class CameraNode(ManagedNode):
             self.warn(error)
         if self._source is not None:
             self.get_logger().info(f"{self.values.source} has ended.")
+
+    def _pass_over(self, sentence: str) -> None:
+        """Name an unreadable image, once; of very many, one in a few seconds."""
+        if sentence in self._passed_over:
+            return
+        if len(self._passed_over) == MOST_NAMED:
+            self.warn(SourceError(sentence))
+            return
+        self._passed_over.add(sentence)
+        self.get_logger().warning(sentence)
 
     def _publish(self, picture: Picture) -> None:
         header = Header(stamp=self.get_clock().now().to_msg(), frame_id=picture.frame_id or self.values.frame_id)

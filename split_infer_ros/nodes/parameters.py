@@ -72,6 +72,10 @@ class Parameters(Generic[Table]):
                 self._node.undeclare_parameter(name)
             self._node.declare_parameter(name, value, descriptor, ignore_override=True)
 
+    def nearness(self, name: str) -> float:
+        """How much a name that is not the table's resembles the nearest one that is, 0 to 1."""
+        return self._rows.nearness(name)
+
     def refuse(self, name: str, value: Any) -> None:
         """Say that the node has no such parameter.
 
@@ -142,16 +146,17 @@ def refuse_unknown(nodes: Sequence[Parameters[Any]]) -> None:
     """Refuse start parameters that no node would heed.
 
     In a process of several nodes a parameter given to all of them (``-p model:=...``) need only be known to
-    one; given to one node alone, that one must know it.
+    one; given to one node alone, that one must know it. Of those that it was given to, the node refuses it that has a
+    parameter of the most similar name.
 
     Raises:
         ConfigurationError: a parameter is unknown.
     """
     for node in nodes:
         for name, value in node.given.items():
-            heeded = any(other.knows(name) and name in other.given and other.given[name] == value for other in nodes)
-            if not heeded:
-                node.refuse(name, value)
+            asked = [other for other in nodes if name in other.given and other.given[name] == value]
+            if not any(other.knows(name) for other in asked):
+                max(asked, key=lambda other: other.nearness(name)).refuse(name, value)
 
 
 def _descriptor(field: dataclasses.Field[Any]) -> ParameterDescriptor:

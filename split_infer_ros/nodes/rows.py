@@ -108,11 +108,18 @@ class Rows:
 
     def hint(self, name: str) -> str:
         """What there is in place of a name that is not."""
-        member, row = self._split(name)
-        names = [*self._plain, *(f"{self._prefix}.{member}.{other}" for other in self._members if row)]
-        close = difflib.get_close_matches(name, names, n=1)
+        close = difflib.get_close_matches(name, self._names(name), n=1)
         has = ", ".join([*self._plain, *(f"{self._prefix}.NAME.{other}" for other in self._members)])
         return (f" Did you mean '{close[0]}'?" if close else "") + f" It has: {has}."
+
+    def nearness(self, name: str) -> float:
+        """How much a name that is not there resembles the nearest one that is, 0 to 1."""
+        return max(difflib.SequenceMatcher(None, name, other).ratio() for other in self._names(name))
+
+    def _names(self, name: str) -> list[str]:
+        """All names, those of a family's rows for the member that ``name`` has."""
+        member, row = self._split(name)
+        return [*self._plain, *(f"{self._prefix}.{member}.{other}" for other in self._members if row)]
 
     @property
     def _prefix(self) -> str:

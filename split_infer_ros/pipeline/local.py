@@ -9,7 +9,7 @@ from types import TracebackType
 
 from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.memory import Place
-from split_infer_ros.buffers.pool import FeaturePool, find_pool
+from split_infer_ros.buffers.pool import LEASE_S, FeaturePool, find_pool
 from split_infer_ros.errors import Notice, SplitInferError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Limits
@@ -32,12 +32,14 @@ class LocalTransport:
 
     Args:
         send: takes each handle; returns to how many heads it went.
+        lease_s: how long a head may leave a slot untouched before it counts as gone.
     """
 
     shared = False
 
-    def __init__(self, send: Callable[[Handle], int]) -> None:
+    def __init__(self, send: Callable[[Handle], int], lease_s: float = LEASE_S) -> None:
         self._send = send
+        self._lease_s = lease_s
 
     def bind(self, released: Released, wake: Callable[[], None]) -> None:
         """Say whom to tell of slots that were given back."""
@@ -45,8 +47,7 @@ class LocalTransport:
 
     def make_pool(self, layout: Layout, slots: int, place: Place) -> FeaturePool:
         """Allocate slots."""
-        # The head is a thread of this process. While it is slow its batches wait, and that does not mean it is gone.
-        pool = FeaturePool(layout, slots, place, lease_s=STUCK_S)
+        pool = FeaturePool(layout, slots, place, self._lease_s)
         pool.when_released(self._released)
         return pool
 
@@ -91,7 +92,8 @@ class LocalPipeline:
         self.head = HeadStage(
             model, limits or Limits(), deliver, self._hear, head_threads, head, settings.batch_size
         )
-        transport = LocalTransport(self._hand_over)
+        # The head is a thread of this object. While it is slow its batches wait, and that does not mean it is gone.
+        transport = LocalTransport(self._hand_over, lease_s=STUCK_S)
         self.backbone = BackboneStage(
             model, settings, transport, self._hear, watch=watch, threads=backbone_threads
         )

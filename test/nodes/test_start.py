@@ -138,5 +138,11 @@ def test_a_camera_without_its_source_is_refused_in_a_sentence(refuse: Refuse, so
     assert source.split(":")[-1] in refuse(camera.main, "-p", f"source:={source}")
 
 
+def test_a_mistyped_name_is_refused_by_the_node_that_has_the_nearest_one(refuse: Refuse) -> None:
+    sentence = refuse(pipeline.main, "-p", "batchsize:=4")
+    assert "backbone has no parameter 'batchsize'" in sentence
+    assert "Did you mean 'batch_size'?" in sentence
+
+
 def test_nodes_of_one_process_may_not_be_given_what_none_of_them_heeds(refuse: Refuse) -> None:
     assert "camera has no parameter 'batch_size'" in refuse(pipeline.main, "-p", "camera:batch_size:=2")

@@ -58,8 +58,9 @@ def test_a_long_run_has_ten_blocks_at_least(turns: int) -> None:
 def test_the_value_lies_in_its_interval(samples: list[float]) -> None:
     found = median(samples)
     assert found.low <= found.value <= found.high
-    assert min(samples) <= found.low
-    assert found.high <= max(samples)
+    # Percentiles are interpolated between samples, which rounds in the last place.
+    assert min(samples) <= found.low * (1 + 1e-12)
+    assert found.high <= max(samples) * (1 + 1e-12)
     assert found.is_sound is (len(samples) >= MIN_BLOCKS)
 
 
