@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -50,7 +51,8 @@ def claims_of(replays: Replays, is_heaviest: bool, on_gpu: bool) -> list[Claim]:
     if is_heaviest:
         throughputs = (replays.samples(name, "per_second") for name in (mine, SEQUENTIAL))
         gap = estimate(_part_of_gap, *throughputs, replays.bounds)
-        claims.append(Claim(f"{at}: part of the gap to the bound", gap, "", GAP_GOAL, turn_s=turn_s))
+        name = f"{at}: part of the gap to the bound"  # below zero, sequential execution serves more
+        claims.append(Claim(name, gap, "", GAP_GOAL, floor=-math.inf, turn_s=turn_s))
         for base in (BREADTH_FIRST, SEQUENTIAL):
             claims += [_against(replays, base, figure, on_gpu) for figure in FIGURES]
         merged = in_turns(replays, MERGE, SEQUENTIAL, "per_second")
