@@ -8,26 +8,24 @@ now on, "burst TOPIC COUNT" so many at once. It ends with its input.
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 
 import cv2
 import numpy as np
 import rclpy
+from _line_process import LineProcess
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from sensor_msgs.msg import Image
 
 DEPTH = 64  # a burst must not push its own images out
-STOP_S = 5.0
 
 
-class Feed:
+class Feed(LineProcess):
     """The cameras' process, seen from the benchmark's.
 
     Args:
@@ -36,23 +34,10 @@ class Feed:
     """
 
     def __init__(self, folder: Path, topics: Sequence[str]) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, __file__, str(folder), *topics], stdin=subprocess.PIPE, text=True, bufsize=1
-        )
+        super().__init__([__file__, str(folder), *topics])
 
     def __enter__(self) -> Feed:
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
 
     def rate(self, topic: str, hz: float) -> None:
         """Send so many images a second to a topic from now on; 0: none."""
@@ -61,10 +46,6 @@ class Feed:
     def burst(self, topic: str, count: int) -> None:
         """Send so many images to a topic at once."""
         self._tell(f"burst {topic} {count}")
-
-    def _tell(self, line: str) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{line}\n")
 
 
 class Camera:

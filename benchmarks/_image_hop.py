@@ -17,9 +17,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 
 import rclpy
+from _line_process import LineProcess
 from rclpy.node import Node
 from rclpy.qos import QoSProfile, ReliabilityPolicy
 from sensor_msgs.msg import Image
@@ -28,11 +28,10 @@ HEIGHT, WIDTH = 1080, 1920
 RELIABLE, BEST_EFFORT = "reliable", "best_effort"
 PATIENCE_S = {RELIABLE: 5.0, BEST_EFFORT: 0.25}  # several times what an image takes
 WARM_UP = 3
-STOP_S = 5.0
 SEND, HEAR = "send", "hear"
 
 
-class ImageHop:
+class ImageHop(LineProcess):
     """Two processes with the same profile, seen from the benchmark's.
 
     Args:
@@ -41,28 +40,10 @@ class ImageHop:
     """
 
     def __init__(self, name: str, environment: Mapping[str, str]) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, __file__, HEAR, name],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            bufsize=1,
-            env=environment,
-        )
+        super().__init__([__file__, HEAR, name], environment, answers=True)
 
     def __enter__(self) -> ImageHop:
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
 
     def ready(self) -> list[int]:
         """Wait until both hear each other; returns the numbers of the processes."""
@@ -74,8 +55,7 @@ class ImageHop:
         Raises:
             RuntimeError: nothing arrived at a reliable reader, or a process has ended.
         """
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{reliability} {count}\n")
+        self._tell(f"{reliability} {count}")
         median, arrived = map(float, self._answer())
         if reliability == RELIABLE and math.isnan(median):
             raise RuntimeError(f"No image arrived within {PATIENCE_S[RELIABLE]:g} s.")

@@ -90,17 +90,22 @@ def last_words(diagnostics: Received, line: str) -> dict[str, str]:
     return {value.key: value.value for value in found[-1].values}
 
 
+def ends_in_time(process: Losing, when: Path, *heard: Received) -> None:
+    """Once something was heard of each, the process loses its device, and ends as it should."""
+    for messages in heard:
+        messages.wait_for(1, START_S)
+    when.touch()
+    assert process.end() == DEVICE_LOST_EXIT, process.printed
+    assert process.lasted_s < IN_TIME_S
+
+
 @pytest.mark.parametrize("moment", [LATER, HANGS])
 def test_a_lost_gpu_ends_the_pipeline_in_time(client: Client, moment: str, tmp_path: Path) -> None:
     when = tmp_path / "now"
     process = Losing("pipeline", moment, *ONE_MODEL, when=when)
     diagnostics = client.listen(DiagnosticArray, "/diagnostics")
     detections = client.listen(Detection2DArray, "detections")
-    detections.wait_for(1, START_S)
-    diagnostics.wait_for(1, START_S)
-    when.touch()
-    assert process.end() == DEVICE_LOST_EXIT, process.printed
-    assert process.lasted_s < IN_TIME_S
+    ends_in_time(process, when, detections, diagnostics)
     print(f"it lasted {process.lasted_s:.2f} s")
     facts = last_words(diagnostics, "pipeline")
     received, published, in_flight, lost = (
@@ -117,11 +122,7 @@ def test_a_lost_gpu_ends_tenants_in_time(client: Client, tmp_path: Path) -> None
     process = Losing("pipeline", LATER, *TENANTS, when=when)
     detections = client.listen(Detection2DArray, "front/detections")
     diagnostics = client.listen(DiagnosticArray, "/diagnostics")
-    detections.wait_for(1, START_S)
-    diagnostics.wait_for(1, START_S)
-    when.touch()
-    assert process.end() == DEVICE_LOST_EXIT, process.printed
-    assert process.lasted_s < IN_TIME_S
+    ends_in_time(process, when, detections, diagnostics)
     assert len(detections) > 0
     facts = [last_words(diagnostics, f"pipeline/{name}") for name in ("front", "rear")]
     assert sum(int(each.get("dropped: device_lost", 0)) for each in facts) > 0
