@@ -22,6 +22,14 @@ PAGE = 4096
 _OUTLIVED: set[int] = set()  # addresses that objects still hold of GPUs that are not simulated any more
 
 
+def _take_outlived(address: int) -> bool:
+    """True, once, if the memory there is of a GPU that is not simulated any more."""
+    if address not in _OUTLIVED:
+        return False
+    _OUTLIVED.remove(address)
+    return True
+
+
 class Runtime:
     """Calls answer as the real binding's do: a status, and what else there is. Enumerations are the real ones.
 
@@ -101,8 +109,7 @@ class Runtime:
         gpu = self._gpu
         with gpu.lock:
             region = gpu.memory.find(address)
-            if region is None and address in _OUTLIVED:
-                _OUTLIVED.remove(address)
+            if region is None and _take_outlived(address):
                 return (self.status(),)
             if region is None or region.start != address or region.kind != "registered":
                 return (self.status("cudaErrorHostMemoryNotRegistered"),)
@@ -190,8 +197,7 @@ class Runtime:
         gpu = self._gpu
         with gpu.lock:
             region = gpu.memory.find(address)
-            if region is None and address in _OUTLIVED:
-                _OUTLIVED.remove(address)
+            if region is None and _take_outlived(address):
                 return (self.status(),)
             if region is None or region.start != address or region.kind != kind:
                 gpu.faults.append(f"Memory was freed twice, or was never {kind} ({place_of_call()}).")
