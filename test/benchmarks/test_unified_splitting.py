@@ -26,7 +26,7 @@ from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.pipeline.profiler import Effort
 from split_infer_ros.split.model import SplitModel
-from split_infer_ros.telemetry.claim import FAILS, HOLDS
+from split_infer_ros.telemetry.claim import FAILS, HOLDS, UNCLEAR
 from split_infer_ros.telemetry.report import arguments
 
 CPU = torch.device("cpu")
@@ -127,7 +127,7 @@ def test_what_is_claimed_with_and_without_a_gpu() -> None:
         "mobilenet_v2: split, times the optimised, least": (0.909, FAILS),
         "overlap efficiency, median": (0.9, FAILS),
         "planner's cut, part of the best fixed one, least": (0.99, HOLDS),
-        "predicted throughput, off by, mean": (5.0, HOLDS),
+        "predicted throughput, off by, mean": (5.0, UNCLEAR),  # two predictions, however often they were checked
         "best class as the baseline's, least": (1.0, HOLDS),
     }
     papers = [claim.paper for claim in on_gpu.values() if claim.paper]
