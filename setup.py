@@ -154,8 +154,10 @@ class BuildWithCMake(build_ext):
 
 def files_below(folder: Path) -> Iterator[Path]:
     for path in sorted(folder.rglob("*")):
-        if path.is_file() and "__pycache__" not in path.parts and not any(
-            part.endswith(".egg-info") for part in path.parts
+        if (
+            path.is_file()
+            and "__pycache__" not in path.parts
+            and not any(part.endswith(".egg-info") for part in path.parts)
         ):
             yield path
 
@@ -208,7 +210,7 @@ setup(
             "pytest-timeout",
             "pytest-xdist",
             "psutil",
-            "ruff",
+            "ruff>=0.17,<0.18",  # its formatter's style is checked
             "scikit-image",
             "timm",
         ],

@@ -17,12 +17,12 @@ from _tenant_log import Execution, Log
 from _tenant_trace import Arrivals
 from torch import Tensor, fx
 
+from split_infer_ros.runtime.num_threads import all_cores, use_cores
 from split_infer_ros.runtime.streams import Fence, Stream
-from split_infer_ros.split.cores import all_cores, use_cores
-from split_infer_ros.split.cuts import live_values
-from split_infer_ros.split.halves import extract, results_of
+from split_infer_ros.serving.request import Request
 from split_infer_ros.split.model import SplitModel
-from split_infer_ros.tenancy.request import Request
+from split_infer_ros.split.partitions import extract, results_of
+from split_infer_ros.split.split_points import live_values
 
 Operator = Callable[..., tuple[Tensor, ...]]
 

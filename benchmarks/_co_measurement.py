@@ -11,7 +11,7 @@ from _co_runs import CO, CONFIGURATIONS, MO, Application, D, RealGpu, serve
 from _rows import measured
 
 from split_infer_ros.buffers.policy import Policy
-from split_infer_ros.memory_model.constants import MachineConstants
+from split_infer_ros.memory_cost.constants import MachineConstants
 from split_infer_ros.telemetry.claim import AT_LEAST, AT_MOST, Claim
 from split_infer_ros.telemetry.estimate import Estimate, Samples, estimate, exact, least, most, ratio
 from split_infer_ros.telemetry.report import Panel
@@ -129,9 +129,7 @@ def conclude(contests: Sequence[SizeContest]) -> list[Claim]:
 def panels(contests: Sequence[SizeContest]) -> list[Panel]:
     """Fig. 9 and Table V in form: memory of each size in parts of D's, and turns of the largest size."""
     largest = max(contests, key=lambda each: each.size)
-    memory = {
-        name: [each.memory_bytes[name] / each.memory_bytes[D] for each in contests] for name in CONFIGURATIONS
-    }
+    memory = {name: [each.memory_bytes[name] / each.memory_bytes[D] for each in contests] for name in CONFIGURATIONS}
     response = {name: largest.of(name, RESPONSE) for name in CONFIGURATIONS}
     busy = {name: [100 * value for value in largest.of(name, UTILISATION)] for name in CONFIGURATIONS}
     return [

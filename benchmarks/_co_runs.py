@@ -15,13 +15,13 @@ import torch
 
 from split_infer_ros.buffers.memory import Memory, allocate
 from split_infer_ros.buffers.policy import Policy
-from split_infer_ros.memory_model.calibration import CACHED_BLOCK
-from split_infer_ros.memory_model.constants import MachineConstants
-from split_infer_ros.memory_model.cpu_microbenchmarks import read
-from split_infer_ros.memory_model.gpu_microbenchmarks import reread, run_kernel
-from split_infer_ros.memory_model.overhead import overhead, response_ms
-from split_infer_ros.memory_model.task import Kernel, Task
-from split_infer_ros.tenancy.co_run import Released, release, together_ms
+from split_infer_ros.memory_cost.calibration import CACHED_BLOCK
+from split_infer_ros.memory_cost.constants import MachineConstants
+from split_infer_ros.memory_cost.cpu_microbenchmarks import read
+from split_infer_ros.memory_cost.gpu_microbenchmarks import reread, run_kernel
+from split_infer_ros.memory_cost.overhead import overhead, response_ms
+from split_infer_ros.memory_cost.task import Kernel, Task
+from split_infer_ros.serving.co_run import Released, release, together_ms
 
 D, MO, CO = "D", "MO", "CO"
 CONFIGURATIONS = (D, MO, CO)
@@ -120,9 +120,7 @@ class SimulatedGpu:
             return alone
         tasks = {found.policy: found.task for found in released}
         together = together_ms(tasks[Policy.DEVICE], tasks[Policy.MANAGED], self.constants)
-        return [
-            own if found.policy is Policy.DEVICE else together for found, own in zip(released, alone, strict=True)
-        ]
+        return [own if found.policy is Policy.DEVICE else together for found, own in zip(released, alone, strict=True)]
 
 
 class RealGpu:

@@ -19,7 +19,7 @@ from torch import Tensor
 from torchvision.ops import batched_nms
 
 from split_infer_ros.models.detections import Candidates, Detections, Limits, SuppressOverlaps
-from split_infer_ros.placement.graph import copy_to
+from split_infer_ros.operator_placement.placed_graph import copy_to
 from split_infer_ros.split.load import load_model
 from split_infer_ros.telemetry.claim import Claim
 from split_infer_ros.telemetry.estimate import Samples, estimate

@@ -22,9 +22,9 @@ from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.pipeline.cuda_graphs import GraphedBackbone
-from split_infer_ros.pipeline.intake import make_intake
+from split_infer_ros.pipeline.preprocessor import make_intake
+from split_infer_ros.runtime.num_threads import use_one_core
 from split_infer_ros.runtime.streams import Stream
-from split_infer_ros.split.cores import use_one_core
 from split_infer_ros.split.model import SplitModel
 
 IN_FLIGHT = 3  # batches: one is gathered, one computed, one decoded
@@ -83,9 +83,7 @@ class Prepared:
         if self._stream.is_asynchronous:
             with torch.inference_mode():
                 example = torch.zeros((batch_size, *model.entry.image_shape), device=device, dtype=model.dtype)
-                self._forward = GraphedBackbone(
-                    self._forward, example.contiguous(memory_format=torch.channels_last)
-                )
+                self._forward = GraphedBackbone(self._forward, example.contiguous(memory_format=torch.channels_last))
 
     @torch.inference_mode()
     def run(self, batches: Batches, deliver: Deliver) -> None:
@@ -169,9 +167,7 @@ class Optimised:
 class _Slot:
     """The memory of one batch, its events, and on a GPU its CUDA graph, whose outputs come to the CPU if asked for."""
 
-    def __init__(
-        self, model: SplitModel, batch_size: int, compute: torch.cuda.Stream | None, to_host: bool
-    ) -> None:
+    def __init__(self, model: SplitModel, batch_size: int, compute: torch.cuda.Stream | None, to_host: bool) -> None:
         preprocess = model.entry.preprocess
         self._forward, self._in_order = model.backbone("output"), model.head("output")
         staging = preprocess.staging(batch_size)

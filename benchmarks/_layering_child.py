@@ -17,18 +17,18 @@ import torch
 from _layering_rivals import Half, loaded, mapped, offloaded
 from torch import Tensor
 
-from split_infer_ros.layering.contents import Contents, open_contents
-from split_infer_ros.layering.heap import trim
-from split_infer_ros.layering.home import buffer, page_aligned
-from split_infer_ros.layering.residency import RESIDENT, place
-from split_infer_ros.layering.ring import circular
-from split_infer_ros.layering.streamed import StreamedHalf
-from split_infer_ros.layering.unpack import unpack
-from split_infer_ros.layering.weights_file import WeightsFile
+from split_infer_ros.runtime.heap import trim
 from split_infer_ros.split.graph import put, state_of
-from split_infer_ros.split.halves import backbone_of
 from split_infer_ros.split.load import hollow_model
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.partitions import backbone_of
+from split_infer_ros.weight_streaming.partition_weights import Contents, open_contents
+from split_infer_ros.weight_streaming.residency import RESIDENT, place
+from split_infer_ros.weight_streaming.ring import circular
+from split_infer_ros.weight_streaming.ring_memory import buffer, page_aligned
+from split_infer_ros.weight_streaming.streamed_partition import StreamedHalf
+from split_infer_ros.weight_streaming.unpack import unpack
+from split_infer_ros.weight_streaming.weights_file import WeightsFile
 
 MAPPED, WHOLE, OFFLOADED, NOTHING, CHOSEN = "mmap", "whole load", "accelerate", "nothing", "auto"
 

@@ -11,10 +11,10 @@ from _layering_plan import ALLOWED_S, SHARE
 from _layering_turns import READ_B_S, READ_CORE_S
 from numpy.typing import NDArray
 
-from split_infer_ros.layering.residency import ASYNCHRONOUS, RESIDENT, TWO_STAGE
 from split_infer_ros.telemetry.claim import AT_MOST, Claim
 from split_infer_ros.telemetry.estimate import Estimate, estimate, exact, median, most, ratio
 from split_infer_ros.telemetry.turns import Contest
+from split_infer_ros.weight_streaming.residency import ASYNCHRONOUS, RESIDENT, TWO_STAGE
 
 COMPUTE_BOUND = ("yolov3", "retinanet")  # those whose reading is to hide behind computing
 TILES = {TWO_STAGE: 1.1, ASYNCHRONOUS: 2.0}  # times the largest tile, that these may hold

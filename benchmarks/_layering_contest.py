@@ -27,11 +27,11 @@ from _layering_plan import Planned, placement, spread
 from _layering_rivals import can_offload
 from _layering_turns import READ_B_S, READ_CORE_S, Disk, Ways, beside
 
-from split_infer_ros.layering.predictor import predict
-from split_infer_ros.layering.residency import RESIDENT
-from split_infer_ros.layering.streamed import StreamedHalf
 from split_infer_ros.telemetry.claim import Claim
 from split_infer_ros.telemetry.turns import Contest, take_turns
+from split_infer_ros.weight_streaming.delay_model import predict
+from split_infer_ros.weight_streaming.residency import RESIDENT
+from split_infer_ros.weight_streaming.streamed_partition import StreamedHalf
 
 BESIDE = "resident, as much read in vain"
 READS_NOTHING_AHEAD = (child.MAPPED, child.WHOLE, child.OFFLOADED)  # each pass is like the first one

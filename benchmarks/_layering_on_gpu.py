@@ -17,19 +17,19 @@ from _layering_turns import READ_B_S, Disk, Ways
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from split_infer_ros.layering.contents import open_contents
-from split_infer_ros.layering.pack import pack_model
-from split_infer_ros.layering.residency import ASYNCHRONOUS, RESIDENT, SYNCHRONOUS, TWO_STAGE
-from split_infer_ros.layering.streamed import StreamedHalf
+from split_infer_ros.engines.execution_config import CHANNELS_LAST, Form
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.pipeline.streaming import stream_backbone
 from split_infer_ros.runtime.streams import current_fence
-from split_infer_ros.split.form import CHANNELS_LAST, Form
-from split_infer_ros.split.halves import backbone_of
 from split_infer_ros.split.load import load_model
+from split_infer_ros.split.partitions import backbone_of
 from split_infer_ros.telemetry.claim import AT_MOST, Claim
 from split_infer_ros.telemetry.estimate import exact, ratio
 from split_infer_ros.telemetry.turns import Contest, take_turns
+from split_infer_ros.weight_streaming.pack import pack_model
+from split_infer_ros.weight_streaming.partition_weights import open_contents
+from split_infer_ros.weight_streaming.residency import ASYNCHRONOUS, RESIDENT, SYNCHRONOUS, TWO_STAGE
+from split_infer_ros.weight_streaming.streamed_partition import StreamedHalf
 
 UPLOADED = "uploaded"
 STREAMED = (SYNCHRONOUS, ASYNCHRONOUS, TWO_STAGE)

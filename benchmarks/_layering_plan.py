@@ -10,15 +10,15 @@ import _layering_child as child
 import torch
 from torch import Tensor
 
-from split_infer_ros.layering.optimiser import Point, choose, trade_off
-from split_infer_ros.layering.pack import pack_model
-from split_infer_ros.layering.predictor import Machine
-from split_infer_ros.layering.residency import RESIDENT, TWO_STAGE, place
-from split_infer_ros.layering.ring import RingPlan, least_capacity
-from split_infer_ros.layering.streamed import StreamedHalf
-from split_infer_ros.layering.timing import time_model
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.weight_streaming.delay_model import Machine
+from split_infer_ros.weight_streaming.layer_times import time_model
+from split_infer_ros.weight_streaming.pack import pack_model
+from split_infer_ros.weight_streaming.residency import RESIDENT, TWO_STAGE, place
+from split_infer_ros.weight_streaming.ring import RingPlan, least_capacity
+from split_infer_ros.weight_streaming.ring_size import Point, choose, trade_off
+from split_infer_ros.weight_streaming.streamed_partition import StreamedHalf
 
 ALLOWED_S = 1e-3
 SHARE = 0.25  # of one copy of its weights, that auto may hold

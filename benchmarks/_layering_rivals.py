@@ -12,12 +12,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from split_infer_ros.layering.contents import Contents
-from split_infer_ros.layering.home import buffer, page_aligned
-from split_infer_ros.layering.streamed import Places, bind
-from split_infer_ros.layering.weights_file import WeightsFile
-from split_infer_ros.split.halves import backbone_of
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.partitions import backbone_of
+from split_infer_ros.weight_streaming.partition_weights import Contents
+from split_infer_ros.weight_streaming.ring_memory import buffer, page_aligned
+from split_infer_ros.weight_streaming.streamed_partition import Places, bind
+from split_infer_ros.weight_streaming.weights_file import WeightsFile
 
 Half = Callable[[Tensor], Sequence[Tensor]]
 

@@ -72,9 +72,7 @@ class Ways:
         usage: of this process in the turns of each way.
     """
 
-    def __init__(
-        self, halves: Mapping[str, child.Half], before: Mapping[str, int], images: Tensor, disk: Disk
-    ) -> None:
+    def __init__(self, halves: Mapping[str, child.Half], before: Mapping[str, int], images: Tensor, disk: Disk) -> None:
         self._halves, self._before, self._images, self._disk = halves, before, images, disk
         self.names = list(halves)
         self.usage = Usage()

@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from split_infer_ros.split.form import Form
+from split_infer_ros.autotuning.spaces import NETWORK, network_space
+from split_infer_ros.autotuning.trials import Trials
+from split_infer_ros.engines.execution_config import Form
+from split_infer_ros.search.space import Frozen, Space, frozen
+from split_infer_ros.search.strategies import Exhaustive, Guided, Random, Search, best_so_far, replay
 from split_infer_ros.telemetry.claim import AT_MOST, Claim
 from split_infer_ros.telemetry.estimate import estimate
 from split_infer_ros.telemetry.machine import cores
 from split_infer_ros.telemetry.turns import Contest
-from split_infer_ros.tuner.spaces import NETWORK, network_space
-from split_infer_ros.tuner.trials import Trials
-from split_infer_ros.tuning.search import Exhaustive, Guided, Random, Search, best_so_far, replay
-from split_infer_ros.tuning.space import Frozen, Space, frozen
 
 GUIDED, RANDOM, EXHAUSTIVE = "guided", "random", "exhaustive"
 WITHIN = 0.95  # of the best that there is

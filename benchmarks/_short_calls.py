@@ -35,9 +35,7 @@ class ShortCalls:
         passes: of each rival in a turn.
     """
 
-    def __init__(
-        self, rivals: Mapping[str, Call], pass_s: float, turn_s: float = TURN_S, wait: Call = no_wait
-    ) -> None:
+    def __init__(self, rivals: Mapping[str, Call], pass_s: float, turn_s: float = TURN_S, wait: Call = no_wait) -> None:
         self._rivals = rivals
         self._wait = wait
         self.usage = Usage()

@@ -35,9 +35,7 @@ def gains_of(found: Found) -> list[Claim]:
             turn_s=turn_s,
             paper=papers_gain(found),
         ),
-        Claim(
-            f"{name}, times the baseline prepared", gain(found, found.planners, PREPARED), "x", 1.0, turn_s=turn_s
-        ),
+        Claim(f"{name}, times the baseline prepared", gain(found, found.planners, PREPARED), "x", 1.0, turn_s=turn_s),
     ]
 
 

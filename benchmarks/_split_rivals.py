@@ -24,7 +24,7 @@ from split_infer_ros.pipeline.backbone_runner import Batch
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.local import STUCK_S, LocalPipeline
 from split_infer_ros.pipeline.settings import BLOCK, StageSettings
-from split_infer_ros.split.cores import all_cores, on_cores
+from split_infer_ros.runtime.num_threads import all_cores, on_cores
 from split_infer_ros.split.model import SplitModel
 
 NOTHING = -1  # the best class where a detector finds none

@@ -20,11 +20,11 @@ from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.models.random_weights import randomise
 from split_infer_ros.pipeline.profiler import Effort, Profiler
 from split_infer_ros.pipeline.settings import StageSettings
-from split_infer_ros.split.cores import all_cores, on_cores
+from split_infer_ros.runtime.num_threads import all_cores, on_cores
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.planner import Choice
 from split_infer_ros.split.profile import Profile
-from split_infer_ros.split.samples import make_profile
+from split_infer_ros.split.profile_samples import make_profile
 
 PICTURES = 64
 TOP_1 = Limits(score_threshold=0.0, max_detections=1)

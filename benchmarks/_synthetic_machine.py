@@ -6,8 +6,8 @@ import math
 import random
 from dataclasses import dataclass, field
 
-from split_infer_ros.memory_model.constants import MachineConstants
-from split_infer_ros.memory_model.samples import Probe
+from split_infer_ros.memory_cost.constants import MachineConstants
+from split_infer_ros.memory_cost.samples import Probe
 
 NS, US, MS = 1e-6, 1e-3, 1.0  # in ms
 

@@ -9,14 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 from _tenant_load import Load
 
-from split_infer_ros.split.cores import all_cores
+from split_infer_ros.runtime.num_threads import all_cores
+from split_infer_ros.serving.concurrent_lanes import SideBySide
+from split_infer_ros.serving.cost_measurement import MOST_ROUNDS, ROUNDS
+from split_infer_ros.serving.execution_costs import NO_MORE, Costs, Group, group
+from split_infer_ros.serving.execution_modes import Ways
+from split_infer_ros.serving.execution_timing import Runner, agree, fusable, sample
+from split_infer_ros.serving.merge_runner import Engine
 from split_infer_ros.telemetry.turns import Contest, rotated
-from split_infer_ros.tenancy.costs import NO_MORE, Costs, Group, group
-from split_infer_ros.tenancy.engine import Engine
-from split_infer_ros.tenancy.measure import Runner, agree, fusable, sample
-from split_infer_ros.tenancy.measuring import MOST_ROUNDS, ROUNDS
-from split_infer_ros.tenancy.side_by_side import SideBySide
-from split_infer_ros.tenancy.ways import Ways
 
 FUSED, APART = "fused", "one after the other"
 

@@ -9,12 +9,12 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 
+from split_infer_ros.serving.execution_costs import Costs
+from split_infer_ros.serving.request import DROP, FINISH, Request, RequestQueue
+from split_infer_ros.serving.scheduler import Rules, decide
 from split_infer_ros.telemetry.claim import AT_MOST, Claim
 from split_infer_ros.telemetry.estimate import median, most
 from split_infer_ros.telemetry.turns import Contest
-from split_infer_ros.tenancy.costs import Costs
-from split_infer_ros.tenancy.request import DROP, FINISH, Request, RequestQueue
-from split_infer_ros.tenancy.scheduler import Rules, decide
 
 WINDOWS = (5, 8, 16, 32)
 CLAIMED = 1000  # requests that wait

@@ -9,12 +9,12 @@ import torch
 from _tenant_log import Log
 from torch import Tensor
 
+from split_infer_ros.serving.execution_costs import Costs, Group
+from split_infer_ros.serving.execution_timing import blank
+from split_infer_ros.serving.merge_runner import Engine
+from split_infer_ros.serving.request import Request
 from split_infer_ros.split.load import build_model
 from split_infer_ros.split.model import SplitModel
-from split_infer_ros.tenancy.costs import Costs, Group
-from split_infer_ros.tenancy.engine import Engine
-from split_infer_ros.tenancy.measure import blank
-from split_infer_ros.tenancy.request import Request
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,11 @@ from _tenant_log import Execution, Log
 from _tenant_scheduled import Scheduled
 from _tenant_trace import Arrivals
 
-from split_infer_ros.split.cores import all_cores
-from split_infer_ros.tenancy.engine import Engine
-from split_infer_ros.tenancy.request import Request
-from split_infer_ros.tenancy.scheduler import Rules
-from split_infer_ros.tenancy.ways import Ways
+from split_infer_ros.runtime.num_threads import all_cores
+from split_infer_ros.serving.execution_modes import Ways
+from split_infer_ros.serving.merge_runner import Engine
+from split_infer_ros.serving.request import Request
+from split_infer_ros.serving.scheduler import Rules
 
 SEQUENTIAL, CONCURRENT, BREADTH_FIRST = "sequential", "concurrent", "breadth-first"
 MERGE, FUSE = "merge", "merge and fuse"

@@ -11,11 +11,11 @@ from _tenant_decisions import CASES, name_of
 from _tenant_replays import AT_ONCE, POISSON, Replays
 from _tenant_rivals import BREADTH_FIRST, FUSE, MERGE, SEQUENTIAL, with_lanes
 
+from split_infer_ros.serving.execution_costs import Costs
+from split_infer_ros.serving.execution_modes import Ways
 from split_infer_ros.telemetry.estimate import Estimate, median, ratio
 from split_infer_ros.telemetry.picture import Panel
 from split_infer_ros.telemetry.turns import Contest
-from split_infer_ros.tenancy.costs import Costs
-from split_infer_ros.tenancy.ways import Ways
 
 Row = dict[str, Any]
 

@@ -12,12 +12,12 @@ from _tenant_load import Load
 from _tenant_log import Execution, Log
 from _tenant_trace import Arrivals
 
-from split_infer_ros.tenancy.costs import Costs, Group, group
-from split_infer_ros.tenancy.floor import Floor, Turn
-from split_infer_ros.tenancy.graph_choice import MOST_FORESEEN, foreseen, padded
-from split_infer_ros.tenancy.request import Request, RequestQueue, turn_s
-from split_infer_ros.tenancy.scheduler import Rules
-from split_infer_ros.tenancy.ways import Ways
+from split_infer_ros.serving.execution_costs import Costs, Group, group
+from split_infer_ros.serving.execution_modes import Ways
+from split_infer_ros.serving.graph_policy import MOST_FORESEEN, foreseen, padded
+from split_infer_ros.serving.lane_scheduler import Floor, Turn
+from split_infer_ros.serving.request import Request, RequestQueue, turn_s
+from split_infer_ros.serving.scheduler import Rules
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,14 @@ from typing import Any
 import torch
 from _vendor_networks import VENDORS, Run, vendors_of
 
-from split_infer_ros.split.cores import use_all_cores, use_one_core
+from split_infer_ros.autotuning.best_known import Tuned, find_tuned
+from split_infer_ros.autotuning.spaces import network_space
+from split_infer_ros.autotuning.trial_process import TrialProcess
+from split_infer_ros.autotuning.trials import timed
+from split_infer_ros.autotuning.tune import Tuner, network_task
+from split_infer_ros.measurements.database import Database
+from split_infer_ros.measurements.key import Key
+from split_infer_ros.runtime.num_threads import use_all_cores, use_one_core
 from split_infer_ros.split.load import build_model, load_model
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.telemetry.claim import Claim
@@ -18,13 +25,6 @@ from split_infer_ros.telemetry.estimate import NOTHING, Estimate, exact, least, 
 from split_infer_ros.telemetry.machine import cores
 from split_infer_ros.telemetry.turns import Contest, rotated
 from split_infer_ros.telemetry.usage import Usage
-from split_infer_ros.tuner.known import Tuned, find_tuned
-from split_infer_ros.tuner.spaces import network_space
-from split_infer_ros.tuner.trial_process import TrialProcess
-from split_infer_ros.tuner.trials import timed
-from split_infer_ros.tuner.tune import Tuner, network_task
-from split_infer_ros.tuning.database import Database
-from split_infer_ros.tuning.key import Key
 
 BUILT, UNTUNED, TUNED = "as built", "untuned", "tuned"
 READ = "its record read"

@@ -27,7 +27,7 @@ from _co_runs import Application, RealGpu
 
 from split_infer_ros.buffers.cuda import device_attributes
 from split_infer_ros.buffers.policy import legal
-from split_infer_ros.memory_model.machine import calibrate_machine
+from split_infer_ros.memory_cost.machine import calibrate_machine
 from split_infer_ros.telemetry.report import Report, arguments, deliver, seconds_for_turns, show
 from split_infer_ros.telemetry.turns import take_turns
 

@@ -45,10 +45,10 @@ from _layering_contest import BESIDE, Effort, Layered
 from _layering_on_gpu import LayeredOnGpu
 from _layering_plan import plan
 
-from split_infer_ros.layering.residency import ASYNCHRONOUS, RESIDENT, SYNCHRONOUS, TWO_STAGE
 from split_infer_ros.split.load import choose_device
 from split_infer_ros.telemetry.claim import Claim
 from split_infer_ros.telemetry.report import Panel, Report, arguments, deliver, seconds_for_turns, show
+from split_infer_ros.weight_streaming.residency import ASYNCHRONOUS, RESIDENT, SYNCHRONOUS, TWO_STAGE
 
 MODELS = ("yolov3", "retinanet", "resnet50", "vgg16", "alexnet")
 QUICK_MODELS = {"cpu": ("resnet50",), "cuda": ("yolov3",)}

@@ -36,16 +36,16 @@ from _synthetic_machine import draw_machine
 
 from split_infer_ros.buffers.cuda import device_attributes
 from split_infer_ros.buffers.policy import legal
-from split_infer_ros.memory_model.calibration import Calibration, calibrate
-from split_infer_ros.memory_model.constants import ROWS
-from split_infer_ros.memory_model.machine import calibrate_machine
-from split_infer_ros.memory_model.samples import Probe
+from split_infer_ros.measurements.database import Database
+from split_infer_ros.memory_cost.calibration import Calibration, calibrate
+from split_infer_ros.memory_cost.constants import ROWS
+from split_infer_ros.memory_cost.machine import calibrate_machine
+from split_infer_ros.memory_cost.samples import Probe
 from split_infer_ros.telemetry.claim import AT_MOST, Claim
 from split_infer_ros.telemetry.estimate import exact, mean, median
 from split_infer_ros.telemetry.report import Report, arguments, deliver, seconds_for_turns
 from split_infer_ros.telemetry.turns import Contest, take_turns
 from split_infer_ros.telemetry.usage import Usage
-from split_infer_ros.tuning.database import Database
 
 Rows = list[Mapping[str, Any]]
 SIMULATED_MACHINES = 60

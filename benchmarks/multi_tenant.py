@@ -47,7 +47,7 @@ from _tenant_rows import (
     step_rows,
 )
 
-from split_infer_ros.pipeline.process import prepare_process
+from split_infer_ros.runtime.process import prepare_process
 from split_infer_ros.split.load import choose_device
 from split_infer_ros.telemetry.report import Report, arguments, deliver, seconds_for_turns, show
 from split_infer_ros.telemetry.turns import take_turns

@@ -34,14 +34,14 @@ sys.path.insert(0, str(Path(__file__).parent))  # for `python -m benchmarks.tuni
 from _search_replays import Replays, claims_of_searches, record_costs
 from _tuning_contest import GOALS, Rivals, claims_of_model, times_vendors
 
-from split_infer_ros.pipeline.process import prepare_process
+from split_infer_ros.measurements.database import Database
+from split_infer_ros.runtime.process import prepare_process
 from split_infer_ros.split.load import choose_device
 from split_infer_ros.telemetry.claim import AT_MOST, Claim
 from split_infer_ros.telemetry.estimate import NOTHING, exact, median, most
 from split_infer_ros.telemetry.machine import describe_machine
 from split_infer_ros.telemetry.report import Curve, Panel, Report, arguments, deliver, seconds_for_turns, show
 from split_infer_ros.telemetry.turns import take_turns
-from split_infer_ros.tuning.database import Database
 
 PAPER = ("ssd_resnet50", "yolov3")  # that the paper has besides those with goals
 OTHERS = ("resnet18", "efficientnet_b2", "vit_tiny", "shapes", "alexnet", "vgg16", "ssd300")
@@ -147,8 +147,7 @@ def panels_of(rows: Sequence[Row]) -> list[Panel | Curve]:
     if searches:
         panels.append(Panel("trials until within 5 %", "", {name: row["trials"] for name, row in searches.items()}))
         points = {
-            name: list(zip(row["seconds_so_far"], row["best_so_far_ms"], strict=True))
-            for name, row in searches.items()
+            name: list(zip(row["seconds_so_far"], row["best_so_far_ms"], strict=True)) for name, row in searches.items()
         }
         panels.append(Curve("best so far, until within 5 %", "seconds of search", "ms an image", points))
     return panels

@@ -42,8 +42,8 @@ from _split_claims import claims_of, conclude
 from _split_contest import Found, Match
 from _split_subject import Extent, Subject
 
-from split_infer_ros.pipeline.process import prepare_process
 from split_infer_ros.pipeline.profiler import Effort
+from split_infer_ros.runtime.process import prepare_process
 from split_infer_ros.split.load import choose_device
 from split_infer_ros.telemetry.claim import in_time
 from split_infer_ros.telemetry.report import arguments, deliver, seconds_for_turns, show
@@ -65,9 +65,7 @@ def measure_quickly(
     matches = []
     for name in names:
         subject = Subject(name, device, extent)
-        matches += [
-            Match(subject, size, size == min(extent.batch_sizes), claims_of) for size in extent.batch_sizes
-        ]
+        matches += [Match(subject, size, size == min(extent.batch_sizes), claims_of) for size in extent.batch_sizes]
     take_turns([match.contest for match in matches], seconds_for_turns(chosen, 0.0))
     found = [match.found() for match in matches]
     for match in matches:

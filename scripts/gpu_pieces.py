@@ -90,13 +90,20 @@ PIECES: Mapping[int, Piece] = {
         "tests of memory, operators, timing and placement",
         360.0,
         Tests(
-            {"memory": 100, "memory_model": 90, "vision_ops": 120, "convolution": 180, "placement": 90, "timing": 90}
+            {
+                "memory": 100,
+                "memory_cost": 90,
+                "vision_ops": 120,
+                "convolution": 180,
+                "operator_placement": 90,
+                "timing": 90,
+            }
         ),
     ),
     2: Piece(
         "tests of pipelines, tenants and streamed weights",
         380.0,
-        Tests({"backbone": 180, "changes": 120, "layering": 90, "tenancy": 120, "killed": 90, "tuning": 150}),
+        Tests({"backbone": 180, "changes": 120, "weight_streaming": 90, "serving": 120, "killed": 90, "tuning": 150}),
     ),
     3: Piece(
         "sanitizers of streams and of memory",
@@ -104,7 +111,10 @@ PIECES: Mapping[int, Piece] = {
         together(
             memcheck,  # the shortest as a rule
             Tests(
-                {"layering": 70, "changes": 110, "tenancy": 90}, SANITIZER, " under the stream sanitizer", UNSANITIZED
+                {"weight_streaming": 70, "changes": 110, "serving": 90},
+                SANITIZER,
+                " under the stream sanitizer",
+                UNSANITIZED,
             ),
         ),
     ),

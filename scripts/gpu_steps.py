@@ -109,9 +109,7 @@ def tail_of(log: Path) -> str:
     return "\n".join(log.read_text(errors="replace").splitlines()[-TAIL:])
 
 
-def _run_in_a_group(
-    command: Sequence[str], environment: Mapping[str, str], seconds: float, output: Any
-) -> int | None:
+def _run_in_a_group(command: Sequence[str], environment: Mapping[str, str], seconds: float, output: Any) -> int | None:
     """The command's exit code; None if it took too long, and was killed with all that is in its process group."""
     process = subprocess.Popen(
         list(command),

@@ -60,9 +60,7 @@ def page(results: Sequence[Results], notes: Mapping[str, str], repeated: Mapping
     return "\n".join(_lines(results, notes, repeated)) + "\n"
 
 
-def _lines(
-    results: Sequence[Results], notes: Mapping[str, str], repeated: Mapping[str, Any] | None
-) -> Iterator[str]:
+def _lines(results: Sequence[Results], notes: Mapping[str, str], repeated: Mapping[str, Any] | None) -> Iterator[str]:
     yield "# What was measured"
     yield ""
     yield "This page is made by `scripts/results.py` from the JSON files beside it."

@@ -30,7 +30,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "test")]
 
-from split_infer_ros.tuning.space import Config  # noqa: E402
+from split_infer_ros.search.space import Config  # noqa: E402
 from split_infer_ros.vision_ops.schedules import DEPTHWISE, POINTWISE, SPACES  # noqa: E402
 
 LIMIT_S = 20.0  # of a compilation, in seconds of a processor

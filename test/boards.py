@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from split_infer_ros.memory_model.constants import ROWS, MachineConstants
-from split_infer_ros.memory_model.task import Kernel, Task
+from split_infer_ros.memory_cost.constants import ROWS, MachineConstants
+from split_infer_ros.memory_cost.task import Kernel, Task
 
 MB = 10**6
 

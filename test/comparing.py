@@ -18,9 +18,7 @@ def rounding(found: Tensor, expected: Tensor) -> float:
     return float((found - expected).abs().max() / expected.abs().max())
 
 
-def assert_same_detections(
-    found: Detections, expected: Detections, scores: float = 1e-4, boxes: float = 0.05
-) -> None:
+def assert_same_detections(found: Detections, expected: Detections, scores: float = 1e-4, boxes: float = 0.05) -> None:
     """The same objects as sets: objects whose scores are nearly equal come in whatever order rounding gives them.
 
     Args:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import torch
 
-from split_infer_ros.tuning.space import Config
+from split_infer_ros.search.space import Config
 from split_infer_ros.vision_ops.box_nms import HELD
 from split_infer_ros.vision_ops.convolution import KINDS
 from split_infer_ros.vision_ops.kernels import convolution, prefix_sum, segmented_argsort, suppression

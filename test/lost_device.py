@@ -77,7 +77,7 @@ def lose(moment: str) -> None:
     """
     from split_infer_ros.buffers.slot_memory import SlotMemory
     from split_infer_ros.pipeline.plan import Plan
-    from split_infer_ros.tenancy.executor import Executor
+    from split_infer_ros.serving.executor import Executor
 
     signal = os.environ.get(LOSE_WHEN)
     device = LostDevice(0 if moment == AT_START or signal else BATCHES)

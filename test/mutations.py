@@ -30,25 +30,25 @@ FILES = {
     "buffers": ["buffers/memory.py", "buffers/slot_memory.py"],
     "their users": [
         "pipeline/plan.py",
-        "pipeline/intake.py",
+        "pipeline/preprocessor.py",
         "pipeline/backbone_runner.py",
-        "tenancy/engine.py",
-        "tenancy/executor.py",
-        "tenancy/flight.py",
-        "tenancy/forked_graphs.py",
-        "layering/device_stages.py",
+        "serving/merge_runner.py",
+        "serving/executor.py",
+        "serving/in_flight.py",
+        "serving/forked_graphs.py",
+        "weight_streaming/device_stages.py",
     ],
 }
 TESTS = [
     "runtime/test_captures_on_simulated_gpu.py",
-    "runtime/test_intake_on_simulated_gpu.py",
+    "runtime/test_preprocessor_on_simulated_gpu.py",
     "runtime/test_forks_on_simulated_gpu.py",
     "buffers/test_memory.py",
     "runtime/test_streaming_on_simulated_gpu.py",
     "runtime/test_pipeline_on_simulated_gpu.py",
     "runtime/test_tenants_on_simulated_gpu.py",
 ]
-FIRST = {"tenancy": "tenants", "layering": "streaming", "buffers": "memory"}  # which test is likely to notice
+FIRST = {"serving": "tenants", "weight_streaming": "streaming", "buffers": "memory"}  # which test is likely to notice
 # Calls that order work, if nothing is done with what they return.
 CALLS = {
     "synchronize", "record", "wait", "wait_event", "wait_for", "wait_stream", "attach", "give_to_device",
@@ -69,7 +69,7 @@ REVERTED = {
     "2, an exception ends the thread that copies": {
         "runtime/streams.py": [('with torch.inference_mode(), self.work("copy")', 'with self.work("copy")')],
         "buffers/memory.py": [("torch.inference_mode(False)", "__import__('contextlib').nullcontext()")],
-        "layering/device_stages.py": [
+        "weight_streaming/device_stages.py": [
             (
                 "        except Exception as error:\n            return error",
                 "        except StreamError as error:\n            return error",
@@ -101,7 +101,7 @@ REVERTED = {
         "runtime/streams.py": [("        self._stream.wait_stream(torch.cuda.current_stream(self.device))\n", "")]
     },
     "18, a buffer goes while the GPU reads it": {
-        "pipeline/intake.py": [("        self.unused.wait()", "        pass")]
+        "pipeline/preprocessor.py": [("        self.unused.wait()", "        pass")]
     },
 }
 

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from split_infer_ros.layering.contents import Contents, open_contents
-from split_infer_ros.layering.residency import ASYNCHRONOUS, place
-from split_infer_ros.layering.streamed import StreamedHalf
 from split_infer_ros.models.classifier import classify
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.models.preprocess import Preprocess
-from split_infer_ros.split.halves import backbone_of, head_of
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.partitions import backbone_of, head_of
+from split_infer_ros.weight_streaming.partition_weights import Contents, open_contents
+from split_infer_ros.weight_streaming.residency import ASYNCHRONOUS, place
+from split_infer_ros.weight_streaming.streamed_partition import StreamedHalf
 
 SIDE, WIDE = 16, 256
 TILE_MB = 0.05

@@ -8,10 +8,10 @@ import torch
 from odd_model import ENTRY, Odd
 from simulated_gpu import GPU
 
-from split_infer_ros.layering.streamed import StreamedHalf
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.pipeline.streaming import stream_backbone
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.weight_streaming.streamed_partition import StreamedHalf
 
 
 def odd_on_gpu() -> SplitModel:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.slot_memory import SlotMemory
-from split_infer_ros.split.cuts import Cut
+from split_infer_ros.split.split_points import Cut
 
 
 def through_a_slot(cut: Cut, backbone: nn.Module, head: nn.Module, images: Tensor) -> tuple[Tensor, ...]:

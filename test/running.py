@@ -12,16 +12,16 @@ import pytest
 from bright import BAD, LONG_S, BrightModel, frame
 
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.ledger import LedgerCounts
-from split_infer_ros.tenancy import crew
-from split_infer_ros.tenancy.member import Member
-from split_infer_ros.tenancy.shared_pipeline import SharedPipeline
-from split_infer_ros.tenancy.shared_settings import SharedSettings
-from split_infer_ros.tenancy.tenant import Tenant
-from split_infer_ros.tenancy.ways import Ways
-from split_infer_ros.tuning.database import Database
+from split_infer_ros.serving import worker_pool
+from split_infer_ros.serving.execution_modes import Ways
+from split_infer_ros.serving.shared_pipeline import SharedPipeline
+from split_infer_ros.serving.shared_settings import SharedSettings
+from split_infer_ros.serving.tenant import Tenant
+from split_infer_ros.serving.tenant_state import Member
 
 A, B, C = Tenant("a", "one"), Tenant("b", "one"), Tenant("c", "two")
 SETTINGS = SharedSettings(device="cpu", waiting=20)
@@ -89,7 +89,7 @@ class Running:
 
 def use_lanes(monkeypatch: pytest.MonkeyPatch, lanes: bool) -> None:
     """Have whatever comes run on two lanes, or with all cores, however that is measured to do."""
-    monkeypatch.setattr(crew, "all_cores", lambda: 2)
+    monkeypatch.setattr(worker_pool, "all_cores", lambda: 2)
     monkeypatch.setattr(Ways, "lanes_serve_more", lanes)
     monkeypatch.setattr(Ways, "sooner_together", lambda ways, waiting, more_come: not lanes)
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import torch
 
 from split_infer_ros.images.encodings import Pixels
-from split_infer_ros.layering.packed_file import read_header
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.ledger import LedgerCounts
@@ -17,6 +16,7 @@ from split_infer_ros.pipeline.settings import BLOCK, StageSettings, WeightsSetti
 from split_infer_ros.split.graph import state_of
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.weight_streaming.packed_file import read_header
 
 SETTINGS = StageSettings("neck", 1, 0.002, BLOCK)
 PICTURES = [Pixels(torch.randint(0, 255, (48, 64, 3), dtype=torch.uint8), (0, 1, 2)) for _ in range(3)]

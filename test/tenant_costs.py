@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import _tenant_rivals as rivals
 
-from split_infer_ros.tenancy.costs import Costs, group
-from split_infer_ros.tenancy.ways import Ways
+from split_infer_ros.serving.execution_costs import Costs, group
+from split_infer_ros.serving.execution_modes import Ways
 
 MODELS = ("squeezenet1_0", "mobilenet_v2", "resnet18")  # the first two have fewer parameters than the mean
 FUSED = group(dict.fromkeys(MODELS[:2], 1))

@@ -34,15 +34,15 @@ def test_pytest_starts_where_a_launch_plugin_cannot_load(tmp_path: Path) -> None
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: outdated\nVersion: 1\n")
     entries = "".join(f"{name} = outdated\n" for name in PLUGINS)
     (information / "entry_points.txt").write_text(f"[pytest11]\n{entries}")
-    result = run_pytest("--collect-only", "tuning/test_record.py", path=tmp_path)
+    result = run_pytest("--collect-only", "measurements/test_record.py", path=tmp_path)
     assert result.returncode == 0, result.stdout + result.stderr
 
 
 @pytest.mark.parametrize(
     "files",
     [
-        pytest.param(["tuning/test_database.py", "telemetry/test_trace.py"], id="logging"),
-        pytest.param(["memory_model/test_samples.py", "split/test_samples.py"], id="files-of-one-name"),
+        pytest.param(["measurements/test_database.py", "telemetry/test_trace.py"], id="logging"),
+        pytest.param(["cli/test_split_points.py", "split/test_split_points.py"], id="files-of-one-name"),
     ],
 )
 def test_tests_hold_with_an_active_launch_plugin(files: list[str]) -> None:

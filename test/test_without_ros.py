@@ -6,6 +6,7 @@ import ast
 import importlib.util
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -14,22 +15,29 @@ import split_infer_ros
 
 PACKAGE = Path(split_infer_ros.__file__).parent
 
-# From top to bottom: a room imports from itself and from those below it. (errors.py lies below all.)
-ABOVE = (
+# From top to bottom: a package imports from itself and from those below it. (errors.py lies below all.)
+PACKAGES = (
     "nodes",
-    "commands",
-    "tuner",
-    "tenancy",
+    "cli",
+    "autotuning",
+    "serving",
     "pipeline",
-    "placement",
-    "layering",
+    "weight_streaming",
+    "operator_placement",
     "split",
+    "engines",
     "models",
     "sources",
     "images",
-    "memory_model",
+    "memory_cost",
+    "vision_ops",
+    "buffers",
+    "search",
+    "measurements",
+    "telemetry",
+    "runtime",
+    "errors",
 )
-ROOMS = (*ABOVE, "vision_ops", "buffers", "tuning", "telemetry", "runtime", "errors")
 
 ROS = ("rclpy", "ament_index_python", "rosidl_runtime_py", "builtin_interfaces", "rcl_interfaces", "launch_ros")
 
@@ -66,7 +74,7 @@ def files() -> list[Path]:
     return sorted(path for path in PACKAGE.rglob("*.py") if path.relative_to(PACKAGE).parts[0] not in ("msg", "srv"))
 
 
-def room(path: Path) -> str:
+def package(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
@@ -90,7 +98,7 @@ def imported(path: Path) -> list[str]:
 @pytest.fixture(scope="module")
 def imported_all() -> subprocess.CompletedProcess[str]:
     """A process that imports everything but the nodes, then computes on two cores."""
-    modules = [module_name(path) for path in files() if room(path) not in ("nodes", "__main__")]
+    modules = [module_name(path) for path in files() if package(path) not in ("nodes", "__main__")]
     if importlib.util.find_spec("triton") is None:  # it comes with torch's builds for GPUs
         modules = [name for name in modules if not name.startswith("split_infer_ros.vision_ops.kernels.")]
     assert len(modules) > 25
@@ -115,9 +123,9 @@ def test_importing_leaves_the_main_thread_without_helpers(imported_all: subproce
 
 @pytest.mark.parametrize("path", files(), ids=module_name)
 def test_imports_run_downwards(path: Path) -> None:
-    if room(path) in ("__init__", "__main__"):
+    if package(path) in ("__init__", "__main__"):
         return  # the front doors
-    allowed = ROOMS[ROOMS.index(room(path)) :]
+    allowed = PACKAGES[PACKAGES.index(package(path)) :]
     for name in imported(path):
         if name.startswith("split_infer_ros."):
             target = name.split(".")[1]
@@ -125,5 +133,24 @@ def test_imports_run_downwards(path: Path) -> None:
                 assert target in allowed, f"{module_name(path)} reaches up to {name}"
 
 
-def test_every_room_has_its_place() -> None:
-    assert {room(path) for path in files()} - {"__init__", "__main__"} == set(ROOMS)
+def test_every_package_has_its_place() -> None:
+    assert {package(path) for path in files()} - {"__init__", "__main__"} == set(PACKAGES)
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    names = {module_name(path) for path in files()}
+    imports = {
+        module_name(path): {own for name in imported(path) if (own := own_module(name, names))} for path in files()
+    }
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        pytest.fail(f"These import each other: {' -> '.join(error.args[1])}")
+
+
+def own_module(name: str, modules: set[str]) -> str | None:
+    """The module of the package that an imported name is, or lies in; None if it is none of ours."""
+    for candidate in (name, name.rpartition(".")[0]):
+        if candidate in modules:
+            return candidate
+    return None

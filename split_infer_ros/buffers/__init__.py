@@ -1,1 +1,1 @@
-"""Slots that both processors see: who may use one (slots), how features lie in it (layout), its memory."""
+"""Memory that CPU and GPU both see: pools of slots, the leases on them, and how features lie in a slot."""

@@ -1,1 +1,1 @@
-"""The models: which there are (catalogue), their weights, what goes in (preprocess) and what comes out."""
+"""The catalogue of models, users' own models, their weights, pre-processing and decoding."""

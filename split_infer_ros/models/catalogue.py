@@ -164,9 +164,7 @@ CATALOGUE: dict[str, ModelEntry] = {
             summary="YOLOv3 with Darknet-53, 80 classes of COCO; nobody publishes weights of this form",
             build=yolo.Yolov3,
             weights=Weights(),
-            preprocess=Preprocess(
-                *(yolo.SIZE, yolo.SIZE), antialias=False, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0)
-            ),
+            preprocess=Preprocess(*(yolo.SIZE, yolo.SIZE), antialias=False, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0)),
             labels=tuple(label for label in COCO_LABELS[1:] if label != "N/A"),
             default_cut="output",
             decode=yolo.decode,

@@ -32,9 +32,7 @@ def draw_detections(pixels: Pixels, detections: Detections, labels: Sequence[str
     return picture
 
 
-def _caption(
-    picture: np.ndarray, text: str, left: int, top: int, colour: tuple[int, int, int], scale: float
-) -> None:
+def _caption(picture: np.ndarray, text: str, left: int, top: int, colour: tuple[int, int, int], scale: float) -> None:
     """Dark text on the box's colour, above the box or, at the image's edge, inside it."""
     (width, height), below = cv2.getTextSize(text, cv2.FONT_HERSHEY_SIMPLEX, scale, 1)
     left = max(0, min(left, picture.shape[1] - width))

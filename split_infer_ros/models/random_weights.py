@@ -57,7 +57,7 @@ def _centre_logits(model: nn.Module, images: Tensor) -> None:
     outputs = model(images)
     for hook in hooks:
         hook.remove()
-    (layer, logits), = last
+    ((layer, logits),) = last
     if not isinstance(outputs, Tensor) or layer.bias is None:
         return
     mean = logits.transpose(0, 1).flatten(1).mean(1)  # over images and, of a convolution, positions

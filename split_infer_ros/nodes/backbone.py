@@ -9,30 +9,30 @@ from typing import Any
 
 from rclpy.qos import QoSProfile
 
+from split_infer_ros.autotuning.best_known import Tuned, find_tuned
+from split_infer_ros.autotuning.trial_process import TrialProcess
+from split_infer_ros.autotuning.tune import Tuner
+from split_infer_ros.engines.execution_config import Form
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.measurements.database import Database
 from split_infer_ros.msg import PipelineReport
-from split_infer_ros.nodes.backbone_parameters import BackboneParameters
 from split_infer_ros.nodes.conversions import report_message
 from split_infer_ros.nodes.enable import Enable
 from split_infer_ros.nodes.image_input import ImageInput
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher
 from split_infer_ros.nodes.managed import ManagedNode, open_trace
+from split_infer_ros.nodes.parameters.backbone import BackboneParameters
 from split_infer_ros.nodes.process import run
 from split_infer_ros.nodes.transports import SENDERS
 from split_infer_ros.pipeline.auto_split import AUTO, AutoSplit
 from split_infer_ros.pipeline.backbone_stage import BackboneStage
-from split_infer_ros.pipeline.known_profile import profile_model
 from split_infer_ros.pipeline.memory_choice import MemoryAdvisor
 from split_infer_ros.pipeline.rate_limiter import RateLimiter
+from split_infer_ros.pipeline.stored_profile import profile_model
 from split_infer_ros.runtime.captures import empty_cache
-from split_infer_ros.split.form import Form
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.profile import Profile
-from split_infer_ros.tuner.known import Tuned, find_tuned
-from split_infer_ros.tuner.trial_process import TrialProcess
-from split_infer_ros.tuner.tune import Tuner
-from split_infer_ros.tuning.database import Database
 
 REPORT_PERIOD_S = 0.5
 DRAIN_S = 2.0
@@ -89,8 +89,7 @@ class BackboneNode(ManagedNode):
         self.stage.start()
         self._split.start()
         self._inputs = [
-            ImageInput(self, topic, self.stage, self._limiter, self._enable)
-            for topic in self.values.image_topics
+            ImageInput(self, topic, self.stage, self._limiter, self._enable) for topic in self.values.image_topics
         ]
         cut = self._model.cut(self.stage.settings.split_point)
         self.get_logger().info(

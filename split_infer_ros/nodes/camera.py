@@ -19,8 +19,8 @@ from split_infer_ros.models.shapes import LABELS
 from split_infer_ros.nodes.conversions import image_message, truth_message
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher
 from split_infer_ros.nodes.managed import ManagedNode
+from split_infer_ros.nodes.parameters.table import NodeParameters, parameter
 from split_infer_ros.nodes.process import run
-from split_infer_ros.nodes.rows import NodeParameters, parameter
 from split_infer_ros.sources import Picture, Source, open_source
 
 NO_SOURCE = "none"

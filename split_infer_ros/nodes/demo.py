@@ -28,9 +28,9 @@ from split_infer_ros.nodes.camera import CameraNode
 from split_infer_ros.nodes.conversions import corners, pixels_of
 from split_infer_ros.nodes.intra_process import IntraProcessSubscription
 from split_infer_ros.nodes.managed import ManagedNode
+from split_infer_ros.nodes.parameters.table import NodeParameters
 from split_infer_ros.nodes.pipeline import NODES
 from split_infer_ros.nodes.process import run
-from split_infer_ros.nodes.rows import NodeParameters
 from split_infer_ros.pipeline.report import PipelineReport
 
 Kind = TypeVar("Kind", bound=ManagedNode)

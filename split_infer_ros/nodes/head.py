@@ -11,25 +11,25 @@ from rclpy.qos import QoSProfile
 from std_msgs.msg import Header
 from vision_msgs.msg import Detection2DArray
 
+from split_infer_ros.autotuning.best_known import find_tuned
+from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.detections import Detections
-from split_infer_ros.nodes.common_parameters import FinishParameters, ModelParameters, WeightsParameters
 from split_infer_ros.nodes.conversions import detections_message
 from split_infer_ros.nodes.endpoints import advertise
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher
 from split_infer_ros.nodes.labels import LABELS, Labels
 from split_infer_ros.nodes.managed import ManagedNode
 from split_infer_ros.nodes.overlay import Overlay
+from split_infer_ros.nodes.parameters.common import FinishParameters, ModelParameters, WeightsParameters
+from split_infer_ros.nodes.parameters.table import parameter
 from split_infer_ros.nodes.process import run
-from split_infer_ros.nodes.rows import parameter
 from split_infer_ros.nodes.transports import RECEIVERS, Receiver
 from split_infer_ros.nodes.watch import LEFT_OUT, weights_facts
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.head_stage import HeadStage
 from split_infer_ros.pipeline.settings import StageSettings
-from split_infer_ros.split.cores import default_head_threads
+from split_infer_ros.runtime.num_threads import default_head_threads
 from split_infer_ros.split.load import choose_device, load_model
-from split_infer_ros.tuner.known import find_tuned
-from split_infer_ros.tuning.database import Database
 
 DIAGNOSTICS_PERIOD_S = 1.0
 

@@ -12,7 +12,7 @@ from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackRet
 from rclpy.timer import Timer
 
 from split_infer_ros.errors import ConfigurationError, SplitInferError
-from split_infer_ros.nodes.parameters import Parameters
+from split_infer_ros.nodes.parameters.declaration import Parameters
 from split_infer_ros.runtime.faults import is_sticky
 from split_infer_ros.runtime.shortage import in_short
 from split_infer_ros.telemetry.trace import TraceFile

@@ -9,9 +9,9 @@ from rclpy.node import Node
 from split_infer_ros.nodes.backbone import BackboneNode
 from split_infer_ros.nodes.camera import CameraNode
 from split_infer_ros.nodes.head import HeadNode
+from split_infer_ros.nodes.parameters.tenants import TENANTS
 from split_infer_ros.nodes.process import Makers, run
 from split_infer_ros.nodes.stats import StatsNode
-from split_infer_ros.nodes.tenant_parameters import TENANTS
 from split_infer_ros.nodes.tenants import TenantsNode
 
 # whoever listens starts before whoever speaks

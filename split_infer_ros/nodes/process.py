@@ -26,9 +26,9 @@ from rclpy.task import Future
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.nodes.ending import Ending
 from split_infer_ros.nodes.managed import ManagedNode, in_words
-from split_infer_ros.nodes.parameters import refuse_unknown
-from split_infer_ros.pipeline.process import prepare_process
+from split_infer_ros.nodes.parameters.declaration import refuse_unknown
 from split_infer_ros.runtime.faults import DEVICE_LOST_EXIT, is_sticky
+from split_infer_ros.runtime.process import prepare_process
 
 PROFILE_VARIABLES = ("FASTDDS_DEFAULT_PROFILES_FILE", "FASTRTPS_DEFAULT_PROFILES_FILE")
 
@@ -38,9 +38,7 @@ END_S = 5.0  # a callback that runs may take so long to finish
 Makers = Sequence[Callable[[], ManagedNode]]
 
 
-def run(
-    node_types: Makers | Callable[[], Makers], until: Callable[[Sequence[ManagedNode]], int] | None = None
-) -> int:
+def run(node_types: Makers | Callable[[], Makers], until: Callable[[Sequence[ManagedNode]], int] | None = None) -> int:
     """Run nodes until a signal comes, or ``until`` returns; returns the process's exit code.
 
     Where the GPU is lost to this process, this does not return: the process ends with ``DEVICE_LOST_EXIT``, in order if
@@ -72,9 +70,7 @@ def _run(
             rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
         executor = SingleThreadedExecutor()
         leaving: Future[None] = Future()
-        spinning = threading.Thread(
-            target=_spin, args=(executor, leaving, ending), name="executor", daemon=True
-        )
+        spinning = threading.Thread(target=_spin, args=(executor, leaving, ending), name="executor", daemon=True)
         try:
             with _in_a_sentence():
                 for make in node_types() if callable(node_types) else node_types:

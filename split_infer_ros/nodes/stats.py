@@ -17,8 +17,8 @@ from split_infer_ros.msg import PipelineReport, PipelineStats, SensorReading
 from split_infer_ros.nodes.endpoints import advertise
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher, IntraProcessSubscription
 from split_infer_ros.nodes.managed import LOG_PERIOD_S, ManagedNode
+from split_infer_ros.nodes.parameters.table import NodeParameters, parameter
 from split_infer_ros.nodes.process import run
-from split_infer_ros.nodes.rows import NodeParameters, parameter
 from split_infer_ros.nodes.watch import Watch
 from split_infer_ros.telemetry.power import MeanPower, total_watts
 from split_infer_ros.telemetry.sensors import Reading, Sensors

@@ -19,7 +19,7 @@ from split_infer_ros.nodes.managed import ManagedNode
 from split_infer_ros.nodes.overlay import Overlay
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.rate_limiter import RateLimiter
-from split_infer_ros.tenancy.shared_pipeline import SharedPipeline
+from split_infer_ros.serving.shared_pipeline import SharedPipeline
 
 
 class TenantTopics:
@@ -38,9 +38,7 @@ class TenantTopics:
 
     full = False  # a tenant's frames never wait outside
 
-    def __init__(
-        self, node: ManagedNode, name: str, parameters: str, pipeline: SharedPipeline, enable: Enable
-    ) -> None:
+    def __init__(self, node: ManagedNode, name: str, parameters: str, pipeline: SharedPipeline, enable: Enable) -> None:
         self._node = node
         self._name = name
         self._parameters = parameters

@@ -12,6 +12,7 @@ from typing import Any
 from rclpy.qos import QoSProfile
 
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.detections import Detections
 from split_infer_ros.msg import PipelineReport
 from split_infer_ros.nodes.conversions import report_message
@@ -19,15 +20,14 @@ from split_infer_ros.nodes.enable import Enable
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher
 from split_infer_ros.nodes.labels import LABELS
 from split_infer_ros.nodes.managed import LOG_PERIOD_S, ManagedNode, in_words, open_trace
+from split_infer_ros.nodes.parameters.tenants import TENANTS, TenantsParameters
 from split_infer_ros.nodes.process import run
-from split_infer_ros.nodes.tenant_parameters import TENANTS, TenantsParameters
 from split_infer_ros.nodes.tenant_topics import TenantTopics
 from split_infer_ros.pipeline.frame import Origin
-from split_infer_ros.pipeline.stage import Stage
 from split_infer_ros.runtime.faults import is_sticky
-from split_infer_ros.split.cores import use_one_core
-from split_infer_ros.tenancy.shared_pipeline import SharedPipeline
-from split_infer_ros.tuning.database import Database
+from split_infer_ros.runtime.num_threads import use_one_core
+from split_infer_ros.runtime.worker_thread import Stage
+from split_infer_ros.serving.shared_pipeline import SharedPipeline
 
 REPORT_PERIOD_S = 0.5
 DRAIN_S = 2.0
@@ -142,8 +142,7 @@ class TenantsNode(ManagedNode):
         """Give those who run their topics, and say who does not."""
         running, before = outcome.running, self._topics
         self._topics = {
-            name: before.get(name)
-            or TenantTopics(self, name, f"{TENANTS}.{name}.", self._pipeline, self._enable)
+            name: before.get(name) or TenantTopics(self, name, f"{TENANTS}.{name}.", self._pipeline, self._enable)
             for name in running
         }
         for name in before.keys() - running.keys():
@@ -202,9 +201,7 @@ class TenantsNode(ManagedNode):
     def _say(self, name: str, state: int, fault: str = "") -> None:
         """Report of a tenant of which nothing is counted."""
         stamp = self.get_clock().now().to_msg()
-        self._reports.publish(
-            PipelineReport(stamp=stamp, time=time.monotonic(), tenant=name, state=state, fault=fault)
-        )
+        self._reports.publish(PipelineReport(stamp=stamp, time=time.monotonic(), tenant=name, state=state, fault=fault))
 
     def _check_topics(self, values: TenantsParameters) -> None:
         for name in values.of:

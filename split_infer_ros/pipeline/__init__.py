@@ -1,1 +1,1 @@
-"""Batcher, backbone stage, ring, head stage: the way of a frame, and the ledger that accounts for it."""
+"""One model's way from image to detections: batcher, backbone stage, slot pool, head stage, and the ledger."""

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.pipeline.backbone_runner import Batch
 from split_infer_ros.pipeline.settings import StageSettings
-from split_infer_ros.pipeline.stage import Stage
-from split_infer_ros.split.cores import use_one_core
-from split_infer_ros.split.mover import Mover
+from split_infer_ros.runtime.num_threads import use_one_core
+from split_infer_ros.runtime.worker_thread import Stage
+from split_infer_ros.split.controller import Mover
 from split_infer_ros.split.planner import THROUGHPUT, plan
 from split_infer_ros.split.profile import Profile
 

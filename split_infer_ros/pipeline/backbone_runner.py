@@ -12,11 +12,11 @@ import torch
 
 from split_infer_ros.buffers.slots import Lease
 from split_infer_ros.pipeline.frame import Frame, Timeline
-from split_infer_ros.pipeline.intake import Loaded
 from split_infer_ros.pipeline.plan import Plan
-from split_infer_ros.pipeline.stage import Stage
+from split_infer_ros.pipeline.preprocessor import Loaded
+from split_infer_ros.runtime.num_threads import use_all_cores, use_cores, use_one_core
 from split_infer_ros.runtime.streams import Fence, Stream
-from split_infer_ros.split.cores import use_all_cores, use_cores, use_one_core
+from split_infer_ros.runtime.worker_thread import Stage
 
 
 @dataclass(slots=True, eq=False)
@@ -93,9 +93,7 @@ class BackboneRunner:
         assert batch.loaded is not None
         batch.timeline.backbone_start = time.monotonic()
         try:
-            batch.computed = batch.plan.run(
-                self._stream, self._copies, batch.loaded, batch.lease, len(batch.frames)
-            )
+            batch.computed = batch.plan.run(self._stream, self._copies, batch.loaded, batch.lease, len(batch.frames))
         except Exception as error:
             self._failed(batch, error)
             return

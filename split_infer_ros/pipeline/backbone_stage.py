@@ -9,8 +9,8 @@ from collections.abc import Callable
 from split_infer_ros.buffers.slots import Lease, Outcome
 from split_infer_ros.errors import ConfigurationError, ImageError, Notice, StreamError
 from split_infer_ros.images.encodings import Pixels
-from split_infer_ros.pipeline.accounts import BatchAccounts
 from split_infer_ros.pipeline.backbone_runner import BackboneRunner, Batch
+from split_infer_ros.pipeline.batch_accounts import BatchAccounts
 from split_infer_ros.pipeline.batcher import Batcher
 from split_infer_ros.pipeline.frame import Frame, Handle, Origin, Timeline
 from split_infer_ros.pipeline.ledger import Ledger
@@ -20,7 +20,7 @@ from split_infer_ros.pipeline.report import PipelineReport
 from split_infer_ros.pipeline.settings import LATEST, StageSettings
 from split_infer_ros.pipeline.transport import Transport
 from split_infer_ros.runtime.faults import DEVICE_LOST, drop_reason, is_sticky
-from split_infer_ros.split.cores import use_one_core
+from split_infer_ros.runtime.num_threads import use_one_core
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.telemetry.trace import TraceFile
 

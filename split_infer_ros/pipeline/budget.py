@@ -8,9 +8,9 @@ from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.pipeline.intake import BUFFERS, raw_bytes
+from split_infer_ros.pipeline.preprocessor import BUFFERS, raw_bytes
 from split_infer_ros.pipeline.settings import StageSettings
-from split_infer_ros.split.cuts import Cut
+from split_infer_ros.split.split_points import Cut
 
 MB = 1e6
 
@@ -38,9 +38,7 @@ def left_for_images(
     return settings.memory_budget_bytes - taken_bytes - needed + BUFFERS * raw_bytes(place.policy)
 
 
-def check_budget(
-    settings: StageSettings, cut: Cut, place: Place, input_bytes: int, taken_bytes: float = 0.0
-) -> None:
+def check_budget(settings: StageSettings, cut: Cut, place: Place, input_bytes: int, taken_bytes: float = 0.0) -> None:
     """Refuse what takes more than ``memory_budget_mb``, of which other models have ``taken_bytes``.
 
     Raises:

@@ -17,11 +17,11 @@ from split_infer_ros.errors import HandleError, Notice, SplitInferError
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.plausibility import leave_out_impossible
 from split_infer_ros.pipeline.frame import Handle, Origin
-from split_infer_ros.pipeline.head_halves import HeadHalves
+from split_infer_ros.pipeline.head_partitions import HeadHalves
 from split_infer_ros.pipeline.report import WeightsReport
 from split_infer_ros.pipeline.settings import WeightsSettings
-from split_infer_ros.pipeline.stage import Stage
-from split_infer_ros.split.cores import use_cores, use_one_core
+from split_infer_ros.runtime.num_threads import use_cores, use_one_core
+from split_infer_ros.runtime.worker_thread import Stage
 from split_infer_ros.split.model import SplitModel
 
 YIELD_S = 1e-6

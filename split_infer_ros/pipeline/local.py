@@ -19,7 +19,7 @@ from split_infer_ros.pipeline.frame import Handle, Origin
 from split_infer_ros.pipeline.head_stage import Deliver, HeadStage
 from split_infer_ros.pipeline.settings import StageSettings, WeightsSettings
 from split_infer_ros.pipeline.transport import OwnedPool, Released
-from split_infer_ros.split.cores import default_head_threads
+from split_infer_ros.runtime.num_threads import default_head_threads
 from split_infer_ros.split.model import SplitModel
 
 _LOG = logging.getLogger(__name__)
@@ -89,14 +89,10 @@ class LocalPipeline:
         self._errors: list[Exception] = []
         self._fed = 0
         backbone_threads, head_threads = threads or (0, default_head_threads(model.device))
-        self.head = HeadStage(
-            model, limits or Limits(), deliver, self._hear, head_threads, head, settings.batch_size
-        )
+        self.head = HeadStage(model, limits or Limits(), deliver, self._hear, head_threads, head, settings.batch_size)
         # The head is a thread of this object. While it is slow its batches wait, and that does not mean it is gone.
         transport = LocalTransport(self._hand_over, lease_s=STUCK_S)
-        self.backbone = BackboneStage(
-            model, settings, transport, self._hear, watch=watch, threads=backbone_threads
-        )
+        self.backbone = BackboneStage(model, settings, transport, self._hear, watch=watch, threads=backbone_threads)
 
     def __enter__(self) -> LocalPipeline:
         self.head.start()

@@ -18,12 +18,12 @@ from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.policy import AUTO, DeviceAttributes, Policy, find_policy, legal
 from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.memory_model.assignment import assign
-from split_infer_ros.memory_model.constants import MachineConstants
-from split_infer_ros.memory_model.machine import calibrate_machine
-from split_infer_ros.memory_model.task import Task, feature_task
+from split_infer_ros.measurements.database import Database
+from split_infer_ros.memory_cost.assignment import assign
+from split_infer_ros.memory_cost.constants import MachineConstants
+from split_infer_ros.memory_cost.machine import calibrate_machine
+from split_infer_ros.memory_cost.task import Task, feature_task
 from split_infer_ros.runtime.streams import Stream
-from split_infer_ros.tuning.database import Database
 
 ROUNDS = 9
 WITHIN = 0.03  # a prediction that is no further from the best of the trial stands
@@ -48,9 +48,7 @@ class MemoryAdvisor:
         attempt: the trial: seconds of each policy.
     """
 
-    def __init__(
-        self, device: torch.device, database: Database | None = None, attempt: Try | None = None
-    ) -> None:
+    def __init__(self, device: torch.device, database: Database | None = None, attempt: Try | None = None) -> None:
         self._device = device
         self._database = database
         self._try = attempt or try_policies
@@ -133,9 +131,7 @@ def try_policies(policies: Sequence[Policy], layout: Layout, device: torch.devic
         device: where the features are.
     """
     stream = Stream(device)
-    features = [
-        torch.zeros((layout.batch_size, *spec.shape), dtype=spec.dtype, device=device) for spec in layout.specs
-    ]
+    features = [torch.zeros((layout.batch_size, *spec.shape), dtype=spec.dtype, device=device) for spec in layout.specs]
     slots: dict[Policy, SlotMemory] = {}
     for policy in policies:
         try:

@@ -9,11 +9,11 @@ from weakref import WeakKeyDictionary
 from torch import Tensor, fx
 
 from split_infer_ros.errors import ConfigurationError, StreamError, WeightsError
-from split_infer_ros.layering.contents import open_contents
-from split_infer_ros.layering.pack import digest, pack_model
-from split_infer_ros.layering.unpack import unpack
+from split_infer_ros.measurements.database import default_path
 from split_infer_ros.split.model import SplitModel
-from split_infer_ros.tuning.database import default_path
+from split_infer_ros.weight_streaming.pack import digest, pack_model
+from split_infer_ros.weight_streaming.partition_weights import open_contents
+from split_infer_ros.weight_streaming.unpack import unpack
 
 _values: WeakKeyDictionary[fx.GraphModule, str] = WeakKeyDictionary()  # digests, by what placed models share
 

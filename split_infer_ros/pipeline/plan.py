@@ -14,12 +14,10 @@ from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.slots import Lease
 from split_infer_ros.errors import ConfigurationError, StreamError
 from split_infer_ros.images.encodings import Pixels
-from split_infer_ros.layering.home import Home
-from split_infer_ros.layering.streamed import StreamedHalf
 from split_infer_ros.pipeline.budget import check_budget, left_for_images
 from split_infer_ros.pipeline.cuda_graphs import GraphedBackbone
-from split_infer_ros.pipeline.intake import Intake, Loaded, make_intake
 from split_infer_ros.pipeline.memory_choice import MemoryAdvisor
+from split_infer_ros.pipeline.preprocessor import Intake, Loaded, make_intake
 from split_infer_ros.pipeline.report import WeightsReport
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.pipeline.streaming import stream_backbone
@@ -27,8 +25,10 @@ from split_infer_ros.pipeline.transport import OwnedPool, Transport
 from split_infer_ros.runtime.captures import CaptureError
 from split_infer_ros.runtime.shortage import in_short
 from split_infer_ros.runtime.streams import Fence, Stream
-from split_infer_ros.split.cuts import Cut
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.split_points import Cut
+from split_infer_ros.weight_streaming.ring_memory import Home
+from split_infer_ros.weight_streaming.streamed_partition import StreamedHalf
 
 TWICE = 2  # what comes so often running is packed, or compiled
 ACT_AT_ONCE = ("batch_timeout_s", "drop_policy")  # settings that need no other memory
@@ -180,9 +180,7 @@ class Plan:
             self.pool.give_up(lease)
 
 
-def _recorded(
-    backbone: Callable[[Tensor], Sequence[Tensor]], model: SplitModel, batch_size: int
-) -> GraphedBackbone:
+def _recorded(backbone: Callable[[Tensor], Sequence[Tensor]], model: SplitModel, batch_size: int) -> GraphedBackbone:
     with torch.inference_mode():
         example = torch.zeros((batch_size, *model.entry.image_shape), device=model.device, dtype=model.dtype)
         return GraphedBackbone(backbone, example.contiguous(memory_format=torch.channels_last))

@@ -27,16 +27,16 @@ from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.pipeline.frame import Origin
-from split_infer_ros.pipeline.intake import make_intake
 from split_infer_ros.pipeline.local import LocalPipeline
+from split_infer_ros.pipeline.preprocessor import make_intake
 from split_infer_ros.pipeline.settings import BLOCK, StageSettings
+from split_infer_ros.runtime.num_threads import use_all_cores, use_one_core
 from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.runtime.timing import Lap, Stopwatch
-from split_infer_ros.split.cores import use_all_cores, use_one_core
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.planner import worth_a_run
 from split_infer_ros.split.profile import Point, Profile
-from split_infer_ros.split.samples import (
+from split_infer_ros.split.profile_samples import (
     BACKBONE,
     BACKBONE_BUSY,
     DECODE,

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from split_infer_ros.buffers.policy import AUTO
-from split_infer_ros.layering.residency import RESIDENT
+from split_infer_ros.weight_streaming.residency import RESIDENT
 
 LATEST, BLOCK = "latest", "block"
 DROP_POLICIES = (LATEST, BLOCK)
@@ -18,7 +18,7 @@ class WeightsSettings:
 
     Attributes:
         weights_residency: ``resident``, or read layer by layer as they are needed: ``synchronous``, ``asynchronous``,
-            ``two_stage``, ``auto``; see ``layering.residency``.
+            ``two_stage``, ``auto``; see ``weight_streaming.residency``.
         weights_budget_bytes: which weights that are read may take.
         weights_delay_s: of a pass, which ``auto`` may add to save memory; one hundredth is allowed in any case.
         weights_file: from which they are read; unless given, one in the user's cache folder, made at need.

@@ -13,25 +13,25 @@ from torch import Tensor, fx
 
 from split_infer_ros.buffers.layout import TensorSpec
 from split_infer_ros.errors import ConfigurationError, StreamError
-from split_infer_ros.layering.contents import Contents, open_contents
-from split_infer_ros.layering.device_stages import Processor
-from split_infer_ros.layering.heap import trim
-from split_infer_ros.layering.home import CopiedHome, Home, MappedHome
-from split_infer_ros.layering.optimiser import choose, trade_off
-from split_infer_ros.layering.packed_file import PAGE
-from split_infer_ros.layering.predictor import Machine
-from split_infer_ros.layering.residency import ASYNCHRONOUS, AUTO, RESIDENT, TWO_STAGE, Placement, place
-from split_infer_ros.layering.ring import RingPlan
-from split_infer_ros.layering.streamed import StreamedHalf
-from split_infer_ros.layering.timing import time_model
 from split_infer_ros.pipeline.packed_weights import fetch, find_packed
 from split_infer_ros.pipeline.settings import StageSettings, WeightsSettings
+from split_infer_ros.runtime.heap import trim
+from split_infer_ros.runtime.num_threads import ALL, on_cores
 from split_infer_ros.runtime.streams import Stream, current_fence
-from split_infer_ros.split.cores import ALL, on_cores
-from split_infer_ros.split.cuts import Cut
 from split_infer_ros.split.graph import state_of
-from split_infer_ros.split.halves import backbone_of, head_of
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.partitions import backbone_of, head_of
+from split_infer_ros.split.split_points import Cut
+from split_infer_ros.weight_streaming.delay_model import Machine
+from split_infer_ros.weight_streaming.device_stages import Processor
+from split_infer_ros.weight_streaming.layer_times import time_model
+from split_infer_ros.weight_streaming.packed_file import PAGE
+from split_infer_ros.weight_streaming.partition_weights import Contents, open_contents
+from split_infer_ros.weight_streaming.residency import ASYNCHRONOUS, AUTO, RESIDENT, TWO_STAGE, Placement, place
+from split_infer_ros.weight_streaming.ring import RingPlan
+from split_infer_ros.weight_streaming.ring_memory import CopiedHome, Home, MappedHome
+from split_infer_ros.weight_streaming.ring_size import choose, trade_off
+from split_infer_ros.weight_streaming.streamed_partition import StreamedHalf
 
 PASSES = 4  # by which layers are timed
 

@@ -1,1 +1,1 @@
-"""What everything else runs on: CUDA's run-time API, streams and captures."""
+"""What all computation runs on: CUDA's run-time API, streams, captures, worker threads, settings of the process."""

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from split_infer_ros.errors import SourceError
-from split_infer_ros.sources.placement import Shape, mask_of, place_shapes, touch
+from split_infer_ros.sources.scene_layout import Shape, mask_of, place_shapes, touch
 
 LABELS = ("circle", "square", "triangle")
 SMALLEST = (64, 48)  # width, height

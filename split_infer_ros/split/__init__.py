@@ -1,1 +1,1 @@
-"""Where a model can be cut (cuts), and the two halves of a cut (halves)."""
+"""Where a model can be split, its partitions, what each split point costs, and the choice of one while frames flow."""

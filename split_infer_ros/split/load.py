@@ -8,12 +8,12 @@ from weakref import WeakValueDictionary
 import torch
 from torch import nn
 
+from split_infer_ros.engines.execution_config import Form
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.models.user import check_detections, is_user_model
 from split_infer_ros.models.weights import load_weights
-from split_infer_ros.split.form import Form
 from split_infer_ros.split.model import PRECISIONS, SplitModel
 
 SEED = 0  # untrained weights are at least the same ones each time

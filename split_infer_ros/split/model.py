@@ -13,13 +13,13 @@ from functools import cached_property
 import torch
 from torch import Tensor, fx, nn
 
+from split_infer_ros.engines.execution_config import EAGER, Chain, Choosing, Form, in_form
 from split_infer_ros.models.entry import ModelEntry
-from split_infer_ros.split.cuts import Cut, choose_cut, find_cuts, live_values
 from split_infer_ros.split.export import place
-from split_infer_ros.split.form import EAGER, Chain, Choosing, Form, in_form
 from split_infer_ros.split.graph import fingerprint, prepare, put, put_apart, stand_in, state_of
-from split_infer_ros.split.halves import Halves, backbone_of, extract, head_of, results_of
+from split_infer_ros.split.partitions import Halves, backbone_of, extract, head_of, results_of
 from split_infer_ros.split.segments import segments
+from split_infer_ros.split.split_points import Cut, choose_cut, find_cuts, live_values
 from split_infer_ros.vision_ops.fastest import MEASURED
 
 MOST_HALVES = 4  # of each kind are kept: a split point that moves may come back

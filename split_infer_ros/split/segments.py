@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from torch import fx
 
-from split_infer_ros.split.cuts import Cut, live_values
-from split_infer_ros.split.halves import extract
+from split_infer_ros.split.partitions import extract
+from split_infer_ros.split.split_points import Cut, live_values
 
 
 def segments(graph: fx.GraphModule, cuts: Sequence[Cut]) -> tuple[fx.GraphModule, ...]:

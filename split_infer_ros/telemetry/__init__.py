@@ -1,1 +1,1 @@
-"""What is measured while frames flow (window), and how benchmarks report (machine, report)."""
+"""Counters, percentiles, intervals, sensors and traces: how the package measures itself and its machine."""

@@ -63,9 +63,7 @@ def show(row: Mapping[str, Any]) -> None:
 
 def arguments(description: str | None) -> argparse.ArgumentParser:
     """The arguments that every benchmark takes."""
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a minute on 2 cores instead of many")
     parser.add_argument("--seconds", type=float, metavar="S", help="for which rivals take turns")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was measured")

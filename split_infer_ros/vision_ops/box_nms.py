@@ -121,9 +121,7 @@ def _fill(found: Integers, boxes: Floats, scores: Scores, labels: Integers | Non
         _fill_up(found[image], counts[image], boxes[row], rest, None if labels is None else labels[row], limits)
 
 
-def _fill_up(
-    found: Integers, count: int, boxes: Floats, rest: Floats, labels: Integers | None, limits: Limits
-) -> None:
+def _fill_up(found: Integers, count: int, boxes: Floats, rest: Floats, labels: Integers | None, limits: Limits) -> None:
     """Behind the ``count`` that one image has, the best of what they leave of ``rest``, which is used up."""
     kept, more = found[:count], True
     while more and count < len(found):

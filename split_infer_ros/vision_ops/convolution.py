@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from split_infer_ros.tuning.space import Config
+from split_infer_ros.search.space import Config
 from split_infer_ros.vision_ops.fastest import PLAIN, TRITON, fastest
 from split_infer_ros.vision_ops.launchable import depthwise_objection, pointwise_objection
 from split_infer_ros.vision_ops.schedules import DEPTHWISE, POINTWISE, best_schedule, may_search

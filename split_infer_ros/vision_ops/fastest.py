@@ -12,12 +12,12 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from split_infer_ros.measurements.database import Database, best_of
+from split_infer_ros.measurements.key import Key
+from split_infer_ros.measurements.record import Record
+from split_infer_ros.measurements.steady import Measured, measure_steadily
 from split_infer_ros.runtime.captures import synchronize_device
-from split_infer_ros.tuning.database import Database, best_of
-from split_infer_ros.tuning.key import Key
-from split_infer_ros.tuning.record import Record
-from split_infer_ros.tuning.space import told
-from split_infer_ros.tuning.steady import Measured, measure_steadily
+from split_infer_ros.search.space import told
 
 PLAIN, TRITON = "plain", "triton"
 MEASURED = "measured"

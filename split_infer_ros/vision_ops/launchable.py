@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from split_infer_ros.tuning.space import Config
+from split_infer_ros.search.space import Config
 
 WARP = 32
 MOST_ACCUMULATORS = 128  # of a thread: it has 255 registers

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from split_infer_ros.tuning.database import Database, best_of
-from split_infer_ros.tuning.key import Key
-from split_infer_ros.tuning.record import Record
-from split_infer_ros.tuning.search import Guided, Random, Search, Tried
-from split_infer_ros.tuning.space import Config, Rule, Space
+from split_infer_ros.measurements.database import Database, best_of
+from split_infer_ros.measurements.key import Key
+from split_infer_ros.measurements.record import Record
+from split_infer_ros.search.space import Config, Rule, Space
+from split_infer_ros.search.strategies import Guided, Random, Search, Tried
 from split_infer_ros.vision_ops.fastest import place_of, task_of, time_form, warn_of_failure
 
 POINTWISE, DEPTHWISE = "pointwise", "depthwise"

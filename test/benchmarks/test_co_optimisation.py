@@ -12,11 +12,11 @@ from boards import AGX
 
 from split_infer_ros.buffers.memory import Memory
 from split_infer_ros.buffers.policy import POLICIES, Policy
-from split_infer_ros.memory_model.constants import MachineConstants
-from split_infer_ros.memory_model.task import Kernel, Task
+from split_infer_ros.memory_cost.constants import MachineConstants
+from split_infer_ros.memory_cost.task import Kernel, Task
+from split_infer_ros.serving.co_run import Released
 from split_infer_ros.telemetry.claim import FAILS, HOLDS, UNCLEAR
 from split_infer_ros.telemetry.turns import take_turns
-from split_infer_ros.tenancy.co_run import Released
 
 # A byte is copied in 1 ms and mapped in 1 ms under M, in 2 under H; a launch under M costs 1 ms besides.
 UNIT = MachineConstants(0.0, 1.0, 1.0, 0.0, 1.0, 2.0, 1.0, 0.0, 0.0, 1.0, 0.0)

@@ -22,11 +22,11 @@ from _layering_peak import peak
 from _layering_plan import Planned, plan, spread
 from _layering_turns import READ_B_S, READ_CORE_S, Ways, beside, pass_s
 
-from split_infer_ros.layering.residency import ASYNCHRONOUS, RESIDENT, TWO_STAGE
-from split_infer_ros.layering.streamed import StreamedHalf
 from split_infer_ros.split.load import hollow_model
 from split_infer_ros.telemetry.claim import FAILS, HOLDS, UNCLEAR
 from split_infer_ros.telemetry.turns import Contest
+from split_infer_ros.weight_streaming.residency import ASYNCHRONOUS, RESIDENT, TWO_STAGE
+from split_infer_ros.weight_streaming.streamed_partition import StreamedHalf
 
 TURNS = 10
 STREAMED = [way for way in bench.FULL.ways if way not in (child.OFFLOADED, BESIDE)]
@@ -176,8 +176,6 @@ def test_all_ways_are_looked_at_once(planned: Planned, monkeypatch: pytest.Monke
         looked = [set(found.seen.turn(number)) for number in (0, 1)]
     assert looked[0] == {child.NOTHING, RESIDENT, TWO_STAGE, child.CHOSEN, child.MAPPED}
     assert looked[1] == {child.NOTHING, TWO_STAGE, child.CHOSEN}
-
-
 
 
 def test_the_ways_of_a_gpu_give_the_same(tmp_path: Path) -> None:

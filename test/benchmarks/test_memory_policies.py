@@ -19,8 +19,8 @@ from boards import AGX
 
 from split_infer_ros.buffers.memory import Memory
 from split_infer_ros.buffers.policy import POLICIES, Policy
-from split_infer_ros.memory_model.constants import MachineConstants
-from split_infer_ros.memory_model.overhead import overhead
+from split_infer_ros.memory_cost.constants import MachineConstants
+from split_infer_ros.memory_cost.overhead import overhead
 from split_infer_ros.telemetry.claim import FAILS, HOLDS, UNCLEAR
 from split_infer_ros.telemetry.turns import take_turns
 

@@ -21,14 +21,14 @@ from _tenant_replays import AT_ONCE, BOUND, POISSON, Replays, name_of
 from _tenant_trace import at_once, poisson_trace
 from tenant_costs import COSTS, MODELS, NAMES, WAYS
 
-from split_infer_ros.split.cores import all_cores
+from split_infer_ros.runtime.num_threads import all_cores
+from split_infer_ros.serving.cost_measurement import ROUNDS
+from split_infer_ros.serving.execution_costs import group
+from split_infer_ros.serving.execution_modes import Ways
+from split_infer_ros.serving.execution_timing import WARM_UPS
+from split_infer_ros.serving.merge_runner import Engine, Inputs, Outputs
+from split_infer_ros.serving.request import Request
 from split_infer_ros.telemetry.claim import FAILS, HOLDS, UNCLEAR
-from split_infer_ros.tenancy.costs import group
-from split_infer_ros.tenancy.engine import Engine, Inputs, Outputs
-from split_infer_ros.tenancy.measure import WARM_UPS
-from split_infer_ros.tenancy.measuring import ROUNDS
-from split_infer_ros.tenancy.request import Request
-from split_infer_ros.tenancy.ways import Ways
 
 PER_SECOND = 2.0  # of rivals that are played
 
@@ -43,9 +43,7 @@ def load() -> Iterator[Load]:
 def recorded(part: float = 3.0, turns: int = 10) -> Replays:
     """Replays whose figures are as given, the same in each turn; sequential execution is 1 throughout."""
     throughputs = dict(zip(NAMES, (1.0, 1.1, 0.9, 1.05, 1.05, 1.4, 1.5), strict=True))
-    found = Replays(
-        None, dict.fromkeys(NAMES), part, 6, lambda: 0.0, lambda each: claims_of(each, part == 3.0, False)
-    )  # type: ignore[arg-type]
+    found = Replays(None, dict.fromkeys(NAMES), part, 6, lambda: 0.0, lambda each: claims_of(each, part == 3.0, False))  # type: ignore[arg-type]
     for name, per_second in throughputs.items():
         for what in (POISSON, AT_ONCE):
             times = dict.fromkeys(tenant_rows.TIMES, 1.5 - per_second / 2) | {"per_second": per_second}

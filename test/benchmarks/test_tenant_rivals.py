@@ -18,12 +18,12 @@ from _tenant_scheduled import Scheduled, to_record
 from _tenant_trace import CAMERAS, Arrivals, at_once, poisson_trace
 from tenant_costs import COSTS, FUSED, MODELS, NAMES, WAYS
 
-from split_infer_ros.tenancy.costs import Costs, Group, group
-from split_infer_ros.tenancy.engine import Engine, Inputs, Outputs
-from split_infer_ros.tenancy.graph_choice import as_recorded, graphs_for
-from split_infer_ros.tenancy.request import Request
-from split_infer_ros.tenancy.scheduler import Rules
-from split_infer_ros.tenancy.ways import Ways
+from split_infer_ros.serving.execution_costs import Costs, Group, group
+from split_infer_ros.serving.execution_modes import Ways
+from split_infer_ros.serving.graph_policy import as_recorded, graphs_for
+from split_infer_ros.serving.merge_runner import Engine, Inputs, Outputs
+from split_infer_ros.serving.request import Request
+from split_infer_ros.serving.scheduler import Rules
 
 
 @pytest.fixture(scope="module")

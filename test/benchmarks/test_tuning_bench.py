@@ -14,13 +14,13 @@ from _search_replays import Recorded, Replays, claims_of_searches
 from _tuning_contest import BUILT, TUNED, UNTUNED, Rivals, claims_of_model
 from _vendor_networks import CUDNN, ONNX_RUNTIME, OPENVINO, vendors_of
 
+from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.catalogue import CATALOGUE
+from split_infer_ros.search.space import Space, frozen
 from split_infer_ros.split.load import build_model
 from split_infer_ros.telemetry.claim import FAILS, HOLDS, UNCLEAR, Claim
 from split_infer_ros.telemetry.machine import describe_machine
 from split_infer_ros.telemetry.turns import Contest
-from split_infer_ros.tuning.database import Database
-from split_infer_ros.tuning.space import Space, frozen
 
 TURNS = 12
 

@@ -18,8 +18,8 @@ from split_infer_ros.buffers.pool import HOST, FeaturePool
 from split_infer_ros.buffers.shared_pool import SharedPool
 from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.layering.home import page_aligned
 from split_infer_ros.runtime import cuda
+from split_infer_ros.weight_streaming.ring_memory import page_aligned
 
 LAYOUT = Layout([TensorSpec("x", (3, 2, 2), torch.float32), TensorSpec("y", (5,), torch.float16)], 4)
 

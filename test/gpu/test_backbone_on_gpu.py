@@ -21,8 +21,8 @@ from split_infer_ros.pipeline.backbone_stage import BackboneStage
 from split_infer_ros.pipeline.cuda_graphs import GraphedBackbone
 from split_infer_ros.pipeline.frame import Handle, Origin
 from split_infer_ros.pipeline.head_stage import HeadStage
-from split_infer_ros.pipeline.intake import DeviceIntake, HostIntake
 from split_infer_ros.pipeline.local import LocalTransport
+from split_infer_ros.pipeline.preprocessor import DeviceIntake, HostIntake
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.split.load import load_model

@@ -10,9 +10,9 @@ import torch
 from real_gpu import GPU
 from torch import nn
 
-from split_infer_ros.split.form import TRITON, Form
+from split_infer_ros.engines.execution_config import TRITON, Form
+from split_infer_ros.search.space import Config
 from split_infer_ros.split.load import load_model
-from split_infer_ros.tuning.space import Config
 from split_infer_ros.vision_ops.convolution import ScheduledConv2d
 from split_infer_ros.vision_ops.fastest import choosing
 from split_infer_ros.vision_ops.launchable import depthwise_objection, pointwise_objection
@@ -46,9 +46,7 @@ def admitted(operator: str, dtype: torch.dtype) -> list[Config]:
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("operator", [POINTWISE, DEPTHWISE])
-def test_schedules_give_what_cudnn_gives(
-    operator: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_schedules_give_what_cudnn_gives(operator: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     convolution = nn.Conv2d(96, 40, 1) if operator == POINTWISE else nn.Conv2d(96, 96, KERNEL, 2, 1, groups=96)
     convolution.requires_grad_(False).to(GPU, dtype)

@@ -14,7 +14,7 @@ from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.pipeline.profiler import Effort, Profiler
 from split_infer_ros.runtime.timing import Lap, Stopwatch
 from split_infer_ros.split.load import load_model
-from split_infer_ros.split.samples import BACKBONE
+from split_infer_ros.split.profile_samples import BACKBONE
 from split_infer_ros.telemetry.machine import gpu_driver
 from split_infer_ros.telemetry.sensors import CELSIUS, WATT, Sensors
 

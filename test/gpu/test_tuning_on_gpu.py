@@ -9,10 +9,18 @@ import pytest
 import torch
 from real_gpu import GPU
 
-from split_infer_ros.split.form import INDUCTOR, PACKED, Form
+from split_infer_ros.autotuning.spaces import (
+    CONVERSION,
+    NETWORK,
+    PIPELINE,
+    SEGMENTS,
+    WORK,
+    network_space,
+    pipeline_space,
+)
+from split_infer_ros.autotuning.trial_process import TrialProcess
+from split_infer_ros.engines.execution_config import INDUCTOR, PACKED, Form
 from split_infer_ros.split.load import load_model
-from split_infer_ros.tuner.spaces import CONVERSION, NETWORK, PIPELINE, SEGMENTS, WORK, network_space, pipeline_space
-from split_infer_ros.tuner.trial_process import TrialProcess
 
 NAME = "squeezenet1_0"
 MODEL = {"name": NAME, "weights": "random", "device": str(GPU), "allow_user_code": False}
@@ -20,9 +28,7 @@ LIMIT_S = 60.0
 DEFAULT = network_space(1, device="cuda", compilers=False).default
 
 
-@pytest.mark.skipif(
-    not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="torch.compile needs a C++ compiler"
-)
+@pytest.mark.skipif(not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="torch.compile needs a C++ compiler")
 def test_a_compiled_form_gives_what_the_eager_one_gives() -> None:
     images = torch.randn(3, 3, 224, 224, device=GPU)
     expected = load_model(NAME, "random", str(GPU)).backbone("features.9")

@@ -84,9 +84,7 @@ def test_a_classifier_sees_the_same_at_any_size(size: tuple[int, int]) -> None:
 
 
 def test_a_detector_sees_what_torchvision_shows_it() -> None:
-    reference = GeneralizedRCNNTransform(
-        320, 320, [0.5] * 3, [0.5] * 3, size_divisible=1, fixed_size=(320, 320)
-    ).eval()
+    reference = GeneralizedRCNNTransform(320, 320, [0.5] * 3, [0.5] * 3, size_divisible=1, fixed_size=(320, 320)).eval()
     images = [*photographs()[:3], of_size(1, 1), of_size(1, 700), of_size(33, 1), of_size(320, 320)]
     for image in images:
         expected = reference([torch.tensor(image).permute(2, 0, 1) / 255])[0].tensors[0]
@@ -94,9 +92,7 @@ def test_a_detector_sees_what_torchvision_shows_it() -> None:
 
 
 @pytest.mark.parametrize("size", [(480, 640), (270, 480), (100, 101), (1080, 1920), (3, 900)])
-@pytest.mark.parametrize(
-    ("name", "sides"), [("fasterrcnn_mobilenet_320", (320, 640)), ("retinanet", (800, 1333))]
-)
+@pytest.mark.parametrize(("name", "sides"), [("fasterrcnn_mobilenet_320", (320, 640)), ("retinanet", (800, 1333))])
 def test_a_detector_of_any_shape_sees_what_torchvision_shows_it(
     name: str, sides: tuple[int, int], size: tuple[int, int]
 ) -> None:

@@ -19,7 +19,7 @@ from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
 
 HEIGHT, WIDTH = 40, 48
-FACTORIES = '''
+FACTORIES = """
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -110,7 +110,7 @@ unsure = detector(lambda outputs, limits: [found(), found(labels=torch.float32)]
 single = detector(lambda outputs, limits: [Detections(torch.zeros(4), torch.tensor(0.5), torch.tensor(1))] * 2)
 listed = detector(lambda outputs, limits: [Detections([[0.0] * 4], [0.5], [1])] * 2)
 greedy = detector(lambda outputs, limits: outputs[7])
-'''
+"""
 
 
 @pytest.fixture

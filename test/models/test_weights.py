@@ -166,9 +166,7 @@ def published(trained: nn.Module) -> tuple[ModelEntry, bytes]:
     return replace(ENTRY, weights=weights), content.getvalue()
 
 
-def test_default_weights_are_downloaded_once(
-    trained: nn.Module, hub: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_default_weights_are_downloaded_once(trained: nn.Module, hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entry, content = published(trained)
     asked: list[str] = []
 

@@ -11,11 +11,11 @@ from rclpy.context import Context
 from ros_support import Pipeline, Received, wait_until
 from vision_msgs.msg import Detection2DArray
 
+from split_infer_ros.measurements.database import Database
 from split_infer_ros.msg import PipelineReport
-from split_infer_ros.pipeline.known_profile import profile_model
 from split_infer_ros.pipeline.plan import Plan
+from split_infer_ros.pipeline.stored_profile import profile_model
 from split_infer_ros.split.planner import LATENCY, plan
-from split_infer_ros.tuning.database import Database
 
 CAMERA = {"width": 64, "height": 48, "rate_hz": 50.0}
 

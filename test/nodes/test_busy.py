@@ -15,7 +15,7 @@ from sensor_msgs.msg import Image
 from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.msg import PipelineStats
 from split_infer_ros.nodes import stats as stats_node
-from split_infer_ros.pipeline.head_halves import HeadHalves
+from split_infer_ros.pipeline.head_partitions import HeadHalves
 from split_infer_ros.pipeline.head_stage import HeadStage
 from split_infer_ros.telemetry.sensors import WATT, Reading
 

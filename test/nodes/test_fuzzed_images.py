@@ -29,8 +29,8 @@ from split_infer_ros.nodes.image_input import ImageInput
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher
 from split_infer_ros.pipeline.backbone_stage import BackboneStage
 from split_infer_ros.pipeline.frame import Origin
-from split_infer_ros.pipeline.intake import HostIntake
 from split_infer_ros.pipeline.ledger import Ledger, LedgerCounts
+from split_infer_ros.pipeline.preprocessor import HostIntake
 from split_infer_ros.pipeline.rate_limiter import RateLimiter
 
 MAX_PIXELS = 100_000

@@ -57,9 +57,7 @@ def stamps(detections: Received) -> list[int]:
     return [found.header.stamp.nanosec for found in list(detections)]
 
 
-def test_the_ledger_closes_while_a_camera_floods_a_slow_head(
-    context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_ledger_closes_while_a_camera_floods_a_slow_head(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     convert = head_node.detections_message
     monkeypatch.setattr(head_node, "detections_message", lambda *a: (time.sleep(0.05), convert(*a))[1])
     with Pipeline(context, stats={}, head={}, backbone={"ring_slots": 1}, camera=CAMERA) as pipeline:

@@ -19,10 +19,10 @@ from vision_msgs.msg import Detection2DArray
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.msg import FeatureHandle, PipelineReport
 from split_infer_ros.nodes.backbone import BackboneNode
-from split_infer_ros.nodes.backbone_parameters import BackboneParameters
 from split_infer_ros.nodes.camera import CameraParameters
 from split_infer_ros.nodes.head import HeadParameters
-from split_infer_ros.nodes.parameters import refuse_unknown
+from split_infer_ros.nodes.parameters.backbone import BackboneParameters
+from split_infer_ros.nodes.parameters.declaration import refuse_unknown
 from split_infer_ros.nodes.stats import StatsParameters
 
 TABLES = {
@@ -75,9 +75,7 @@ def test_descriptors_tell_what_each_parameter_is_and_takes(pipeline: Pipeline, n
             assert choice in descriptor.additional_constraints
 
 
-def test_the_split_point_changes_while_frames_flow(
-    pipeline: Pipeline, detections: Received, reports: Received
-) -> None:
+def test_the_split_point_changes_while_frames_flow(pipeline: Pipeline, detections: Received, reports: Received) -> None:
     handles = pipeline.client.listen(FeatureHandle, "features")
     for name in ("input", "block3", "output", "neck"):
         assert pipeline.client.set("backbone", split_point=name) == [""]
@@ -98,9 +96,7 @@ def test_batches_change_while_frames_flow(pipeline: Pipeline, detections: Receiv
     flows_on(pipeline, detections)
 
 
-def test_the_drop_policy_changes_while_frames_flow(
-    pipeline: Pipeline, detections: Received, reports: Received
-) -> None:
+def test_the_drop_policy_changes_while_frames_flow(pipeline: Pipeline, detections: Received, reports: Received) -> None:
     for policy in ("block", "latest"):
         assert pipeline.client.set("backbone", drop_policy=policy) == [""]
         reports.clear()

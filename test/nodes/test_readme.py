@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from split_infer_ros.nodes.backbone_parameters import BackboneParameters
 from split_infer_ros.nodes.camera import CameraParameters
 from split_infer_ros.nodes.head import HeadParameters
-from split_infer_ros.nodes.rows import Rows
+from split_infer_ros.nodes.parameters.backbone import BackboneParameters
+from split_infer_ros.nodes.parameters.table import Rows
+from split_infer_ros.nodes.parameters.tenants import TenantParameters, TenantsParameters
 from split_infer_ros.nodes.stats import StatsParameters
-from split_infer_ros.nodes.tenant_parameters import TenantParameters, TenantsParameters
 
 README = Path(__file__).parents[2] / "README.md"
 TABLES = {

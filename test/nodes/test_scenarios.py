@@ -10,8 +10,8 @@ import yaml
 from rclpy.context import Context
 from ros_support import NODE_TYPES
 
-from split_infer_ros.nodes.parameters import refuse_unknown
-from split_infer_ros.nodes.rows import Rows
+from split_infer_ros.nodes.parameters.declaration import refuse_unknown
+from split_infer_ros.nodes.parameters.table import Rows
 
 SCENARIOS = sorted((Path(__file__).parents[2] / "config").glob("*.yaml"))
 

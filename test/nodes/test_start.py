@@ -24,9 +24,7 @@ Refuse = Callable[..., str]
 
 
 @pytest.fixture
-def refuse(
-    ros_domain: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Iterator[Refuse]:
+def refuse(ros_domain: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Refuse]:
     """Starts a main function with arguments that it must refuse; gives its sentence."""
 
     def start(main: Callable[[], int], *arguments: str) -> str:

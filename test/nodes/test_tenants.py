@@ -68,9 +68,7 @@ def costs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def pipeline(
-    context: Context, costs: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Pipeline]:
+def pipeline(context: Context, costs: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pipeline]:
     """Two tenants that no test changes for good: a red and a green one."""
     tenants = {**costs, "tenants": ["front", "rear"], "tenants.front.model": RED, "tenants.rear.model": GREEN}
     tenants |= {"image_depth": 500, "tenants.rear.image_topic": "behind"}

@@ -43,7 +43,7 @@ from split_infer_ros.nodes.transports.heads import RELEASE_QOS
 from split_infer_ros.nodes.transports.messages import handle_message
 from split_infer_ros.nodes.transports.network import LATCHED
 from split_infer_ros.pipeline.frame import Handle, Origin
-from split_infer_ros.pipeline.head_halves import HeadHalves
+from split_infer_ros.pipeline.head_partitions import HeadHalves
 from split_infer_ros.split.model import SplitModel
 
 OTHER_PROCESS = ("shared_memory", "network")

@@ -11,6 +11,11 @@ import pytest
 from rclpy.context import Context
 from rclpy.parameter import Parameter
 
+from split_infer_ros.autotuning.spaces import network_space, pipeline_space
+from split_infer_ros.autotuning.tune import network_task, pipeline_task
+from split_infer_ros.measurements.database import Database
+from split_infer_ros.measurements.key import Key
+from split_infer_ros.measurements.record import Record
 from split_infer_ros.nodes import backbone as module
 from split_infer_ros.nodes.backbone import BackboneNode
 from split_infer_ros.pipeline.auto_split import AutoSplit, Goal
@@ -19,11 +24,6 @@ from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.telemetry.machine import cores
-from split_infer_ros.tuner.spaces import network_space, pipeline_space
-from split_infer_ros.tuner.tune import network_task, pipeline_task
-from split_infer_ros.tuning.database import Database
-from split_infer_ros.tuning.key import Key
-from split_infer_ros.tuning.record import Record
 
 PLACE: dict[str, Any] = {"split_point": "neck", "batch_size": 2, "backbone_threads": 1}
 

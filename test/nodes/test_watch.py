@@ -16,9 +16,7 @@ FLOWS = DiagnosticStatus.OK, "Frames flow."
 
 def report(received: int, published: int, failure: str = "", in_flight: int = 0, **dropped: int) -> PipelineReport:
     names = [DropCount(reason=name, count=count) for name, count in dropped.items()]
-    return PipelineReport(
-        received=received, published=published, in_flight=in_flight, dropped=names, failure=failure
-    )
+    return PipelineReport(received=received, published=published, in_flight=in_flight, dropped=names, failure=failure)
 
 
 def test_a_lasting_failure_is_said_by_name_and_sentence_until_frames_flow_again() -> None:
@@ -74,9 +72,7 @@ def test_a_backbone_that_counts_anew_has_no_shares_until_its_next_report() -> No
     assert (stats.backbone_busy, stats.head_busy) == pytest.approx((0.5, 0.25))
 
 
-@pytest.mark.parametrize(
-    ("name", "level"), [("paused", DiagnosticStatus.OK), ("lease_expired", DiagnosticStatus.WARN)]
-)
+@pytest.mark.parametrize(("name", "level"), [("paused", DiagnosticStatus.OK), ("lease_expired", DiagnosticStatus.WARN)])
 def test_frames_that_nobody_wants_are_no_failure(name: str, level: bytes) -> None:
     watch = Watch(report(1, 1), 0.0)
     for second in range(1, 6):

@@ -156,9 +156,7 @@ def test_what_other_goals_ask_for_is_planned_anew(house: House) -> None:
 
 
 @pytest.mark.parametrize("change", [lambda h: h.run(StageSettings("early", 4), 20, 4), lambda h: None])
-def test_batches_of_other_settings_and_unfilled_ones_tell_nothing(
-    house: House, change: Callable[[House], Any]
-) -> None:
+def test_batches_of_other_settings_and_unfilled_ones_tell_nothing(house: House, change: Callable[[House], Any]) -> None:
     first = house.split.begin(replace(OPEN, batch_size=4), Goal())
     house.split.start()
     change(house)

@@ -16,8 +16,8 @@ from split_infer_ros.buffers.policy import POLICIES, Policy
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.pipeline.budget import bytes_needed, check_budget, check_weights, left_for_images
 from split_infer_ros.pipeline.settings import StageSettings
-from split_infer_ros.split.cuts import Cut
 from split_infer_ros.split.load import load_model
+from split_infer_ros.split.split_points import Cut
 
 INPUT = 300
 

@@ -13,7 +13,7 @@ from simulated_gpu import GPU, Gpu
 from split_infer_ros.buffers.layout import Layout, TensorSpec
 from split_infer_ros.buffers.policy import AUTO, POLICIES, Policy
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.memory_model.constants import MachineConstants
+from split_infer_ros.memory_cost.constants import MachineConstants
 from split_infer_ros.pipeline import memory_choice
 from split_infer_ros.pipeline.memory_choice import MemoryAdvisor, try_policies
 
@@ -67,9 +67,7 @@ def test_what_is_named_is_taken_untried(gpu: Gpu) -> None:
         advisor.choose("managed", LAYOUT, False)
 
 
-def test_a_prediction_that_the_trial_confirms_is_taken_and_both_are_told(
-    gpu: Gpu, pinned_is_best: None
-) -> None:
+def test_a_prediction_that_the_trial_confirms_is_taken_and_both_are_told(gpu: Gpu, pinned_is_best: None) -> None:
     trial = Trial({D: 2.00e-3, M: 0.98e-3, H: 1e-3})
     choice = MemoryAdvisor(GPU, attempt=trial).choose(AUTO, LAYOUT, False)
     assert choice.policy is H

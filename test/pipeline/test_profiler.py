@@ -10,18 +10,18 @@ import torch
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.detections import Detections
 from split_infer_ros.pipeline.backbone_runner import Batch
 from split_infer_ros.pipeline.frame import Origin
-from split_infer_ros.pipeline.known_profile import profile_model
 from split_infer_ros.pipeline.local import LocalPipeline
 from split_infer_ros.pipeline.profiler import Effort, Profiler
 from split_infer_ros.pipeline.settings import BLOCK, StageSettings
+from split_infer_ros.pipeline.stored_profile import profile_model
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.planner import plan
-from split_infer_ros.split.samples import PERIOD
-from split_infer_ros.tuning.database import Database
+from split_infer_ros.split.profile_samples import PERIOD
 
 SMALL = Pixels(torch.zeros((120, 160, 3), dtype=torch.uint8), (0, 1, 2))
 LEAST = Effort(rounds=1, warm_up=1, batches=2, seconds=0.0, runs=2, repeats=1, most_s=0.0)

@@ -354,9 +354,7 @@ def test_what_no_detection_can_be_is_left_out_and_counted(start: Start, monkeypa
     assert pipeline.errors == []
 
 
-def test_more_candidates_than_memory_holds_cost_only_their_batch(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_more_candidates_than_memory_holds_cost_only_their_batch(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     def decode_too_many(outputs: tuple[Tensor, ...], limits: Limits) -> list[Detections]:
         return suppress(Candidates(torch.empty((1, 1 << 56, 4)), outputs[0]), limits)
 

@@ -12,17 +12,17 @@ import torch
 from streamed_run import SETTINGS, Run, change, damage, own_model, packed_in, same
 
 from split_infer_ros.errors import ConfigurationError, StreamError
-from split_infer_ros.layering.contents import open_contents
-from split_infer_ros.layering.pack import machine, pack_model
-from split_infer_ros.layering.packed_file import read_header
-from split_infer_ros.layering.residency import SYNCHRONOUS, place
-from split_infer_ros.layering.weights_file import WeightsFile
 from split_infer_ros.pipeline import streaming
 from split_infer_ros.pipeline.local import LocalPipeline
 from split_infer_ros.pipeline.streaming import stream_backbone
-from split_infer_ros.split.cores import ALL
-from split_infer_ros.split.halves import backbone_of
+from split_infer_ros.runtime.num_threads import ALL
 from split_infer_ros.split.load import load_model
+from split_infer_ros.split.partitions import backbone_of
+from split_infer_ros.weight_streaming.pack import machine, pack_model
+from split_infer_ros.weight_streaming.packed_file import read_header
+from split_infer_ros.weight_streaming.partition_weights import open_contents
+from split_infer_ros.weight_streaming.residency import SYNCHRONOUS, place
+from split_infer_ros.weight_streaming.weights_file import WeightsFile
 
 
 def test_residencies_change_while_frames_flow(run: Run, tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from split_infer_ros.buffers.memory import adopt, allocate
 from split_infer_ros.buffers.policy import Policy
-from split_infer_ros.layering.home import page_aligned
 from split_infer_ros.runtime.captures import CaptureError, capture, empty_cache, synchronize_device
 from split_infer_ros.runtime.streams import Stream, current_fence
+from split_infer_ros.weight_streaming.ring_memory import page_aligned
 
 GPU = torch.device("cuda", 0)
 MB = 1 << 20

@@ -8,7 +8,7 @@ import torch
 from simulated_gpu import GPU, Gpu, simulated
 
 from split_infer_ros.runtime.streams import Stream
-from split_infer_ros.tenancy.forked_graphs import Forks
+from split_infer_ros.serving.forked_graphs import Forks
 
 NAMES = "abc"
 

@@ -17,7 +17,7 @@ from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.pipeline.cuda_graphs import GraphedBackbone
-from split_infer_ros.pipeline.intake import DeviceIntake, _Buffer
+from split_infer_ros.pipeline.preprocessor import DeviceIntake, _Buffer
 from split_infer_ros.runtime.streams import Fence, Stream
 
 Plant = Callable[[pytest.MonkeyPatch], None]

@@ -15,9 +15,9 @@ from split_infer_ros.buffers.memory import allocate
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.buffers.segment import Segment
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.layering import home
 from split_infer_ros.runtime.cuda import OutOfMemory
 from split_infer_ros.runtime.shortage import host_bytes_free, in_short, shortage
+from split_infer_ros.weight_streaming import ring_memory
 
 CPU = torch.device("cpu")
 HUGE = 2**60
@@ -74,7 +74,7 @@ def test_a_folder_without_room_tells_two_sizes(folder: Path, monkeypatch: pytest
 
 def test_a_ring_for_weights_without_room_tells_two_sizes() -> None:
     with pytest.raises(OutOfMemory, match=f"{HUGE:,} bytes were asked for, and the host has [0-9,]+ free"):
-        home.page_aligned(HUGE)
+        ring_memory.page_aligned(HUGE)
 
 
 def test_the_free_memory_of_the_host_is_some_of_it() -> None:

@@ -9,9 +9,9 @@ from simulated_gpu import CudaError, Gpu, simulated
 from split_infer_ros.buffers.memory import adopt, allocate
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.layering.home import page_aligned
 from split_infer_ros.runtime.cuda import OutOfMemory
 from split_infer_ros.runtime.streams import Stream
+from split_infer_ros.weight_streaming.ring_memory import page_aligned
 
 GPU = torch.device("cuda", 0)
 

@@ -16,11 +16,11 @@ from simulated_gpu import GPU, Gpu, simulated
 from simulated_settings import drawn
 
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.layering.weights_file import WeightsFile
 from split_infer_ros.pipeline import streaming
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.pipeline.streaming import stream_backbone
 from split_infer_ros.runtime.streams import Stream
+from split_infer_ros.weight_streaming.weights_file import WeightsFile
 
 RESIDENCIES = "synchronous", "asynchronous", "two_stage"
 

@@ -14,10 +14,10 @@ from running import Running
 from simulated_gpu import Gpu, simulated
 from simulated_settings import drawn
 
+from split_infer_ros.serving import tenant_registry
+from split_infer_ros.serving.shared_settings import SharedSettings
+from split_infer_ros.serving.tenant import Tenant
 from split_infer_ros.split.model import SplitModel
-from split_infer_ros.tenancy import roster
-from split_infer_ros.tenancy.shared_settings import SharedSettings
-from split_infer_ros.tenancy.tenant import Tenant
 
 A, B, C, D = (Tenant(name, f"model_{name}") for name in "abcd")
 
@@ -35,7 +35,7 @@ def test_tenants_come_and_go(policy: str, graphs: bool, seed: int, tmp_path_fact
     settings = SharedSettings(device="cuda:0", waiting=50, memory_policy=policy, cuda_graphs=graphs)
     folder: Path = tmp_path_factory.mktemp("database")
     with pytest.MonkeyPatch.context() as patch, simulated(Gpu(Random(seed).randrange)):
-        patch.setattr(roster, "load_model", load)
+        patch.setattr(tenant_registry, "load_model", load)
         running = Running(folder / "tuning.jsonl", {}, settings)
         assert running.set(A, B) == {}
         running.pipeline.start()

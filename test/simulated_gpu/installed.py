@@ -27,7 +27,7 @@ from split_infer_ros.runtime import streams
 _PACKAGE = "split_infer_ros"
 _BINDING = "cuda.bindings.runtime"
 # Read without a lock by a thread that then gives the device work: safe under the interpreter's lock.
-_PUBLISHED = {f"{_PACKAGE}.layering.reader.Reader": ("_read",)}
+_PUBLISHED = {f"{_PACKAGE}.weight_streaming.prefetcher.Reader": ("_read",)}
 _torch_as_tensor = torch.as_tensor
 _torch_tensor = torch.tensor
 _torch_same_type = torch._has_compatible_shallow_copy_type
@@ -132,7 +132,7 @@ def _same_type(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 def _watch_reads(gpu: Gpu, replace: Any) -> None:
     """A file is read into a buffer past torch: say that the host writes there."""
-    from split_infer_ros.layering.weights_file import WeightsFile
+    from split_infer_ros.weight_streaming.weights_file import WeightsFile
 
     read, check = WeightsFile.read, WeightsFile.check
 

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.random_weights import randomise
-from split_infer_ros.split.cuts import find_cuts
 from split_infer_ros.split.export import export, place, tidy
 from split_infer_ros.split.graph import trace
-from split_infer_ros.split.halves import split
+from split_infer_ros.split.partitions import split
+from split_infer_ros.split.split_points import find_cuts
 
 SIDE = 24
 UNTRACED = TypeError("not tried")

@@ -4,10 +4,10 @@ import torch
 from torch import nn
 from torchvision import models as zoo
 
-from split_infer_ros.split.cuts import find_cuts
 from split_infer_ros.split.graph import fingerprint, prepare
-from split_infer_ros.split.halves import split
+from split_infer_ros.split.partitions import split
 from split_infer_ros.split.segments import segments
+from split_infer_ros.split.split_points import find_cuts
 
 
 def test_the_pieces_up_to_a_cut_are_its_backbone_and_the_others_its_head() -> None:

@@ -13,9 +13,9 @@ import torch
 from interpreted import Call, interpreter
 from torch import fx, nn
 
-from split_infer_ros.split.scheduled import limits_of, schedule_convolutions
-from split_infer_ros.tuning.database import Database
-from split_infer_ros.tuning.space import Config, no_rule
+from split_infer_ros.engines.scheduled_convolutions import limits_of, schedule_convolutions
+from split_infer_ros.measurements.database import Database
+from split_infer_ros.search.space import Config, no_rule
 from split_infer_ros.vision_ops import fastest
 from split_infer_ros.vision_ops import schedules as module
 from split_infer_ros.vision_ops.convolution import ScheduledConv2d, operator_of

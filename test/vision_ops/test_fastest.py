@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from split_infer_ros.tuning.database import Database
-from split_infer_ros.tuning.steady import GROUPS
+from split_infer_ros.measurements.database import Database
+from split_infer_ros.measurements.steady import GROUPS
 from split_infer_ros.vision_ops import fastest as module
 from split_infer_ros.vision_ops.fastest import PLAIN, ROUNDS, TRITON, choosing, fastest
 

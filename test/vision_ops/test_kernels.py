@@ -33,9 +33,7 @@ def test_sums_in_stages_are_those_of_numpy(call: Call, shape: tuple[int, ...]) -
 def test_what_is_infinite_counts_from_there_on(call: Call) -> None:
     values = torch.zeros(100)
     values[[20, 70]] = torch.tensor([torch.inf, torch.nan])
-    torch.testing.assert_close(
-        call("prefix_sum", "sum_in_stages", values, 16), values.cumsum(0), equal_nan=True
-    )
+    torch.testing.assert_close(call("prefix_sum", "sum_in_stages", values, 16), values.cumsum(0), equal_nan=True)
 
 
 @pytest.mark.parametrize(

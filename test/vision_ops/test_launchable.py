@@ -11,7 +11,7 @@ import pytest
 import torch
 from gpu_targets import SHARED_BYTES
 
-from split_infer_ros.tuning.space import Config
+from split_infer_ros.search.space import Config
 from split_infer_ros.vision_ops.launchable import Gpu, depthwise_objection, pointwise_objection, shared_bytes
 from split_infer_ros.vision_ops.schedules import DEPTHWISE, POINTWISE, SPACES
 

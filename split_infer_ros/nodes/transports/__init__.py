@@ -29,8 +29,7 @@ class Receiver(Protocol):
     """
 
     @property
-    def stands_by(self) -> bool:
-        ...
+    def stands_by(self) -> bool: ...
 
     def leave(self) -> None:
         """Take no more; what came may still be read."""

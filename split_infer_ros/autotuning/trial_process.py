@@ -1,0 +1,166 @@
+"""Trials in a process of their own: one that crashes or hangs costs a trial, not the search."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Protocol
+
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.measurements.record import Record
+
+START_S = 180.0  # imports, and a model's weights
+ENDING_S = 2.0  # between the end of a process's answers and its own
+WORKER = (sys.executable, "-m", "split_infer_ros.autotuning.worker")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a trial found.
+
+    Attributes:
+        costs: samples, seconds.
+        error: why there are none.
+        facts: what else was seen: ``uncertain``, ``difference``, and ``limit_s`` if it was too slow for that.
+    """
+
+    costs: tuple[float, ...] = ()
+    error: str | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+def had_too_little_time(record: Record, limit_s: float) -> bool:
+    """True of a trial that was ended by a limit of less than half of what there is now."""
+    before_s = record.facts.get("limit_s")
+    return record.error is not None and isinstance(before_s, (int, float)) and before_s < limit_s / 2
+
+
+class Runner(Protocol):
+    """Where trials are run."""
+
+    def run(self, stage: str, config: Mapping[str, Any], about: Mapping[str, Any], limit_s: float) -> Outcome:
+        """One trial."""
+        ...
+
+
+class TrialProcess:
+    """A context in which trials of one model are run, one at a time; the process is started when it is needed.
+
+    Args:
+        model: what ``Trials`` is told of it: name, weights, device, allow_user_code.
+        worker: the command.
+    """
+
+    def __init__(self, model: Mapping[str, Any], worker: Sequence[str] = WORKER) -> None:
+        self._model = json.dumps(dict(model))
+        self._worker = worker
+        self._process: subprocess.Popen[bytes] | None = None
+        self._answers = -1
+        self._text = b""
+
+    def __enter__(self) -> TrialProcess:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def run(self, stage: str, config: Mapping[str, Any], about: Mapping[str, Any], limit_s: float) -> Outcome:
+        """One trial; whatever becomes of it is its outcome.
+
+        Raises:
+            ConfigurationError: the process cannot be started, or not with this model.
+        """
+        process = self._started()
+        request = {"stage": stage, "config": dict(config), "about": dict(about), "limit_s": limit_s}
+        assert process.stdin is not None
+        try:
+            process.stdin.write(json.dumps(request).encode() + b"\n")
+            process.stdin.flush()
+            answer = self._next_line(limit_s)
+        except BrokenPipeError:
+            answer = None
+        except TimeoutError:
+            self._end()
+            return Outcome((), f"It did not finish within {limit_s:.0f} s.", {"limit_s": limit_s})
+        except BaseException:  # Ctrl-C: its answer would be taken for the next one's
+            self._end()
+            raise
+        if answer is None:
+            return Outcome((), f"It crashed: its process ended with {self._end(ENDING_S)}.")
+        if "error" in answer:
+            return Outcome((), answer["error"])
+        facts = {name: value for name, value in answer.items() if name != "costs" and value is not False}
+        return Outcome(tuple(answer["costs"]), None, facts)
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is not None and self._process.poll() is None:
+            return self._process
+        self._end()
+        self._answers, theirs = os.pipe()
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        try:
+            self._process = subprocess.Popen(
+                [*self._worker, str(theirs), self._model],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=(theirs,),
+                env=environment,
+                start_new_session=True,  # Ctrl-C is the search's; and whatever a trial starts ends with it
+            )
+        except OSError as error:
+            raise ConfigurationError(f"No process for trials can be started ({error}).") from error
+        finally:
+            os.close(theirs)
+        try:
+            answer = self._next_line(START_S)
+        except TimeoutError:
+            answer = {"error": f"it was not ready within {START_S:g} s"}
+        if answer is None or "error" in answer:
+            status = self._end(ENDING_S)
+            reason = f"its process ended with {status}" if answer is None else answer["error"]
+            raise ConfigurationError(f"The model cannot be tuned: {reason}.")
+        return self._process
+
+    def _next_line(self, limit_s: float) -> dict[str, Any] | None:
+        """The next answer; None if the process ended. Raises TimeoutError."""
+        end = time.monotonic() + limit_s
+        while b"\n" not in self._text:
+            left = end - time.monotonic()
+            if left <= 0 or not select.select([self._answers], [], [], left)[0]:
+                raise TimeoutError
+            more = os.read(self._answers, 65536)
+            if not more:
+                return None
+            self._text += more
+        line, _, self._text = self._text.partition(b"\n")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _end(self, wait_s: float = 0.0) -> str:
+        """End the process and all that it started, at the latest after so long; says how it ended."""
+        process, self._process, self._text = self._process, None, b""
+        if process is None:
+            return "nothing"
+        if wait_s:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(wait_s)
+        with contextlib.suppress(ProcessLookupError):  # what it started, compilers for one, is of its group
+            os.killpg(process.pid, signal.SIGKILL)
+        status = process.wait()
+        if process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
+        os.close(self._answers)
+        return signal.Signals(-status).name if status < 0 else f"exit code {status}"

@@ -1,0 +1,50 @@
+"""The process in which trials run: requests as lines of JSON on standard input, answers on the file that it is given.
+
+It ends with its input, and by itself when a trial takes longer than it was given.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import sys
+from typing import Any
+
+READY = "ready"
+
+
+def main() -> int:
+    """Serve until there are no more requests; arguments are the answers' file descriptor and the model, as JSON."""
+    answers = os.fdopen(int(sys.argv[1]), "w", buffering=1)
+    try:
+        from split_infer_ros.autotuning.trials import Trials
+        from split_infer_ros.runtime.process import prepare_process
+        from split_infer_ros.vision_ops.schedules import search_without_limit
+
+        prepare_process()
+        search_without_limit()
+        trials = Trials(**json.loads(sys.argv[2]))
+    except Exception as error:
+        print(json.dumps({"error": _sentence(error)}), file=answers)
+        return 1
+    print(json.dumps({READY: True}), file=answers)
+    for line in sys.stdin:
+        request: dict[str, Any] = json.loads(line)
+        faulthandler.dump_traceback_later(2 * request["limit_s"], exit=True)  # should nobody be left to end it
+        try:
+            answer = trials.run(request["stage"], request["config"], request["about"], request["limit_s"] / 2)
+        except Exception as error:  # whatever a configuration does, the next one gets its chance
+            answer = {"error": _sentence(error)}
+        faulthandler.cancel_dump_traceback_later()
+        print(json.dumps(answer), file=answers)
+    return 0
+
+
+def _sentence(error: Exception) -> str:
+    words = str(error).strip()
+    return f"{type(error).__name__}: {words.splitlines()[0][:500]}" if words else type(error).__name__
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,70 @@
+"""Measure what memory costs on this machine: the constants by which memory_policy auto predicts.
+
+Prints each constant with the paper's symbol and with the spread between rounds. One whose rounds disagree is measured
+again, and if they still do, is uncertain and not used. What was measured before is read from the database.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from split_infer_ros.errors import SplitInferError
+from split_infer_ros.measurements.database import Database, default_path
+from split_infer_ros.memory_cost.calibration import Calibration
+from split_infer_ros.memory_cost.constants import ROWS, Row
+from split_infer_ros.memory_cost.machine import calibrate_machine
+from split_infer_ros.split.load import choose_device
+from split_infer_ros.telemetry.machine import cpu_name, gpu_name
+
+MB = 1e6
+
+
+def main() -> int:
+    """Run the command; returns its exit code."""
+    chosen = _arguments().parse_args()
+    try:
+        device = choose_device(chosen.device)
+        found = calibrate_machine(device, Database(chosen.database), chosen.anew, _say)
+    except SplitInferError as error:
+        print(error, file=sys.stderr)
+        return 1
+    print("\n".join((f"Memory of {gpu_name(str(device)) or cpu_name()}", *describe(found))))
+    return 0
+
+
+def describe(found: Calibration) -> Iterator[str]:
+    """A line for each constant of Table III."""
+    for row in ROWS:
+        yield f"  {row.symbol:<13} {row.description:<45} {_value(found, row)}"
+
+
+def _value(found: Calibration, row: Row) -> str:
+    if row.name not in found.measured:
+        return "absent here"
+    value, spread = found.measured[row.name], found.spreads[row.name]
+    number = "no bound" if math.isinf(value) else f"{value * (MB if row.of_bytes else 1):.3g}"
+    unit = "" if math.isinf(value) else " ms/MB" if row.of_bytes else " ms"
+    text = f"{number}{unit} (spread {100 * spread:.0f} %)" if math.isfinite(spread) else f"{number}{unit}"
+    return f"{text}: uncertain, not used" if row.name in found.uncertain else text
+
+
+def _arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="calibrate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", default="auto", help="where the backbone runs: auto, cpu, cuda, cuda:1, ...")
+    parser.add_argument("--database", type=Path, metavar="FILE", help=f"unless given, {default_path()}")
+    parser.add_argument("--anew", action="store_true", help="measure again what the database has")
+    return parser
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

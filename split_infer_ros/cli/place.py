@@ -1,0 +1,93 @@
+"""Plan which operators of a model, and of its decode, run on a GPU and which on the CPU, and what is copied between.
+
+An operator runs on the GPU where a list says that it performs there, else on the CPU; one that nobody has listed is
+named. With --measured it runs where it was measured to be faster, copies included; that needs a GPU, and is kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from torch import fx
+
+from split_infer_ros.errors import SplitInferError
+from split_infer_ros.measurements.database import Database, default_path
+from split_infer_ros.measurements.key import Key
+from split_infer_ros.operator_placement.operator_list import OperatorList
+from split_infer_ros.operator_placement.operator_times import by_times, from_records, time_operators, to_records
+from split_infer_ros.operator_placement.placed_graph import read_operators, with_decode
+from split_infer_ros.operator_placement.plan import Plan, Rule, Tag, describe, make_plan
+from split_infer_ros.split.load import choose_device, load_model
+from split_infer_ros.split.model import SplitModel
+
+
+def main() -> int:
+    """Run the command; returns its exit code."""
+    chosen = _arguments().parse_args()
+    try:
+        rule: Rule = OperatorList.read(chosen.operators)
+        model = load_model(chosen.model, chosen.weights, "cpu", allow_user_code=chosen.allow_user_code)
+        graph = with_decode(model.graph, model.entry)
+        operators = read_operators(graph, model.entry.image_shape)
+        if chosen.measured:
+            rule = _measured(model, graph, rule, choose_device("cuda"), Database(chosen.database))
+    except SplitInferError as error:
+        print(error, file=sys.stderr)
+        return 1
+    plan = make_plan(operators, rule)
+    if chosen.json:
+        print(json.dumps({"model": model.entry.name, **_as_json(plan)}, indent=1))
+    else:
+        print(f"{model.entry.name}: {model.entry.summary}; bytes are one image's\n")
+        print(describe(plan))
+    return 0
+
+
+def _measured(model: SplitModel, graph: fx.GraphModule, rule: Rule, gpu: torch.device, database: Database) -> Rule:
+    """The rule of measured times: those in the database, else they are measured now."""
+    key = Key.here(str(gpu))
+    task = {
+        "model": model.entry.name,
+        "fingerprint": model.fingerprint,
+        "stage": "operators",
+        "shapes": [list(model.entry.image_shape)],
+        "precision": "float32",
+    }
+    times = from_records(database.find(key, task))
+    if not times:
+        images = torch.zeros((1, *model.entry.image_shape)).contiguous(memory_format=torch.channels_last)
+        times = time_operators(graph, images, {Tag.GPU: gpu, Tag.CPU: torch.device("cpu")})
+        database.keep(to_records(times, key, task), "the times are")
+    return by_times(times, rule)
+
+
+def _as_json(plan: Plan) -> dict[str, object]:
+    return {
+        "operators": [asdict(one) | {"device": plan.devices[one.name].value} for one in plan.operators],
+        "copies": [asdict(copy) | {"target": copy.target.value} for copy in plan.copies],
+        "copied_bytes": plan.copied_bytes,
+        "unlisted": dict(plan.unlisted),
+    }
+
+
+def _arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="place", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model", help="of the catalogue, timm:NAME, package.module:factory or FILE.pt2")
+    parser.add_argument("--operators", type=Path, metavar="FILE", help="adds to the list: lines of gpu|cpu|any NAME...")
+    parser.add_argument("--measured", action="store_true", help="go by measured times")
+    parser.add_argument("--database", type=Path, metavar="FILE", help=f"of those; unless given, {default_path()}")
+    parser.add_argument("--weights", default="none", help="as the parameter of that name; the list does not ask")
+    parser.add_argument("--allow-user-code", action="store_true", help="load a model of yours, which may run any code")
+    parser.add_argument("--json", action="store_true", help="for programs: every operator")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""Measure every cut of a model on this machine, and say which one to take.
+
+Prints milliseconds a batch of each stage alone, images a second of a saturated pipeline (with a star where the pipeline
+was run, else predicted) and the latency of a batch. What was measured before is read from the database. A model that
+was tuned is measured as nodes then run it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from functools import partial
+from pathlib import Path
+
+from split_infer_ros.autotuning.best_known import find_tuned
+from split_infer_ros.cli.numbers import whole
+from split_infer_ros.errors import SplitInferError
+from split_infer_ros.measurements.database import Database, default_path
+from split_infer_ros.pipeline.stored_profile import profile_model
+from split_infer_ros.runtime.process import prepare_process
+from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model import PRECISIONS
+from split_infer_ros.split.planner import OBJECTIVES, plan
+from split_infer_ros.split.profile import describe
+
+
+def main() -> int:
+    """Run the command; returns its exit code."""
+    chosen = _arguments().parse_args()
+    prepare_process()
+    try:
+        load = partial(
+            load_model,
+            chosen.model,
+            chosen.weights,
+            chosen.device,
+            chosen.precision,
+            allow_user_code=chosen.allow_user_code,
+        )
+        database = Database(chosen.database)
+        model = load(form=find_tuned(load(), database, chosen.precision).form)  # as nodes would run it
+        profile = profile_model(model, chosen.batch, database, anew=chosen.anew, say=_say)
+        choice = plan(profile, chosen.objective, chosen.latency_bound_ms / 1e3)
+    except SplitInferError as error:
+        print(error, file=sys.stderr)
+        return 1
+    point = profile.point(choice.cut, choice.batch_size)
+    print(describe(profile, [point] if point else []))
+    bound = "" if choice.within_bound else f"; no cut keeps within {chosen.latency_bound_ms:g} ms"
+    print(
+        f"For {chosen.objective}: split_point {choice.cut}, batch_size {choice.batch_size} "
+        f"({choice.throughput:.1f} images/s, {1e3 * choice.latency_s:.1f} ms{bound})"
+    )
+    return 0
+
+
+def _arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="profile", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model", help="of the catalogue, timm:NAME, package.module:factory or FILE.pt2")
+    parser.add_argument("--weights", default="random", help="as the parameter of that name; times hardly vary with it")
+    parser.add_argument("--device", default="auto", help="where the backbone runs: auto, cpu, cuda, cuda:1, ...")
+    parser.add_argument("--precision", choices=PRECISIONS, default="fp32", help="of the backbone")
+    parser.add_argument("--allow-user-code", action="store_true", help="load a model of yours, which may run any code")
+    parser.add_argument("--batch", type=whole, nargs="+", default=[1, 2, 4, 8], metavar="N", help="batch sizes")
+    parser.add_argument("--objective", choices=OBJECTIVES, default=OBJECTIVES[0])
+    parser.add_argument("--latency-bound-ms", type=float, default=math.inf, metavar="MS")
+    parser.add_argument("--database", type=Path, metavar="FILE", help=f"unless given, {default_path()}")
+    parser.add_argument("--anew", action="store_true", help="measure again what the database has")
+    return parser
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

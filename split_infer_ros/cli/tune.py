@@ -1,0 +1,121 @@
+"""Find the fastest way to run a model here, and keep it; or look after what was found.
+
+tune MODEL searches: how its network is run, then where the pipeline is cut, how many images a batch, and who has which
+cores. Every trial is kept at once, so Ctrl-C and the time limit cost nothing; who asks again goes on from there.
+
+tune list | show MODEL | export FILE | import FILE | prune look after the database of all measurements.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from tqdm import tqdm
+
+from split_infer_ros.autotuning.best_known import find_tuned
+from split_infer_ros.autotuning.trial_process import TrialProcess
+from split_infer_ros.autotuning.tune import SEARCHES, Progress, Tuner
+from split_infer_ros.cli.numbers import positive, whole
+from split_infer_ros.cli.tune_records import RECORD_COMMANDS, add_record_commands
+from split_infer_ros.errors import SplitInferError
+from split_infer_ros.measurements.database import Database, default_path
+from split_infer_ros.search.space import told
+from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model import PRECISIONS
+
+
+def main() -> int:
+    """Run the command; returns its exit code."""
+    words = [word for word in sys.argv[1:] if not word.startswith("-")]
+    try:
+        if words and words[0] in RECORD_COMMANDS:
+            chosen = _record_arguments().parse_args()
+            return int(chosen.run(Database(chosen.database), chosen))
+        return _tune(_arguments().parse_args())
+    except SplitInferError as error:
+        print(error, file=sys.stderr)
+        return 1
+
+
+def _tune(chosen: argparse.Namespace) -> int:
+    model = load_model(chosen.model, chosen.weights, chosen.device, allow_user_code=chosen.allow_user_code)
+    database = Database(chosen.database)
+    told_of = {
+        "name": chosen.model,
+        "weights": chosen.weights,
+        "device": str(model.device),
+        "allow_user_code": chosen.allow_user_code,
+    }
+    precisions = ("fp32", *(name for name in chosen.allow if name != "fp32"))
+    bar = _Bar(chosen.seconds)
+    with TrialProcess(told_of) as runner:
+        tuner = Tuner(model, runner, database, chosen.search, precisions, chosen.batch, chosen.seed, bar.show)
+        try:
+            tuner.tune(chosen.seconds)
+        except KeyboardInterrupt:
+            print("Stopped; what was measured is kept.", file=sys.stderr)
+        finally:
+            bar.close()
+    for precision in precisions:
+        found = find_tuned(model, database, precision, chosen.batch)
+        print(f"{model.entry.name} on {model.device}, {precision}: {found}")
+    return 0
+
+
+class _Bar:
+    """The time that has gone, and the best so far."""
+
+    def __init__(self, seconds: float) -> None:
+        form = "{desc} |{bar}| {n:.0f}/{total:.0f} s"
+        self._bar = tqdm(total=seconds, bar_format=form, desc="network", mininterval=0.0, file=sys.stderr)
+
+    def show(self, progress: Progress) -> None:
+        """Another trial was made."""
+        self._bar.n = min(self._bar.total, self._bar.format_dict["elapsed"])
+        if progress.record is not None and progress.record.error:
+            self._bar.write(f"  failed: {told(progress.record.config)}: {progress.record.error}", file=sys.stderr)
+        text = f"{progress.stage} {progress.trials}/{progress.of}"
+        if progress.best is not None:
+            text += f", best {1e3 * progress.best.median_s:.1f} ms"
+            if progress.default is not None and progress.default.error is None:
+                text += f", {progress.default.median_s / progress.best.median_s:.2f} times the defaults' speed"
+        self._bar.set_description_str(text)
+
+    def close(self) -> None:
+        """Leave the last line as it is."""
+        self._bar.close()
+
+
+def _arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tune", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model", help="of the catalogue, timm:NAME, package.module:factory or FILE.pt2")
+    parser.add_argument("--seconds", type=positive, default=120.0, metavar="N", help="to search for; 120")
+    parser.add_argument("--weights", default="random", help="as the parameter of that name; times hardly vary with it")
+    parser.add_argument("--device", default="auto", help="where the backbone runs: auto, cpu, cuda, cuda:1, ...")
+    parser.add_argument("--allow-user-code", action="store_true", help="load a model of yours, which may run any code")
+    parser.add_argument(
+        "--allow",
+        nargs="+",
+        default=[],
+        choices=PRECISIONS,
+        help="precisions beside fp32, whose results differ by more; the pipeline is tuned for each, as for fp32",
+    )
+    parser.add_argument("--batch", type=whole, default=1, metavar="N", help="images, of the network alone; 1")
+    parser.add_argument("--search", choices=SEARCHES, default=SEARCHES[0])
+    parser.add_argument("--seed", type=int, default=0, help="of the search")
+    parser.add_argument("--database", type=Path, metavar="FILE", help=f"unless given, {default_path()}")
+    return parser
+
+
+def _record_arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="tune", description="Look after the database of measurements.")
+    add_record_commands(parser.add_subparsers(required=True))
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

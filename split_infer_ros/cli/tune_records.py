@@ -1,0 +1,164 @@
+"""`tune list | show | export | import | prune`: the database for people, and from one board to the next."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from split_infer_ros.autotuning.record_schema import ALTERNATIVES, objection_of
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.measurements.database import Database, best_of, default_path, read_lines
+from split_infer_ros.measurements.key import Key
+from split_infer_ros.measurements.record import Record, kind_of
+from split_infer_ros.search.space import told
+
+RECORD_COMMANDS = ("list", "show", "export", "import", "prune")
+DAY_S = 86_400.0
+PROCESSOR = ("cpu", "instruction_set")  # the parts of a record's target that name it
+MOST_BYTES = 64 << 20  # of a file that is imported
+
+
+def list_records(database: Database, chosen: argparse.Namespace) -> int:
+    """A line a task: how many records, from where, and the best where they are ways to do the same."""
+    for (where, what), records in _grouped(database.records()).items():
+        print(f"{what}: {len(records)} records of {where}{_best(records)}")
+    return 0
+
+
+def show_records(database: Database, chosen: argparse.Namespace) -> int:
+    """Every record of a model or operator, the best of each task first."""
+    found = [record for record in database.records() if _name(record) == chosen.name]
+    if not found:
+        names = sorted({_name(record) for record in database.records()})
+        raise ConfigurationError(f"There is no record of '{chosen.name}'; there are of: {', '.join(names) or '-'}.")
+    for (where, what), records in _grouped(found).items():
+        print(f"{what}, {where}")
+        for record in sorted(records, key=lambda each: each.median_s):
+            result = f"{1e3 * record.median_s:.3f} ms" if record.error is None else f"failed: {record.error}"
+            doubt = ", uncertain" if record.uncertain else ""
+            differs = f", differs by {record.facts['difference']:.1g}" if "difference" in record.facts else ""
+            print(f"  {told(record.config)}: {result}{doubt}{differs}")
+    return 0
+
+
+def export_records(database: Database, chosen: argparse.Namespace) -> int:
+    """Write records to a new file."""
+    records = [record for record in database.records() if chosen.model in (None, _name(record))]
+    try:
+        with chosen.file.open("x") as file:
+            file.writelines(f"{record.as_line()}\n" for record in records)
+    except OSError as error:
+        raise ConfigurationError(f"{chosen.file} cannot be written ({error}).") from error
+    print(f"{len(records)} records are in {chosen.file}.")
+    return 0
+
+
+def import_records(database: Database, chosen: argparse.Namespace) -> int:
+    """Take records in that lie within what is declared; all others are refused, each with its reason."""
+    try:
+        data = chosen.file.read_bytes() if chosen.file.stat().st_size <= MOST_BYTES else None
+    except OSError as error:
+        raise ConfigurationError(f"{chosen.file} cannot be read ({error}).") from error
+    if data is None:
+        raise ConfigurationError(f"{chosen.file} has more than {MOST_BYTES >> 20} MB; no database is so large.")
+    lines, refused, _ = read_lines(data if data.endswith(b"\n") else data + b"\n")
+    known = {record.as_line() for record in database.records()}
+    taken = []
+    for number, record in lines.items():
+        objection = objection_of(record)
+        if objection:
+            refused[number] = objection
+        elif record.as_line() not in known:
+            taken.append(record)
+    for number, reason in sorted(refused.items()):
+        print(f"{chosen.file}, line {number} is refused: {reason}", file=sys.stderr)
+    if taken:
+        _written(database, taken)
+    key = Key.here("cpu")
+    here = sum(all(record.target.get(part) == key.target[part] for part in PROCESSOR) for record in taken)
+    print(f"{len(taken)} records were taken in, {here} of them of this processor; {len(refused)} were refused.")
+    return 1 if refused else 0
+
+
+def prune_records(database: Database, chosen: argparse.Namespace) -> int:
+    """Remove records for good."""
+    now, here = time.time(), Key.here("cpu")
+    if chosen.model is None and chosen.older_than is None and not chosen.other_versions and not chosen.failed:
+        raise ConfigurationError("prune takes at least one of --model, --older-than, --other-versions and --failed.")
+
+    def unwanted(record: Record) -> bool:
+        return (
+            (chosen.model is None or _name(record) == chosen.model)
+            and (chosen.older_than is None or now - record.time > chosen.older_than * DAY_S)
+            and (not chosen.other_versions or _differs(record, here))
+            and (not chosen.failed or record.error is not None)
+        )
+
+    try:
+        print(f"{database.prune(unwanted)} records were removed.")
+    except OSError as error:
+        raise ConfigurationError(f"{database.path} cannot be written ({error}); it is as it was.") from error
+    return 0
+
+
+def add_record_commands(commands: Any) -> None:
+    """Declare the five, as sub-commands of an ArgumentParser."""
+    for name, run, words in (
+        ("list", list_records, "what was measured, a line a task"),
+        ("show", show_records, "every record of a model or operator"),
+        ("export", export_records, "write records to a new file, for a colleague with the same board"),
+        ("import", import_records, "take in a colleague's; what lies outside the declared spaces is refused"),
+        ("prune", prune_records, "remove records for good: those of which all that is asked for holds"),
+    ):
+        parser = commands.add_parser(name, help=words, description=words)
+        parser.add_argument("--database", type=Path, metavar="FILE", help=f"unless given, {default_path()}")
+        parser.set_defaults(run=run)
+        if name == "show":
+            parser.add_argument("name", help="of the model or operator")
+        if name in ("export", "import"):
+            parser.add_argument("file", type=Path)
+        if name in ("export", "prune"):
+            parser.add_argument("--model", help="only of this model or operator")
+        if name == "prune":
+            parser.add_argument("--older-than", type=float, metavar="DAYS")
+            parser.add_argument("--other-versions", action="store_true", help="of another torch or an old meaning")
+            parser.add_argument("--failed", action="store_true", help="of what failed")
+
+
+def _written(database: Database, records: Iterable[Record]) -> None:
+    try:
+        database.add(records)
+    except OSError as error:
+        raise ConfigurationError(f"{database.path} cannot be written ({error}); nothing was taken in.") from error
+
+
+def _grouped(records: Iterable[Record]) -> dict[tuple[str, str], list[Record]]:
+    """By (machine and versions, task), both for people."""
+    groups: dict[tuple[str, str], list[Record]] = {}
+    for record in records:
+        target, versions = record.target, record.versions
+        cpu = ", ".join(str(target[part]) for part in PROCESSOR if part in target)
+        machine = f"{target.get('device')} ({cpu}, {target.get('cores')} cores)"
+        where = f"{machine}, torch {versions.get('torch')}"
+        task = record.task
+        stage = " ".join(str(task[part]) for part in ("stage", "shapes", "precision") if part in task)
+        groups.setdefault((where, f"{_name(record)} {stage}"), []).append(record)
+    return groups
+
+
+def _name(record: Record) -> str:
+    return str(record.task.get("model", record.task.get("operator", record.task.get("stage"))))
+
+
+def _best(records: Iterable[Record]) -> str:
+    best = best_of(record for record in records if kind_of(record.task) in ALTERNATIVES)
+    return "" if best is None else f", best {1e3 * best.median_s:.3f} ms: {told(best.config)}"
+
+
+def _differs(record: Record, here: Key) -> bool:
+    versions = here.versions_for(record.task)
+    return any(record.versions.get(part) != versions[part] for part in ("meaning", "torch"))

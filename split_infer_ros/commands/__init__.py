@@ -1,1 +1,0 @@
-"""What users run without ROS; each module is one command."""

@@ -1,0 +1,1 @@
+"""What executes a partition of a model: torch as it is, fused oneDNN convolutions, oneDNN graphs, compiled code."""

@@ -1,1 +1,0 @@
-"""Models larger than their memory: weights in a packed file, streamed through a ring as the layers come to run."""

@@ -1,0 +1,1 @@
+"""The database of measurements, which is kept for good, and the key under which a record counts."""

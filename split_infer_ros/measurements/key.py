@@ -1,0 +1,76 @@
+"""What besides the task a measurement depends on: the machine, the versions of the software, and what it means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from split_infer_ros.measurements.record import Record, kind_of, same
+
+# What a measurement of each kind of task means. Whoever changes what is measured, or how, raises the number: records
+# from before are kept, and no longer used. A new version of the package alone makes nobody measure again.
+MEANINGS = {
+    "network": 1,
+    "segments": 1,
+    "pipeline": 1,
+    "cuts": 1,
+    "operators": 1,
+    "execution": 1,
+    "memory_model": 1,
+    "box_nms": 1,
+    "prefix_sum": 1,
+    "segmented_argsort": 1,
+    "pointwise": 1,
+    "depthwise": 1,
+    "pointwise schedule": 1,
+    "depthwise schedule": 1,
+}
+
+
+@dataclass(frozen=True)
+class Key:
+    """Records are used where both are exactly their own.
+
+    Attributes:
+        target: device, cpu, instruction set, cores, driver.
+        versions: torch, cuda.
+    """
+
+    target: Mapping[str, Any]
+    versions: Mapping[str, Any]
+
+    @classmethod
+    def here(cls, device: str) -> Key:
+        """This machine's, for a device as torch names it (``cpu``, ``cuda:0``).
+
+        Patch levels of torch and of the driver are left out: they make nobody measure again.
+        """
+        # only here: records can be read and judged without torch
+        from split_infer_ros.telemetry.machine import (
+            cores,
+            cpu_name,
+            gpu_driver,
+            gpu_name,
+            instruction_set,
+            torch_versions,
+        )
+
+        gpu = gpu_name(device)
+        driver = gpu_driver() if gpu else None
+        target = {
+            "device": gpu or "cpu",
+            "cpu": cpu_name(),
+            "instruction_set": instruction_set(),
+            "cores": cores(),
+            "driver": driver and driver.partition(".")[0],
+        }
+        return cls(target, torch_versions(device))
+
+    def versions_for(self, task: Mapping[str, Any]) -> dict[str, Any]:
+        """The versions on which a measurement of that task depends: what it means, and the software's."""
+        return {"meaning": MEANINGS.get(kind_of(task)), **self.versions}
+
+    def fits(self, record: Record) -> bool:
+        """True if the record was made on this target with these versions, and means what it would mean now."""
+        return same(record.target, self.target) and same(record.versions, self.versions_for(record.task))

@@ -1,0 +1,1 @@
+"""Search strategies, their cost model, spaces of configurations, dynamic programming: pure functions of numbers."""

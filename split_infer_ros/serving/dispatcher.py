@@ -1,0 +1,253 @@
+"""The thread that decides what runs next; and in between measures what is not known yet."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from split_infer_ros.memory_cost.task import Task
+from split_infer_ros.pipeline.plan import Plan
+from split_infer_ros.runtime.num_threads import use_all_cores
+from split_infer_ros.serving.co_run import Machine, find_pair
+from split_infer_ros.serving.cost_measurement import Measuring
+from split_infer_ros.serving.cost_tables import CostBooks
+from split_infer_ros.serving.execution_costs import Costs
+from split_infer_ros.serving.execution_modes import Ways
+from split_infer_ros.serving.in_flight import Flight
+from split_infer_ros.serving.lane_scheduler import Turn
+from split_infer_ros.serving.model_instance import ModelLine
+from split_infer_ros.serving.request import Request
+from split_infer_ros.serving.scheduler import Batch, Decision, Rules
+from split_infer_ros.serving.shared_weights import expect_next
+from split_infer_ros.serving.tenant_state import WaitingFrames, drop
+from split_infer_ros.serving.worker_pool import Crew
+
+TICK_S = 0.25  # how often slots are looked after while nothing else happens
+
+
+class Dispatcher:
+    """Decides, one execution after the other or a lane after the other, and has each executed.
+
+    Args:
+        changed: guards all that is shared; methods that say so are called with it held.
+        waiting: frames to choose from.
+        crew: that executes.
+        books: costs; the dispatcher measures what is missing.
+        rules: how requests may be put together; may be replaced.
+        on_error: the model's name and an exception that cost frames.
+
+    Attributes:
+        lines: the models that are served, by their keys.
+    """
+
+    def __init__(
+        self,
+        changed: threading.Condition,
+        waiting: WaitingFrames,
+        crew: Crew,
+        books: CostBooks,
+        rules: Rules,
+        on_error: Callable[[str, Exception], None],
+    ) -> None:
+        self.lines: dict[str, ModelLine] = {}
+        self.rules = rules
+        self._changed = changed
+        self._waiting = waiting
+        self._crew = crew
+        self._books = books
+        self._on_error = on_error
+        self._ways = Ways(Costs({}, {}))
+        self._leaving: list[ModelLine] = []
+        self._stale = False  # the crew has not heard of the latest models, or of their costs
+        beside = [] if crew.beside is None or books.lane is None else [(crew.beside, books.lane)]
+        self._measuring = Measuring([(crew.whole, books.whole), *beside])
+        self._running = False
+        self._at_rest = False  # nothing came or ended for a tick
+        self._thread: threading.Thread | None = None
+
+    @property
+    def all_lines(self) -> list[ModelLine]:
+        """Those that are served, and those that go once their batches are back (lock held)."""
+        return [*self.lines.values(), *self._leaving]
+
+    @property
+    def settled(self) -> bool:
+        """True once all models are measured (lock held)."""
+        return not self._stale and self._measuring.done
+
+    def execution_s(self, model: str) -> float:
+        """What an image takes alone, 0 as long as that is not known (lock held)."""
+        costs = self._ways.whole
+        return costs.batch_s(model, 1) if model in costs.alone_s else 0.0
+
+    def add(self, line: ModelLine) -> None:
+        """A model comes; it is served once it is measured (lock held)."""
+        self.lines[line.key] = line
+        self._books.open(line.key, line.model, line.plan.form)
+        self.renew()
+        if self._running:
+            line.head.start()
+
+    def remove(self, line: ModelLine) -> None:
+        """A model goes, for which nothing waits any more; what is under way is finished (lock held)."""
+        del self.lines[line.key]
+        self._leaving.append(line)
+        self._books.close(line.key)
+        self.renew()
+
+    def renew(self) -> None:
+        """Models came or went, or other batches are of interest now (lock held)."""
+        for line in self.lines.values():
+            line.run_alone()  # the memory may be another's now
+        self._measuring.begin_anew(self.rules)
+        self._stale = True
+        self._changed.notify_all()
+
+    def start(self) -> None:
+        """Begin, until stop; may be started again."""
+        with self._changed:
+            self._running = True
+            for line in self.all_lines:
+                line.head.start()
+        self._crew.start()
+        self._thread = threading.Thread(target=self._loop, name="dispatch", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Finish the executions that are under way, then end; heads go on."""
+        with self._changed:
+            self._running = False
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        self._crew.stop()
+
+    def look_round(self) -> None:
+        """Let the crew know what models there are, settle what comes back by itself, and end those that are done.
+
+        On the dispatcher's own thread, or while it does not run.
+        """
+        with self._changed:
+            lines = self.all_lines
+            idle = [line for line in self._leaving if not line.out]
+            self._leaving = [line for line in self._leaving if line.out]
+            stale, self._stale = self._stale, False
+            if stale:
+                self._renew_costs()
+            backbones = {line.key: line.plan.backbone for line in (*self._leaving, *self.lines.values())}
+            weights_s = {key: self.execution_s(key) or 1.0 for key in backbones}
+        if stale or idle:
+            self._crew.load(backbones, weights_s)
+        for line in lines:
+            line.collect(time.monotonic())
+        for line in idle:
+            line.close()
+
+    def _loop(self) -> None:
+        use_all_cores()
+        while self._running:
+            try:
+                self._take_turns()
+            except Exception as error:  # whatever it was, there is nobody else to serve the others
+                self._on_error("dispatcher", error)
+                with self._changed:
+                    self._changed.wait(TICK_S)
+
+    def _take_turns(self) -> None:
+        self.look_round()
+        self._plan_beside()
+        self._measure_once()
+        for _ in range(max(1, self._crew.lanes)):
+            executions = self._next_executions()
+            for turn, flights in executions:
+                self._crew.execute(flights, turn.lane, partial(self._crew.floor.end, turn))
+            if not any(turn.lane is not None for turn, _ in executions):
+                break  # with all cores, there is no other to begin beside it
+
+    def _measure_once(self) -> None:
+        """One sample of what is not known, between two executions, so that the others are served meanwhile."""
+        with self._changed:
+            measurement = None if self._stale else self._measuring.pick(self._at_rest)
+            self._changed.notify_all()
+            if measurement is None:
+                return
+            self._changed.wait_for(lambda: self._crew.floor.is_idle)  # alone on the device
+        if not self._measuring.step(measurement):
+            return
+        with self._changed:
+            if not self._measuring.conclude(measurement):
+                return
+            self._stale = True
+        if measurement.failure is not None:
+            for model, _ in measurement.combination:
+                self._on_error(model, measurement.failure)
+
+    def _renew_costs(self) -> None:
+        """Say of each model whether it can be scheduled, or never will be (lock held)."""
+        self._ways = self._books.costs()
+        for key, line in self.lines.items():
+            line.failed = self._books.failed(key)
+            line.ready = not line.failed and (line.ready or self._books.is_ready(key))
+            if line.failed:
+                drop(self._waiting.take(self._waiting.of_models([key])), "backbone_error")
+
+    def _next_executions(self) -> list[tuple[Turn, list[Flight]]]:
+        """What is to be executed now, one right behind the other; if nothing is, wait for a change."""
+        with self._changed:
+            before, now, self._at_rest = len(self._waiting), time.monotonic(), False
+            executions = self._decide(now)
+            for turn, _ in executions:
+                self._crew.floor.begin(turn, now)
+            # else there may be more behind those that were late
+            if not executions and self._running and self.settled and len(self._waiting) == before:
+                self._at_rest = not self._changed.wait(TICK_S) and not self._waiting and self._crew.floor.is_idle
+            return executions
+
+    def _decide(self, now: float) -> list[tuple[Turn, list[Flight]]]:
+        able = {key for key, line in self.lines.items() if line.ready and line.has_room}
+        queue = self._waiting.of_models(able)
+        turn = self._crew.floor.choose(queue, self._ways, now, self.rules)
+        decision = turn.decision
+        pair = self._find_pair(decision, queue, now) if turn.lane is None else []
+        expect_next(self.lines, decision, queue, self._ways.whole, now, self.rules)
+        drop(self._waiting.take(decision.late), "deadline")
+        if pair:
+            return [(Turn(Decision((batch,))), [self._take_off(batch, now, plan)]) for batch, plan in pair]
+        return [(turn, [self._take_off(batch, now) for batch in decision.batches])] if decision.batches else []
+
+    def _find_pair(self, decision: Decision, queue: Sequence[Request], now: float) -> list[tuple[Batch, Plan]]:
+        """Two executions side by side, where both models have slots and staging for it; else none."""
+        known = self.lines[decision.batches[0].model].co_runs if len(decision.batches) == 1 else None
+        if known is None:
+            return []
+        pair = find_pair(decision, queue, self._ways.whole, now, self.rules, Machine(*known, self._task))
+        plans = [(batch, self.lines[batch.model].plan_by(policy)) for batch, policy in pair.policies] if pair else []
+        found = [(batch, plan) for batch, plan in plans if plan is not None]
+        return found if len(found) == len(plans) else []
+
+    def _task(self, batch: Batch) -> Task:
+        count, image_bytes = len(batch.requests), self._waiting.image_bytes(batch.requests)
+        return self.lines[batch.model].task(count, image_bytes, self._ways.whole.batch_s(batch.model, count))
+
+    def _take_off(self, batch: Batch, now: float, plan: Plan | None = None) -> Flight:
+        return self.lines[batch.model].take_off(self._waiting.take(batch.requests), now, plan)
+
+    def _plan_beside(self) -> None:
+        """Slots and staging by a policy that a pair had called for, if there is memory left."""
+        with self._changed:
+            for line in self.lines.values():
+                if (policy := line.beside.pick()) is not None:
+                    break
+            else:
+                return
+            taken = sum(other.budget_bytes for other in self.all_lines)
+        plan = line.make_beside(policy, taken)
+        with self._changed:
+            if not self._stale:
+                line.beside.put(policy, plan)
+                return
+        if plan is not None:  # models or settings are others now, and memory may be short
+            plan.close()

@@ -1,1 +1,0 @@
-"""What was measured on this machine, kept for good (database, record) and under which key (key)."""

@@ -1,0 +1,91 @@
+"""Trials cost what they cost, and nothing more: a process that crashes, hangs or answers nonsense ends alone."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import psutil
+import pytest
+
+from split_infer_ros.autotuning.trial_process import Outcome, TrialProcess
+from split_infer_ros.errors import ConfigurationError
+
+# A worker without torch: does as the configuration says.
+PLAYED = """
+import json, os, signal, subprocess, sys, time
+answers = os.fdopen(int(sys.argv[1]), "w", buffering=1)
+if json.loads(sys.argv[2]).get("name") == "broken":
+    print(json.dumps({"error": "no such model"}), file=answers)
+    sys.exit(1)
+print(json.dumps({"ready": True}), file=answers)
+for line in sys.stdin:
+    request = json.loads(line)
+    does = request["config"]["does"]
+    if does == "hang":
+        subprocess.Popen(["sleep", "100"])
+        time.sleep(100)
+    elif does == "crash":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    elif does == "leave":
+        sys.exit(3)
+    elif does == "fail":
+        print(json.dumps({"error": "ValueError: it cannot"}), file=answers)
+    else:
+        costs = [float(os.getpid())]
+        print(json.dumps({"costs": costs, "uncertain": does == "doubt", "difference": 1e-6}), file=answers)
+"""
+
+
+@pytest.fixture
+def trials():
+    with TrialProcess({"name": "m"}, (sys.executable, "-c", PLAYED)) as process:
+        yield process
+
+
+def run(trials: TrialProcess, does: str, limit_s: float = 30.0) -> Outcome:
+    return trials.run("network", {"does": does}, {}, limit_s)
+
+
+def test_one_process_serves_until_it_is_lost(trials):
+    first, again = run(trials, "work"), run(trials, "work")
+    assert first == again
+    assert first.error is None
+    assert first.facts == {"difference": 1e-6}
+    assert run(trials, "doubt").facts["uncertain"] is True
+    assert run(trials, "fail") == Outcome((), "ValueError: it cannot")
+    assert run(trials, "work") == first, "a failure that was told of is no loss"
+    assert run(trials, "crash").error == "It crashed: its process ended with SIGSEGV."
+    after = run(trials, "work")
+    assert after.error is None
+    assert after.costs != first.costs
+    assert run(trials, "leave").error == "It crashed: its process ended with exit code 3."
+    assert run(trials, "work").error is None
+
+
+def test_what_hangs_is_ended_with_all_that_it_started(trials):
+    run(trials, "work")
+    begin = time.monotonic()
+    outcome = run(trials, "hang", 0.5)
+    assert time.monotonic() - begin < 20
+    assert outcome.error == "It did not finish within 0 s."
+    assert outcome.facts == {"limit_s": 0.5}
+    assert not [child for child in psutil.Process().children(recursive=True) if child.name() == "sleep"]
+    assert run(trials, "work").error is None
+
+
+def test_nothing_is_left_running():
+    with TrialProcess({"name": "m"}, (sys.executable, "-c", PLAYED)) as process:
+        (number,) = run(process, "work").costs
+        assert psutil.pid_exists(int(number))
+    assert not psutil.pid_exists(int(number))
+
+
+def test_a_model_that_cannot_be_had_is_a_sentence():
+    played = TrialProcess({"name": "broken"}, (sys.executable, "-c", PLAYED))
+    with played as process, pytest.raises(ConfigurationError, match="cannot be tuned: no such model"):
+        run(process, "work")
+    with TrialProcess({}, ("/nowhere/python",)) as process, pytest.raises(ConfigurationError, match="can be started"):
+        run(process, "work")
+    with TrialProcess({}, ("/bin/false",)) as process, pytest.raises(ConfigurationError, match="exit code 1"):
+        run(process, "work")

@@ -1,0 +1,128 @@
+"""Real trials of a small model, in this process and in one of their own."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import split_infer_ros
+from split_infer_ros.autotuning import trials as trials_module
+from split_infer_ros.autotuning.model_features import traits_of
+from split_infer_ros.autotuning.spaces import (
+    CONVERSION,
+    NETWORK,
+    PIPELINE,
+    SEGMENTS,
+    WORK,
+    network_space,
+    pipeline_space,
+)
+from split_infer_ros.autotuning.trials import Trials, timed
+from split_infer_ros.engines.execution_config import CONTIGUOUS, CONVOLUTIONS, PACKED, Form
+from split_infer_ros.errors import ConfigurationError
+
+DEFAULT = dict(network_space(1, compilers=False).default)
+ABOUT = {"batch_size": 1}
+
+
+@pytest.fixture(scope="module")
+def trials() -> Iterator[Trials]:
+    threads = torch.get_num_threads()
+    yield Trials("shapes", "default", "cpu", False)
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True)
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trials_module, "GROUP_S", 0.0)
+    monkeypatch.setattr(trials_module, "SEGMENT_S", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("convolutions", "folding"), [*((kind, True) for kind in CONVOLUTIONS), (PACKED, False), (CONTIGUOUS, False)]
+)
+def test_a_network_is_timed_and_its_results_compared(trials: Trials, convolutions: str, folding: bool) -> None:
+    answer = trials.run(NETWORK, {**DEFAULT, "convolutions": convolutions, "folding": folding}, ABOUT, 0.0)
+    assert len(answer["costs"]) >= 3
+    assert 0 <= answer["difference"] < 1e-4
+    assert json.dumps(answer)
+
+
+def test_other_results_are_refused_in_fp32_and_told_of_otherwise(
+    trials: Trials, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = trials.run(NETWORK, {**DEFAULT, "precision": "bf16", "convolutions": "channels_last"}, ABOUT, 0.0)
+    assert 1e-4 < answer["difference"] < 1
+    assert {threads for _, threads in trials._expected} == {DEFAULT["threads"]}, "compared on as many cores"
+    monkeypatch.setitem(trials_module.MOST, "fp32", 0.0)
+    with pytest.raises(ConfigurationError, match="Results differ from the model's as built by"):
+        trials.run(NETWORK, {**DEFAULT, "convolutions": CONTIGUOUS}, {"batch_size": 2}, 0.0)
+
+
+@pytest.mark.parametrize("difference", [math.nan, math.inf])
+def test_results_that_are_not_finite_are_refused_in_every_precision(
+    trials: Trials, monkeypatch: pytest.MonkeyPatch, difference: float
+) -> None:
+    monkeypatch.setattr(trials_module, "difference", lambda found, expected: difference)
+    with pytest.raises(ConfigurationError, match=f"by {difference} of the largest; what is finite is allowed"):
+        trials.run(NETWORK, {**DEFAULT, "precision": "bf16"}, ABOUT, 0.0)
+
+
+def test_segments_are_timed_in_their_layout(trials: Trials) -> None:
+    model = trials.model(Form(), "fp32")
+    for kind in (PACKED, CONTIGUOUS):
+        answer = trials.run(SEGMENTS, {**DEFAULT, "convolutions": kind}, ABOUT, 1.0)
+        assert len(answer[WORK]) == len(answer[CONVERSION]) == len(model.cuts) - 1
+        assert all(min(found["costs"]) > 0 and len(found["costs"]) >= 3 for found in answer[WORK])
+        assert all(type(found["uncertain"]) is bool for found in answer[WORK] + answer[CONVERSION])
+
+
+def test_a_pipeline_is_timed(trials: Trials) -> None:
+    config = {**pipeline_space(trials.model(Form(), "fp32"), 1).default, "batch_size": 2}
+    answer = trials.run(PIPELINE, config, {"form": {**DEFAULT, "convolutions": CONTIGUOUS}, "precision": "fp32"}, 0.0)
+    assert answer["costs"]
+    assert min(answer["costs"]) > 0
+
+
+def test_a_worker_serves_in_a_process_of_its_own() -> None:
+    reader, writer = os.pipe()
+    requests = [
+        {"stage": NETWORK, "config": DEFAULT, "about": ABOUT, "limit_s": 60},
+        {"stage": NETWORK, "config": {**DEFAULT, "convolutions": "?"}, "about": {}, "limit_s": 60},
+    ]
+    model = {"name": "shapes", "weights": "none", "device": "cpu", "allow_user_code": False}
+    subprocess.run(
+        [sys.executable, "-m", "split_infer_ros.autotuning.worker", str(writer), json.dumps(model)],
+        input="".join(json.dumps(request) + "\n" for request in requests).encode(),
+        pass_fds=(writer,),
+        env={"PYTHONPATH": str(Path(split_infer_ros.__file__).parents[1]), "_ROS_WHEELS_BOOTSTRAP_COMPLETE": "1"},
+        timeout=100,
+        check=True,
+    )
+    os.close(writer)
+    with os.fdopen(reader) as answers:
+        ready, done, failed = (json.loads(line) for line in answers)
+    assert ready == {"ready": True}
+    assert done["costs"]
+    assert failed == {"error": "KeyError: 'batch_size'"}
+
+
+def test_slow_calls_are_timed_once_and_quick_ones_often() -> None:
+    assert len(timed(lambda: None, 0.0)) == 1
+    assert len(timed(lambda: None, 10.0)) == trials_module.MOST_SAMPLES
+
+
+def test_traits_tell_kinds_of_networks_apart(trials: Trials) -> None:
+    model = trials.model(Form(), "fp32")
+    traits = traits_of(model.graph, model.entry.image_shape)
+    assert traits["parameters"] > 3
+    assert 0 <= traits["depthwise"] <= 1
+    assert 0 <= traits["pointwise"] <= 1

@@ -1,0 +1,325 @@
+"""The search over played trials: what is kept, what is used, when it ends."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from split_infer_ros.autotuning import tune as tune_module
+from split_infer_ros.autotuning.best_known import find_tuned
+from split_infer_ros.autotuning.record_schema import EXECUTION, OPERATORS, SCHEDULES, objection_of
+from split_infer_ros.autotuning.spaces import (
+    CONVERSION,
+    NETWORK,
+    PIPELINE,
+    SEGMENTS,
+    WORK,
+    network_space,
+    objection_to,
+    pipeline_space,
+)
+from split_infer_ros.autotuning.trial_process import Outcome
+from split_infer_ros.autotuning.tune import EXHAUSTIVE, RANDOM, Progress, Tuner, network_task, pipeline_task
+from split_infer_ros.engines.execution_config import CONTIGUOUS, PACKED, Form
+from split_infer_ros.measurements.database import Database
+from split_infer_ros.measurements.key import MEANINGS, Key
+from split_infer_ros.measurements.record import Record
+from split_infer_ros.pipeline.settings import StageSettings
+from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model import SplitModel
+
+CORES = 2
+
+
+@pytest.fixture(autouse=True)
+def two_cores_and_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    def space(cores: int, precisions: Any = ("fp32",), device: str | None = None, compilers: bool | None = None) -> Any:
+        return network_space(cores, precisions, device, compilers=False)
+
+    monkeypatch.setattr("split_infer_ros.autotuning.spaces.can_be_blocked", lambda: False)
+    for module in ("tune", "known"):
+        monkeypatch.setattr(f"split_infer_ros.autotuning.{module}.cores", lambda: CORES)
+        monkeypatch.setattr(f"split_infer_ros.autotuning.{module}.network_space", space)
+
+
+@pytest.fixture(scope="module")
+def model() -> SplitModel:
+    return load_model("shapes", "none", "cpu")
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Database:
+    return Database(tmp_path / "tuning.jsonl")
+
+
+class Played:
+    """Trials that take a second each, as a clock has it, and cost what a rule says."""
+
+    def __init__(self, rule: Callable[[str, Mapping[str, Any]], Outcome | None] = lambda stage, config: None) -> None:
+        self.now = 0.0
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.limits: list[float] = []
+        self._rule = rule
+
+    def clock(self) -> float:
+        return self.now
+
+    def run(self, stage: str, config: Mapping[str, Any], about: Mapping[str, Any], limit_s: float) -> Outcome:
+        self.now += 1.0
+        self.asked.append((stage, dict(config)))
+        self.limits.append(limit_s)
+        outcome = self._rule(stage, config)
+        if outcome is not None:
+            return outcome
+        if stage == SEGMENTS:
+            return Outcome((), "ValueError: no segments today")
+        if stage == NETWORK:
+            cost = {PACKED: 2.0, CONTIGUOUS: 3.0}.get(config["convolutions"], 1.0) / config["threads"]
+            return Outcome((cost,), None, {"difference": 1e-6})
+        return Outcome((1.0 / config["batch_size"] + 0.1 * config["head_threads"],))
+
+
+def tuner(model: SplitModel, runner: Played, database: Database, search: str = EXHAUSTIVE, **more: Any) -> Tuner:
+    return Tuner(model, runner, database, search, clock=runner.clock, **more)
+
+
+@pytest.mark.parametrize("search", [EXHAUSTIVE, RANDOM])
+def test_the_best_of_all_is_found_kept_and_used(model: SplitModel, database: Database, search: str) -> None:
+    runner, told = Played(), list[Progress]()
+    network, pipeline = tuner(model, runner, database, search, say=told.append).tune(10_000)
+    assert network is not None
+    assert pipeline is not None
+    assert (network.config["convolutions"], network.config["threads"]) == ("channels_last", 2)
+    assert (pipeline.config["batch_size"], pipeline.config["head_threads"]) == (16, 1)
+    assert pipeline.task["network"] == network.config
+    counts = {stage: sum(asked == stage for asked, _ in runner.asked) for stage in (NETWORK, PIPELINE)}
+    assert counts == {NETWORK: 12, PIPELINE: len(pipeline_space(model, CORES))}
+    assert told[-1].trials == told[-1].of == counts[PIPELINE]
+    assert told[-1].best == pipeline
+    assert told[-1].default is not None
+
+    found = find_tuned(model, database)
+    assert (found.network, found.pipeline) == (network, pipeline)
+    assert found.form.convolutions == "channels_last"
+    assert found.threads == (2, 1)
+    assert "tuned: network compiler none, convolutions channels_last" in str(found)
+    assert found.fill_in(StageSettings(batch_size=0)).batch_size == 16
+    kept = found.fill_in(StageSettings("input", 3, memory_policy="pinned"))
+    assert (kept.split_point, kept.batch_size, kept.memory_policy) == ("input", 3, "pinned")
+
+
+def test_no_machine_pays_twice(model: SplitModel, database: Database) -> None:
+    tuner(model, Played(), database).tune(10_000)
+    again = Played()
+    tuner(model, again, database).tune(10_000)
+    assert not again.asked
+
+
+def test_it_stops_in_time_with_the_best_so_far(model: SplitModel, database: Database) -> None:
+    runner = Played()
+    network, pipeline = tuner(model, runner, database).tune(20.0)
+    assert runner.now <= 21.0
+    assert network is not None
+    assert pipeline is not None
+    assert max(runner.limits) <= 20.0
+
+
+def test_an_interruption_keeps_what_was_measured(model: SplitModel, database: Database) -> None:
+    runner = Played()
+
+    def stop(progress: Progress) -> None:
+        if progress.trials == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tuner(model, runner, database, say=stop).tune(100.0)
+    assert len(database.records()) == 3
+    assert find_tuned(model, database).network is not None
+
+
+def test_failures_and_doubts_are_recorded_and_never_preferred(model: SplitModel, database: Database) -> None:
+    def rule(stage: str, config: Mapping[str, Any]) -> Outcome | None:
+        if stage == NETWORK and config["convolutions"] == "channels_last":
+            return Outcome((), "It crashed: its process ended with SIGSEGV.")
+        if stage == NETWORK and config["convolutions"] == CONTIGUOUS:
+            return Outcome((1e-3, 9.0, 1e-3), None, {"uncertain": True})
+        return None
+
+    network, _ = tuner(model, Played(rule), database).tune(10_000)
+    assert network is not None
+    assert network.config["convolutions"] == PACKED
+    records = [record for record in database.records() if record.task["stage"] == NETWORK]
+    assert sum(record.error is not None for record in records) == 4
+    assert sum(record.uncertain for record in records) == 4 * tune_module.MOST_TIMES, "they would be the best"
+
+
+def test_a_doubt_that_matters_is_measured_again(model: SplitModel, database: Database) -> None:
+    def rule(stage: str, config: Mapping[str, Any]) -> Outcome | None:
+        if stage != NETWORK:
+            return None
+        first = runner.asked.count((stage, dict(config))) == 1
+        if (config["convolutions"], config["threads"]) == ("channels_last", 2):
+            return Outcome((0.1,), None, {"uncertain": True} if first else {})
+        return Outcome((0.5,), None, {"uncertain": True}) if config["convolutions"] == CONTIGUOUS else None
+
+    runner = Played(rule)
+    network, _ = tuner(model, runner, database).tune(10_000)
+    assert network is not None
+    assert (network.config["convolutions"], network.config["threads"]) == ("channels_last", 2)
+    doubted = [record for record in database.records() if record.config.get("convolutions") == CONTIGUOUS]
+    assert len([record for record in doubted if record.task["stage"] == NETWORK]) == 4, "those cannot be the best"
+
+
+def test_what_was_given_too_little_time_is_tried_again(model: SplitModel, database: Database) -> None:
+    late = Played(lambda stage, config: Outcome((), "It did not finish within 2 s.", {"limit_s": 2.0}))
+    end = 4.0
+    tuner(model, late, database).tune_network(end)
+    assert len(late.asked) >= 3
+    again = Played()
+    best = tuner(model, again, database).tune_network(1000.0)
+    assert best is not None
+    assert len([1 for stage, _ in again.asked if stage == NETWORK]) == 12
+
+
+def test_segments_that_were_given_too_little_time_are_tried_again(model: SplitModel, database: Database) -> None:
+    def rule(stage: str, config: Mapping[str, Any]) -> Outcome | None:
+        return Outcome((), "It did not finish within 10 s.", {"limit_s": 10.0}) if stage == SEGMENTS else None
+
+    late = Played(rule)
+    tuner(model, late, database).tune_network(15.0)
+    limits = [limit for (stage, _), limit in zip(late.asked, late.limits, strict=True) if stage == SEGMENTS]
+    assert len(limits) == 3
+    assert min(limits) >= len(model.cuts) - 1, "each piece may take a second to compile"
+    tuner(model, late, database).tune_network(late.now + 3.0)
+    assert len(late.asked) == 12 + 3, "there is no more time now"
+    again = Played()
+    tuner(model, again, database).tune_network(1000.0)
+    assert [stage for stage, _ in again.asked] == [SEGMENTS] * 3
+    tuner(model, again, database).tune_network(3000.0)
+    assert len(again.asked) == 3, "what fails otherwise fails again"
+
+
+def test_segments_whose_turn_comes_too_late_are_left_out(model: SplitModel, database: Database) -> None:
+    def rule(stage: str, config: Mapping[str, Any]) -> Outcome | None:
+        if stage != SEGMENTS:
+            return None
+        runner.now += 1000.0
+        count = len(model.cuts) - 1
+        times = [{"costs": [1.0], "uncertain": False}] * count
+        return Outcome((), None, {WORK: times, CONVERSION: times})
+
+    runner = Played(rule)
+    tuner(model, runner, database).tune_network(100.0)
+    kinds = [config["convolutions"] for stage, config in runner.asked if stage == SEGMENTS]
+    assert kinds == [PACKED]
+    assert min(runner.limits) >= tune_module.LEAST_S
+
+
+def test_the_graph_tuner_mixes_where_that_pays(model: SplitModel, database: Database) -> None:
+    count = len(model.cuts) - 1
+
+    def took(cost: float) -> dict[str, Any]:
+        return {"costs": [cost], "uncertain": cost == 1.0}
+
+    def rule(stage: str, config: Mapping[str, Any]) -> Outcome | None:
+        if stage == SEGMENTS:
+            last = config["convolutions"] == CONTIGUOUS
+            costs = [0.1 if (index == count - 1) == last else 1.0 for index in range(count)]
+            return Outcome((), None, {WORK: list(map(took, costs)), CONVERSION: [took(0.01)] * count})
+        if stage == NETWORK and "segments" in config:
+            return Outcome((0.05,))
+        return None
+
+    network, _ = tuner(model, Played(rule), database).tune(10_000)
+    assert network is not None
+    last = model.cuts[-2].name
+    assert network.config["segments"] == [[PACKED, last], [CONTIGUOUS, "output"]]
+    found = find_tuned(model, database)
+    assert found.form.segments == ((PACKED, last), (CONTIGUOUS, "output"))
+    assert load_model("shapes", "none", "cpu", form=found.form).halves("output")
+    segments = [record for record in database.records() if record.task["stage"] == SEGMENTS]
+    assert all(record.uncertain == (record.costs == (1.0,)) for record in segments)
+    assert sum(record.uncertain for record in segments) > count
+    assert all(objection_of(record) is None for record in database.records()), "they may be imported elsewhere"
+    again = Played(rule)
+    assert tuner(model, again, database).tune(10_000)[0] == network
+    assert not again.asked
+
+
+def test_each_precision_that_nodes_may_ask_for_has_its_pipeline_tuned(model: SplitModel, database: Database) -> None:
+    def rule(stage: str, config: Mapping[str, Any]) -> Outcome | None:
+        return Outcome(({"fp32": 2.0, "bf16": 1.0}[config["precision"]],)) if stage == NETWORK else None
+
+    tuner(model, Played(rule), database, precisions=("fp32", "bf16")).tune(60.0)
+    for precision in ("fp32", "bf16"):
+        found = find_tuned(model, database, precision)
+        assert found.network is not None
+        assert found.pipeline is not None
+        assert found.pipeline.task["network"] == found.network.config
+        assert found.network.config["precision"] == precision
+
+
+def test_nothing_known_is_the_defaults(model: SplitModel, database: Database) -> None:
+    found = find_tuned(model, database)
+    assert found.form == Form()
+    assert found.threads == (0, 0)
+    assert found.backbone_threads(StageSettings()) == 0
+    wanted = StageSettings()
+    assert found.fill_in(wanted) == wanted
+    assert "nothing was tuned" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"convolutions": "winograd"}, "'convolutions' cannot be 'winograd'"),
+        ({"shell": "rm"}, "no knob 'shell'"),
+        ({"segments": [[PACKED, "nowhere"]]}, "'segments' cannot be"),
+        ({"segments": [["__import__", "output"]]}, "'segments' cannot be"),
+        ({"segments": "output"}, "'segments' cannot be"),
+        ({"segments": [[PACKED, "output"], [CONTIGUOUS, "neck"]]}, "'segments' cannot be"),
+        ({"segments": [[PACKED, "input"]]}, "they end at cuts in order"),
+    ],
+)
+def test_records_outside_the_space_are_not_used(
+    model: SplitModel, database: Database, change: dict[str, Any], sentence: str
+) -> None:
+    space = network_space(CORES, compilers=False)
+    config = {**space.default, **change}
+    assert sentence in str(objection_to(config, space, model))
+    key = Key.here("cpu")
+    task = network_task(model, 1)
+    database.add([Record(key.target, key.versions_for(task), task, config, (1e-6,))])
+    assert find_tuned(model, database).network is None
+
+
+def test_all_that_is_declared_has_a_meaning() -> None:
+    kinds = {NETWORK, SEGMENTS, PIPELINE, EXECUTION, "cuts", "operators", "memory_model", *OPERATORS, *SCHEDULES}
+    assert kinds == set(MEANINGS)
+
+
+def test_strange_tasks_do_no_harm(model: SplitModel, database: Database) -> None:
+    key, config = Key.here("cpu"), dict(network_space(CORES).default)
+    tasks = [{**network_task(model, 1), "shapes": shapes} for shapes in ([], 3, [[]], [["1"]], [[0, 3]], None)]
+    tasks.append({**pipeline_task(model, config), "network": 3})
+    database.add([Record(key.target, key.versions_for(task), task, config, (1e-6,)) for task in tasks])
+    found = find_tuned(model, database)
+    assert (found.network, found.pipeline) == (None, None)
+
+
+def test_other_models_teach_what_to_try_first(
+    model: SplitModel, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = load_model("squeezenet1_0", "none", "cpu")
+    tuner(other, Played(), database).tune_network(10_000)
+    runner = Played()
+    tuner(model, runner, database, tune_module.GUIDED).tune_network(5.0)
+    assert runner.asked[0][1] == network_space(CORES).default
+    best = runner.asked[1][1]
+    assert (best["convolutions"], best["threads"]) == ("channels_last", 2)
+    records = [record for record in database.records() if record.task["stage"] == NETWORK]
+    assert all(math.isfinite(value) for record in records for value in record.facts["traits"].values())

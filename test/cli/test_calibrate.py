@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from split_infer_ros.cli.calibrate import describe
+from split_infer_ros.memory_cost import calibration
+from split_infer_ros.memory_cost.calibration import Calibration
+
+
+def test_constants_are_printed_and_kept(
+    run: Callable[..., int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(calibration, "ROUNDS", calibration.GROUPS)
+    monkeypatch.setattr(calibration, "WIDEST_SPREAD", math.inf)  # whatever else this machine is doing
+    arguments = "--device", "cpu", "--database", str(tmp_path / "tuning.jsonl")
+    assert run("calibrate", *arguments) == 0
+    first = capsys.readouterr()
+    assert first.err == "The memory of cpu is timed: some seconds.\n"
+    title, *lines = first.out.splitlines()
+    assert title.startswith("Memory of ")
+    absent = [line for line in lines if line.endswith("absent here")]
+    assert len(lines) == 11
+    assert len(absent) == 5  # a CPU maps and flushes nothing
+    assert all(" ms" in line and "spread" in line for line in lines if line not in absent)
+    assert run("calibrate", *arguments) == 0
+    again = capsys.readouterr()
+    assert (again.out, again.err) == (first.out, "")
+    assert run("calibrate", *arguments, "--anew") == 0
+    assert capsys.readouterr().err == first.err
+
+
+def test_constants_that_cannot_be_kept_are_printed_all_the_same(
+    run: Callable[..., int],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(calibration, "ROUNDS", 1)
+    monkeypatch.setattr(calibration, "REPEATS", 0)
+    assert run("calibrate", "--device", "cpu", "--database", str(tmp_path)) == 0  # a folder
+    assert "the constants are not kept" in caplog.text
+    assert "uncertain, not used" in capsys.readouterr().out  # one round proves nothing
+
+
+def test_what_it_cannot_do_is_a_sentence(run: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("calibrate", "--device", "abacus") == 1
+    assert "device 'abacus' is not on this machine" in capsys.readouterr().err
+
+
+def test_each_constant_is_told_in_its_unit() -> None:
+    found = Calibration(
+        {"to_host_ms_per_byte": 1e-7, "copy_start_ms": 0.0123, "gpu_flush_ms": math.inf, "cpu_flush_ms": 0.5},
+        {"to_host_ms_per_byte": 0.023, "copy_start_ms": 0.3, "gpu_flush_ms": 0.0, "cpu_flush_ms": math.inf},
+        {},
+    )
+    lines = {line.split()[0]: line.rpartition("  ")[2].strip() for line in describe(found)}
+    assert lines["l_dh"] == "0.1 ms/MB (spread 2 %)"
+    assert lines["Tr_ini"] == "0.0123 ms (spread 30 %): uncertain, not used"
+    assert lines["Ca_gpu"].endswith("no bound (spread 0 %)")
+    assert lines["Ca_cpu"].endswith("0.5 ms: uncertain, not used")
+    assert lines["l_hd"] == "absent here"

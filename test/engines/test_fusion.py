@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from comparing import rounding
+from torch import nn
+
+from split_infer_ros.engines.fusion import FusedConv2d, fuse_convolutions
+from split_infer_ros.split.graph import trace
+
+pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this build of torch has no oneDNN")
+
+
+def check(model: nn.Module, fused: int, images: torch.Tensor) -> list[str]:
+    """Fuse, compare, and return the kinds of the modules that are left."""
+    for parameter in model.parameters():
+        nn.init.normal_(parameter)
+    with torch.inference_mode():
+        expected = model(images.clone())
+        graph = trace(model)
+        fuse_convolutions(graph)
+        outputs = graph(images.clone())
+        assert rounding(outputs, expected) <= 1e-5  # another kernel
+        assert expected.std() > 0.1, "equal because nothing is there"
+        assert torch.equal(model(images.clone()), expected), "the model itself is as it was"
+    kinds = [type(module).__name__ for module in graph.children()]
+    assert sum(isinstance(module, FusedConv2d) for module in graph.modules()) == fused
+    return kinds
+
+
+@pytest.mark.parametrize("channels_last", [True, False])
+@pytest.mark.parametrize(
+    "activation",
+    [
+        *(nn.ReLU(inplace=True), nn.ReLU6(), nn.Hardtanh(-0.5, 1.5), nn.Hardswish(), nn.SiLU(), nn.LeakyReLU(0.2)),
+        *(nn.Identity(), nn.GELU()),
+    ],
+    ids=lambda activation: type(activation).__name__,
+)
+def test_a_convolution_and_its_activation(activation: nn.Module, channels_last: bool) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2, padding=1), activation)
+    images = torch.randn(2, 3, 9, 12)
+    if channels_last:
+        images = images.contiguous(memory_format=torch.channels_last)
+    check(model, 1, images)
+
+
+@pytest.mark.parametrize(
+    "convolution",
+    [
+        nn.Conv2d(4, 8, 1, bias=False),
+        nn.Conv2d(4, 4, 3, groups=4, padding=2, dilation=2),
+        nn.Conv2d(4, 6, (3, 5), stride=(1, 2)),
+    ],
+)
+@pytest.mark.parametrize("batch", [1, 5])
+def test_every_kind_of_convolution(convolution: nn.Module, batch: int) -> None:
+    check(nn.Sequential(convolution, nn.ReLU()), 1, torch.randn(batch, 4, 13, 11))
+
+
+@pytest.mark.parametrize("options", [{"padding": "same"}, {"padding": 1, "padding_mode": "reflect"}])
+def test_what_cannot_be_packed_stays(options: dict[str, object]) -> None:
+    check(nn.Sequential(nn.Conv2d(3, 8, 3, **options), nn.ReLU()), 0, torch.randn(1, 3, 8, 8))  # type: ignore[arg-type]
+
+
+class Shared(nn.Module):
+    """A convolution used twice, whose result is also needed before its activation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(3, 3, 3, padding=1)
+        self.relu = nn.ReLU()
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        first = self.convolution(images)
+        return self.relu(self.convolution(self.relu(first) + first))
+
+
+def test_what_others_need_is_kept() -> None:
+    check(Shared(), 2, torch.randn(1, 3, 8, 8))
+
+
+def test_weights_are_packed_for_a_kind_of_call_that_comes_twice_running(monkeypatch: pytest.MonkeyPatch) -> None:
+    fused = FusedConv2d(nn.Conv2d(3, 16, 3), None)
+    threads = 1
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+
+    def packed_at(side: int, batch: int = 1) -> bool:
+        fused(torch.zeros(batch, 3, side, side))
+        return fused._packed is not None and fused._packed[0] == ((batch, 3, side, side), threads)
+
+    assert [packed_at(side) for side in (8, 6, 8, 6)] == [False] * 4, "sizes that alternate"
+    assert [packed_at(8), packed_at(8), packed_at(8)] == [False, True, True]
+    assert not packed_at(8, batch=2), "a smaller batch at a burst's end"
+    assert packed_at(8), "and the packed ones are still there"
+    threads = 2
+    assert [packed_at(8), packed_at(8)] == [False, True], "another thread has it now"
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("batch", [1, 4])
+def test_packed_weights_give_the_same_bits(batch: int, layout: torch.memory_format) -> None:
+    """oneDNN chooses the kernel by the input, which always lies channels last, and brings plain weights into the layout
+    that they are packed in.
+    """
+    fused = FusedConv2d(nn.Conv2d(3, 16, 3), nn.ReLU())
+    images = torch.randn(batch, 3, 20, 20).contiguous(memory_format=layout)
+    with torch.inference_mode():
+        assert torch.equal(fused(images), fused(images))
+        assert fused._packed is not None

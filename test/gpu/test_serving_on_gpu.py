@@ -1,0 +1,161 @@
+"""Several models as one launch on a real GPU."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from real_gpu import GPU, free_bytes
+
+from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.measurements.database import Database
+from split_infer_ros.models.detections import Limits
+from split_infer_ros.pipeline.frame import Origin
+from split_infer_ros.runtime.streams import Stream
+from split_infer_ros.serving.execution_timing import blank, measure
+from split_infer_ros.serving.forked_graphs import ForkedGraphs, Forks
+from split_infer_ros.serving.merge_runner import Engine
+from split_infer_ros.serving.shared_pipeline import SharedPipeline
+from split_infer_ros.serving.shared_settings import SharedSettings
+from split_infer_ros.serving.tenant import Tenant
+from split_infer_ros.split.load import load_model
+
+NAMES = ("alexnet", "resnet18", "squeezenet1_0")
+LONG_S = 60.0
+MB = 1 << 20
+
+
+def test_a_forked_graph_gives_what_each_model_gives_alone() -> None:
+    models = {name: load_model(name, "random", "cuda:0") for name in NAMES}
+    engine = Engine(torch.device("cuda", 0))
+    engine.load({name: model.backbone("output") for name, model in models.items()}, dict.fromkeys(NAMES, 1.0))
+    for counts, recorded in (((1, 1, 1), True), ((3, 2, 1), False), ((3, 2, 1), True), ((4, 2, 1), True)):
+        inputs = {name: torch.rand_like(blank(models[name], count)) for name, count in zip(NAMES, counts, strict=True)}
+        if recorded:
+            engine.prepare(inputs)
+        else:
+            engine.prepare({NAMES[0]: inputs[NAMES[0]]})  # of the others each kernel is launched by itself
+        found = engine.run(inputs)
+        assert engine.graphs is not None
+        assert len(engine.graphs) >= 1
+        for name, images in inputs.items():
+            with torch.inference_mode():
+                expected = models[name].backbone("output")(images)
+            for mine, other in zip(found[name], expected, strict=True):
+                torch.testing.assert_close(mine, other, rtol=1e-3, atol=1e-3)
+    costs = measure(models, engine, sizes=(1, 2), rounds=2)
+    assert all(seconds > 0 for seconds in costs.fused_s.values())
+    engine.close()
+
+
+def test_recorded_combinations_stay_within_their_memory() -> None:
+    models = {name: load_model(name, "random", "cuda:0") for name in NAMES}
+    device = torch.device("cuda", 0)
+    queue = Stream(device)
+    graphs = ForkedGraphs(Forks(device, queue), most_bytes=1)
+    backbones = {name: model.backbone("output") for name, model in models.items()}
+    for name in NAMES:
+        with torch.inference_mode(), queue.work("execution"):
+            graphs.prepare({name: backbones[name]}, {name: blank(models[name], 2)})
+            graphs.run({name: backbones[name]}, {name: blank(models[name], 2)})
+    assert graphs.bytes <= 1
+
+
+@pytest.mark.parametrize("graphs", [True, False])
+def test_tenants_get_their_own_results_from_a_gpu(tmp_path: Path, graphs: bool) -> None:
+    delivered: dict[str, list[int]] = {"a": [], "b": [], "c": []}
+    errors: list[str] = []
+    pipeline = SharedPipeline(
+        SharedSettings(device=str(GPU), waiting=20, cuda_graphs=graphs, memory_policy="device"),
+        Limits(),
+        lambda tenant, origin, detections, labels: delivered[tenant].append(origin.header),
+        lambda name, error: errors.append(f"{name}: {error}"),
+        Database(tmp_path / "tuning.jsonl"),
+    )
+    models = {"a": "shapes", "b": "squeezenet1_0", "c": "shapes"}
+    assert pipeline.set_tenants([Tenant(name, model, "random") for name, model in models.items()]) == {}
+    pipeline.start()
+    for number in range(10):
+        for name in models:
+            pipeline.submit(name, Pixels.blank(), Origin(number, name, 480, 640), time.monotonic())
+    pipeline.stop(60.0)
+    assert errors == []
+    assert delivered == {name: list(range(10)) for name in models}
+    assert all(pipeline.report(name, time.monotonic()).counts.published == 10 for name in models)
+    pipeline.close()
+
+
+@pytest.mark.parametrize("as_one", [True, False])
+def test_graphs_that_run_side_by_side_do_not_share_memory(as_one: bool) -> None:
+    """Both models end in large linear layers: cuBLAS gives each of its calls a workspace by the stream."""
+    models = {name: load_model(name, "random", str(GPU)) for name in ("alexnet", "vgg16")}
+    engine = Engine(GPU)
+    engine.load({name: model.backbone("output") for name, model in models.items()}, dict.fromkeys(models, 1.0))
+    random = torch.Generator(str(GPU)).manual_seed(0)
+    batches = [
+        {name: torch.randn(blank(model, 2).shape, generator=random, device=GPU) for name, model in models.items()}
+        for _ in range(4)
+    ]
+    expected = []
+    with torch.inference_mode():
+        for batch in batches:
+            expected.append({name: models[name].backbone("output")(images)[0] for name, images in batch.items()})
+    if as_one:
+        engine.prepare(batches[0])
+    else:  # each model's own graph is launched, beside the other's
+        for name, images in batches[0].items():
+            engine.prepare({name: images})
+    for turn in range(200):
+        found = engine.run(batches[turn % 4])
+        for name, (mine,) in found.items():
+            other = expected[turn % 4][name]
+            assert other.std() > 0
+            # The same kernels or others, in float32: sums in another order, of the largest value's size.
+            assert (mine - other).abs().max() <= 1e-3 * other.abs().max(), (turn, name)
+    engine.close()
+
+
+def test_models_come_and_go_under_load(tmp_path: Path) -> None:
+    delivered: dict[str, int] = dict.fromkeys("abc", 0)
+    errors: list[str] = []
+
+    def deliver(tenant: str, origin: Origin, detections: object, labels: object) -> None:
+        delivered[tenant] += 1
+
+    pipeline = SharedPipeline(
+        SharedSettings(device=str(GPU), waiting=4, memory_policy="device"),
+        Limits(),
+        deliver,
+        lambda name, error: errors.append(f"{name}: {error}"),
+        Database(tmp_path / "tuning.jsonl"),
+    )
+    stays = Tenant("a", "shapes", "random")
+    comes = [Tenant("b", "squeezenet1_0", "random"), Tenant("c", "alexnet", "random")]
+    assert pipeline.set_tenants([stays]) == {}
+    pipeline.start()
+    free = []
+    for turn in range(12):  # seven streams a model: far more than the 32 that torch deals out
+        guests = comes[: 1 + turn % 2]
+        assert pipeline.set_tenants([stays, *guests]) == {}
+        before = dict(delivered)
+        end = time.monotonic() + LONG_S
+        while any(delivered[tenant.name] == before[tenant.name] for tenant in (stays, *guests)):
+            assert time.monotonic() < end, delivered
+            for tenant in (stays, *guests):
+                pipeline.submit(tenant.name, Pixels.blank(), Origin(turn, tenant.name, 480, 640), time.monotonic())
+            time.sleep(0.01)
+        assert pipeline.set_tenants([stays]) == {}
+        end = time.monotonic() + LONG_S
+        while pipeline._dispatcher._leaving:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        free.append(free_bytes())
+    pipeline.stop(LONG_S)
+    counts = pipeline.report("a", time.monotonic()).counts
+    pipeline.close()
+    assert errors == []
+    assert counts.balanced
+    # cuBLAS takes a workspace of 32 MB for each stream that it meets; the graphs of eight turns take far more.
+    assert free[-1] >= free[3] - 256 * MB, "what models took is given back, again and again"

@@ -1,0 +1,52 @@
+"""Streamed weights on a real GPU: what resident ones give, by all ways that this GPU has, and while frames flow."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from gpu_frames import SETTINGS, check_scores, picture, running
+
+from split_infer_ros.pipeline.settings import StageSettings
+from split_infer_ros.pipeline.streaming import stream_backbone
+from split_infer_ros.split.load import load_model
+from split_infer_ros.weight_streaming.ring_memory import CopiedHome, MappedHome
+
+
+@pytest.mark.parametrize("residency", ["synchronous", "asynchronous", "two_stage"])
+@pytest.mark.parametrize("name", ["shapes", "resnet18"])
+def test_streamed_weights_give_what_resident_ones_give(
+    name: str, residency: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    model = load_model(name, "none", "cuda:0")
+    images = torch.rand(1, *model.entry.image_shape, device="cuda:0").contiguous(memory_format=torch.channels_last)
+    settings = replace(StageSettings(split_point="default"), weights_residency=residency)
+    with torch.inference_mode():
+        expected = [value.clone() for value in model.backbone("default")(images)]
+        half = stream_backbone(model, model.cut("default"), settings)
+        assert half is not None
+        for _ in range(20):
+            torch.testing.assert_close(list(half(images)), expected, rtol=1e-4, atol=1e-4)
+    assert half.stats().bytes_read > 0
+    if half.note == "":  # else it says why the disk cannot write to what the GPU reads
+        assert isinstance(half._memory[1], MappedHome if residency == "two_stage" else CopiedHome)
+    half.close()
+
+
+def test_weights_are_streamed_and_resident_again_while_frames_flow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    resident, streamed = SETTINGS, replace(SETTINGS, weights_residency="asynchronous")
+    with running(resident) as (pipeline, scores):
+        for turn, settings in enumerate((resident, streamed, resident, streamed)):
+            pipeline.backbone.configure(settings)
+            pipeline.feed(picture(number) for number in range(8 * turn, 8 * turn + 8))
+            assert (pipeline.backbone.report(0.0).weights is not None) == (settings is streamed)
+        pipeline.finish()
+    assert sorted(scores) == list(range(32))
+    check_scores(scores)

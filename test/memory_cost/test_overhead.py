@@ -1,0 +1,158 @@
+"""Each equation by hand, and what must hold whatever the numbers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from boards import drawn_kernels, drawn_machines, drawn_tasks, sizes
+from hypothesis import given
+from hypothesis import strategies as st
+
+from split_infer_ros.buffers.policy import POLICIES, Policy
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.memory_cost.constants import ROWS, MachineConstants
+from split_infer_ros.memory_cost.overhead import overhead, penalty, response_ms, transfer_ms
+from split_infer_ros.memory_cost.task import Kernel, Task, feature_task, staging_task
+
+CONSTANTS = MachineConstants(
+    copy_start_ms=0.5,
+    to_device_ms_per_byte=2e-3,
+    to_host_ms_per_byte=3e-3,
+    first_touch_ms_per_byte=1e-3,
+    managed_mapping_ms_per_byte=4e-3,
+    pinned_mapping_ms_per_byte=5e-3,
+    cpu_flush_ms=0.25,
+    gpu_flush_ms=1.5,
+    write_back_ms_per_byte=1e-2,
+    memory_ms_per_byte=7e-3,
+    cache_ms_per_byte=2e-3,
+)
+DIRTY = Kernel(300, written_bytes=100, cached_bytes=600)
+CLEAN = Kernel(500, written_bytes=400, after_host=False, cached_bytes=1000, latency_hidden=True)
+TASK = Task("by hand", 1000, 200, (DIRTY, CLEAN), copies=3)
+
+
+def total(task: Task, policy: Policy, constants: MachineConstants = CONSTANTS) -> float:
+    return overhead(task, policy, constants).total_ms
+
+
+def test_eq_1_a_message_without_its_second_o() -> None:
+    latency, process, gap, k = 0.3, 0.2, 2e-3, 1000
+    assert transfer_ms(k, gap, 1, latency + process) == pytest.approx(latency + process + gap * k) == 2.5
+
+
+def test_eq_2_device() -> None:
+    assert total(TASK, Policy.DEVICE) == pytest.approx(3 * 0.5 + 3e-3 * 200 + 2e-3 * 1000) == pytest.approx(4.1)
+    assert total(replace(TASK, fresh_host=True), Policy.DEVICE) == pytest.approx(4.1 + 1e-3 * 200)  # l_ini in ms/byte
+
+
+def test_eq_3_launches_with_a_dirty_cache_alone_are_mapped_and_flushed() -> None:
+    unwritten = replace(TASK, kernels=tuple(replace(kernel, written_bytes=0) for kernel in TASK.kernels))
+    found = overhead(unwritten, Policy.MANAGED, CONSTANTS)
+    assert found.idle_ms == pytest.approx(300 * 4e-3)
+    assert found.busy_ms == pytest.approx(0.25)
+    twice = replace(unwritten, kernels=(DIRTY, DIRTY, CLEAN))
+    assert overhead(twice, Policy.MANAGED, CONSTANTS).idle_ms == pytest.approx(2 * 300 * 4e-3)
+
+
+@pytest.mark.parametrize(("written", "cost"), [(0, 0.0), (100, 1.0), (150, 1.5), (151, 1.5), (10**9, 1.5)])
+def test_eq_4_no_more_is_written_back_than_the_cache_holds(written: int, cost: float) -> None:
+    task = Task("t", 0, 0, (Kernel(0, written_bytes=written, after_host=False),), copies=0)
+    assert total(task, Policy.MANAGED) == pytest.approx(cost)
+    unbounded = replace(CONSTANTS, gpu_flush_ms=math.inf)
+    assert total(task, Policy.MANAGED, unbounded) == pytest.approx(written * 1e-2)
+
+
+def test_eq_5_managed() -> None:
+    assert total(TASK, Policy.MANAGED) == pytest.approx((1.2 + 0.25) + (1.0 + 1.5)) == pytest.approx(3.95)
+
+
+def test_eq_6_each_hit_becomes_a_miss() -> None:
+    assert overhead(TASK, Policy.PINNED, CONSTANTS).busy_ms == pytest.approx(600 * (7e-3 - 2e-3)) == pytest.approx(3.0)
+
+
+def test_eq_7_latency_is_hidden_by_much_parallelism_not_by_little() -> None:
+    assert penalty(DIRTY, CONSTANTS) == pytest.approx(5e-3)
+    assert penalty(CLEAN, CONSTANTS) == 0
+    assert penalty(DIRTY, replace(CONSTANTS, memory_ms_per_byte=1e-3)) == 0  # no gain from a miss
+
+
+def test_eq_8_pinned() -> None:
+    assert total(TASK, Policy.PINNED) == pytest.approx(3.0 + (300 + 500) * 5e-3) == pytest.approx(7.0)
+
+
+def test_what_overlap_recovers() -> None:
+    assert overhead(TASK, Policy.MANAGED, CONSTANTS).recoverable_ms == pytest.approx(1.2 - 0.25 - 2.5)
+    assert overhead(TASK, Policy.PINNED, CONSTANTS).recoverable_ms == pytest.approx(4.0 - 3.0)
+    assert overhead(TASK, Policy.DEVICE, CONSTANTS).idle_ms == 0
+
+
+def test_response_is_execution_and_overhead() -> None:
+    assert response_ms(replace(TASK, execution_ms=2.0), overhead(TASK, Policy.DEVICE, CONSTANTS)) == pytest.approx(6.1)
+
+
+def test_a_slot_of_features_and_a_batch_of_images() -> None:
+    assert total(feature_task(100), Policy.DEVICE) == pytest.approx(0.5 + 0.3)
+    assert total(feature_task(100), Policy.MANAGED) == pytest.approx(0.4 + 0.25 + 1.0)
+    assert total(feature_task(100), Policy.PINNED) == pytest.approx(0.5)
+    assert total(staging_task(100), Policy.DEVICE) == pytest.approx(0.5 + 0.2)
+    assert total(staging_task(100), Policy.MANAGED) == pytest.approx(0.4 + 0.25)
+    for task in (feature_task(100), staging_task(100)):
+        assert [task.footprint_bytes(policy) for policy in POLICIES] == [200, 100, 100]
+
+
+def test_what_is_not_known_spoils_only_what_depends_on_it() -> None:
+    blind = replace(CONSTANTS, cache_ms_per_byte=math.nan, gpu_flush_ms=math.nan)
+    assert not overhead(TASK, Policy.PINNED, blind).known
+    assert not overhead(TASK, Policy.MANAGED, blind).known
+    assert overhead(TASK, Policy.DEVICE, blind).known
+    assert overhead(feature_task(100), Policy.PINNED, blind).known  # it has no use for a cache
+    assert not overhead(feature_task(100), Policy.PINNED, MachineConstants()).known
+    nothing = Task("nothing", 0, 0, (), copies=0)
+    assert [total(nothing, policy, MachineConstants()) for policy in POLICIES] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "change", [{"copies": -1}, {"to_host_bytes": -5}, {"execution_ms": -0.1}, {"kernels": (DIRTY, Kernel(-2))}]
+)
+def test_negative_numbers_are_refused(change: dict[str, object]) -> None:
+    with pytest.raises(ConfigurationError, match=r"Task by hand: .* is -.*; it takes 0 or more"):
+        replace(TASK, **change)  # type: ignore[arg-type]
+
+
+def test_each_constant_has_its_row() -> None:
+    assert len({row.symbol for row in ROWS}) == len(ROWS) == 11
+    assert [row.symbol for row in ROWS if not row.of_bytes] == ["Tr_ini", "Ca_cpu", "Ca_gpu"]
+
+
+@given(drawn_tasks, drawn_machines, st.sampled_from(POLICIES), sizes, drawn_kernels)
+def test_more_of_anything_never_costs_less(
+    task: Task, machine: MachineConstants, policy: Policy, more: int, kernel: Kernel
+) -> None:
+    before = overhead(task, policy, machine)
+    assert before.idle_ms >= 0
+    assert before.busy_ms >= 0
+    for grown in (
+        replace(task, to_device_bytes=task.to_device_bytes + more),
+        replace(task, to_host_bytes=task.to_host_bytes + more),
+        replace(task, copies=task.copies + 1),
+        replace(task, fresh_host=True),
+        replace(task, kernels=(*task.kernels, kernel)),
+    ):
+        assert overhead(grown, policy, machine).total_ms >= before.total_ms * (1 - 1e-12)
+
+
+@given(drawn_kernels, drawn_machines, sizes)
+def test_more_in_a_kernel_never_costs_less(kernel: Kernel, machine: MachineConstants, more: int) -> None:
+    task = Task("t", 0, 0, (kernel,), copies=0)
+    for grown in (
+        replace(kernel, accessed_bytes=kernel.accessed_bytes + more),
+        replace(kernel, written_bytes=kernel.written_bytes + more),
+        replace(kernel, cached_bytes=kernel.cached_bytes + more),
+        replace(kernel, after_host=True),
+        replace(kernel, latency_hidden=False),
+    ):
+        for policy in POLICIES:
+            assert total(replace(task, kernels=(grown,)), policy, machine) >= total(task, policy, machine)

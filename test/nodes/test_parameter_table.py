@@ -1,0 +1,85 @@
+"""Tables of parameters: rows that tables share, families of rows, and names that are not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pytest
+
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.nodes.parameters.table import Rows, family, like, parameter
+
+
+@dataclass(frozen=True)
+class Dog:
+    breed: str = parameter("mongrel", "Which breed it is.", choices=("mongrel", "poodle"))
+    age: float = parameter(1.0, "In years.", at_least=0.0, at_most=30.0)
+
+
+@dataclass(frozen=True)
+class Kennel:
+    dogs: tuple[str, ...] = parameter((), "Their names.")
+    of: Mapping[str, Dog] = family("dogs", Dog)
+    age: float = like(Dog, "age", default=10.0, at_most=500.0)
+
+
+ROWS = Rows(Kennel)
+
+
+def test_a_row_like_another_one_differs_only_where_it_says_so() -> None:
+    mine, theirs = ROWS.row("age"), ROWS.row("dogs.rex.age")
+    assert mine is not None
+    assert theirs is not None
+    assert (mine.default, mine.metadata["at_most"]) == (10.0, 500.0)
+    assert (theirs.default, theirs.metadata["at_most"]) == (1.0, 30.0)
+    assert mine.metadata["description"] == theirs.metadata["description"]
+
+
+def test_a_member_is_there_once_it_is_listed_or_a_row_of_it_is_set() -> None:
+    kennel = ROWS.changed(Kennel(), {"dogs": ["rex"], "dogs.fay.breed": "poodle"})
+    assert kennel == Kennel(("rex",), {"rex": Dog(), "fay": Dog("poodle")})
+    kennel = ROWS.changed(kennel, {"dogs.fay.age": 3})
+    assert kennel.of["fay"] == Dog("poodle", 3.0)
+    assert ROWS.changed(kennel, {"dogs": []}).of == kennel.of
+
+
+def test_a_change_leaves_the_old_table_as_it_was() -> None:
+    before = ROWS.changed(Kennel(), {"dogs.rex.age": 2.0})
+    ROWS.changed(before, {"dogs.rex.age": 5.0})
+    assert before.of["rex"].age == 2.0
+
+
+def test_flat_names_are_those_of_the_parameters() -> None:
+    kennel = ROWS.changed(Kennel(), {"dogs": ["rex"], "dogs.rex.age": 2.0})
+    assert {name: value for name, (_, value) in ROWS.flat(kennel).items()} == {
+        "dogs": ("rex",),
+        "age": 10.0,
+        "dogs.rex.breed": "mongrel",
+        "dogs.rex.age": 2.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("dogs.rex.age", 31.0, ["dogs.rex.age cannot be 31.0", "from 0 to 30"]),
+        ("dogs.rex.breed", "cat", ["dogs.rex.breed cannot be 'cat'", "mongrel, poodle"]),
+        ("dogs", "rex", ["dogs cannot be 'rex'", "a list of texts"]),
+    ],
+)
+def test_what_a_row_does_not_take_is_refused_under_its_whole_name(name: str, value: object, words: list[str]) -> None:
+    with pytest.raises(ConfigurationError) as refusal:
+        ROWS.changed(Kennel(), {name: value})
+    for word in words:
+        assert word in str(refusal.value)
+
+
+@pytest.mark.parametrize("name", ["dogs.rex", "dogs.rex.colour", "cats.tom.age", "ages", "dogsrex.age", ""])
+def test_names_that_are_not_in_the_table_are_known_as_such(name: str) -> None:
+    assert name not in ROWS
+
+
+def test_a_hint_names_the_row_that_was_meant() -> None:
+    assert "Did you mean 'dogs.rex.breed'?" in ROWS.hint("dogs.rex.bred")
+    assert "It has: dogs, age, dogs.NAME.breed, dogs.NAME.age." in ROWS.hint("nothing")

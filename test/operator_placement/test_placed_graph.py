@@ -1,0 +1,171 @@
+"""Models as they run once they are placed; what are GPU and CPU elsewhere are two names of the CPU here."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from photographs import photograph_batch
+from torch import Tensor, fx, nn
+
+from split_infer_ros.engines.fusion import fuse_convolutions
+from split_infer_ros.models.catalogue import find_model
+from split_infer_ros.models.classifier import classify
+from split_infer_ros.models.dense import RetinaNet
+from split_infer_ros.models.detections import Detections, Limits
+from split_infer_ros.models.entry import ModelEntry
+from split_infer_ros.models.random_weights import randomise
+from split_infer_ros.operator_placement.operator_list import OperatorList
+from split_infer_ros.operator_placement.placed_graph import copy_to, nbytes_of, place, read_operators, with_decode
+from split_infer_ros.operator_placement.plan import Plan, Rule, Tag, make_plan
+from split_infer_ros.split.export import export
+from split_infer_ros.split.graph import prepare
+from split_infer_ros.split.load import load_model
+
+DEVICES = {Tag.GPU: torch.device("cpu", 0), Tag.CPU: torch.device("cpu")}
+LISTED = OperatorList.read()
+
+
+def alternate() -> Rule:
+    """Every other operator that computes is on the GPU, whatever it is: as many copies as can be."""
+    count = iter(range(10_000))
+    return lambda operator: Tag.ANY if LISTED(operator) is Tag.ANY else (Tag.GPU, Tag.CPU)[next(count) % 2]
+
+
+def check_places(placed: fx.GraphModule, plan: Plan) -> None:
+    """Each operator gets what it takes on its own processor."""
+    sizes = {operator.name: operator.nbytes for operator in plan.operators}
+    lies: dict[fx.Node, Tag] = {}
+    for node in placed.graph.nodes:
+        if node.target is copy_to:
+            source, device = node.args
+            lies[node] = Tag.GPU if device == DEVICES[Tag.GPU] else Tag.CPU
+            assert lies[node] is not lies[source], "a copy to where it is"
+        elif node.op != "get_attr":
+            lies[node] = plan.devices[node.name]
+            for source in node.all_input_nodes:
+                is_anywhere = source.op == "get_attr" or sizes.get(source.name, 0) is None
+                assert is_anywhere or lies[source] is lies[node], (node.name, source.name)
+    kinds = {operator.name: operator.kind for operator in plan.operators}
+    names = [node.name for node in lies if node.target is not copy_to]
+    assert names == [name for name in kinds if name in set(names)]
+    left_out = {kinds[name] for name in kinds if name not in set(names)}
+    assert left_out <= {"ReLU", "ReLU6", "Hardswish"}, "activations are part of convolutions"
+    assert len(lies) - len(names) == len(plan.copies)
+
+
+def run_both(graph: fx.GraphModule, entry: ModelEntry, images: Tensor, limits: Limits, rule: Rule) -> tuple[Plan, int]:
+    """The placed model gives what the whole one gives; returns the plan and how many detections there were."""
+    joined = with_decode(graph, entry)
+    plan = make_plan(read_operators(joined, tuple(images.shape[1:])), rule)  # type: ignore[arg-type]
+    placed = place(joined, plan, DEVICES)
+    check_places(placed, plan)
+    fused = copy.deepcopy(graph)
+    fuse_convolutions(fused)  # as those of the placed one are
+    with torch.inference_mode():
+        outputs = fused(images.clone())
+        expected = entry.decode(outputs if isinstance(outputs, tuple) else (outputs,), limits)
+        for _ in range(2):
+            # the same bits: both devices are the CPU here, so the same operations run on the same values
+            for one, other in zip(placed(images.clone(), limits), expected, strict=True):
+                assert torch.equal(one.labels, other.labels)
+                assert torch.equal(one.scores, other.scores)
+                assert torch.equal(one.boxes, other.boxes)
+    return plan, sum(map(len, expected))
+
+
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [("shapes", "listed"), ("shapes", "alternating"), ("ssdlite320", "listed"), ("fasterrcnn_mobilenet_320", "listed")],
+)
+def test_a_placed_model_gives_what_the_whole_one_gives(name: str, how: str) -> None:
+    model = load_model(name, "none", "cpu")
+    images = photograph_batch(*model.entry.image_shape[1:])[:2].contiguous(memory_format=torch.channels_last)
+    rule = LISTED if how == "listed" else alternate()
+    plan, count = run_both(model.graph, model.entry, images, Limits(0.0, 0.5, 20), rule)
+    assert count > 0
+    if how == "listed":
+        assert plan.unlisted == {}
+        assert len(plan.copies) <= 5
+    else:
+        assert len(plan.copies) > 20
+
+
+@pytest.mark.parametrize(
+    ("name", "build"), [("retinanet", partial(RetinaNet, 64, 96)), ("vit_tiny", find_model("vit_tiny").build)]
+)
+def test_from_the_network_to_what_sorts_there_is_one_copy_and_nothing_back(
+    name: str, build: Callable[[], nn.Module]
+) -> None:
+    entry = find_model(name)
+    joined = with_decode(prepare(build().eval()), entry)
+    shape = (3, 64, 96) if name == "retinanet" else entry.image_shape
+    plan = make_plan(read_operators(joined, shape), LISTED)
+    assert plan.unlisted == {}
+    assert [(copy.target, plan.devices[copy.before]) for copy in plan.copies] == [(Tag.CPU, Tag.CPU)]
+
+
+class Awkward(nn.Module):
+    """Arithmetic in place on what others read, constants on both sides, a layer that is used twice, several outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 6, 3, padding=1)
+        self.mix = nn.Conv2d(6, 6, 1)
+        self.relu = nn.ReLU(inplace=True)
+        self.scale = nn.Parameter(torch.tensor([0.5]))
+        self.last = nn.Linear(6, 4)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.conv(images)
+        before = x.flip(3)
+        y = self.relu(x) * self.scale  # x is changed, and read again
+        z = self.mix(y) + self.mix(before) + x
+        z += y * self.scale
+        best = z.topk(2, dim=3)
+        return self.last((best.values.sum(3) + best.indices[..., 0]).mean(2)).sort(dim=1).values  # type: ignore[no-any-return]
+
+
+def awkward_entry(model: nn.Module) -> ModelEntry:
+    return replace(find_model("mobilenet_v2"), build=lambda: model, labels=tuple("abcd"), decode=classify(20, 24))
+
+
+@pytest.mark.parametrize("how", ["traced", "exported"])
+@pytest.mark.parametrize("rule", ["listed", "alternating", "everything unlisted"])
+def test_a_model_with_arithmetic_in_place_is_placed_without_harm(how: str, rule: str) -> None:
+    images = photograph_batch(20, 24)
+    model = randomise(Awkward(), images)
+    graph = export(model, (3, 20, 24), ValueError()) if how == "exported" else prepare(model)
+    chosen: dict[str, Rule] = {"listed": LISTED, "alternating": alternate(), "everything unlisted": lambda _: None}
+    plan, count = run_both(graph, awkward_entry(model), images, Limits(0.0), chosen[rule])
+    assert count == 4 * len(images)
+    if rule == "listed":
+        assert plan.unlisted.keys() <= {"flip"}
+    if rule == "everything unlisted":
+        assert plan.copies == ()
+
+
+def test_weights_are_shared_and_the_model_is_not_changed() -> None:
+    model = load_model("shapes", "none", "cpu")
+    before = str(model.graph.graph)
+    joined = with_decode(model.graph, model.entry)
+    placed = place(joined, make_plan(read_operators(joined, model.entry.image_shape), LISTED), DEVICES)
+    assert str(model.graph.graph) == before
+    held = {parameter.data_ptr() for parameter in model.graph.parameters()}
+    assert {parameter.data_ptr() for parameter in placed.parameters()} <= held
+
+
+def test_a_copy_reaches_every_tensor_within_a_value() -> None:
+    detections = Detections(torch.zeros(2, 4), torch.zeros(2), torch.zeros(2, dtype=torch.int64))
+    value = [torch.zeros(3), {"a": (torch.zeros(2).topk(1), detections)}, torch.device("cpu"), 7]
+    assert nbytes_of(value) == 12 + (4 + 8) + (32 + 8 + 16)
+    assert nbytes_of([7, "a", None]) is None
+    far = torch.device("meta")
+    moved = copy_to(value, far)
+    assert moved[0].device == moved[1]["a"][0].indices.device == moved[1]["a"][1].labels.device == far
+    assert moved[2:] == [far, 7]
+    assert copy_to(detections, torch.device("cpu")).boxes is detections.boxes

@@ -1,0 +1,142 @@
+"""Heads on streamed weights in the pipeline: as resident ones, wherever the cut is, and what fails costs its batch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from streamed_run import PICTURES, SETTINGS, Run, change, damage, own_model, packed_in, same
+
+from split_infer_ros.errors import ConfigurationError, StreamError, WeightsError
+from split_infer_ros.pipeline.local import LocalPipeline
+from split_infer_ros.pipeline.settings import WeightsSettings
+from split_infer_ros.runtime.num_threads import ALL
+from split_infer_ros.weight_streaming.pack import pack_model
+
+CUTS = ("input", "neck")
+TWO_STAGE = WeightsSettings(weights_residency="two_stage")
+RESIDENT = WeightsSettings()
+
+
+def feed_at_each_cut(run: Run) -> dict[str, list[torch.Tensor]]:
+    found = {}
+    for cut in CUTS:
+        change(run, split_point=cut)
+        found[cut] = run.feed()
+    return found
+
+
+def test_streamed_heads_give_the_bits_of_resident_ones(run: Run) -> None:
+    expected = feed_at_each_cut(run)
+    for residency in ("two_stage", "auto", "asynchronous", "resident", "synchronous"):
+        run.pipeline.head.configure(WeightsSettings(weights_residency=residency))
+        found = feed_at_each_cut(run)
+        assert all(same(found[cut], expected[cut]) for cut in CUTS), residency
+        weights = run.pipeline.head.weights
+        assert (weights is None) == (residency == "resident")
+        if weights:
+            assert weights.memory_bytes > 0
+            assert weights.bandwidth > 0
+
+
+def test_the_cut_moves_while_frames_flow(run: Run) -> None:
+    expected = feed_at_each_cut(run)
+    run.pipeline.head.configure(TWO_STAGE)
+    moves = 3 * CUTS
+    run.found.clear()
+    for cut in moves:
+        change(run, split_point=cut)
+        run.pipeline.feed(PICTURES)  # and nobody waits for them
+    run.pipeline.finish()
+    assert same([each.scores for each in run.found], [scores for cut in moves for scores in expected[cut]])
+
+
+def test_both_halves_are_given_back_and_each_is_read_again_from_its_own_file(run: Run, tmp_path: Path) -> None:
+    expected = run.feed()
+    state = {name: tensor.clone() for name, tensor in run.model.state().items()}
+    change(run, weights_residency="two_stage")
+    run.pipeline.head.configure(TWO_STAGE)
+    assert same(run.feed(), expected)
+    assert run.memory_share() < 0.1
+    again = run.model.state()
+    assert again.keys() == state.keys()
+    assert all(torch.equal(again[name], state[name]) for name in state)
+    files = list((tmp_path / "split_infer_ros" / "weights").iterdir())
+    assert len(files) == len({ALL, 1})  # the backbone has all cores, the head one
+    for path in files:
+        path.rename(tmp_path / "away")
+        with pytest.raises(WeightsError, match=path.name):
+            run.model.state()
+        (tmp_path / "away").rename(path)
+    change(run, weights_residency="resident")
+    run.pipeline.head.configure(RESIDENT)
+    assert same(run.feed(), expected)
+
+
+def test_a_damaged_layer_costs_its_batches_and_the_next_one_after_repair_works(run: Run, tmp_path: Path) -> None:
+    expected = feed_at_each_cut(run)
+    run.pipeline.head.configure(TWO_STAGE)
+    layer, whole = damage(packed_in(tmp_path))
+    assert same(run.feed(), expected["neck"])  # that layer is the backbone's, whose own weights are in memory
+    change(run, split_point="input")
+    with pytest.raises(StreamError, match=f"Layer '{layer}' is not as it was written"):
+        run.feed()
+    counts = run.settle()
+    assert counts.balanced
+    assert set(counts.dropped) == {"head_error"}
+    packed_in(tmp_path).write_bytes(whole)
+    for _ in range(2):  # what was read ahead may fail once more
+        try:
+            found = run.feed()
+        except StreamError:
+            run.settle()
+    assert same(found, expected["input"])
+
+
+def test_what_cannot_be_is_refused_and_the_old_way_stays(run: Run, tmp_path: Path) -> None:
+    expected = run.feed()
+    run.pipeline.head.configure(TWO_STAGE)
+    with pytest.raises(ConfigurationError, match="needs a weights_budget_mb of"):
+        run.pipeline.head.configure(replace(TWO_STAGE, weights_budget_bytes=1000.0))
+    assert same(run.feed(), expected)
+    packed = packed_in(tmp_path)
+    whole = packed.rename(tmp_path / "whole")  # the head goes on reading this file, whatever has its name
+    packed.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
+    with pytest.raises(ConfigurationError, match="cannot be had again"):
+        run.pipeline.head.configure(RESIDENT)
+    whole.replace(packed)
+    assert run.pipeline.head.weights is not None
+    assert same(run.feed(), expected)
+
+
+def test_weights_are_packed_before_a_frame_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    run = Run(TWO_STAGE)
+    written = packed_in(tmp_path).stat().st_mtime_ns
+    with run.pipeline:
+        run.feed()
+        assert run.pipeline.head.weights is not None
+        change(run, split_point="output")  # behind which there are none
+        run.feed()
+        assert run.pipeline.head.weights is None
+    assert packed_in(tmp_path).stat().st_mtime_ns == written
+
+
+def test_a_file_for_other_cores_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    model, path = own_model(), tmp_path / "mine.weights"
+    pack_model(model, path, ALL + 1)
+    with pytest.raises(ConfigurationError, match=f"was packed for another machine .*{ALL + 1} threads"):
+        LocalPipeline(model, SETTINGS, lambda *_: None, head=replace(TWO_STAGE, weights_file=str(path)))
+
+
+def test_a_stage_that_was_stopped_streams_again(run: Run) -> None:
+    expected = run.feed()
+    run.pipeline.head.configure(TWO_STAGE)
+    run.pipeline.head.stop()
+    assert run.pipeline.head.weights is None
+    run.pipeline.head.start()
+    assert same(run.feed(), expected)
+    assert run.pipeline.head.weights is not None

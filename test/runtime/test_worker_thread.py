@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import threading
+
+from split_infer_ros.runtime.worker_thread import Stage
+
+LONG_S = 60.0
+
+
+def test_work_is_done_in_order_on_one_thread_and_stop_finishes_it() -> None:
+    done: list[tuple[int, str]] = []
+    begun = threading.Event()
+    stage: Stage[int] = Stage("s", lambda work: done.append((work, threading.current_thread().name)), begun.set)
+    stage.put(0)  # work may come before the start
+    assert len(stage) == 1
+    stage.start()
+    assert begun.wait(LONG_S)
+    for work in range(1, 100):
+        stage.put(work)
+    stage.stop()
+    assert done == [(work, "s") for work in range(100)]
+
+
+def test_a_stage_may_be_stopped_twice_and_started_again() -> None:
+    done: list[int] = []
+    stage: Stage[int] = Stage("s", done.append, lambda: None)
+    stage.stop()
+    for value in range(3):
+        stage.start()
+        stage.put(value)
+        stage.stop()
+        stage.stop()
+    assert done == [0, 1, 2]

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from split_infer_ros.search.dynamic_programming import best_chain
+
+FORMS = "abc"
+Conversions = list[dict[tuple[str, str], float]]
+SECONDS = st.floats(0, 10) | st.just(math.inf)
+
+
+def total(costs: list[dict[str, float]], conversions: Conversions, forms: tuple[str, ...]) -> float:
+    return sum(cost[form] for cost, form in zip(costs, forms, strict=True)) + sum(
+        conversions[index + 1][pair] for index, pair in enumerate(itertools.pairwise(forms))
+    )
+
+
+@given(st.data())
+def test_no_chain_is_better_than_the_best(data: st.DataObject) -> None:
+    length = data.draw(st.integers(1, 5))
+    some = st.dictionaries(st.sampled_from(FORMS), SECONDS, min_size=1)
+    costs = data.draw(st.lists(some, min_size=length, max_size=length))
+    pairs = list(itertools.product(FORMS, FORMS))
+    conversions = [{pair: data.draw(SECONDS) for pair in pairs} for _ in range(length)]
+    found, forms = best_chain(costs, lambda index, one, other: conversions[index][one, other])
+    brute = min(total(costs, conversions, choice) for choice in itertools.product(*costs))
+    assert found == pytest.approx(brute)
+    assert total(costs, conversions, tuple(forms)) == pytest.approx(brute)
+
+
+def test_a_faster_form_is_left_where_changing_to_it_costs_more() -> None:
+    costs = [{"a": 1.0, "b": 5.0}, {"a": 3.0, "b": 2.0}, {"a": 1.0, "b": 5.0}]
+    dear = best_chain(costs, lambda index, one, other: 0.0 if one == other else 0.6)
+    assert dear == (5.0, ["a", "a", "a"])
+    cheap = best_chain(costs, lambda index, one, other: 0.0 if one == other else 0.4)
+    assert cheap[1] == ["a", "b", "a"]
+    assert cheap[0] == pytest.approx(4.8)
+
+
+def test_ends_of_chains() -> None:
+    assert best_chain([], lambda index, one, other: 0.0) == (0.0, [])
+    with pytest.raises(ValueError, match="segment 1 has no form"):
+        best_chain([{"a": 1.0}, {}], lambda index, one, other: 0.0)

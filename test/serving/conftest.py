@@ -1,0 +1,43 @@
+"""A pipeline with hand-made models in the place of the catalogue's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from bright import LONG_S, BrightModel
+from running import SETTINGS, Running, Start
+
+from split_infer_ros.errors import UnknownModelError
+from split_infer_ros.serving import tenant_registry
+from split_infer_ros.serving.shared_settings import SharedSettings
+from split_infer_ros.serving.tenant import Tenant
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    running: list[Running] = []
+
+    def make(*tenants: Tenant, settings: SharedSettings = SETTINGS, **models: BrightModel) -> Running:
+        def load(name: str, weights: str, device: str, precision: str, *, allow_user_code: bool) -> BrightModel:
+            if name == "broken":
+                raise ValueError("what a factory raises")
+            if name not in models:
+                raise UnknownModelError(f"There is no model '{name}'.")
+            return models[name]
+
+        monkeypatch.setattr(tenant_registry, "load_model", load)
+        running.append(Running(tmp_path / "tuning.jsonl", models, settings))
+        assert running[-1].set(*tenants) == {}
+        running[-1].pipeline.start()
+        return running[-1]
+
+    yield make
+    for found in running:
+        found.deliver_gate.set()
+        for model in found.models.values():
+            model.gate.set()
+        found.pipeline.stop(LONG_S)
+        found.check()
+        found.pipeline.close()

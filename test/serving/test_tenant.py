@@ -1,0 +1,55 @@
+"""What a tenant and what all of them share may be told."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.serving.shared_settings import LIVE, SharedSettings
+from split_infer_ros.serving.tenant import Tenant, check_names
+
+
+@pytest.mark.parametrize("name", ["", "7", "a b", "a.b", "a/b", "a__b", "_a", "a_"])
+def test_a_name_is_part_of_topics_and_parameters(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"cannot be named '{name}'"):
+        Tenant(name, "shapes")
+    assert Tenant("front_2", "shapes").name == "front_2"
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"deadline_s": -1.0}, "deadline of -1.0"),
+        ({"deadline_s": math.nan}, "deadline of nan"),
+        ({"deadline_s": math.inf}, "deadline of inf"),
+        ({"priority": 17}, "priority 17; it takes -16 to 16"),
+        ({"when_late": "cry"}, "it takes one of: finish, drop"),
+    ],
+)
+def test_what_cannot_be_is_refused(change: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        replace(Tenant("a", "shapes"), **change)  # type: ignore[arg-type]
+
+
+def test_tenants_share_a_model_of_the_same_weights() -> None:
+    keys = {Tenant("a", "shapes", weights).model_key for weights in ("default", "none", "default")}
+    assert keys == {"shapes", "shapes with weights none"}
+
+
+def test_each_name_is_for_one() -> None:
+    check_names([Tenant("a", "shapes"), Tenant("b", "shapes")])
+    with pytest.raises(ConfigurationError, match="listed twice: a;"):
+        check_names([Tenant("a", "shapes"), Tenant("a", "resnet18"), Tenant("b", "shapes")])
+
+
+def test_of_what_all_share_some_may_change_meanwhile() -> None:
+    settings = SharedSettings()
+    settings.check_change(replace(settings, **{name: getattr(settings, name) for name in LIVE}))
+    settings.check_change(replace(settings, window=8, most=2, waiting=1, ring_slots=3, memory_policy="pinned"))
+    with pytest.raises(ConfigurationError, match="graph_bytes, precision cannot change"):
+        settings.check_change(replace(settings, window=8, precision="fp16", graph_bytes=1))
+    with pytest.raises(ConfigurationError, match="waiting is 0; it takes 1 or more"):
+        replace(settings, waiting=0)

@@ -1,0 +1,135 @@
+"""Every cut of every model of the catalogue: its halves, one after the other, are the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import pytest
+import torch
+from comparing import rounding
+from partitions import through_a_slot
+from photographs import LEAST_VARIATION, photograph_batch
+from torch import Tensor, nn
+
+from split_infer_ros.models import dense, faster_rcnn
+from split_infer_ros.models.catalogue import CATALOGUE
+from split_infer_ros.models.random_weights import randomise
+from split_infer_ros.split.graph import trace
+from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.partitions import backbone_of, split
+from split_infer_ros.split.split_points import choose_cut, find_cuts
+
+FOLDED = 1e-4  # rounding of folded and fused convolutions, layer after layer
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model of the catalogue at the smallest size that leaves nothing of it without work.
+
+    Attributes:
+        compared: the last cut before candidates are chosen; rounding may turn near ties around.
+        classes: the layer that says how sure the model is of each class; the whole model where it gives just that.
+        build: how it is built for that size; as the catalogue builds it unless given.
+        photographs: over so many its answers must vary.
+        batch: so many of them go through its halves.
+    """
+
+    height: int = 64
+    width: int = 64
+    compared: str = "output"
+    classes: str = ""
+    build: Callable[[], nn.Module] | None = None
+    photographs: int = 7
+    batch: int = 2
+
+
+DENSE = Case(64, 96, "head.regression_head", "head.classification_head.cls_logits")
+CASES = {
+    "shapes": Case(96, 128, classes="head.classes"),
+    "ssdlite320": Case(320, 320, classes="head.classification_head.module_list.0.1"),
+    "fasterrcnn_mobilenet_320": Case(
+        96, 128, "rpn.head", "roi_heads.box_predictor.cls_score", partial(faster_rcnn.FasterRcnn, 96, 128)
+    ),
+    "retinanet": replace(DENSE, build=partial(dense.RetinaNet, DENSE.height, DENSE.width)),
+    "fcos": replace(DENSE, build=partial(dense.Fcos, DENSE.height, DENSE.width)),
+    "vit_tiny": Case(224, 224),
+    "ssd_resnet50": Case(classes="head.classification_head.module_list.0"),
+    "yolov3": Case(classes="heads.0.1", batch=1),
+    "ssd300": Case(300, 300, classes="head.classification_head.module_list.0", photographs=2, batch=1),
+}
+HEAVY = {  # of these, every so manieth cut as built and as run; all of them in the slow test
+    "ssd300": (15, 31),  # 31 billion multiplications an image, and no smaller input will do
+    "ssd_resnet50": (3, 14),
+    "yolov3": (6, 19),  # 248 MB of weights
+    "vgg16": (3, 10),
+    "fasterrcnn_mobilenet_320": (3, 10),
+    "retinanet": (3, 10),
+    "fcos": (3, 10),
+}
+
+
+def seeded(case: Case, build: Callable[[], nn.Module]) -> tuple[nn.Module, Tensor]:
+    """The model under weights with which it tells photographs from each other, and a batch of them."""
+    photographs = photograph_batch(case.height, case.width)[: case.photographs]
+    model = randomise((case.build or build)(), photographs)
+    said: list[Tensor] = []
+    hook = model.get_submodule(case.classes).register_forward_hook(lambda *call: said.append(call[2]))
+    with torch.inference_mode():
+        model(photographs)
+    hook.remove()
+    by_class = said[0].unflatten(0, (len(photographs), -1)).transpose(1, 2).flatten(2)  # image, class, place
+    variation = by_class.std(dim=0).mean(dim=1)
+    assert float(variation.min()) > LEAST_VARIATION, "each image gets the same answer, so any answer would do"
+    return model, photographs[: case.batch].contiguous(memory_format=torch.channels_last)
+
+
+def equal(found: tuple[Tensor, ...], whole: tuple[Tensor, ...]) -> bool:
+    return len(found) == len(whole) and all(map(torch.equal, found, whole))
+
+
+def check(name: str, built: int = 1, run: int = 1) -> None:
+    """Every so manieth cut of a model as it is built, and as the pipeline runs it."""
+    entry, case = CATALOGUE[name], CASES.get(name, Case())
+    model, images = seeded(case, entry.build)
+    with torch.inference_mode():
+        outputs = model(images.clone())
+        whole = outputs if isinstance(outputs, tuple) else (outputs,)
+        graph = trace(model)
+        cuts = find_cuts(graph, (3, case.height, case.width))
+        assert len(cuts) > 10
+        for cut in cuts[::built]:
+            halves = split(graph, cut)
+            found = through_a_slot(cut, halves.backbone, halves.head, images)
+            assert equal(found, whole), cut.name
+        expected = backbone_of(graph, choose_cut(cuts, case.compared, name))(images.clone())
+
+        sized = replace(entry, preprocess=replace(entry.preprocess, height=case.height, width=case.width))
+        prepared = SplitModel(sized, model, torch.device("cpu"))
+        assert [cut.name for cut in prepared.cuts] == [cut.name for cut in cuts]
+        for mine, one in zip(prepared.backbone(case.compared)(images.clone()), expected, strict=True):
+            assert rounding(mine, one) <= FOLDED
+        whole = prepared.head("input")(images.clone())
+        for cut in prepared.cuts[::run]:
+            found = through_a_slot(cut, prepared.backbone(cut.name), prepared.head(cut.name), images)
+            assert equal(found, whole), cut.name
+
+
+@pytest.mark.parametrize("name", [name for name in CATALOGUE if name not in HEAVY])
+def test_the_halves_of_every_cut_are_the_whole(name: str) -> None:
+    """Bit for bit (see ``through_a_slot``): as built, and as the pipeline runs it, folded and fused alike."""
+    check(name, run=5)
+
+
+@pytest.mark.parametrize("name", HEAVY)
+def test_the_halves_of_some_cuts_of_a_heavy_model_are_the_whole(name: str) -> None:
+    built, run = HEAVY[name]
+    check(name, built, run)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_the_halves_of_all_cuts_as_they_run_are_the_whole(name: str) -> None:
+    check(name)

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import copy
+from functools import cache
+
+import torch
+from comparing import rounding
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from partitions import through_a_slot
+from photographs import LEAST_VARIATION, least_variation, photograph_batch
+from torch import Tensor, fx, nn
+
+from split_infer_ros.models.random_weights import randomise
+from split_infer_ros.split.graph import prepare, trace
+from split_infer_ros.split.partitions import split
+from split_infer_ros.split.split_points import find_cuts
+
+
+class Tiny(nn.Module):
+    """Small, with a way round, arithmetic in place, a constant and two outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(inplace=True))
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU6(inplace=True)) for _ in range(3)
+        )
+        self.scale = nn.Parameter(torch.tensor([0.5]))
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.stem(images)
+        for block in self.blocks:
+            way_round = x
+            x = block(x)
+            x += way_round
+            x = x * self.scale
+        return self.head(x.mean((2, 3))), x
+
+
+@cache
+def tiny() -> tuple[nn.Module, Tensor]:
+    images = photograph_batch(20, 24)
+    return randomise(Tiny(), images), images
+
+
+def as_tuple(outputs: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return outputs if isinstance(outputs, tuple) else (outputs,)
+
+
+def check_every_cut(graph: fx.GraphModule, images: Tensor, expected: tuple[Tensor, ...], tolerance: float) -> int:
+    cuts = find_cuts(graph, tuple(images.shape[1:]))  # type: ignore[arg-type]
+    for cut in cuts:
+        halves = split(graph, cut)
+        outputs = through_a_slot(cut, halves.backbone, halves.head, images)
+        assert len(outputs) == len(expected)
+        for ours, whole in zip(outputs, expected, strict=True):
+            if tolerance:
+                assert rounding(ours, whole) <= tolerance, cut.name
+            else:
+                assert torch.equal(ours, whole), cut.name
+    return len(cuts)
+
+
+def test_every_cut_of_a_model_with_two_outputs() -> None:
+    model, images = tiny()
+    with torch.inference_mode():
+        expected = model(images.clone())
+        assert least_variation(expected[0]) > LEAST_VARIATION
+        assert check_every_cut(trace(model), images, expected, tolerance=0.0) > 5
+        assert check_every_cut(prepare(copy.deepcopy(model)), images, expected, tolerance=1e-4) > 5  # folded
+
+
+@settings(max_examples=20, deadline=None)
+@given(batch=st.integers(1, 5), height=st.integers(8, 33), width=st.integers(8, 33), seed=st.integers(0, 1000))
+def test_halves_fit_any_input(batch: int, height: int, width: int, seed: int) -> None:
+    model, _ = tiny()
+    images = torch.randn((batch, 3, height, width), generator=torch.Generator().manual_seed(seed))
+    images = images.contiguous(memory_format=torch.channels_last)
+    with torch.inference_mode():
+        check_every_cut(trace(model), images, as_tuple(model(images.clone())), tolerance=0.0)
+
+
+def test_at_the_ends_one_side_has_nothing_to_do() -> None:
+    model, images = tiny()
+    graph = trace(model)
+    cuts = find_cuts(graph, (3, 20, 24))
+    first, last = split(graph, cuts[0]), split(graph, cuts[-1])
+    with torch.inference_mode():
+        assert first.backbone(images)[0] is images
+        features = tuple(torch.randn(1, *spec.shape) for spec in cuts[-1].tensors)
+        assert {id(output) for output in last.head(*features)} == {id(feature) for feature in features}
+
+
+def test_halves_share_the_parameters_and_own_only_what_they_use() -> None:
+    model, _ = tiny()
+    graph = trace(model)
+    cut = next(cut for cut in find_cuts(graph, (3, 20, 24)) if cut.name.startswith("blocks.1"))
+    halves = split(graph, cut)
+    whole = {id(parameter) for parameter in model.parameters()}
+    backbone = {id(parameter) for parameter in halves.backbone.parameters()}
+    head = {id(parameter) for parameter in halves.head.parameters()}
+    assert backbone | head == whole
+    assert backbone & head <= {id(model.scale)}
+    assert "head.weight" not in dict(halves.backbone.named_parameters())
+    assert "head.weight" in dict(halves.head.named_parameters())

@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torchvision import models as zoo
+
+from split_infer_ros.errors import UnknownCutError
+from split_infer_ros.split.graph import trace
+from split_infer_ros.split.partitions import split
+from split_infer_ros.split.split_points import INPUT, OUTPUT, Cut, choose_cut, describe, find_cuts, live_values
+
+
+@cache
+def cuts_of(name: str) -> tuple[Cut, ...]:
+    return find_cuts(trace(getattr(zoo, name)()), (3, 224, 224))
+
+
+def test_cuts_of_mobilenet_v2() -> None:
+    cuts = cuts_of("mobilenet_v2")
+    assert [cut.name for cut in cuts] == [
+        INPUT,
+        *(f"features.{number}" for number in range(19)),
+        "classifier.0",
+        OUTPUT,
+    ]
+    assert choose_cut(cuts, "features", "mobilenet_v2").name == "features.18"
+    assert choose_cut(cuts, "features.16", "mobilenet_v2").bytes_per_image == 31_360
+
+
+def test_cuts_of_resnet18() -> None:
+    cuts = cuts_of("resnet18")
+    blocks = [f"layer{layer}.{block}" for layer in range(1, 5) for block in range(2)]
+    assert [cut.name for cut in cuts] == [INPUT, "relu", "maxpool", *blocks, "avgpool", "flatten", OUTPUT]
+    for layer in range(1, 5):
+        assert choose_cut(cuts, f"layer{layer}", "resnet18").name == f"layer{layer}.1"
+    assert choose_cut(cuts, "layer4", "resnet18").bytes_per_image == 100_352
+
+
+@pytest.mark.parametrize("name", ["mobilenet_v2", "resnet18"])
+def test_cuts_are_in_order_and_each_name_means_one(name: str) -> None:
+    cuts = cuts_of(name)
+    positions = [cut.position for cut in cuts]
+    assert positions == sorted(set(positions))
+    names = [name for cut in cuts for name in (cut.name, *cut.aliases)]
+    assert len(names) == len(set(names))
+    for cut in cuts:
+        assert choose_cut(cuts, cut.name, name) is cut
+
+
+@pytest.mark.parametrize("name", ["mobilenet_v2", "resnet18"])
+def test_what_crosses_is_said_as_it_is(name: str) -> None:
+    cuts = cuts_of(name)
+    assert [spec.shape for spec in cuts[0].tensors] == [(3, 224, 224)]
+    assert [spec.shape for spec in cuts[-1].tensors] == [(1000,)]
+    for cut in cuts:
+        for spec in cut.tensors:
+            assert spec.dtype == torch.float32
+
+
+def test_an_unknown_cut_lists_those_that_exist() -> None:
+    cuts = cuts_of("mobilenet_v2")
+    with pytest.raises(UnknownCutError) as refusal:
+        choose_cut(cuts, "feature.16", "mobilenet_v2")
+    sentence = str(refusal.value)
+    assert "'feature.16'" in sentence
+    assert "Did you mean 'features.16'?" in sentence
+    assert all(cut.name in sentence for cut in cuts)
+    with pytest.raises(UnknownCutError) as refusal:
+        choose_cut(cuts, "", "mobilenet_v2")
+    assert "Did you mean" not in str(refusal.value)
+
+
+def test_describe_is_a_line_a_cut() -> None:
+    cuts = cuts_of("mobilenet_v2")
+    lines = describe(cuts).splitlines()
+    assert len(lines) == 1 + len(cuts)
+    assert any("features.16" in line and "31,360" in line and "(160, 7, 7)" in line for line in lines)
+
+
+class Fork(nn.Module):
+    """Two ways at once, a constant of the model's, and a shape that is read along the way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1))
+        self.right = nn.Sequential(nn.Conv2d(3, 2, 3, padding=1), nn.Conv2d(2, 4, 3, padding=1))
+        self.scale = nn.Parameter(torch.tensor(3.0))
+        self.end = nn.Linear(4, 5)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        left = self.left(x) * self.scale
+        right = self.right(x)
+        together = (left + right) * self.scale
+        flat = together.view(together.size(0), 4, -1).mean(2)
+        return self.end(flat), together
+
+
+def test_all_that_is_alive_crosses() -> None:
+    cuts = {cut.name: cut for cut in find_cuts(trace(Fork()), (3, 6, 5))}
+    shapes = {name: [spec.shape for spec in cut.tensors] for name, cut in cuts.items()}
+    assert shapes["input"] == [(3, 6, 5)]
+    assert shapes["left.0"] == [(3, 6, 5), (4, 6, 5)]  # the image is still needed on the right
+    assert shapes["right.0"] == [(4, 6, 5), (2, 6, 5)]
+    assert shapes["right.1"] == [(4, 6, 5), (4, 6, 5)]
+    assert shapes["output"] == [(4, 6, 5), (5,)]  # in the order in which they come about
+    assert cuts["right.0"].bytes_per_image == 4 * 30 * (4 + 2)
+
+
+def test_constants_do_not_cross() -> None:
+    graph = trace(Fork())
+    nodes = list(graph.graph.nodes)
+    assert any(node.op == "get_attr" for node in nodes)
+    for position in range(1, len(nodes)):
+        assert all(node.op != "get_attr" for node in live_values(nodes, position))
+
+
+class Batchless(nn.Module):
+    """A value without the batch in front is alive all through its middle."""
+
+    def __init__(self, over: tuple[int, ...]) -> None:
+        super().__init__()
+        self.over = over
+        self.first = nn.Conv2d(3, 4, 1)
+        self.middle = nn.Conv2d(4, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        level = x.mean(self.over)
+        return self.middle(x) * level
+
+
+@pytest.mark.parametrize("over", [(0,), (0, 1, 2, 3)])
+def test_where_something_else_than_images_crosses_is_no_cut(over: tuple[int, ...]) -> None:
+    names = [cut.name for cut in find_cuts(trace(Batchless(over)), (3, 4, 4))]
+    assert "middle" not in names
+    assert names == ["input", "first", "output"]
+
+
+class Careful(nn.Module):
+    """Boxes in float32, whatever the rest is in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 4, 1)
+        self.second = nn.Conv2d(4, 4, 1)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x = self.first(x)
+        boxes = x.float() * 1000.0
+        x = self.second(boxes.to(x.dtype) * 0.001)
+        return x, boxes + x, boxes.flatten(1).argmax(1, keepdim=True)
+
+
+def test_what_is_float32_on_purpose_crosses_so_in_any_precision() -> None:
+    graph = trace(Careful())
+    cuts = find_cuts(graph, (3, 4, 4))
+    assert [cut.name for cut in cuts] == ["input", "first", "mul", "second", "output"]
+    graph.to(torch.bfloat16)
+    for cut in cuts:
+        features = split(graph, cut).backbone(torch.rand(2, 3, 4, 4, dtype=torch.bfloat16))
+        assert [spec.dtype for spec in cut.in_precision(torch.bfloat16).tensors] == [value.dtype for value in features]
+    assert [spec.dtype for spec in cuts[-1].in_precision(torch.bfloat16).tensors].count(torch.float32) == 1

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from odd_model import ENTRY, SIDE, TILE_MB, House, Odd
+
+from split_infer_ros.split.model import SplitModel
+from split_infer_ros.weight_streaming.pack import pack_model
+
+
+@pytest.fixture(autouse=True, scope="package")
+def one_thread() -> Iterator[None]:
+    """Layouts and sums are the same only with the same threads; and one is not held up by busy neighbours."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="package")
+def house(tmp_path_factory: pytest.TempPathFactory) -> House:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        module = Odd().eval()
+        images = torch.rand(8, 3, SIDE, SIDE).contiguous(memory_format=torch.channels_last)
+    model = SplitModel(ENTRY, module, torch.device("cpu"))
+    path = tmp_path_factory.mktemp("packed") / "odd.weights"
+    pack_model(model, path, 1, tile_mb=TILE_MB)
+    found = House(model, path, images)
+    with torch.inference_mode():
+        logits = torch.cat([found.resident(image[None]) for image in images])
+    assert logits.std(0).mean() > 1e-3 * logits.abs().mean(), "equal because nothing is there"
+    return found
+
+
+@pytest.fixture
+def own_file(house: House, tmp_path: Path) -> House:
+    """The same with a file of its own, to be damaged."""
+    path = tmp_path / "odd.weights"
+    path.write_bytes(house.path.read_bytes())
+    return House(house.model, path, house.images)
