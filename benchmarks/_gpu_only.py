@@ -22,7 +22,7 @@ from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.pipeline.cuda_graphs import GraphedBackbone
-from split_infer_ros.pipeline.preprocessor import make_intake
+from split_infer_ros.pipeline.preprocessor import make_preprocessor
 from split_infer_ros.runtime.num_threads import use_one_core
 from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.split.model import SplitModel
@@ -75,7 +75,7 @@ class Prepared:
 
     def __init__(self, model: SplitModel, batch_size: int, limits: Limits) -> None:
         device, preprocess = model.device, model.entry.preprocess
-        self._intake = make_intake(preprocess, batch_size, model.dtype, Place(Policy.DEVICE, device))
+        self._preprocessor = make_preprocessor(preprocess, batch_size, model.dtype, Place(Policy.DEVICE, device))
         self._stream = Stream(device)
         self._finish = Finish(model.entry, device, limits)
         self._forward: Forward = model.backbone("output")
@@ -89,7 +89,7 @@ class Prepared:
     def run(self, batches: Batches, deliver: Deliver) -> None:
         """Take batches until there are no more; ``deliver`` gets each one's detections."""
         for pictures in batches:
-            loaded = self._intake.load(pictures)
+            loaded = self._preprocessor.load(pictures)
             self._stream.wait_for(loaded.ready)
             with self._stream.work("prepared"):
                 outputs = self._in_order(*self._forward(loaded.images))

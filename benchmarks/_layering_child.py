@@ -26,7 +26,7 @@ from split_infer_ros.weight_streaming.partition_weights import Contents, open_co
 from split_infer_ros.weight_streaming.residency import RESIDENT, place
 from split_infer_ros.weight_streaming.ring import circular
 from split_infer_ros.weight_streaming.ring_memory import buffer, page_aligned
-from split_infer_ros.weight_streaming.streamed_partition import StreamedHalf
+from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 from split_infer_ros.weight_streaming.unpack import unpack
 from split_infer_ros.weight_streaming.weights_file import WeightsFile
 
@@ -41,7 +41,7 @@ def images_of(model: SplitModel) -> Tensor:
 
 def contents_of(model: SplitModel, path: Path) -> Contents:
     """What the whole model reads."""
-    return open_contents(model, backbone_of(model.graph, model.cut("output")), path, torch.get_num_threads())
+    return open_contents(model, backbone_of(model.graph, model.split_point("output")), path, torch.get_num_threads())
 
 
 def make(model: SplitModel, path: Path, way: str, placement: tuple[int, int] = (0, 0)) -> Half:
@@ -70,8 +70,8 @@ def make(model: SplitModel, path: Path, way: str, placement: tuple[int, int] = (
     if way == CHOSEN:
         resident, capacity = placement
         rest = [block - resident if block >= resident else -1 for block in contents.uses]
-        return StreamedHalf(contents, circular(contents.sizes[resident:], rest, capacity), resident)
-    return StreamedHalf(contents, place(way, contents.sizes, contents.uses).plan)
+        return StreamedPartition(contents, circular(contents.sizes[resident:], rest, capacity), resident)
+    return StreamedPartition(contents, place(way, contents.sizes, contents.uses).plan)
 
 
 def reading(contents: Contents) -> Callable[[], None]:
@@ -93,7 +93,7 @@ def main() -> int:
     images = images_of(model)
     print("ready", flush=True)
     sys.stdin.readline()
-    half = make(model, Path(path), way, placement)
+    partition = make(model, Path(path), way, placement)
     trim()
     print("open", flush=True)
     sys.stdin.readline()
@@ -101,7 +101,7 @@ def main() -> int:
     with torch.inference_mode():
         for _ in range(int(passes)):
             start = time.perf_counter()
-            half(images)
+            partition(images)
             times.append(time.perf_counter() - start)
     print("done", json.dumps(times), flush=True)
     sys.stdin.readline()

@@ -25,13 +25,13 @@ from _layering_claims import (
 from _layering_peak import peak
 from _layering_plan import Planned, placement, spread
 from _layering_rivals import can_offload
-from _layering_turns import READ_B_S, READ_CORE_S, Disk, Ways, beside
+from _layering_turns import READ_B_S, READ_CORE_S, Disk, Residencies, beside
 
 from split_infer_ros.telemetry.claim import Claim
 from split_infer_ros.telemetry.turns import Contest, take_turns
 from split_infer_ros.weight_streaming.delay_model import predict
 from split_infer_ros.weight_streaming.residency import RESIDENT
-from split_infer_ros.weight_streaming.streamed_partition import StreamedHalf
+from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 
 BESIDE = "resident, as much read in vain"
 READS_NOTHING_AHEAD = (child.MAPPED, child.WHOLE, child.OFFLOADED)  # each pass is like the first one
@@ -66,17 +66,19 @@ class Layered:
 
     def __init__(self, planned: Planned, effort: Effort) -> None:
         self._planned, self._stack = planned, ExitStack()
-        self._halves = {way: self._keep(planned.half(way)) for way in effort.ways if _is_possible(way)}
-        self._facts = facts_of(planned, self._halves)
+        self._partitions = {way: self._keep(planned.partition(way)) for way in effort.ways if _is_possible(way)}
+        self._facts = facts_of(planned, self._partitions)
         points = {f"{point.memory / MB:.1f} MB": point for point in spread(planned, effort.points)}
-        ways = self._halves | {name: self._keep(planned.half(child.CHOSEN, each)) for name, each in points.items()}
+        ways = self._partitions | {
+            name: self._keep(planned.partition(child.CHOSEN, each)) for name, each in points.items()
+        }
         if BESIDE in effort.ways:
             executor = self._stack.enter_context(ThreadPoolExecutor(1))
             ways[BESIDE] = beside(ways[RESIDENT], child.reading(planned.contents), executor)
         plans = planned.predicted() | {name: each.placement.plan for name, each in points.items()}
         self._plans = {way: plan for way, plan in plans.items() if way in ways}
         before = {way: int(way not in READS_NOTHING_AHEAD) for way in ways}  # what was read in a pause does not count
-        self._turns = Ways(ways, before, planned.images, Disk(planned.contents))
+        self._turns = Residencies(ways, before, planned.images, Disk(planned.contents))
         self.ways = Contest("ways", self._turn, lambda contest: claims_of_ways(self._facts, contest))
         self.seen: Contest | None = None
         if effort.looks and planned.name not in HIDDEN:
@@ -108,7 +110,7 @@ class Layered:
 
     def _row(self, way: str) -> Row:
         facts, figures, samples = self._facts, self.ways.figures, self.samples_ms()[way]
-        half = self._halves.get(way)
+        partition = self._partitions.get(way)
         row: dict[str, Any] = {
             "model": facts.name,
             "way": way,
@@ -123,8 +125,8 @@ class Layered:
         if way in facts.reads:
             row["bound_ms"] = 1e3 * statistics.median(bounds(facts, way, figures))
             row["equal"] = facts.equal[way]
-        if isinstance(half, StreamedHalf):
-            row["memory_mb"], row["stalled_s"] = facts.memory[way] / MB, half.stats().stalled_s
+        if isinstance(partition, StreamedPartition):
+            row["memory_mb"], row["stalled_s"] = facts.memory[way] / MB, partition.stats().stalled_s
         if self.seen is not None and way in self.seen.figures:
             row["seen_mb"] = [round(each / MB, 3) for each in seen_bytes(facts, way, self.seen.figures)]
         if way in self._plans:
@@ -143,7 +145,7 @@ class Layered:
         All ways once, and then those of which something is claimed.
         """
         planned = self._planned
-        claimed = [way for way in self._halves if number == 0 or way in (*TILES, child.CHOSEN)]
+        claimed = [way for way in self._partitions if number == 0 or way in (*TILES, child.CHOSEN)]
         ways = [child.NOTHING, *claimed]
         where = placement(planned.chosen)
 
@@ -153,22 +155,24 @@ class Layered:
         with ThreadPoolExecutor(2) as threads:
             return dict(zip(ways, threads.map(look, ways), strict=True))
 
-    def _keep(self, half: child.Half) -> child.Half:
-        if isinstance(half, StreamedHalf):
-            self._stack.callback(half.close)
-        return half
+    def _keep(self, partition: child.Half) -> child.Half:
+        if isinstance(partition, StreamedPartition):
+            self._stack.callback(partition.close)
+        return partition
 
 
 def _is_possible(way: str) -> bool:
     return way != BESIDE and (way != child.OFFLOADED or can_offload())
 
 
-def facts_of(planned: Planned, halves: Mapping[str, child.Half]) -> Facts:
+def facts_of(planned: Planned, partitions: Mapping[str, child.Half]) -> Facts:
     """What is counted, and whether each way's results are those of resident weights."""
     contents, images = planned.contents, planned.images
     with torch.inference_mode():
-        expected = halves[RESIDENT](images)
-        equal = {way: same(half(images), expected, way != child.OFFLOADED) for way, half in halves.items()}
+        expected = partitions[RESIDENT](images)
+        equal = {
+            way: same(partition(images), expected, way != child.OFFLOADED) for way, partition in partitions.items()
+        }
     streamed = sum(contents.sizes)
     stays = {RESIDENT: streamed, child.CHOSEN: sum(contents.sizes[: planned.chosen.placement.resident])}
     return Facts(
@@ -178,8 +182,12 @@ def facts_of(planned: Planned, halves: Mapping[str, child.Half]) -> Facts:
         largest=max(piece.nbytes for own in contents.pieces.values() for piece in own),
         largest_block=max(contents.sizes),
         threads=torch.get_num_threads(),
-        memory={way: half.weight_bytes for way, half in halves.items() if isinstance(half, StreamedHalf)},
-        reads={way: streamed - stays.get(way, 0) for way in halves},
+        memory={
+            way: partition.weight_bytes
+            for way, partition in partitions.items()
+            if isinstance(partition, StreamedPartition)
+        },
+        reads={way: streamed - stays.get(way, 0) for way in partitions},
         equal=equal,
     )
 

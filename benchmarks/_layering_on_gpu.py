@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 from _layering_child import Half, images_of
-from _layering_turns import READ_B_S, Disk, Ways
+from _layering_turns import READ_B_S, Disk, Residencies
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from split_infer_ros.engines.execution_config import CHANNELS_LAST, Form
+from split_infer_ros.engines.execution_config import CHANNELS_LAST, ExecutionConfig
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.pipeline.streaming import stream_backbone
 from split_infer_ros.runtime.streams import current_fence
@@ -29,7 +29,7 @@ from split_infer_ros.telemetry.turns import Contest, take_turns
 from split_infer_ros.weight_streaming.pack import pack_model
 from split_infer_ros.weight_streaming.partition_weights import open_contents
 from split_infer_ros.weight_streaming.residency import ASYNCHRONOUS, RESIDENT, SYNCHRONOUS, TWO_STAGE
-from split_infer_ros.weight_streaming.streamed_partition import StreamedHalf
+from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 
 UPLOADED = "uploaded"
 STREAMED = (SYNCHRONOUS, ASYNCHRONOUS, TWO_STAGE)
@@ -51,27 +51,31 @@ class LayeredOnGpu:
 
     def __init__(self, name: str, path: Path, device: torch.device) -> None:
         self._name, self._device, self._stack = name, device, ExitStack()
-        model = load_model(name, "random", str(device), form=Form(CHANNELS_LAST))  # on a GPU, as any other form
+        model = load_model(
+            name, "random", str(device), form=ExecutionConfig(CHANNELS_LAST)
+        )  # on a GPU, as any other form
         threads = None if device.type == "cuda" else torch.get_num_threads()
         pack_model(load_model(name, "random", "cpu"), path, threads)
         images = images_of(model).to(device)
         settings = StageSettings(split_point="output", weights_file=str(path))
         with torch.inference_mode():
             resident = model.backbone("output")  # it keeps its weights, which the model gives back when streamed
-            self._halves: dict[str, Half] = {RESIDENT: resident, UPLOADED: uploaded(resident, device)}
+            self._partitions: dict[str, Half] = {RESIDENT: resident, UPLOADED: uploaded(resident, device)}
             self._bytes = {RESIDENT: _bytes(resident), UPLOADED: _bytes(resident)}
             for way in STREAMED:
                 before = torch.cuda.memory_allocated(device)
-                half = stream_backbone(model, model.cut("output"), replace(settings, weights_residency=way))
-                assert half is not None
-                self._stack.callback(half.close)
-                self._halves[way], self._bytes[way] = half, torch.cuda.memory_allocated(device) - before
+                partition = stream_backbone(
+                    model, model.split_point("output"), replace(settings, weights_residency=way)
+                )
+                assert partition is not None
+                self._stack.callback(partition.close)
+                self._partitions[way], self._bytes[way] = partition, torch.cuda.memory_allocated(device) - before
             with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
                 expected = [value.clone() for value in resident(images)]
-                self._same = {way: _same(half(images), expected) for way, half in self._halves.items()}
-            disk = Disk(open_contents(model, backbone_of(model.graph, model.cut("output")), path, threads))
-        timed = {way: _to_its_end(half, device) for way, half in self._halves.items()}
-        self._turns = Ways(timed, dict.fromkeys(timed, BEFORE), images, disk)
+                self._same = {way: _same(partition(images), expected) for way, partition in self._partitions.items()}
+            disk = Disk(open_contents(model, backbone_of(model.graph, model.split_point("output")), path, threads))
+        timed = {way: _to_its_end(partition, device) for way, partition in self._partitions.items()}
+        self._turns = Residencies(timed, dict.fromkeys(timed, BEFORE), images, disk)
         self.contest = Contest(name, self._turns.turn, lambda contest: self._of_bounds())
 
     def __enter__(self) -> LayeredOnGpu:
@@ -97,7 +101,7 @@ class LayeredOnGpu:
 
     def samples_ms(self) -> dict[str, list[float]]:
         """Each turn's delay, by way."""
-        return {way: [round(1e3 * each, 5) for each in self.contest.figures[way]] for way in self._halves}
+        return {way: [round(1e3 * each, 5) for each in self.contest.figures[way]] for way in self._partitions}
 
     def rows(self) -> Rows:
         """A row for each way."""
@@ -112,12 +116,12 @@ class LayeredOnGpu:
                 "gpu_mb": self._bytes[way] / MB,
                 "read_mb_s": statistics.median(self.contest.figures[READ_B_S]) / MB,
                 "same": self._same[way],
-                "note": half.note if isinstance(half, StreamedHalf) else "",
+                "note": partition.note if isinstance(partition, StreamedPartition) else "",
                 "samples_ms": samples,
                 **self._turns.usage.row(way),
             }
             for way, samples in self.samples_ms().items()
-            for half in [self._halves[way]]
+            for partition in [self._partitions[way]]
         ]
 
     def _of_bounds(self) -> list[Claim]:
@@ -137,9 +141,9 @@ class LayeredOnGpu:
         return np.maximum(compute, self._bytes[RESIDENT] / bandwidth) if way in STREAMED else compute
 
 
-def uploaded(half: nn.Module, device: torch.device) -> Half:
+def uploaded(partition: nn.Module, device: torch.device) -> Half:
     """All weights come from page-locked memory at each pass's start, into a place for all of them."""
-    own = copy.deepcopy(half)
+    own = copy.deepcopy(partition)
     there = [*own.parameters(), *own.buffers()]
     here = [value.cpu() for value in there]
     if device.type == "cuda":
@@ -154,13 +158,13 @@ def uploaded(half: nn.Module, device: torch.device) -> Half:
     return run
 
 
-def _to_its_end(half: Half, device: torch.device) -> Half:
+def _to_its_end(partition: Half, device: torch.device) -> Half:
     """A pass that returns when the GPU has done it."""
     if device.type != "cuda":
-        return half
+        return partition
 
     def run(images: Tensor) -> Sequence[Tensor]:
-        found = half(images)
+        found = partition(images)
         current_fence(device).wait()
         return found
 

@@ -17,8 +17,8 @@ from split_infer_ros.weight_streaming.layer_times import time_model
 from split_infer_ros.weight_streaming.pack import pack_model
 from split_infer_ros.weight_streaming.residency import RESIDENT, TWO_STAGE, place
 from split_infer_ros.weight_streaming.ring import RingPlan, least_capacity
-from split_infer_ros.weight_streaming.ring_size import Point, choose, trade_off
-from split_infer_ros.weight_streaming.streamed_partition import StreamedHalf
+from split_infer_ros.weight_streaming.ring_size import RingTrial, choose, trade_off
+from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 
 ALLOWED_S = 1e-3
 SHARE = 0.25  # of one copy of its weights, that auto may hold
@@ -44,10 +44,10 @@ class Planned:
     model: SplitModel
     images: Tensor
     contents: child.Contents
-    points: Sequence[Point]
-    chosen: Point
+    points: Sequence[RingTrial]
+    chosen: RingTrial
 
-    def half(self, way: str, point: Point | None = None) -> child.Half:
+    def partition(self, way: str, point: RingTrial | None = None) -> child.Half:
         """The model with its weights in that way; ``auto`` at that point of the trade-off, or at the chosen one."""
         if way == RESIDENT:
             return self.model.backbone("output")  # packed as well as all others are
@@ -76,18 +76,18 @@ def plan(name: str, path: Path) -> Planned:
 
 
 def _timed(model: SplitModel, path: Path, contents: child.Contents, images: Tensor, passes: int) -> Machine:
-    def make(ring: RingPlan) -> StreamedHalf:
-        return StreamedHalf(child.contents_of(model, path), ring)
+    def make(ring: RingPlan) -> StreamedPartition:
+        return StreamedPartition(child.contents_of(model, path), ring)
 
     return time_model(make, contents.sizes, contents.uses, [images], passes)
 
 
-def placement(point: Point) -> tuple[int, int]:
+def placement(point: RingTrial) -> tuple[int, int]:
     """Blocks that stay at that point, and bytes of the ring."""
     return point.placement.resident, point.placement.plan.capacity
 
 
-def spread(planned: Planned, count: int) -> list[Point]:
+def spread(planned: Planned, count: int) -> list[RingTrial]:
     """So many points from one end of the trade-off to the other, without those that are ways of their own."""
     points, ways = planned.points, planned.predicted().values()
     places = sorted({round(index * (len(points) - 1) / max(1, count - 1)) for index in range(count)})

@@ -96,14 +96,14 @@ def offloaded(model: SplitModel, folder: Path) -> Half:
     """
     from accelerate import disk_offload
 
-    half = backbone_of(model.graph, model.cut("output"))
-    disk_offload(half, folder, execution_device=torch.device("cpu"), offload_buffers=True)
+    partition = backbone_of(model.graph, model.split_point("output"))
+    disk_offload(partition, folder, execution_device=torch.device("cpu"), offload_buffers=True)
 
     def run(images: Tensor) -> Sequence[Tensor]:
         for path in folder.iterdir():
             with path.open("rb") as file:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # cold, as for all others
-        found: Sequence[Tensor] = half(images)
+        found: Sequence[Tensor] = partition(images)
         return found
 
     return run

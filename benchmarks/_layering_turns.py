@@ -18,25 +18,25 @@ SETTLE_S = 0.1  # after a pass its reader goes on until the ring is full
 READ_B_S, READ_CORE_S = "read, bytes a second", "read, seconds of a core"
 
 
-def pass_s(half: child.Half, images: Tensor, before: int) -> float:
+def pass_s(partition: child.Half, images: Tensor, before: int) -> float:
     """Seconds of the median pass of a short group in a row; the passes before bring its reader into step."""
     found: list[float] = []
     for _ in range(before):
-        half(images)
+        partition(images)
     while not found or sum(found) < GROUP_S:
         start = time.perf_counter()
-        half(images)
+        partition(images)
         found.append(time.perf_counter() - start)
     return statistics.median(found)
 
 
-def beside(half: child.Half, reading: Callable[[], None], executor: Executor) -> child.Half:
+def beside(partition: child.Half, reading: Callable[[], None], executor: Executor) -> child.Half:
     """The same partition; during each of its passes a thread reads all weights in vain."""
 
     def run(images: Tensor) -> Sequence[Tensor]:
         done = executor.submit(reading)
         try:
-            return half(images)
+            return partition(images)
         finally:
             done.result()
 
@@ -58,7 +58,7 @@ class Disk:
         return self._nbytes / (time.perf_counter() - start), time.thread_time() - core_s
 
 
-class Ways:
+class Residencies:
     """A turn of each way, between two reads of the disk, whose bandwidth changes from one second to the next.
 
     Args:
@@ -72,9 +72,11 @@ class Ways:
         usage: of this process in the turns of each way.
     """
 
-    def __init__(self, halves: Mapping[str, child.Half], before: Mapping[str, int], images: Tensor, disk: Disk) -> None:
-        self._halves, self._before, self._images, self._disk = halves, before, images, disk
-        self.names = list(halves)
+    def __init__(
+        self, partitions: Mapping[str, child.Half], before: Mapping[str, int], images: Tensor, disk: Disk
+    ) -> None:
+        self._partitions, self._before, self._images, self._disk = partitions, before, images, disk
+        self.names = list(partitions)
         self.usage = Usage()
 
     def turn(self, number: int) -> dict[str, float]:
@@ -83,7 +85,7 @@ class Ways:
         before = self._disk.read()
         for way in rotated(self.names, number):
             with self.usage.of(way):
-                found[way] = pass_s(self._halves[way], self._images, self._before[way])
+                found[way] = pass_s(self._partitions[way], self._images, self._before[way])
         pairs = zip(before, self._disk.read(), strict=True)
         found[READ_B_S], found[READ_CORE_S] = map(statistics.mean, pairs)
         return found

@@ -150,7 +150,7 @@ def decode(device: torch.device, random: torch.Generator, images: int, size: int
 
 
 def align(device: torch.device, random: torch.Generator, images: int, size: int) -> Case:
-    """Regions of one map; the naive form cuts each out and resizes it."""
+    """Regions of one map; the naive form split points each out and resizes it."""
     features = torch.rand((images, 64, 40, 40), generator=random).to(device)
     regions = boxes_of(random, 1, size)[0].to(device)
     where = torch.randint(0, images, (size,), generator=random).to(device)

@@ -17,7 +17,7 @@ import torch
 from split_infer_ros.buffers.memory import Memory, allocate
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.memory_cost.calibration import CACHED_BLOCK
-from split_infer_ros.memory_cost.choose import Choice, choose
+from split_infer_ros.memory_cost.choose import PolicyChoice, choose
 from split_infer_ros.memory_cost.constants import MachineConstants
 from split_infer_ros.memory_cost.cpu_microbenchmarks import read
 from split_infer_ros.memory_cost.gpu_microbenchmarks import reread, run_kernel
@@ -91,7 +91,7 @@ class PolicyRuns:
         self.usage = Usage()
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._sizes = [(case, nbytes) for case in cases for nbytes in case.sizes]
-        self.choices: dict[tuple[str, int], Choice] = {
+        self.choices: dict[tuple[str, int], PolicyChoice] = {
             (case.name, nbytes): choose(task_of(nbytes, case.rereads), constants, legal) for case, nbytes in self._sizes
         }
         self._memories: dict[str, Memory] = {}

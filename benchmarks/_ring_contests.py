@@ -30,8 +30,8 @@ from _rows import in_us, measured
 from _short_calls import Call, ShortCalls
 from torch import Tensor
 
-from split_infer_ros.buffers.pool import FeaturePool
-from split_infer_ros.buffers.shared_pool import SharedPool
+from split_infer_ros.buffers.pool import SlotPool
+from split_infer_ros.buffers.shared_pool import SharedSlotPool
 from split_infer_ros.telemetry.claim import Claim
 from split_infer_ros.telemetry.estimate import least, ratio
 from split_infer_ros.telemetry.report import Panel
@@ -111,7 +111,7 @@ def in_process(sizes: Sequence[int]) -> list[HandOvers]:
 
 
 def _rivals_in_process(size: int) -> dict[str, Call]:
-    pool = FeaturePool(layout(size), SLOTS)
+    pool = SlotPool(layout(size), SLOTS)
     waiting: queue.Queue[Tensor] = queue.Queue()
     return {
         RING: lambda: by_ring(pool, write),
@@ -126,7 +126,7 @@ def across_processes(sizes: Sequence[int]) -> Iterator[list[HandOvers]]:
     """Hand-overs to another process and back, which lives as long as this context."""
     context = multiprocessing.get_context("spawn")
     tensors: Any = context.Queue()
-    pools = [SharedPool(layout(size), SLOTS) for size in sizes]
+    pools = [SharedSlotPool(layout(size), SLOTS) for size in sizes]
     ours, theirs = context.Pipe()
     names = {size: pool.segment for size, pool in zip(sizes, pools, strict=True)}
     child = context.Process(target=consume, args=(theirs, tensors, names), daemon=True)

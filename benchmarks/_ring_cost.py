@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from split_infer_ros.buffers.layout import Layout, TensorSpec
-from split_infer_ros.buffers.pool import FeaturePool
-from split_infer_ros.buffers.shared_pool import SharedPool, SharedPoolReader
+from split_infer_ros.buffers.pool import SlotPool
+from split_infer_ros.buffers.shared_pool import SharedSlotPool, SharedSlotReader
 from split_infer_ros.buffers.slots import Lease, Outcome
 
 RING, ALONE, FRESH = "ring", "ring, nothing written", "queue.Queue, fresh buffer"
@@ -30,7 +30,7 @@ DONE = Outcome(1, "head_error", 1.0, 2.0, 3.0)
 _LEASE = struct.Struct("<QIQ")
 
 
-def by_ring(pool: FeaturePool, write: Callable[[Tensor], object]) -> None:
+def by_ring(pool: SlotPool, write: Callable[[Tensor], object]) -> None:
     """Producer's and consumer's part, one after the other."""
     lease = pool.acquire()
     assert lease is not None
@@ -48,7 +48,7 @@ def by_queue(waiting: queue.Queue[Tensor], buffer: Tensor) -> None:
     waiting.get()
 
 
-def by_shared_ring(pool: SharedPool, connection: Connection, index: int) -> None:
+def by_shared_ring(pool: SharedSlotPool, connection: Connection, index: int) -> None:
     """The producer's part; the lease goes through a pipe, as does the answer."""
     lease = pool.acquire()
     assert lease is not None
@@ -72,7 +72,7 @@ def by_process_queue(tensors: Any, connection: Connection, size: int) -> None:
 
 def consume(connection: Connection, tensors: Any, names: Mapping[int, str]) -> None:
     """The other process, until the pipe ends."""
-    readers = [SharedPoolReader(name, layout(size)) for size, name in names.items()]
+    readers = [SharedSlotReader(name, layout(size)) for size, name in names.items()]
     connection.send_bytes(b"ready")
     while True:
         try:

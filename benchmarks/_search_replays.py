@@ -14,7 +14,7 @@ import torch
 
 from split_infer_ros.autotuning.spaces import NETWORK, network_space
 from split_infer_ros.autotuning.trials import Trials
-from split_infer_ros.engines.execution_config import Form
+from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.search.space import Frozen, Space, frozen
 from split_infer_ros.search.strategies import Exhaustive, Guided, Random, Search, best_so_far, replay
 from split_infer_ros.telemetry.claim import AT_MOST, Claim
@@ -50,7 +50,7 @@ def record_costs(model: str, batch_sizes: Sequence[int], trial_s: float, device:
     slowest_first = {"convolutions": base.knobs["convolutions"][::-1], "batch_size": tuple(batch_sizes)}
     space = Space({**base.knobs, **slowest_first}, base.excludes)
     trials = Trials(model, "random", str(device), False)
-    trials.model(Form(), "fp32")
+    trials.model(ExecutionConfig(), "fp32")
     costs, took = {}, {}
     for config in space:
         plain = {name: value for name, value in config.items() if name != "batch_size"}

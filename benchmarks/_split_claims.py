@@ -54,11 +54,11 @@ def gain(found: Found, rival: str, over: str) -> Estimate:
 
 
 def planners_claim(found: Sequence[Found]) -> Claim:
-    """The planner's cut against every fixed one that had turns beside it."""
+    """The planner's split point against every fixed one that had turns beside it."""
     compared = [each for each in found if each.fixed]
     ratios = [gain(each, each.planners, rival) for each in compared for rival in each.fixed]
     turn_s = sum(each.turn_s for each in compared)
-    return Claim("planner's cut, part of the best fixed one, least", least(ratios), "x", 0.98, turn_s=turn_s)
+    return Claim("planner's split point, part of the best fixed one, least", least(ratios), "x", 0.98, turn_s=turn_s)
 
 
 def conclude(found: Sequence[Found], on_gpu: bool) -> Report:

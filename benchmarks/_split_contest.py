@@ -16,7 +16,11 @@ from split_infer_ros.telemetry.turns import Contest, rotated
 from split_infer_ros.telemetry.usage import Usage
 
 AS_BUILT, PREPARED, OPTIMISED = WHOLE = "baseline, as built", "baseline, prepared", "optimised"
-PLANNERS, PAPERS, BOTH = "split, planner's cut", "split, paper's cut", "split, planner's and paper's cut"
+PLANNERS, PAPERS, BOTH = (
+    "split, planner's split point",
+    "split, paper's split point",
+    "split, planner's and paper's split point",
+)
 
 
 @dataclass(frozen=True)
@@ -28,9 +32,9 @@ class Found:
         detects: whether the model is a detector.
         figures: one list of samples, a turn each, by rival and figure: see ``samples``.
         turn_s: seconds a turn.
-        planners: the rival that is split at the planner's cut.
+        planners: the rival that is split at the planner's split point.
         fixed: the rivals that are split at another one.
-        predicted: images a second of the planner's cut, by its profile.
+        predicted: images a second of the planner's split point, by its profile.
         agreement: of the planner's split with the baseline's results.
         rows: one for each rival, but for what compares rivals.
     """
@@ -62,7 +66,7 @@ class Match:
     Args:
         subject: the model.
         batch_size: of every batch.
-        with_fixed_cuts: whether the best fixed cuts take part.
+        with_fixed_split_points: whether the best fixed split points take part.
         conclude: the claims that rest on this match alone.
 
     Attributes:
@@ -74,21 +78,24 @@ class Match:
         self,
         subject: Subject,
         batch_size: int,
-        with_fixed_cuts: bool,
+        with_fixed_split_points: bool,
         conclude: Callable[[Found], Sequence[Claim]] = lambda found: (),
     ) -> None:
         self._subject = subject
         self._batch_size = batch_size
         self._choice = plan(subject.profile, batch_sizes=[batch_size])
         self.batches = subject.extent.batches_a_turn(self._choice)
-        planners, papers = self._choice.cut, subject.papers_cut
-        cuts = {BOTH: planners} if planners == papers else {PLANNERS: planners, PAPERS: papers}
-        self._planners, *_ = cuts
-        if with_fixed_cuts:
-            cuts |= {f"split, cut {cut}": cut for cut in subject.fixed_cuts(planners, batch_size)}
-        self._fixed = [name for name in cuts if name != self._planners]
+        planners, papers = self._choice.split_point, subject.papers_split_point
+        split_points = {BOTH: planners} if planners == papers else {PLANNERS: planners, PAPERS: papers}
+        self._planners, *_ = split_points
+        if with_fixed_split_points:
+            split_points |= {
+                f"split, cut {split_point}": split_point
+                for split_point in subject.fixed_split_points(planners, batch_size)
+            }
+        self._fixed = [name for name in split_points if name != self._planners]
         self._usage = Usage()
-        self._splits = {name: subject.split(cut, batch_size) for name, cut in cuts.items()}
+        self._splits = {name: subject.split(split_point, batch_size) for name, split_point in split_points.items()}
         self._rivals: dict[str, Rival] = {**self._whole_models(), **self._splits}
         name = f"{subject.entry.name}, batch {batch_size}"
         self.contest = Contest(name, self._turn, lambda contest: conclude(self.found()))
@@ -146,5 +153,9 @@ class Match:
             **self._usage.row(name),
         }
         if isinstance(rival, Split):
-            row |= {"cut": rival.cut, "memory_policy": rival.memory, "memory_reason": rival.memory_reason}
+            row |= {
+                "split_point": rival.split_point,
+                "memory_policy": rival.memory,
+                "memory_reason": rival.memory_reason,
+            }
         return row

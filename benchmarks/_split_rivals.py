@@ -127,10 +127,10 @@ class WholeModel:
 
 
 class Split:
-    """The package's pipeline, split at one cut.
+    """The package's pipeline, split at one split point.
 
     Args:
-        model: that is cut.
+        model: that is split.
         cut: the split point.
         feed: where its batches come from.
         limits: what post-processing keeps.
@@ -142,12 +142,12 @@ class Split:
         memory_reason: why it is that one.
     """
 
-    def __init__(self, model: SplitModel, cut: str, feed: Feed, limits: Limits, ahead: int) -> None:
+    def __init__(self, model: SplitModel, split_point: str, feed: Feed, limits: Limits, ahead: int) -> None:
         self.feed = feed
-        self.cut = cut
+        self.split_point = split_point
         self._ahead = ahead
         self._batches: list[Batch] = []
-        settings = StageSettings(cut, feed.batch_size, LONG_S, BLOCK)
+        settings = StageSettings(split_point, feed.batch_size, LONG_S, BLOCK)
         self._pipeline = LocalPipeline(model, settings, self._note, limits, watch=self._batches.append)
         report = self._pipeline.backbone.report(time.monotonic())
         self.memory, self.memory_reason = report.memory, report.memory_reason

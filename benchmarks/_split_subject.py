@@ -1,4 +1,4 @@
-"""One model of the splitting benchmark, with its pictures, its profile and its cuts."""
+"""One model of the splitting benchmark, with its pictures, its profile and its split points."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from split_infer_ros.pipeline.profiler import Effort, Profiler
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.runtime.num_threads import all_cores, on_cores
 from split_infer_ros.split.model import SplitModel
-from split_infer_ros.split.planner import Choice
+from split_infer_ros.split.planner import SplitChoice
 from split_infer_ros.split.profile import Profile
 from split_infer_ros.split.profile_samples import make_profile
 
@@ -43,8 +43,8 @@ class Extent:
         samples: timed pictures of each configuration, at least; 0: as many as time allows.
         turn_s: of a configuration, about, where there is no number of samples.
         profile: how the planner's profile is made.
-        rivals: fixed cuts besides the paper's, at the smallest batch size: the best of those tried.
-        tried: how many cuts are tried for that, evenly spaced; 0 for all.
+        rivals: fixed split points besides the paper's, at the smallest batch size: the best of those tried.
+        tried: how many split points are tried for that, evenly spaced; 0 for all.
     """
 
     batch_sizes: Sequence[int]
@@ -54,7 +54,7 @@ class Extent:
     rivals: int
     tried: int
 
-    def batches_a_turn(self, choice: Choice) -> int:
+    def batches_a_turn(self, choice: SplitChoice) -> int:
         """How many batches of each configuration are timed in a turn."""
         if self.samples:
             return max(MIN_BATCHES, self.samples // (choice.batch_size * TURNS))
@@ -80,37 +80,41 @@ class Subject:
         return isinstance(self.entry.decode, SuppressOverlaps)
 
     @property
-    def papers_cut(self) -> str:
+    def papers_split_point(self) -> str:
         """Behind the features and before the classifier (§4.4), or, in a detector, before its heads.
 
         That is the catalogue's default for a classifier. The paper has no detectors.
         """
-        features = [cut.name for cut in self.model.cuts if cut.name.startswith("backbone.")]
-        return features[-1] if features else self.model.cut("default").name
+        features = [
+            split_point.name for split_point in self.model.split_points if split_point.name.startswith("backbone.")
+        ]
+        return features[-1] if features else self.model.split_point("default").name
 
-    def split(self, cut: str, batch_size: int) -> Split:
-        """The pipeline at that cut."""
-        point = self.profile.point(cut, batch_size)
+    def split(self, split_point: str, batch_size: int) -> Split:
+        """The pipeline at that split point."""
+        point = self.profile.point(split_point, batch_size)
         assert point is not None
         backbone_s, head_s = self.profile.co_run.busy(point.backbone_stage_s, point.head_stage_s)
         # Where the head is the slower one, batches fill all slots; else, on a CPU, one is with the backbone.
-        ahead = StageSettings().ring_slots if head_s > backbone_s or self.model.device.type == "cuda" else 1
-        return Split(self.model, cut, Feed(self.pictures, batch_size), self.limits, ahead)
+        ahead = StageSettings().pool_slots if head_s > backbone_s or self.model.device.type == "cuda" else 1
+        return Split(self.model, split_point, Feed(self.pictures, batch_size), self.limits, ahead)
 
-    def fixed_cuts(self, planners: str, batch_size: int) -> list[str]:
-        """The best cuts in a brief trial, the planner's and the paper's left out.
+    def fixed_split_points(self, planners: str, batch_size: int) -> list[str]:
+        """The best split points in a brief trial, the planner's and the paper's left out.
 
         If those two are the same, there is at least one. The turns measure them anew: luck in the trial does not count.
         """
-        papers, extent = self.papers_cut, self.extent
+        papers, extent = self.papers_split_point, self.extent
         wanted = extent.rivals or (1 if papers == planners else 0)
-        others = [cut.name for cut in self.model.cuts if cut.name not in (planners, papers)][::-1]
+        others = [
+            split_point.name for split_point in self.model.split_points if split_point.name not in (planners, papers)
+        ][::-1]
         step = math.ceil(len(others) / extent.tried) if extent.tried else 1
-        speed = {cut: self._speed(cut, batch_size) for cut in others[::step]} if wanted else {}
-        return sorted(speed, key=lambda cut: -speed[cut])[:wanted]
+        speed = {split_point: self._speed(split_point, batch_size) for split_point in others[::step]} if wanted else {}
+        return sorted(speed, key=lambda split_point: -speed[split_point])[:wanted]
 
-    def _speed(self, cut: str, batch_size: int) -> float:
-        split = self.split(cut, batch_size)
+    def _speed(self, split_point: str, batch_size: int) -> float:
+        split = self.split(split_point, batch_size)
         try:
             return split.take(TRIAL, nullcontext())["images_per_s"]
         finally:
@@ -128,7 +132,7 @@ class Subject:
         """Made now, not read."""
         profiler = Profiler(self.model, self.pictures[0], self.limits, self.extent.profile)
         samples = profiler.measure(self.extent.batch_sizes)
-        return make_profile(self.entry.name, str(self.model.device), self.model.cuts, samples)
+        return make_profile(self.entry.name, str(self.model.device), self.model.split_points, samples)
 
 
 @torch.inference_mode()

@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from _tenant_load import Load
 
 from split_infer_ros.runtime.num_threads import all_cores
-from split_infer_ros.serving.concurrent_lanes import SideBySide
-from split_infer_ros.serving.cost_measurement import MOST_ROUNDS, ROUNDS
-from split_infer_ros.serving.execution_costs import NO_MORE, Costs, Group, group
-from split_infer_ros.serving.execution_modes import Ways
+from split_infer_ros.serving.concurrent_lanes import ConcurrentLanes
+from split_infer_ros.serving.cost_measurer import MOST_ROUNDS, ROUNDS
+from split_infer_ros.serving.execution_costs import NO_MORE, ExecutionCosts, Group, group
+from split_infer_ros.serving.execution_modes import ExecutionModes
 from split_infer_ros.serving.execution_timing import Runner, agree, fusable, sample
 from split_infer_ros.serving.merge_runner import Engine
 from split_infer_ros.telemetry.turns import Contest, rotated
@@ -21,7 +21,7 @@ from split_infer_ros.telemetry.turns import Contest, rotated
 FUSED, APART = "fused", "one after the other"
 
 
-def measured_ways(load: Load, sizes: Sequence[int]) -> Ways:
+def measured_ways(load: Load, sizes: Sequence[int]) -> ExecutionModes:
     """Costs with all cores or on the GPU, and on lanes if there are several cores.
 
     Args:
@@ -32,14 +32,14 @@ def measured_ways(load: Load, sizes: Sequence[int]) -> Ways:
     whole = measured(load, engine, sizes)
     engine.close()
     if engine.is_asynchronous or all_cores() == 1:
-        return Ways(whole)
-    lanes = SideBySide([load.new_engine(cores=1) for _ in range(all_cores())])
+        return ExecutionModes(whole)
+    lanes = ConcurrentLanes([load.new_engine(cores=1) for _ in range(all_cores())])
     lane = measured(load, lanes, sizes, fuse=False)
     lanes.close()
-    return Ways(whole, all_cores(), lane)
+    return ExecutionModes(whole, all_cores(), lane)
 
 
-def measured(load: Load, runner: Runner, sizes: Sequence[int], fuse: bool = True) -> Costs:
+def measured(load: Load, runner: Runner, sizes: Sequence[int], fuse: bool = True) -> ExecutionCosts:
     """Costs as the node measures them: medians of samples that agree, or of as many as it takes at most.
 
     Args:
@@ -58,7 +58,7 @@ def measured(load: Load, runner: Runner, sizes: Sequence[int], fuse: bool = True
                 break
         seconds[combination] = statistics.median(samples_s)
     alone_s = {name: {size: seconds[group({name: size})] for size in sizes} for name in load.models}
-    return Costs(parameters, alone_s, {combination: seconds[combination] for combination in fused})
+    return ExecutionCosts(parameters, alone_s, {combination: seconds[combination] for combination in fused})
 
 
 class Bound:
@@ -72,7 +72,7 @@ class Bound:
         ways: what their batches cost.
     """
 
-    def __init__(self, load: Load, ways: Ways) -> None:
+    def __init__(self, load: Load, ways: ExecutionModes) -> None:
         self._load, self._ways = load, ways
         self._whole_sizes = {name: best_batch(ways.whole, name) for name in load.models}
         self._lane_sizes = {name: best_batch(ways.lane, name) for name in load.models} if ways.lanes else {}
@@ -106,12 +106,12 @@ class Bound:
         return len(lanes) * len(self._lane_sizes) * images / seconds
 
 
-def best_batch(costs: Costs, model: str) -> int:
+def best_batch(costs: ExecutionCosts, model: str) -> int:
     """The measured size at which an image costs least; sizes are powers of two."""
     return min(costs.alone_s[model], key=lambda size: costs.alone_s[model][size] / size)
 
 
-def fusion_contest(load: Load, costs: Costs) -> Contest:
+def fusion_contest(load: Load, costs: ExecutionCosts) -> Contest:
     """Each combination of models that could be fused: as one execution, and its parts one after the other.
 
     Figures are in seconds; ``figure`` gives their names.
@@ -147,7 +147,7 @@ def in_words(combination: Group) -> str:
     return " + ".join(f"{count} {name}" for name, count in combination)
 
 
-def pays(costs: Costs, combination: Group) -> bool:
+def pays(costs: ExecutionCosts, combination: Group) -> bool:
     """Whether the scheduler fuses this combination: its measured cost is clearly below that of its parts."""
     apart_s = sum(costs.batch_s(name, count) for name, count in combination)
     return (1 + NO_MORE) * costs.fused_s[combination] <= apart_s

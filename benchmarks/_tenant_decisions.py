@@ -9,7 +9,7 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 
-from split_infer_ros.serving.execution_costs import Costs
+from split_infer_ros.serving.execution_costs import ExecutionCosts
 from split_infer_ros.serving.request import DROP, FINISH, Request, RequestQueue
 from split_infer_ros.serving.scheduler import Rules, decide
 from split_infer_ros.telemetry.claim import AT_MOST, Claim
@@ -26,7 +26,7 @@ Case = tuple[int, int, bool]  # window, requests that wait, whether all are late
 CASES: tuple[Case, ...] = tuple(itertools.product(WINDOWS, WAITING, (False, True)))
 
 
-def decision_contest(costs: Costs, cases: Sequence[Case] = CASES) -> Contest:
+def decision_contest(costs: ExecutionCosts, cases: Sequence[Case] = CASES) -> Contest:
     """The median of some decisions in each case, in microseconds.
 
     Args:
@@ -65,7 +65,7 @@ class _Waiting:
         self._deadline_s, self._when_late = (-1.0, DROP) if late else (math.inf, FINISH)
         self._chance, self._numbers, self._queue = random.Random(0), itertools.count(), RequestQueue()
 
-    def decide_s(self, costs: Costs) -> float:
+    def decide_s(self, costs: ExecutionCosts) -> float:
         """The median of some decisions."""
         times = []
         for _ in range(DECISIONS):

@@ -9,7 +9,7 @@ import torch
 from _tenant_log import Log
 from torch import Tensor
 
-from split_infer_ros.serving.execution_costs import Costs, Group
+from split_infer_ros.serving.execution_costs import ExecutionCosts, Group
 from split_infer_ros.serving.execution_timing import blank
 from split_infer_ros.serving.merge_runner import Engine
 from split_infer_ros.serving.request import Request
@@ -42,7 +42,7 @@ class Load:
         self._give_models(made, None)
         return made
 
-    def engine(self, costs: Costs | None = None, cores: int | None = None, number: int = 0) -> Engine:
+    def engine(self, costs: ExecutionCosts | None = None, cores: int | None = None, number: int = 0) -> Engine:
         """The engine of so many cores that has this number. What a GPU recorded for one rival stays recorded.
 
         Args:
@@ -73,7 +73,7 @@ class Load:
             engine.close()
         self.engines.clear()
 
-    def _give_models(self, engine: Engine, costs: Costs | None) -> None:
+    def _give_models(self, engine: Engine, costs: ExecutionCosts | None) -> None:
         backbones = {name: model.backbone("output") for name, model in self.models.items()}
         engine.load(backbones, {name: costs.batch_s(name, 1) if costs else 1.0 for name in backbones})
 

@@ -20,7 +20,7 @@ from _tenant_scheduled import Scheduled
 from _tenant_trace import Arrivals
 
 from split_infer_ros.runtime.num_threads import all_cores
-from split_infer_ros.serving.execution_modes import Ways
+from split_infer_ros.serving.execution_modes import ExecutionModes
 from split_infer_ros.serving.merge_runner import Engine
 from split_infer_ros.serving.request import Request
 from split_infer_ros.serving.scheduler import Rules
@@ -30,7 +30,7 @@ MERGE, FUSE = "merge", "merge and fuse"
 CHECKS = 3  # rounds of all models by which results are compared
 
 
-def rivals(load: Load, ways: Ways, window: int) -> dict[str, Serve]:
+def rivals(load: Load, ways: ExecutionModes, window: int) -> dict[str, Serve]:
     """All rivals by name: three that the paper compares with, and the scheduler without and with fusing and lanes.
 
     Args:
@@ -45,7 +45,7 @@ def rivals(load: Load, ways: Ways, window: int) -> dict[str, Serve]:
     found[BREADTH_FIRST] = BreadthFirst(operators, len(load.models))
     for has_lanes in (False, True) if ways.lanes else (False,):
         for name in (MERGE, FUSE):
-            way = ways if has_lanes else Ways(ways.whole)
+            way = ways if has_lanes else ExecutionModes(ways.whole)
             found[with_lanes(name) if has_lanes else name] = Scheduled(way, Rules(window, fuse=name == FUSE))
     return found
 

@@ -11,8 +11,8 @@ from _tenant_decisions import CASES, name_of
 from _tenant_replays import AT_ONCE, POISSON, Replays
 from _tenant_rivals import BREADTH_FIRST, FUSE, MERGE, SEQUENTIAL, with_lanes
 
-from split_infer_ros.serving.execution_costs import Costs
-from split_infer_ros.serving.execution_modes import Ways
+from split_infer_ros.serving.execution_costs import ExecutionCosts
+from split_infer_ros.serving.execution_modes import ExecutionModes
 from split_infer_ros.telemetry.estimate import Estimate, median, ratio
 from split_infer_ros.telemetry.picture import Panel
 from split_infer_ros.telemetry.turns import Contest
@@ -37,7 +37,7 @@ def with_interval(name: str, found: Estimate) -> Row:
     return {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
 
 
-def batch_rows(ways: Ways) -> Iterator[Row]:
+def batch_rows(ways: ExecutionModes) -> Iterator[Row]:
     """Seconds of an image in each batch: with all cores, and on lanes if there are any."""
     for model, sizes in ways.whole.alone_s.items():
         for size, seconds in sizes.items():
@@ -45,7 +45,7 @@ def batch_rows(ways: Ways) -> Iterator[Row]:
             yield row | ({"lanes_s": ways.lane.batch_s(model, size) / size / ways.lanes} if ways.lanes else {})
 
 
-def fusion_rows(contest: Contest, costs: Costs) -> Iterator[Row]:
+def fusion_rows(contest: Contest, costs: ExecutionCosts) -> Iterator[Row]:
     """The cost of each fusion: its execution against those of its parts, and whether the scheduler takes it."""
     for combination in costs.fused_s:
         fused, apart = (contest.figures[figure(combination, way)] for way in (FUSED, APART))

@@ -12,10 +12,10 @@ from _tenant_load import Load
 from _tenant_log import Execution, Log
 from _tenant_trace import Arrivals
 
-from split_infer_ros.serving.execution_costs import Costs, Group, group
-from split_infer_ros.serving.execution_modes import Ways
+from split_infer_ros.serving.execution_costs import ExecutionCosts, Group, group
+from split_infer_ros.serving.execution_modes import ExecutionModes
 from split_infer_ros.serving.graph_policy import MOST_FORESEEN, foreseen, padded
-from split_infer_ros.serving.lane_scheduler import Floor, Turn
+from split_infer_ros.serving.lane_scheduler import LaneScheduler, Turn
 from split_infer_ros.serving.request import Request, RequestQueue, turn_s
 from split_infer_ros.serving.scheduler import Rules
 
@@ -29,12 +29,12 @@ class Scheduled:
         rules: how requests may be put together.
     """
 
-    ways: Ways
+    ways: ExecutionModes
     rules: Rules
 
     def __call__(self, trace: Sequence[Request], load: Load) -> Log:
         """Serve a trace."""
-        log, floor, waiting, changed = Log(), Floor(self.ways.lanes), RequestQueue(), Condition()
+        log, lane_scheduler, waiting, changed = Log(), LaneScheduler(self.ways.lanes), RequestQueue(), Condition()
         whole = load.engine(self.ways.whole)
         lanes = [load.engine(cores=1, number=number) for number in range(self.ways.lanes)]
         load.record(whole, to_record(self.ways.whole, self.rules))
@@ -49,7 +49,7 @@ class Scheduled:
                 with changed:
                     now = arrivals.now()
                     log.end_s.update({request.number: now for request in turn.decision.requests})
-                    floor.end(turn)
+                    lane_scheduler.end(turn)
                     changed.notify()
 
         with ThreadPoolExecutor(max(1, len(lanes))) as helpers:
@@ -60,10 +60,10 @@ class Scheduled:
                         patience_s = self.ways.whole.batch_s(request.model, 1)  # as without deadlines of their own
                         waiting.add(replace(request, turn_s=turn_s(request.arrival_s, patience_s, priority=0)))
                     now = arrivals.now()
-                    turn = floor.choose(waiting, self.ways, now, self.rules)
+                    turn = lane_scheduler.choose(waiting, self.ways, now, self.rules)
                     waiting.remove(turn.decision.requests)  # the trace's requests have no deadlines: nothing is late
                     if turn.decision.batches:
-                        floor.begin(turn, now)
+                        lane_scheduler.begin(turn, now)
                         log.start_s.update({request.number: now for request in turn.decision.requests})
                         counts = {batch.model: len(batch.requests) for batch in turn.decision.batches}
                         log.executions.append(Execution(counts, turn.lane is not None))
@@ -81,7 +81,7 @@ class Scheduled:
         return log
 
 
-def to_record(costs: Costs, rules: Rules) -> Iterator[Group]:
+def to_record(costs: ExecutionCosts, rules: Rules) -> Iterator[Group]:
     """What the pipeline records on a GPU before it serves: each model's batches, and several models as one.
 
     The largest come first: if memory is short they give way, and launches are the least part of what they take.

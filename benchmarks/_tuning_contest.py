@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from _vendor_networks import VENDORS, Run, vendors_of
 
-from split_infer_ros.autotuning.best_known import Tuned, find_tuned
+from split_infer_ros.autotuning.best_known import BestKnown, find_best_known
 from split_infer_ros.autotuning.spaces import network_space
 from split_infer_ros.autotuning.trial_process import TrialProcess
 from split_infer_ros.autotuning.trials import timed
@@ -74,7 +74,7 @@ class Rivals:
         with TrialProcess(told) as runner:
             self._best = Tuner(self._model, runner, database).tune_network(time.monotonic() + seconds)
         self._searched_s = seconds
-        self._ways = networks(name, self._model, find_tuned(self._model, database), quick_export)
+        self._ways = networks(name, self._model, find_best_known(self._model, database), quick_export)
         self._trials = len(database.find(Key.here(str(self._model.device)), network_task(self._model, 1)))
         self._usage = Usage()
         self.contest = Contest(name, self._turn, lambda contest: claims_of_model(self._sampled()))
@@ -119,10 +119,10 @@ class Rivals:
                 self._ways[way]()  # its threads wake up
                 with self._usage.of(way):
                     figures[way] = statistics.median(timed(self._ways[way], self._group_s))
-        return {**figures, READ: find_tuned(self._model, self._database).read_s}
+        return {**figures, READ: find_best_known(self._model, self._database).read_s}
 
 
-def networks(name: str, model: SplitModel, tuned: Tuned, quick_export: bool) -> dict[str, Run]:
+def networks(name: str, model: SplitModel, tuned: BestKnown, quick_export: bool) -> dict[str, Run]:
     """Ways to run a network on one image."""
     _, module = build_model(name, "random")
     module = module.to(model.device)

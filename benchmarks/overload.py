@@ -42,8 +42,8 @@ from split_infer_ros.telemetry.usage import MB, resident_bytes
 
 PIPELINE = "pipeline"
 CAMERAS = ("/pipeline/left/image", "/pipeline/right/image")
-RING_SLOTS = 4
-MOST_PERIODS = RING_SLOTS + 3  # a frame waits for a batch, in the ring and for the head
+POOL_SLOTS = 4
+MOST_PERIODS = POOL_SLOTS + 3  # a frame waits for a batch, in the ring and for the head
 MODERATE, FLOODED = "moderate", "flooded"
 LOADS = {MODERATE: 0.9, FLOODED: 3.0}  # of what the pipeline can take
 SLOWEST_HZ, FASTEST_HZ = 15.0, 960.0  # of both cameras together, to find that out
@@ -154,7 +154,7 @@ def run(chosen: argparse.Namespace, stretch_s: int) -> Report:
             max_detections=5,
             source="none",
             image_topics=[*CAMERAS],
-            ring_slots=RING_SLOTS,
+            pool_slots=POOL_SLOTS,
             trace=str(trace),
         )
         with Feed(pictures, CAMERAS) as feed, Observer() as observer:

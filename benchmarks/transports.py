@@ -50,7 +50,7 @@ from split_infer_ros.telemetry.usage import Usage
 
 IN_PROCESS, SHARED, NETWORK = TRANSPORTS = ("intra_process", "shared_memory", "network")
 DDS = "plain DDS"
-# bytes of a batch: the cut and the batch that give them
+# bytes of a batch: the split point and the batch that give them
 SIZES = {268_800: ("output", 2), 4_915_200: ("stem.2", 1), 19_660_800: ("stem.2", 4)}
 SMALL, _, LARGE = SIZES
 QUICK = {LARGE: (*TRANSPORTS, DDS), SMALL: (SHARED,)}

@@ -6,10 +6,11 @@ Each model runs in several configurations, which get the same pictures, already 
 - `baseline, prepared`: the same after the preparation that the split gets, too: folded, channels-last, packed. What
   the split has over this one is due to the split itself.
 - `optimised`: the prepared model with page-locked memory, prefetching and CUDA graphs, all asynchronous.
-- `split, planner's cut`: our pipeline, cut where the planner has it from a profile that was made in the same run.
-- `split, paper's cut`: the same pipeline, cut behind the features and before the classifier (§4.4). In a detector that
-  is before the heads. Where both cuts are the same, one row says so.
-- `split, cut ...`: the best other fixed cuts, at the smallest batch size.
+- `split, planner's split point`: our pipeline, split where the planner has it from a
+  profile that was made in the same run.
+- `split, paper's split point`: the same pipeline, split behind the features and before the classifier
+  (§4.4). In a detector that is before the heads. Where both split points are the same, one row says so.
+- `split, split point ...`: the best other fixed split points, at the smallest batch size.
 
 Without a GPU all of them run on the CPU. Weights are seeded ones under which the outputs depend on the pictures.
 Agreement is the part of the results whose best class is the baseline's. A detector's threshold leaves some hundreds of

@@ -3,7 +3,7 @@
 - SplitInferError
     - ConfigurationError: a value that a user gave cannot be used.
         - UnknownModelError
-        - UnknownCutError
+        - UnknownSplitPointError
         - WeightsError
         - SourceError
     - ImageError: an image message that cannot be read; carries the name it is counted under.
@@ -27,7 +27,7 @@ class UnknownModelError(ConfigurationError):
     """No model of that name."""
 
 
-class UnknownCutError(ConfigurationError):
+class UnknownSplitPointError(ConfigurationError):
     """The model has no such split point."""
 
 

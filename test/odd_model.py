@@ -16,7 +16,7 @@ from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.partitions import backbone_of, head_of
 from split_infer_ros.weight_streaming.partition_weights import Contents, open_contents
 from split_infer_ros.weight_streaming.residency import ASYNCHRONOUS, place
-from split_infer_ros.weight_streaming.streamed_partition import StreamedHalf
+from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 
 SIDE, WIDE = 16, 256
 TILE_MB = 0.05
@@ -50,7 +50,7 @@ ENTRY = ModelEntry(
     weights=None,
     preprocess=Preprocess(SIDE, SIDE),
     labels=tuple(map(str, range(500))),
-    default_cut="shared",
+    default_split_point="shared",
     decode=classify(SIDE, SIDE),
 )
 
@@ -64,12 +64,14 @@ class House:
     images: Tensor
 
     def contents(self, head: bool = False) -> Contents:
-        part = (head_of if head else backbone_of)(self.model.graph, self.model.cut("default" if head else "output"))
+        part = (head_of if head else backbone_of)(
+            self.model.graph, self.model.split_point("default" if head else "output")
+        )
         return open_contents(self.model, part, self.path, 1)
 
-    def streamed(self, residency: str = ASYNCHRONOUS, **options: Any) -> StreamedHalf:
+    def streamed(self, residency: str = ASYNCHRONOUS, **options: Any) -> StreamedPartition:
         contents = self.contents()
-        return StreamedHalf(contents, place(residency, contents.sizes, contents.uses).plan, **options)
+        return StreamedPartition(contents, place(residency, contents.sizes, contents.uses).plan, **options)
 
     def resident(self, images: Tensor) -> Tensor:
         (logits,) = self.model.backbone("output")(images)

@@ -11,7 +11,7 @@ from simulated_gpu import GPU
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.pipeline.streaming import stream_backbone
 from split_infer_ros.split.model import SplitModel
-from split_infer_ros.weight_streaming.streamed_partition import StreamedHalf
+from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 
 
 def odd_on_gpu() -> SplitModel:
@@ -21,9 +21,9 @@ def odd_on_gpu() -> SplitModel:
     return SplitModel(ENTRY, module, torch.device("cpu")).placed(GPU, torch.float32)
 
 
-def streamed(model: SplitModel, residency: str) -> StreamedHalf:
+def streamed(model: SplitModel, residency: str) -> StreamedPartition:
     settings = replace(StageSettings(split_point="output"), weights_residency=residency)
-    half = stream_backbone(model, model.cut("output"), settings)
-    assert half is not None
-    assert half.note == ""
-    return half
+    partition = stream_backbone(model, model.split_point("output"), settings)
+    assert partition is not None
+    assert partition.note == ""
+    return partition

@@ -17,11 +17,11 @@ from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.ledger import LedgerCounts
 from split_infer_ros.serving import worker_pool
-from split_infer_ros.serving.execution_modes import Ways
+from split_infer_ros.serving.execution_modes import ExecutionModes
 from split_infer_ros.serving.shared_pipeline import SharedPipeline
 from split_infer_ros.serving.shared_settings import SharedSettings
 from split_infer_ros.serving.tenant import Tenant
-from split_infer_ros.serving.tenant_state import Member
+from split_infer_ros.serving.tenant_state import TenantState
 
 A, B, C = Tenant("a", "one"), Tenant("b", "one"), Tenant("c", "two")
 SETTINGS = SharedSettings(device="cpu", waiting=20)
@@ -41,7 +41,7 @@ class Running:
         self.models = models
         self.errors: list[tuple[str, str]] = []
         self.delivered: dict[str, list[tuple[Origin, Detections]]] = defaultdict(list)
-        self.members: dict[str, list[Member]] = defaultdict(list)
+        self.members: dict[str, list[TenantState]] = defaultdict(list)
         self.deliver_gate = threading.Event()
         self.deliver_gate.set()
         self.pipeline = SharedPipeline(settings, Limits(), self.deliver, self.note, Database(database))
@@ -90,8 +90,8 @@ class Running:
 def use_lanes(monkeypatch: pytest.MonkeyPatch, lanes: bool) -> None:
     """Have whatever comes run on two lanes, or with all cores, however that is measured to do."""
     monkeypatch.setattr(worker_pool, "all_cores", lambda: 2)
-    monkeypatch.setattr(Ways, "lanes_serve_more", lanes)
-    monkeypatch.setattr(Ways, "sooner_together", lambda ways, waiting, more_come: not lanes)
+    monkeypatch.setattr(ExecutionModes, "lanes_serve_more", lanes)
+    monkeypatch.setattr(ExecutionModes, "sooner_together", lambda ways, waiting, more_come: not lanes)
 
 
 Start = Callable[..., Running]

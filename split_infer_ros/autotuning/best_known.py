@@ -11,7 +11,7 @@ from typing import Any
 from split_infer_ros.autotuning.spaces import NETWORK, PIPELINE, form_of, network_space, objection_to, pipeline_space
 from split_infer_ros.autotuning.tune import network_task, pipeline_task
 from split_infer_ros.buffers.policy import AUTO
-from split_infer_ros.engines.execution_config import Form
+from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.measurements.database import Database, best_of
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.record import Record, same
@@ -22,7 +22,7 @@ from split_infer_ros.telemetry.machine import cores
 
 
 @dataclass(frozen=True)
-class Tuned:
+class BestKnown:
     """What was found for a model here.
 
     Attributes:
@@ -39,9 +39,9 @@ class Tuned:
         object.__setattr__(self, "_place", {} if self.pipeline is None else self.pipeline.config)
 
     @property
-    def form(self) -> Form:
+    def form(self) -> ExecutionConfig:
         """How the network is run."""
-        return Form() if self.network is None else form_of(self.network.config)
+        return ExecutionConfig() if self.network is None else form_of(self.network.config)
 
     @property
     def threads(self) -> tuple[int, int]:
@@ -50,7 +50,7 @@ class Tuned:
         return self._place.get("backbone_threads", alone), self._place.get("head_threads", 0)
 
     def backbone_threads(self, settings: StageSettings) -> int:
-        """Cores for the backbone of a pipeline that runs so; 0, all, unless it is cut and batched as was tuned."""
+        """Cores for the backbone of a pipeline that runs so; 0, all, unless it is split and batched as was tuned."""
         place = self._place
         if not place or (settings.split_point, settings.batch_size) != (place["split_point"], place["batch_size"]):
             return 0
@@ -83,7 +83,7 @@ class Tuned:
         return f"tuned: {'; '.join(parts)}; read in {1e3 * self.read_s:.1f} ms"
 
 
-def find_tuned(model: SplitModel, database: Database, precision: str = "fp32", batch_size: int = 0) -> Tuned:
+def find_best_known(model: SplitModel, database: Database, precision: str = "fp32", batch_size: int = 0) -> BestKnown:
     """The best records of a model here, in one reading of the database; those outside the declared spaces are none.
 
     Args:
@@ -116,7 +116,7 @@ def find_tuned(model: SplitModel, database: Database, precision: str = "fp32", b
         for record in own
         if record.task.get("stage") == PIPELINE and same(record.task, task) and record.config in places
     )
-    return Tuned(network, pipeline, time.perf_counter() - begin)
+    return BestKnown(network, pipeline, time.perf_counter() - begin)
 
 
 def _batch_size(record: Record) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from split_infer_ros.autotuning.spaces import CONVERSION, SEGMENTS, SEGMENTS_PARTS, WORK
-from split_infer_ros.autotuning.trial_process import Runner, had_too_little_time
+from split_infer_ros.autotuning.trial_process import TrialRunner, had_too_little_time
 from split_infer_ros.engines.execution_config import CONTIGUOUS, EAGER
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key
@@ -29,13 +29,13 @@ class GraphTuner:
     Uncertain times count like others: what comes of them is measured as a whole before it is taken.
 
     Attributes:
-        model: whose segments lie between neighbouring cuts.
+        model: whose segments lie between neighbouring split points.
         runner: where they are timed, once for each kind of convolutions.
         database, key, task: of the records.
     """
 
     model: SplitModel
-    runner: Runner
+    runner: TrialRunner
     database: Database
     key: Key
     task: Mapping[str, Any]
@@ -58,7 +58,7 @@ class GraphTuner:
             clock: seconds.
         """
         plain = {**config, "compiler": EAGER, "folding": True}
-        ends = [cut.name for cut in self.model.cuts[1:]]
+        ends = [split_point.name for split_point in self.model.split_points[1:]]
         times: dict[str, Times] = {}
         each_s = max((end - clock()) / len(kinds), PIECE_S * len(ends))
         for kind in kinds:

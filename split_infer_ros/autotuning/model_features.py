@@ -7,7 +7,7 @@ import math
 from torch import fx, nn
 
 
-def traits_of(graph: fx.GraphModule, image_shape: tuple[int, int, int]) -> dict[str, float]:
+def model_features(graph: fx.GraphModule, image_shape: tuple[int, int, int]) -> dict[str, float]:
     """Numbers whose differences by 1 matter: sizes as powers of ten, and shares of kinds of convolutions.
 
     Args:

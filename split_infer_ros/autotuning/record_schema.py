@@ -33,13 +33,13 @@ OPERATORS = ("box_nms", "prefix_sum", "segmented_argsort", *SPACES)
 SCHEDULES = {f"{operator} schedule": space for operator, space in SPACES.items()}
 ALTERNATIVES = (*STAGES, *OPERATORS, *SCHEDULES)  # kinds whose configurations are ways to do the same, one of them best
 MOST_CORES, MOST_BATCH = 1024, 256
-NAME = re.compile(r"[\w.+-]{1,200}")  # of a cut or a node of a graph
+NAME = re.compile(r"[\w.+-]{1,200}")  # of a split point or a node of a graph
 
 
 def objection_of(record: Record) -> str | None:
     """Why a record lies outside what is declared, in a sentence; None if it does not.
 
-    Names of cuts can be told only by their form here: that the model has them is seen when the record is to be used.
+    Whether the model has a split point of that name is seen only when the record is used.
     """
     cores = record.target.get("cores")
     if not isinstance(cores, int) or isinstance(cores, bool) or not 1 <= cores <= MOST_CORES:
@@ -57,7 +57,7 @@ def objection_of(record: Record) -> str | None:
         if not _are_batches(batches):
             return f"'batches' cannot be {batches!r}; it takes pairs of a model and a number of images."
     if kind == NETWORK and not _are_segments(config.pop("segments", [])):
-        return f"'segments' cannot be {record.config['segments']!r}; it takes pairs of a form and the name of a cut."
+        return f"'segments' cannot be {record.config['segments']!r}; it takes pairs of a form and a split point."
     differs = record.facts.get("difference", 0.0)
     if isinstance(differs, bool) or not isinstance(differs, (int, float)):
         return f"its results differ by {differs!r}, which is no number."
@@ -81,7 +81,7 @@ def _declared(kind: str, cores: int) -> tuple[Space | None, Sequence[str]]:
             "memory_policy": (AUTO, *(policy.value for policy in POLICIES)),
         }
         return Space(knobs), ("split_point",)
-    if kind == "cuts":
+    if kind == "split_points":
         together = (profile_samples.PERIOD, profile_samples.BACKBONE_BUSY, profile_samples.HEAD_BUSY)
         parts = (*profile_samples.ALONE, *together)
         return Space({"batch_size": range(1, MOST_BATCH + 1), "part": parts}), ("split_point",)
@@ -89,7 +89,7 @@ def _declared(kind: str, cores: int) -> tuple[Space | None, Sequence[str]]:
         return Space({"part": [part.name for part in fields(Times)]}), ("operator",)
     if kind == EXECUTION:
         return Space({}), ()
-    if kind == "memory_model":
+    if kind == "memory_cost":
         every = sorted({size for probe in Probe for size in sizes(probe)})
         return Space({"probe": [probe.value for probe in Probe], "bytes": every}), ()
     if kind in OPERATORS:

@@ -17,7 +17,7 @@ from split_infer_ros.engines.execution_config import (
     EAGER,
     PACKED,
     TRITON,
-    Form,
+    ExecutionConfig,
 )
 from split_infer_ros.engines.onednn_graph import can_be_blocked
 from split_infer_ros.search.space import Config, Space, Value
@@ -68,12 +68,15 @@ def _convolutions_on(device: str | None) -> tuple[str, ...]:
 
 
 def pipeline_space(model: SplitModel, cores: int) -> Space:
-    """Where the model is cut, how many images a batch, and who has which cores; on a GPU how it is launched and fed."""
-    default = model.cut("default").name
+    """Where the model is split, images a batch, and who has which cores; on a GPU also how it is launched and fed."""
+    default = model.split_point("default").name
     on_gpu = model.device.type != "cpu"
     return Space(
         {
-            "split_point": (default, *(cut.name for cut in model.cuts if cut.name != default)),
+            "split_point": (
+                default,
+                *(split_point.name for split_point in model.split_points if split_point.name != default),
+            ),
             "batch_size": BATCH_SIZES,
             "backbone_threads": (1,) if on_gpu else fewer(cores),
             "head_threads": fewer(cores) if on_gpu else tuple(reversed(fewer(cores))),
@@ -83,9 +86,9 @@ def pipeline_space(model: SplitModel, cores: int) -> Space:
     )
 
 
-def form_of(config: Mapping[str, Any]) -> Form:
+def form_of(config: Mapping[str, Any]) -> ExecutionConfig:
     """The form that a configuration of the network's stage stands for."""
-    return Form(
+    return ExecutionConfig(
         config["convolutions"],
         config["folding"],
         config["compiler"],
@@ -98,12 +101,14 @@ def objection_to(config: Mapping[str, Any], space: Space, model: SplitModel) -> 
     """Why a configuration of the network's stage, its segments included, is none of the space's; None if it is one."""
     plain = {name: value for name, value in config.items() if name != "segments"}
     segments = config.get("segments", [])
-    ends = [cut.name for cut in model.cuts]
+    ends = [split_point.name for split_point in model.split_points]
     if not isinstance(segments, list) or not all(_is_segment(each, ends) for each in segments):
-        return f"'segments' cannot be {segments!r}; it takes pairs of one of {', '.join(CONVOLUTIONS)} and a cut."
+        return (
+            f"'segments' cannot be {segments!r}; it takes pairs of one of {', '.join(CONVOLUTIONS)} and a split point."
+        )
     places = [ends.index(end) for _, end in segments]
     if places != sorted(set(places)) or (places and places[-1] != len(ends) - 1):
-        return f"'segments' cannot be {segments!r}; they end at cuts in order, the last one at {ends[-1]}."
+        return f"'segments' cannot be {segments!r}; they end at split points in order, the last one at {ends[-1]}."
     return space.objection(plain)
 
 
@@ -112,5 +117,5 @@ def _is_segment(value: object, ends: Sequence[str]) -> bool:
 
 
 def fewer(cores: int) -> tuple[int, ...]:
-    """Numbers of threads: all cores, and then halves of them down to one."""
+    """Numbers of threads: all cores, and then partitions of them down to one."""
     return tuple(dict.fromkeys(max(1, cores >> power) for power in range(cores.bit_length())))

@@ -24,7 +24,7 @@ WORKER = (sys.executable, "-m", "split_infer_ros.autotuning.worker")
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrialOutcome:
     """What a trial found.
 
     Attributes:
@@ -44,10 +44,10 @@ def had_too_little_time(record: Record, limit_s: float) -> bool:
     return record.error is not None and isinstance(before_s, (int, float)) and before_s < limit_s / 2
 
 
-class Runner(Protocol):
+class TrialRunner(Protocol):
     """Where trials are run."""
 
-    def run(self, stage: str, config: Mapping[str, Any], about: Mapping[str, Any], limit_s: float) -> Outcome:
+    def run(self, stage: str, config: Mapping[str, Any], about: Mapping[str, Any], limit_s: float) -> TrialOutcome:
         """One trial."""
         ...
 
@@ -75,7 +75,7 @@ class TrialProcess:
     ) -> None:
         self._end()
 
-    def run(self, stage: str, config: Mapping[str, Any], about: Mapping[str, Any], limit_s: float) -> Outcome:
+    def run(self, stage: str, config: Mapping[str, Any], about: Mapping[str, Any], limit_s: float) -> TrialOutcome:
         """One trial; whatever becomes of it is its outcome.
 
         Raises:
@@ -92,16 +92,16 @@ class TrialProcess:
             answer = None
         except TimeoutError:
             self._end()
-            return Outcome((), f"It did not finish within {limit_s:.0f} s.", {"limit_s": limit_s})
+            return TrialOutcome((), f"It did not finish within {limit_s:.0f} s.", {"limit_s": limit_s})
         except BaseException:  # Ctrl-C: its answer would be taken for the next one's
             self._end()
             raise
         if answer is None:
-            return Outcome((), f"It crashed: its process ended with {self._end(ENDING_S)}.")
+            return TrialOutcome((), f"It crashed: its process ended with {self._end(ENDING_S)}.")
         if "error" in answer:
-            return Outcome((), answer["error"])
+            return TrialOutcome((), answer["error"])
         facts = {name: value for name, value in answer.items() if name != "costs" and value is not False}
-        return Outcome(tuple(answer["costs"]), None, facts)
+        return TrialOutcome(tuple(answer["costs"]), None, facts)
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is not None and self._process.poll() is None:

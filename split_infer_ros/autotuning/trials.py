@@ -16,7 +16,7 @@ from torch import Tensor
 
 from split_infer_ros.autotuning.spaces import CONVERSION, NETWORK, SEGMENTS, WORK, form_of
 from split_infer_ros.engines.agreement import WITHIN, difference
-from split_infer_ros.engines.execution_config import CONTIGUOUS, Form
+from split_infer_ros.engines.execution_config import CONTIGUOUS, ExecutionConfig
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.measurements.steady import Measured, measure_steadily
@@ -67,7 +67,7 @@ class Trials:
 
         Returns:
             ``costs``, seconds a batch (network) or an image (pipeline); ``uncertain``; of the network ``difference``.
-            Of segments a list of ``costs`` and ``uncertain`` each: ``work`` of the pieces between two cuts, and
+            Of segments a list of ``costs`` and ``uncertain`` each: ``work`` of the pieces between two split points, and
             ``conversion`` of what crosses in front of them into the layout of that form from the other one.
 
         Raises:
@@ -81,12 +81,12 @@ class Trials:
                 return executor.submit(self._network, config, int(about["batch_size"]), end).result()
             return executor.submit(self._pipeline, config, about, end).result()
 
-    def model(self, form: Form, precision: str) -> SplitModel:
+    def model(self, form: ExecutionConfig, precision: str) -> SplitModel:
         """The model in that form."""
         if form.folding not in self._models:
             module = copy.deepcopy(self._as_built)
             self._models[form.folding] = SplitModel(
-                self._entry, module, torch.device("cpu"), Form(folding=form.folding)
+                self._entry, module, torch.device("cpu"), ExecutionConfig(folding=form.folding)
             )
         return self._models[form.folding].placed(self._device, PRECISIONS[precision], form)
 

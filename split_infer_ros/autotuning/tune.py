@@ -1,4 +1,4 @@
-"""Tunes a model on this machine: first how its network is run, then where it is cut and who has which cores."""
+"""Tunes a model on this machine: first how its network is run, then where it is split and who has which cores."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from split_infer_ros.autotuning.graph_tuner import GraphTuner
-from split_infer_ros.autotuning.model_features import traits_of
+from split_infer_ros.autotuning.model_features import model_features
 from split_infer_ros.autotuning.spaces import (
     NETWORK,
     PIPELINE,
@@ -18,7 +18,7 @@ from split_infer_ros.autotuning.spaces import (
     objection_to,
     pipeline_space,
 )
-from split_infer_ros.autotuning.trial_process import Runner, had_too_little_time
+from split_infer_ros.autotuning.trial_process import TrialRunner, had_too_little_time
 from split_infer_ros.engines.execution_config import TRITON
 from split_infer_ros.measurements.database import Database, best_of
 from split_infer_ros.measurements.key import Key
@@ -76,7 +76,7 @@ class Tuner:
     def __init__(
         self,
         model: SplitModel,
-        runner: Runner,
+        runner: TrialRunner,
         database: Database,
         search: str = GUIDED,
         precisions: Sequence[str] = ("fp32",),
@@ -92,7 +92,7 @@ class Tuner:
         self._key = Key.here(str(model.device))
         self._network_space = network_space(cores(), precisions, model.device.type)
         self._quick_space = network_space(cores(), precisions, model.device.type, compilers=False)
-        self._traits = traits_of(model.graph, model.entry.image_shape)
+        self._traits = model_features(model.graph, model.entry.image_shape)
 
     def tune(self, seconds: float) -> tuple[Record | None, Record | None]:
         """Search for so long, or until all was tried.

@@ -1,4 +1,4 @@
-"""How the tensors that cross a cut lie in one slot."""
+"""How the tensors that cross a split point lie in one slot."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Strides = tuple[int, ...]  # of a whole batch, in elements, as torch counts them
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One tensor that crosses a cut, without its batch dimension.
+    """One tensor that crosses a split point, without its batch dimension.
 
     Attributes:
         name: the value's name in the model's graph.

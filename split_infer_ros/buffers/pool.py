@@ -11,7 +11,7 @@ from torch import Tensor
 from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.slot_memory import SlotMemory
-from split_infer_ros.buffers.slots import Lease, Outcome, Ring
+from split_infer_ros.buffers.slots import Lease, Outcome, SlotLeases
 from split_infer_ros.errors import HandleError
 
 HOST = Place()
@@ -31,8 +31,8 @@ class FeatureReader(Protocol):
         """Give the slot back and say what became of its frames. Raises HandleError if it was not the reader's."""
 
 
-class FeaturePool:
-    """Slots of memory of this process, laid out for one cut and batch size.
+class SlotPool:
+    """Slots of memory of this process, laid out for one split point and batch size.
 
     Args:
         layout: the tensors of one batch.
@@ -48,14 +48,14 @@ class FeaturePool:
 
     def __init__(self, layout: Layout, slots: int, place: Place = HOST, lease_s: float = LEASE_S) -> None:
         self.layout = layout
-        self.ring = Ring(slots, lease_s)
+        self.leases = SlotLeases(slots, lease_s)
         self._lease_s = lease_s
         self._on_release: Callable[[Lease, Outcome], None] | None = None
         self.slots = SlotMemory.make(layout, slots, place)
-        _POOLS[self.ring.pool] = self
+        _POOLS[self.leases.pool] = self
 
     def __repr__(self) -> str:
-        return f"FeaturePool({self.bytes:,} bytes, {self.memory}, {self.ring!r})"
+        return f"SlotPool({self.bytes:,} bytes, {self.memory}, {self.leases!r})"
 
     @property
     def bytes(self) -> int:
@@ -77,19 +77,19 @@ class FeaturePool:
 
     def acquire(self) -> Lease | None:
         """A free slot to write into, or None while there is none."""
-        return self.ring.acquire()
+        return self.leases.acquire()
 
     def publish(self, lease: Lease, now: float) -> None:
         """What is in the slot may be read."""
-        self.ring.publish(lease, now)
+        self.leases.publish(lease, now)
 
     def take(self, lease: Lease) -> None:
         """Begin to read; until release the slot is the reader's.
 
         Raises:
-            HandleError: the slot has moved on, is being read, or belongs to another ring.
+            HandleError: the slot has moved on, is being read, or belongs to another pool.
         """
-        self.ring.take(lease)
+        self.leases.take(lease)
 
     def release(self, lease: Lease, outcome: Outcome) -> None:
         """The reader is done: give the slot back and say what became of its frames.
@@ -97,32 +97,32 @@ class FeaturePool:
         Raises:
             HandleError: the slot was no longer the reader's; the outcome does not count.
         """
-        self.ring.release(lease)
+        self.leases.release(lease)
         if self._on_release is not None:
             self._on_release(lease, outcome)
 
     def give_up(self, lease: Lease) -> bool:
         """Take the slot back unless a reader is at it or gave it back; returns whether it was taken back."""
-        return self.ring.revoke(lease)
+        return self.leases.revoke(lease)
 
     def collect(self, now: float) -> list[tuple[Lease, Outcome]]:
         """Take back every slot whose reader did not come in time; one that waits behind another is not late."""
-        self.ring.renew_if_read(now)
-        return [(lease, Outcome(0, "lease_expired")) for lease in self.ring.expire(now)]
+        self.leases.renew_if_read(now)
+        return [(lease, Outcome(0, "lease_expired")) for lease in self.leases.expire(now)]
 
     def orphaned(self, before: float) -> list[tuple[Lease, Outcome]]:
         """Take back every slot that was published ``before`` (steady clock) to a reader who is known to have died."""
-        return [(lease, Outcome(0, "reader_died")) for lease in self.ring.expire(before + self._lease_s)]
+        return [(lease, Outcome(0, "reader_died")) for lease in self.leases.expire(before + self._lease_s)]
 
     def close(self) -> None:
         """Let go of the memory, which goes with the last view of it."""
         self.slots.close()
 
 
-_POOLS: WeakValueDictionary[int, FeaturePool] = WeakValueDictionary()
+_POOLS: WeakValueDictionary[int, SlotPool] = WeakValueDictionary()
 
 
-def find_pool(lease: Lease) -> FeaturePool:
+def find_pool(lease: Lease) -> SlotPool:
     """The pool of this process in which a lease lies.
 
     Raises:

@@ -40,7 +40,7 @@ class Segment:
 
     Attributes:
         name: of the file in FOLDER.
-        pool: identity of the ring that lies here.
+        pool: identity of the slot pool that lies here.
         slots, slot_bytes: how many and how large.
         data: the whole of it, the bookkeeping included.
     """
@@ -70,9 +70,9 @@ class Segment:
             os.close(descriptor)
             (FOLDER / name).unlink(missing_ok=True)
             raise ConfigurationError(
-                f"{FOLDER} has no room for a ring of {slots} slots of {slot_bytes:,} bytes "
+                f"{FOLDER} has no room for a pool of {slots} slots of {slot_bytes:,} bytes "
                 f"({os.strerror(error.errno or 0)}: {shortage(size, _bytes_free(), str(FOLDER))}); "
-                "take a smaller batch_size, fewer ring_slots or a later split_point."
+                "take a smaller batch_size, fewer pool_slots or a later split_point."
             ) from error
 
     @classmethod
@@ -83,12 +83,12 @@ class Segment:
             HandleError: ``foreign``: there is none, or it is not what this package makes, or another user's.
         """
         if not NAME.fullmatch(name):
-            raise HandleError("foreign", f"'{name}' is no name of a shared-memory ring.")
+            raise HandleError("foreign", f"'{name}' is no name of a slot pool in shared memory.")
         try:
             descriptor = os.open(FOLDER / name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError as error:
             why = os.strerror(error.errno or 0)
-            raise HandleError("foreign", f"The ring {name} cannot be opened ({why}).") from error
+            raise HandleError("foreign", f"The slot pool {name} cannot be opened ({why}).") from error
         try:
             _check(name, descriptor)
             _set_lock(descriptor, fcntl.F_RDLCK, READERS_LOCK)
@@ -98,7 +98,7 @@ class Segment:
             raise
         except OSError as error:
             os.close(descriptor)
-            raise HandleError("foreign", f"The ring {name} cannot be mapped ({error.strerror}).") from error
+            raise HandleError("foreign", f"The slot pool {name} cannot be mapped ({error.strerror}).") from error
 
     @property
     def owner_lives(self) -> bool:
@@ -205,15 +205,17 @@ def _make_file() -> tuple[str, int]:
 def _check(name: str, descriptor: int) -> None:
     facts = os.fstat(descriptor)
     if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.getuid() or stat.S_IMODE(facts.st_mode) != 0o600:
-        raise HandleError("foreign", f"The ring {name} is not this user's own (mode 0600).")
+        raise HandleError("foreign", f"The slot pool {name} is not this user's own (mode 0600).")
     header = os.pread(descriptor, _HEADER.size, 0)
     if len(header) < _HEADER.size:
-        raise HandleError("foreign", f"The ring {name} is too short to be one.")
+        raise HandleError("foreign", f"The slot pool {name} is too short to be one.")
     magic, version, slots, slot_bytes, _ = _HEADER.unpack(header)
     if magic != MAGIC or version != VERSION:
-        raise HandleError("foreign", f"The ring {name} was not made by this version of the package.")
+        raise HandleError("foreign", f"The slot pool {name} was not made by this version of the package.")
     if facts.st_size != segment_bytes(slots, slot_bytes):
-        raise HandleError("foreign", f"The ring {name} has {facts.st_size:,} bytes, which does not fit its header.")
+        raise HandleError(
+            "foreign", f"The slot pool {name} has {facts.st_size:,} bytes, which does not fit its header."
+        )
 
 
 def _whole_pages(size: int) -> int:

@@ -13,14 +13,14 @@ from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.buffers.pool import HOST, LEASE_S
 from split_infer_ros.buffers.segment import Segment
 from split_infer_ros.buffers.slot_memory import SlotMemory
-from split_infer_ros.buffers.slot_table import NOTHING_YET, Record, SharedState, SlotTable
-from split_infer_ros.buffers.slots import Lease, Outcome, Ring
+from split_infer_ros.buffers.slot_table import NOTHING_YET, SharedState, SlotRecord, SlotTable
+from split_infer_ros.buffers.slots import Lease, Outcome, SlotLeases
 from split_infer_ros.errors import ConfigurationError, HandleError
 
 ATTACH_S = 0.5  # a lease is no longer than this where no reader is attached (it died, or never was)
 
 
-class SharedPool:
+class SharedSlotPool:
     """The owner's side.
 
     Args:
@@ -35,9 +35,9 @@ class SharedPool:
 
     def __init__(self, layout: Layout, slots: int, place: Place = HOST, lease_s: float = LEASE_S) -> None:
         self.layout = layout
-        self.ring = Ring(slots, lease_s)
+        self.leases = SlotLeases(slots, lease_s)
         self._lease_s = lease_s
-        self._segment = Segment.create(slots, layout.slot_bytes, self.ring.pool)
+        self._segment = Segment.create(slots, layout.slot_bytes, self.leases.pool)
         self._table = SlotTable(self._segment)
         try:
             self.slots = SlotMemory.make(layout, slots, place, self._adopt)
@@ -46,7 +46,7 @@ class SharedPool:
             raise
 
     def __repr__(self) -> str:
-        return f"SharedPool({self.bytes:,} bytes in {self.segment}, {self.ring!r})"
+        return f"SharedSlotPool({self.bytes:,} bytes in {self.segment}, {self.leases!r})"
 
     @property
     def segment(self) -> str:
@@ -71,15 +71,15 @@ class SharedPool:
     def acquire(self) -> Lease | None:
         """A free slot to write into, or None while there is none."""
         self._segment.mend()
-        lease = self.ring.acquire()
+        lease = self.leases.acquire()
         if lease is not None:
-            self._table.write(lease.slot, Record(SharedState.FREE, lease.generation))
+            self._table.write(lease.slot, SlotRecord(SharedState.FREE, lease.generation))
         return lease
 
     def publish(self, lease: Lease, now: float) -> None:
         """What is in the slot may be read."""
-        self.ring.publish(lease, now)
-        self._table.write(lease.slot, Record(SharedState.READY, lease.generation))
+        self.leases.publish(lease, now)
+        self._table.write(lease.slot, SlotRecord(SharedState.READY, lease.generation))
 
     def give_up(self, lease: Lease) -> bool:
         """Take the slot back unless a reader is at it or is done with it; returns whether it was taken back."""
@@ -90,8 +90,8 @@ class SharedPool:
         self._segment.mend()
         found = []
         gone = 0.0 if self._segment.has_readers else self._lease_s - ATTACH_S
-        overdue = set(self.ring.ready(overdue_at=now + gone))
-        for lease in self.ring.ready():
+        overdue = set(self.leases.ready(overdue_at=now + gone))
+        for lease in self.leases.ready():
             if self._table.state(lease.slot)[0] is SharedState.READY and lease not in overdue:
                 continue
             outcome = self._settle(lease, self._outcome)
@@ -100,20 +100,20 @@ class SharedPool:
         return found
 
     @staticmethod
-    def _outcome(record: Record) -> Outcome:
+    def _outcome(record: SlotRecord) -> Outcome:
         if record.state is SharedState.DONE:
             return record.outcome.checked()
         reasons = {SharedState.READING: "reader_died", SharedState.READY: "lease_expired"}
         return Outcome(0, reasons.get(record.state, "damaged_slot"))
 
-    def _settle(self, lease: Lease, judge: Callable[[Record], Outcome | None]) -> Outcome | None:
+    def _settle(self, lease: Lease, judge: Callable[[SlotRecord], Outcome | None]) -> Outcome | None:
         """Take the slot back and return what ``judge`` makes of its record; None if a reader is at it, or by it."""
         if not self._segment.lock_slot(lease.slot):
             return None
         try:  # under the lock no reader comes between the look and the taking back
             outcome = judge(self._table.read(lease.slot))
-            if outcome is not None and self.ring.revoke(lease):
-                self._table.write(lease.slot, Record(SharedState.FREE, lease.generation))
+            if outcome is not None and self.leases.revoke(lease):
+                self._table.write(lease.slot, SlotRecord(SharedState.FREE, lease.generation))
                 return outcome
             return None
         finally:
@@ -128,7 +128,7 @@ class SharedPool:
         return adopt(place.policy, torch.frombuffer(self._segment.slot(slot), dtype=torch.uint8), place.device)
 
 
-class SharedPoolReader:
+class SharedSlotReader:
     """The reader's side, attached by name; lets go of the memory with its last user.
 
     Args:
@@ -185,7 +185,7 @@ class SharedPoolReader:
         """Begin to read; until release the slot is this process's.
 
         Raises:
-            HandleError: the slot has moved on, is being read, or belongs to another ring.
+            HandleError: the slot has moved on, is being read, or belongs to another pool.
         """
         if not self._holds(lease):
             raise HandleError("foreign", f"{lease} lies not in {self._segment.name}.")
@@ -199,11 +199,11 @@ class SharedPoolReader:
         except HandleError:
             self._segment.unlock_slot(lease.slot)
             raise
-        self._table.write(lease.slot, Record(SharedState.READING, lease.generation))
+        self._table.write(lease.slot, SlotRecord(SharedState.READING, lease.generation))
 
     def release(self, lease: Lease, outcome: Outcome) -> None:
         """Done with the slot; the owner finds what became of its frames."""
-        self._table.write(lease.slot, Record(SharedState.DONE, lease.generation, outcome))
+        self._table.write(lease.slot, SlotRecord(SharedState.DONE, lease.generation, outcome))
         self._segment.unlock_slot(lease.slot)
 
     def _holds(self, lease: Lease) -> bool:

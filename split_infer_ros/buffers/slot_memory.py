@@ -1,4 +1,4 @@
-"""The memory of a ring's slots, and how a batch's features get into one."""
+"""The memory of a pool's slots, and how a batch's features get into one."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class SlotMemory:
             except OutOfMemory as error:
                 if place.policy in (Policy.HOST, FALLBACK):
                     raise ConfigurationError(
-                        f"A ring of {slots} slots of {layout.slot_bytes:,} bytes cannot be allocated ({error}): "
-                        "take a smaller batch_size, fewer ring_slots or a later split_point."
+                        f"A pool of {slots} slots of {layout.slot_bytes:,} bytes cannot be allocated ({error}): "
+                        "take a smaller batch_size, fewer pool_slots or a later split_point."
                     ) from error
                 note = (
                     f"There is no room for the features by memory_policy {place.policy.value} ({error}): "

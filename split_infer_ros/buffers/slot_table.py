@@ -38,7 +38,7 @@ class SharedState(enum.IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class SlotRecord:
     """One slot's record; the outcome counts once the state is DONE."""
 
     state: SharedState
@@ -52,18 +52,18 @@ class SlotTable:
     def __init__(self, segment: Segment) -> None:
         self._data: mmap.mmap = segment.data
 
-    def read(self, slot: int) -> Record:
+    def read(self, slot: int) -> SlotRecord:
         """The record of a slot."""
         state, published, generation, *times, reason = _RECORD.unpack_from(self._data, self._offset(slot))
         text = reason.rstrip(b"\0").decode(errors="replace")
-        return Record(SharedState(state), generation, Outcome(published, text, *times))
+        return SlotRecord(SharedState(state), generation, Outcome(published, text, *times))
 
     def state(self, slot: int) -> tuple[SharedState, int]:
         """State and generation of a slot."""
         state, generation = _STATE.unpack_from(self._data, self._offset(slot))
         return SharedState(state), generation
 
-    def write(self, slot: int, record: Record) -> None:
+    def write(self, slot: int, record: SlotRecord) -> None:
         """Write a record; its state last, so that nobody acts on half of one, whenever the writer dies.
 
         Not by pack_into, which first fills with zeros: to die then would leave a state that nobody wrote.

@@ -1,4 +1,4 @@
-"""Who may touch which slot of a ring: leases, without the memory itself (no torch, no clock of its own).
+"""Who may touch which slot of a pool: leases, without the memory itself (no torch, no clock of its own).
 
 A slot goes free -> writing -> ready -> reading -> free. Each use of it has a new generation, so a handle
 that outlived its use is recognised and refused. A ready slot whose reader never comes is taken back when
@@ -34,8 +34,8 @@ class Lease:
     """One use of one slot: this is all that travels.
 
     Attributes:
-        pool: random 63-bit identity of the ring.
-        slot: index in the ring.
+        pool: random 63-bit identity of the pool.
+        slot: index in the pool.
         generation: how many times the slot had been acquired, this use included.
     """
 
@@ -76,7 +76,7 @@ class _Slot:
     deadline: float = 0.0
 
 
-class Ring:
+class SlotLeases:
     """A fixed number of slots, handed out and taken back; safe to use from any thread.
 
     Args:
@@ -89,7 +89,7 @@ class Ring:
 
     def __init__(self, slots: int, lease_s: float) -> None:
         if slots < 1:
-            raise ConfigurationError(f"A ring cannot have {slots} slots; it takes at least 1.")
+            raise ConfigurationError(f"A slot pool cannot have {slots} slots; it takes at least 1.")
         self.pool = secrets.randbits(63)
         self._lease_s = lease_s
         self._slots = [_Slot() for _ in range(slots)]
@@ -135,7 +135,7 @@ class Ring:
         """Begin to read; until release the slot is the reader's.
 
         Raises:
-            HandleError: the slot has moved on, is already being read, or belongs to another ring.
+            HandleError: the slot has moved on, is already being read, or belongs to another pool.
         """
         with self._lock:
             self._find(lease, SlotState.READY).state = SlotState.READING
@@ -144,7 +144,7 @@ class Ring:
         """Give the slot back, from whichever state.
 
         Raises:
-            HandleError: it was given back before, or belongs to another ring.
+            HandleError: it was given back before, or belongs to another pool.
         """
         with self._lock:
             slot = self._find(lease, SlotState.WRITING, SlotState.READY, SlotState.READING)

@@ -21,7 +21,7 @@ from split_infer_ros.measurements.key import Key
 from split_infer_ros.operator_placement.operator_list import OperatorList
 from split_infer_ros.operator_placement.operator_times import by_times, from_records, time_operators, to_records
 from split_infer_ros.operator_placement.placed_graph import read_operators, with_decode
-from split_infer_ros.operator_placement.plan import Plan, Rule, Tag, describe, make_plan
+from split_infer_ros.operator_placement.plan import PlacementPlan, Rule, Tag, describe, make_plan
 from split_infer_ros.split.load import choose_device, load_model
 from split_infer_ros.split.model import SplitModel
 
@@ -66,7 +66,7 @@ def _measured(model: SplitModel, graph: fx.GraphModule, rule: Rule, gpu: torch.d
     return by_times(times, rule)
 
 
-def _as_json(plan: Plan) -> dict[str, object]:
+def _as_json(plan: PlacementPlan) -> dict[str, object]:
     return {
         "operators": [asdict(one) | {"device": plan.devices[one.name].value} for one in plan.operators],
         "copies": [asdict(copy) | {"target": copy.target.value} for copy in plan.copies],

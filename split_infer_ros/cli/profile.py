@@ -1,4 +1,4 @@
-"""Measure every cut of a model on this machine, and say which one to take.
+"""Measure every split point of a model on this machine, and say which one to take.
 
 Prints milliseconds a batch of each stage alone, images a second of a saturated pipeline (with a star where the pipeline
 was run, else predicted) and the latency of a batch. What was measured before is read from the database. A model that
@@ -13,7 +13,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from split_infer_ros.autotuning.best_known import find_tuned
+from split_infer_ros.autotuning.best_known import find_best_known
 from split_infer_ros.cli.numbers import whole
 from split_infer_ros.errors import SplitInferError
 from split_infer_ros.measurements.database import Database, default_path
@@ -39,17 +39,17 @@ def main() -> int:
             allow_user_code=chosen.allow_user_code,
         )
         database = Database(chosen.database)
-        model = load(form=find_tuned(load(), database, chosen.precision).form)  # as nodes would run it
+        model = load(form=find_best_known(load(), database, chosen.precision).form)  # as nodes would run it
         profile = profile_model(model, chosen.batch, database, anew=chosen.anew, say=_say)
         choice = plan(profile, chosen.objective, chosen.latency_bound_ms / 1e3)
     except SplitInferError as error:
         print(error, file=sys.stderr)
         return 1
-    point = profile.point(choice.cut, choice.batch_size)
+    point = profile.point(choice.split_point, choice.batch_size)
     print(describe(profile, [point] if point else []))
-    bound = "" if choice.within_bound else f"; no cut keeps within {chosen.latency_bound_ms:g} ms"
+    bound = "" if choice.within_bound else f"; no split point keeps within {chosen.latency_bound_ms:g} ms"
     print(
-        f"For {chosen.objective}: split_point {choice.cut}, batch_size {choice.batch_size} "
+        f"For {chosen.objective}: split_point {choice.split_point}, batch_size {choice.batch_size} "
         f"({choice.throughput:.1f} images/s, {1e3 * choice.latency_s:.1f} ms{bound})"
     )
     return 0

@@ -1,6 +1,6 @@
 """Find the fastest way to run a model here, and keep it; or look after what was found.
 
-tune MODEL searches: how its network is run, then where the pipeline is cut, how many images a batch, and who has which
+tune MODEL searches how its network is run, then where the pipeline is split, images a batch, and who has which
 cores. Every trial is kept at once, so Ctrl-C and the time limit cost nothing; who asks again goes on from there.
 
 tune list | show MODEL | export FILE | import FILE | prune look after the database of all measurements.
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from split_infer_ros.autotuning.best_known import find_tuned
+from split_infer_ros.autotuning.best_known import find_best_known
 from split_infer_ros.autotuning.trial_process import TrialProcess
 from split_infer_ros.autotuning.tune import SEARCHES, Progress, Tuner
 from split_infer_ros.cli.numbers import positive, whole
@@ -59,7 +59,7 @@ def _tune(chosen: argparse.Namespace) -> int:
         finally:
             bar.close()
     for precision in precisions:
-        found = find_tuned(model, database, precision, chosen.batch)
+        found = find_best_known(model, database, precision, chosen.batch)
         print(f"{model.entry.name} on {model.device}, {precision}: {found}")
     return 0
 

@@ -21,7 +21,7 @@ EAGER, INDUCTOR, AUTOTUNED = COMPILERS = ("none", "inductor", "inductor_autotune
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class ExecutionConfig:
     """How a network is run.
 
     Attributes:
@@ -33,7 +33,7 @@ class Form:
         compiler: ``none``; ``inductor``: torch.compile with frozen weights; ``inductor_autotuned``: so that it also
             tries kernels.
         operators: which form those of vision_ops take on a GPU: ``measured``, ``plain`` or ``triton``.
-        segments: where not the same everywhere: (convolutions, name of the cut at which they end) in order; the last
+        segments: where not the same everywhere: (convolutions, split point at which they end) in order; the last
             ends at ``output``.
     """
 
@@ -49,7 +49,7 @@ def in_form(part: fx.GraphModule, convolutions: str, compiler: str) -> nn.Module
 
     Args:
         part: tensors to a tuple of tensors.
-        convolutions, compiler: as in ``Form``.
+        convolutions, compiler: as in ``ExecutionConfig``.
     """
     laid_out: nn.Module = part
     if convolutions == PACKED:

@@ -51,7 +51,7 @@ class FusedConv2d(nn.Module):
 
     def _weights(self, shape: torch.Size) -> Tensor:
         kind = shape, torch.get_num_threads()
-        packed = self._packed  # read once: while a cut moves, two threads are here
+        packed = self._packed  # read once: while a split point moves, two threads are here
         if packed is not None and packed[0] == kind:
             return packed[1]
         again, self._last = kind == self._last, kind

@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from split_infer_ros.buffers.policy import POLICIES, Policy
-from split_infer_ros.memory_cost.choose import Choice, choose
+from split_infer_ros.memory_cost.choose import PolicyChoice, choose
 from split_infer_ros.memory_cost.constants import MachineConstants
 from split_infer_ros.memory_cost.overhead import Overhead
 from split_infer_ros.memory_cost.task import Task
@@ -98,14 +98,14 @@ def assign(
     )
 
 
-def _switch(choice: Choice, legal: Collection[Policy]) -> Policy | None:
+def _switch(choice: PolicyChoice, legal: Collection[Policy]) -> Policy | None:
     """What a task of policy D may be switched to: of M and H, where Guideline 1 allows it, the one that costs less."""
     able = [policy for policy in _EQUATIONS if policy in legal and recovers(choice.overheads, policy)]
     return min(able, key=lambda policy: choice.overheads[policy].total_ms, default=None)
 
 
 def _most_saved(
-    tasks: Sequence[Task], choices: Sequence[Choice], able: Mapping[int, Policy], room: int
+    tasks: Sequence[Task], choices: Sequence[PolicyChoice], able: Mapping[int, Policy], room: int
 ) -> frozenset[int]:
     """Which tasks to switch (a knapsack of kernels): most bytes saved, then least ms lost, then the fewest tasks."""
     Saved = tuple[int, float, int]
@@ -122,7 +122,7 @@ def _most_saved(
     return max(best.values(), key=lambda found: found[0])[1]
 
 
-def _reason(choice: Choice, able: Policy | None, switched: bool, legal: Collection[Policy], kernels: str) -> str:
+def _reason(choice: PolicyChoice, able: Policy | None, switched: bool, legal: Collection[Policy], kernels: str) -> str:
     if choice.policy is not Policy.DEVICE:
         return f"{choice.reason[:-1]}; nothing to switch."
     if able is None:

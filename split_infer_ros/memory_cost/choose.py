@@ -14,7 +14,7 @@ from split_infer_ros.memory_cost.task import Task
 
 
 @dataclass(frozen=True)
-class Choice:
+class PolicyChoice:
     """A policy, and why.
 
     Attributes:
@@ -28,7 +28,7 @@ class Choice:
     reason: str
 
 
-def choose(task: Task, constants: MachineConstants, legal: Collection[Policy] = POLICIES) -> Choice:
+def choose(task: Task, constants: MachineConstants, legal: Collection[Policy] = POLICIES) -> PolicyChoice:
     """The legal policy of the least overhead; of equals the one of the smaller footprint.
 
     What cannot be predicted is not taken. If that is so of the default, D (of those that are legal the first), there
@@ -47,7 +47,7 @@ def choose(task: Task, constants: MachineConstants, legal: Collection[Policy] = 
         why = "has the least overhead"
     else:
         best, why = able[0], "is the default; its overhead is not known"
-    return Choice(best, overheads, f"{best.value} {why}: {describe(overheads, able)}.")
+    return PolicyChoice(best, overheads, f"{best.value} {why}: {describe(overheads, able)}.")
 
 
 def describe(overheads: Mapping[Policy, Overhead], legal: Collection[Policy]) -> str:

@@ -11,7 +11,7 @@ from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.record import Record
 
-TASK = {"operator": "memory_model"}
+TASK = {"operator": "memory_cost"}
 
 
 class Probe(enum.Enum):

@@ -72,7 +72,7 @@ class Task:
 
 
 def feature_task(nbytes: int, name: str = "features") -> Task:
-    """The GPU writes a slot of a feature ring, which the CPU has read before; the CPU reads it."""
+    """The GPU writes a slot of a pool, which the CPU has read before; the CPU reads it."""
     return Task(name, 0, nbytes, (Kernel(nbytes, written_bytes=nbytes),), copies=1)
 
 

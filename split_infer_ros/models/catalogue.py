@@ -48,7 +48,7 @@ def find_model(name: str, allow_user_code: bool = False) -> ModelEntry:
 
 
 def _classifier(
-    name: str, title: str, build: Callable[..., nn.Module], published: zoo.WeightsEnum, default_cut: str
+    name: str, title: str, build: Callable[..., nn.Module], published: zoo.WeightsEnum, default_split_point: str
 ) -> ModelEntry:
     """A classifier of torchvision's: size, pre-processing and labels as its weights state them."""
     preset = published.transforms()
@@ -67,7 +67,7 @@ def _classifier(
             std=tuple(preset.std),
         ),
         labels=tuple(published.meta["categories"]),
-        default_cut=default_cut,
+        default_split_point=default_split_point,
         decode=classify(size, size),
     )
 
@@ -79,7 +79,7 @@ def _detector(
     published: zoo.WeightsEnum,
     preprocess: Preprocess,
     decode: Decode = suppress_all,
-    default_cut: str = "output",
+    default_split_point: str = "output",
 ) -> ModelEntry:
     """A detector of torchvision's; its weights say nothing of pre-processing."""
     return ModelEntry(
@@ -89,7 +89,7 @@ def _detector(
         weights=_download(published),
         preprocess=preprocess,
         labels=tuple(published.meta["categories"]),
-        default_cut=default_cut,
+        default_split_point=default_split_point,
         decode=decode,
     )
 
@@ -108,7 +108,7 @@ CATALOGUE: dict[str, ModelEntry] = {
             weights=Weights(path=shapes.WEIGHTS),
             preprocess=Preprocess(shapes.HEIGHT, shapes.WIDTH, mean=shapes.MEAN, std=shapes.STD),
             labels=shapes.LABELS,
-            default_cut=shapes.DEFAULT_CUT,
+            default_split_point=shapes.DEFAULT_SPLIT_POINT,
             decode=shapes.decode,
         ),
         _detector(
@@ -133,7 +133,7 @@ CATALOGUE: dict[str, ModelEntry] = {
             faster_rcnn.FasterRcnn,
             zoo_detection.FasterRCNN_MobileNet_V3_Large_320_FPN_Weights.COCO_V1,
             Preprocess(faster_rcnn.HEIGHT, faster_rcnn.WIDTH, antialias=False, letterbox=faster_rcnn.FIT),
-            default_cut="rpn.head",  # behind it, how much there is to do depends on values
+            default_split_point="rpn.head",  # behind it, how much there is to do depends on values
         ),
         _detector(
             "retinanet",
@@ -156,7 +156,7 @@ CATALOGUE: dict[str, ModelEntry] = {
             weights=Weights(),
             preprocess=Preprocess(ssd_resnet.SIZE, ssd_resnet.SIZE, antialias=False),
             labels=COCO_LABELS,
-            default_cut="output",
+            default_split_point="output",
             decode=ssd.ssd_decode(ssd_resnet.ssd_resnet50),
         ),
         ModelEntry(
@@ -166,7 +166,7 @@ CATALOGUE: dict[str, ModelEntry] = {
             weights=Weights(),
             preprocess=Preprocess(*(yolo.SIZE, yolo.SIZE), antialias=False, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0)),
             labels=tuple(label for label in COCO_LABELS[1:] if label != "N/A"),
-            default_cut="output",
+            default_split_point="output",
             decode=yolo.decode,
         ),
         _classifier(
@@ -194,7 +194,7 @@ CATALOGUE: dict[str, ModelEntry] = {
             weights=Weights(),
             preprocess=Preprocess(224, 224, 256),
             labels=IMAGENET_LABELS,
-            default_cut=None,
+            default_split_point=None,
             decode=classify(224, 224),
         ),
         _classifier("resnet18", "ResNet-18", zoo.resnet18, zoo.ResNet18_Weights.IMAGENET1K_V1, "flatten"),

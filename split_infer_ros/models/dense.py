@@ -1,4 +1,4 @@
-"""RetinaNet and FCOS in a form that can be cut.
+"""RetinaNet and FCOS in a form that can be split.
 
 Each cell of every level of the feature pyramid gives scores for all classes: 73 MB an image for RetinaNet. The best
 are therefore taken, and their boxes read, within the network, so that little crosses behind it.

@@ -42,7 +42,7 @@ class ModelEntry:
         weights: the trained ones; None if it is built with them.
         preprocess: how images become its input.
         labels: the name of each label index.
-        default_cut: the split point taken unless the user says otherwise; None takes the last one before ``output``.
+        default_split_point: what is taken unless the user says otherwise; None takes the last one before ``output``.
         decode: outputs of a batch, and limits, to detections in pixels of the input; they own their memory, for
             that of the outputs may be the next batch's.
     """
@@ -53,7 +53,7 @@ class ModelEntry:
     weights: Weights | None
     preprocess: Preprocess
     labels: tuple[str, ...]
-    default_cut: str | None
+    default_split_point: str | None
     decode: Decode
 
     @property

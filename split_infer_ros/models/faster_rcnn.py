@@ -1,4 +1,4 @@
-"""Faster R-CNN in a form that can be cut, between backbone and heads or within the backbone.
+"""Faster R-CNN in a form that can be split, between backbone and heads or within the backbone.
 
 How many proposals are left after suppression depends on values. They are filled up to a fixed number, so that all else
 has fixed shapes; what is data-dependent is one operation of the graph, ``distinct``, and stays whole.
@@ -18,7 +18,7 @@ from split_infer_ros.vision_ops.roi_align import roi_align
 
 FIT = HEIGHT, WIDTH = 320, 640  # rows and columns within which torchvision makes a landscape image fit
 STRIDES = (32, 32, 64)  # of the levels
-POOLED = 7  # cells a side that are cut out for a proposal
+POOLED = 7  # cells a side that are split out for a proposal
 SAMPLES = 2  # a side, of each such cell
 SMALLEST_PROPOSAL, SMALLEST_BOX = 1e-3, 1e-2  # pixels; as torchvision has them
 

@@ -35,7 +35,7 @@ class Preprocess:
         mean, std: of red, green and blue, on the 0..1 scale.
 
     Raises:
-        ConfigurationError: the shorter side is less than what is cut out of it.
+        ConfigurationError: the shorter side is less than what is split out of it.
     """
 
     height: int
@@ -51,7 +51,7 @@ class Preprocess:
         if self.shorter_side is not None and self.shorter_side < max(self.height, self.width):
             raise ConfigurationError(
                 f"shorter_side {self.shorter_side} is too small for an input of {self.width}x{self.height} pixels "
-                f"to be cut out; it must be at least {max(self.height, self.width)}."
+                f"to be split out; it must be at least {max(self.height, self.width)}."
             )
 
     def staging(self, batch: int) -> Tensor:

@@ -1,7 +1,7 @@
 """The small detector that finds the circles, squares and triangles of the drawn scenes (sources/scenes.py).
 
 Anchor-free, one cell a stride of 8 pixels: a cell says for each class whether an object's centre lies in it, and
-where that object's box is. What crosses the default cut, before the head, is 10 channels of 60x80 cells (192,000
+where that object's box is. At the default split point, before the head, 10 channels of 60x80 cells cross (192,000
 bytes an image); the weights are under 1 MB. scripts/train_shapes.py trains it.
 """
 
@@ -21,7 +21,7 @@ HEIGHT, WIDTH = 480, 640
 MEAN = (0.5, 0.5, 0.5)
 STD = (0.25, 0.25, 0.25)
 STRIDE = 8
-DEFAULT_CUT = "neck"
+DEFAULT_SPLIT_POINT = "neck"
 WEIGHTS = Path(__file__).parent / "data" / "shapes.safetensors"
 
 _CANDIDATES = 1000  # at most so many an image go to the suppression of overlaps, best first
@@ -76,7 +76,7 @@ class Head(nn.Module):
 
 
 class ShapesNet(nn.Module):
-    """The network; its children are in the order they run, and after each of them it can be cut."""
+    """The network; its children are in the order they run, and after each of them it can be split."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""SSDs in a form that can be cut: raw head outputs from the network, boxes from decode."""
+"""SSDs in a form that can be split: raw head outputs from the network, boxes from decode."""
 
 from __future__ import annotations
 

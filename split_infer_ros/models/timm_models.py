@@ -52,6 +52,6 @@ def find(name: str) -> ModelEntry:
             std=tuple(facts.std),
         ),
         labels=IMAGENET_LABELS if classes == len(IMAGENET_LABELS) else tuple(str(label) for label in range(classes)),
-        default_cut=None,
+        default_split_point=None,
         decode=classify(height, width),
     )

@@ -27,7 +27,7 @@ from split_infer_ros.models.preprocess import Preprocess
 PROGRAM = ".pt2"
 IMAGE_SIZE = "image_size"
 LOST = ("masks", "keypoints")
-SHOWN = 256 / 224  # of the input's size, what the shorter side is resized to before the middle is cut out
+SHOWN = 256 / 224  # of the input's size, what the shorter side is resized to before the middle is split out
 
 
 def is_user_model(name: str) -> bool:
@@ -117,7 +117,7 @@ def _classifier(name: str, module: nn.Module) -> ModelEntry:
         weights=None,
         preprocess=Preprocess(height, width, round(SHOWN * max(height, width))),
         labels=labels or tuple(str(number) for number in range(logits.shape[1])),
-        default_cut=None,
+        default_split_point=None,
         decode=classify(height, width),
     )
 

@@ -34,7 +34,7 @@ def conv(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Sequential
     return layers
 
 
-class Residual(nn.Module):
+class DarknetResidual(nn.Module):
     """x + what two convolutions make of it."""
 
     def __init__(self, channels: int) -> None:
@@ -54,7 +54,9 @@ class Darknet53(nn.Module):
         self.stem = conv(3, 32, 3)
         stages, inputs = [], 32
         for channels, blocks in STAGES:
-            stages.append(nn.Sequential(conv(inputs, channels, 3, 2), *(Residual(channels) for _ in range(blocks))))
+            stages.append(
+                nn.Sequential(conv(inputs, channels, 3, 2), *(DarknetResidual(channels) for _ in range(blocks)))
+            )
             inputs = channels
         self.stages = nn.ModuleList(stages)
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from rclpy.qos import QoSProfile
 
-from split_infer_ros.autotuning.best_known import Tuned, find_tuned
+from split_infer_ros.autotuning.best_known import BestKnown, find_best_known
 from split_infer_ros.autotuning.trial_process import TrialProcess
 from split_infer_ros.autotuning.tune import Tuner
-from split_infer_ros.engines.execution_config import Form
+from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.msg import PipelineReport
@@ -37,7 +37,7 @@ from split_infer_ros.split.profile import Profile
 REPORT_PERIOD_S = 0.5
 DRAIN_S = 2.0
 LOST_DRAIN_S = 0.5  # for what heads have, where the GPU is lost and the process is about to end
-DWELL_S = 5.0  # for so long another cut must be better before split_point auto takes it
+DWELL_S = 5.0  # for so long another split point must be better before split_point auto takes it
 
 
 class BackboneNode(ManagedNode):
@@ -60,7 +60,7 @@ class BackboneNode(ManagedNode):
         self._check_topics(values.image_topics)
         self._model = self._load()
         self.on_tear_down(self._forget)
-        self._tuned = self._find_tuned()
+        self._tuned = self._find_best_known()
         self.get_logger().info(f"{values.model}: {self._tuned}")
         self._model = self._load(self._tuned.form)
         transport = SENDERS[values.transport](self, self._model)
@@ -72,7 +72,7 @@ class BackboneNode(ManagedNode):
         advisor = MemoryAdvisor(self._model.device, self._database())
         self._split = AutoSplit(self._model.device.type, self._find_profile, self.get_logger().info, DWELL_S)
         settings = self._split.begin(self._tuned.fill_in(values.settings), values.goal)
-        # auto moves the cut, and with it the work
+        # auto moves the split point, and with it the work
         threads = 0 if values.split_point == AUTO else self._tuned.backbone_threads(settings)
         watch = self._split.observe
         self._stage = BackboneStage(self._model, settings, transport, self.warn, trace, watch, advisor, threads)
@@ -91,10 +91,10 @@ class BackboneNode(ManagedNode):
         self._inputs = [
             ImageInput(self, topic, self.stage, self._limiter, self._enable) for topic in self.values.image_topics
         ]
-        cut = self._model.cut(self.stage.settings.split_point)
+        split_point = self._model.split_point(self.stage.settings.split_point)
         self.get_logger().info(
-            f"{self.values.model} on {self._model.device}, cut at {cut.name}: "
-            f"{cut.bytes_per_image:,} bytes an image cross"
+            f"{self.values.model} on {self._model.device}, cut at {split_point.name}: "
+            f"{split_point.bytes_per_image:,} bytes an image cross"
         )
 
     def end(self) -> None:
@@ -125,7 +125,7 @@ class BackboneNode(ManagedNode):
             say=lambda line: self.get_logger().info(f"measuring {self._model.entry.name}, {line}"),
         )
 
-    def _load(self, form: Form | None = None) -> SplitModel:
+    def _load(self, form: ExecutionConfig | None = None) -> SplitModel:
         values = self.values
         return load_model(
             values.model,
@@ -136,12 +136,12 @@ class BackboneNode(ManagedNode):
             form=form,
         )
 
-    def _find_tuned(self) -> Tuned:
+    def _find_best_known(self) -> BestKnown:
         """The best that is known of the model here; where nothing is, it is tuned first, if that is wanted."""
         values, database = self.values, self._database()
 
-        def find() -> Tuned:
-            return find_tuned(self._model, database, values.precision, values.batch_size)
+        def find() -> BestKnown:
+            return find_best_known(self._model, database, values.precision, values.batch_size)
 
         found = find()
         if found.network is not None or not values.tune_at_start:

@@ -103,7 +103,7 @@ def _print_line(stats: PipelineStats) -> None:
         f"{stats.published_hz:6.1f} frames/s   latency p50 {report.latency_p50_ms:6.1f} ms, "
         f"p99 {report.latency_p99_ms:6.1f} ms   "
         f"busy: backbone {stats.backbone_busy:4.0%}, head {stats.head_busy:4.0%}   "
-        f"ring {report.ring_used}/{report.ring_slots}   dropped: {dropped}",
+        f"slots {report.slots_used}/{report.pool_slots}   dropped: {dropped}",
         flush=True,
     )
 

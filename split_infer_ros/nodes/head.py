@@ -11,7 +11,7 @@ from rclpy.qos import QoSProfile
 from std_msgs.msg import Header
 from vision_msgs.msg import Detection2DArray
 
-from split_infer_ros.autotuning.best_known import find_tuned
+from split_infer_ros.autotuning.best_known import find_best_known
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.detections import Detections
 from split_infer_ros.nodes.conversions import detections_message
@@ -62,7 +62,7 @@ class HeadNode(ManagedNode):
         values = self.values
         self._model = load_model(values.model, values.weights, "cpu", allow_user_code=values.allow_user_code)
         self.on_tear_down(self._forget)
-        tuned = find_tuned(self._model, Database.named(values.tuning_database))
+        tuned = find_best_known(self._model, Database.named(values.tuning_database))
         self._model = load_model(
             values.model, values.weights, "cpu", allow_user_code=values.allow_user_code, form=tuned.form
         )

@@ -34,7 +34,7 @@ class RoomGroup(MutuallyExclusiveCallbackGroup):
         return self._has_room() and super().can_execute(entity)
 
 
-class Taker(Protocol):
+class FrameSink(Protocol):
     """Who takes a camera's frames."""
 
     @property
@@ -69,13 +69,13 @@ class ImageInput:
         self,
         node: ManagedNode,
         topic: str,
-        taker: Taker,
+        sink: FrameSink,
         limiter: RateLimiter,
         enable: Enable,
     ) -> None:
         self._node = node
         self._topic = topic
-        self._taker = taker
+        self._sink = sink
         self._limiter = limiter
         self._enable = enable
         values = node.values
@@ -92,8 +92,8 @@ class ImageInput:
             qos,
             self._receive_here,
             from_outside=self._receive,
-            on_gap=lambda count: taker.missed(count, "middleware"),
-            callback_group=RoomGroup(lambda: not taker.full),
+            on_gap=lambda count: sink.missed(count, "middleware"),
+            callback_group=RoomGroup(lambda: not sink.full),
         )
 
     def close(self) -> None:
@@ -102,7 +102,7 @@ class ImageInput:
 
     def _receive_here(self, message: Any) -> None:
         """An image of a camera in this process, on that camera's own thread, which may be made to wait."""
-        while self._node.is_active and not self._taker.wait_for_room(ROOM_S):
+        while self._node.is_active and not self._sink.wait_for_room(ROOM_S):
             pass
         self._receive(message)
 
@@ -115,11 +115,11 @@ class ImageInput:
                 raise ImageError("rate_limited", f"{self._topic} is faster than max_rate_hz.")
             pixels = self._read(message)
         except ImageError as error:
-            self._taker.refuse(error, now)
+            self._sink.refuse(error, now)
             if error.reason not in ("paused", "rate_limited"):  # as was asked for
                 self._node.warn(error)
             return
-        self._taker.submit(pixels, Origin(message.header, self._topic, pixels.height, pixels.width, pixels), now)
+        self._sink.submit(pixels, Origin(message.header, self._topic, pixels.height, pixels.width, pixels), now)
 
     def _read_raw(self, image: Image) -> Pixels:
         big = bool(image.is_bigendian)

@@ -35,7 +35,7 @@ LOST_DRAIN_S = 0.5  # for what heads have, where the GPU is lost and the process
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Arrangement:
     """What came of a change: who runs then, with which model and labels, and who does not run as was asked, and why."""
 
     values: TenantsParameters
@@ -77,7 +77,7 @@ class TenantsNode(ManagedNode):
         self._to_report = report_message(lambda: self.get_clock().now().to_msg())
         self.on_tear_down(self._leave)
         self._arrange(self._try(values))
-        self._changed: SimpleQueue[Outcome] = SimpleQueue()
+        self._changed: SimpleQueue[Arrangement] = SimpleQueue()
         self._turn = self.create_guard_condition(self._take_turn)
         self.on_tear_down(lambda: self.destroy_guard_condition(self._turn))
         self._changes = Stage("tenants", self._follow, use_one_core)
@@ -123,7 +123,7 @@ class TenantsNode(ManagedNode):
         self._changed.put(self._try(values))
         self._turn.trigger()
 
-    def _try(self, values: TenantsParameters) -> Outcome:
+    def _try(self, values: TenantsParameters) -> Arrangement:
         try:
             faults = self._pipeline.set_tenants(values.wanted)
         except Exception as error:  # whatever one change does, the next one gets its chance
@@ -132,13 +132,15 @@ class TenantsNode(ManagedNode):
             missing = set(values.tenants) - self._pipeline.tenants.keys()
             faults = dict.fromkeys(missing, ConfigurationError(in_words(error)))
         running = self._pipeline.tenants
-        return Outcome(values, {it.name: (it.model, self._pipeline.labels(it.name)) for it in running.values()}, faults)
+        return Arrangement(
+            values, {it.name: (it.model, self._pipeline.labels(it.name)) for it in running.values()}, faults
+        )
 
     def _take_turn(self) -> None:
         while not self._changed.empty():
             self._arrange(self._changed.get())
 
-    def _arrange(self, outcome: Outcome) -> None:
+    def _arrange(self, outcome: Arrangement) -> None:
         """Give those who run their topics, and say who does not."""
         running, before = outcome.running, self._topics
         self._topics = {

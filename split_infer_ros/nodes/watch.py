@@ -104,9 +104,9 @@ class Watch:
             "energy an image (J)": f"{rates.joules_per_image:.2f}",
             "latency p50 (ms)": f"{report.latency_p50_ms:.1f}",
             "latency p99 (ms)": f"{report.latency_p99_ms:.1f}",
-            "ring slots": f"{report.ring_used} of {report.ring_slots}",
+            "slots in use": f"{report.slots_used} of {report.pool_slots}",
             "memory": f"{report.memory}: {report.memory_reason}",
-            "memory of features (bytes)": f"{report.ring_bytes:,}",
+            "memory of features (bytes)": f"{report.pool_bytes:,}",
             "memory of staging (bytes)": f"{report.staging_bytes:,}",
             **weights_facts(
                 *(report.weights_residency, report.weights_bytes, report.weights_read_mb_s, report.weights_stalled_s)
@@ -120,7 +120,7 @@ class Watch:
 
 
 def weights_facts(residency: str, nbytes: int, read_mb_s: float, stalled_s: float) -> dict[str, str]:
-    """Of a half's weights, for people: where they are, the memory they have, reading, and waiting for it."""
+    """Of a partition's weights, for people: where they are, the memory they have, reading, and waiting for it."""
     return {
         "weights": f"{residency}, {nbytes:,} bytes",
         "weights read (MB/s)": f"{read_mb_s:.0f}",

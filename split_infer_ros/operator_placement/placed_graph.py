@@ -15,7 +15,7 @@ from split_infer_ros.engines.fusion import fuse_convolutions
 from split_infer_ros.models.detections import Detections, Limits, SuppressOverlaps, suppress
 from split_infer_ros.models.entry import Decode as DecodeFunction
 from split_infer_ros.models.entry import ModelEntry
-from split_infer_ros.operator_placement.plan import INPUT, OUTPUT, Copy, Operator, Plan, Tag
+from split_infer_ros.operator_placement.plan import INPUT, OUTPUT, Copy, Operator, PlacementPlan, Tag
 from split_infer_ros.split.graph import symbolic_trace
 from split_infer_ros.split.split_points import propagate
 
@@ -177,7 +177,7 @@ def copy_to(value: Any, device: torch.device) -> Any:
     return pytree.tree_map(move, value)
 
 
-def place(graph: fx.GraphModule, plan: Plan, devices: Mapping[Tag, torch.device]) -> fx.GraphModule:
+def place(graph: fx.GraphModule, plan: PlacementPlan, devices: Mapping[Tag, torch.device]) -> fx.GraphModule:
     """The graph with each operator on its processor, and with the plan's copies.
 
     Args:
@@ -189,7 +189,7 @@ def place(graph: fx.GraphModule, plan: Plan, devices: Mapping[Tag, torch.device]
 
 
 class _Builder:
-    def __init__(self, graph: fx.GraphModule, plan: Plan, devices: Mapping[Tag, torch.device]) -> None:
+    def __init__(self, graph: fx.GraphModule, plan: PlacementPlan, devices: Mapping[Tag, torch.device]) -> None:
         self._graph, self._plan, self._devices = graph, plan, devices
         self._placed = fx.Graph()
         self._values: dict[tuple[fx.Node, Tag], fx.Node] = {}

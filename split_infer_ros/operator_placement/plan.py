@@ -57,7 +57,7 @@ class Copy:
 
 
 @dataclass(frozen=True)
-class Plan:
+class PlacementPlan:
     """Where everything runs.
 
     Attributes:
@@ -78,7 +78,7 @@ class Plan:
         return sum(copy.nbytes for copy in self.copies)
 
 
-def make_plan(operators: Sequence[Operator], rule: Rule) -> Plan:
+def make_plan(operators: Sequence[Operator], rule: Rule) -> PlacementPlan:
     """Both passes.
 
     Args:
@@ -90,7 +90,7 @@ def make_plan(operators: Sequence[Operator], rule: Rule) -> Plan:
     unlisted = Counter(operator.kind for operator in operators if tags[operator.name] is None)
     devices = _tag(operators, tags)
     _follow_users(operators, tags, devices)
-    return Plan(tuple(operators), devices, tuple(_copies(operators, devices)), unlisted)
+    return PlacementPlan(tuple(operators), devices, tuple(_copies(operators, devices)), unlisted)
 
 
 def _ask(rule: Rule, operator: Operator, has_tensors: Mapping[str, bool]) -> Tag | None:
@@ -151,7 +151,7 @@ def _copies(operators: Sequence[Operator], devices: Mapping[str, Tag]) -> list[C
     return list(copies.values())
 
 
-def describe(plan: Plan) -> str:
+def describe(plan: PlacementPlan) -> str:
     """For people: a line for each run of operators on one processor, and for each copy between."""
     lines: list[str] = []
     run: list[Operator] = []

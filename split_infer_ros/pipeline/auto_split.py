@@ -1,4 +1,4 @@
-"""The cut where it is best: chosen from the profile, then moved as the stages' times drift while frames flow."""
+"""Chooses the best split point from the profile, then moves it as the stages' times drift while frames flow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from split_infer_ros.pipeline.backbone_runner import Batch
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.runtime.num_threads import use_one_core
 from split_infer_ros.runtime.worker_thread import Stage
-from split_infer_ros.split.controller import Mover
+from split_infer_ros.split.controller import SplitController
 from split_infer_ros.split.planner import THROUGHPUT, plan
 from split_infer_ros.split.profile import Profile
 
@@ -23,7 +23,7 @@ BATCH_SIZES = {"cpu": (1, 2, 4, 8), "cuda": (1, 4, 16, 64)}  # by type of device
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What the best cut is best at; see the planner.
+    """What the best split point is best at; see the planner.
 
     Attributes:
         objective: ``throughput`` or ``latency``.
@@ -52,7 +52,7 @@ class AutoSplit:
         find_profile: gives the profile at these batch sizes; the second argument says whether it may be measured,
             which takes a while. Raises ConfigurationError where there is none.
         say: told of each move, and of moves that could not be made.
-        dwell_s: for so long another cut must be better before it is taken.
+        dwell_s: for so long another split point must be better before it is taken.
     """
 
     def __init__(
@@ -66,12 +66,12 @@ class AutoSplit:
         self._find_profile = find_profile
         self._say = say
         self._dwell_s = dwell_s
-        self._mover: Mover | None = None
+        self._controller: SplitController | None = None
         self._wanted: tuple[str, int, Goal] | None = None
         self._settings = StageSettings()
         self._configure: Callable[[StageSettings], None] = _nowhere
         self._lock = threading.Lock()
-        self._watch = Stage("mover", self._look, use_one_core)
+        self._watch = Stage("controller", self._look, use_one_core)
 
     def begin(self, wanted: StageSettings, goal: Goal) -> StageSettings:
         """The first settings, with nothing left open; measures what the database lacks.
@@ -80,7 +80,7 @@ class AutoSplit:
             ConfigurationError: a batch size is too large for the memory.
         """
         with self._lock:
-            self._settings, self._mover = self._fill_in(wanted, goal, may_measure=True)
+            self._settings, self._controller = self._fill_in(wanted, goal, may_measure=True)
             self._wanted = wanted.split_point, wanted.batch_size, goal
             return self._settings
 
@@ -101,7 +101,7 @@ class AutoSplit:
         self._watch.stop()
 
     def configure(self, wanted: StageSettings, goal: Goal) -> None:
-        """Change settings; the cut stays where it was moved unless what it depends on changes.
+        """Change settings; the split point stays where it was moved unless what it depends on changes.
 
         Raises:
             ConfigurationError: the stage refuses them, or there is no profile; the old ones stay in force.
@@ -110,21 +110,26 @@ class AutoSplit:
             asked = wanted.split_point, wanted.batch_size, goal
             if asked == self._wanted:
                 now = self._settings
-                settings, mover = replace(wanted, split_point=now.split_point, batch_size=now.batch_size), self._mover
+                settings, controller = (
+                    replace(wanted, split_point=now.split_point, batch_size=now.batch_size),
+                    self._controller,
+                )
             else:
-                settings, mover = self._fill_in(wanted, goal, may_measure=False)
+                settings, controller = self._fill_in(wanted, goal, may_measure=False)
             self._configure(settings)
-            self._settings, self._mover, self._wanted = settings, mover, asked
+            self._settings, self._controller, self._wanted = settings, controller, asked
 
     def observe(self, batch: Batch) -> None:
         """A batch came back, its timeline complete; never waits."""
-        if self._mover is None or len(batch.frames) < batch.plan.settings.batch_size:
+        if self._controller is None or len(batch.frames) < batch.plan.settings.batch_size:
             return
         times = batch.timeline
         backbone_s, head_s = times.backbone_end - times.backbone_start, times.head_end - times.head_start
         self._watch.put(_Seen(batch.plan.settings, backbone_s, head_s, times.delivered))
 
-    def _fill_in(self, wanted: StageSettings, goal: Goal, may_measure: bool) -> tuple[StageSettings, Mover | None]:
+    def _fill_in(
+        self, wanted: StageSettings, goal: Goal, may_measure: bool
+    ) -> tuple[StageSettings, SplitController | None]:
         if wanted.split_point != AUTO:
             return replace(wanted, batch_size=wanted.batch_size or 1), None
         sizes = self._batch_sizes if wanted.batch_size == ANY_BATCH_SIZE else (wanted.batch_size,)
@@ -132,33 +137,36 @@ class AutoSplit:
         choice = plan(profile, goal.objective, goal.latency_bound_s)
         if not choice.within_bound:
             self._say(
-                f"No cut of {profile.model} keeps within {1e3 * goal.latency_bound_s:g} ms on this machine; the one of "
-                f"the lowest latency is taken, {1e3 * choice.latency_s:.1f} ms."
+                f"No split point of {profile.model} keeps within {1e3 * goal.latency_bound_s:g} ms on this machine; "
+                f"the one of the lowest latency is taken, {1e3 * choice.latency_s:.1f} ms."
             )
-        mover = Mover(profile, goal.objective, goal.latency_bound_s, dwell_s=self._dwell_s, batch_sizes=sizes)
-        return replace(wanted, split_point=choice.cut, batch_size=choice.batch_size), mover
+        controller = SplitController(
+            profile, goal.objective, goal.latency_bound_s, dwell_s=self._dwell_s, batch_sizes=sizes
+        )
+        return replace(wanted, split_point=choice.split_point, batch_size=choice.batch_size), controller
 
     def _look(self, seen: _Seen) -> None:
         """Have the mover see a batch, and do what it proposes."""
         with self._lock:
             before = self._settings
             place = before.split_point, before.batch_size
-            if self._mover is None or (seen.settings.split_point, seen.settings.batch_size) != place:
+            if self._controller is None or (seen.settings.split_point, seen.settings.batch_size) != place:
                 return  # a batch from before the last change
-            choice = self._mover.observe(*place, seen.backbone_s, seen.head_s, seen.time)
+            choice = self._controller.observe(*place, seen.backbone_s, seen.head_s, seen.time)
             if choice is None:
                 return
-            after = replace(before, split_point=choice.cut, batch_size=choice.batch_size)
+            after = replace(before, split_point=choice.split_point, batch_size=choice.batch_size)
             try:
                 self._configure(after)
             except ConfigurationError as error:
-                self._mover.refuse(choice)
-                self._say(f"The cut stays at {before.split_point}: {error}")
+                self._controller.refuse(choice)
+                self._say(f"The split point stays at {before.split_point}: {error}")
                 return
             self._settings = after
             self._say(
-                f"The cut moves from {before.split_point} at batch size {before.batch_size} to {choice.cut} at "
-                f"{choice.batch_size}: {choice.throughput:.1f} images/s are expected, {1e3 * choice.latency_s:.1f} ms."
+                f"The split point moves from {before.split_point} at batch size {before.batch_size} to "
+                f"{choice.split_point} at {choice.batch_size}: {choice.throughput:.1f} images/s are expected, "
+                f"{1e3 * choice.latency_s:.1f} ms."
             )
 
 

@@ -76,7 +76,7 @@ class BackboneRunner:
         """Pre-process, and leave the rest to the stages behind."""
         try:
             with torch.inference_mode():
-                batch.loaded = batch.plan.intake.load([frame.pixels for frame in batch.frames])
+                batch.loaded = batch.plan.preprocessor.load([frame.pixels for frame in batch.frames])
         except Exception as error:  # whatever one batch does, the next one gets its chance
             self._failed(batch, error)
             return

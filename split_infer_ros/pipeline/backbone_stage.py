@@ -178,11 +178,11 @@ class BackboneStage:
             counts=self.ledger.counts(),
             model=self._model.entry.name,
             device=str(self._model.device),
-            split_point=plan.cut.name,
+            split_point=plan.split_point.name,
             settings=plan.settings,
-            ring_used=plan.pool.ring.used,
-            ring_bytes=plan.pool.bytes,
-            staging_bytes=plan.intake.bytes,
+            slots_used=plan.pool.leases.used,
+            pool_bytes=plan.pool.bytes,
+            staging_bytes=plan.preprocessor.bytes,
             memory=plan.pool.memory,
             memory_reason=plan.memory_reason,
             weights=plan.weights,
@@ -217,7 +217,7 @@ class BackboneStage:
 
     def _make_plan(self, settings: StageSettings) -> Plan:
         plan = Plan.make(self._model, settings, self._transport, self._advisor, cores=self._cores)
-        plan.pool.ring.when_free(self.wake)
+        plan.pool.leases.when_free(self.wake)
         self._advisor.took(plan.pool.layout, plan.pool.slots.policy)
         for note in plan.notes:
             self._on_error(Notice(note))
@@ -260,7 +260,7 @@ class BackboneStage:
         plan, lease, timeline = batch.plan, batch.lease, batch.timeline
         origins = tuple(frame.origin for frame in batch.frames)
         handle = Handle(
-            lease, self._model.entry.name, plan.cut.name, plan.settings.batch_size, plan.pool.segment, origins
+            lease, self._model.entry.name, plan.split_point.name, plan.settings.batch_size, plan.pool.segment, origins
         )
         plan.pool.publish(lease, time.monotonic())
         timeline.published = time.monotonic()
@@ -308,8 +308,8 @@ class BackboneStage:
             for lease, outcome in plan.pool.collect(time.monotonic()):
                 self.released(lease, outcome)
         with self._changed:
-            done = [plan for plan in self._retired if not plan.pool.ring.used]
-            self._retired = [plan for plan in self._retired if plan.pool.ring.used]
+            done = [plan for plan in self._retired if not plan.pool.leases.used]
+            self._retired = [plan for plan in self._retired if plan.pool.leases.used]
         for plan in done:
             plan.close()
 

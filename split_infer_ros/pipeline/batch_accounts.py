@@ -56,8 +56,8 @@ class BatchAccounts:
         self.meters.busy.finish(lease, times, now)
         self.meters.batch_done(times, len(batch.frames), now)
         if self._trace is not None:
-            name, cut = f"batch {self.meters.batches}", batch.plan.cut.name
-            self._trace.slices(times.slices(), name, frames=len(batch.frames), split_point=cut, slot=lease.slot)
+            name, split_point = f"batch {self.meters.batches}", batch.plan.split_point.name
+            self._trace.slices(times.slices(), name, frames=len(batch.frames), split_point=split_point, slot=lease.slot)
         if self._watch is not None:
             self._watch(batch)
 

@@ -44,5 +44,5 @@ class BusyStages:
         return self._backbone.seconds(now)
 
     def head_s(self, now: float) -> float:
-        """Seconds in which at least one batch was in the head's half, decoded or published."""
+        """Seconds in which at least one batch was in the head's partition, decoded or published."""
         return self._head.seconds(now)

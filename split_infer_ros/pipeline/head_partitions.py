@@ -1,4 +1,4 @@
-"""The heads' halves as their weights are: in memory, or read while they run."""
+"""The heads' partitions as their weights are: in memory, or read while they run."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from split_infer_ros.pipeline.settings import WeightsSettings
 from split_infer_ros.pipeline.streaming import stream_head
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.weight_streaming.residency import RESIDENT
-from split_infer_ros.weight_streaming.streamed_partition import StreamedHalf
+from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 
 
-class HeadHalves:
-    """Runs the half behind whichever cut a batch comes from; of those that are streamed, it has the latest one.
+class HeadPartitions:
+    """Runs the partition behind the split point that a batch comes from; of streamed ones it keeps the latest.
 
     Args:
         model: whose heads they are.
@@ -40,24 +40,24 @@ class HeadHalves:
     ) -> None:
         self._model, self._threads, self._batch_size = model, threads, batch_size
         self._on_note = on_note
-        self._lock = threading.Lock()  # held while a half runs, which nobody then closes
+        self._lock = threading.Lock()  # held while a partition runs, which nobody then closes
         self._settings = settings
-        self._made: tuple[str, StreamedHalf | None] | None = None  # for the latest batch's cut
+        self._made: tuple[str, StreamedPartition | None] | None = None  # for the latest batch's cut
         self._find_file(settings)
 
     def run(self, split_point: str, features: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """What crossed the cut of that name, in float32, to the model's outputs.
+        """What crossed the split point of that name, in float32, to the model's outputs.
 
         Raises:
-            ConfigurationError: there is no such cut, or its half cannot be streamed as the settings have it.
+            ConfigurationError: there is no such cut, or its partition cannot be streamed as the settings have it.
             StreamError: weights did not come; the next pass reads all of them again.
         """
         with self._lock:
             if self._made is None or self._made[0] != split_point:
                 self._close()
                 self._made = split_point, self._make(split_point, self._settings)
-            half = self._made[1] or self._model.head(split_point)
-            return tuple(half(*features))
+            partition = self._made[1] or self._model.head(split_point)
+            return tuple(partition(*features))
 
     def configure(self, settings: WeightsSettings) -> None:
         """Have weights elsewhere from the next batch on.
@@ -86,12 +86,12 @@ class HeadHalves:
         return WeightsReport.of(made[1]) if made else None
 
     def close(self) -> None:
-        """Read no more; the next batch makes its half anew."""
+        """Read no more; the next batch makes its partition anew."""
         with self._lock:
             self._close()
 
-    def _make(self, split_point: str, settings: WeightsSettings) -> StreamedHalf | None:
-        made = stream_head(self._model, self._model.cut(split_point), settings, self._threads, self._batch_size)
+    def _make(self, split_point: str, settings: WeightsSettings) -> StreamedPartition | None:
+        made = stream_head(self._model, self._model.split_point(split_point), settings, self._threads, self._batch_size)
         if made is not None and made.note:
             self._on_note(made.note)
         return made

@@ -1,4 +1,4 @@
-"""Handles in, detections out: the head's half on one thread, decoding and delivery on another."""
+"""Handles in, detections out: the head's partition on one thread, decoding and delivery on another."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from split_infer_ros.errors import HandleError, Notice, SplitInferError
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.plausibility import leave_out_impossible
 from split_infer_ros.pipeline.frame import Handle, Origin
-from split_infer_ros.pipeline.head_partitions import HeadHalves
+from split_infer_ros.pipeline.head_partitions import HeadPartitions
 from split_infer_ros.pipeline.report import WeightsReport
 from split_infer_ros.pipeline.settings import WeightsSettings
 from split_infer_ros.runtime.num_threads import use_cores, use_one_core
@@ -41,7 +41,7 @@ class _Work:
 
 
 class HeadStage:
-    """Runs the head's half on its own thread, and what is not the head's on another.
+    """Runs the head's partition on its own thread, and what is not the head's on another.
 
     Args:
         model: whose head runs.
@@ -76,7 +76,7 @@ class HeadStage:
         self._model = model
         self._deliver = deliver
         self._on_error = on_error
-        self._halves = HeadHalves(
+        self._partitions = HeadPartitions(
             model, threads, batch_size, settings or WeightsSettings(), lambda note: on_error(Notice(note))
         )
         self._head = Stage("head", self._run, partial(use_cores, threads))
@@ -93,12 +93,12 @@ class HeadStage:
         Raises:
             ConfigurationError: they cannot be there; nothing has changed.
         """
-        self._halves.configure(settings)
+        self._partitions.configure(settings)
 
     @property
     def weights(self) -> WeightsReport | None:
         """Of weights that are read while the head runs."""
-        return self._halves.weights
+        return self._partitions.weights
 
     def submit(self, handle: Handle, reader: FeatureReader) -> None:
         """A handle came in, to a slot that ``reader`` gives access to."""
@@ -115,7 +115,7 @@ class HeadStage:
         """Finish the handles that came in, then end."""
         self._head.stop()
         self._postprocess.stop()
-        self._halves.close()
+        self._partitions.close()
 
     def _run(self, work: _Work) -> None:
         start = time.monotonic()
@@ -140,7 +140,7 @@ class HeadStage:
             )
         with torch.inference_mode():
             features = reader.views(handle.lease, len(handle.origins))
-            return self._halves.run(
+            return self._partitions.run(
                 handle.split_point,
                 [feature.float() if feature.is_floating_point() else feature for feature in features],
             )

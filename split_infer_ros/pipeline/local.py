@@ -9,7 +9,7 @@ from types import TracebackType
 
 from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.memory import Place
-from split_infer_ros.buffers.pool import LEASE_S, FeaturePool, find_pool
+from split_infer_ros.buffers.pool import LEASE_S, SlotPool, find_pool
 from split_infer_ros.errors import Notice, SplitInferError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Limits
@@ -45,9 +45,9 @@ class LocalTransport:
         """Say whom to tell of slots that were given back."""
         self._released = released
 
-    def make_pool(self, layout: Layout, slots: int, place: Place) -> FeaturePool:
+    def make_pool(self, layout: Layout, slots: int, place: Place) -> SlotPool:
         """Allocate slots."""
-        pool = FeaturePool(layout, slots, place, self._lease_s)
+        pool = SlotPool(layout, slots, place, self._lease_s)
         pool.when_released(self._released)
         return pool
 
@@ -60,7 +60,7 @@ class LocalPipeline:
     """A running pipeline; a context that starts and ends it.
 
     Args:
-        model: both of its halves.
+        model: both of its partitions.
         settings: with drop_policy ``block`` whoever feeds it is made to wait.
         deliver: called with each frame's origin and detections, on the head's thread.
         limits: what post-processing keeps.

@@ -24,8 +24,8 @@ def find_packed(model: SplitModel, own: str, threads: int | None, batch_size: in
     Args:
         model: whose weights they are.
         own: path of the user's file; empty: there is none.
-        threads: with which the half will run; None for a GPU.
-        batch_size: of the half, for which weights are laid out.
+        threads: with which the partition will run; None for a GPU.
+        batch_size: of the partition, for which weights are laid out.
 
     Raises:
         ConfigurationError: it cannot be read or made, is damaged, or another model's, machine's or weights'.

@@ -17,7 +17,7 @@ from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.pipeline.budget import check_budget, left_for_images
 from split_infer_ros.pipeline.cuda_graphs import GraphedBackbone
 from split_infer_ros.pipeline.memory_choice import MemoryAdvisor
-from split_infer_ros.pipeline.preprocessor import Intake, Loaded, make_intake
+from split_infer_ros.pipeline.preprocessor import Loaded, Preprocessor, make_preprocessor
 from split_infer_ros.pipeline.report import WeightsReport
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.pipeline.streaming import stream_backbone
@@ -26,9 +26,9 @@ from split_infer_ros.runtime.captures import CaptureError
 from split_infer_ros.runtime.shortage import in_short
 from split_infer_ros.runtime.streams import Fence, Stream
 from split_infer_ros.split.model import SplitModel
-from split_infer_ros.split.split_points import Cut
-from split_infer_ros.weight_streaming.ring_memory import Home
-from split_infer_ros.weight_streaming.streamed_partition import StreamedHalf
+from split_infer_ros.split.split_points import SplitPoint
+from split_infer_ros.weight_streaming.ring_memory import RingMemory
+from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 
 TWICE = 2  # what comes so often running is packed, or compiled
 ACT_AT_ONCE = ("batch_timeout_s", "drop_policy")  # settings that need no other memory
@@ -45,10 +45,10 @@ class Plan:
     """
 
     settings: StageSettings
-    cut: Cut
+    split_point: SplitPoint
     backbone: Callable[[Tensor], Sequence[Tensor]]
     pool: OwnedPool
-    intake: Intake
+    preprocessor: Preprocessor
     memory_reason: str
     graph_note: str = ""
 
@@ -60,38 +60,40 @@ class Plan:
         transport: Transport,
         advisor: MemoryAdvisor,
         taken_bytes: float = 0.0,
-        home: Home | None = None,
+        ring_memory: RingMemory | None = None,
         cores: int = 0,
     ) -> Plan:
         """Cut, choose memory and allocate it, and on a GPU record.
 
         Args:
-            model: that is cut.
+            model: that is split.
             settings: in force from now on.
             transport: which makes the pool.
             advisor: which chooses the memory.
             taken_bytes: of the memory budget, what other models have.
-            home: the ring for weights that are read, if it is not this model's alone.
+            ring_memory: the ring for weights that are read, if it is not this model's alone.
             cores: with which the backbone runs on a CPU; 0: all.
 
         Raises:
             ConfigurationError: no such cut, or no such memory, or a GPU cannot run such a batch, or weights cannot be
                 read, or not again; nothing was kept.
         """
-        cut = model.cut(settings.split_point)
-        layout = Layout(cut.tensors, settings.batch_size)
+        split_point = model.split_point(settings.split_point)
+        layout = Layout(split_point.tensors, settings.batch_size)
         with ExitStack() as undo:
             try:
                 memory = advisor.choose(settings.memory_policy, layout, transport.shared)
                 input_bytes = model.entry.preprocess.staging(1).nbytes
-                check_budget(settings, cut, Place(memory.policy, model.device), input_bytes, taken_bytes)
-                pool = transport.make_pool(layout, settings.ring_slots, Place(memory.policy, model.device))
+                check_budget(settings, split_point, Place(memory.policy, model.device), input_bytes, taken_bytes)
+                pool = transport.make_pool(layout, settings.pool_slots, Place(memory.policy, model.device))
                 undo.callback(pool.close)
                 place = Place(pool.slots.policy, model.device)  # which is another one where there was no room
-                left = left_for_images(settings, cut, place, input_bytes, taken_bytes)
-                intake = make_intake(model.entry.preprocess, settings.batch_size, model.dtype, place, left)
-                backbone = stream_backbone(model, cut, settings, home, cores) or model.backbone(settings.split_point)
-                made = cls(settings, cut, backbone, pool, intake, pool.slots.note or memory.reason)
+                left = left_for_images(settings, split_point, place, input_bytes, taken_bytes)
+                preprocessor = make_preprocessor(model.entry.preprocess, settings.batch_size, model.dtype, place, left)
+                backbone = stream_backbone(model, split_point, settings, ring_memory, cores) or model.backbone(
+                    settings.split_point
+                )
+                made = cls(settings, split_point, backbone, pool, preprocessor, pool.slots.note or memory.reason)
                 if made.stream is not None:
                     undo.callback(made.stream.close)
                 if model.device.type == "cuda":
@@ -119,9 +121,9 @@ class Plan:
         return tried
 
     @property
-    def stream(self) -> StreamedHalf | None:
+    def stream(self) -> StreamedPartition | None:
         """The backbone, if its weights are read while it runs."""
-        return self.backbone if isinstance(self.backbone, StreamedHalf) else None
+        return self.backbone if isinstance(self.backbone, StreamedPartition) else None
 
     @property
     def weights(self) -> WeightsReport | None:
@@ -130,8 +132,8 @@ class Plan:
 
     @property
     def form(self) -> str:
-        """On what its costs depend, besides the model: the cut, and the memory for weights, if they are read."""
-        return self.cut.name + (f", weights through {self.stream.weight_bytes} bytes" if self.stream else "")
+        """What its costs depend on besides the model: the split point, and memory for weights that are read."""
+        return self.split_point.name + (f", weights through {self.stream.weight_bytes} bytes" if self.stream else "")
 
     @property
     def notes(self) -> list[str]:
@@ -146,7 +148,7 @@ class Plan:
             self.stream.close()
 
     def with_settings(self, settings: StageSettings) -> Plan | None:
-        """The same plan under other settings, where these need no other cut and no other memory; else None."""
+        """The same plan under other settings, where these need no other split point and no other memory; else None."""
         mine = replace(self.settings, **{name: getattr(settings, name) for name in ACT_AT_ONCE})
         return replace(self, settings=settings) if mine == settings else None
 
@@ -175,7 +177,7 @@ class Plan:
         try:
             for count in {1, self.settings.batch_size}:
                 for _ in range(TWICE):
-                    self.run(stream, copies, self.intake.load([blank] * count), lease, count).wait()
+                    self.run(stream, copies, self.preprocessor.load([blank] * count), lease, count).wait()
         finally:
             self.pool.give_up(lease)
 

@@ -37,7 +37,7 @@ class Loaded:
     ready: Fence
 
 
-class Intake(Protocol):
+class Preprocessor(Protocol):
     """Used by one thread; that of the CPU by several."""
 
     @property
@@ -48,7 +48,7 @@ class Intake(Protocol):
         """Resize and normalise a batch of any sizes."""
 
 
-class HostIntake:
+class HostPreprocessor:
     """On the CPU: each image is resized into its place of one buffer, which is then normalised as a whole."""
 
     def __init__(self, preprocess: Preprocess, batch_size: int, dtype: torch.dtype) -> None:
@@ -67,7 +67,7 @@ class HostIntake:
             return Loaded(self._preprocess.normalise(gathered).to(self._dtype), Fence())
 
 
-class DeviceIntake:
+class DevicePreprocessor:
     """On a GPU: the raw bytes of all images lie in one buffer, which the GPU gets as one copy or reads as it is.
 
     Two buffers take turns, so that the next batch is gathered while the GPU still needs this one. They grow with the
@@ -178,9 +178,9 @@ def raw_bytes(policy: Policy, nbytes: int = LEAST_BYTES) -> int:
     return 2 * nbytes if policy is Policy.DEVICE else nbytes
 
 
-def make_intake(
+def make_preprocessor(
     preprocess: Preprocess, batch_size: int, dtype: torch.dtype, place: Place, budget_bytes: float = math.inf
-) -> Intake:
+) -> Preprocessor:
     """The intake for a backbone that computes in ``dtype``, there, from such memory.
 
     Args:
@@ -194,5 +194,5 @@ def make_intake(
         ConfigurationError: there is no such memory.
     """
     if place.device.type == "cpu":
-        return HostIntake(preprocess, batch_size, dtype)
-    return DeviceIntake(preprocess, batch_size, dtype, place, budget_bytes)
+        return HostPreprocessor(preprocess, batch_size, dtype)
+    return DevicePreprocessor(preprocess, batch_size, dtype, place, budget_bytes)

@@ -1,9 +1,10 @@
-"""Measures the profile of a model: every cut's stages alone, and the best cuts as a pipeline.
+"""Measures the profile of a model: every split point's stages alone, and the best split points as a pipeline.
 
-Timing each cut's halves by themselves would run the model once a cut. Instead the model runs in pieces, from cut to
-cut, once as the backbone and once as the head runs it; the pieces before a cut make its backbone, those behind it its
+Timing each split point's partitions by themselves would run the model once a split point. Instead the model runs in
+pieces, from one split point to the next, once as the backbone and once as the head runs it; the pieces before a split
+point make its backbone, those behind it its
 head. What two stages do to each other depends on much that no sum of times tells. So the pipeline itself is run: where
-the stages are best balanced, for how much they slow each other down, and at the cuts that promise most, by turns, for a
+the stages are best balanced, for how much they slow each other down, and at the most promising split points, for a
 machine is slower at one time than at another.
 """
 
@@ -28,14 +29,14 @@ from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.local import LocalPipeline
-from split_infer_ros.pipeline.preprocessor import make_intake
+from split_infer_ros.pipeline.preprocessor import make_preprocessor
 from split_infer_ros.pipeline.settings import BLOCK, StageSettings
 from split_infer_ros.runtime.num_threads import use_all_cores, use_one_core
 from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.runtime.timing import Lap, Stopwatch
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.planner import worth_a_run
-from split_infer_ros.split.profile import Point, Profile
+from split_infer_ros.split.profile import Profile, ProfilePoint
 from split_infer_ros.split.profile_samples import (
     BACKBONE,
     BACKBONE_BUSY,
@@ -66,8 +67,8 @@ class Effort:
         warm_up: batches of a pipeline before any is timed.
         batches: of a pipeline that are timed, at least.
         seconds: for which a pipeline is timed, as far as 500 batches go.
-        runs: of pipelines a batch size, at least, unless the best cut is known before.
-        repeats: runs of each cut that is nearly the best, after which it is known.
+        runs: of pipelines a batch size, at least, unless the best split point is known before.
+        repeats: runs of each split point that is nearly the best, after which it is known.
         most_s: when these seconds of a batch size's runs are over there are no more than ``runs``.
     """
 
@@ -108,7 +109,7 @@ class Profiler:
         self._samples: dict[tuple[str, int], Samples] = {}
 
     def measure(self, batch_sizes: Sequence[int]) -> list[Samples]:
-        """Measure every cut at these batch sizes.
+        """Measure every split point at these batch sizes.
 
         Raises:
             ConfigurationError: a batch size is too large for the memory.
@@ -119,7 +120,7 @@ class Profiler:
             with ThreadPoolExecutor(1) as executor:  # its choice of cores, and its team for them, end with it
                 alone = executor.submit(self._stages_alone, batch_size)
             try:
-                self._samples |= {(found.cut, batch_size): found for found in alone.result()}
+                self._samples |= {(found.split_point, batch_size): found for found in alone.result()}
             except torch.OutOfMemoryError as error:
                 raise ConfigurationError(
                     f"{self._model.entry.name} cannot be measured at batch size {batch_size}: {self._model.device} has "
@@ -131,13 +132,13 @@ class Profiler:
         return list(self._samples.values())
 
     def _stages_alone(self, batch_size: int) -> list[Samples]:
-        model, cuts = self._model, self._model.cuts
+        model, split_points = self._model, self._model.split_points
         stream, watch = Stream(model.device), Stopwatch(model.device)
-        intake = make_intake(model.entry.preprocess, batch_size, model.dtype, self._place)
+        preprocessor = make_preprocessor(model.entry.preprocess, batch_size, model.dtype, self._place)
         backbone_pieces, head_pieces = model.segments()
 
         def prepare() -> Tensor:
-            loaded = intake.load([self._picture] * batch_size)
+            loaded = preprocessor.load([self._picture] * batch_size)
             loaded.ready.wait()
             return loaded.images
 
@@ -153,11 +154,11 @@ class Profiler:
         with torch.inference_mode():
             head_watch = Stopwatch(torch.device("cpu"))
             runs = [_chain(head_pieces, (images.cpu().float(),), head_watch) for _ in range(1 + self._effort.rounds)]
-            outputs = model.head(cuts[-1].name)(*runs[-1][0])
+            outputs = model.head(split_points[-1].name)(*runs[-1][0])
             decodes = [head_watch.time(lambda: self._decode(outputs)) for _ in range(1 + self._effort.rounds)]
         return [
             Samples(
-                cut.name,
+                split_point.name,
                 batch_size,
                 {
                     PREPROCESS: tuple(to_input[1:]),
@@ -167,17 +168,17 @@ class Profiler:
                     DECODE: tuple(decodes[1:]),
                 },
             )
-            for index, cut in enumerate(cuts)
+            for index, split_point in enumerate(split_points)
         ]
 
     def _hand_overs(
         self, pieces: Sequence[nn.Module], images: Tensor, batch_size: int, watch: Stopwatch
     ) -> list[tuple[float, ...]]:
-        """Of each cut, the times of copying what crosses into a slot."""
+        """Of each split point, the times of copying what crosses into a slot."""
         found = []
         crossing: tuple[Tensor, ...] = (images,)
-        for cut, piece in itertools.zip_longest(self._model.cuts, pieces):
-            slots = SlotMemory.make(Layout(cut.tensors, batch_size), 1, self._place)
+        for split_point, piece in itertools.zip_longest(self._model.split_points, pieces):
+            slots = SlotMemory.make(Layout(split_point.tensors, batch_size), 1, self._place)
 
             def copy(slots: SlotMemory = slots, tensors: tuple[Tensor, ...] = crossing) -> None:
                 slots.write(0, tensors)
@@ -196,7 +197,7 @@ class Profiler:
 
     def _profile(self) -> Profile:
         model = self._model
-        return make_profile(model.entry.name, str(model.device), model.cuts, self._samples.values())
+        return make_profile(model.entry.name, str(model.device), model.split_points, self._samples.values())
 
     def _run_the_balanced(self, batch_size: int) -> None:
         """Where neither stage is much longer than the other they slow each other down the most."""
@@ -211,11 +212,11 @@ class Profiler:
             if point is None:
                 break
             self._run(point)
-            runs[point.cut] = runs.get(point.cut, 0) + 1
+            runs[point.split_point] = runs.get(point.split_point, 0) + 1
 
-    def _run(self, point: Point) -> None:
+    def _run(self, point: ProfilePoint) -> None:
         """Run the pipeline there, saturated, and note how long a batch takes."""
-        self._say(f"batch {point.batch_size}: a pipeline cut at {point.cut}")
+        self._say(f"batch {point.batch_size}: a pipeline cut at {point.split_point}")
         size = point.batch_size
         ends: list[float] = []
 
@@ -225,7 +226,7 @@ class Profiler:
 
         effort, slowest_s = self._effort, max(point.backbone_stage_s, point.head_stage_s)
         batches = effort.warm_up + max(effort.batches, min(MOST_BATCHES, round(effort.seconds / slowest_s)))
-        settings = StageSettings(point.cut, size, LONG_S, BLOCK)
+        settings = StageSettings(point.split_point, size, LONG_S, BLOCK)
         with LocalPipeline(self._model, settings, deliver, self._limits) as pipeline:
             pipeline.feed(itertools.repeat(self._picture, size * batches))
             pipeline.finish()
@@ -236,9 +237,9 @@ class Profiler:
             BACKBONE_BUSY: (report.preprocess_s + report.backbone_s,),
             HEAD_BUSY: (report.head_s + report.postprocess_s,),
         }
-        before = self._samples[point.cut, size]
+        before = self._samples[point.split_point, size]
         more = {part: before.parts.get(part, ()) + costs for part, costs in whole.items()}
-        self._samples[point.cut, size] = replace(before, parts={**before.parts, **more})
+        self._samples[point.split_point, size] = replace(before, parts={**before.parts, **more})
 
 
 def _chain(

@@ -10,12 +10,12 @@ from split_infer_ros.pipeline.frame import Timeline
 from split_infer_ros.pipeline.ledger import LedgerCounts
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.telemetry.window import Window
-from split_infer_ros.weight_streaming.streamed_partition import StreamedHalf
+from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 
 
 @dataclass(frozen=True, slots=True)
 class WeightsReport:
-    """Weights that are read layer by layer, since the half was made.
+    """Weights that are read layer by layer, since the partition was made.
 
     Attributes:
         memory_bytes: that hold weights.
@@ -28,8 +28,8 @@ class WeightsReport:
     stalled_s: float
 
     @classmethod
-    def of(cls, stream: StreamedHalf | None) -> WeightsReport | None:
-        """Of a half, if it is streamed."""
+    def of(cls, stream: StreamedPartition | None) -> WeightsReport | None:
+        """Of a partition, if it is streamed."""
         if stream is None:
             return None
         stats = stream.stats()
@@ -46,7 +46,7 @@ class PipelineReport:
         batches: published so far.
         backbone_busy_s, head_busy_s: in which each stage was at one batch at least, see ``BusyStages``.
         model, device, split_point, settings: what is running.
-        ring_used, ring_bytes: slots in use, and bytes of all slots.
+        slots_used, pool_bytes: slots in use, and bytes of all slots.
         staging_bytes: of images on their way into the backbone.
         memory, memory_reason: what features and staging lie in, and why.
         latency_p50_s, latency_p99_s: of a frame, from receipt to the publishing of its detections.
@@ -68,8 +68,8 @@ class PipelineReport:
     device: str
     split_point: str
     settings: StageSettings
-    ring_used: int
-    ring_bytes: int
+    slots_used: int
+    pool_bytes: int
     staging_bytes: int
     memory: str
     memory_reason: str
@@ -120,8 +120,8 @@ class PipelineMeters:
         device: str,
         split_point: str,
         settings: StageSettings,
-        ring_used: int,
-        ring_bytes: int,
+        slots_used: int,
+        pool_bytes: int,
         staging_bytes: int,
         memory: str,
         memory_reason: str,
@@ -141,8 +141,8 @@ class PipelineMeters:
             device=device,
             split_point=split_point,
             settings=settings,
-            ring_used=ring_used,
-            ring_bytes=ring_bytes,
+            slots_used=slots_used,
+            pool_bytes=pool_bytes,
             staging_bytes=staging_bytes,
             memory=memory,
             memory_reason=memory_reason,

@@ -14,7 +14,7 @@ DROP_POLICIES = (LATEST, BLOCK)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightsSettings:
-    """Where the weights of a half are.
+    """Where the weights of a partition are.
 
     Attributes:
         weights_residency: ``resident``, or read layer by layer as they are needed: ``synchronous``, ``asynchronous``,
@@ -32,15 +32,15 @@ class WeightsSettings:
 
 @dataclass(frozen=True, slots=True)
 class StageSettings(WeightsSettings):
-    """How frames are batched, where the model is cut, and where the backbone's weights are.
+    """How frames are batched, where the model is split, and where the backbone's weights are.
 
     Attributes:
-        split_point: name of a cut, or ``default``.
+        split_point: name of a split point, or ``default``.
         batch_size: frames a batch.
         batch_timeout_s: a smaller batch goes once its oldest frame has waited so long.
         drop_policy: ``latest``: when the head cannot follow, older frames give way to newer ones (live
             cameras); ``block``: the senders are made to wait (recordings).
-        ring_slots: batches in flight, from the closing of a batch until its results are out; each holds a slot.
+        pool_slots: batches in flight, from the closing of a batch until its results are out; each holds a slot.
         memory_policy: what features and staging lie in: ``device``, ``managed``, ``pinned`` or ``auto``.
         memory_budget_bytes: which features and staging may take together.
         cuda_graphs: on a GPU, record the backbone for each batch size before serving, and launch it as a whole.
@@ -50,7 +50,7 @@ class StageSettings(WeightsSettings):
     batch_size: int = 1
     batch_timeout_s: float = 0.05
     drop_policy: str = LATEST
-    ring_slots: int = 4
+    pool_slots: int = 4
     memory_policy: str = AUTO
     memory_budget_bytes: float = math.inf
     cuda_graphs: bool = True

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from split_infer_ros.engines.execution_config import Form
+from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.measurements.database import Database
@@ -51,13 +51,13 @@ def profile_model(
     task: dict[str, Any] = {
         "model": model.entry.name,
         "fingerprint": model.fingerprint,
-        "stage": "cuts",
+        "stage": "split_points",
         "shapes": [[picture.height, picture.width, 3], list(model.entry.image_shape)],
         "precision": str(model.dtype).removeprefix("torch."),
     }
-    if model.form != Form():
+    if model.form != ExecutionConfig():
         task["form"] = asdict(model.form)
-    stored = [] if anew else from_records(database.find(key, task), model.cuts)
+    stored = [] if anew else from_records(database.find(key, task), model.split_points)
     samples = [found for found in stored if found.batch_size in batch_sizes]
     missing = sorted({*batch_sizes} - {found.batch_size for found in samples})
     if missing and not may_measure:
@@ -69,4 +69,4 @@ def profile_model(
         measured = Profiler(model, picture, limits, effort, say).measure(missing)
         database.keep(to_records(measured, key, task), "the profile is")
         samples += measured
-    return make_profile(model.entry.name, str(model.device), model.cuts, samples)
+    return make_profile(model.entry.name, str(model.device), model.split_points, samples)

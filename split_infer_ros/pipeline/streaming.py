@@ -1,4 +1,4 @@
-"""A half on streamed weights: from settings to a half that reads them, and the model's own given back."""
+"""A partition on streamed weights: from settings to a partition that reads them, and the model's own given back."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from split_infer_ros.runtime.streams import Stream, current_fence
 from split_infer_ros.split.graph import state_of
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.partitions import backbone_of, head_of
-from split_infer_ros.split.split_points import Cut
+from split_infer_ros.split.split_points import SplitPoint
 from split_infer_ros.weight_streaming.delay_model import Machine
 from split_infer_ros.weight_streaming.device_stages import Processor
 from split_infer_ros.weight_streaming.layer_times import time_model
@@ -29,27 +29,27 @@ from split_infer_ros.weight_streaming.packed_file import PAGE
 from split_infer_ros.weight_streaming.partition_weights import Contents, open_contents
 from split_infer_ros.weight_streaming.residency import ASYNCHRONOUS, AUTO, RESIDENT, TWO_STAGE, Placement, place
 from split_infer_ros.weight_streaming.ring import RingPlan
-from split_infer_ros.weight_streaming.ring_memory import CopiedHome, Home, MappedHome
+from split_infer_ros.weight_streaming.ring_memory import CopiedRingMemory, MappedRingMemory, RingMemory
 from split_infer_ros.weight_streaming.ring_size import choose, trade_off
-from split_infer_ros.weight_streaming.streamed_partition import StreamedHalf
+from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 
 PASSES = 4  # by which layers are timed
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Half:
-    """One of a model's halves, before its weights are read.
+class _Partition:
+    """One of a model's partitions, before its weights are read.
 
     Attributes:
-        of: cuts it out of the model's graph.
+        of: split points it out of the model's graph.
         inputs: what it takes, an image's part each.
         threads: with which it runs on the CPU; None on a GPU.
         batch_size: for which its weights are laid out.
     """
 
     model: SplitModel
-    of: Callable[[fx.GraphModule, Cut], fx.GraphModule]
-    cut: Cut
+    of: Callable[[fx.GraphModule, SplitPoint], fx.GraphModule]
+    split_point: SplitPoint
     inputs: tuple[TensorSpec, ...]
     threads: int | None
     batch_size: int
@@ -57,7 +57,7 @@ class _Half:
     @property
     def graph(self) -> fx.GraphModule:
         """With the model's own weights, as far as it has them."""
-        return self.of(self.model.graph, self.cut)
+        return self.of(self.model.graph, self.split_point)
 
     def contents(self, path: Path) -> Contents:
         """What it reads of a file; a new one each time, as whoever runs it takes it over."""
@@ -75,17 +75,21 @@ class _Half:
 
 
 def stream_backbone(
-    model: SplitModel, cut: Cut, settings: StageSettings, home: Home | None = None, cores: int = 0
-) -> StreamedHalf | None:
-    """The half before the cut on streamed weights; None if they are to be resident, or it has none.
+    model: SplitModel,
+    split_point: SplitPoint,
+    settings: StageSettings,
+    ring_memory: RingMemory | None = None,
+    cores: int = 0,
+) -> StreamedPartition | None:
+    """The partition before the split point on streamed weights; None if they are to be resident, or it has none.
 
     The weights are packed first, unless that was done; then the model's own are given back.
 
     Args:
-        model: whose half it is.
+        model: whose partition it is.
         cut: behind it.
         settings: where weights are, and what they may take.
-        home: a ring that halves of several models take turns at, on the CPU; the settings' budget is its size.
+        home: a ring that partitions of several models take turns at, on the CPU; the settings' budget is its size.
         cores: with which it runs on a CPU, for which its weights are laid out; 0: all.
 
     Raises:
@@ -98,51 +102,59 @@ def stream_backbone(
         )
     threads = (cores or ALL) if model.device.type == "cpu" else None
     images = TensorSpec("images", model.entry.image_shape, torch.float32)
-    return _stream(_Half(model, backbone_of, cut, (images,), threads, settings.batch_size), settings, home)
+    return _stream(
+        _Partition(model, backbone_of, split_point, (images,), threads, settings.batch_size), settings, ring_memory
+    )
 
 
 def stream_head(
-    model: SplitModel, cut: Cut, settings: WeightsSettings, threads: int, batch_size: int
-) -> StreamedHalf | None:
-    """The half behind the cut on streamed weights, on the CPU with so many cores; else as ``stream_backbone``."""
-    return _stream(_Half(model, head_of, cut, cut.tensors, threads, batch_size), settings)
+    model: SplitModel, split_point: SplitPoint, settings: WeightsSettings, threads: int, batch_size: int
+) -> StreamedPartition | None:
+    """The partition behind the split point on streamed weights, on the CPU with so many cores; else as
+    ``stream_backbone``.
+    """
+    return _stream(_Partition(model, head_of, split_point, split_point.tensors, threads, batch_size), settings)
 
 
-def _stream(half: _Half, settings: WeightsSettings, home: Home | None = None) -> StreamedHalf | None:
+def _stream(
+    partition: _Partition, settings: WeightsSettings, ring_memory: RingMemory | None = None
+) -> StreamedPartition | None:
     if settings.weights_residency == RESIDENT:
         return None
-    path = find_packed(half.model, settings.weights_file, half.threads, half.batch_size)
+    path = find_packed(partition.model, settings.weights_file, partition.threads, partition.batch_size)
     try:
-        contents = half.contents(path)
+        contents = partition.contents(path)
         if not contents.uses:
             return None
-        if home is not None:
-            plan = place(settings.weights_residency, contents.sizes, contents.uses, home.nbytes).plan
-            streamed = StreamedHalf(contents, plan, home=home)
-        elif half.threads is not None:
-            streamed = _on_cpu(half, settings, contents)
+        if ring_memory is not None:
+            plan = place(settings.weights_residency, contents.sizes, contents.uses, ring_memory.nbytes).plan
+            streamed = StreamedPartition(contents, plan, ring_memory=ring_memory)
+        elif partition.threads is not None:
+            streamed = _on_cpu(partition, settings, contents)
         else:
-            streamed = _on_gpu(half, settings, contents)
+            streamed = _on_gpu(partition, settings, contents)
     except (OSError, StreamError) as error:
         raise ConfigurationError(f"Weights cannot be streamed: {error}") from error
-    if half.model.release(state_of(half.graph).keys(), partial(fetch, half.model, path, half.threads)):
+    if partition.model.release(
+        state_of(partition.graph).keys(), partial(fetch, partition.model, path, partition.threads)
+    ):
         gc.collect()  # traced graphs refer to themselves, and hold weights until then
     trim()
     return streamed
 
 
-def _on_cpu(half: _Half, settings: WeightsSettings, contents: Contents) -> StreamedHalf:
+def _on_cpu(partition: _Partition, settings: WeightsSettings, contents: Contents) -> StreamedPartition:
     budget = settings.weights_budget_bytes
     if settings.weights_residency == AUTO:
-        placement = _best(half, settings, contents)
+        placement = _best(partition, settings, contents)
     else:
         placement = place(settings.weights_residency, contents.sizes, contents.uses, budget, contents.kept_bytes)
-    return StreamedHalf(contents, placement.plan, placement.resident)
+    return StreamedPartition(contents, placement.plan, placement.resident)
 
 
-def _on_gpu(half: _Half, settings: WeightsSettings, contents: Contents) -> StreamedHalf:
+def _on_gpu(partition: _Partition, settings: WeightsSettings, contents: Contents) -> StreamedPartition:
     """Two-stage where the disk can write to what the GPU reads, else three-stage, and it is said."""
-    device, budget = half.model.device, settings.weights_budget_bytes
+    device, budget = partition.model.device, settings.weights_budget_bytes
     if settings.weights_residency == AUTO:
         raise ConfigurationError("weights_residency auto times layers on the CPU: on a GPU take another one.")
     processor = Processor(Stream(device).copy, partial(current_fence, device))
@@ -150,43 +162,43 @@ def _on_gpu(half: _Half, settings: WeightsSettings, contents: Contents) -> Strea
     if settings.weights_residency == TWO_STAGE:
         plan = place(TWO_STAGE, contents.sizes, contents.uses, budget, contents.kept_bytes).plan
         try:
-            return _try(half, contents, plan, MappedHome(plan.capacity, device, processor))
+            return _try(partition, contents, plan, MappedRingMemory(plan.capacity, device, processor))
         except (ConfigurationError, StreamError) as error:
             note = f"two_stage cannot be had here ({error}): asynchronous is used."
-            contents = half.contents(contents.path)
+            contents = partition.contents(contents.path)
     residency = ASYNCHRONOUS if note else settings.weights_residency
     whole = max((*contents.sizes, PAGE))
     plan = place(residency, contents.sizes, contents.uses, budget, contents.kept_bytes, whole, sides=2).plan
-    streamed = StreamedHalf(contents, plan, home=CopiedHome(plan.capacity, device, processor))
+    streamed = StreamedPartition(contents, plan, ring_memory=CopiedRingMemory(plan.capacity, device, processor))
     streamed.note = streamed.note or note
     return streamed
 
 
-def _try(half: _Half, contents: Contents, plan: RingPlan, home: Home) -> StreamedHalf:
-    """A half that has made a pass."""
-    streamed = StreamedHalf(contents, plan, home=home)
+def _try(partition: _Partition, contents: Contents, plan: RingPlan, ring_memory: RingMemory) -> StreamedPartition:
+    """A partition that has made a pass."""
+    streamed = StreamedPartition(contents, plan, ring_memory=ring_memory)
     try:
         with torch.inference_mode():
-            streamed(*half.blank(1))
+            streamed(*partition.blank(1))
     except StreamError:
         streamed.close()
         raise
     return streamed
 
 
-def _best(half: _Half, settings: WeightsSettings, contents: Contents) -> Placement:
+def _best(partition: _Partition, settings: WeightsSettings, contents: Contents) -> Placement:
     """The least memory with which a pass is as quick as with resident weights, by layers timed here."""
     sizes, uses, budget = contents.sizes, contents.uses, settings.weights_budget_bytes
     place(TWO_STAGE, sizes, uses, budget, contents.kept_bytes)  # or says what is needed
-    inputs = half.blank(half.batch_size)
+    inputs = partition.blank(partition.batch_size)
 
-    def make(plan: RingPlan) -> StreamedHalf:
-        return StreamedHalf(half.contents(contents.path), plan)
+    def make(plan: RingPlan) -> StreamedPartition:
+        return StreamedPartition(partition.contents(contents.path), plan)
 
     @torch.inference_mode()
     def run() -> Machine:
         return time_model(make, sizes, uses, inputs, PASSES)
 
-    machine = on_cores(half.threads, run)  # as the half's own thread will
+    machine = on_cores(partition.threads, run)  # as the partition's own thread will
     points = trade_off(sizes, uses, machine, budget - contents.kept_bytes, settings.weights_delay_s)
     return choose(points, machine.compute, settings.weights_delay_s).placement

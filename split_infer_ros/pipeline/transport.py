@@ -10,7 +10,7 @@ from torch import Tensor
 from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.slot_memory import SlotMemory
-from split_infer_ros.buffers.slots import Lease, Outcome, Ring
+from split_infer_ros.buffers.slots import Lease, Outcome, SlotLeases
 from split_infer_ros.pipeline.frame import Handle
 
 Released = Callable[[Lease, Outcome], None]
@@ -20,7 +20,7 @@ class OwnedPool(Protocol):
     """A pool as the backbone that owns it sees it."""
 
     layout: Layout
-    ring: Ring
+    leases: SlotLeases
     slots: SlotMemory
 
     @property

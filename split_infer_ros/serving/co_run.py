@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from split_infer_ros.buffers.policy import POLICIES, Policy
 from split_infer_ros.memory_cost.assignment import recovers
-from split_infer_ros.memory_cost.choose import Choice, choose
+from split_infer_ros.memory_cost.choose import PolicyChoice, choose
 from split_infer_ros.memory_cost.constants import MachineConstants
 from split_infer_ros.memory_cost.overhead import overhead, response_ms
 from split_infer_ros.memory_cost.task import Task
-from split_infer_ros.serving.execution_costs import Costs
+from split_infer_ros.serving.execution_costs import ExecutionCosts
 from split_infer_ros.serving.request import Request
 from split_infer_ros.serving.scheduler import Batch, Decision, Rules, decide
 
@@ -62,7 +62,7 @@ class Machine:
 
 
 def find_pair(
-    decision: Decision, queue: Sequence[Request], costs: Costs, now: float, rules: Rules, machine: Machine
+    decision: Decision, queue: Sequence[Request], costs: ExecutionCosts, now: float, rules: Rules, machine: Machine
 ) -> Pair | None:
     """The batch that was decided on and the one that would be next, where they are released as a pair.
 
@@ -154,5 +154,5 @@ def _fit(device: Task, managed: Task, constants: MachineConstants, apart_ms: flo
     )
 
 
-def _best_ms(task: Task, choice: Choice) -> float:
+def _best_ms(task: Task, choice: PolicyChoice) -> float:
     return response_ms(task, choice.overheads[choice.policy])

@@ -9,7 +9,7 @@ from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.pipeline.plan import Plan
 
 
-class PlansBeside:
+class CoRunPlans:
     """Plans by their policies; whoever calls holds the pipeline's lock.
 
     Attributes:

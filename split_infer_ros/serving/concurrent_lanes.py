@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from split_infer_ros.serving.merge_runner import Engine, Inputs, Outputs
 
 
-class SideBySide:
+class ConcurrentLanes:
     """All lanes run the same at the same time.
 
     Args:

@@ -14,7 +14,7 @@ from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.record import Record
 from split_infer_ros.runtime.num_threads import all_cores
-from split_infer_ros.serving.execution_costs import Costs, Group, group
+from split_infer_ros.serving.execution_costs import ExecutionCosts, Group, group
 from split_infer_ros.serving.execution_timing import agree, fusable
 from split_infer_ros.split.model import SplitModel
 
@@ -25,7 +25,7 @@ FUSED_S = 2.0  # spent on several models as one, whenever models came
 _Kind = tuple[tuple[str, int], ...]  # as Group, by what the models are
 
 
-class CostBook:
+class CostTable:
     """Costs of the models that are open, by the names under which they are.
 
     Args:
@@ -65,7 +65,7 @@ class CostBook:
                 self._known_s[kind] = record.median_s
 
     def open(self, name: str, model: SplitModel, form: str) -> None:
-        """A model comes, to be run in that form: up to which cut, with which weights."""
+        """A model comes, to be run in that form: up to which split point, with which weights."""
         self._models[name], self._forms[name] = model, form
         self._left_s = 0.0 if self._lanes else FUSED_S
 
@@ -107,14 +107,14 @@ class CostBook:
         """It cannot run, and is not tried again."""
         self._failed.add(combination)
 
-    def costs(self) -> Costs:
+    def costs(self) -> ExecutionCosts:
         """Of the models of which anything is known."""
         alone = {
             name: known
             for name in self._models
             if (known := {size: cost for size in self._sizes() if (cost := self._find({name: size})) is not None})
         }
-        costs = Costs({name: self._models[name].parameters for name in alone}, alone)
+        costs = ExecutionCosts({name: self._models[name].parameters for name in alone}, alone)
         fused = {found: cost for found in _fusable(costs) if (cost := self._find(dict(found))) is not None}
         return replace(costs, fused_s=fused)
 
@@ -131,7 +131,7 @@ class CostBook:
                 return
             expected = 2 * found
 
-    def _is_open(self, combination: Group, costs: Costs) -> bool:
+    def _is_open(self, combination: Group, costs: ExecutionCosts) -> bool:
         unknown = combination not in self._failed and self._find(dict(combination)) is None
         return unknown and sum(costs.batch_s(name, count) for name, count in combination) <= LONGEST_S
 
@@ -156,7 +156,7 @@ class CostBook:
         return {"stage": "execution", "precision": precision, **cores, "graphs": self._graphs}
 
 
-def _fusable(costs: Costs) -> Iterable[Group]:
+def _fusable(costs: ExecutionCosts) -> Iterable[Group]:
     return itertools.islice(fusable(costs.parameters), MOST_FUSED)
 
 

@@ -11,18 +11,18 @@ from split_infer_ros.memory_cost.task import Task
 from split_infer_ros.pipeline.plan import Plan
 from split_infer_ros.runtime.num_threads import use_all_cores
 from split_infer_ros.serving.co_run import Machine, find_pair
-from split_infer_ros.serving.cost_measurement import Measuring
-from split_infer_ros.serving.cost_tables import CostBooks
-from split_infer_ros.serving.execution_costs import Costs
-from split_infer_ros.serving.execution_modes import Ways
-from split_infer_ros.serving.in_flight import Flight
+from split_infer_ros.serving.cost_measurer import CostMeasurer
+from split_infer_ros.serving.cost_tables import CostTables
+from split_infer_ros.serving.execution_costs import ExecutionCosts
+from split_infer_ros.serving.execution_modes import ExecutionModes
+from split_infer_ros.serving.in_flight import InFlightBatch
 from split_infer_ros.serving.lane_scheduler import Turn
-from split_infer_ros.serving.model_instance import ModelLine
+from split_infer_ros.serving.model_instance import ModelInstance
 from split_infer_ros.serving.request import Request
 from split_infer_ros.serving.scheduler import Batch, Decision, Rules
 from split_infer_ros.serving.shared_weights import expect_next
 from split_infer_ros.serving.tenant_state import WaitingFrames, drop
-from split_infer_ros.serving.worker_pool import Crew
+from split_infer_ros.serving.worker_pool import WorkerPool
 
 TICK_S = 0.25  # how often slots are looked after while nothing else happens
 
@@ -46,62 +46,62 @@ class Dispatcher:
         self,
         changed: threading.Condition,
         waiting: WaitingFrames,
-        crew: Crew,
-        books: CostBooks,
+        workers: WorkerPool,
+        tables: CostTables,
         rules: Rules,
         on_error: Callable[[str, Exception], None],
     ) -> None:
-        self.lines: dict[str, ModelLine] = {}
+        self.lines: dict[str, ModelInstance] = {}
         self.rules = rules
         self._changed = changed
         self._waiting = waiting
-        self._crew = crew
-        self._books = books
+        self._workers = workers
+        self._tables = tables
         self._on_error = on_error
-        self._ways = Ways(Costs({}, {}))
-        self._leaving: list[ModelLine] = []
+        self._ways = ExecutionModes(ExecutionCosts({}, {}))
+        self._leaving: list[ModelInstance] = []
         self._stale = False  # the crew has not heard of the latest models, or of their costs
-        beside = [] if crew.beside is None or books.lane is None else [(crew.beside, books.lane)]
-        self._measuring = Measuring([(crew.whole, books.whole), *beside])
+        beside = [] if workers.beside is None or tables.lane is None else [(workers.beside, tables.lane)]
+        self._measurer = CostMeasurer([(workers.whole, tables.whole), *beside])
         self._running = False
         self._at_rest = False  # nothing came or ended for a tick
         self._thread: threading.Thread | None = None
 
     @property
-    def all_lines(self) -> list[ModelLine]:
+    def all_lines(self) -> list[ModelInstance]:
         """Those that are served, and those that go once their batches are back (lock held)."""
         return [*self.lines.values(), *self._leaving]
 
     @property
     def settled(self) -> bool:
         """True once all models are measured (lock held)."""
-        return not self._stale and self._measuring.done
+        return not self._stale and self._measurer.done
 
     def execution_s(self, model: str) -> float:
         """What an image takes alone, 0 as long as that is not known (lock held)."""
         costs = self._ways.whole
         return costs.batch_s(model, 1) if model in costs.alone_s else 0.0
 
-    def add(self, line: ModelLine) -> None:
+    def add(self, line: ModelInstance) -> None:
         """A model comes; it is served once it is measured (lock held)."""
         self.lines[line.key] = line
-        self._books.open(line.key, line.model, line.plan.form)
+        self._tables.open(line.key, line.model, line.plan.form)
         self.renew()
         if self._running:
             line.head.start()
 
-    def remove(self, line: ModelLine) -> None:
+    def remove(self, line: ModelInstance) -> None:
         """A model goes, for which nothing waits any more; what is under way is finished (lock held)."""
         del self.lines[line.key]
         self._leaving.append(line)
-        self._books.close(line.key)
+        self._tables.close(line.key)
         self.renew()
 
     def renew(self) -> None:
         """Models came or went, or other batches are of interest now (lock held)."""
         for line in self.lines.values():
             line.run_alone()  # the memory may be another's now
-        self._measuring.begin_anew(self.rules)
+        self._measurer.begin_anew(self.rules)
         self._stale = True
         self._changed.notify_all()
 
@@ -111,7 +111,7 @@ class Dispatcher:
             self._running = True
             for line in self.all_lines:
                 line.head.start()
-        self._crew.start()
+        self._workers.start()
         self._thread = threading.Thread(target=self._loop, name="dispatch", daemon=True)
         self._thread.start()
 
@@ -123,7 +123,7 @@ class Dispatcher:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-        self._crew.stop()
+        self._workers.stop()
 
     def look_round(self) -> None:
         """Let the crew know what models there are, settle what comes back by itself, and end those that are done.
@@ -140,7 +140,7 @@ class Dispatcher:
             backbones = {line.key: line.plan.backbone for line in (*self._leaving, *self.lines.values())}
             weights_s = {key: self.execution_s(key) or 1.0 for key in backbones}
         if stale or idle:
-            self._crew.load(backbones, weights_s)
+            self._workers.load(backbones, weights_s)
         for line in lines:
             line.collect(time.monotonic())
         for line in idle:
@@ -160,25 +160,25 @@ class Dispatcher:
         self.look_round()
         self._plan_beside()
         self._measure_once()
-        for _ in range(max(1, self._crew.lanes)):
+        for _ in range(max(1, self._workers.lanes)):
             executions = self._next_executions()
             for turn, flights in executions:
-                self._crew.execute(flights, turn.lane, partial(self._crew.floor.end, turn))
+                self._workers.execute(flights, turn.lane, partial(self._workers.lane_scheduler.end, turn))
             if not any(turn.lane is not None for turn, _ in executions):
                 break  # with all cores, there is no other to begin beside it
 
     def _measure_once(self) -> None:
         """One sample of what is not known, between two executions, so that the others are served meanwhile."""
         with self._changed:
-            measurement = None if self._stale else self._measuring.pick(self._at_rest)
+            measurement = None if self._stale else self._measurer.pick(self._at_rest)
             self._changed.notify_all()
             if measurement is None:
                 return
-            self._changed.wait_for(lambda: self._crew.floor.is_idle)  # alone on the device
-        if not self._measuring.step(measurement):
+            self._changed.wait_for(lambda: self._workers.lane_scheduler.is_idle)  # alone on the device
+        if not self._measurer.step(measurement):
             return
         with self._changed:
-            if not self._measuring.conclude(measurement):
+            if not self._measurer.conclude(measurement):
                 return
             self._stale = True
         if measurement.failure is not None:
@@ -187,29 +187,31 @@ class Dispatcher:
 
     def _renew_costs(self) -> None:
         """Say of each model whether it can be scheduled, or never will be (lock held)."""
-        self._ways = self._books.costs()
+        self._ways = self._tables.costs()
         for key, line in self.lines.items():
-            line.failed = self._books.failed(key)
-            line.ready = not line.failed and (line.ready or self._books.is_ready(key))
+            line.failed = self._tables.failed(key)
+            line.ready = not line.failed and (line.ready or self._tables.is_ready(key))
             if line.failed:
                 drop(self._waiting.take(self._waiting.of_models([key])), "backbone_error")
 
-    def _next_executions(self) -> list[tuple[Turn, list[Flight]]]:
+    def _next_executions(self) -> list[tuple[Turn, list[InFlightBatch]]]:
         """What is to be executed now, one right behind the other; if nothing is, wait for a change."""
         with self._changed:
             before, now, self._at_rest = len(self._waiting), time.monotonic(), False
             executions = self._decide(now)
             for turn, _ in executions:
-                self._crew.floor.begin(turn, now)
+                self._workers.lane_scheduler.begin(turn, now)
             # else there may be more behind those that were late
             if not executions and self._running and self.settled and len(self._waiting) == before:
-                self._at_rest = not self._changed.wait(TICK_S) and not self._waiting and self._crew.floor.is_idle
+                self._at_rest = (
+                    not self._changed.wait(TICK_S) and not self._waiting and self._workers.lane_scheduler.is_idle
+                )
             return executions
 
-    def _decide(self, now: float) -> list[tuple[Turn, list[Flight]]]:
+    def _decide(self, now: float) -> list[tuple[Turn, list[InFlightBatch]]]:
         able = {key for key, line in self.lines.items() if line.ready and line.has_room}
         queue = self._waiting.of_models(able)
-        turn = self._crew.floor.choose(queue, self._ways, now, self.rules)
+        turn = self._workers.lane_scheduler.choose(queue, self._ways, now, self.rules)
         decision = turn.decision
         pair = self._find_pair(decision, queue, now) if turn.lane is None else []
         expect_next(self.lines, decision, queue, self._ways.whole, now, self.rules)
@@ -232,7 +234,7 @@ class Dispatcher:
         count, image_bytes = len(batch.requests), self._waiting.image_bytes(batch.requests)
         return self.lines[batch.model].task(count, image_bytes, self._ways.whole.batch_s(batch.model, count))
 
-    def _take_off(self, batch: Batch, now: float, plan: Plan | None = None) -> Flight:
+    def _take_off(self, batch: Batch, now: float, plan: Plan | None = None) -> InFlightBatch:
         return self.lines[batch.model].take_off(self._waiting.take(batch.requests), now, plan)
 
     def _plan_beside(self) -> None:

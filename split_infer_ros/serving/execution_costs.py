@@ -20,7 +20,7 @@ def group(counts: Mapping[str, int]) -> Group:
 
 
 @dataclass(frozen=True)
-class Costs:
+class ExecutionCosts:
     """Costs of the models that are loaded.
 
     Attributes:

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from split_infer_ros.serving.execution_costs import Costs
+from split_infer_ros.serving.execution_costs import ExecutionCosts
 from split_infer_ros.serving.request import Request
 
 
 @dataclass(frozen=True)
-class Ways:
+class ExecutionModes:
     """What executions take in each way.
 
     Attributes:
@@ -26,9 +26,9 @@ class Ways:
         lane: costs on a lane, while all of them are at work.
     """
 
-    whole: Costs
+    whole: ExecutionCosts
     lanes: int = 0
-    lane: Costs = field(default_factory=lambda: Costs({}, {}))
+    lane: ExecutionCosts = field(default_factory=lambda: ExecutionCosts({}, {}))
 
     @cached_property
     def lanes_serve_more(self) -> bool:

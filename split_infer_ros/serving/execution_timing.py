@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from split_infer_ros.serving.execution_costs import Costs, Group, group
+from split_infer_ros.serving.execution_costs import ExecutionCosts, Group, group
 from split_infer_ros.serving.merge_runner import Inputs, Outputs
 from split_infer_ros.split.model import SplitModel
 
@@ -56,7 +56,7 @@ def measure(
     rounds: int = 5,
     fuse: bool = True,
     clock: Callable[[], float] = time.perf_counter,
-) -> Costs:
+) -> ExecutionCosts:
     """Medians; every combination of models of one class (§II-B) is measured as one, with one image each and with two.
 
     Args:
@@ -82,7 +82,7 @@ def measure(
         for _ in sample(models, engine, combination, rounds, samples[combination].append, clock):
             pass
     medians = {combination: statistics.median(found) for combination, found in samples.items()}
-    return Costs(
+    return ExecutionCosts(
         parameters,
         {name: {size: medians[group({name: size})] for size in sizes} for name in models},
         {combination: medians[combination] for combination in fused},
@@ -97,7 +97,7 @@ def fusable(parameters: Mapping[str, int]) -> Iterable[Group]:
     """
     if not parameters:
         return
-    small = Costs(parameters, {}).is_small
+    small = ExecutionCosts(parameters, {}).is_small
     classes = [[name for name in parameters if small(name)], [name for name in parameters if not small(name)]]
     for length in range(2, len(parameters) + 1):
         for of_class in classes:

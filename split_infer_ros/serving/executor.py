@@ -14,7 +14,7 @@ from split_infer_ros.runtime.faults import drop_reason
 from split_infer_ros.runtime.num_threads import use_one_core
 from split_infer_ros.runtime.streams import Fence, Stream
 from split_infer_ros.runtime.worker_thread import Stage
-from split_infer_ros.serving.in_flight import Flight
+from split_infer_ros.serving.in_flight import InFlightBatch
 from split_infer_ros.serving.merge_runner import Engine
 from split_infer_ros.serving.tenant_state import drop
 
@@ -23,7 +23,7 @@ from split_infer_ros.serving.tenant_state import drop
 class _Execution:
     """Batches that were launched as one."""
 
-    flights: Sequence[Flight]
+    flights: Sequence[InFlightBatch]
     over: Callable[[], None]
     start: float
     done: Fence
@@ -69,7 +69,7 @@ class Executor:
             self._behind.stop()
 
     @torch.inference_mode()
-    def execute(self, flights: Sequence[Flight], over: Callable[[], None]) -> None:
+    def execute(self, flights: Sequence[InFlightBatch], over: Callable[[], None]) -> None:
         """Batches of as many models, as one; on a GPU this returns before it is done.
 
         Args:
@@ -77,7 +77,7 @@ class Executor:
             over: called once they are handed over, or lost; the lock is held.
         """
         loaded: dict[str, Loaded] = {}
-        left: dict[str, Flight] = {}
+        left: dict[str, InFlightBatch] = {}
         for flight in flights:
             try:
                 loaded[flight.line.key] = flight.load()
@@ -98,7 +98,7 @@ class Executor:
         else:
             self._hand_over(execution)
 
-    def _launch(self, flights: dict[str, Flight], loaded: Mapping[str, Loaded]) -> Fence:
+    def _launch(self, flights: dict[str, InFlightBatch], loaded: Mapping[str, Loaded]) -> Fence:
         """Have features left in the slots, and brought to the CPU; flights that failed are taken out."""
         inputs = {key: batch.images for key, batch in loaded.items()}
         fences = [batch.ready for batch in loaded.values()]
@@ -139,7 +139,7 @@ class Executor:
             execution.over()
             self._changed.notify_all()
 
-    def _fail(self, flight: Flight, error: Exception) -> None:
+    def _fail(self, flight: InFlightBatch, error: Exception) -> None:
         """A batch is lost, unless a head has it already."""
         flight.line.failure = str(error)
         flight.leave_backbone()

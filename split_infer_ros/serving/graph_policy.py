@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from split_infer_ros.serving.execution_costs import NO_MORE, Costs, Group, group
+from split_infer_ros.serving.execution_costs import NO_MORE, ExecutionCosts, Group, group
 from split_infer_ros.serving.scheduler import Rules
 
 MOST_FORESEEN = 32  # combinations that are recorded ahead, at some tenths of a second each
@@ -62,7 +62,7 @@ def make_way(kept: Mapping[Group, int], newcomer: Group, nbytes: int, most_bytes
     return tuple(gone) if surplus <= 0 else None
 
 
-def foreseen(costs: Costs, rules: Rules) -> Iterator[Group]:
+def foreseen(costs: ExecutionCosts, rules: Rules) -> Iterator[Group]:
     """What of several models the scheduler may make one execution, as recorded; what takes the fewest requests first.
 
     Args:

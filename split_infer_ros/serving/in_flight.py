@@ -15,14 +15,14 @@ from split_infer_ros.pipeline.frame import Timeline
 from split_infer_ros.pipeline.plan import Plan
 from split_infer_ros.pipeline.preprocessor import Loaded
 from split_infer_ros.runtime.streams import Fence, Stream
-from split_infer_ros.serving.tenant_state import Member, TenantFrame
+from split_infer_ros.serving.tenant_state import TenantFrame, TenantState
 
 if TYPE_CHECKING:
-    from split_infer_ros.serving.model_instance import ModelLine
+    from split_infer_ros.serving.model_instance import ModelInstance
 
 
 @dataclass(slots=True, eq=False)
-class Flight:
+class InFlightBatch:
     """Frames of one model that share a slot, from the decision until a head is done with them.
 
     Attributes:
@@ -30,7 +30,7 @@ class Flight:
         features: what the device computed, as long as it is not in the slot yet.
     """
 
-    line: ModelLine
+    line: ModelInstance
     plan: Plan
     lease: Lease
     frames: Sequence[TenantFrame]
@@ -43,7 +43,7 @@ class Flight:
         self.open = set(self.frames)
 
     @property
-    def members(self) -> Sequence[Member]:
+    def members(self) -> Sequence[TenantState]:
         """The tenants of whom a frame is in the batch, each once."""
         return list(dict.fromkeys(frame.member for frame in self.frames))
 
@@ -58,7 +58,7 @@ class Flight:
         """Pre-process."""
         for member in self.members:
             member.meters.busy.enter(self.lease, time.monotonic())
-        self.loaded = self.plan.intake.load([frame.pixels for frame in self.frames])
+        self.loaded = self.plan.preprocessor.load([frame.pixels for frame in self.frames])
         self.timeline.preprocessed = time.monotonic()
         return self.loaded
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from split_infer_ros.serving.execution_modes import Ways
+from split_infer_ros.serving.execution_modes import ExecutionModes
 from split_infer_ros.serving.request import Request
 from split_infer_ros.serving.scheduler import Decision, Rules, decide
 
@@ -26,7 +26,7 @@ class Turn:
     seconds: float = 0.0
 
 
-class Floor:
+class LaneScheduler:
     """Knows what is under way; has no clock, and whoever calls holds a lock.
 
     A lane that is free begins with what is next while the others go on, but passes over cameras of which a frame is
@@ -53,7 +53,7 @@ class Floor:
         """True while nothing is under way."""
         return not self._ends_s
 
-    def choose(self, queue: Sequence[Request], ways: Ways, now: float, rules: Rules) -> Turn:
+    def choose(self, queue: Sequence[Request], ways: ExecutionModes, now: float, rules: Rules) -> Turn:
         """What is to begin now, if anything is; its decision may name some who are late in either case.
 
         Args:
@@ -85,7 +85,7 @@ class Floor:
         if turn.lane is not None:
             self._free.append(turn.lane)
 
-    def _is_for_all(self, window: Sequence[Request], ways: Ways, now: float) -> bool:
+    def _is_for_all(self, window: Sequence[Request], ways: ExecutionModes, now: float) -> bool:
         if not ways.lanes_serve_more:
             return True
         first = window[0]
@@ -96,7 +96,7 @@ class Floor:
         return self.is_idle and ways.sooner_together(window, more_come)
 
 
-def _turn(decision: Decision, lane: int | None, ways: Ways) -> Turn:
+def _turn(decision: Decision, lane: int | None, ways: ExecutionModes) -> Turn:
     costs = ways.whole if lane is None else ways.lane
     counts = {batch.model: len(batch.requests) for batch in decision.batches}
     return Turn(decision, lane, costs.execution_s(counts))

@@ -73,7 +73,7 @@ class Engine:
         """Exactly these models from now on.
 
         Args:
-            backbones: by the model's name: (n, 3, h, w) to what crosses its cut.
+            backbones: by the model's name: (n, 3, h, w) to what crosses its split point.
             weights_s: seconds that an image takes of one core; they decide how cores are shared.
         """
         gone = [name for name, backbone in self._backbones.items() if backbones.get(name) is not backbone]

@@ -1,4 +1,4 @@
-"""One model that is loaded: its slots and staging, and its head's half on threads of its own."""
+"""One model that is loaded: its slots and staging, and its head's partition on threads of its own."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from split_infer_ros.runtime.captures import empty_cache
 from split_infer_ros.runtime.num_threads import default_head_threads
 from split_infer_ros.runtime.shortage import in_short
 from split_infer_ros.runtime.streams import Stream
-from split_infer_ros.serving.co_run_plans import PlansBeside
-from split_infer_ros.serving.in_flight import Flight
+from split_infer_ros.serving.co_run_plans import CoRunPlans
+from split_infer_ros.serving.in_flight import InFlightBatch
 from split_infer_ros.serving.shared_settings import SharedSettings
 from split_infer_ros.serving.tenant_state import TenantFrame
 from split_infer_ros.split.model import SplitModel
-from split_infer_ros.weight_streaming.ring_memory import Home
+from split_infer_ros.weight_streaming.ring_memory import RingMemory
 
 
 @dataclass(frozen=True)
@@ -47,24 +47,24 @@ class Callbacks:
         on_error: the model's name and an exception that cost frames.
     """
 
-    deliver: Callable[[Flight, TenantFrame, Detections], None]
-    released: Callable[[ModelLine, Lease, Outcome], None]
+    deliver: Callable[[InFlightBatch, TenantFrame, Detections], None]
+    released: Callable[[ModelInstance, Lease, Outcome], None]
     wake: Callable[[], None]
     on_error: Callable[[str, Exception], None]
 
 
-class ModelLine:
+class ModelInstance:
     """What one model needs to serve; tenants on it share it.
 
     Args:
         key: the name under which the engine and the scheduler know it.
-        model: both of its halves.
+        model: both of its partitions.
         settings: of its slots and staging.
         taken_bytes: of the memory budget, what other models have.
         limits: what post-processing keeps.
         callbacks: whom it tells.
         database: in which the machine's constants are kept.
-        home: the ring through which all models' weights are read, unless they stay resident.
+        ring_memory: the ring through which all models' weights are read, unless they stay resident.
 
     Attributes:
         out: batches that are under way, by their leases; whoever uses it holds the pipeline's lock.
@@ -86,16 +86,16 @@ class ModelLine:
         limits: Limits,
         callbacks: Callbacks,
         database: Database,
-        home: Home | None = None,
+        ring_memory: RingMemory | None = None,
     ) -> None:
         self.key = key
         self.model = model
-        self.out: dict[Lease, Flight] = {}
+        self.out: dict[Lease, InFlightBatch] = {}
         self.ready = self.failed = False
         self.failure = ""
-        self.beside = PlansBeside()
+        self.beside = CoRunPlans()
         self._callbacks = callbacks
-        self._home = home
+        self._ring_memory = ring_memory
         self._retired: list[Plan] = []
         self._advisor = MemoryAdvisor(model.device, database)
         self._transport = LocalTransport(self._hand_to_head)
@@ -113,7 +113,7 @@ class ModelLine:
 
     def budget_of(self, plan: Plan) -> int:
         """What it would have with that plan."""
-        return plan.pool.bytes + plan.intake.bytes
+        return plan.pool.bytes + plan.preprocessor.bytes
 
     def facts(self) -> dict[str, Any]:
         """What a report says of it, by the report's names."""
@@ -121,11 +121,11 @@ class ModelLine:
         return {
             "model": self.model.entry.name,
             "device": str(self.model.device),
-            "split_point": plan.cut.name,
+            "split_point": plan.split_point.name,
             "settings": plan.settings,
-            "ring_used": sum(found.pool.ring.used for found in plans),
-            "ring_bytes": sum(found.pool.bytes for found in plans),
-            "staging_bytes": sum(found.intake.bytes for found in plans),
+            "slots_used": sum(found.pool.leases.used for found in plans),
+            "pool_bytes": sum(found.pool.bytes for found in plans),
+            "staging_bytes": sum(found.preprocessor.bytes for found in plans),
             "memory": plan.pool.memory,
             "memory_reason": plan.memory_reason + self.beside.reason,
             "weights": plan.weights,
@@ -140,7 +140,7 @@ class ModelLine:
             ConfigurationError: there is no memory for it, or the model cannot run; nothing was kept.
         """
         try:
-            plan = Plan.make(self.model, settings, self._transport, self._advisor, taken_bytes, self._home)
+            plan = Plan.make(self.model, settings, self._transport, self._advisor, taken_bytes, self._ring_memory)
             try:
                 plan.warm_up(Stream(self.model.device), Stream(self.model.device))
             except Exception:
@@ -157,7 +157,7 @@ class ModelLine:
         if plan is not self.plan:
             self._retired.append(self.plan)
         self.plan = plan
-        plan.pool.ring.when_free(self._callbacks.wake)
+        plan.pool.leases.when_free(self._callbacks.wake)
         self._advisor.took(plan.pool.layout, plan.pool.slots.policy)
         for note in plan.notes:
             self._callbacks.on_error(self.key, Notice(note))
@@ -177,7 +177,7 @@ class ModelLine:
         plan = next((found for found in self._plans if found.pool.slots.policy is policy), None)
         if plan is None:
             self.beside.want(policy)
-        return None if plan is None or plan.pool.ring.used == len(plan.pool.ring) else plan
+        return None if plan is None or plan.pool.leases.used == len(plan.pool.leases) else plan
 
     def make_beside(self, policy: Policy, taken_bytes: float) -> Plan | None:
         """A plan by another policy, or None if there is no memory for it."""
@@ -197,20 +197,22 @@ class ModelLine:
     @property
     def has_room(self) -> bool:
         """True while a slot is free."""
-        return self.plan.pool.ring.used < len(self.plan.pool.ring)
+        return self.plan.pool.leases.used < len(self.plan.pool.leases)
 
-    def take_off(self, frames: Sequence[TenantFrame], now: float, plan: Plan | None = None) -> Flight:
+    def take_off(self, frames: Sequence[TenantFrame], now: float, plan: Plan | None = None) -> InFlightBatch:
         """A batch gets its slot, of the usual plan if of no other; there is one."""
         lease = (plan := plan or self.plan).pool.acquire()
         assert lease is not None, f"{self.key} has no free slot, and was scheduled"
-        self.out[lease] = flight = Flight(self, plan, lease, frames, Timeline(closed=now))
+        self.out[lease] = flight = InFlightBatch(self, plan, lease, frames, Timeline(closed=now))
         return flight
 
-    def hand_over(self, flight: Flight) -> None:
+    def hand_over(self, flight: InFlightBatch) -> None:
         """The features are in the slot: publish it and tell the head."""
         plan = flight.plan
         origins = tuple(replace(frame.origin, header=(flight, frame)) for frame in flight.frames)
-        handle = Handle(flight.lease, self.model.entry.name, plan.cut.name, plan.settings.batch_size, "", origins)
+        handle = Handle(
+            flight.lease, self.model.entry.name, plan.split_point.name, plan.settings.batch_size, "", origins
+        )
         flight.loaded, flight.features = None, ()  # not earlier: the device was reading them
         self.failure = ""
         plan.pool.publish(flight.lease, time.monotonic())
@@ -222,7 +224,7 @@ class ModelLine:
         for plan in (*self._plans, *self._retired):
             for lease, outcome in plan.pool.collect(now):
                 self._released(lease, outcome)
-        for plan in [plan for plan in self._retired if not plan.pool.ring.used]:
+        for plan in [plan for plan in self._retired if not plan.pool.leases.used]:
             self._retired.remove(plan)
             plan.close()
 

@@ -10,15 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from split_infer_ros.buffers.slots import Lease, Outcome
 from split_infer_ros.models.detections import Detections
 from split_infer_ros.pipeline.frame import Origin
-from split_infer_ros.serving.in_flight import Flight
-from split_infer_ros.serving.model_instance import ModelLine
-from split_infer_ros.serving.tenant_state import Member, TenantFrame, drop
+from split_infer_ros.serving.in_flight import InFlightBatch
+from split_infer_ros.serving.model_instance import ModelInstance
+from split_infer_ros.serving.tenant_state import TenantFrame, TenantState, drop
 from split_infer_ros.telemetry.trace import TraceFile
 
 Deliver = Callable[[str, Origin, Detections, Sequence[str]], None]
 
 
-class Settlement:
+class ResultRouter:
     """Called by the heads of all models, each on threads of its own.
 
     Args:
@@ -33,8 +33,8 @@ class Settlement:
     def __init__(
         self,
         changed: threading.Condition,
-        members: Mapping[str, Member],
-        lines: Mapping[str, ModelLine],
+        members: Mapping[str, TenantState],
+        lines: Mapping[str, ModelInstance],
         deliver: Deliver,
         on_error: Callable[[str, Exception], None],
         trace: TraceFile | None = None,
@@ -47,7 +47,7 @@ class Settlement:
         self._trace = trace
         self._batches = 0
 
-    def deliver(self, flight: Flight, frame: TenantFrame, detections: Detections) -> None:
+    def deliver(self, flight: InFlightBatch, frame: TenantFrame, detections: Detections) -> None:
         """A frame's detections are there; its tenant gets them, if it is there and still wants that model's."""
         member, name = frame.member, frame.member.tenant.name
         with self._changed:
@@ -71,7 +71,7 @@ class Settlement:
         if failure is not None:
             self._on_error(name, failure)
 
-    def released(self, line: ModelLine, lease: Lease, outcome: Outcome) -> None:
+    def released(self, line: ModelInstance, lease: Lease, outcome: Outcome) -> None:
         """A batch is back; those of its frames that were not delivered are settled now."""
         now = time.monotonic()
         with self._changed:
@@ -91,12 +91,12 @@ class Settlement:
             if self._trace is not None:
                 # a row of its own for each slot, as several batches of a model may be in one stage side by side
                 pool, slot = flight.plan.pool, lease.slot
-                facts = {"frames": len(flight.frames), "split_point": flight.plan.cut.name, "slot": slot}
+                facts = {"frames": len(flight.frames), "split_point": flight.plan.split_point.name, "slot": slot}
                 tenants = " ".join(member.tenant.name for member in flight.members)
                 row = f"{line.key}, {pool.memory} {slot}: "
                 self._trace.slices(times.slices(), f"batch {self._batches}", row, tenants=tenants, **facts)
 
-    def give_up(self, flight: Flight, reason: str) -> None:
+    def give_up(self, flight: InFlightBatch, reason: str) -> None:
         """The batch is over; frames that are not settled are dropped under that name (lock held)."""
         del flight.line.out[flight.lease]
         drop(flight.settle_rest(), reason)

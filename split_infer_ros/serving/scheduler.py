@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from split_infer_ros.serving.execution_costs import NO_MORE, Costs
+from split_infer_ros.serving.execution_costs import NO_MORE, ExecutionCosts
 from split_infer_ros.serving.request import DROP, Request
 
 LATE = 16  # requests that one decision drops at most, so that it is quick however many there are
@@ -63,11 +63,11 @@ class Rules:
 
 def decide(
     queue: Sequence[Request],
-    costs: Costs,
+    costs: ExecutionCosts,
     now: float,
     rules: Rules,
     busy: Collection[str] = (),
-    fastest: Costs | None = None,
+    fastest: ExecutionCosts | None = None,
 ) -> Decision:
     """The next execution; where there is none, but some are late, ask again: there may be more behind them.
 
@@ -97,7 +97,7 @@ def decide(
     return Decision(_together(window, costs, now, rules) if window else (), tuple(late))
 
 
-def _together(window: Sequence[Request], costs: Costs, now: float, rules: Rules) -> tuple[Batch, ...]:
+def _together(window: Sequence[Request], costs: ExecutionCosts, now: float, rules: Rules) -> tuple[Batch, ...]:
     """The execution that serves the first request, and with it all others that it may.
 
     Batches are as large, and fused, as saves time; what is beyond that has its turn next, perhaps on another lane.

@@ -13,16 +13,16 @@ from split_infer_ros.models.detections import Limits
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.report import PipelineReport
 from split_infer_ros.runtime.faults import DEVICE_LOST, is_sticky
-from split_infer_ros.serving.cost_tables import CostBooks
+from split_infer_ros.serving.cost_tables import CostTables
 from split_infer_ros.serving.dispatcher import Dispatcher
-from split_infer_ros.serving.model_instance import Callbacks, ModelLine
-from split_infer_ros.serving.result_router import Deliver, Settlement
+from split_infer_ros.serving.model_instance import Callbacks, ModelInstance
+from split_infer_ros.serving.result_router import Deliver, ResultRouter
 from split_infer_ros.serving.shared_settings import SharedSettings
 from split_infer_ros.serving.shared_weights import make_ring
 from split_infer_ros.serving.tenant import Tenant, check_names
-from split_infer_ros.serving.tenant_registry import Roster
-from split_infer_ros.serving.tenant_state import Member, TenantFrame, WaitingFrames, drop
-from split_infer_ros.serving.worker_pool import Crew
+from split_infer_ros.serving.tenant_registry import TenantRegistry
+from split_infer_ros.serving.tenant_state import TenantFrame, TenantState, WaitingFrames, drop
+from split_infer_ros.serving.worker_pool import WorkerPool
 from split_infer_ros.split.load import choose_device
 from split_infer_ros.telemetry.trace import TraceFile
 
@@ -63,22 +63,24 @@ class SharedPipeline:
         self._on_error = on_error
         database = database or Database()
         device = choose_device(settings.device)
-        home = make_ring(settings, device)
+        ring_memory = make_ring(settings, device)
         graphs = settings.cuda_graphs and device.type == "cuda"
         self._changed = threading.Condition()  # guards all that follows, for moments
-        self._crew = Crew(self._changed, device, settings.graph_bytes if graphs else None, self._failed, home is None)
-        self._books = CostBooks(Key.here(str(device)), database, settings.most, graphs, self._crew.lanes)
+        self._workers = WorkerPool(
+            self._changed, device, settings.graph_bytes if graphs else None, self._failed, ring_memory is None
+        )
+        self._tables = CostTables(Key.here(str(device)), database, settings.most, graphs, self._workers.lanes)
         self._changing = threading.RLock()  # held while models, settings or the state change; not while one is loaded
-        self._members: dict[str, Member] = {}
+        self._members: dict[str, TenantState] = {}
         self._waiting = WaitingFrames(settings.waiting)
         self._dispatcher = Dispatcher(
-            self._changed, self._waiting, self._crew, self._books, settings.rules, self._failed
+            self._changed, self._waiting, self._workers, self._tables, settings.rules, self._failed
         )
-        self._settlement = Settlement(self._changed, self._members, self._dispatcher.lines, deliver, on_error, trace)
-        callbacks = Callbacks(self._settlement.deliver, self._settlement.released, self._wake, self._failed)
-        self._roster = Roster(
-            *(self._changed, self._changing, self._members, self._waiting, self._dispatcher, self._books),
-            *(callbacks, database, home),
+        self._router = ResultRouter(self._changed, self._members, self._dispatcher.lines, deliver, on_error, trace)
+        callbacks = Callbacks(self._router.deliver, self._router.released, self._wake, self._failed)
+        self._registry = TenantRegistry(
+            *(self._changed, self._changing, self._members, self._waiting, self._dispatcher, self._tables),
+            *(callbacks, database, ring_memory),
         )
         self._accepting = self._running = False
         self._lost = False  # the device, and all frames with it
@@ -127,7 +129,7 @@ class SharedPipeline:
             ConfigurationError: a name is there twice; nothing was changed.
         """
         check_names(tenants)
-        refused = self._roster.set(tenants, lambda: (self._settings, self._limits))
+        refused = self._registry.set(tenants, lambda: (self._settings, self._limits))
         for name, error in refused.items():
             if is_sticky(error):
                 self._failed(name, error)
@@ -147,7 +149,7 @@ class SharedPipeline:
         with self._changing:
             self._settings.check_change(settings)
             try:
-                plans = self._roster.plan_anew(settings) if settings.stage != self._settings.stage else {}
+                plans = self._registry.plan_anew(settings) if settings.stage != self._settings.stage else {}
             except ConfigurationError as error:
                 if is_sticky(error):
                     self._failed("settings", error)
@@ -157,7 +159,7 @@ class SharedPipeline:
                     line.use(plan)
                 self._settings = settings
                 self._dispatcher.rules = settings.rules
-                self._books.limit(settings.most)
+                self._tables.limit(settings.most)
                 drop(self._waiting.limit(settings.waiting), "overrun")
                 self._dispatcher.renew()
 
@@ -189,7 +191,7 @@ class SharedPipeline:
                 lines = self._dispatcher.all_lines
                 for flight in [flight for line in lines for flight in line.out.values()]:
                     if flight.plan.pool.give_up(flight.lease):
-                        self._settlement.give_up(flight, reason)
+                        self._router.give_up(flight, reason)
             for line in lines:
                 line.head.stop()
             self._running = False
@@ -198,7 +200,7 @@ class SharedPipeline:
     def close(self) -> None:
         """Free models and memory, once stopped; the pipeline is of no more use."""
         self.set_tenants([])
-        self._crew.close()
+        self._workers.close()
 
     def submit(self, tenant: str, pixels: Pixels, origin: Origin, now: float) -> None:
         """A frame of a tenant's came in; never waits. Of a tenant that is not there it is nobody's, and not counted."""
@@ -241,12 +243,12 @@ class SharedPipeline:
             facts = self._line_of(member).facts()
         return member.meters.report(now, counts=member.ledger.counts(), **facts)
 
-    def _find(self, tenant: str) -> Member:
+    def _find(self, tenant: str) -> TenantState:
         if tenant not in self._members:
             raise ConfigurationError(f"There is no tenant '{tenant}'; there are: {', '.join(self._members) or 'none'}.")
         return self._members[tenant]
 
-    def _line_of(self, member: Member) -> ModelLine:
+    def _line_of(self, member: TenantState) -> ModelInstance:
         return self._dispatcher.lines[member.model]
 
     def _is_idle(self) -> bool:

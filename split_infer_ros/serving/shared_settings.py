@@ -11,7 +11,7 @@ from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.serving.scheduler import Rules
 from split_infer_ros.weight_streaming.residency import ASYNCHRONOUS, RESIDENT
 
-LIVE = ("window", "most", "waiting", "ring_slots", "memory_policy", "memory_budget_bytes")  # may change meanwhile
+LIVE = ("window", "most", "waiting", "pool_slots", "memory_policy", "memory_budget_bytes")  # may change meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class SharedSettings:
         most: of one model's batch (the parameter ``batch_size``); live.
         waiting: frames of one tenant that may wait: one more and its own oldest gives way; live.
         split_point: of every model: ``default`` (its own), ``output`` or ``input``.
-        ring_slots: of each model, batches between the decision and their results; live, as are the next two.
+        pool_slots: of each model, batches between the decision and their results; live, as are the next two.
         memory_policy: what features and staging lie in: ``device``, ``managed``, ``pinned`` or ``auto``: the best
             for each model alone, and beside another model's batch on a GPU what §IV-B has for the two.
         memory_budget_bytes: which features and staging of all models may take together.
@@ -43,7 +43,7 @@ class SharedSettings:
     most: int = 8
     waiting: int = 2
     split_point: str = "default"
-    ring_slots: int = 2
+    pool_slots: int = 2
     memory_policy: str = AUTO
     memory_budget_bytes: float = math.inf
     cuda_graphs: bool = True
@@ -55,7 +55,7 @@ class SharedSettings:
     allow_user_code: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("window", "most", "waiting", "ring_slots"):
+        for name in ("window", "most", "waiting", "pool_slots"):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{name} is {getattr(self, name)}; it takes 1 or more.")
 
@@ -71,7 +71,7 @@ class SharedSettings:
             split_point=self.split_point,
             batch_size=self.most,
             batch_timeout_s=0.0,
-            ring_slots=self.ring_slots,
+            pool_slots=self.pool_slots,
             memory_policy=self.memory_policy,
             memory_budget_bytes=self.memory_budget_bytes,
             cuda_graphs=False,

@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.serving.execution_costs import Costs
-from split_infer_ros.serving.model_instance import ModelLine
+from split_infer_ros.serving.execution_costs import ExecutionCosts
+from split_infer_ros.serving.model_instance import ModelInstance
 from split_infer_ros.serving.request import Request
 from split_infer_ros.serving.scheduler import Decision, Rules, decide
 from split_infer_ros.serving.shared_settings import SharedSettings
 from split_infer_ros.weight_streaming.packed_file import PAGE
-from split_infer_ros.weight_streaming.ring_memory import Home, page_aligned
+from split_infer_ros.weight_streaming.ring_memory import RingMemory, page_aligned
 
 
-def make_ring(settings: SharedSettings, device: torch.device) -> Home | None:
+def make_ring(settings: SharedSettings, device: torch.device) -> RingMemory | None:
     """Where all models' weights are in their turn; None if they are to be resident.
 
     Raises:
@@ -28,14 +28,14 @@ def make_ring(settings: SharedSettings, device: torch.device) -> Home | None:
         raise ConfigurationError(
             f"weights_budget_mb is for tenants on the CPU, and these are on {device}: leave it at 0."
         )
-    return Home(page_aligned(int(settings.weights_budget_bytes) // PAGE * PAGE))
+    return RingMemory(page_aligned(int(settings.weights_budget_bytes) // PAGE * PAGE))
 
 
 def expect_next(
-    lines: Mapping[str, ModelLine],
+    lines: Mapping[str, ModelInstance],
     decision: Decision,
     queue: Sequence[Request],
-    costs: Costs,
+    costs: ExecutionCosts,
     now: float,
     rules: Rules,
 ) -> None:

@@ -27,7 +27,7 @@ class Tenant:
         deadline_s: seconds from a frame's arrival until its detections' backbone should be done. 0: frames have their
             turn as if that were the model's execution time, the paper's default, and as none could meet that, none is
             late.
-        priority: one more halves the time in which a frame has its turn; 0 is usual, negative ones wait.
+        priority: one more partitions the time in which a frame has its turn; 0 is usual, negative ones wait.
         when_late: of a frame that can no longer meet its deadline: ``finish`` it late, or ``drop`` it.
 
     Raises:
@@ -64,7 +64,7 @@ class Tenant:
         return self.model if self.weights == "default" else f"{self.model} with weights {self.weights}"
 
 
-MOST_PRIORITY = 16  # a step halves or doubles: beyond this the patience of a second is 15 us or a day
+MOST_PRIORITY = 16  # a step partitions or doubles: beyond this the patience of a second is 15 us or a day
 
 
 def check_names(tenants: Sequence[Tenant]) -> None:

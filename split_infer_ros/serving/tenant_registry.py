@@ -9,18 +9,18 @@ from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.pipeline.plan import Plan
-from split_infer_ros.serving.cost_tables import CostBooks
+from split_infer_ros.serving.cost_tables import CostTables
 from split_infer_ros.serving.dispatcher import Dispatcher
-from split_infer_ros.serving.model_instance import Callbacks, ModelLine
+from split_infer_ros.serving.model_instance import Callbacks, ModelInstance
 from split_infer_ros.serving.shared_settings import SharedSettings
 from split_infer_ros.serving.tenant import Tenant
-from split_infer_ros.serving.tenant_state import Member, WaitingFrames, drop
+from split_infer_ros.serving.tenant_state import TenantState, WaitingFrames, drop
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
-from split_infer_ros.weight_streaming.ring_memory import Home
+from split_infer_ros.weight_streaming.ring_memory import RingMemory
 
 
-class Roster:
+class TenantRegistry:
     """Changes as long as models take to load, in which time frames flow, and settings and the state may change.
 
     Args:
@@ -32,20 +32,20 @@ class Roster:
         books: of their costs.
         callbacks: whom models tell.
         database: in which measurements are kept.
-        home: the ring through which all models' weights are read, unless they stay resident.
+        ring_memory: the ring through which all models' weights are read, unless they stay resident.
     """
 
     def __init__(
         self,
         changed: threading.Condition,
         changing: threading.RLock,
-        members: dict[str, Member],
+        members: dict[str, TenantState],
         waiting: WaitingFrames,
         dispatcher: Dispatcher,
-        books: CostBooks,
+        tables: CostTables,
         callbacks: Callbacks,
         database: Database,
-        home: Home | None,
+        ring_memory: RingMemory | None,
     ) -> None:
         self._changed = changed
         self._changing = changing
@@ -53,10 +53,10 @@ class Roster:
         self._members = members
         self._waiting = waiting
         self._dispatcher = dispatcher
-        self._books = books
+        self._tables = tables
         self._callbacks = callbacks
         self._database = database
-        self._home = home
+        self._ring_memory = ring_memory
 
     def set(
         self, tenants: Sequence[Tenant], current: Callable[[], tuple[SharedSettings, Limits]]
@@ -85,13 +85,13 @@ class Roster:
             self._remove_unused_models()
             return refused
 
-    def plan_anew(self, settings: SharedSettings) -> dict[ModelLine, Plan]:
+    def plan_anew(self, settings: SharedSettings) -> dict[ModelInstance, Plan]:
         """Slots and staging of all models for these settings.
 
         Raises:
             ConfigurationError: there is no memory for all of it; nothing was kept.
         """
-        plans: dict[ModelLine, Plan] = {}
+        plans: dict[ModelInstance, Plan] = {}
         taken = 0
         try:
             for line in self._dispatcher.lines.values():
@@ -123,11 +123,13 @@ class Roster:
         if key in lines:
             return
         model = self._load(tenant, current()[0])
-        self._books.recall(model)
+        self._tables.recall(model)
         with self._changing:
             settings, limits = current()
             others = sum(line.budget_of(line.plan) for line in lines.values())  # plans beside give way to it
-            line = ModelLine(key, model, settings, others, limits, self._callbacks, self._database, self._home)
+            line = ModelInstance(
+                key, model, settings, others, limits, self._callbacks, self._database, self._ring_memory
+            )
             with self._changed:
                 line.head.limits = current()[1]
                 self._dispatcher.add(line)
@@ -146,7 +148,7 @@ class Roster:
     def _place(self, tenant: Tenant) -> None:
         """The tenant runs, in the form that it has now."""
         with self._changed:
-            member = self._members.setdefault(tenant.name, Member(tenant, tenant.model_key))
+            member = self._members.setdefault(tenant.name, TenantState(tenant, tenant.model_key))
             if member.model != tenant.model_key:
                 drop(self._waiting.forget(tenant.name), "removed")
             member.tenant, member.model = tenant, tenant.model_key

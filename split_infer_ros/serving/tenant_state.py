@@ -15,7 +15,7 @@ from split_infer_ros.serving.tenant import Tenant
 
 
 @dataclass(slots=True, eq=False)
-class Member:
+class TenantState:
     """A tenant that runs.
 
     Attributes:
@@ -36,7 +36,7 @@ class Member:
 class TenantFrame(Frame):
     """A frame, and whose it is."""
 
-    member: Member
+    member: TenantState
 
 
 def drop(frames: Iterable[TenantFrame], reason: str) -> None:
@@ -113,7 +113,7 @@ class WaitingFrames:
         """Nothing waits any more."""
         return self.take(list(self._queue))
 
-    def _displace(self, member: Member) -> list[TenantFrame]:
+    def _displace(self, member: TenantState) -> list[TenantFrame]:
         """The oldest give way, and those behind them take their turns: who sends fast would else never have one."""
         surplus = member.waiting - self._most
         if surplus <= 0:

@@ -9,15 +9,15 @@ import torch
 
 from split_infer_ros.runtime.num_threads import all_cores, use_one_core
 from split_infer_ros.runtime.worker_thread import Stage
-from split_infer_ros.serving.concurrent_lanes import SideBySide
+from split_infer_ros.serving.concurrent_lanes import ConcurrentLanes
 from split_infer_ros.serving.executor import Executor
 from split_infer_ros.serving.forked_graphs import Model
-from split_infer_ros.serving.in_flight import Flight
-from split_infer_ros.serving.lane_scheduler import Floor
+from split_infer_ros.serving.in_flight import InFlightBatch
+from split_infer_ros.serving.lane_scheduler import LaneScheduler
 from split_infer_ros.serving.merge_runner import Engine
 
 
-class Crew:
+class WorkerPool:
     """Executes with all cores on the thread of whoever calls, and on each lane on a thread of that lane's own.
 
     Args:
@@ -45,10 +45,10 @@ class Crew:
         self._executor = Executor(changed, self.whole, device, on_error)
         count = all_cores() if lanes and device.type == "cpu" and all_cores() > 1 else 0
         self._engines = [Engine(device, cores=1) for _ in range(count)]
-        self.beside = SideBySide(self._engines) if count else None
+        self.beside = ConcurrentLanes(self._engines) if count else None
         executors = [Executor(changed, engine, device, on_error) for engine in self._engines]
         self._lanes = [_lane(number, executor) for number, executor in enumerate(executors)]
-        self.floor = Floor(count, self._executor.depth)
+        self.lane_scheduler = LaneScheduler(count, self._executor.depth)
 
     @property
     def lanes(self) -> int:
@@ -72,7 +72,7 @@ class Crew:
             lane.stop()
         self._executor.stop()
 
-    def execute(self, flights: Sequence[Flight], lane: int | None, over: Callable[[], None]) -> None:
+    def execute(self, flights: Sequence[InFlightBatch], lane: int | None, over: Callable[[], None]) -> None:
         """Have batches executed as one; on a lane or a GPU this returns before it is done, see ``Executor.execute``."""
         if lane is None:
             self._executor.execute(flights, over)
@@ -86,7 +86,7 @@ class Crew:
             self.beside.close()
 
 
-_Work = tuple[Sequence[Flight], Callable[[], None]]
+_Work = tuple[Sequence[InFlightBatch], Callable[[], None]]
 
 
 def _lane(number: int, executor: Executor) -> Stage[_Work]:

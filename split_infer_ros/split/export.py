@@ -43,7 +43,7 @@ def tidy(graph: fx.GraphModule) -> fx.GraphModule:
     """Bring an exported graph into the form of a traced one, in place; a traced one stays as it is.
 
     Its input comes first and constants right before they are used. Batch sizes are read where they are needed, so
-    that no number is alive across the whole model, where it would forbid every cut.
+    that no number is alive across the whole model, where it would forbid every split point.
     """
     nodes = graph.graph
     graph.graph.set_codegen(fx.graph.CodeGen())  # positional arguments in, a tuple out

@@ -1,4 +1,4 @@
-"""A model as one traced graph, ready to be cut: folded and laid out for speed."""
+"""A model as one traced graph, ready to be split: folded and laid out for speed."""
 
 from __future__ import annotations
 
@@ -156,9 +156,9 @@ def put(graph: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 def put_apart(graph: fx.GraphModule, tensors: Mapping[str, Tensor]) -> None:
-    """The same, in modules of its own: halves that were cut from this model keep what theirs have."""
+    """The same, in modules of its own: partitions that were split from this model keep what theirs have."""
     same = {id(tensor): tensor for tensor in state_of(graph).values()}
-    called = {str(node.target) for node in graph.graph.nodes if node.op == "call_module"}  # which halves share
+    called = {str(node.target) for node in graph.graph.nodes if node.op == "call_module"}  # which partitions share
     for path in sorted(called, key=len):  # outer ones first
         if any(name.startswith(f"{path}.") for name in tensors):
             _replace(graph, path, copy.deepcopy(graph.get_submodule(path), dict(same)))

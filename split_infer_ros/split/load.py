@@ -8,7 +8,7 @@ from weakref import WeakValueDictionary
 import torch
 from torch import nn
 
-from split_infer_ros.engines.execution_config import Form
+from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.entry import ModelEntry
@@ -29,7 +29,7 @@ def load_model(
     precision: str = "fp32",
     *,
     allow_user_code: bool = False,
-    form: Form | None = None,
+    form: ExecutionConfig | None = None,
 ) -> SplitModel:
     """A model by name; whoever asks for the same one in this process shares it.
 
@@ -42,16 +42,16 @@ def load_model(
         form: in which it is run.
 
     Raises:
-        ConfigurationError: an unknown model or device, a model that cannot be cut, or weights that do not fit.
+        ConfigurationError: an unknown model or device, a model that cannot be split, or weights that do not fit.
     """
-    where, dtype, form = choose_device(device), PRECISIONS[precision], form or Form()
+    where, dtype, form = choose_device(device), PRECISIONS[precision], form or ExecutionConfig()
     with _loading:
         # Who may not load it may not share it.
         key: tuple[str, ...] = (name, weights, str(allow_user_code), str(form.folding))
         model = _loaded.get(key)
         if model is None:
             entry, module = build_model(name, weights, allow_user_code)
-            model = _loaded[key] = SplitModel(entry, module, torch.device("cpu"), Form(folding=form.folding))
+            model = _loaded[key] = SplitModel(entry, module, torch.device("cpu"), ExecutionConfig(folding=form.folding))
         if (where, dtype, form) == (model.device, model.dtype, model.form):
             return model
         key += str(where), precision, repr(form)
@@ -62,7 +62,7 @@ def load_model(
 
 
 def hollow_model(name: str) -> SplitModel:
-    """A model without its weights: enough to find its cuts, and to run it on weights that are streamed.
+    """A model without its weights: enough to find its split points, and to run it on weights that are streamed.
 
     Raises:
         ConfigurationError: an unknown model.

@@ -1,4 +1,4 @@
-"""The two halves of a model at a cut."""
+"""The two partitions of a model at a split point."""
 
 from __future__ import annotations
 
@@ -8,39 +8,39 @@ from typing import Any
 
 from torch import fx, nn
 
-from split_infer_ros.split.split_points import Cut, live_values
+from split_infer_ros.split.split_points import SplitPoint, live_values
 
 
 @dataclass(frozen=True, slots=True)
-class Halves:
+class Partitions:
     """A model in two parts that share its parameters: ``head(*backbone(images))`` is the whole.
 
     Attributes:
-        cut: where it was cut.
-        backbone: (N, C, H, W) images -> tuple of the cut's tensors.
-        head: the cut's tensors -> tuple of the model's outputs.
+        cut: where it was split.
+        backbone: (N, C, H, W) images -> tuple of the split point's tensors.
+        head: the split point's tensors -> tuple of the model's outputs.
     """
 
-    cut: Cut
+    split_point: SplitPoint
     backbone: nn.Module
     head: nn.Module
 
 
-def split(graph: fx.GraphModule, cut: Cut) -> Halves:
+def split(graph: fx.GraphModule, split_point: SplitPoint) -> Partitions:
     """Cut a traced model in two; nothing is copied."""
-    return Halves(cut, backbone_of(graph, cut), head_of(graph, cut))
+    return Partitions(split_point, backbone_of(graph, split_point), head_of(graph, split_point))
 
 
-def backbone_of(graph: fx.GraphModule, cut: Cut) -> fx.GraphModule:
-    """The half before a cut; nothing is copied."""
+def backbone_of(graph: fx.GraphModule, split_point: SplitPoint) -> fx.GraphModule:
+    """The partition before a split point; nothing is copied."""
     nodes = list(graph.graph.nodes)
-    return extract(graph, nodes[1 : cut.position], nodes[:1], live_values(nodes, cut.position))
+    return extract(graph, nodes[1 : split_point.position], nodes[:1], live_values(nodes, split_point.position))
 
 
-def head_of(graph: fx.GraphModule, cut: Cut) -> fx.GraphModule:
-    """The half behind a cut; nothing is copied."""
+def head_of(graph: fx.GraphModule, split_point: SplitPoint) -> fx.GraphModule:
+    """The partition behind a split point; nothing is copied."""
     nodes = list(graph.graph.nodes)
-    return extract(graph, nodes[cut.position : -1], live_values(nodes, cut.position), results_of(nodes))
+    return extract(graph, nodes[split_point.position : -1], live_values(nodes, split_point.position), results_of(nodes))
 
 
 def results_of(nodes: Sequence[fx.Node]) -> list[fx.Node]:
@@ -57,7 +57,7 @@ def extract(
     copies: dict[fx.Node, fx.Node] = {node: part.placeholder(node.name) for node in inputs}
 
     def copy_of(node: fx.Node) -> fx.Node:
-        if node not in copies:  # a constant traced on the other side of the cut
+        if node not in copies:  # a constant traced on the other side of the split point
             copies[node] = part.node_copy(node, copy_of)
         return copies[node]
 

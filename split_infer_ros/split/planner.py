@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.split.profile import Point, Profile
+from split_infer_ros.split.profile import Profile, ProfilePoint
 
 THROUGHPUT, LATENCY = "throughput", "latency"
 OBJECTIVES = (THROUGHPUT, LATENCY)
@@ -15,18 +15,18 @@ NEARLY = 0.9  # of the highest throughput: what noise of a short run may hide
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """A cut and a batch size, and what a saturated pipeline is predicted to do with them.
+class SplitChoice:
+    """A split point and a batch size, and what a saturated pipeline is predicted to do with them.
 
     Attributes:
         cut: name of the split point.
         batch_size: images a batch.
         throughput: images a second.
         latency_s: of a batch from its closing until its results are out.
-        within_bound: False where no cut is fast enough for the bound, and this is the one of the lowest latency.
+        within_bound: False where no split point is fast enough for the bound; this is the one of lowest latency.
     """
 
-    cut: str
+    split_point: str
     batch_size: int
     throughput: float
     latency_s: float
@@ -38,7 +38,7 @@ def plan(
     objective: str = THROUGHPUT,
     latency_bound_s: float = math.inf,
     batch_sizes: Collection[int] | None = None,
-) -> Choice:
+) -> SplitChoice:
     """The best of what was measured.
 
     Args:
@@ -69,30 +69,32 @@ def plan(
     return max(fitting, key=lambda choice: (choice.throughput, -choice.latency_s))
 
 
-def predict(profile: Profile, point: Point, latency_bound_s: float = math.inf) -> Choice:
+def predict(profile: Profile, point: ProfilePoint, latency_bound_s: float = math.inf) -> SplitChoice:
     """A point as a choice."""
     latency_s = profile.latency_s(point)
-    return Choice(point.cut, point.batch_size, profile.throughput(point), latency_s, latency_s <= latency_bound_s)
+    return SplitChoice(
+        point.split_point, point.batch_size, profile.throughput(point), latency_s, latency_s <= latency_bound_s
+    )
 
 
-def worth_a_run(profile: Profile, batch_size: int, runs: Mapping[str, int], repeats: int) -> Point | None:
-    """The cut whose pipeline should be run next; None when the best one is known.
+def worth_a_run(profile: Profile, batch_size: int, runs: Mapping[str, int], repeats: int) -> ProfilePoint | None:
+    """The split point whose pipeline should be run next; None when the best one is known.
 
     Those that may be nearly the best have turns, the one with the fewest first, of as many the one that promises most.
-    Until a cut is known it promises what was predicted, even if it ran more slowly: the machine may have been busy.
+    Until a split point is known it promises what was predicted, even if it ran more slowly on a busy machine.
 
     Args:
         profile: as known so far.
-        batch_size: of the cuts in question.
+        batch_size: of the split points in question.
         runs: so far, by cut.
-        repeats: a cut that has been run so many times is known.
+        repeats: a split point that has been run so many times is known.
     """
     points = [point for point in profile.points if point.batch_size == batch_size]
     unknown = {
         point: min(profile.period_s(point), profile.predicted_s(point))
         for point in points
-        if runs.get(point.cut, 0) < repeats
+        if runs.get(point.split_point, 0) < repeats
     }
     most_s = min(map(profile.period_s, points), default=0.0) / NEARLY
     nearly = [point for point, period_s in unknown.items() if period_s <= most_s]
-    return min(nearly, key=lambda point: (runs.get(point.cut, 0), unknown[point]), default=None)
+    return min(nearly, key=lambda point: (runs.get(point.split_point, 0), unknown[point]), default=None)

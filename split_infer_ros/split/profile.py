@@ -1,4 +1,4 @@
-"""What each cut of a model costs on this machine, and what follows for a pipeline of two stages.
+"""What each split point of a model costs on this machine, and what follows for a pipeline of two stages.
 
 The backbone's stage (pre-processing, backbone, features into the slot) works on one batch while the head's stage (head,
 decoding) works on the batch before it. Where the two share cores, each slows the other down.
@@ -62,22 +62,22 @@ class CoRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
-    """One cut at one batch size: seconds a batch, each measured alone.
+class ProfilePoint:
+    """One split point at one batch size: seconds a batch, each measured alone.
 
     Attributes:
         cut: its name.
         batch_size: images a batch.
         bytes_per_image: what crosses.
         preprocess_s: pixels to the model's input.
-        backbone_s: the backbone's half.
+        backbone_s: the backbone's partition.
         hand_over_s: the features into the slot.
-        head_s: the head's half.
+        head_s: the head's partition.
         decode_s: outputs to detections in the source's pixels.
         period_s: between two batches of the whole pipeline, saturated; NaN where that was not measured.
     """
 
-    cut: str
+    split_point: str
     batch_size: int
     bytes_per_image: int
     preprocess_s: float
@@ -97,7 +97,7 @@ class Point:
         """The head's stage, alone."""
         return self.head_s + self.decode_s
 
-    def scaled(self, backbone: float, head: float) -> Point:
+    def scaled(self, backbone: float, head: float) -> ProfilePoint:
         """The same with each stage so many times slower; the whole's period is then unknown."""
         return replace(
             self,
@@ -112,18 +112,18 @@ class Point:
 
 @dataclass(frozen=True)
 class Profile:
-    """Every cut of a model at several batch sizes.
+    """Every split point of a model at several batch sizes.
 
     Attributes:
         model: its name.
         device: where the backbone ran.
-        points: by batch size, then in the order of the cuts.
+        points: by batch size, then in the order of the split points.
         co_run: what the stages do to each other.
     """
 
     model: str
     device: str
-    points: tuple[Point, ...]
+    points: tuple[ProfilePoint, ...]
     co_run: CoRun
 
     @property
@@ -131,33 +131,33 @@ class Profile:
         """Those that were measured, ascending."""
         return tuple(sorted({point.batch_size for point in self.points}))
 
-    def point(self, cut: str, batch_size: int) -> Point | None:
-        """The one of that cut and batch size, if it was measured."""
-        return self._by_name.get((cut, batch_size))
+    def point(self, split_point: str, batch_size: int) -> ProfilePoint | None:
+        """The one of that split point and batch size, if it was measured."""
+        return self._by_name.get((split_point, batch_size))
 
-    def period_s(self, point: Point) -> float:
+    def period_s(self, point: ProfilePoint) -> float:
         """Seconds between two batches of a saturated pipeline: measured, or else predicted."""
         return self.predicted_s(point) if math.isnan(point.period_s) else point.period_s
 
-    def predicted_s(self, point: Point) -> float:
+    def predicted_s(self, point: ProfilePoint) -> float:
         """Seconds between two batches, from the stages' times.
 
         Corrected by how far off such predictions were that have been measured, at the same batch size.
         """
         return self._modelled_s(point) * self._correction.get(point.batch_size, 1.0)
 
-    def throughput(self, point: Point) -> float:
+    def throughput(self, point: ProfilePoint) -> float:
         """Images a second of a saturated pipeline."""
         return point.batch_size / self.period_s(point)
 
-    def latency_s(self, point: Point) -> float:
+    def latency_s(self, point: ProfilePoint) -> float:
         """Of a batch from its closing until its results are out: both stages busy, no wait for a slot."""
         return sum(self.co_run.busy(point.backbone_stage_s, point.head_stage_s))
 
-    def with_point(self, point: Point) -> Profile:
-        """The same with this point in the place of the one of its cut and batch size."""
-        mine = point.cut, point.batch_size
-        return replace(self, points=tuple(point if (p.cut, p.batch_size) == mine else p for p in self.points))
+    def with_point(self, point: ProfilePoint) -> Profile:
+        """The same with this point in the place of the one of its split point and batch size."""
+        mine = point.split_point, point.batch_size
+        return replace(self, points=tuple(point if (p.split_point, p.batch_size) == mine else p for p in self.points))
 
     def by_stages(self) -> Profile:
         """The same predictions from the stages' times alone, scaled to give what was measured of the whole."""
@@ -166,12 +166,12 @@ class Profile:
             self, points=tuple(p.scaled(factor, factor) for p, factor in zip(self.points, factors, strict=True))
         )
 
-    def _modelled_s(self, point: Point) -> float:
+    def _modelled_s(self, point: ProfilePoint) -> float:
         return max(self.co_run.busy(point.backbone_stage_s, point.head_stage_s))
 
     @cached_property
-    def _by_name(self) -> dict[tuple[str, int], Point]:
-        return {(point.cut, point.batch_size): point for point in self.points}
+    def _by_name(self) -> dict[tuple[str, int], ProfilePoint]:
+        return {(point.split_point, point.batch_size): point for point in self.points}
 
     @cached_property
     def _correction(self) -> dict[int, float]:
@@ -182,20 +182,20 @@ class Profile:
         return {batch_size: statistics.median_low(found) for batch_size, found in ratios.items()}
 
 
-def describe(profile: Profile, chosen: Sequence[Point] = ()) -> str:
+def describe(profile: Profile, chosen: Sequence[ProfilePoint] = ()) -> str:
     """A table for people, times in milliseconds; ``chosen`` points carry a mark, measured throughputs a star."""
-    width = max((len(point.cut) for point in profile.points), default=3)
+    width = max((len(point.split_point) for point in profile.points), default=3)
     columns = ("prep", "backbone", "handover", "head", "decode", "images/s", "latency")
     lines = [
         f"{profile.model} on {profile.device}; while both stages work, the backbone's runs at "
         f"{profile.co_run.backbone:.2f} and the head's at {profile.co_run.head:.2f} of its speed alone.",
-        f"{'batch':>5}  {'cut':<{width}}  {'KB/image':>9}  " + "  ".join(f"{column:>9}" for column in columns),
+        f"{'batch':>5}  {'split_point':<{width}}  {'KB/image':>9}  " + "  ".join(f"{column:>9}" for column in columns),
     ]
     for point in profile.points:
         times = (point.preprocess_s, point.backbone_s, point.hand_over_s, point.head_s, point.decode_s)
         star = " " if math.isnan(point.period_s) else "*"
         lines.append(
-            f"{point.batch_size:>5}  {point.cut:<{width}}  {point.bytes_per_image / 1e3:>9.1f}  "
+            f"{point.batch_size:>5}  {point.split_point:<{width}}  {point.bytes_per_image / 1e3:>9.1f}  "
             + "  ".join(f"{1e3 * seconds:>9.2f}" for seconds in times)
             + f"  {profile.throughput(point):>8.1f}{star}  {1e3 * profile.latency_s(point):>9.2f}"
             + ("  <" if point in chosen else "")

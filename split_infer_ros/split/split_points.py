@@ -1,4 +1,4 @@
-"""Where a traced model can be cut, and what would cross there."""
+"""Where a traced model can be split, and what would cross there."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from split_infer_ros.buffers.layout import TensorSpec
-from split_infer_ros.errors import UnknownCutError
+from split_infer_ros.errors import UnknownSplitPointError
 from split_infer_ros.split.blocks import ancestors, find_blocks, kind_of, owner_of
 
 INPUT, OUTPUT = "input", "output"
 SEEN = "seen"  # key in a node's meta: how long its value is, and what of it an image has; None for what is no tensor
 
-# A cut just before one of these would leave a tail of no weight to the other side.
+# A split point just before one of these would leave a tail of no weight to the other side.
 _TAILS = ("ReLU", "ReLU6", "SiLU", "Hardswish", "GELU", "BatchNorm2d", "Dropout", "Identity")
 
-_CASTS = ("float", "half", "bfloat16", "to", "type_as", torch.ops.aten.to.dtype, torch.ops.aten._to_copy.default)
+_CASTS = ("float", "partition", "bfloat16", "to", "type_as", torch.ops.aten.to.dtype, torch.ops.aten._to_copy.default)
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class SplitPoint:
     """A place between two operations.
 
     Attributes:
@@ -49,8 +49,10 @@ class Cut:
         """Bytes that cross for one image."""
         return sum(spec.bytes_per_image for spec in self.tensors)
 
-    def in_precision(self, dtype: torch.dtype) -> Cut:
-        """The same cut of a backbone that computes in ``dtype``: what crosses in floating point has it, if not wide."""
+    def in_precision(self, dtype: torch.dtype) -> SplitPoint:
+        """The same split point of a backbone that computes in ``dtype``: what crosses in floating point has it, if not
+        wide.
+        """
         return replace(
             self,
             tensors=tuple(
@@ -60,22 +62,22 @@ class Cut:
         )
 
 
-def find_cuts(graph: fx.GraphModule, image_shape: tuple[int, int, int]) -> tuple[Cut, ...]:
-    """Every cut of a model, from ``input`` (all of it is the head's) to ``output`` (all is the backbone's).
+def find_split_points(graph: fx.GraphModule, image_shape: tuple[int, int, int]) -> tuple[SplitPoint, ...]:
+    """Every split point of a model, from ``input`` (all of it is the head's) to ``output`` (all is the backbone's).
 
     Args:
         graph: a traced model that takes float32 (N, C, H, W).
         image_shape: (C, H, W).
 
     Returns:
-        The cuts in order; only places where all that crosses are tensors with the batch in front.
+        The split points in order; only places where all that crosses are tensors with the batch in front.
     """
     batch = 2  # tells the batch dimension from dimensions that happen to be 1
     propagate(_Recorder(graph), (batch, *image_shape))
     nodes = list(graph.graph.nodes)
     named = dict(_ends_of_blocks(nodes, find_blocks(graph)))
     wide = _wide(nodes)
-    cuts = []
+    split_points = []
     for position in range(1, len(nodes)):
         if position == 1:
             names = [INPUT]
@@ -89,23 +91,23 @@ def find_cuts(graph: fx.GraphModule, image_shape: tuple[int, int, int]) -> tuple
         if all(specs):
             tensors = tuple(spec for spec in specs if spec)
             kept = frozenset(spec.name for spec in tensors if spec.name in wide)
-            cuts.append(Cut(names[0], tuple(names[1:]), position, tensors, kept))
-    return tuple(cuts)
+            split_points.append(SplitPoint(names[0], tuple(names[1:]), position, tensors, kept))
+    return tuple(split_points)
 
 
-def choose_cut(cuts: Sequence[Cut], name: str, model: str) -> Cut:
-    """The cut of that name or alias.
+def choose_split_point(split_points: Sequence[SplitPoint], name: str, model: str) -> SplitPoint:
+    """The split point of that name or alias.
 
     Raises:
-        UnknownCutError: there is none; the error lists those that there are.
+        UnknownSplitPointError: there is none; the error lists those that there are.
     """
-    for cut in cuts:
-        if name == cut.name or name in cut.aliases:
-            return cut
-    names = [cut.name for cut in cuts]
+    for split_point in split_points:
+        if name == split_point.name or name in split_point.aliases:
+            return split_point
+    names = [split_point.name for split_point in split_points]
     close = difflib.get_close_matches(name, names, n=1)
     hint = f" Did you mean '{close[0]}'?" if close else ""
-    raise UnknownCutError(f"{model} has no split point '{name}'.{hint} It has: {', '.join(names)}.")
+    raise UnknownSplitPointError(f"{model} has no split point '{name}'.{hint} It has: {', '.join(names)}.")
 
 
 class _Recorder(fx.Interpreter):
@@ -170,7 +172,7 @@ def _ends_of_blocks(nodes: Sequence[fx.Node], blocks: set[str]) -> Iterator[tupl
         ended = [path for path in ancestors(owner) if last[path] == index]
         names = [path for path in ended if path in blocks]
         if names:
-            # the innermost block names the cut; what encloses it and ends with it are aliases
+            # the innermost block names the split point; what encloses it and ends with it are aliases
             yield index + 1, names[:1] + [path for path in ended if names[0].startswith(f"{path}.")]
         elif not any(path in blocks for path in ancestors(owner)) and node.op in ("call_function", "call_method"):
             following = owners[index + 1]
@@ -185,14 +187,14 @@ def _spec(node: fx.Node, batch: int) -> TensorSpec | None:
     return spec if length == batch else None
 
 
-def describe(cuts: Sequence[Cut], default: Cut | None = None) -> str:
-    """A table for people: a line a cut, one more for each further tensor; ``default`` carries a mark."""
-    width = max(len(cut.name) for cut in cuts)
-    lines = [f"  {'cut':<{width}}  {'bytes/image':>11}  tensors"]
-    for cut in cuts:
-        mark = "*" if cut == default else " "
-        start = f"{mark} {cut.name:<{width}}  {cut.bytes_per_image:>11,}"
-        for spec in cut.tensors:
+def describe(split_points: Sequence[SplitPoint], default: SplitPoint | None = None) -> str:
+    """A table for people: a line a split point, one more for each further tensor; ``default`` carries a mark."""
+    width = max(len(split_point.name) for split_point in split_points)
+    lines = [f"  {'split_point':<{width}}  {'bytes/image':>11}  tensors"]
+    for split_point in split_points:
+        mark = "*" if split_point == default else " "
+        start = f"{mark} {split_point.name:<{width}}  {split_point.bytes_per_image:>11,}"
+        for spec in split_point.tensors:
             lines.append(f"{start}  {spec.name} {str(spec.dtype).removeprefix('torch.')} {spec.shape}")
             start = " " * len(start)
     return "\n".join(lines)

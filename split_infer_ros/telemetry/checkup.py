@@ -17,7 +17,7 @@ from typing import Any
 
 OK, NOTE, PROBLEM = "ok", "note", "PROBLEM"
 MB = 2**20
-SHARED_MEMORY_BYTES = 256 * MB  # a few nodes' segments for images, and a ring
+SHARED_MEMORY_BYTES = 256 * MB  # a few nodes' segments for images, and a slot pool
 RECEIVE_BUFFER_BYTES = 4 * MB
 OPEN_FILES = 1024
 

@@ -17,7 +17,7 @@ from torchvision.ops import nms
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.vision_ops.arrays import Flags, Floats, Integers, to_host
-from split_infer_ros.vision_ops.candidates import Candidates, Scores, best_candidates, first_of_each
+from split_infer_ros.vision_ops.candidates import BestCandidates, Scores, best_candidates, first_of_each
 from split_infer_ros.vision_ops.fastest import PLAIN, TRITON, fastest
 from split_infer_ros.vision_ops.suppression import overlaps, unsuppressed
 
@@ -67,7 +67,7 @@ def box_nms(
         offered = scores if scores.ndim == 3 else scores.unsqueeze(2)
         most = most_of_a_class if most_of_a_class is not None and most_of_a_class < offered.shape[1] else None
         theirs = None if labels is None else to_host(labels)
-        limits = Limits(score_threshold, iou_threshold, most)
+        limits = NmsLimits(score_threshold, iou_threshold, most)
         _fill(found, to_host(boxes), to_host(offered) if scores.device.type == "cpu" else offered, theirs, limits)
     return torch.from_numpy(found).to(scores.device)
 
@@ -92,7 +92,7 @@ def _one_alone(
     return True
 
 
-class Limits(NamedTuple):
+class NmsLimits(NamedTuple):
     """What makes a candidate, and what suppresses it."""
 
     score: float
@@ -100,7 +100,7 @@ class Limits(NamedTuple):
     most_of_a_class: int | None
 
 
-def _fill(found: Integers, boxes: Floats, scores: Scores, labels: Integers | None, limits: Limits) -> None:
+def _fill(found: Integers, boxes: Floats, scores: Scores, labels: Integers | None, limits: NmsLimits) -> None:
     """Find the best of scores (N, n, C), as many as ``found`` has places."""
     wanted, classes, most = found.shape[1], scores.shape[2], limits.most_of_a_class
     best = best_candidates(scores, FIRST * wanted, limits.score)
@@ -121,7 +121,9 @@ def _fill(found: Integers, boxes: Floats, scores: Scores, labels: Integers | Non
         _fill_up(found[image], counts[image], boxes[row], rest, None if labels is None else labels[row], limits)
 
 
-def _fill_up(found: Integers, count: int, boxes: Floats, rest: Floats, labels: Integers | None, limits: Limits) -> None:
+def _fill_up(
+    found: Integers, count: int, boxes: Floats, rest: Floats, labels: Integers | None, limits: NmsLimits
+) -> None:
     """Behind the ``count`` that one image has, the best of what they leave of ``rest``, which is used up."""
     kept, more = found[:count], True
     while more and count < len(found):
@@ -133,7 +135,7 @@ def _fill_up(found: Integers, count: int, boxes: Floats, rest: Floats, labels: I
 
 
 def _kept_of(
-    candidates: Candidates, boxes: Floats, scores: Scores, labels: Integers | None, iou_threshold: float
+    candidates: BestCandidates, boxes: Floats, scores: Scores, labels: Integers | None, iou_threshold: float
 ) -> tuple[Integers, Integers]:
     """Image and index of those that are not suppressed."""
     images, indices, _ = candidates

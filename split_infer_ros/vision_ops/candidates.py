@@ -14,7 +14,7 @@ from split_infer_ros.vision_ops.arrays import Flags, Floats, Integers, to_host
 Scores = Floats | Tensor  # on the host; a tensor is one of a GPU
 
 
-class Candidates(NamedTuple):
+class BestCandidates(NamedTuple):
     """Candidates by image, and then by descending score, of equal scores by ascending index.
 
     Attributes:
@@ -28,7 +28,7 @@ class Candidates(NamedTuple):
     more: Flags
 
 
-def best_candidates(scores: Scores, count: int, threshold: float) -> Candidates:
+def best_candidates(scores: Scores, count: int, threshold: float) -> BestCandidates:
     """Of each image the ``count`` best scores above ``threshold``, or as many as there are; NaN is no score.
 
     The best scores are among those of the boxes with the best ones, so others' are not looked at.
@@ -67,7 +67,7 @@ def best_candidates(scores: Scores, count: int, threshold: float) -> Candidates:
     if found_of.max() > count:
         first = np.arange(len(image)) - (found_of.cumsum() - found_of)[image] < count
         image, indices, more = image[first], indices[first], more | (found_of > count)
-    return Candidates(image, indices, more)
+    return BestCandidates(image, indices, more)
 
 
 def first_of_each(scores: Floats, most: int) -> Floats:

@@ -28,7 +28,7 @@ def multibox_decode(
         offsets: floating (..., n, 4), dx, dy, dw, dh, times the weights.
         anchors: of the same type, (n, 4): left, top, right, bottom in pixels.
         weights: by which the offsets were multiplied.
-        size: height and width in pixels of the input, to which boxes are cut; None to leave them.
+        size: height and width in pixels of the input, to which boxes are split; None to leave them.
 
     Returns:
         (..., n, 4), left, top, right, bottom in pixels.

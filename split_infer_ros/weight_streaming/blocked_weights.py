@@ -22,7 +22,7 @@ Geometry = tuple[list[int], list[int], list[int], int]  # padding, stride, dilat
 
 
 @dataclass(frozen=True, slots=True)
-class BlockedForm:
+class BlockedLayout:
     """How one convolution's weights lie; only ever made in this process, for what it says is trusted.
 
     Attributes:
@@ -75,14 +75,14 @@ def pack(weights: Tensor, geometry: Geometry, input_shape: Sequence[int]) -> Ten
     return blocked
 
 
-def form(blocked: Tensor) -> BlockedForm:
+def form(blocked: Tensor) -> BlockedLayout:
     """The form of an opaque tensor."""
     descriptor = bytes(torch.ops.mkldnn._get_mkldnn_serialized_md(blocked).numpy())
     digest = hashlib.sha256(descriptor).hexdigest()[:12]
-    return BlockedForm(tuple(blocked.shape), int(torch.ops.mkldnn._nbytes(blocked)), digest, descriptor)
+    return BlockedLayout(tuple(blocked.shape), int(torch.ops.mkldnn._nbytes(blocked)), digest, descriptor)
 
 
-def form_of(shape: Sequence[int], geometry: Geometry, input_shape: Sequence[int]) -> BlockedForm:
+def form_of(shape: Sequence[int], geometry: Geometry, input_shape: Sequence[int]) -> BlockedLayout:
     """The form that weights of that shape would be given here, by packing some."""
     return form(pack(torch.zeros(tuple(shape)), geometry, input_shape))
 

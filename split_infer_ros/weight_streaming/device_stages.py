@@ -18,10 +18,10 @@ from torch import Tensor
 from split_infer_ros.errors import StreamError
 from split_infer_ros.weight_streaming.prefetcher import STALL_S
 from split_infer_ros.weight_streaming.ring import RingPlan
-from split_infer_ros.weight_streaming.weight_stream import ReaderStats, Track
+from split_infer_ros.weight_streaming.weight_stream import PrefetchStats, WeightStream
 
 
-class Fence(Protocol):
+class DeviceFence(Protocol):
     """A point in what a device was given."""
 
     def wait(self) -> None:
@@ -38,31 +38,31 @@ class Processor:
     """
 
     copy: Callable[[Tensor, Tensor], None]
-    fence: Callable[[], Fence]
+    fence: Callable[[], DeviceFence]
 
 
 class MappedStage:
     """The ring that is read into, seen by the device, whose steps give weights up when it is done with them."""
 
-    def __init__(self, track: Track, processor: Processor) -> None:
-        self._track = track
+    def __init__(self, weight_stream: WeightStream, processor: Processor) -> None:
+        self._stream = weight_stream
         self._processor = processor
-        self._given: deque[tuple[int, Fence]] = deque()  # steps that the device was given
+        self._given: deque[tuple[int, DeviceFence]] = deque()  # steps that the device was given
 
     def expect(self) -> None:
-        """The next pass in this ring will be this half's."""
-        self._track.expect()
+        """The next pass in this ring will be this partition's."""
+        self._stream.expect()
 
     def start(self) -> None:
         """A pass begins."""
-        self._track.start()
+        self._stream.start()
 
     def begin(self, step: int) -> float:
         """As the track's; what the device has done meanwhile is given up first."""
         start = time.perf_counter()
-        while self._given and not self._track.has(step):
+        while self._given and not self._stream.has(step):
             self._give_up()
-        self._track.begin(step)
+        self._stream.begin(step)
         return time.perf_counter() - start
 
     def end(self, step: int) -> None:
@@ -79,20 +79,20 @@ class MappedStage:
             raise
         finally:  # whatever befell the device, the ring's next pass does not wait for this one
             self._given.clear()
-            self._track.finish(failed)
+            self._stream.finish(failed)
 
-    def stats(self) -> ReaderStats:
+    def stats(self) -> PrefetchStats:
         """The track's."""
-        return self._track.stats()
+        return self._stream.stats()
 
     def close(self) -> None:
         """Read no more."""
-        self._track.close()
+        self._stream.close()
 
     def _give_up(self) -> None:
         step, fence = self._given.popleft()
         fence.wait()
-        self._track.end(step)
+        self._stream.end(step)
 
 
 class CopyStage:
@@ -108,28 +108,28 @@ class CopyStage:
 
     def __init__(
         self,
-        track: Track,
+        weight_stream: WeightStream,
         host: Sequence[Tensor],
         device: Sequence[Tensor],
         plan: RingPlan,
         processor: Processor,
         stall_s: float = 2 * STALL_S,
     ) -> None:
-        self._track = track
+        self._stream = weight_stream
         self._stall_s = stall_s
         self._host, self._device = host, device
         self._plan = plan
         self._processor = processor
         self._changed = threading.Condition()
         self._base = self._copied = self._released = 0
-        self._freed: deque[tuple[int, Fence]] = deque()  # so many blocks are free once the device is there
+        self._freed: deque[tuple[int, DeviceFence]] = deque()  # so many blocks are free once the device is there
         self._failed: tuple[int, Exception] | None = None  # where the pass ends that it befell
         self._closing = False
         self._thread = threading.Thread(target=self._loop, name="weights_copy", daemon=True)
         self._thread.start()
 
     def expect(self) -> None:
-        """The next pass will be this half's, as always."""
+        """The next pass will be this partition's, as always."""
 
     def start(self) -> None:
         """A pass begins; the copies are ahead of it."""
@@ -152,7 +152,7 @@ class CopyStage:
             if self._failed is not None:
                 raise self._failed[1]
         if self._closing:
-            raise StreamError("weights_unreadable", f"{self._track.file.path} was closed.")
+            raise StreamError("weights_unreadable", f"{self._stream.file.path} was closed.")
         raise StreamError(
             "weights_stalled", f"Step {step}'s weights did not come to the device within {self._stall_s:g} s."
         )
@@ -169,16 +169,16 @@ class CopyStage:
                 self._failed = None
         self._free(self._base)
 
-    def stats(self) -> ReaderStats:
+    def stats(self) -> PrefetchStats:
         """The track's."""
-        return self._track.stats()
+        return self._stream.stats()
 
     def close(self) -> None:
         """End both threads."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-        self._track.close()
+        self._stream.close()
         self._thread.join()
 
     def _free(self, count: int) -> None:
@@ -189,9 +189,9 @@ class CopyStage:
 
     def _loop(self) -> None:
         while not self._closing:
-            self._track.start()
+            self._stream.start()
             failure = self._copy_pass()
-            self._track.finish(failure is not None)
+            self._stream.finish(failure is not None)
             with self._changed:
                 if failure is not None:
                     end = (self._copied // len(self._host) + 1) * len(self._host)
@@ -204,11 +204,11 @@ class CopyStage:
         """One pass's blocks; what befell it, for ``begin`` to raise: nobody waits for a thread that has ended."""
         try:
             for block, window in enumerate(self._plan.window):
-                self._track.begin(block)
+                self._stream.begin(block)
                 if not self._wait_for(self._copied - window):
                     return None
                 self._processor.copy(self._device[block], self._host[block])
-                self._track.end(block)
+                self._stream.end(block)
                 with self._changed:
                     self._copied += 1
                     self._changed.notify_all()

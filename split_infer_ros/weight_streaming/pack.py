@@ -45,7 +45,7 @@ def pack_model(
     """Write a model's weights for this machine.
 
     Args:
-        model: on the CPU, in float32; all cuts share the file.
+        model: on the CPU, in float32; all split points share the file.
         path: of the file.
         threads: with which it will run; None for a GPU, where all lies plain.
         batch_size: with which it will run; others work, some more slowly.

@@ -14,7 +14,7 @@ from split_infer_ros.errors import WeightsError
 from split_infer_ros.runtime.num_threads import on_cores
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.weight_streaming import blocked_weights
-from split_infer_ros.weight_streaming.blocked_weights import BlockedForm
+from split_infer_ros.weight_streaming.blocked_weights import BlockedLayout
 from split_infer_ros.weight_streaming.layers import Layer, layer_of, to_be_streamed
 from split_infer_ros.weight_streaming.pack import can_be_tiled, machine
 from split_infer_ros.weight_streaming.packed_file import (
@@ -42,12 +42,12 @@ class Call:
 
 @dataclass(frozen=True, eq=False)
 class Contents:
-    """A half without weights, and where they are.
+    """A partition without weights, and where they are.
 
     Attributes:
         path: of the file.
         header: the file's.
-        graph: the half.
+        graph: the partition.
         calls: in the order of execution.
         pieces: of each layer, by name.
         forms: of convolutions' weights, by layer and first row.
@@ -61,7 +61,7 @@ class Contents:
     graph: fx.GraphModule
     calls: tuple[Call, ...]
     pieces: dict[str, tuple[Piece, ...]]
-    forms: dict[tuple[str, int], BlockedForm]
+    forms: dict[tuple[str, int], BlockedLayout]
     kept: tuple[Piece, ...]
     blocks: tuple[Block, ...]
     uses: tuple[int, ...]
@@ -82,7 +82,7 @@ def open_contents(model: SplitModel, part: fx.GraphModule, path: Path, threads: 
 
     Args:
         model: whose file it must be; its weights are not looked at.
-        part: its graph, or a half.
+        part: its graph, or a partition.
         path: of the file.
         threads: with which it will run; None for a GPU.
 
@@ -180,10 +180,10 @@ def _shapes(layer: Layer, graph: fx.GraphModule) -> dict[str, tuple[tuple[int, .
 
 def _forms(
     calls: Sequence[Call], pieces: dict[str, tuple[Piece, ...]], path: Path
-) -> dict[tuple[str, int], BlockedForm]:
+) -> dict[tuple[str, int], BlockedLayout]:
     """Of what was packed for oneDNN: as this machine packs it, which the file has to agree with."""
-    known: dict[object, BlockedForm] = {}
-    forms: dict[tuple[str, int], BlockedForm] = {}
+    known: dict[object, BlockedLayout] = {}
+    forms: dict[tuple[str, int], BlockedLayout] = {}
     for call in calls:
         for piece, tensor in _blocked(pieces[call.layer.name]):
             module = call.layer.module

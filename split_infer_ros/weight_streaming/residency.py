@@ -80,7 +80,7 @@ def place(
 
 
 def _asynchronous(sizes: Sequence[int], uses: Sequence[int], capacity: int, chunk: int) -> RingPlan:
-    """A ring; or two halves of it in turns, where large blocks leave a ring nothing to read ahead in.
+    """A ring; or two partitions of it in turns, where large blocks leave a ring nothing to read ahead in.
 
     The one with the smaller delay, if using a byte takes as long as reading it.
     """

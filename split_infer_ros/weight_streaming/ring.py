@@ -76,14 +76,14 @@ def circular(sizes: Sequence[int], uses: Sequence[int], capacity: int, chunk: in
 
 
 def double_buffered(sizes: Sequence[int], uses: Sequence[int], chunk: int | None = None) -> RingPlan:
-    """Two halves in turns: one is read, whole or in portions, while the other is used (synchronous pipeline)."""
-    half = pages(max(sizes, default=0))
-    offsets = [index % 2 * half for index in range(len(sizes))]
-    return _plan(2 * half, offsets, sizes, uses, chunk or max(half, PAGE))
+    """Two partitions in turns: one is read, whole or in portions, while the other is used (synchronous pipeline)."""
+    partition = pages(max(sizes, default=0))
+    offsets = [index % 2 * partition for index in range(len(sizes))]
+    return _plan(2 * partition, offsets, sizes, uses, chunk or max(partition, PAGE))
 
 
 def window_after(previous: RingPlan, plan: RingPlan) -> tuple[int, ...]:
-    """A plan's window in a pass behind one of another half that shares the ring."""
+    """A plan's window in a pass behind one of another partition that shares the ring."""
     if previous is plan:
         return plan.window
     return tuple(_windows(*(_places(each.offsets, each.portions) for each in (previous, plan))))

@@ -15,9 +15,9 @@ from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.runtime.cuda import OutOfMemory
 from split_infer_ros.runtime.shortage import host_bytes_free, shortage
 from split_infer_ros.weight_streaming.device_stages import CopyStage, MappedStage, Processor
-from split_infer_ros.weight_streaming.prefetcher import Reader
+from split_infer_ros.weight_streaming.prefetcher import WeightPrefetcher
 from split_infer_ros.weight_streaming.ring import RingPlan, circular
-from split_infer_ros.weight_streaming.weight_stream import Track
+from split_infer_ros.weight_streaming.weight_stream import WeightStream
 from split_infer_ros.weight_streaming.weights_file import Block, WeightsFile
 
 HUGE = 2 << 20  # bytes of a huge page
@@ -50,8 +50,8 @@ def buffer(memory: Tensor) -> memoryview:
     return memoryview(array)
 
 
-class Home:
-    """Memory for a ring of which layers see ``ring``, and its reader; halves that share it take turns.
+class RingMemory:
+    """Memory for a ring of which layers see ``ring``, and its reader; partitions that share it take turns.
 
     Args:
         ring: uint8 (capacity,).
@@ -65,16 +65,16 @@ class Home:
         self.ring = ring
         self.nbytes = ring.nbytes
         self._host = ring if host is None else host
-        self._reader = Reader(buffer(self._host))
+        self._reader = WeightPrefetcher(buffer(self._host))
 
     def stage(
         self, file: WeightsFile, plan: RingPlan, blocks: Sequence[Block], stall_s: float
-    ) -> Track | MappedStage | CopyStage:
-        """What brings a half's weights into the ring."""
-        return Track(self._reader, file, plan, blocks, stall_s)
+    ) -> WeightStream | MappedStage | CopyStage:
+        """What brings a partition's weights into the ring."""
+        return WeightStream(self._reader, file, plan, blocks, stall_s)
 
 
-class MappedHome(Home):
+class MappedRingMemory(RingMemory):
     """Memory of the host that the GPU reads as it is (two-stage).
 
     Raises:
@@ -87,11 +87,11 @@ class MappedHome(Home):
         self._processor = processor
 
     def stage(self, file: WeightsFile, plan: RingPlan, blocks: Sequence[Block], stall_s: float) -> MappedStage:
-        """What brings a half's weights into the ring."""
-        return MappedStage(Track(self._reader, file, plan, blocks, stall_s), self._processor)
+        """What brings a partition's weights into the ring."""
+        return MappedStage(WeightStream(self._reader, file, plan, blocks, stall_s), self._processor)
 
 
-class CopiedHome(Home):
+class CopiedRingMemory(RingMemory):
     """A ring on the GPU, and one of the same size on the host from which it is filled (three-stage).
 
     Raises:
@@ -105,12 +105,12 @@ class CopiedHome(Home):
         self._processor = processor
 
     def stage(self, file: WeightsFile, plan: RingPlan, blocks: Sequence[Block], stall_s: float) -> CopyStage:
-        """What brings a half's weights into the ring."""
+        """What brings a partition's weights into the ring."""
         sizes = [block.nbytes for block in blocks]
         source = circular(sizes, range(len(blocks)), len(self._host))
-        track = Track(self._reader, file, source, blocks, stall_s)
+        weight_stream = WeightStream(self._reader, file, source, blocks, stall_s)
         rings = _slices(self._host, source, sizes), _slices(self.ring, plan, sizes)
-        return CopyStage(track, *rings, plan, self._processor, 2 * stall_s)
+        return CopyStage(weight_stream, *rings, plan, self._processor, 2 * stall_s)
 
 
 def _slices(ring: Tensor, plan: RingPlan, sizes: Sequence[int]) -> list[Tensor]:

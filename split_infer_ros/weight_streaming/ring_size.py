@@ -22,7 +22,7 @@ Delay = Callable[[Placement], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class RingTrial:
     """One try.
 
     Attributes:
@@ -36,7 +36,7 @@ class Point:
     placement: Placement
 
 
-def explore(sizes: Sequence[int], uses: Sequence[int], delay: Delay, most: float, goal: float) -> list[Point]:
+def explore(sizes: Sequence[int], uses: Sequence[int], delay: Delay, most: float, goal: float) -> list[RingTrial]:
     """The trade-off: from the smallest ring up to ``most`` bytes, or until a delay within the goal or no more to gain.
 
     Args:
@@ -48,27 +48,29 @@ def explore(sizes: Sequence[int], uses: Sequence[int], delay: Delay, most: float
     Returns:
         Points of growing memory and falling delay: the best of those tried up to each.
     """
-    found: list[Point] = []
+    found: list[RingTrial] = []
     memory = least = least_capacity(sizes, uses)
     while memory <= min(most, sum(sizes)):
-        halves = (memory // part // PAGE * PAGE for part in (1, 2, 4, 8))
-        rings = {least, _best_ring(found), *halves}
+        partitions = (memory // part // PAGE * PAGE for part in (1, 2, 4, 8))
+        rings = {least, _best_ring(found), *partitions}
         tries = [keep_first(sizes, uses, memory, ring) for ring in sorted(rings) if least <= ring <= memory]
-        points = [Point(memory, delay(each), each) for each in tries if each is not None]
+        points = [RingTrial(memory, delay(each), each) for each in tries if each is not None]
         best = min([*points, *found[-1:]], key=lambda point: point.delay, default=None)
         if best is not None:
-            found.append(Point(memory, best.delay, best.placement))
+            found.append(RingTrial(memory, best.delay, best.placement))
             if best.delay <= goal:
                 break
         memory = max(memory + PAGE, int(memory * GROWTH) // PAGE * PAGE)
     return found
 
 
-def _best_ring(found: Sequence[Point]) -> int:
+def _best_ring(found: Sequence[RingTrial]) -> int:
     return found[-1].placement.plan.capacity if found else 0
 
 
-def trade_off(sizes: Sequence[int], uses: Sequence[int], machine: Machine, most: float, allowed: float) -> list[Point]:
+def trade_off(
+    sizes: Sequence[int], uses: Sequence[int], machine: Machine, most: float, allowed: float
+) -> list[RingTrial]:
     """The trade-off as predicted, for reads that all take longer than they were seen to.
 
     Args:
@@ -82,7 +84,7 @@ def trade_off(sizes: Sequence[int], uses: Sequence[int], machine: Machine, most:
     return explore(sizes, uses, lambda placement: predict(placement.plan, prudent), most, goal)
 
 
-def choose(points: Sequence[Point], resident: float, allowed: float) -> Point:
+def choose(points: Sequence[RingTrial], resident: float, allowed: float) -> RingTrial:
     """The least memory that delays a pass by no more than is allowed: over resident's delay, or the best to be had.
 
     Args:

@@ -32,7 +32,7 @@ class Tile:
     bias: Tensor | None
 
 
-class Gated(nn.Module):
+class StreamedLayer(nn.Module):
     """Any layer as it is."""
 
     def __init__(self, layer: nn.Module, step: int, gate: Gate) -> None:

@@ -17,9 +17,9 @@ from split_infer_ros.weight_streaming.packed_file import CHANNELS_LAST, DTYPES, 
 from split_infer_ros.weight_streaming.partition_weights import Contents
 from split_infer_ros.weight_streaming.prefetcher import STALL_S
 from split_infer_ros.weight_streaming.ring import RingPlan
-from split_infer_ros.weight_streaming.ring_memory import Home, buffer, page_aligned
-from split_infer_ros.weight_streaming.streamed_layers import Gate, Gated, Tile, TiledConv2d, TiledLinear
-from split_infer_ros.weight_streaming.weight_stream import ReaderStats
+from split_infer_ros.weight_streaming.ring_memory import RingMemory, buffer, page_aligned
+from split_infer_ros.weight_streaming.streamed_layers import Gate, StreamedLayer, Tile, TiledConv2d, TiledLinear
+from split_infer_ros.weight_streaming.weight_stream import PrefetchStats
 from split_infer_ros.weight_streaming.weights_file import Block, WeightsFile
 
 Places = dict[tuple[str, int], tuple[Tensor, int]]  # where the piece with a layer's row lies
@@ -40,8 +40,8 @@ class PassTimes:
     waited: float
 
 
-class StreamedHalf:
-    """(N, C, H, W) images, or a cut's tensors, to a tuple of tensors: as the half whose weights are resident.
+class StreamedPartition:
+    """(N, C, H, W) images, or a split point's tensors, to a tuple of tensors, as with resident weights.
 
     Args:
         contents: what it reads; taken over.
@@ -49,7 +49,7 @@ class StreamedHalf:
         resident: so many of the first blocks stay in memory.
         direct: whether to read past the page cache, where the file system can.
         stall_s: a pass waits no longer for weights.
-        home: where the ring lies, unless it is this process's memory; may be several halves' in turns.
+        home: where the ring lies, unless it is this process's memory; may be several partitions' in turns.
 
     Raises:
         StreamError: what stays in memory cannot be read.
@@ -63,32 +63,32 @@ class StreamedHalf:
         resident: int = 0,
         direct: bool = True,
         stall_s: float = STALL_S,
-        home: Home | None = None,
+        ring_memory: RingMemory | None = None,
     ) -> None:
         self._turn = threading.Lock()
         kept = [Block((piece,)) for piece in contents.kept] + list(contents.blocks[:resident])
         streamed = contents.blocks[resident:]
         kept_bytes = sum(block.nbytes for block in kept)
-        if home is None:
-            home = Home(page_aligned(plan.capacity))
+        if ring_memory is None:
+            ring_memory = RingMemory(page_aligned(plan.capacity))
         stays = page_aligned(kept_bytes)
         file = WeightsFile(contents.path, direct)
         self.note = file.note
         with ExitStack() as undo:
             undo.callback(file.close)
             load(file, kept, buffer(stays))
-            stays, start = stays.to(home.ring.device), 0
+            stays, start = stays.to(ring_memory.ring.device), 0
             places: Places = {}
             for block in kept:
                 _place(places, block, stays, start)
                 start += block.nbytes
             for block, offset in zip(streamed, plan.offsets, strict=True):
-                _place(places, block, home.ring, offset)
-            self._memory_bytes = kept_bytes + home.nbytes
-            self._memory = stays, home  # blocked weights lie there and do not say so
+                _place(places, block, ring_memory.ring, offset)
+            self._memory_bytes = kept_bytes + ring_memory.nbytes
+            self._memory = stays, ring_memory  # blocked weights lie there and do not say so
             self._graph = bind(contents, places, self)
-            name_device(contents.graph, home.ring.device)
-            self._stage = home.stage(file, plan, streamed, stall_s)
+            name_device(contents.graph, ring_memory.ring.device)
+            self._stage = ring_memory.stage(file, plan, streamed, stall_s)
             undo.pop_all()
         self._ended = [0.0] * len(contents.uses)
         self._waits = [0.0] * len(contents.uses)
@@ -113,7 +113,7 @@ class StreamedHalf:
             return results
 
     def expect(self) -> None:
-        """Of the halves that share the ring, this one will run next: its first weights may be read."""
+        """Of the partitions that share the ring, this one will run next: its first weights may be read."""
         self._stage.expect()
 
     def begin(self, step: int) -> None:
@@ -135,12 +135,12 @@ class StreamedHalf:
         """Of the last pass that came to its end."""
         return self._times
 
-    def stats(self) -> ReaderStats:
+    def stats(self) -> PrefetchStats:
         """What was read, and how long passes waited."""
         return self._stage.stats()
 
     def close(self) -> None:
-        """Read no more, and let go of the layers, which know this half; it cannot run any more."""
+        """Read no more, and let go of the layers, which know this partition; it cannot run any more."""
         self._stage.close()
         self._graph = nn.Module()
 
@@ -170,7 +170,7 @@ def _place(places: Places, block: Block, memory: Tensor, offset: int) -> None:
 
 
 def bind(contents: Contents, places: Places, gate: Gate) -> nn.Module:
-    """The half, whose layers see their weights where they will be, once for all passes; contents are taken over."""
+    """The partition whose layers see their weights where they will be, for all passes; contents are taken over."""
     graph = contents.graph
     for piece in contents.kept:
         put(graph, views_of(contents, piece, places))
@@ -191,7 +191,7 @@ def bind(contents: Contents, places: Places, gate: Gate) -> nn.Module:
         else:
             put(graph, views[0])
             assert layer is not None
-            gated = Gated(layer, call.steps[0], gate)
+            gated = StreamedLayer(layer, call.steps[0], gate)
         path = f"streamed_{call.steps[0]}"
         graph.add_module(path, gated)
         call.node.target = path

@@ -1,4 +1,4 @@
-"""A half's way through a ring: what its passes read, in which order, and what came of it."""
+"""A partition's way through a ring: what its passes read, in which order, and what came of it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from split_infer_ros.weight_streaming.prefetcher import STALL_S, Reader
+from split_infer_ros.weight_streaming.prefetcher import STALL_S, WeightPrefetcher
 from split_infer_ros.weight_streaming.ring import RingPlan
 from split_infer_ros.weight_streaming.weights_file import Block, WeightsFile
 
 
 @dataclass(frozen=True, slots=True)
-class ReaderStats:
+class PrefetchStats:
     """Since the start.
 
     Attributes:
@@ -33,13 +33,13 @@ class ReaderStats:
         return self.bytes_read / self.reading_s if self.reading_s else 0.0
 
 
-class Track:
+class WeightStream:
     """One file's portions through one reader's ring, for one thread at a time that runs the layers.
 
     Args:
         reader: of the ring.
         file: is closed with the track.
-        plan: of the ring, for this half.
+        plan: of the ring, for this partition.
         blocks: the plan's.
         stall_s: how long a step waits.
 
@@ -48,7 +48,12 @@ class Track:
     """
 
     def __init__(
-        self, reader: Reader, file: WeightsFile, plan: RingPlan, blocks: Sequence[Block], stall_s: float = STALL_S
+        self,
+        reader: WeightPrefetcher,
+        file: WeightsFile,
+        plan: RingPlan,
+        blocks: Sequence[Block],
+        stall_s: float = STALL_S,
     ) -> None:
         self.file = file
         self.plan = plan
@@ -62,11 +67,11 @@ class Track:
         reader.add(self)
 
     def expect(self) -> None:
-        """The next pass in this ring will be this half's."""
+        """The next pass in this ring will be this partition's."""
         self._reader.expect(self)
 
     def start(self) -> None:
-        """A pass begins, as soon as no other half's is under way."""
+        """A pass begins, as soon as no other partition's is under way."""
         self._reader.start(self)
 
     def has(self, step: int) -> bool:
@@ -91,9 +96,9 @@ class Track:
         self._passes += 1
         self._reader.finish(self, failed)
 
-    def stats(self) -> ReaderStats:
+    def stats(self) -> PrefetchStats:
         """Totals since the start."""
-        return ReaderStats(self._passes, self._bytes, self._reading_s, self.stalled_s)
+        return PrefetchStats(self._passes, self._bytes, self._reading_s, self.stalled_s)
 
     def close(self) -> None:
         """Read no more."""

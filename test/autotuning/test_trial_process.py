@@ -8,11 +8,11 @@ import time
 import psutil
 import pytest
 
-from split_infer_ros.autotuning.trial_process import Outcome, TrialProcess
+from split_infer_ros.autotuning.trial_process import TrialOutcome, TrialProcess
 from split_infer_ros.errors import ConfigurationError
 
 # A worker without torch: does as the configuration says.
-PLAYED = """
+SIMULATED = """
 import json, os, signal, subprocess, sys, time
 answers = os.fdopen(int(sys.argv[1]), "w", buffering=1)
 if json.loads(sys.argv[2]).get("name") == "broken":
@@ -39,11 +39,11 @@ for line in sys.stdin:
 
 @pytest.fixture
 def trials():
-    with TrialProcess({"name": "m"}, (sys.executable, "-c", PLAYED)) as process:
+    with TrialProcess({"name": "m"}, (sys.executable, "-c", SIMULATED)) as process:
         yield process
 
 
-def run(trials: TrialProcess, does: str, limit_s: float = 30.0) -> Outcome:
+def run(trials: TrialProcess, does: str, limit_s: float = 30.0) -> TrialOutcome:
     return trials.run("network", {"does": does}, {}, limit_s)
 
 
@@ -53,7 +53,7 @@ def test_one_process_serves_until_it_is_lost(trials):
     assert first.error is None
     assert first.facts == {"difference": 1e-6}
     assert run(trials, "doubt").facts["uncertain"] is True
-    assert run(trials, "fail") == Outcome((), "ValueError: it cannot")
+    assert run(trials, "fail") == TrialOutcome((), "ValueError: it cannot")
     assert run(trials, "work") == first, "a failure that was told of is no loss"
     assert run(trials, "crash").error == "It crashed: its process ended with SIGSEGV."
     after = run(trials, "work")
@@ -75,15 +75,15 @@ def test_what_hangs_is_ended_with_all_that_it_started(trials):
 
 
 def test_nothing_is_left_running():
-    with TrialProcess({"name": "m"}, (sys.executable, "-c", PLAYED)) as process:
+    with TrialProcess({"name": "m"}, (sys.executable, "-c", SIMULATED)) as process:
         (number,) = run(process, "work").costs
         assert psutil.pid_exists(int(number))
     assert not psutil.pid_exists(int(number))
 
 
 def test_a_model_that_cannot_be_had_is_a_sentence():
-    played = TrialProcess({"name": "broken"}, (sys.executable, "-c", PLAYED))
-    with played as process, pytest.raises(ConfigurationError, match="cannot be tuned: no such model"):
+    simulated = TrialProcess({"name": "broken"}, (sys.executable, "-c", SIMULATED))
+    with simulated as process, pytest.raises(ConfigurationError, match="cannot be tuned: no such model"):
         run(process, "work")
     with TrialProcess({}, ("/nowhere/python",)) as process, pytest.raises(ConfigurationError, match="can be started"):
         run(process, "work")

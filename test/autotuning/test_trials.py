@@ -15,7 +15,7 @@ import torch
 
 import split_infer_ros
 from split_infer_ros.autotuning import trials as trials_module
-from split_infer_ros.autotuning.model_features import traits_of
+from split_infer_ros.autotuning.model_features import model_features
 from split_infer_ros.autotuning.spaces import (
     CONVERSION,
     NETWORK,
@@ -26,7 +26,7 @@ from split_infer_ros.autotuning.spaces import (
     pipeline_space,
 )
 from split_infer_ros.autotuning.trials import Trials, timed
-from split_infer_ros.engines.execution_config import CONTIGUOUS, CONVOLUTIONS, PACKED, Form
+from split_infer_ros.engines.execution_config import CONTIGUOUS, CONVOLUTIONS, PACKED, ExecutionConfig
 from split_infer_ros.errors import ConfigurationError
 
 DEFAULT = dict(network_space(1, compilers=False).default)
@@ -77,16 +77,16 @@ def test_results_that_are_not_finite_are_refused_in_every_precision(
 
 
 def test_segments_are_timed_in_their_layout(trials: Trials) -> None:
-    model = trials.model(Form(), "fp32")
+    model = trials.model(ExecutionConfig(), "fp32")
     for kind in (PACKED, CONTIGUOUS):
         answer = trials.run(SEGMENTS, {**DEFAULT, "convolutions": kind}, ABOUT, 1.0)
-        assert len(answer[WORK]) == len(answer[CONVERSION]) == len(model.cuts) - 1
+        assert len(answer[WORK]) == len(answer[CONVERSION]) == len(model.split_points) - 1
         assert all(min(found["costs"]) > 0 and len(found["costs"]) >= 3 for found in answer[WORK])
         assert all(type(found["uncertain"]) is bool for found in answer[WORK] + answer[CONVERSION])
 
 
 def test_a_pipeline_is_timed(trials: Trials) -> None:
-    config = {**pipeline_space(trials.model(Form(), "fp32"), 1).default, "batch_size": 2}
+    config = {**pipeline_space(trials.model(ExecutionConfig(), "fp32"), 1).default, "batch_size": 2}
     answer = trials.run(PIPELINE, config, {"form": {**DEFAULT, "convolutions": CONTIGUOUS}, "precision": "fp32"}, 0.0)
     assert answer["costs"]
     assert min(answer["costs"]) > 0
@@ -121,8 +121,8 @@ def test_slow_calls_are_timed_once_and_quick_ones_often() -> None:
 
 
 def test_traits_tell_kinds_of_networks_apart(trials: Trials) -> None:
-    model = trials.model(Form(), "fp32")
-    traits = traits_of(model.graph, model.entry.image_shape)
+    model = trials.model(ExecutionConfig(), "fp32")
+    traits = model_features(model.graph, model.entry.image_shape)
     assert traits["parameters"] > 3
     assert 0 <= traits["depthwise"] <= 1
     assert 0 <= traits["pointwise"] <= 1

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from split_infer_ros.autotuning import tune as tune_module
-from split_infer_ros.autotuning.best_known import find_tuned
+from split_infer_ros.autotuning.best_known import find_best_known
 from split_infer_ros.autotuning.record_schema import EXECUTION, OPERATORS, SCHEDULES, objection_of
 from split_infer_ros.autotuning.spaces import (
     CONVERSION,
@@ -22,9 +22,9 @@ from split_infer_ros.autotuning.spaces import (
     objection_to,
     pipeline_space,
 )
-from split_infer_ros.autotuning.trial_process import Outcome
+from split_infer_ros.autotuning.trial_process import TrialOutcome
 from split_infer_ros.autotuning.tune import EXHAUSTIVE, RANDOM, Progress, Tuner, network_task, pipeline_task
-from split_infer_ros.engines.execution_config import CONTIGUOUS, PACKED, Form
+from split_infer_ros.engines.execution_config import CONTIGUOUS, PACKED, ExecutionConfig
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import MEANINGS, Key
 from split_infer_ros.measurements.record import Record
@@ -56,10 +56,12 @@ def database(tmp_path: Path) -> Database:
     return Database(tmp_path / "tuning.jsonl")
 
 
-class Played:
+class Simulated:
     """Trials that take a second each, as a clock has it, and cost what a rule says."""
 
-    def __init__(self, rule: Callable[[str, Mapping[str, Any]], Outcome | None] = lambda stage, config: None) -> None:
+    def __init__(
+        self, rule: Callable[[str, Mapping[str, Any]], TrialOutcome | None] = lambda stage, config: None
+    ) -> None:
         self.now = 0.0
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.limits: list[float] = []
@@ -68,7 +70,7 @@ class Played:
     def clock(self) -> float:
         return self.now
 
-    def run(self, stage: str, config: Mapping[str, Any], about: Mapping[str, Any], limit_s: float) -> Outcome:
+    def run(self, stage: str, config: Mapping[str, Any], about: Mapping[str, Any], limit_s: float) -> TrialOutcome:
         self.now += 1.0
         self.asked.append((stage, dict(config)))
         self.limits.append(limit_s)
@@ -76,20 +78,20 @@ class Played:
         if outcome is not None:
             return outcome
         if stage == SEGMENTS:
-            return Outcome((), "ValueError: no segments today")
+            return TrialOutcome((), "ValueError: no segments today")
         if stage == NETWORK:
             cost = {PACKED: 2.0, CONTIGUOUS: 3.0}.get(config["convolutions"], 1.0) / config["threads"]
-            return Outcome((cost,), None, {"difference": 1e-6})
-        return Outcome((1.0 / config["batch_size"] + 0.1 * config["head_threads"],))
+            return TrialOutcome((cost,), None, {"difference": 1e-6})
+        return TrialOutcome((1.0 / config["batch_size"] + 0.1 * config["head_threads"],))
 
 
-def tuner(model: SplitModel, runner: Played, database: Database, search: str = EXHAUSTIVE, **more: Any) -> Tuner:
+def tuner(model: SplitModel, runner: Simulated, database: Database, search: str = EXHAUSTIVE, **more: Any) -> Tuner:
     return Tuner(model, runner, database, search, clock=runner.clock, **more)
 
 
 @pytest.mark.parametrize("search", [EXHAUSTIVE, RANDOM])
 def test_the_best_of_all_is_found_kept_and_used(model: SplitModel, database: Database, search: str) -> None:
-    runner, told = Played(), list[Progress]()
+    runner, told = Simulated(), list[Progress]()
     network, pipeline = tuner(model, runner, database, search, say=told.append).tune(10_000)
     assert network is not None
     assert pipeline is not None
@@ -102,7 +104,7 @@ def test_the_best_of_all_is_found_kept_and_used(model: SplitModel, database: Dat
     assert told[-1].best == pipeline
     assert told[-1].default is not None
 
-    found = find_tuned(model, database)
+    found = find_best_known(model, database)
     assert (found.network, found.pipeline) == (network, pipeline)
     assert found.form.convolutions == "channels_last"
     assert found.threads == (2, 1)
@@ -113,14 +115,14 @@ def test_the_best_of_all_is_found_kept_and_used(model: SplitModel, database: Dat
 
 
 def test_no_machine_pays_twice(model: SplitModel, database: Database) -> None:
-    tuner(model, Played(), database).tune(10_000)
-    again = Played()
+    tuner(model, Simulated(), database).tune(10_000)
+    again = Simulated()
     tuner(model, again, database).tune(10_000)
     assert not again.asked
 
 
 def test_it_stops_in_time_with_the_best_so_far(model: SplitModel, database: Database) -> None:
-    runner = Played()
+    runner = Simulated()
     network, pipeline = tuner(model, runner, database).tune(20.0)
     assert runner.now <= 21.0
     assert network is not None
@@ -129,7 +131,7 @@ def test_it_stops_in_time_with_the_best_so_far(model: SplitModel, database: Data
 
 
 def test_an_interruption_keeps_what_was_measured(model: SplitModel, database: Database) -> None:
-    runner = Played()
+    runner = Simulated()
 
     def stop(progress: Progress) -> None:
         if progress.trials == 3:
@@ -138,18 +140,18 @@ def test_an_interruption_keeps_what_was_measured(model: SplitModel, database: Da
     with pytest.raises(KeyboardInterrupt):
         tuner(model, runner, database, say=stop).tune(100.0)
     assert len(database.records()) == 3
-    assert find_tuned(model, database).network is not None
+    assert find_best_known(model, database).network is not None
 
 
 def test_failures_and_doubts_are_recorded_and_never_preferred(model: SplitModel, database: Database) -> None:
-    def rule(stage: str, config: Mapping[str, Any]) -> Outcome | None:
+    def rule(stage: str, config: Mapping[str, Any]) -> TrialOutcome | None:
         if stage == NETWORK and config["convolutions"] == "channels_last":
-            return Outcome((), "It crashed: its process ended with SIGSEGV.")
+            return TrialOutcome((), "It crashed: its process ended with SIGSEGV.")
         if stage == NETWORK and config["convolutions"] == CONTIGUOUS:
-            return Outcome((1e-3, 9.0, 1e-3), None, {"uncertain": True})
+            return TrialOutcome((1e-3, 9.0, 1e-3), None, {"uncertain": True})
         return None
 
-    network, _ = tuner(model, Played(rule), database).tune(10_000)
+    network, _ = tuner(model, Simulated(rule), database).tune(10_000)
     assert network is not None
     assert network.config["convolutions"] == PACKED
     records = [record for record in database.records() if record.task["stage"] == NETWORK]
@@ -158,15 +160,15 @@ def test_failures_and_doubts_are_recorded_and_never_preferred(model: SplitModel,
 
 
 def test_a_doubt_that_matters_is_measured_again(model: SplitModel, database: Database) -> None:
-    def rule(stage: str, config: Mapping[str, Any]) -> Outcome | None:
+    def rule(stage: str, config: Mapping[str, Any]) -> TrialOutcome | None:
         if stage != NETWORK:
             return None
         first = runner.asked.count((stage, dict(config))) == 1
         if (config["convolutions"], config["threads"]) == ("channels_last", 2):
-            return Outcome((0.1,), None, {"uncertain": True} if first else {})
-        return Outcome((0.5,), None, {"uncertain": True}) if config["convolutions"] == CONTIGUOUS else None
+            return TrialOutcome((0.1,), None, {"uncertain": True} if first else {})
+        return TrialOutcome((0.5,), None, {"uncertain": True}) if config["convolutions"] == CONTIGUOUS else None
 
-    runner = Played(rule)
+    runner = Simulated(rule)
     network, _ = tuner(model, runner, database).tune(10_000)
     assert network is not None
     assert (network.config["convolutions"], network.config["threads"]) == ("channels_last", 2)
@@ -175,28 +177,28 @@ def test_a_doubt_that_matters_is_measured_again(model: SplitModel, database: Dat
 
 
 def test_what_was_given_too_little_time_is_tried_again(model: SplitModel, database: Database) -> None:
-    late = Played(lambda stage, config: Outcome((), "It did not finish within 2 s.", {"limit_s": 2.0}))
+    late = Simulated(lambda stage, config: TrialOutcome((), "It did not finish within 2 s.", {"limit_s": 2.0}))
     end = 4.0
     tuner(model, late, database).tune_network(end)
     assert len(late.asked) >= 3
-    again = Played()
+    again = Simulated()
     best = tuner(model, again, database).tune_network(1000.0)
     assert best is not None
     assert len([1 for stage, _ in again.asked if stage == NETWORK]) == 12
 
 
 def test_segments_that_were_given_too_little_time_are_tried_again(model: SplitModel, database: Database) -> None:
-    def rule(stage: str, config: Mapping[str, Any]) -> Outcome | None:
-        return Outcome((), "It did not finish within 10 s.", {"limit_s": 10.0}) if stage == SEGMENTS else None
+    def rule(stage: str, config: Mapping[str, Any]) -> TrialOutcome | None:
+        return TrialOutcome((), "It did not finish within 10 s.", {"limit_s": 10.0}) if stage == SEGMENTS else None
 
-    late = Played(rule)
+    late = Simulated(rule)
     tuner(model, late, database).tune_network(15.0)
     limits = [limit for (stage, _), limit in zip(late.asked, late.limits, strict=True) if stage == SEGMENTS]
     assert len(limits) == 3
-    assert min(limits) >= len(model.cuts) - 1, "each piece may take a second to compile"
+    assert min(limits) >= len(model.split_points) - 1, "each piece may take a second to compile"
     tuner(model, late, database).tune_network(late.now + 3.0)
     assert len(late.asked) == 12 + 3, "there is no more time now"
-    again = Played()
+    again = Simulated()
     tuner(model, again, database).tune_network(1000.0)
     assert [stage for stage, _ in again.asked] == [SEGMENTS] * 3
     tuner(model, again, database).tune_network(3000.0)
@@ -204,15 +206,15 @@ def test_segments_that_were_given_too_little_time_are_tried_again(model: SplitMo
 
 
 def test_segments_whose_turn_comes_too_late_are_left_out(model: SplitModel, database: Database) -> None:
-    def rule(stage: str, config: Mapping[str, Any]) -> Outcome | None:
+    def rule(stage: str, config: Mapping[str, Any]) -> TrialOutcome | None:
         if stage != SEGMENTS:
             return None
         runner.now += 1000.0
-        count = len(model.cuts) - 1
+        count = len(model.split_points) - 1
         times = [{"costs": [1.0], "uncertain": False}] * count
-        return Outcome((), None, {WORK: times, CONVERSION: times})
+        return TrialOutcome((), None, {WORK: times, CONVERSION: times})
 
-    runner = Played(rule)
+    runner = Simulated(rule)
     tuner(model, runner, database).tune_network(100.0)
     kinds = [config["convolutions"] for stage, config in runner.asked if stage == SEGMENTS]
     assert kinds == [PACKED]
@@ -220,43 +222,43 @@ def test_segments_whose_turn_comes_too_late_are_left_out(model: SplitModel, data
 
 
 def test_the_graph_tuner_mixes_where_that_pays(model: SplitModel, database: Database) -> None:
-    count = len(model.cuts) - 1
+    count = len(model.split_points) - 1
 
     def took(cost: float) -> dict[str, Any]:
         return {"costs": [cost], "uncertain": cost == 1.0}
 
-    def rule(stage: str, config: Mapping[str, Any]) -> Outcome | None:
+    def rule(stage: str, config: Mapping[str, Any]) -> TrialOutcome | None:
         if stage == SEGMENTS:
             last = config["convolutions"] == CONTIGUOUS
             costs = [0.1 if (index == count - 1) == last else 1.0 for index in range(count)]
-            return Outcome((), None, {WORK: list(map(took, costs)), CONVERSION: [took(0.01)] * count})
+            return TrialOutcome((), None, {WORK: list(map(took, costs)), CONVERSION: [took(0.01)] * count})
         if stage == NETWORK and "segments" in config:
-            return Outcome((0.05,))
+            return TrialOutcome((0.05,))
         return None
 
-    network, _ = tuner(model, Played(rule), database).tune(10_000)
+    network, _ = tuner(model, Simulated(rule), database).tune(10_000)
     assert network is not None
-    last = model.cuts[-2].name
+    last = model.split_points[-2].name
     assert network.config["segments"] == [[PACKED, last], [CONTIGUOUS, "output"]]
-    found = find_tuned(model, database)
+    found = find_best_known(model, database)
     assert found.form.segments == ((PACKED, last), (CONTIGUOUS, "output"))
-    assert load_model("shapes", "none", "cpu", form=found.form).halves("output")
+    assert load_model("shapes", "none", "cpu", form=found.form).partitions("output")
     segments = [record for record in database.records() if record.task["stage"] == SEGMENTS]
     assert all(record.uncertain == (record.costs == (1.0,)) for record in segments)
     assert sum(record.uncertain for record in segments) > count
     assert all(objection_of(record) is None for record in database.records()), "they may be imported elsewhere"
-    again = Played(rule)
+    again = Simulated(rule)
     assert tuner(model, again, database).tune(10_000)[0] == network
     assert not again.asked
 
 
 def test_each_precision_that_nodes_may_ask_for_has_its_pipeline_tuned(model: SplitModel, database: Database) -> None:
-    def rule(stage: str, config: Mapping[str, Any]) -> Outcome | None:
-        return Outcome(({"fp32": 2.0, "bf16": 1.0}[config["precision"]],)) if stage == NETWORK else None
+    def rule(stage: str, config: Mapping[str, Any]) -> TrialOutcome | None:
+        return TrialOutcome(({"fp32": 2.0, "bf16": 1.0}[config["precision"]],)) if stage == NETWORK else None
 
-    tuner(model, Played(rule), database, precisions=("fp32", "bf16")).tune(60.0)
+    tuner(model, Simulated(rule), database, precisions=("fp32", "bf16")).tune(60.0)
     for precision in ("fp32", "bf16"):
-        found = find_tuned(model, database, precision)
+        found = find_best_known(model, database, precision)
         assert found.network is not None
         assert found.pipeline is not None
         assert found.pipeline.task["network"] == found.network.config
@@ -264,8 +266,8 @@ def test_each_precision_that_nodes_may_ask_for_has_its_pipeline_tuned(model: Spl
 
 
 def test_nothing_known_is_the_defaults(model: SplitModel, database: Database) -> None:
-    found = find_tuned(model, database)
-    assert found.form == Form()
+    found = find_best_known(model, database)
+    assert found.form == ExecutionConfig()
     assert found.threads == (0, 0)
     assert found.backbone_threads(StageSettings()) == 0
     wanted = StageSettings()
@@ -282,7 +284,7 @@ def test_nothing_known_is_the_defaults(model: SplitModel, database: Database) ->
         ({"segments": [["__import__", "output"]]}, "'segments' cannot be"),
         ({"segments": "output"}, "'segments' cannot be"),
         ({"segments": [[PACKED, "output"], [CONTIGUOUS, "neck"]]}, "'segments' cannot be"),
-        ({"segments": [[PACKED, "input"]]}, "they end at cuts in order"),
+        ({"segments": [[PACKED, "input"]]}, "they end at split points in order"),
     ],
 )
 def test_records_outside_the_space_are_not_used(
@@ -294,11 +296,21 @@ def test_records_outside_the_space_are_not_used(
     key = Key.here("cpu")
     task = network_task(model, 1)
     database.add([Record(key.target, key.versions_for(task), task, config, (1e-6,))])
-    assert find_tuned(model, database).network is None
+    assert find_best_known(model, database).network is None
 
 
 def test_all_that_is_declared_has_a_meaning() -> None:
-    kinds = {NETWORK, SEGMENTS, PIPELINE, EXECUTION, "cuts", "operators", "memory_model", *OPERATORS, *SCHEDULES}
+    kinds = {
+        NETWORK,
+        SEGMENTS,
+        PIPELINE,
+        EXECUTION,
+        "split_points",
+        "operators",
+        "memory_cost",
+        *OPERATORS,
+        *SCHEDULES,
+    }
     assert kinds == set(MEANINGS)
 
 
@@ -307,7 +319,7 @@ def test_strange_tasks_do_no_harm(model: SplitModel, database: Database) -> None
     tasks = [{**network_task(model, 1), "shapes": shapes} for shapes in ([], 3, [[]], [["1"]], [[0, 3]], None)]
     tasks.append({**pipeline_task(model, config), "network": 3})
     database.add([Record(key.target, key.versions_for(task), task, config, (1e-6,)) for task in tasks])
-    found = find_tuned(model, database)
+    found = find_best_known(model, database)
     assert (found.network, found.pipeline) == (None, None)
 
 
@@ -315,8 +327,8 @@ def test_other_models_teach_what_to_try_first(
     model: SplitModel, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = load_model("squeezenet1_0", "none", "cpu")
-    tuner(other, Played(), database).tune_network(10_000)
-    runner = Played()
+    tuner(other, Simulated(), database).tune_network(10_000)
+    runner = Simulated()
     tuner(model, runner, database, tune_module.GUIDED).tune_network(5.0)
     assert runner.asked[0][1] == network_space(CORES).default
     best = runner.asked[1][1]

@@ -20,13 +20,13 @@ from _layering_contest import BESIDE, Effort, Layered, same
 from _layering_on_gpu import LayeredOnGpu
 from _layering_peak import peak
 from _layering_plan import Planned, plan, spread
-from _layering_turns import READ_B_S, READ_CORE_S, Ways, beside, pass_s
+from _layering_turns import READ_B_S, READ_CORE_S, Residencies, beside, pass_s
 
 from split_infer_ros.split.load import hollow_model
 from split_infer_ros.telemetry.claim import FAILS, HOLDS, UNCLEAR
 from split_infer_ros.telemetry.turns import Contest
 from split_infer_ros.weight_streaming.residency import ASYNCHRONOUS, RESIDENT, TWO_STAGE
-from split_infer_ros.weight_streaming.streamed_partition import StreamedHalf
+from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 
 TURNS = 10
 STREAMED = [way for way in bench.FULL.ways if way not in (child.OFFLOADED, BESIDE)]
@@ -59,7 +59,7 @@ def test_every_way_gives_the_same_bits(planned: Planned, way: str) -> None:
         expected = planned.half(RESIDENT)(planned.images)
         half = child.make(hollow_model("shapes"), planned.path, way, (0, 2 << 20))
         passes = [same(half(planned.images), expected) for _ in range(3)]
-        if isinstance(half, StreamedHalf):
+        if isinstance(half, StreamedPartition):
             half.close()
     assert passes == [True] * 3
 
@@ -74,7 +74,7 @@ def test_each_way_has_its_passes_between_two_reads(monkeypatch: pytest.MonkeyPat
             return float(len(calls)), 1.0
 
     halves = {way: lambda images, way=way: calls.append(way) or [images] for way in ("one", "two")}
-    ways = Ways(halves, {"one": 2, "two": 0}, torch.zeros(1), Drawn())
+    ways = Residencies(halves, {"one": 2, "two": 0}, torch.zeros(1), Drawn())
     found = ways.turn(0)
     assert calls == ["read", "one", "one", "one", "two", "read"]
     assert found[READ_B_S] == (1 + 6) / 2, "the mean of what was read before and after"

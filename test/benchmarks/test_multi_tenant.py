@@ -22,9 +22,9 @@ from _tenant_trace import at_once, poisson_trace
 from tenant_costs import COSTS, MODELS, NAMES, WAYS
 
 from split_infer_ros.runtime.num_threads import all_cores
-from split_infer_ros.serving.cost_measurement import ROUNDS
+from split_infer_ros.serving.cost_measurer import ROUNDS
 from split_infer_ros.serving.execution_costs import group
-from split_infer_ros.serving.execution_modes import Ways
+from split_infer_ros.serving.execution_modes import ExecutionModes
 from split_infer_ros.serving.execution_timing import WARM_UPS
 from split_infer_ros.serving.merge_runner import Engine, Inputs, Outputs
 from split_infer_ros.serving.request import Request
@@ -182,7 +182,7 @@ def test_bound_runs_best_batches_in_each_way(load: Load, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(Engine, "run", note)
     assert tenant_costs.best_batch(COSTS, "mobilenet_v2") == 8
-    assert tenant_costs.Bound(load, Ways(COSTS)).per_second() > 0
+    assert tenant_costs.Bound(load, ExecutionModes(COSTS)).per_second() > 0
     assert ran == 2 * [("squeezenet1_0", 1), ("mobilenet_v2", 8), ("resnet18", 1)]
     ran.clear()
     assert tenant_costs.Bound(load, replace(WAYS, lane=COSTS)).per_second() > 0

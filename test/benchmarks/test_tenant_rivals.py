@@ -18,8 +18,8 @@ from _tenant_scheduled import Scheduled, to_record
 from _tenant_trace import CAMERAS, Arrivals, at_once, poisson_trace
 from tenant_costs import COSTS, FUSED, MODELS, NAMES, WAYS
 
-from split_infer_ros.serving.execution_costs import Costs, Group, group
-from split_infer_ros.serving.execution_modes import Ways
+from split_infer_ros.serving.execution_costs import ExecutionCosts, Group, group
+from split_infer_ros.serving.execution_modes import ExecutionModes
 from split_infer_ros.serving.graph_policy import as_recorded, graphs_for
 from split_infer_ros.serving.merge_runner import Engine, Inputs, Outputs
 from split_infer_ros.serving.request import Request
@@ -51,7 +51,7 @@ def test_trace_is_reproducible_and_even() -> None:
 def test_ablation_is_complete(every: dict[str, Serve], load: Load) -> None:
     assert set(NAMES) <= set(every)
     assert ours(NAMES) == "merge and fuse, lanes"
-    without = rivals.rivals(load, Ways(COSTS), 4)
+    without = rivals.rivals(load, ExecutionModes(COSTS), 4)
     assert not any(name.endswith("lanes") for name in without)
     assert ours(list(without)) == "merge and fuse"
 
@@ -86,7 +86,7 @@ def test_rivals_do_what_they_are_named_for(
 
 def test_nothing_is_fused_where_that_costs_more(load: Load) -> None:
     dear = replace(COSTS, fused_s={FUSED: 0.04})
-    counts = Scheduled(Ways(dear), Rules(4))(poisson_trace(MODELS, 24, 1e6), load).counts()
+    counts = Scheduled(ExecutionModes(dear), Rules(4))(poisson_trace(MODELS, 24, 1e6), load).counts()
     assert counts["fused"] == 0
     assert counts["executions"] < 24
     assert not tenant_costs.pays(dear, FUSED)
@@ -186,7 +186,9 @@ def test_graphs_are_recorded_before_the_first_request(
 
 
 def test_recorded_is_what_may_be_decided_on() -> None:
-    fused = Costs({"a": 1, "b": 1, "c": 9}, {name: {1: 1.0, 4: 2.0} for name in "abc"}, {(("a", 1), ("b", 1)): 1.5})
+    fused = ExecutionCosts(
+        {"a": 1, "b": 1, "c": 9}, {name: {1: 1.0, 4: 2.0} for name in "abc"}, {(("a", 1), ("b", 1)): 1.5}
+    )
     found = list(to_record(fused, Rules(window=3)))
     assert found[:9] == [((name, size),) for size in (4, 2, 1) for name in "abc"]
     assert found[9:] == [(("a", 1), ("b", 1)), (("a", 1), ("b", 2)), (("a", 2), ("b", 1))]

@@ -42,7 +42,7 @@ def few_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", ["resnet18", "ssdlite320"])  # a classifier and a detector
 def test_all_configurations_take_turns_and_agree(name: str) -> None:
-    match = contest.Match(subjects.Subject(name, CPU, TINY), 2, with_fixed_cuts=True)
+    match = contest.Match(subjects.Subject(name, CPU, TINY), 2, with_fixed_split_points=True)
     match.contest.take()
     match.contest.take()
     found = match.found()
@@ -60,12 +60,12 @@ def test_all_configurations_take_turns_and_agree(name: str) -> None:
         assert 0 < row["backbone_busy"] <= 1
         assert 0 < row["head_busy"] <= 1
         assert row["overlap_efficiency"] > 0
-    assert len({row["cut"] for row in rows.values() if "cut" in row}) == len(rows) - 3
+    assert len({row["split_point"] for row in rows.values() if "split_point" in row}) == len(rows) - 3
     assert json.loads(json.dumps(report.as_json(), allow_nan=False))["bench"] == "unified_splitting"
 
 
 @pytest.mark.parametrize(
-    ("name", "cut"),
+    ("name", "split_point"),
     [
         ("mobilenet_v2", "classifier.0"),
         ("efficientnet_b2", "classifier.0"),
@@ -75,33 +75,33 @@ def test_all_configurations_take_turns_and_agree(name: str) -> None:
         ("ssd300", "backbone.extra.4.3"),
     ],
 )
-def test_the_papers_cut_is_between_features_and_classifier(name: str, cut: str) -> None:
+def test_the_papers_cut_is_between_features_and_classifier(name: str, split_point: str) -> None:
     subject = subjects.Subject.__new__(subjects.Subject)
     subject.entry = find_model(name)
     subject.model = SplitModel(subject.entry, subject.entry.build(), CPU)
-    assert subject.papers_cut == cut
+    assert subject.papers_split_point == split_point
 
 
 @pytest.mark.parametrize("is_papers", [True, False])
 def test_the_papers_cut_always_has_its_row(is_papers: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     subject = subjects.Subject("shapes", CPU, TINY)
-    planners = contest.plan(subject.profile).cut
-    other = next(cut.name for cut in subject.model.cuts if cut.name != planners)
-    monkeypatch.setattr(subjects.Subject, "papers_cut", planners if is_papers else other)
-    match = contest.Match(subject, 2, with_fixed_cuts=False)
+    planners = contest.plan(subject.profile).split_point
+    other = next(split_point.name for split_point in subject.model.split_points if split_point.name != planners)
+    monkeypatch.setattr(subjects.Subject, "papers_split_point", planners if is_papers else other)
+    match = contest.Match(subject, 2, with_fixed_split_points=False)
     match.contest.take()
-    cuts = {row["configuration"]: row.get("cut") for row in match.found().rows}
+    split_points = {row["configuration"]: row.get("split_point") for row in match.found().rows}
     match.close()
-    splits = {name: cut for name, cut in cuts.items() if cut}
+    splits = {name: split_point for name, split_point in split_points.items() if split_point}
     assert splits == ({contest.BOTH: planners} if is_papers else {contest.PLANNERS: planners, contest.PAPERS: other})
 
 
 def test_a_fixed_cut_competes_where_the_paper_has_the_planners() -> None:
     extent = subjects.Extent([2], 0, 0.0, EFFORT, 0, 2)
     subject = subjects.Subject("shapes", CPU, extent)
-    (fixed,) = subject.fixed_cuts(subject.papers_cut, 2)
-    assert fixed != subject.papers_cut
-    assert subject.fixed_cuts("input", 2) == []
+    (fixed,) = subject.fixed_split_points(subject.papers_split_point, 2)
+    assert fixed != subject.papers_split_point
+    assert subject.fixed_split_points("input", 2) == []
 
 
 def found_of(size: int, speeds: dict[str, float], planners: str, fixed: list[str]) -> contest.Found:
@@ -126,7 +126,7 @@ def test_what_is_claimed_with_and_without_a_gpu() -> None:
         "mobilenet_v2, batch 64: split, times the baseline prepared": (0.833, FAILS),
         "mobilenet_v2: split, times the optimised, least": (0.909, FAILS),
         "overlap efficiency, median": (0.9, FAILS),
-        "planner's cut, part of the best fixed one, least": (0.99, HOLDS),
+        "planner's split point, part of the best fixed one, least": (0.99, HOLDS),
         "predicted throughput, off by, mean": (5.0, UNCLEAR),  # two predictions, however often they were checked
         "best class as the baseline's, least": (1.0, HOLDS),
     }
@@ -205,8 +205,8 @@ def test_an_error_ends_the_optimised_rival() -> None:
 
 
 def test_a_full_run_takes_all_samples_in_at_least_sixteen_turns() -> None:
-    def choice(size: int) -> subjects.Choice:
-        return subjects.Choice("cut", size, 100.0, 0.1)
+    def choice(size: int) -> subjects.SplitChoice:
+        return subjects.SplitChoice("split_point", size, 100.0, 0.1)
 
     batches = [bench.FULL.batches_a_turn(choice(size)) for size in bench.FULL.batch_sizes]
     assert batches == [16, 8, 4, 2]

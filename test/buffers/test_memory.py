@@ -14,8 +14,8 @@ from split_infer_ros.buffers.cuda import device_address, device_attributes
 from split_infer_ros.buffers.layout import Layout, TensorSpec
 from split_infer_ros.buffers.memory import Memory, Place, adopt, allocate
 from split_infer_ros.buffers.policy import POLICIES, Policy
-from split_infer_ros.buffers.pool import HOST, FeaturePool
-from split_infer_ros.buffers.shared_pool import SharedPool
+from split_infer_ros.buffers.pool import HOST, SlotPool
+from split_infer_ros.buffers.shared_pool import SharedSlotPool
 from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.runtime import cuda
@@ -127,13 +127,13 @@ def test_without_the_binding_the_sentence_says_what_to_install(monkeypatch: pyte
 # Rings
 
 
-@pytest.mark.parametrize("make", [FeaturePool, SharedPool])
+@pytest.mark.parametrize("make", [SlotPool, SharedSlotPool])
 @pytest.mark.parametrize("policy", [Policy.DEVICE, Policy.PINNED])
 def test_what_the_device_writes_the_cpu_sees(
-    gpu: Gpu, policy: Policy, make: type[FeaturePool] | type[SharedPool]
+    gpu: Gpu, policy: Policy, make: type[SlotPool] | type[SharedSlotPool]
 ) -> None:
     pool = make(LAYOUT, 2, Place(policy, GPU))
-    assert pool.memory == {FeaturePool: "", SharedPool: "shared "}[make] + policy.value
+    assert pool.memory == {SlotPool: "", SharedSlotPool: "shared "}[make] + policy.value
     assert pool.bytes == 2 * LAYOUT.slot_bytes * (2 if policy is Policy.DEVICE else 1)
     lease = pool.acquire()
     assert lease is not None
@@ -152,7 +152,7 @@ def test_what_the_device_writes_the_cpu_sees(
 @pytest.mark.parametrize("place", [HOST, Place(Policy.DEVICE, GPU), Place(Policy.PINNED, GPU)])
 def test_a_slot_keeps_the_strides_of_what_is_written(gpu: Gpu, place: Place) -> None:
     """Also those that mean the same: of a 1x1 map, both strides below lie alike, yet oneDNN takes other kernels."""
-    pool = FeaturePool(Layout([TensorSpec("x", (8, 1, 1), torch.float32)], 4), 1, place)
+    pool = SlotPool(Layout([TensorSpec("x", (8, 1, 1), torch.float32)], 4), 1, place)
     lease = pool.acquire()
     assert lease is not None
     for count, strides in ((2, (8, 1, 1, 1)), (4, (8, 1, 8, 8)), (2, (8, 1, 8, 8)), (2, (1, 2, 2, 2))):
@@ -189,14 +189,14 @@ def test_where_there_is_no_room_pinned_memory_is_taken_and_said(
     )
 
 
-@pytest.mark.parametrize("make", [FeaturePool, SharedPool])
+@pytest.mark.parametrize("make", [SlotPool, SharedSlotPool])
 @pytest.mark.parametrize("policy", [Policy.DEVICE, Policy.PINNED])
 def test_a_ring_for_which_there_is_no_room_at_all_is_refused_and_leaves_nothing(
-    gpu: Gpu, policy: Policy, make: type[FeaturePool] | type[SharedPool]
+    gpu: Gpu, policy: Policy, make: type[SlotPool] | type[SharedSlotPool]
 ) -> None:
     gpu.page_lockable = LAYOUT.slot_bytes  # for one slot
     sizes = r"\(.* bytes were asked for, and .* free .*cuda\w+ failed.*\)"
-    sentence = rf"A ring of 3 slots of [0-9,]+ bytes cannot be allocated {sizes}: take a smaller batch_size"
+    sentence = rf"A pool of 3 slots of [0-9,]+ bytes cannot be allocated {sizes}: take a smaller batch_size"
     with pytest.raises(ConfigurationError, match=sentence):
         make(LAYOUT, 3, Place(policy, GPU))
     gc.collect()

@@ -6,18 +6,18 @@ import pytest
 import torch
 
 from split_infer_ros.buffers.layout import Layout, TensorSpec
-from split_infer_ros.buffers.pool import FeaturePool, find_pool
+from split_infer_ros.buffers.pool import SlotPool, find_pool
 from split_infer_ros.buffers.slots import Lease, Outcome
 from split_infer_ros.errors import ConfigurationError, HandleError
 
 
-def make_pool(slots: int = 3) -> FeaturePool:
-    return FeaturePool(Layout([TensorSpec("x", (4,), torch.float32)], 2), slots)
+def make_pool(slots: int = 3) -> SlotPool:
+    return SlotPool(Layout([TensorSpec("x", (4,), torch.float32)], 2), slots)
 
 
 def test_each_slot_has_memory_of_its_own() -> None:
     pool = make_pool()
-    leases = [pool.ring.acquire() for _ in range(3)]
+    leases = [pool.leases.acquire() for _ in range(3)]
     assert None not in leases
     views = [pool.views(lease, 2)[0] for lease in leases if lease]
     for number, view in enumerate(views):
@@ -31,7 +31,7 @@ def test_memory_is_the_same_each_time() -> None:
     pool = make_pool(slots=1)
     seen = set()
     for _ in range(3):
-        lease = pool.ring.acquire()
+        lease = pool.leases.acquire()
         assert lease is not None
         seen.add(pool.views(lease, 1)[0].data_ptr())
         pool.release(lease, Outcome(1, ""))
@@ -42,7 +42,7 @@ def test_outcomes_count_once() -> None:
     heard: list[tuple[Lease, Outcome]] = []
     pool = make_pool(slots=1)
     pool.when_released(lambda lease, outcome: heard.append((lease, outcome)))
-    lease = pool.ring.acquire()
+    lease = pool.leases.acquire()
     assert lease is not None
     pool.release(lease, Outcome(1, "head_error", 1.0, 2.0, 3.0))
     with pytest.raises(HandleError) as refusal:
@@ -64,12 +64,12 @@ def test_what_was_sent_to_a_reader_who_died_comes_back_and_nothing_else() -> Non
     assert pool.orphaned(10.5) == []
     pool.release(late, Outcome(1, "head_error"))
     assert pool.orphaned(1e9) == []
-    assert pool.ring.used == 1
+    assert pool.leases.used == 1
 
 
 def test_a_pool_is_found_while_it_lives() -> None:
     pool = make_pool()
-    lease = pool.ring.acquire()
+    lease = pool.leases.acquire()
     assert lease is not None
     assert find_pool(lease) is pool
     del pool
@@ -82,11 +82,11 @@ def test_a_pool_is_found_while_it_lives() -> None:
 def test_too_much_memory_is_refused_with_what_to_change() -> None:
     layout = Layout([TensorSpec("x", (1 << 40,), torch.float32)], 64)
     with pytest.raises(ConfigurationError, match="batch_size"):
-        FeaturePool(layout, 8)
+        SlotPool(layout, 8)
 
 
 def test_repr_tells_size_and_use() -> None:
     pool = make_pool()
-    pool.ring.acquire()
+    pool.leases.acquire()
     assert "768 bytes" in repr(pool)
     assert "1/3" in repr(pool)

@@ -212,7 +212,7 @@ def test_a_full_folder_is_an_error_before_anything_is_written(folder: Path, monk
 
     monkeypatch.setattr(module.os, "posix_fallocate", no_room)
     before = open_files()
-    with pytest.raises(ConfigurationError, match=r"no room for a ring of 3 slots of 5,000 bytes .*batch_size"):
+    with pytest.raises(ConfigurationError, match=r"no room for a pool of 3 slots of 5,000 bytes .*batch_size"):
         make()
     assert list(folder.iterdir()) == []
     assert open_files() <= before

@@ -1,4 +1,4 @@
-"""A ring between two processes: who may touch a slot when, and what becomes of it whoever dies."""
+"""A slot pool between two processes: who may touch a slot when, and what becomes of it whoever dies."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from split_infer_ros.buffers import segment as module
 from split_infer_ros.buffers.layout import Layout, TensorSpec
 from split_infer_ros.buffers.segment import PAGE, PREFIX
-from split_infer_ros.buffers.shared_pool import ATTACH_S, SharedPool, SharedPoolReader
-from split_infer_ros.buffers.slot_table import Record, SharedState
+from split_infer_ros.buffers.shared_pool import ATTACH_S, SharedSlotPool, SharedSlotReader
+from split_infer_ros.buffers.slot_table import SharedState, SlotRecord
 from split_infer_ros.buffers.slots import Lease, Outcome
 from split_infer_ros.errors import ConfigurationError, HandleError
 
@@ -35,19 +35,19 @@ WAIT_S = 60.0
 pytestmark = pytest.mark.usefixtures("folder")
 
 
-def make(slots: int = 2) -> tuple[SharedPool, SharedPoolReader]:
-    pool = SharedPool(LAYOUT, slots, lease_s=LEASE_S)
-    return pool, SharedPoolReader(pool.segment, LAYOUT)
+def make(slots: int = 2) -> tuple[SharedSlotPool, SharedSlotReader]:
+    pool = SharedSlotPool(LAYOUT, slots, lease_s=LEASE_S)
+    return pool, SharedSlotReader(pool.segment, LAYOUT)
 
 
-def published(pool: SharedPool, now: float = 0.0) -> Lease:
+def published(pool: SharedSlotPool, now: float = 0.0) -> Lease:
     lease = pool.acquire()
     assert lease is not None
     pool.publish(lease, now)
     return lease
 
 
-def refused(reader: SharedPoolReader, lease: Lease) -> str:
+def refused(reader: SharedSlotReader, lease: Lease) -> str:
     try:  # not pytest.raises, which keeps the traceback, and so the reader and its locks
         reader.take(lease)
     except HandleError as error:
@@ -56,19 +56,19 @@ def refused(reader: SharedPoolReader, lease: Lease) -> str:
 
 
 @contextmanager
-def reader_process(folder: Path, pool: SharedPool, lease: Lease, then: str = "") -> Iterator[subprocess.Popen[str]]:
+def reader_process(folder: Path, pool: SharedSlotPool, lease: Lease, then: str = "") -> Iterator[subprocess.Popen[str]]:
     """A process that took a lease, without torch; killed in the end."""
     program = f"""
 import pathlib, sys
 from split_infer_ros.buffers import segment
-from split_infer_ros.buffers.slot_table import Record, SharedState, SlotTable
+from split_infer_ros.buffers.slot_table import SlotRecord, SharedState, SlotTable
 from split_infer_ros.buffers.slots import Outcome
 segment.FOLDER = pathlib.Path({str(folder)!r})
 found = segment.Segment.attach({pool.segment!r})
 table = SlotTable(found)
 assert found.lock_slot({lease.slot})
 assert table.read({lease.slot}).state is SharedState.READY
-table.write({lease.slot}, Record(SharedState.READING, {lease.generation}))
+table.write({lease.slot}, SlotRecord(SharedState.READING, {lease.generation}))
 {then}
 assert 'torch' not in sys.modules
 print('ready', flush=True)
@@ -100,7 +100,7 @@ def test_what_the_owner_writes_the_reader_sees_without_a_copy() -> None:
 
 def test_one_reader_has_the_claim_until_it_disclaims_or_goes() -> None:
     pool, first = make()
-    second = SharedPoolReader(pool.segment, LAYOUT)
+    second = SharedSlotReader(pool.segment, LAYOUT)
     assert first.claim()
     assert not second.claim()
     assert first.claim()  # it may ask again
@@ -136,10 +136,10 @@ def test_outcomes_come_back_once() -> None:
     reader.take(lease)
     assert pool.collect(1.0) == []
     reader.release(lease, GOOD)
-    assert pool.ring.used == 1  # until it is collected
+    assert pool.leases.used == 1  # until it is collected
     assert pool.collect(1.0) == [(lease, GOOD)]
     assert pool.collect(1.0) == []
-    assert pool.ring.used == 0
+    assert pool.leases.used == 0
 
 
 def test_a_reader_that_is_slow_keeps_its_slot_beyond_the_lease() -> None:
@@ -157,7 +157,7 @@ def test_a_reader_that_never_comes_loses_the_slot() -> None:
     lease = published(pool, 5.0)
     assert pool.collect(5.0 + 0.99 * LEASE_S) == []
     assert [(found, outcome.reason) for found, outcome in pool.collect(5.0 + LEASE_S)] == [(lease, "lease_expired")]
-    assert pool.ring.used == 0
+    assert pool.leases.used == 0
     assert refused(reader, lease) == "stale"
 
 
@@ -166,7 +166,7 @@ def test_where_no_reader_is_at_all_nobody_is_waited_for_long() -> None:
     lease = published(pool)
     del reader  # as its death does
     assert pool.collect(0.9 * ATTACH_S) == []  # one may be about to attach
-    late = SharedPoolReader(pool.segment, LAYOUT)
+    late = SharedSlotReader(pool.segment, LAYOUT)
     assert pool.collect(ATTACH_S) == []
     del late
     assert [(found, outcome.reason) for found, outcome in pool.collect(ATTACH_S)] == [(lease, "lease_expired")]
@@ -201,7 +201,7 @@ def test_a_reader_that_comes_between_the_look_and_the_lock_is_not_overrun(monkey
 
 def test_handles_are_good_for_one_reading() -> None:
     pool, reader = make()
-    other = SharedPoolReader(pool.segment, LAYOUT)
+    other = SharedSlotReader(pool.segment, LAYOUT)
     lease = pool.acquire()
     assert lease is not None
     assert refused(reader, lease) == "stale"  # being written
@@ -234,7 +234,7 @@ def test_a_reader_with_another_model_is_refused() -> None:
     gc.collect()
     for layout in (Layout(LAYOUT.specs, 300), Layout(LAYOUT.specs[:1], 2)):
         with pytest.raises(HandleError, match="this model's features need") as refusal:
-            SharedPoolReader(pool.segment, layout)
+            SharedSlotReader(pool.segment, layout)
         assert refusal.value.reason == "foreign"
 
 
@@ -244,7 +244,7 @@ def test_a_refused_reader_blocks_nobody() -> None:
     for bad in (replace(lease, generation=99), replace(lease, pool=1)):
         refused(reader, bad)
     assert pool.give_up(lease)
-    assert pool.ring.used == 0
+    assert pool.leases.used == 0
 
 
 def test_the_dead_are_told_from_the_slow(folder: Path) -> None:
@@ -259,7 +259,7 @@ def test_the_dead_are_told_from_the_slow(folder: Path) -> None:
         # between its death and the owner's look nobody else reads on
         assert refused(reader, lease) == "busy"
         assert [(found, outcome.reason) for found, outcome in pool.collect(0.0)] == [(lease, "reader_died")]
-    assert pool.ring.used == 0
+    assert pool.leases.used == 0
     again = published(pool)
     reader.take(again)
 
@@ -268,7 +268,7 @@ def test_what_was_done_before_death_counts(folder: Path) -> None:
     pool, _ = make()
     lease = published(pool)
     outcome = "Outcome(2, 'head_error', 1.5, 2.5, 3.5)"
-    done = f"table.write({lease.slot}, Record(SharedState.DONE, {lease.generation}, {outcome}))"
+    done = f"table.write({lease.slot}, SlotRecord(SharedState.DONE, {lease.generation}, {outcome}))"
     with reader_process(folder, pool, lease, then=done) as process:
         assert pool.collect(0.0) == []  # not let go of yet
         process.kill()
@@ -284,7 +284,7 @@ def test_no_slot_is_lost_to_fifty_dead_readers(folder: Path) -> None:
         begun, ready = os.pipe()
         child = os.fork()
         if child == 0:
-            SharedPoolReader(pool.segment, LAYOUT).take(lease)
+            SharedSlotReader(pool.segment, LAYOUT).take(lease)
             os.write(ready, b"x")
             signal.pause()
         assert os.read(begun, 1) == b"x"
@@ -293,7 +293,7 @@ def test_no_slot_is_lost_to_fifty_dead_readers(folder: Path) -> None:
         os.close(begun)
         os.close(ready)
         assert [outcome.reason for _, outcome in pool.collect(0.0)] == ["reader_died"], number
-    assert pool.ring.used == 0
+    assert pool.leases.used == 0
     assert sorted(published(pool).slot for _ in range(3)) == [0, 1, 2]
 
 
@@ -327,7 +327,7 @@ def test_too_much_memory_is_refused_and_nothing_kept(folder: Path, monkeypatch: 
     monkeypatch.setattr(module, "FOLDER", Path("/dev/shm"))
     before = set(Path("/dev/shm").glob(PREFIX + "*"))
     with pytest.raises(ConfigurationError, match="batch_size"):
-        SharedPool(Layout([TensorSpec("x", (1 << 36,), torch.float32)], 64), 8)
+        SharedSlotPool(Layout([TensorSpec("x", (1 << 36,), torch.float32)], 64), 8)
     assert not {path for path in Path("/dev/shm").glob(PREFIX + "*") if not path.stat().st_blocks} - before
 
 
@@ -345,7 +345,7 @@ def test_a_reader_cannot_invent_names_under_which_frames_are_counted() -> None:
     pool, reader = make()
     lease = published(pool)
     reader.take(lease)
-    reader._table.write(lease.slot, Record(SharedState.DONE, lease.generation, Outcome(1, "my own", 1.5, 2.5, 3.5)))
+    reader._table.write(lease.slot, SlotRecord(SharedState.DONE, lease.generation, Outcome(1, "my own", 1.5, 2.5, 3.5)))
     reader._segment.unlock_slot(lease.slot)
     assert pool.collect(0.0) == [(lease, Outcome(1, "unknown_reason", 1.5, 2.5, 3.5))]
 
@@ -367,7 +367,7 @@ def test_a_segment_that_is_cut_short_is_mended_and_what_lay_there_is_lost_by_nam
             view.fill_(3)
         reader.take(again)
         assert all((view == 3).all() for view in reader.views(again, 2))
-    SharedPoolReader(pool.segment, LAYOUT)  # its header is back
+    SharedSlotReader(pool.segment, LAYOUT)  # its header is back
     os.truncate(folder / pool.segment, size)
     assert pool.acquire() is None  # full, and alive
 
@@ -379,8 +379,8 @@ class Machine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.pool = SharedPool(LAYOUT, self.SLOTS, lease_s=LEASE_S)
-        self.readers = [SharedPoolReader(self.pool.segment, LAYOUT) for _ in range(2)]
+        self.pool = SharedSlotPool(LAYOUT, self.SLOTS, lease_s=LEASE_S)
+        self.readers = [SharedSlotReader(self.pool.segment, LAYOUT) for _ in range(2)]
         self.now = 0.0
         self.states: dict[Lease, str] = {}  # of those that are not settled
         self.deadlines: dict[Lease, float] = {}
@@ -432,7 +432,7 @@ class Machine(RuleBasedStateMachine):
     @rule(who=st.sampled_from([0, 1]))
     def die(self, who: int) -> None:
         """As after kill -9: its mapping and its locks are gone, its records stay."""
-        self.readers[who] = SharedPoolReader(self.pool.segment, LAYOUT)
+        self.readers[who] = SharedSlotReader(self.pool.segment, LAYOUT)
         for lease, state in self.states.items():
             if state == "reading" and self.holders[lease] == who:
                 self.states[lease] = "orphan"
@@ -467,7 +467,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def slots_are_accounted_for(self) -> None:
-        assert self.pool.ring.used == len(self.states)
+        assert self.pool.leases.used == len(self.states)
 
     @invariant()
     def readers_see_what_was_written_for_them(self) -> None:

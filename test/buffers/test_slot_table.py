@@ -1,4 +1,4 @@
-"""What the two sides of a shared ring tell each other."""
+"""What the two sides of a shared pool tell each other."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from split_infer_ros.buffers.segment import PAGE, Segment
-from split_infer_ros.buffers.slot_table import NOTHING_YET, Record, SharedState, SlotTable
+from split_infer_ros.buffers.slot_table import NOTHING_YET, SharedState, SlotRecord, SlotTable
 from split_infer_ros.buffers.slots import Outcome
 
 SLOTS = 70  # their records fill more than a page
@@ -23,7 +23,7 @@ def owner(folder: Path) -> Segment:
 
 
 records = st.builds(
-    Record,
+    SlotRecord,
     st.sampled_from(SharedState),
     st.integers(0, 2**64 - 1),
     st.builds(
@@ -39,7 +39,7 @@ records = st.builds(
 
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(written=st.dictionaries(st.integers(0, SLOTS - 1), records, max_size=5))
-def test_what_one_side_writes_the_other_reads(owner: Segment, written: dict[int, Record]) -> None:
+def test_what_one_side_writes_the_other_reads(owner: Segment, written: dict[int, SlotRecord]) -> None:
     here, there = SlotTable(owner), SlotTable(Segment.attach(owner.name))
     for slot, record in written.items():
         here.write(slot, record)
@@ -57,12 +57,12 @@ def test_the_state_is_never_another_than_the_one_before_or_the_new_one(owner: Se
             owner.data[place] = value
             steps.append(table.read(1).state)
 
-    table.write(1, Record(SharedState.READING, 7))
+    table.write(1, SlotRecord(SharedState.READING, 7))
     writer = SlotTable(owner)
     writer._data = Watched()  # type: ignore[assignment]
-    writer.write(1, Record(SharedState.DONE, 7, Outcome(1, "head_error", 1.0, 2.0, 3.0)))
+    writer.write(1, SlotRecord(SharedState.DONE, 7, Outcome(1, "head_error", 1.0, 2.0, 3.0)))
     assert steps == [SharedState.READING, SharedState.DONE]
-    assert table.read(1) == Record(SharedState.DONE, 7, Outcome(1, "head_error", 1.0, 2.0, 3.0))
+    assert table.read(1) == SlotRecord(SharedState.DONE, 7, Outcome(1, "head_error", 1.0, 2.0, 3.0))
 
 
 def test_a_new_table_is_free_and_nothing_of_it_lies_in_a_slot_or_the_header(owner: Segment) -> None:
@@ -72,7 +72,7 @@ def test_a_new_table_is_free_and_nothing_of_it_lies_in_a_slot_or_the_header(owne
     for slot in range(SLOTS):
         owner.slot(slot)[:] = 300 * b"\xff"
     for slot in range(SLOTS):
-        table.write(slot, Record(SharedState.DONE, slot, Outcome(slot, "head_error", 1.0, 2.0, 3.0)))
+        table.write(slot, SlotRecord(SharedState.DONE, slot, Outcome(slot, "head_error", 1.0, 2.0, 3.0)))
     assert [table.read(slot).generation for slot in range(SLOTS)] == list(range(SLOTS))
     assert {bytes(owner.slot(slot)) for slot in range(SLOTS)} == {300 * b"\xff"}
     Segment.attach(owner.name)  # its header is whole
@@ -80,7 +80,7 @@ def test_a_new_table_is_free_and_nothing_of_it_lies_in_a_slot_or_the_header(owne
 
 def test_an_outcome_that_nobody_timed_stays_without_times(owner: Segment) -> None:
     table = SlotTable(owner)
-    table.write(0, Record(SharedState.READY, 1, NOTHING_YET))
+    table.write(0, SlotRecord(SharedState.READY, 1, NOTHING_YET))
     assert math.isnan(table.read(0).outcome.head_start)
     assert math.isnan(table.read(0).outcome.head_end)
     assert math.isnan(table.read(0).outcome.delivered)
@@ -88,8 +88,8 @@ def test_an_outcome_that_nobody_timed_stays_without_times(owner: Segment) -> Non
 
 def test_a_reason_that_is_too_long_is_cut_and_can_still_be_read(owner: Segment) -> None:
     table = SlotTable(owner)
-    table.write(0, Record(SharedState.DONE, 1, Outcome(0, 30 * "x")))
-    table.write(1, Record(SharedState.DONE, 1, Outcome(0, "x" + 30 * "é")))  # cut within a letter
+    table.write(0, SlotRecord(SharedState.DONE, 1, Outcome(0, 30 * "x")))
+    table.write(1, SlotRecord(SharedState.DONE, 1, Outcome(0, "x" + 30 * "é")))  # cut within a letter
     assert table.read(0).outcome.reason == 24 * "x"
     assert table.read(1).outcome.reason.startswith("x" + 11 * "é")
 
@@ -97,7 +97,7 @@ def test_a_reason_that_is_too_long_is_cut_and_can_still_be_read(owner: Segment) 
 @pytest.mark.parametrize("state", [5, 77, 2**32 - 1])
 def test_a_state_that_neither_side_writes_is_damage(owner: Segment, state: int) -> None:
     table = SlotTable(owner)
-    table.write(0, Record(SharedState.READY, 3))
+    table.write(0, SlotRecord(SharedState.READY, 3))
     struct.pack_into("<I", owner.data, PAGE, state)
     assert table.read(0).state is SharedState.DAMAGED
     assert table.read(0).generation == 3

@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from split_infer_ros.buffers.slots import Lease, Outcome, Ring
+from split_infer_ros.buffers.slots import Lease, Outcome, SlotLeases
 from split_infer_ros.errors import ConfigurationError, HandleError
 
 SLOTS = 3
@@ -23,17 +23,18 @@ class RingMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.ring = Ring(SLOTS, LEASE_S)
+        self.leases = SlotLeases(SLOTS, LEASE_S)
         self.now = 0.0
         self.held: dict[Lease, tuple[str, float]] = {}
-        self.seen = [Lease(self.ring.pool + 1, 0, 1), Lease(self.ring.pool, SLOTS, 1), Lease(self.ring.pool, -1, 1)]
+        pool = self.leases.pool
+        self.seen = [Lease(pool + 1, 0, 1), Lease(pool, SLOTS, 1), Lease(pool, -1, 1)]
         self.refused: Counter[str] = Counter()
 
     def expect(self, lease: Lease, *states: str) -> str | None:
-        """Why the ring ought to refuse the lease, or None."""
+        """Why the leases ought to refuse the lease, or None."""
         if lease in self.held:
             return None if self.held[lease][0] in states else "busy"
-        if lease.pool != self.ring.pool or not 0 <= lease.slot < SLOTS:
+        if lease.pool != self.leases.pool or not 0 <= lease.slot < SLOTS:
             return "foreign"
         newest = max(seen.generation for seen in self.seen if (seen.pool, seen.slot) == (lease.pool, lease.slot))
         return "stale" if lease.generation != newest else "released"
@@ -50,7 +51,7 @@ class RingMachine(RuleBasedStateMachine):
 
     @rule()
     def acquire(self) -> None:
-        lease = self.ring.acquire()
+        lease = self.leases.acquire()
         assert (lease is None) == (len(self.held) == SLOTS)
         if lease is not None:
             assert lease not in self.seen, "a lease was given out twice"
@@ -61,19 +62,19 @@ class RingMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def publish(self, data: st.DataObject) -> None:
         lease = data.draw(st.sampled_from(self.seen))
-        if self.attempt(self.expect(lease, "writing"), self.ring.publish, lease, self.now):
+        if self.attempt(self.expect(lease, "writing"), self.leases.publish, lease, self.now):
             self.held[lease] = ("ready", self.now + LEASE_S)
 
     @rule(data=st.data())
     def take(self, data: st.DataObject) -> None:
         lease = data.draw(st.sampled_from(self.seen))
-        if self.attempt(self.expect(lease, "ready"), self.ring.take, lease):
+        if self.attempt(self.expect(lease, "ready"), self.leases.take, lease):
             self.held[lease] = ("reading", 0.0)
 
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:
         lease = data.draw(st.sampled_from(self.seen))
-        if self.attempt(self.expect(lease, "writing", "ready", "reading"), self.ring.release, lease):
+        if self.attempt(self.expect(lease, "writing", "ready", "reading"), self.leases.release, lease):
             del self.held[lease]
 
     @rule(data=st.data())
@@ -82,7 +83,7 @@ class RingMachine(RuleBasedStateMachine):
         if own:
             lease = data.draw(st.sampled_from(own))
             revocable = self.expect(lease, "writing", "ready") is None
-            assert self.ring.revoke(lease) == revocable
+            assert self.leases.revoke(lease) == revocable
             if revocable:
                 del self.held[lease]
 
@@ -90,14 +91,14 @@ class RingMachine(RuleBasedStateMachine):
     def expire(self, seconds: float) -> None:
         self.now += seconds
         ended = {lease for lease, (state, end) in self.held.items() if state == "ready" and end <= self.now}
-        assert set(self.ring.expire(self.now)) == ended
+        assert set(self.leases.expire(self.now)) == ended
         for lease in ended:
             del self.held[lease]
 
     @invariant()
     def agrees(self) -> None:
-        assert self.ring.used == len(self.held)
-        assert self.ring.refused == self.refused
+        assert self.leases.used == len(self.held)
+        assert self.leases.refused == self.refused
 
 
 TestRingMachine = RingMachine.TestCase
@@ -105,66 +106,66 @@ TestRingMachine.settings = settings(max_examples=60, stateful_step_count=40, dea
 
 
 def test_a_lease_ends_at_its_very_instant() -> None:
-    ring = Ring(1, 5.0)
-    lease = ring.acquire()
+    leases = SlotLeases(1, 5.0)
+    lease = leases.acquire()
     assert lease is not None
-    ring.publish(lease, now=100.0)
-    assert ring.expire(104.999) == []
-    assert ring.expire(105.0) == [lease]
+    leases.publish(lease, now=100.0)
+    assert leases.expire(104.999) == []
+    assert leases.expire(105.0) == [lease]
     with pytest.raises(HandleError, match="given back before"):
-        ring.take(lease)
+        leases.take(lease)
 
 
 def test_who_reads_is_not_expired() -> None:
-    ring = Ring(1, 5.0)
-    lease = ring.acquire()
+    leases = SlotLeases(1, 5.0)
+    lease = leases.acquire()
     assert lease is not None
-    ring.publish(lease, now=0.0)
-    ring.take(lease)
-    assert ring.expire(1e9) == []
-    ring.release(lease)
-    assert ring.used == 0
+    leases.publish(lease, now=0.0)
+    leases.take(lease)
+    assert leases.expire(1e9) == []
+    leases.release(lease)
+    assert leases.used == 0
 
 
 def test_who_waits_behind_a_batch_that_is_read_is_not_late() -> None:
-    ring = Ring(2, 5.0)
-    first, second = ring.acquire(), ring.acquire()
+    leases = SlotLeases(2, 5.0)
+    first, second = leases.acquire(), leases.acquire()
     assert first is not None
     assert second is not None
     for lease in (first, second):
-        ring.publish(lease, now=0.0)
-    ring.take(first)
-    ring.renew_if_read(100.0)
-    assert ring.expire(104.9) == []
-    ring.release(first)
-    ring.renew_if_read(104.9)  # nobody reads: the lease runs
-    assert ring.expire(105.0) == [second]
+        leases.publish(lease, now=0.0)
+    leases.take(first)
+    leases.renew_if_read(100.0)
+    assert leases.expire(104.9) == []
+    leases.release(first)
+    leases.renew_if_read(104.9)  # nobody reads: the lease runs
+    assert leases.expire(105.0) == [second]
 
 
 def test_each_release_is_announced() -> None:
-    ring = Ring(2, 0.0)
+    leases = SlotLeases(2, 0.0)
     announced: list[int] = []
-    ring.when_free(lambda: announced.append(ring.used))
-    first, second = ring.acquire(), ring.acquire()
+    leases.when_free(lambda: announced.append(leases.used))
+    first, second = leases.acquire(), leases.acquire()
     assert first is not None
     assert second is not None
-    ring.release(first)
-    ring.publish(second, now=0.0)
-    ring.expire(0.0)
-    ring.expire(0.0)
+    leases.release(first)
+    leases.publish(second, now=0.0)
+    leases.expire(0.0)
+    leases.expire(0.0)
     assert announced == [1, 0]
 
 
 def test_repr_tells_its_use() -> None:
-    ring = Ring(2, 1.0)
-    ring.acquire()
-    assert "1/2" in repr(ring)
+    leases = SlotLeases(2, 1.0)
+    leases.acquire()
+    assert "1/2" in repr(leases)
 
 
 def test_threads_never_share_a_slot() -> None:
     """Writers and readers at once; each lease is offered to readers twice, and one of them is refused."""
-    ring = Ring(3, 60.0)
-    users = [0] * len(ring)
+    leases = SlotLeases(3, 60.0)
+    users = [0] * len(leases)
     offered: SimpleQueue[Lease | None] = SimpleQueue()
     trouble: list[str] = []
     read_leases: list[Lease] = []
@@ -179,22 +180,22 @@ def test_threads_never_share_a_slot() -> None:
 
     def write() -> None:
         for _ in range(rounds):
-            while (lease := ring.acquire()) is None:
+            while (lease := leases.acquire()) is None:
                 time.sleep(0.0001)
             use(lease)
-            ring.publish(lease, 0.0)
+            leases.publish(lease, 0.0)
             offered.put(lease)
             offered.put(lease)
 
     def read() -> None:
         while (lease := offered.get(timeout=60.0)) is not None:
             try:
-                ring.take(lease)
+                leases.take(lease)
             except HandleError:
                 continue
             use(lease)
             read_leases.append(lease)
-            ring.release(lease)
+            leases.release(lease)
 
     writers = [threading.Thread(target=write, daemon=True) for _ in range(2)]
     readers = [threading.Thread(target=read, daemon=True) for _ in range(2)]
@@ -208,14 +209,14 @@ def test_threads_never_share_a_slot() -> None:
         thread.join(60.0)
     assert trouble == []
     assert len(read_leases) == len(set(read_leases)) == 2 * rounds
-    assert sum(ring.refused.values()) == 2 * rounds
-    assert ring.used == 0
+    assert sum(leases.refused.values()) == 2 * rounds
+    assert leases.used == 0
 
 
 @pytest.mark.parametrize("slots", [0, -1])
 def test_a_ring_without_slots_is_refused(slots: int) -> None:
     with pytest.raises(ConfigurationError, match=f"cannot have {slots} slots"):
-        Ring(slots, LEASE_S)
+        SlotLeases(slots, LEASE_S)
 
 
 def test_what_another_process_says_is_believed_as_far_as_it_can_be() -> None:

@@ -20,7 +20,7 @@ def test_the_table_and_the_choice_are_printed_and_kept(
     again = capsys.readouterr()
     assert again.err == ""
     assert "For latency: split_point " in again.out
-    assert "no cut keeps within 0.001 ms" in again.out
+    assert "no split point keeps within 0.001 ms" in again.out
     assert again.out.splitlines()[1] == first.out.splitlines()[1]
 
 

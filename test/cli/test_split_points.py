@@ -9,23 +9,25 @@ from split_infer_ros.split.load import load_model
 
 
 def test_every_tensor_that_crosses_has_a_line(run: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("cuts", "shapes") == 0
+    assert run("split_points", "shapes") == 0
     title, _, heading, *lines = capsys.readouterr().out.splitlines()
-    cuts = load_model("shapes", "none", "cpu").cuts
+    split_points = load_model("shapes", "none", "cpu").split_points
     assert title.startswith("shapes: ")
-    assert heading.split() == ["cut", "bytes/image", "tensors"]
-    assert len(lines) == sum(len(cut.tensors) for cut in cuts)
+    assert heading.split() == ["split_point", "bytes/image", "tensors"]
+    assert len(lines) == sum(len(split_point.tensors) for split_point in split_points)
     assert lines[0].split() == ["input", "3,686,400", "x", "float32", "(3,", "480,", "640)"]
     assert [line.split()[1] for line in lines if line.startswith("*")] == ["neck"]
     assert lines[-1].split() == ["head_boxes", "float32", "(4,", "60,", "80)"]
 
 
 def test_programs_read_the_same(run: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("cuts", "shapes", "--json", "--precision", "fp16", "--weights", "default") == 0
+    assert run("split_points", "shapes", "--json", "--precision", "fp16", "--weights", "default") == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["model"], told["default"]) == ("shapes", "neck")
-    assert [cut["name"] for cut in told["cuts"]] == [cut.name for cut in load_model("shapes", "none", "cpu").cuts]
-    (neck,) = [cut for cut in told["cuts"] if cut["name"] == "neck"]
+    assert [split_point["name"] for split_point in told["split_points"]] == [
+        split_point.name for split_point in load_model("shapes", "none", "cpu").split_points
+    ]
+    (neck,) = [split_point for split_point in told["split_points"] if split_point["name"] == "neck"]
     assert neck["bytes_per_image"] == 96_000
     assert neck["tensors"] == [{"name": "neck_join_4", "shape": [10, 60, 80], "dtype": "float16"}]
 
@@ -42,5 +44,5 @@ def test_programs_read_the_same(run: Callable[..., int], capsys: pytest.CaptureF
 def test_what_it_cannot_do_is_a_sentence(
     run: Callable[..., int], capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], told: str
 ) -> None:
-    assert run("cuts", *arguments) == 1
+    assert run("split_points", *arguments) == 1
     assert told in capsys.readouterr().err

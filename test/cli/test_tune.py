@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from split_infer_ros.autotuning.best_known import find_tuned
+from split_infer_ros.autotuning.best_known import find_best_known
 from split_infer_ros.autotuning.spaces import PIPELINE, SEGMENTS, network_space, pipeline_space
-from split_infer_ros.autotuning.trial_process import Outcome, TrialProcess
+from split_infer_ros.autotuning.trial_process import TrialOutcome, TrialProcess
 from split_infer_ros.autotuning.tune import network_task
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key
@@ -40,21 +40,21 @@ def record(*costs: float, error: str | None = None, time: float = 1.0, torch: st
     return Record(key.target, versions, task, whole, costs, error, time)
 
 
-class Played(TrialProcess):
+class Simulated(TrialProcess):
     """Trials that cost nothing; of the pipeline's somebody has enough."""
 
-    def run(self, stage: str, config: Mapping[str, Any], about: Mapping[str, Any], limit_s: float) -> Outcome:
+    def run(self, stage: str, config: Mapping[str, Any], about: Mapping[str, Any], limit_s: float) -> TrialOutcome:
         if stage == PIPELINE:
             raise KeyboardInterrupt
         if stage == SEGMENTS or config["compiler"] != "none":
-            return Outcome((), "RuntimeError: no compiler")
-        return Outcome((1.0,) if config["convolutions"] == "contiguous" else (2.0,))
+            return TrialOutcome((), "RuntimeError: no compiler")
+        return TrialOutcome((1.0,) if config["convolutions"] == "contiguous" else (2.0,))
 
 
 def test_a_model_is_tuned_and_the_next_start_says_so(
     run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("split_infer_ros.cli.tune.TrialProcess", Played)
+    monkeypatch.setattr("split_infer_ros.cli.tune.TrialProcess", Simulated)
     path = tmp_path / "tuning.jsonl"
     assert run("tune", "shapes", "--device", "cpu", "--search", "exhaustive", "--database", str(path)) == 0
     told = capsys.readouterr()
@@ -62,7 +62,7 @@ def test_a_model_is_tuned_and_the_next_start_says_so(
     assert "best 1000.0 ms, 2.00 times the defaults' speed" in told.err
     assert "RuntimeError: no compiler" in told.err
     assert "Stopped; what was measured is kept." in told.err
-    assert find_tuned(load_model("shapes", "none", "cpu"), Database(path)).network is not None
+    assert find_best_known(load_model("shapes", "none", "cpu"), Database(path)).network is not None
 
 
 def test_records_are_listed_and_shown(run: Run, database: Database, capsys: pytest.CaptureFixture[str]) -> None:
@@ -100,7 +100,9 @@ def test_all_that_the_package_measures_can_be_imported(
     measured, other = Database(tmp_path / "measured.jsonl"), Database(tmp_path / "other.jsonl")
     key, times = Key.here("cpu"), (1e-3, 2e-3)
     measured.add(memory_records({Probe.TOUCH_AGAIN: {4096: times}}, key))
-    measured.add(profile_records([Samples("neck", 2, {"head": times, "period": times})], key, {"stage": "cuts"}))
+    measured.add(
+        profile_records([Samples("neck", 2, {"head": times, "period": times})], key, {"stage": "split_points"})
+    )
     measured.add(operator_records({"conv": Times(*[times] * 3)}, key, {"stage": "operators"}))
     place = dict(pipeline_space(load_model("shapes", "none", "cpu"), int(key.target["cores"])).default)
     for task, config in (

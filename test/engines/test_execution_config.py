@@ -18,7 +18,7 @@ from split_infer_ros.engines.execution_config import (
     Chain,
     Compiled,
     Contiguous,
-    Form,
+    ExecutionConfig,
 )
 from split_infer_ros.engines.fusion import FusedConv2d
 from split_infer_ros.models.catalogue import find_model
@@ -30,14 +30,14 @@ CPU = torch.device("cpu")
 TWICE = 2  # then they are packed, or compiled
 SEGMENTS = ((CONTIGUOUS, "features.3"), (PACKED, "features.11"), (CHANNELS_LAST, "output"))
 FORMS = [
-    Form(),
-    Form(BLOCKED),
-    Form(CHANNELS_LAST),
-    Form(CONTIGUOUS),
-    Form(TRITON, operators="plain"),
-    Form(PACKED, folding=False),
-    Form(CONTIGUOUS, folding=False),
-    Form(segments=SEGMENTS),
+    ExecutionConfig(),
+    ExecutionConfig(BLOCKED),
+    ExecutionConfig(CHANNELS_LAST),
+    ExecutionConfig(CONTIGUOUS),
+    ExecutionConfig(TRITON, operators="plain"),
+    ExecutionConfig(PACKED, folding=False),
+    ExecutionConfig(CONTIGUOUS, folding=False),
+    ExecutionConfig(segments=SEGMENTS),
 ]
 
 
@@ -48,16 +48,16 @@ def network() -> nn.Module:
 
 
 @pytest.mark.parametrize("form", FORMS, ids=repr)
-def test_a_form_changes_no_result(form: Form) -> None:
+def test_a_form_changes_no_result(form: ExecutionConfig) -> None:
     images = torch.randn(1, 3, 64, 64)
     with torch.inference_mode():
         expected = network()(images)
         model = SplitModel(find_model("squeezenet1_0", False), network(), CPU, form)
         assert expected.std() > 0.1
-        for cut in ("input", "features.3", "features.9", "output"):
-            halves = model.halves(cut)
+        for split_point in ("input", "features.3", "features.9", "output"):
+            partitions = model.partitions(split_point)
             for _ in range(TWICE):
-                (found,) = halves.head(*halves.backbone(images))
+                (found,) = partitions.head(*partitions.backbone(images))
                 assert rounding(found, expected) <= 1e-4  # other kernels, layer after layer
 
 
@@ -75,7 +75,7 @@ def kinds(module: nn.Module) -> list[str]:
 
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="nothing is packed without oneDNN")
 def test_segments_are_as_they_are_named() -> None:
-    model = SplitModel(find_model("squeezenet1_0", False), network(), CPU, Form(segments=SEGMENTS))
+    model = SplitModel(find_model("squeezenet1_0", False), network(), CPU, ExecutionConfig(segments=SEGMENTS))
     assert kinds(model.backbone("features.3")) == [CONTIGUOUS]
     assert kinds(model.backbone("features.9")) == [CONTIGUOUS, PACKED]
     assert kinds(model.head("features.9")) == [PACKED, CHANNELS_LAST]
@@ -87,20 +87,21 @@ def test_segments_are_as_they_are_named() -> None:
 
 def test_the_same_form_is_the_same_model_and_others_share_its_weights() -> None:
     plain = load_model("shapes", "none", "cpu")
-    contiguous = load_model("shapes", "none", "cpu", form=Form(CONTIGUOUS))
-    assert load_model("shapes", "none", "cpu", form=Form(CONTIGUOUS)) is contiguous
+    contiguous = load_model("shapes", "none", "cpu", form=ExecutionConfig(CONTIGUOUS))
+    assert load_model("shapes", "none", "cpu", form=ExecutionConfig(CONTIGUOUS)) is contiguous
     assert load_model("shapes", "none", "cpu") is plain
-    assert plain.form == Form()
+    assert plain.form == ExecutionConfig()
     assert contiguous.graph is plain.graph
-    assert load_model("shapes", "none", "cpu", form=Form(folding=False)).graph is not plain.graph
+    assert load_model("shapes", "none", "cpu", form=ExecutionConfig(folding=False)).graph is not plain.graph
 
 
 def test_models_keep_their_cuts_unfolded() -> None:
     folded, unfolded = (
-        SplitModel(*build_model("mobilenet_v2", "none"), CPU, Form(folding=folding)) for folding in (True, False)
+        SplitModel(*build_model("mobilenet_v2", "none"), CPU, ExecutionConfig(folding=folding))
+        for folding in (True, False)
     )
-    assert [(cut.name, cut.bytes_per_image) for cut in folded.cuts] == [
-        (cut.name, cut.bytes_per_image) for cut in unfolded.cuts
+    assert [(split_point.name, split_point.bytes_per_image) for split_point in folded.split_points] == [
+        (split_point.name, split_point.bytes_per_image) for split_point in unfolded.split_points
     ]
 
 

@@ -1,4 +1,4 @@
-"""The backbone's half on a GPU: the same results as on the CPU, by streams, events and graphs."""
+"""The backbone's partition on a GPU: the same results as on the CPU, by streams, events and graphs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from split_infer_ros.pipeline.cuda_graphs import GraphedBackbone
 from split_infer_ros.pipeline.frame import Handle, Origin
 from split_infer_ros.pipeline.head_stage import HeadStage
 from split_infer_ros.pipeline.local import LocalTransport
-from split_infer_ros.pipeline.preprocessor import DeviceIntake, HostIntake
+from split_infer_ros.pipeline.preprocessor import DevicePreprocessor, HostPreprocessor
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.split.load import load_model
@@ -37,10 +37,10 @@ TOLERANCE = {"fp32": 2e-3, "fp16": 2e-2, "bf16": 1e-1}
 @pytest.mark.parametrize("preprocess", [Preprocess(224, 224, 256), Preprocess(320, 320, antialias=False)])
 def test_pictures_resized_on_the_gpu_are_the_same_to_one_grey_level(preprocess: Preprocess, policy: Policy) -> None:
     images = [picture(number) for number in range(7)]
-    on_cpu = HostIntake(preprocess, 7, torch.float32).load(images).images
-    intake = DeviceIntake(preprocess, 7, torch.float32, Place(policy, GPU))
+    on_cpu = HostPreprocessor(preprocess, 7, torch.float32).load(images).images
+    preprocessor = DevicePreprocessor(preprocess, 7, torch.float32, Place(policy, GPU))
     for _ in range(4):
-        loaded = intake.load(images)
+        loaded = preprocessor.load(images)
         loaded.ready.wait()
         levels = (loaded.images.cpu() - on_cpu).abs().amax().item() * 255 * max(preprocess.std)
         assert levels <= 1.01
@@ -77,7 +77,7 @@ def test_a_stream_of_frames_is_detected_as_on_the_cpu_while_settings_change(
         stage = pipeline.backbone
         for number in range(40):
             if number % 10 == 9:
-                stage.configure(replace(settings, batch_size=1 + number // 10, ring_slots=1 + number % 3))
+                stage.configure(replace(settings, batch_size=1 + number // 10, pool_slots=1 + number % 3))
             if number % 10 == 4:  # each policy gives way to each other one
                 stage.configure(replace(stage.settings, memory_policy=POLICIES[number // 10 % 3].value))
             pipeline.feed([picture(number)])

@@ -57,7 +57,7 @@ def change_under_load(pipeline: LocalPipeline, first: StageSettings, count: int)
                 before = fed
                 while fed == before and not feeding.done():
                     time.sleep(1e-3)
-                pipeline.backbone.configure(replace(first, batch_size=1 + number % 4, ring_slots=1 + number % 3))
+                pipeline.backbone.configure(replace(first, batch_size=1 + number % 4, pool_slots=1 + number % 3))
         finally:
             stop.set()
         feeding.result()
@@ -109,7 +109,7 @@ def test_a_backbone_that_cannot_be_recorded_runs_eagerly(monkeypatch: pytest.Mon
     entry, module = build_model("shapes", "default")
     model = SplitModel(entry, module, GPU)  # not the one that all tests share
     backbone = model.backbone
-    monkeypatch.setattr(model, "backbone", lambda cut: Unrecordable(backbone(cut)))
+    monkeypatch.setattr(model, "backbone", lambda split_point: Unrecordable(backbone(split_point)))
     with running(SETTINGS, model=model) as (pipeline, scores):
         (note,) = pipeline.notices
         pipeline.feed(map(picture, range(8)))

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from pool_processes import LIFE_S, WRONG, Backbone, Child, Head, kill_readers, read_until_killed
 from real_gpu import GPU, need
-from ring_processes import LIFE_S, WRONG, Backbone, Child, Head, kill_readers, read_until_killed
 
 from split_infer_ros.buffers import segment
 from split_infer_ros.buffers.memory import Place

@@ -14,8 +14,8 @@ from torch.profiler import ProfilerActivity, profile
 from split_infer_ros.buffers.layout import Layout, TensorSpec
 from split_infer_ros.buffers.memory import Place, allocate
 from split_infer_ros.buffers.policy import POLICIES, Policy
-from split_infer_ros.buffers.pool import FeaturePool
-from split_infer_ros.buffers.shared_pool import SharedPool
+from split_infer_ros.buffers.pool import SlotPool
+from split_infer_ros.buffers.shared_pool import SharedSlotPool
 from split_infer_ros.runtime import cuda
 
 TENSORS = TensorSpec("x", (64, 7, 7), torch.float32), TensorSpec("y", (5,), torch.float16)
@@ -63,12 +63,12 @@ def work_of_the_gpu(run: Callable[[], object]) -> list[str]:
     return [event.name for event in profiler.events() if event.device_type is DeviceType.CUDA]
 
 
-@pytest.mark.parametrize("make", [FeaturePool, SharedPool])
+@pytest.mark.parametrize("make", [SlotPool, SharedSlotPool])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_features_are_copied_only_where_the_policy_has_two_buffers(
-    policy: Policy, make: type[FeaturePool] | type[SharedPool]
+    policy: Policy, make: type[SlotPool] | type[SharedSlotPool]
 ) -> None:
-    need(policy, make is SharedPool)
+    need(policy, make is SharedSlotPool)
     if not work_of_the_gpu(lambda: torch.ones(1, device=GPU)):
         pytest.skip("PyTorch's profiler sees no kernels on this machine")
     pool = make(LAYOUT, 2, Place(policy, GPU))
@@ -110,7 +110,7 @@ def test_where_the_gpu_is_full_the_ring_is_pinned_and_says_so() -> None:
     torch.cuda.empty_cache()
     free, _ = torch.cuda.mem_get_info()
     taken = torch.empty(free - 128 * MB, dtype=torch.uint8, device=GPU)
-    pool = FeaturePool(Layout([TensorSpec("x", (256 * MB,), torch.uint8)], 1), 2, Place(Policy.DEVICE, GPU))
+    pool = SlotPool(Layout([TensorSpec("x", (256 * MB,), torch.uint8)], 1), 2, Place(Policy.DEVICE, GPU))
     assert pool.memory == "pinned"
     assert "pinned is taken in its stead" in pool.slots.note
     del taken

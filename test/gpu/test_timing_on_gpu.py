@@ -65,9 +65,9 @@ def test_a_model_is_profiled_on_the_gpu() -> None:
     with torch.inference_mode():
         seconds = [watch.time(lambda: whole(images)) for _ in range(WARM_UPS)][-1]
     samples = Profiler(model, picture, effort=LEAST).measure([4])
-    assert [found.cut for found in samples] == [cut.name for cut in model.cuts]
+    assert [found.split_point for found in samples] == [split_point.name for split_point in model.split_points]
     assert all(found.complete for found in samples)
-    # What lies before a cut grows with each cut; a sum of more pieces is no less, run by run.
+    # What lies before a split point grows with each split point; a sum of more pieces is no less, run by run.
     backbones = [found.parts[BACKBONE] for found in samples]
     for each in zip(*backbones, strict=True):
         assert list(each) == sorted(each)

@@ -45,8 +45,8 @@ def test_boxes_are_kept_as_on_the_host(form: str, images: int, each: int, classe
 def test_order_and_sums_are_as_on_the_host(form: str, count: int) -> None:
     random = torch.Generator().manual_seed(count)
     values = torch.randint(-50, 50, (count,), generator=random)
-    cuts = torch.randint(0, count + 1, (20,), generator=random).sort().values
-    offsets = torch.cat([torch.tensor([0]), cuts, torch.tensor([count])])
+    split_points = torch.randint(0, count + 1, (20,), generator=random).sort().values
+    offsets = torch.cat([torch.tensor([0]), split_points, torch.tensor([count])])
     for kind in (values.to(torch.int32), values.float(), values.half()):
         found = segmented_argsort(kind.to(GPU), offsets.to(GPU), descending=True)
         assert torch.equal(found.cpu(), segmented_argsort(kind, offsets, descending=True))

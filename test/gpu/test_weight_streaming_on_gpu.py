@@ -12,7 +12,7 @@ from gpu_frames import SETTINGS, check_scores, picture, running
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.pipeline.streaming import stream_backbone
 from split_infer_ros.split.load import load_model
-from split_infer_ros.weight_streaming.ring_memory import CopiedHome, MappedHome
+from split_infer_ros.weight_streaming.ring_memory import CopiedRingMemory, MappedRingMemory
 
 
 @pytest.mark.parametrize("residency", ["synchronous", "asynchronous", "two_stage"])
@@ -27,14 +27,14 @@ def test_streamed_weights_give_what_resident_ones_give(
     settings = replace(StageSettings(split_point="default"), weights_residency=residency)
     with torch.inference_mode():
         expected = [value.clone() for value in model.backbone("default")(images)]
-        half = stream_backbone(model, model.cut("default"), settings)
-        assert half is not None
+        partition = stream_backbone(model, model.split_point("default"), settings)
+        assert partition is not None
         for _ in range(20):
-            torch.testing.assert_close(list(half(images)), expected, rtol=1e-4, atol=1e-4)
-    assert half.stats().bytes_read > 0
-    if half.note == "":  # else it says why the disk cannot write to what the GPU reads
-        assert isinstance(half._memory[1], MappedHome if residency == "two_stage" else CopiedHome)
-    half.close()
+            torch.testing.assert_close(list(partition(images)), expected, rtol=1e-4, atol=1e-4)
+    assert partition.stats().bytes_read > 0
+    if partition.note == "":  # else it says why the disk cannot write to what the GPU reads
+        assert isinstance(partition._memory[1], MappedRingMemory if residency == "two_stage" else CopiedRingMemory)
+    partition.close()
 
 
 def test_weights_are_streamed_and_resident_again_while_frames_flow(

@@ -74,7 +74,7 @@ class TestRunningPipeline(unittest.TestCase):
         assert self.client.get("backbone", "drop_policy") == "block"
         assert self.client.get("backbone", "image_depth") == 1000
         assert self.client.get("camera", "loop") is False
-        assert self.client.get("backbone", "ring_slots") == 4
+        assert self.client.get("backbone", "pool_slots") == 4
         assert self.client.get("head", "score_threshold") == 0.5
 
     def test_parameters_change_and_bad_ones_are_refused(self) -> None:

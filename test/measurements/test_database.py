@@ -243,7 +243,7 @@ def test_a_patch_release_of_torch_forgets_nothing(monkeypatch, installed, fits):
 
 
 def test_a_release_of_the_package_forgets_nothing_but_what_has_a_new_meaning(monkeypatch, database):
-    other = {**TASK, "stage": "cuts"}
+    other = {**TASK, "stage": "split_points"}
     database.add([record(1.0), Record(HERE.target, HERE.versions_for(other), other, {}, (1.0,))])
     monkeypatch.setattr(split_infer_ros, "__version__", "99.0")
     assert len(database.find(HERE, TASK)) == len(database.find(HERE, other)) == 1

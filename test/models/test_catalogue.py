@@ -51,11 +51,11 @@ def test_an_unknown_model_lists_those_that_are_known(name: str, hint: str) -> No
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in LARGE])
 def test_an_entry_fits_its_model(name: str) -> None:
-    """Built, cut where it is cut by default, and decoded, each model says something for each image."""
+    """Built, cut where it is split by default, and decoded, each model says something for each image."""
     model = load_model(name, "none", "cpu")
     entry = model.entry
-    halves = model.halves("default")
-    assert entry.default_cut in (None, halves.cut.name, *halves.cut.aliases)
+    halves = model.partitions("default")
+    assert entry.default_split_point in (None, halves.split_point.name, *halves.split_point.aliases)
     height, width = entry.image_shape[1:]
     images = torch.zeros((2, 3, height, width)).contiguous(memory_format=torch.channels_last)
     with torch.inference_mode():

@@ -62,7 +62,7 @@ def test_fx_traces_it_as_it_is(net: nn.Module) -> None:
 @torch.inference_mode()
 def test_what_crosses_the_default_cut_is_small(net: nn.Module) -> None:
     sizes = []
-    block = net.get_submodule(shapes.DEFAULT_CUT)
+    block = net.get_submodule(shapes.DEFAULT_SPLIT_POINT)
     handle = block.register_forward_hook(lambda _m, _i, features: sizes.append(features[0].nbytes))
     net(torch.zeros(1, 3, shapes.HEIGHT, shapes.WIDTH))
     handle.remove()

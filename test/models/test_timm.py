@@ -44,9 +44,9 @@ def test_every_cut_is_the_whole(name: str) -> None:
         expected = module(images)
         assert expected.std(dim=0).mean() > 0.05
         model = SplitModel(entry, module, torch.device("cpu"))
-        assert len(model.cuts) > 5
-        for cut in model.cuts[:: len(model.cuts) // 4]:
-            (found,) = model.head(cut.name)(*model.backbone(cut.name)(images))
+        assert len(model.split_points) > 5
+        for split_point in model.split_points[:: len(model.split_points) // 4]:
+            (found,) = model.head(split_point.name)(*model.backbone(split_point.name)(images))
             assert rounding(found, expected) <= 1e-4  # folded and fused
 
 

@@ -141,9 +141,9 @@ def save(path: Path, model: nn.Module, *, any_batch: bool = True) -> str:
     return str(path)
 
 
-def check_every_cut(model: SplitModel, images: Tensor, expected: Tensor) -> None:
-    for cut in model.cuts:
-        halves = model.halves(cut.name)
+def check_every_split_point(model: SplitModel, images: Tensor, expected: Tensor) -> None:
+    for split_point in model.split_points:
+        halves = model.partitions(split_point.name)
         with torch.inference_mode():
             (found,) = halves.head(*halves.backbone(images.clone()))
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)  # folded, and in other batches
@@ -165,8 +165,8 @@ def test_a_factorys_module_is_a_classifier(factories: Path) -> None:
     assert model.entry.name == "zoo_of_mine:net"
     assert model.entry.image_shape == (3, HEIGHT, WIDTH)
     assert model.entry.labels == ("ape", "bee", "cat")
-    assert [cut.name for cut in model.cuts] == ["input", "1", "2", "3", "output"]
-    assert model.cut("default").name == "3"
+    assert [split_point.name for split_point in model.split_points] == ["input", "1", "2", "3", "output"]
+    assert model.split_point("default").name == "3"
     (found,) = model.entry.decode((torch.tensor([[0.0, 9.0, 1.0]]),), Limits())
     assert found.labels.tolist() == [1]
     assert found.boxes.tolist() == [[0, 0, WIDTH, HEIGHT]]
@@ -212,9 +212,9 @@ def test_a_program_runs_in_halves_at_any_batch_size(tmp_path: Path) -> None:
     model = load_model(save(tmp_path / "mine.pt2", whole), "default", "cpu", allow_user_code=True)
     assert model.entry.image_shape == (3, HEIGHT, WIDTH)
     assert model.entry.labels == ("0", "1", "2")
-    assert len(model.cuts) > 3
+    assert len(model.split_points) > 3
     for count in (1, 3, 7):
-        check_every_cut(model, images[:count].contiguous(memory_format=torch.channels_last), expected[:count])
+        check_every_split_point(model, images[:count].contiguous(memory_format=torch.channels_last), expected[:count])
 
 
 @pytest.mark.parametrize(

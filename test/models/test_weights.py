@@ -110,7 +110,7 @@ class Harmful:
         b"PK\x03\x04 half a zip",
         (1 << 40).to_bytes(8, "little") + b"{",
     ],
-    ids=["empty", "text", "cut", "zip", "length"],
+    ids=["empty", "text", "split_point", "zip", "length"],
 )
 def test_an_unreadable_file_is_told_by_name(tmp_path: Path, name: str, content: bytes) -> None:
     path = tmp_path / name

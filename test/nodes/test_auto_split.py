@@ -39,12 +39,12 @@ def test_the_first_start_measures_and_takes_the_best(context: Context, database:
         profile = profile_model(model, [2], Database(database), may_measure=False)
         report = reports.wait_for(1)[0]
         best = plan(profile)
-        assert (report.split_point, report.batch_size) == (best.cut, 2)
+        assert (report.split_point, report.batch_size) == (best.split_point, 2)
         assert pipeline.client.get("backbone", "split_point") == "auto"
 
         assert pipeline.client.set("backbone", objective=LATENCY) == [""]
         best = plan(profile, LATENCY)
-        assert pipeline.backbone.stage.settings.split_point == best.cut
+        assert pipeline.backbone.stage.settings.split_point == best.split_point
 
         assert pipeline.client.set("backbone", split_point="neck") == [""]
         reports.wait_for_one(lambda report: report.split_point == "neck", "a report that says neck")
@@ -67,7 +67,7 @@ def test_the_next_start_measures_nothing_and_the_cut_moves_as_the_stages_drift(
     run = Plan.run
 
     def slowly(plan: Plan, *batch: Any) -> Any:
-        if plan.cut.name != "input":
+        if plan.split_point.name != "input":
             time.sleep(0.5)
         return run(plan, *batch)
 

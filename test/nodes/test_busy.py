@@ -15,7 +15,7 @@ from sensor_msgs.msg import Image
 from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.msg import PipelineStats
 from split_infer_ros.nodes import stats as stats_node
-from split_infer_ros.pipeline.head_partitions import HeadHalves
+from split_infer_ros.pipeline.head_partitions import HeadPartitions
 from split_infer_ros.pipeline.head_stage import HeadStage
 from split_infer_ros.telemetry.sensors import WATT, Reading
 
@@ -34,7 +34,7 @@ class Bottleneck:
         if stage == "backbone":
             kind, name, idle = SlotMemory, "write", self._head_is_idle
         else:
-            kind, name, idle = HeadHalves, "run", self._backbone_is_idle
+            kind, name, idle = HeadPartitions, "run", self._backbone_is_idle
         method = getattr(kind, name)
 
         def hold_up(*arguments: Any) -> Any:
@@ -57,7 +57,7 @@ class Bottleneck:
         """All slots but this batch's are given back, and a frame waits for the next batch."""
         if self._pipeline is None:
             return True
-        ring = self._pipeline.backbone.stage._plan.pool.ring
+        ring = self._pipeline.backbone.stage._plan.pool.leases
         return ring.used == 1 and self._pipeline.counts.in_flight > 1
 
     def _backbone_is_idle(self) -> bool:
@@ -66,7 +66,7 @@ class Bottleneck:
 
 
 def flowing(context: Context, transport: str, **more: dict[str, Any]) -> Pipeline:
-    both = {"head": {"transport": transport}, "backbone": {"transport": transport, "ring_slots": SLOTS}}
+    both = {"head": {"transport": transport}, "backbone": {"transport": transport, "pool_slots": SLOTS}}
     return Pipeline(context, stats={"period_s": 0.5}, **both, **more)
 
 
@@ -126,9 +126,9 @@ def test_busy_seconds_are_those_that_the_stages_took(
 ) -> None:
     """One batch after the other, so that the seconds of all of them add up."""
     frames, spied = 10, []
-    write, halves = SlotMemory.write, HeadHalves.run
+    write, partitions = SlotMemory.write, HeadPartitions.run
     monkeypatch.setattr(SlotMemory, "write", lambda *a: (time.sleep(SLOW_S / 2), write(*a))[1])
-    monkeypatch.setattr(HeadHalves, "run", lambda *a: (time.sleep(SLOW_S), halves(*a))[1])
+    monkeypatch.setattr(HeadPartitions, "run", lambda *a: (time.sleep(SLOW_S), partitions(*a))[1])
     run, finish = HeadStage._run, HeadStage._finish
 
     def noting(method: Callable[..., None], sign: int) -> Callable[..., None]:

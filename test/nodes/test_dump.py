@@ -31,7 +31,7 @@ def dump(client: Client, node: str) -> dict[str, Any]:
 CHOSEN: dict[str, dict[str, Any]] = {
     "stats": {"period_s": 0.5},
     "head": {"weights": "none", "score_threshold": 0.0, "max_detections": 7},
-    "backbone": {"weights": "none", "split_point": "block3", "batch_size": 2, "ring_slots": 3, "image_depth": 9},
+    "backbone": {"weights": "none", "split_point": "block3", "batch_size": 2, "pool_slots": 3, "image_depth": 9},
     "camera": {"width": 64, "height": 48, "rate_hz": 20.0, "frame_id": "left_eye"},
 }
 

@@ -30,7 +30,7 @@ from split_infer_ros.nodes.intra_process import IntraProcessPublisher
 from split_infer_ros.pipeline.backbone_stage import BackboneStage
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.ledger import Ledger, LedgerCounts
-from split_infer_ros.pipeline.preprocessor import HostIntake
+from split_infer_ros.pipeline.preprocessor import HostPreprocessor
 from split_infer_ros.pipeline.rate_limiter import RateLimiter
 
 MAX_PIXELS = 100_000
@@ -150,7 +150,7 @@ class Stage:
 
     def __init__(self) -> None:
         self.ledger = Ledger()
-        self._intake = HostIntake(CATALOGUE["shapes"].preprocess, 1, torch.float32)
+        self._preprocessor = HostPreprocessor(CATALOGUE["shapes"].preprocess, 1, torch.float32)
 
     def wait_for_room(self, timeout_s: float) -> bool:
         return True
@@ -160,7 +160,7 @@ class Stage:
 
     def submit(self, pixels: Pixels, origin: Origin, now: float) -> None:
         ticket = self.ledger.receive(now)
-        assert bool(self._intake.load([pixels]).images.isfinite().all())
+        assert bool(self._preprocessor.load([pixels]).images.isfinite().all())
         ticket.publish()
 
 

@@ -97,14 +97,14 @@ def test_a_camera_that_is_too_fast_is_slowed_by_name(context: Context) -> None:
 
 def test_the_pipeline_is_paused_and_goes_on(context: Context) -> None:
     with Pipeline(context, head={}, backbone={}) as pipeline:
-        bytes_before = pipeline.backbone.stage.report(0.0).ring_bytes
+        bytes_before = pipeline.backbone.stage.report(0.0).pool_bytes
         for turn in range(2):
             answer = pipeline.client.call(SetBool, "backbone/enable", SetBool.Request(data=False))
             assert (answer.success, "paused" in answer.message) == (True, True)
             send(pipeline, 3)
             assert pipeline.settled(4 * turn + 3).dropped == {"paused": 3 * (turn + 1)}
             assert pipeline.client.state("backbone") == "active"
-            assert pipeline.backbone.stage.report(0.0).ring_bytes == bytes_before
+            assert pipeline.backbone.stage.report(0.0).pool_bytes == bytes_before
             assert pipeline.client.call(SetBool, "backbone/enable", SetBool.Request(data=True)).success
             send(pipeline, 1)
             assert pipeline.settled(4 * turn + 4).published == turn + 1

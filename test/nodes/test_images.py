@@ -89,15 +89,15 @@ def pictured(rgb: np.ndarray, encoding: str = "rgb8", padding: int = 0) -> Image
 
 def directly(model: SplitModel, message: Image) -> Detections:
     """What the whole model says of an image when it is simply called."""
-    preprocess, halves, pixels = model.entry.preprocess, model.halves("output"), pixels_of(message)
+    preprocess, partitions, pixels = model.entry.preprocess, model.partitions("output"), pixels_of(message)
     with torch.inference_mode():
         gathered = preprocess.gather([pixels], preprocess.staging(1))
-        found = model.entry.decode(halves.head(*halves.backbone(preprocess.normalise(gathered))), LIMITS)[0]
+        found = model.entry.decode(partitions.head(*partitions.backbone(preprocess.normalise(gathered))), LIMITS)[0]
     return Detections(preprocess.to_source(found.boxes, pixels.height, pixels.width), found.scores, found.labels)
 
 
 def check(answer: Detection2DArray, expected: Detections) -> None:
-    """But for rounding: the pipeline cuts elsewhere, and its threads may be others."""
+    """But for rounding: the pipeline split points elsewhere, and its threads may be others."""
     assert_same_detections(detections_of(answer, LABELS), expected, scores=1e-3)
 
 

@@ -60,7 +60,7 @@ def stamps(detections: Received) -> list[int]:
 def test_the_ledger_closes_while_a_camera_floods_a_slow_head(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     convert = head_node.detections_message
     monkeypatch.setattr(head_node, "detections_message", lambda *a: (time.sleep(0.05), convert(*a))[1])
-    with Pipeline(context, stats={}, head={}, backbone={"ring_slots": 1}, camera=CAMERA) as pipeline:
+    with Pipeline(context, stats={}, head={}, backbone={"pool_slots": 1}, camera=CAMERA) as pipeline:
         detections = pipeline.client.listen(Detection2DArray, "detections")
         looks = 0
         while len(detections) < 20:
@@ -77,11 +77,11 @@ def test_the_ledger_closes_while_a_camera_floods_a_slow_head(context: Context, m
 
 
 def test_latest_keeps_the_newest_frame_when_the_head_does_not_follow(context: Context, gate: Gate) -> None:
-    with Pipeline(context, head={}, backbone={"ring_slots": 2}) as pipeline:
+    with Pipeline(context, head={}, backbone={"pool_slots": 2}) as pipeline:
         detections = pipeline.client.listen(Detection2DArray, "detections")
         for number in range(2):  # one with the head, one waiting for it: the ring is full
             send(pipeline, 1)
-            wait_until(lambda n=number: pipeline.backbone.stage.report(0.0).ring_used > n, "the handle to be out")
+            wait_until(lambda n=number: pipeline.backbone.stage.report(0.0).slots_used > n, "the handle to be out")
         send(pipeline, 30)
         assert pipeline.counts.in_flight == 3
         assert pipeline.counts.dropped == {"overrun": 29}
@@ -93,7 +93,7 @@ def test_latest_keeps_the_newest_frame_when_the_head_does_not_follow(context: Co
 
 
 def test_block_makes_a_camera_in_the_process_wait_and_loses_nothing(context: Context) -> None:
-    backbone = {"drop_policy": "block", "batch_size": 4, "ring_slots": 2}
+    backbone = {"drop_policy": "block", "batch_size": 4, "pool_slots": 2}
     with Pipeline(context, head={}, backbone=backbone) as pipeline:
         detections = pipeline.client.listen(Detection2DArray, "detections")
         most = 0
@@ -127,7 +127,7 @@ def test_block_loses_nothing_of_a_burst_from_outside_that_the_middleware_was_tol
 
 
 def test_block_lets_go_of_waiting_cameras_when_the_policy_changes(context: Context, gate: Gate) -> None:
-    with Pipeline(context, head={}, backbone={"drop_policy": "block", "ring_slots": 1}) as pipeline:
+    with Pipeline(context, head={}, backbone={"drop_policy": "block", "pool_slots": 1}) as pipeline:
         sending = threading.Thread(target=send, args=(pipeline, 20))
         sending.start()
         wait_until(lambda: pipeline.backbone.stage.full, "the camera to be held up")
@@ -174,7 +174,7 @@ def test_without_a_head_frames_are_dropped_by_that_name_until_one_comes(context:
 
 
 def test_a_slot_whose_head_died_comes_back_when_its_lease_ends(context: Context) -> None:
-    with Pipeline(context, backbone={"ring_slots": 1}) as pipeline:
+    with Pipeline(context, backbone={"pool_slots": 1}) as pipeline:
         dead = IntraProcessSubscription(
             pipeline.client.node, FeatureHandle, "features", QoSProfile(depth=1), lambda handle: None
         )
@@ -188,7 +188,7 @@ def test_a_slot_whose_head_died_comes_back_when_its_lease_ends(context: Context)
 
 
 def test_frames_under_way_at_the_end_are_finished_or_dropped_as_shutdown(context: Context, gate: Gate) -> None:
-    with Pipeline(context, head={}, backbone={"ring_slots": 1}) as pipeline:
+    with Pipeline(context, head={}, backbone={"pool_slots": 1}) as pipeline:
         ledger = pipeline.backbone.stage.ledger
         send(pipeline, 1)
         wait_until(lambda: gate.arrived, "the head to be at work")
@@ -203,12 +203,12 @@ def test_frames_under_way_at_the_end_are_finished_or_dropped_as_shutdown(context
 
 
 def test_slots_of_a_head_that_never_came_are_there_again_after_a_restart(context: Context) -> None:
-    with Pipeline(context, backbone={"ring_slots": 1}) as pipeline:
+    with Pipeline(context, backbone={"pool_slots": 1}) as pipeline:
         dead = IntraProcessSubscription(
             pipeline.client.node, FeatureHandle, "features", QoSProfile(depth=1), lambda handle: None
         )
         send(pipeline, 1)
-        wait_until(lambda: pipeline.backbone.stage.report(0.0).ring_used, "the handle to be out")
+        wait_until(lambda: pipeline.backbone.stage.report(0.0).slots_used, "the handle to be out")
         pipeline.backbone.trigger_deactivate()
         dead.destroy()
         pipeline.backbone.trigger_activate()

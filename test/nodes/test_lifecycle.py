@@ -102,7 +102,9 @@ def test_parameters_set_before_configuring_count(context: Context) -> None:
 
 def test_a_split_point_that_does_not_exist_is_refused_when_the_model_is_known(context: Context) -> None:
     with Pipeline(context, backbone={**WAITING}) as pipeline:
-        assert pipeline.client.set("backbone", split_point="nowhere") == [""]  # which cuts there are is not yet known
+        assert pipeline.client.set("backbone", split_point="nowhere") == [
+            ""
+        ]  # which split points there are is not yet known
         assert not pipeline.client.transition("backbone", "configure")
         assert pipeline.client.set("backbone", split_point="neck") == [""]
         assert pipeline.client.transition("backbone", "configure")

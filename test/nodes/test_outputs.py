@@ -78,9 +78,9 @@ def test_statistics_tell_what_is_counted_and_how_fast_it_goes(context: Context) 
         report = found.report
         assert counts_of(report).balanced
         assert (report.model, report.device, report.split_point) == ("shapes", "cpu", "neck")
-        assert (report.batch_size, report.drop_policy, report.ring_slots, report.memory) == (1, "latest", 4, "host")
-        assert report.ring_bytes == 4 * 192_000
-        assert 0 <= report.ring_used <= 4
+        assert (report.batch_size, report.drop_policy, report.pool_slots, report.memory) == (1, "latest", 4, "host")
+        assert report.pool_bytes == 4 * 192_000
+        assert 0 <= report.slots_used <= 4
         assert 0 < report.latency_p50_ms <= report.latency_p99_ms < 60_000
         assert 0 < report.hop_p50_ms < report.latency_p50_ms
         assert report.backbone_p50_ms + report.head_p50_ms < 2 * report.latency_p99_ms

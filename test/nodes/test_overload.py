@@ -17,7 +17,7 @@ from split_infer_ros.msg import PipelineReport
 
 MB = 2**20
 SLACK_BYTES = 48 * MB  # what allocators keep; images that queue up would be ten times as much within seconds
-RING_SLOTS = 4
+POOL_SLOTS = 4
 SOAK_S = float(os.environ.get("SOAK_S", "600"))  # of one that was asked for, an hour
 KINDS = {"memory": SLACK_BYTES, "threads": 1, "files": 4, "segments": 4}  # and by how much each may differ
 NODES = (
@@ -29,7 +29,7 @@ NODES = (
     "-p",
     "height:=480",
     "-p",
-    f"ring_slots:={RING_SLOTS}",
+    f"pool_slots:={POOL_SLOTS}",
 )
 
 
@@ -105,7 +105,7 @@ def flood(client: Client, seconds: float, transport: str) -> None:
         watcher.ledger_closes()
         # A frame waits for a batch, in the ring, and for the head: never for what came long before it.
         period = passed / published
-        assert statistics.median(watcher.ages) < (RING_SLOTS + 3) * period
+        assert statistics.median(watcher.ages) < (POOL_SLOTS + 3) * period
         assert client.set("camera", rate_hz=1.0) == [""]
         wait_until(lambda: watcher.reports[-1].in_flight <= 1, "the ring to be empty")
 
@@ -137,6 +137,6 @@ def test_a_long_run_leaves_no_trace(client: Client, transport: str) -> None:
         assert len(watcher.ages) > SOAK_S
         seen = len(watcher.reports)
         watcher.reports.wait_for_one(  # between two frames of a camera that is slow
-            lambda report: report.time > last.time and not report.in_flight and not report.ring_used,
+            lambda report: report.time > last.time and not report.in_flight and not report.slots_used,
             lambda: f"nothing under way: {watcher.reports[seen:]}",
         )

@@ -87,10 +87,10 @@ def test_the_split_point_changes_while_frames_flow(pipeline: Pipeline, detection
 
 def test_batches_change_while_frames_flow(pipeline: Pipeline, detections: Received, reports: Received) -> None:
     handles = pipeline.client.listen(FeatureHandle, "features")
-    assert pipeline.client.set("backbone", batch_size=3, batch_timeout_ms=5000.0, ring_slots=2) == ["", "", ""]
+    assert pipeline.client.set("backbone", batch_size=3, batch_timeout_ms=5000.0, pool_slots=2) == ["", "", ""]
     handles.wait_for_one(lambda handle: len(handle.headers) == 3, "a batch of three")
     report = reports.wait_for_one(lambda report: report.batch_size == 3, "a report that says so")
-    assert (report.batch_timeout_ms, report.ring_slots) == (5000.0, 2)
+    assert (report.batch_timeout_ms, report.pool_slots) == (5000.0, 2)
     flows_on(pipeline, detections)
     assert pipeline.client.set("backbone", batch_size=1, batch_timeout_ms=50.0) == ["", ""]
     flows_on(pipeline, detections)
@@ -181,7 +181,7 @@ REFUSED = [
     ("backbone", "batch_timeout_ms", -1.0, ["batch_timeout_ms", "-1", "0", "60000"]),
     ("backbone", "batch_timeout_ms", float("nan"), ["batch_timeout_ms", "nan", "60000"]),
     ("backbone", "drop_policy", "newest", ["drop_policy", "newest", "latest, block"]),
-    ("backbone", "ring_slots", 0, ["ring_slots", "0", "1", "64"]),
+    ("backbone", "pool_slots", 0, ["pool_slots", "0", "1", "64"]),
     ("backbone", "split_point", "nowhere", ["nowhere", "neck", "block3", "output"]),
     ("backbone", "split_point", "", ["split point", "neck"]),
     ("backbone", "split_point", "auto", ["not measured", "batch size 1", "the command profile"]),
@@ -220,22 +220,22 @@ def test_a_refused_value_gets_a_sentence_and_changes_nothing(
 @pytest.mark.parametrize("bad", [{"split_point": "nowhere"}, {"batch_size": -1}, {"model": "resnet18"}, {"nothing": 1}])
 def test_of_values_set_together_one_bad_one_refuses_all(pipeline: Pipeline, bad: dict[str, Any]) -> None:
     before, settings = pipeline.backbone.values, pipeline.backbone.stage.settings
-    assert pipeline.client.set_all("backbone", ring_slots=9, drop_policy="block", **bad) != ""
+    assert pipeline.client.set_all("backbone", pool_slots=9, drop_policy="block", **bad) != ""
     assert pipeline.backbone.values == before
     assert pipeline.backbone.stage.settings == settings
-    assert pipeline.client.get("backbone", "ring_slots") == before.ring_slots
+    assert pipeline.client.get("backbone", "pool_slots") == before.pool_slots
     assert pipeline.client.get("backbone", "drop_policy") == before.drop_policy
 
 
 def test_values_set_together_take_effect_together(pipeline: Pipeline, detections: Received) -> None:
-    assert pipeline.client.set_all("backbone", batch_size=2, split_point="block5", ring_slots=3) == ""
+    assert pipeline.client.set_all("backbone", batch_size=2, split_point="block5", pool_slots=3) == ""
     settings = pipeline.backbone.stage.settings
-    assert (settings.batch_size, settings.split_point, settings.ring_slots) == (2, "block5", 3)
+    assert (settings.batch_size, settings.split_point, settings.pool_slots) == (2, "block5", 3)
     flows_on(pipeline, detections)
 
 
 def test_too_much_memory_is_refused_and_the_old_ring_stays(pipeline: Pipeline, detections: Received) -> None:
-    reason = pipeline.client.set_all("backbone", batch_size=256, ring_slots=64, split_point="stem.2")
+    reason = pipeline.client.set_all("backbone", batch_size=256, pool_slots=64, split_point="stem.2")
     if reason == "":
         pytest.skip("this machine hands out as much memory as was asked for")
     assert "bytes cannot be allocated" in reason
@@ -248,7 +248,7 @@ CHANGES: dict[str, dict[str, list[Any]]] = {
         "batch_size": [1, 2, 3, -1, 1000],
         "batch_timeout_ms": [0.0, 1, 30.0, -5.0],
         "drop_policy": ["latest", "block", "both"],
-        "ring_slots": [1, 2, 4, 65],
+        "pool_slots": [1, 2, 4, 65],
         "memory_policy": ["device", "managed", "pinned", "auto", "fast"],
         "max_rate_hz": [0.0, 40.0, 1000, -1.0, "fast"],
         "model": ["resnet18"],

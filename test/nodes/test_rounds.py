@@ -15,7 +15,7 @@ SLACK_BYTES = 32 * MB  # what allocators keep; rings that were kept would be som
 @pytest.mark.parametrize("transport", ["intra_process", "shared_memory"])
 def test_rounds_of_the_lifecycle_keep_nothing(context: Context, transport: str) -> None:
     arguments = ["-p", "weights:=none", "-p", "autostart:=false", "-p", f"transport:={transport}"]
-    arguments += ["-p", "ring_slots:=64", "-p", "source:=none"]
+    arguments += ["-p", "pool_slots:=64", "-p", "source:=none"]
     client = Client(context)
     try:
         with Process("pipeline", "--ros-args", *arguments) as process:

@@ -35,7 +35,7 @@ from vision_msgs.msg import Detection2DArray
 from split_infer_ros.buffers import segment as segments
 from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.segment import PREFIX, Segment
-from split_infer_ros.buffers.shared_pool import SharedPool
+from split_infer_ros.buffers.shared_pool import SharedSlotPool
 from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.buffers.slots import Lease
 from split_infer_ros.msg import FeatureBatch, FeatureHandle, FeatureRelease, HeadClaim, PipelineReport
@@ -43,7 +43,7 @@ from split_infer_ros.nodes.transports.heads import RELEASE_QOS
 from split_infer_ros.nodes.transports.messages import handle_message
 from split_infer_ros.nodes.transports.network import LATCHED
 from split_infer_ros.pipeline.frame import Handle, Origin
-from split_infer_ros.pipeline.head_partitions import HeadHalves
+from split_infer_ros.pipeline.head_partitions import HeadPartitions
 from split_infer_ros.split.model import SplitModel
 
 OTHER_PROCESS = ("shared_memory", "network")
@@ -117,7 +117,7 @@ class Stream:
         self.stop()
         begin = len(self.reports)
         return wait_until(
-            lambda: next((r for r in self.reports[begin:] if not r.in_flight and not r.ring_used), None),
+            lambda: next((r for r in self.reports[begin:] if not r.in_flight and not r.slots_used), None),
             lambda: f"all frames to be settled: {self.reports[-1:]}",
             START_S,
         )
@@ -177,8 +177,8 @@ def test_results_come_from_another_process_while_settings_change(
             {"batch_size": 4},
             {"split_point": "input"},
             {"split_point": "output", "batch_size": 1},
-            {"ring_slots": 1},
-            {"split_point": "neck", "batch_size": 3, "ring_slots": 5},
+            {"pool_slots": 1},
+            {"split_point": "neck", "batch_size": 3, "pool_slots": 5},
         ):
             assert client.set_all("backbone", **values) == ""
             stream.flows(backbone, head, frames=8)
@@ -213,18 +213,18 @@ def test_the_head_gets_features_with_the_backbones_strides(
 ) -> None:
     written: list[Tensor] = []
     read: list[Tensor] = []
-    write, run = SlotMemory.write, HeadHalves.run
+    write, run = SlotMemory.write, HeadPartitions.run
 
     def write_so(slots: SlotMemory, slot: int, tensors: Sequence[Tensor]) -> None:
         written[:] = [tensor.clone(memory_format=memory_format) for tensor in tensors]
         write(slots, slot, written)
 
-    def read_so(halves: HeadHalves, split_point: str, features: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def read_so(partitions: HeadPartitions, split_point: str, features: Sequence[Tensor]) -> tuple[Tensor, ...]:
         read[:] = [feature.clone() for feature in features]
-        return run(halves, split_point, features)
+        return run(partitions, split_point, features)
 
     monkeypatch.setattr(SlotMemory, "write", write_so)
-    monkeypatch.setattr(HeadHalves, "run", read_so)
+    monkeypatch.setattr(HeadPartitions, "run", read_so)
     with Pipeline(context, backbone={"transport": transport}, head={"transport": transport}) as pipeline:
         detections = pipeline.client.listen(Detection2DArray, "detections")
         pipeline.client.publisher(Image, "image").publish(image())
@@ -372,14 +372,14 @@ def test_five_hundred_kills(folder: Path, kill: Callable[..., None]) -> None:
 
 
 @pytest.fixture
-def ring(model: SplitModel, folder: Path) -> Iterator[SharedPool]:
+def ring(model: SplitModel, folder: Path) -> Iterator[SharedSlotPool]:
     """A backbone's memory, in this process."""
-    pool = SharedPool(Layout(model.cut("neck").tensors, 2), 2)
+    pool = SharedSlotPool(Layout(model.split_point("neck").tensors, 2), 2)
     yield pool
     pool.close()
 
 
-def written(pool: SharedPool) -> Lease:
+def written(pool: SharedSlotPool) -> Lease:
     lease = pool.acquire()
     assert lease is not None
     for view in pool.views(lease, 2):
@@ -388,7 +388,7 @@ def written(pool: SharedPool) -> Lease:
     return lease
 
 
-def handle_to(pool: SharedPool, lease: Lease) -> FeatureHandle:
+def handle_to(pool: SharedSlotPool, lease: Lease) -> FeatureHandle:
     origin = Origin(image(stamp=5, frame_id="camera").header, "image", 48, 64)
     return handle_message(
         Handle(lease, "shapes", "neck", 2, pool.segment, (origin,)), pool.layout, pool.views(lease, 1)
@@ -427,7 +427,7 @@ def forged(message: FeatureHandle, folder: Path) -> Iterator[tuple[str, str, dic
     yield "last generation", "stale", {"generation": 2**64 - 1}
     yield "model", "foreign", {"model": "mobilenet_v2"}
     yield "split_point", "foreign", {"split_point": "../neck"}
-    yield "another cut", "foreign", {"split_point": "input"}
+    yield "another split point", "foreign", {"split_point": "input"}
     yield "capacity 0", "malformed", {"batch_capacity": 0}
     yield "capacity 1", "foreign", {"batch_capacity": 1}
     yield "capacity 256", "foreign", {"batch_capacity": 256}
@@ -453,7 +453,7 @@ def forged(message: FeatureHandle, folder: Path) -> Iterator[tuple[str, str, dic
     yield "one tensor more", "foreign", {"tensors": [*message.tensors, tensor]}
 
 
-def test_forged_handles_are_refused_and_counted(context: Context, ring: SharedPool, folder: Path) -> None:
+def test_forged_handles_are_refused_and_counted(context: Context, ring: SharedSlotPool, folder: Path) -> None:
     with Pipeline(context, head={"transport": "shared_memory"}) as pipeline:
         stage = pipeline.nodes["head"]._stage
         detections = pipeline.client.listen(Detection2DArray, "detections")
@@ -493,7 +493,7 @@ def test_forged_handles_are_refused_and_counted(context: Context, ring: SharedPo
 
 
 def test_forged_features_are_refused_and_counted(context: Context, model: SplitModel) -> None:
-    layout = Layout(model.cut("neck").tensors, 1)
+    layout = Layout(model.split_point("neck").tensors, 1)
     origin = Origin(image(stamp=5).header, "image", 48, 64)
     features = layout.views(torch.empty(layout.slot_bytes, dtype=torch.uint8), 1)
     message = handle_message(Handle(Lease(1, 0, 1), "shapes", "neck", 1, "", (origin,)), layout, features)
@@ -513,7 +513,7 @@ def test_forged_features_are_refused_and_counted(context: Context, model: SplitM
         wait_until(lambda: stage.refused["malformed"] == 4, "too few bytes for two frames to be refused")
         elsewhere = copy(message, split_point="input")
         features.publish(FeatureBatch(head=head, handle=elsewhere, data=array("B", bytes(size))))
-        wait_until(lambda: stage.refused["foreign"] == 1, "another cut to be refused")
+        wait_until(lambda: stage.refused["foreign"] == 1, "another split point to be refused")
         assert len(detections) == 0  # what is for another head is not even looked at
         features.publish(FeatureBatch(head=head, handle=message, data=array("B", bytes(size))))
         detections.wait_for(1)
@@ -525,7 +525,7 @@ def test_forged_releases_settle_nothing(context: Context, folder: Path, transpor
         detections = pipeline.client.listen(Detection2DArray, "detections")
         releases = pipeline.client.publisher(FeatureRelease, "features/release", RELEASE_QOS)
         images = pipeline.client.publisher(Image, "image")
-        ring = pipeline.backbone.stage._plan.pool.ring
+        ring = pipeline.backbone.stage._plan.pool.leases
         for slot, pool, generation in itertools.product((0, 3, 4, 2**32 - 1), (ring.pool, 1), (0, 2**64 - 1)):
             releases.publish(FeatureRelease(pool=pool, slot=slot, generation=generation, published=9, reason="x"))
         images.publish(image())
@@ -567,7 +567,7 @@ def test_a_subscriber_that_never_reads_holds_up_nobody(
 
 
 def test_a_head_that_never_reads_costs_its_frames_by_name(context: Context, folder: Path, lazy: Node) -> None:
-    with Pipeline(context, backbone={"transport": "shared_memory", "ring_slots": 2}) as pipeline:
+    with Pipeline(context, backbone={"transport": "shared_memory", "pool_slots": 2}) as pipeline:
         lazy.create_subscription(FeatureHandle, f"{pipeline.namespace}/features", print, 10)
         images = pipeline.client.publisher(Image, "image")
         for number in range(3):
@@ -575,7 +575,7 @@ def test_a_head_that_never_reads_costs_its_frames_by_name(context: Context, fold
         counts = pipeline.settled(3)
         assert counts.published == 0
         assert set(counts.dropped) <= LOST | HURRY
-        wait_until(lambda: pipeline.backbone.stage.report(0.0).ring_used == 0, "the slots to come back")
+        wait_until(lambda: pipeline.backbone.stage.report(0.0).slots_used == 0, "the slots to come back")
 
 
 def test_memory_that_cannot_be_had_later_changes_nothing(
@@ -614,7 +614,7 @@ def test_memory_that_cannot_be_had_is_told_in_a_sentence(folder: Path) -> None:
         if subprocess.run(["unshare", "-rm", "sh", "-c", mount, folder, "true"], check=False).returncode:
             pytest.skip("nothing can be mounted here")
         node = [sys.executable, "-c", FULL, folder, "--ros-args", "-p", "weights:=none"]
-        node += ["-p", "transport:=shared_memory", "-p", "ring_slots:=16"]
+        node += ["-p", "transport:=shared_memory", "-p", "pool_slots:=16"]
         done = subprocess.run(
             ["unshare", "-rm", "sh", "-c", mount, folder, *node],
             capture_output=True,

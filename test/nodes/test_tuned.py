@@ -53,7 +53,7 @@ def test_a_start_tunes_for_its_own_precision_alone(
 ) -> None:
     asked: list[tuple[str, ...]] = []
 
-    class Played:
+    class Simulated:
         def __init__(self, model: SplitModel, runner: object, database: Database, precisions: Sequence[str]) -> None:
             asked.append(tuple(precisions))
             self._found, self._database = found_for(model, precisions[0]), database
@@ -61,7 +61,7 @@ def test_a_start_tunes_for_its_own_precision_alone(
         def tune(self, seconds: float) -> None:
             self._database.add(self._found)
 
-    monkeypatch.setattr(module, "Tuner", Played)
+    monkeypatch.setattr(module, "Tuner", Simulated)
     values = {"tuning_database": str(tmp_path / "tuning.jsonl"), "precision": "bf16", "tune_at_start": 5.0}
     for _ in range(2):
         configure(context, **values)

@@ -21,7 +21,7 @@ from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.models.random_weights import randomise
 from split_infer_ros.operator_placement.operator_list import OperatorList
 from split_infer_ros.operator_placement.placed_graph import copy_to, nbytes_of, place, read_operators, with_decode
-from split_infer_ros.operator_placement.plan import Plan, Rule, Tag, make_plan
+from split_infer_ros.operator_placement.plan import PlacementPlan, Rule, Tag, make_plan
 from split_infer_ros.split.export import export
 from split_infer_ros.split.graph import prepare
 from split_infer_ros.split.load import load_model
@@ -36,7 +36,7 @@ def alternate() -> Rule:
     return lambda operator: Tag.ANY if LISTED(operator) is Tag.ANY else (Tag.GPU, Tag.CPU)[next(count) % 2]
 
 
-def check_places(placed: fx.GraphModule, plan: Plan) -> None:
+def check_places(placed: fx.GraphModule, plan: PlacementPlan) -> None:
     """Each operator gets what it takes on its own processor."""
     sizes = {operator.name: operator.nbytes for operator in plan.operators}
     lies: dict[fx.Node, Tag] = {}
@@ -58,7 +58,9 @@ def check_places(placed: fx.GraphModule, plan: Plan) -> None:
     assert len(lies) - len(names) == len(plan.copies)
 
 
-def run_both(graph: fx.GraphModule, entry: ModelEntry, images: Tensor, limits: Limits, rule: Rule) -> tuple[Plan, int]:
+def run_both(
+    graph: fx.GraphModule, entry: ModelEntry, images: Tensor, limits: Limits, rule: Rule
+) -> tuple[PlacementPlan, int]:
     """The placed model gives what the whole one gives; returns the plan and how many detections there were."""
     joined = with_decode(graph, entry)
     plan = make_plan(read_operators(joined, tuple(images.shape[1:])), rule)  # type: ignore[arg-type]

@@ -7,21 +7,21 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from split_infer_ros.operator_placement.plan import Copy, Operator, Plan, Tag, describe, make_plan
+from split_infer_ros.operator_placement.plan import Copy, Operator, PlacementPlan, Tag, describe, make_plan
 
 G, C, ANY = Tag.GPU, Tag.CPU, Tag.ANY
 RULE = {"input": G, "conv": G, "sort": C, "view": ANY, "output": C}
 
 
-def plan_of(*operators: Operator, rule: Mapping[str, Tag] = RULE) -> Plan:
+def plan_of(*operators: Operator, rule: Mapping[str, Tag] = RULE) -> PlacementPlan:
     return make_plan(operators, lambda operator: rule.get(operator.kind))
 
 
-def where(plan: Plan) -> str:
+def where(plan: PlacementPlan) -> str:
     return "".join("g" if plan.devices[operator.name] is G else "c" for operator in plan.operators)
 
 
-def moved(plan: Plan) -> list[tuple[str, Tag, str]]:
+def moved(plan: PlacementPlan) -> list[tuple[str, Tag, str]]:
     return [(copy.producer, copy.target, copy.before) for copy in plan.copies]
 
 

@@ -1,4 +1,6 @@
-"""The cut as it is chosen and moved: against a stage that only notes what it was told, with times made by hand."""
+"""The split point as it is chosen and moved: against a stage that only notes what it was told, with times made by
+hand.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from split_infer_ros.pipeline.backbone_runner import Batch
 from split_infer_ros.pipeline.frame import Timeline
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.split.planner import LATENCY
-from split_infer_ros.split.profile import CoRun, Point, Profile
+from split_infer_ros.split.profile import CoRun, Profile, ProfilePoint
 
 # seconds an image: the middle is best, and where the head is four times slower, the end
 BACKBONE = {"early": 0.010, "middle": 0.020, "late": 0.030}
@@ -29,9 +31,11 @@ OPEN = StageSettings(split_point=AUTO, batch_size=0)
 
 def profile(sizes: Sequence[int]) -> Profile:
     points = tuple(
-        Point(cut, size, 1, 0.0, FULL_BATCH_S + size * BACKBONE[cut], 0.0, size * HEAD[cut], 0.0)
+        ProfilePoint(
+            split_point, size, 1, 0.0, FULL_BATCH_S + size * BACKBONE[split_point], 0.0, size * HEAD[split_point], 0.0
+        )
         for size in sizes
-        for cut in BACKBONE
+        for split_point in BACKBONE
     )
     return Profile("m", "cpu", points, CoRun())
 
@@ -65,8 +69,8 @@ class House:
 
     def run(self, settings: StageSettings, seconds: float, head_slower: float = 1.0, fill: int | None = None) -> None:
         """Batches come back for so long, as fast as their stages take."""
-        cut, size = settings.split_point, settings.batch_size
-        backbone_s, head_s = FULL_BATCH_S + size * BACKBONE[cut], size * HEAD[cut] * head_slower
+        split_point, size = settings.split_point, settings.batch_size
+        backbone_s, head_s = FULL_BATCH_S + size * BACKBONE[split_point], size * HEAD[split_point] * head_slower
         end = self.now + seconds
         while self.now < end:
             self.now += max(backbone_s, head_s)
@@ -90,17 +94,17 @@ def settle(house: House) -> None:
     house.split.start()
 
 
-@given(size=st.integers(0, 256), cut=st.sampled_from(["default", "output", "nowhere"]))
-def test_a_cut_that_is_named_is_left_alone_and_an_open_batch_size_is_one(size: int, cut: str) -> None:
+@given(size=st.integers(0, 256), split_point=st.sampled_from(["default", "output", "nowhere"]))
+def test_a_cut_that_is_named_is_left_alone_and_an_open_batch_size_is_one(size: int, split_point: str) -> None:
     house = House()
-    wanted = StageSettings(cut, size, ring_slots=3)
+    wanted = StageSettings(split_point, size, pool_slots=3)
     assert house.split.begin(wanted, Goal()) == replace(wanted, batch_size=size or 1)
     assert house.asked == []
 
 
 def test_what_is_left_open_is_the_planners(house: House) -> None:
-    settings = house.split.begin(replace(OPEN, ring_slots=7), Goal())
-    assert (settings.split_point, settings.batch_size, settings.ring_slots) == ("middle", max(BATCH_SIZES["cpu"]), 7)
+    settings = house.split.begin(replace(OPEN, pool_slots=7), Goal())
+    assert (settings.split_point, settings.batch_size, settings.pool_slots) == ("middle", max(BATCH_SIZES["cpu"]), 7)
     settings = house.split.begin(OPEN, Goal(LATENCY))
     assert (settings.split_point, settings.batch_size) == ("late", 1)
     settings = house.split.begin(replace(OPEN, batch_size=3), Goal(latency_bound_s=0.1))
@@ -112,7 +116,7 @@ def test_a_bound_that_no_cut_keeps_is_said(house: House) -> None:
     settings = house.split.begin(OPEN, Goal(latency_bound_s=0.005))
     assert (settings.split_point, settings.batch_size) == ("late", 1)
     assert house.said == [
-        "No cut of m keeps within 5 ms on this machine; the one of the lowest latency is taken, 32.0 ms."
+        "No split point of m keeps within 5 ms on this machine; the one of the lowest latency is taken, 32.0 ms."
     ]
 
 
@@ -139,12 +143,12 @@ def test_where_the_head_becomes_slower_the_cut_moves_and_other_changes_leave_it_
     moved = replace(first, split_point="late")
     assert house.told == [moved]
     assert house.said == [
-        "The cut moves from middle at batch size 4 to late at 4: 33.1 images/s are expected, 136.9 ms."
+        "The split point moves from middle at batch size 4 to late at 4: 33.1 images/s are expected, 136.9 ms."
     ]
     house.run(moved, 20, head_slower=4)
-    house.split.configure(replace(wanted, ring_slots=9), Goal())
+    house.split.configure(replace(wanted, pool_slots=9), Goal())
     settle(house)
-    assert house.told == [moved, replace(moved, ring_slots=9)]
+    assert house.told == [moved, replace(moved, pool_slots=9)]
 
 
 def test_what_other_goals_ask_for_is_planned_anew(house: House) -> None:
@@ -171,10 +175,10 @@ def test_a_move_that_cannot_be_made_is_said_once_and_not_tried_again(house: Hous
     house.full = True
     house.run(first, 40, head_slower=4)
     settle(house)
-    assert house.said == ["The cut stays at middle: The memory is full."]
+    assert house.said == ["The split point stays at middle: The memory is full."]
     assert house.told == []
     house.full = False
-    house.split.configure(replace(OPEN, batch_size=4, ring_slots=2), Goal())
+    house.split.configure(replace(OPEN, batch_size=4, pool_slots=2), Goal())
     assert [told.split_point for told in house.told] == ["middle"]
 
 

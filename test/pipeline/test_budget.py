@@ -17,85 +17,89 @@ from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.pipeline.budget import bytes_needed, check_budget, check_weights, left_for_images
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.split.load import load_model
-from split_infer_ros.split.split_points import Cut
+from split_infer_ros.split.split_points import SplitPoint
 
 INPUT = 300
 
 
 @pytest.fixture(scope="module")
-def cut() -> Cut:
-    return load_model("shapes", "none", "cpu").cut("neck")
+def split_point() -> SplitPoint:
+    return load_model("shapes", "none", "cpu").split_point("neck")
 
 
-def test_device_memory_takes_both_sides(cut: Cut) -> None:
-    settings = StageSettings(batch_size=2, ring_slots=3)
+def test_device_memory_takes_both_sides(split_point: SplitPoint) -> None:
+    settings = StageSettings(batch_size=2, pool_slots=3)
     both = Policy.PINNED, Policy.DEVICE
-    one, two = (bytes_needed(settings, cut, Place(policy), INPUT) - 2 * INPUT for policy in both)
+    one, two = (bytes_needed(settings, split_point, Place(policy), INPUT) - 2 * INPUT for policy in both)
     assert two == 2 * one
-    assert one >= 3 * 2 * cut.bytes_per_image
+    assert one >= 3 * 2 * split_point.bytes_per_image
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_buffers_for_images_count_on_a_gpu(cut: Cut, policy: Policy) -> None:
+def test_buffers_for_images_count_on_a_gpu(split_point: SplitPoint, policy: Policy) -> None:
     gpu = Place(policy, torch.device("cuda", 0))
-    needed = bytes_needed(StageSettings(batch_size=2), cut, gpu, INPUT)
-    raw = needed - bytes_needed(StageSettings(batch_size=2), cut, Place(policy), INPUT)
+    needed = bytes_needed(StageSettings(batch_size=2), split_point, gpu, INPUT)
+    raw = needed - bytes_needed(StageSettings(batch_size=2), split_point, Place(policy), INPUT)
     assert raw == 2 * 640 * 480 * 3 * (2 if policy is Policy.DEVICE else 1)
     settings = StageSettings(batch_size=2, memory_budget_bytes=needed + 1000)
-    assert left_for_images(settings, cut, gpu, INPUT) == raw + 1000
+    assert left_for_images(settings, split_point, gpu, INPUT) == raw + 1000
 
 
-def test_what_would_fit_is_said(cut: Cut) -> None:
-    settings = StageSettings(batch_size=8, ring_slots=4)
+def test_what_would_fit_is_said(split_point: SplitPoint) -> None:
+    settings = StageSettings(batch_size=8, pool_slots=4)
 
     def refusal(budget: float) -> str:
         with pytest.raises(ConfigurationError) as caught:
-            check_budget(replace(settings, memory_budget_bytes=budget), cut, Place(), INPUT)
+            check_budget(replace(settings, memory_budget_bytes=budget), split_point, Place(), INPUT)
         return str(caught.value)
 
-    needed = bytes_needed(settings, cut, Place(), INPUT)
-    check_budget(replace(settings, memory_budget_bytes=needed), cut, Place(), INPUT)
+    needed = bytes_needed(settings, split_point, Place(), INPUT)
+    check_budget(replace(settings, memory_budget_bytes=needed), split_point, Place(), INPUT)
     assert refusal(needed - 1) == (
-        f"Features and staging take {needed / 1e6:,.1f} MB at split_point neck, batch_size 8 and ring_slots 4, more "
+        f"Features and staging take {needed / 1e6:,.1f} MB at split_point neck, batch_size 8 and pool_slots 4, more "
         f"than the memory_budget_mb of {(needed - 1) / 1e6:,.1f}: batch_size 7 would fit."
     )
-    least = bytes_needed(replace(settings, batch_size=1, ring_slots=1), cut, Place(), INPUT)
-    assert refusal(least).endswith("batch_size 1 with ring_slots 1 would fit.")
+    least = bytes_needed(replace(settings, batch_size=1, pool_slots=1), split_point, Place(), INPUT)
+    assert refusal(least).endswith("batch_size 1 with pool_slots 1 would fit.")
     assert "another split_point, or a budget of" in refusal(least - 1)
 
 
 @given(size=st.integers(1, 16), slots=st.integers(1, 8), budget=st.floats(1e3, 1e9), policy=st.sampled_from(Policy))
-def test_what_is_said_to_fit_does(cut: Cut, size: int, slots: int, budget: float, policy: Policy) -> None:
-    settings = StageSettings(batch_size=size, ring_slots=slots, memory_budget_bytes=budget)
+def test_what_is_said_to_fit_does(
+    split_point: SplitPoint, size: int, slots: int, budget: float, policy: Policy
+) -> None:
+    settings = StageSettings(batch_size=size, pool_slots=slots, memory_budget_bytes=budget)
     try:
-        check_budget(settings, cut, Place(policy), INPUT)
+        check_budget(settings, split_point, Place(policy), INPUT)
     except ConfigurationError as error:
         said = str(error).rpartition(": ")[2].removesuffix(" would fit.")
-        if said.startswith(("batch_size", "ring_slots")):
+        if said.startswith(("batch_size", "pool_slots")):
             words = said.replace(" with ", " ").split()
             proposed = {name: int(value) for name, value in zip(words[::2], words[1::2], strict=True)}
-            check_budget(replace(settings, **proposed), cut, Place(policy), INPUT)
+            check_budget(replace(settings, **proposed), split_point, Place(policy), INPUT)
         else:
-            assert bytes_needed(replace(settings, batch_size=1, ring_slots=1), cut, Place(policy), INPUT) > budget
+            assert (
+                bytes_needed(replace(settings, batch_size=1, pool_slots=1), split_point, Place(policy), INPUT) > budget
+            )
     else:
-        assert bytes_needed(settings, cut, Place(policy), INPUT) <= budget
+        assert bytes_needed(settings, split_point, Place(policy), INPUT) <= budget
 
 
-def test_no_budget_is_no_limit(cut: Cut) -> None:
+def test_no_budget_is_no_limit(split_point: SplitPoint) -> None:
     huge = TensorSpec("x", (1 << 40,), torch.float32)
     settings = StageSettings(memory_budget_bytes=math.inf)
-    check_budget(settings, replace(cut, tensors=(huge,)), Place(Policy.DEVICE), INPUT)
+    check_budget(settings, replace(split_point, tensors=(huge,)), Place(Policy.DEVICE), INPUT)
 
 
-def test_what_other_models_have_is_not_to_be_had(cut: Cut) -> None:
-    needed = bytes_needed(StageSettings(batch_size=2), cut, Place(), INPUT)
+def test_what_other_models_have_is_not_to_be_had(split_point: SplitPoint) -> None:
+    needed = bytes_needed(StageSettings(batch_size=2), split_point, Place(), INPUT)
     settings = StageSettings(batch_size=2, memory_budget_bytes=3 * needed)
-    check_budget(settings, cut, Place(), INPUT, 2 * needed)
+    check_budget(settings, split_point, Place(), INPUT, 2 * needed)
     with pytest.raises(ConfigurationError, match=r"of which other models have .*: batch_size 1 would fit\."):
-        check_budget(settings, cut, Place(), INPUT, 2 * needed + 1)
-    least = bytes_needed(StageSettings(batch_size=1, ring_slots=1), cut, Place(), INPUT)
+        check_budget(settings, split_point, Place(), INPUT, 2 * needed + 1)
+    least = bytes_needed(StageSettings(batch_size=1, pool_slots=1), split_point, Place(), INPUT)
     with pytest.raises(ConfigurationError, match=f"a budget of {(3 * needed + least) / 1e6:,.1f} would fit"):
-        check_budget(settings, cut, Place(), INPUT, 3 * needed)
+        check_budget(settings, split_point, Place(), INPUT, 3 * needed)
 
 
 def test_weights_that_do_not_fit_are_refused_with_what_would() -> None:

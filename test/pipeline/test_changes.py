@@ -22,13 +22,13 @@ from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.local import LocalPipeline
 from split_infer_ros.pipeline.settings import BLOCK, StageSettings
 from split_infer_ros.split.model import SplitModel
-from split_infer_ros.split.profile import CoRun, Point, Profile
+from split_infer_ros.split.profile import CoRun, Profile, ProfilePoint
 
 SIDE, CLASSES, PICTURES, CHANGES = 16, 5, 12, 200
 
 
 class Layers(nn.Module):
-    """Enough blocks for many cuts."""
+    """Enough blocks for many split points."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ ENTRY = ModelEntry(
     weights=Weights(),
     preprocess=Preprocess(SIDE, SIDE, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0)),
     labels=tuple(map(str, range(CLASSES))),
-    default_cut="blocks.3",
+    default_split_point="blocks.3",
     decode=decode,
 )
 
@@ -77,7 +77,7 @@ def test_many_changes_lose_no_frame_and_alter_no_result() -> None:
     pictures = [Pixels(image, (0, 1, 2)) for image in images]
     model = SplitModel(ENTRY, module, torch.device("cpu"))
     wrong: list[tuple[int, float]] = []
-    cuts_seen: set[str] = set()
+    split_points_seen: set[str] = set()
 
     def deliver(origin: Origin, detections: Detections) -> None:
         off = (detections.scores - expected[origin.header % PICTURES]).abs().max().item()
@@ -89,16 +89,16 @@ def test_many_changes_lose_no_frame_and_alter_no_result() -> None:
             raise ConfigurationError(f"layers was not measured at {sizes}.")
         dice = random.Random(len(sizes))
         points = [
-            Point(cut.name, size, 1, 0.0, dice.random(), 0.0, dice.random(), 0.0)
+            ProfilePoint(split_point.name, size, 1, 0.0, dice.random(), 0.0, dice.random(), 0.0)
             for size in sizes
-            for cut in model.cuts
+            for split_point in model.split_points
         ]
         return Profile("layers", "cpu", tuple(points), CoRun())
 
     split = AutoSplit("cpu", find, lambda line: None, dwell_s=5.0)
     wanted, goal = StageSettings(drop_policy=BLOCK, batch_timeout_s=0.002), Goal()
     dice = random.Random(4)
-    names = [*(cut.name for cut in model.cuts), "default", AUTO, AUTO, "nowhere", "block", ""]
+    names = [*(split_point.name for split_point in model.split_points), "default", AUTO, AUTO, "nowhere", "block", ""]
     refused = 0
     with LocalPipeline(model, split.begin(wanted, goal), deliver) as pipeline:
         split.attach(pipeline.backbone.configure)
@@ -113,7 +113,7 @@ def test_many_changes_lose_no_frame_and_alter_no_result() -> None:
         for _ in range(CHANGES):
             before = pipeline.backbone.settings
             size = dice.choice([0, 1, 2, 3, 4, 8, 16])
-            change = replace(wanted, split_point=dice.choice(names), batch_size=size, ring_slots=dice.choice([1, 4]))
+            change = replace(wanted, split_point=dice.choice(names), batch_size=size, pool_slots=dice.choice([1, 4]))
             reason = refusal(lambda change=change: split.configure(change, goal))
             if reason:
                 refused += 1
@@ -123,7 +123,7 @@ def test_many_changes_lose_no_frame_and_alter_no_result() -> None:
                 now = pipeline.backbone.settings
                 assert change.split_point in (now.split_point, AUTO)
                 assert now.batch_size == (change.batch_size or now.batch_size)
-                cuts_seen.add(pipeline.backbone.report(time.monotonic()).split_point)
+                split_points_seen.add(pipeline.backbone.report(time.monotonic()).split_point)
             fed = pipeline.backbone.ledger.counts().received
             end = time.monotonic() + 20
             while pipeline.backbone.ledger.counts().received < fed + 5:
@@ -135,5 +135,5 @@ def test_many_changes_lose_no_frame_and_alter_no_result() -> None:
         counts = pipeline.backbone.ledger.counts()
     assert wrong == []
     assert counts.published == counts.received > 5 * CHANGES
-    assert cuts_seen == {cut.name for cut in model.cuts}
+    assert split_points_seen == {split_point.name for split_point in model.split_points}
     assert 15 < refused < CHANGES / 2

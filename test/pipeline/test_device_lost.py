@@ -12,7 +12,7 @@ from bright import LONG_S, BrightModel, frame
 from lost_device import AcceleratorError, LostDevice
 from running import until
 
-from split_infer_ros.buffers.pool import FeaturePool
+from split_infer_ros.buffers.pool import SlotPool
 from split_infer_ros.errors import ConfigurationError, SplitInferError
 from split_infer_ros.models.detections import Detections
 from split_infer_ros.pipeline import plan as plan_module
@@ -112,7 +112,7 @@ def test_a_change_that_meets_a_lost_device_ends_it_all(run: Run, monkeypatch: py
     def make(*_: object) -> None:
         run.device.use()
 
-    monkeypatch.setattr(plan_module, "make_intake", make)
+    monkeypatch.setattr(plan_module, "make_preprocessor", make)
     with pytest.raises(ConfigurationError, match="illegal memory access"):
         run.stage.configure(StageSettings(batch_size=4))
     run.send(1)
@@ -134,10 +134,10 @@ def test_a_change_that_meets_a_lost_device_ends_it_all(run: Run, monkeypatch: py
 def test_memory_that_runs_out_leaves_the_old_plan(
     run: Run, shortage: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    closed: list[FeaturePool] = []
-    close = FeaturePool.close
+    closed: list[SlotPool] = []
+    close = SlotPool.close
 
-    def noted(pool: FeaturePool) -> None:
+    def noted(pool: SlotPool) -> None:
         closed.append(pool)
         close(pool)
 
@@ -145,9 +145,9 @@ def test_memory_that_runs_out_leaves_the_old_plan(
         raise shortage
 
     before = run.stage.settings
-    monkeypatch.setattr(FeaturePool, "close", noted)
+    monkeypatch.setattr(SlotPool, "close", noted)
     with monkeypatch.context() as patch:
-        patch.setattr(plan_module, "make_intake", make)
+        patch.setattr(plan_module, "make_preprocessor", make)
         with pytest.raises(ConfigurationError, match=r"2,048 bytes were asked for, and the GPU has 1,024 free"):
             run.stage.configure(StageSettings(batch_size=4))
     assert len(closed) == 1  # what was made of the new plan is given back

@@ -1,4 +1,6 @@
-"""Heads on streamed weights in the pipeline: as resident ones, wherever the cut is, and what fails costs its batch."""
+"""Heads on streamed weights in the pipeline: as resident ones, wherever the split point is, and what fails costs its
+batch.
+"""
 
 from __future__ import annotations
 
@@ -15,25 +17,25 @@ from split_infer_ros.pipeline.settings import WeightsSettings
 from split_infer_ros.runtime.num_threads import ALL
 from split_infer_ros.weight_streaming.pack import pack_model
 
-CUTS = ("input", "neck")
+SPLIT_POINTS = ("input", "neck")
 TWO_STAGE = WeightsSettings(weights_residency="two_stage")
 RESIDENT = WeightsSettings()
 
 
-def feed_at_each_cut(run: Run) -> dict[str, list[torch.Tensor]]:
+def feed_at_each_split_point(run: Run) -> dict[str, list[torch.Tensor]]:
     found = {}
-    for cut in CUTS:
-        change(run, split_point=cut)
-        found[cut] = run.feed()
+    for split_point in SPLIT_POINTS:
+        change(run, split_point=split_point)
+        found[split_point] = run.feed()
     return found
 
 
 def test_streamed_heads_give_the_bits_of_resident_ones(run: Run) -> None:
-    expected = feed_at_each_cut(run)
+    expected = feed_at_each_split_point(run)
     for residency in ("two_stage", "auto", "asynchronous", "resident", "synchronous"):
         run.pipeline.head.configure(WeightsSettings(weights_residency=residency))
-        found = feed_at_each_cut(run)
-        assert all(same(found[cut], expected[cut]) for cut in CUTS), residency
+        found = feed_at_each_split_point(run)
+        assert all(same(found[split_point], expected[split_point]) for split_point in SPLIT_POINTS), residency
         weights = run.pipeline.head.weights
         assert (weights is None) == (residency == "resident")
         if weights:
@@ -42,15 +44,17 @@ def test_streamed_heads_give_the_bits_of_resident_ones(run: Run) -> None:
 
 
 def test_the_cut_moves_while_frames_flow(run: Run) -> None:
-    expected = feed_at_each_cut(run)
+    expected = feed_at_each_split_point(run)
     run.pipeline.head.configure(TWO_STAGE)
-    moves = 3 * CUTS
+    moves = 3 * SPLIT_POINTS
     run.found.clear()
-    for cut in moves:
-        change(run, split_point=cut)
+    for split_point in moves:
+        change(run, split_point=split_point)
         run.pipeline.feed(PICTURES)  # and nobody waits for them
     run.pipeline.finish()
-    assert same([each.scores for each in run.found], [scores for cut in moves for scores in expected[cut]])
+    assert same(
+        [each.scores for each in run.found], [scores for split_point in moves for scores in expected[split_point]]
+    )
 
 
 def test_both_halves_are_given_back_and_each_is_read_again_from_its_own_file(run: Run, tmp_path: Path) -> None:
@@ -76,7 +80,7 @@ def test_both_halves_are_given_back_and_each_is_read_again_from_its_own_file(run
 
 
 def test_a_damaged_layer_costs_its_batches_and_the_next_one_after_repair_works(run: Run, tmp_path: Path) -> None:
-    expected = feed_at_each_cut(run)
+    expected = feed_at_each_split_point(run)
     run.pipeline.head.configure(TWO_STAGE)
     layer, whole = damage(packed_in(tmp_path))
     assert same(run.feed(), expected["neck"])  # that layer is the backbone's, whose own weights are in memory

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from ring_processes import (
+from pool_processes import (
     LIFE_S,
     WRONG,
     Backbone,
@@ -61,7 +61,7 @@ def test_a_ring_outlives_its_readers(folder: Path, place: Place, kills: int) -> 
     before = held()
     delivered = kill_readers(backbone, kills, only_the_ring_is_there)
     assert held() == before
-    assert backbone.pool.ring.used == 0
+    assert backbone.pool.leases.used == 0
     counts = backbone.ledger.counts()
     assert counts.balanced
     assert counts.in_flight == 0
@@ -115,7 +115,7 @@ def test_torn_features_are_noticed() -> None:
         backbone.step(there)
         assert head.step(here) == 0
         backbone.step(there)
-        (lease,) = backbone.pool.ring.ready()
+        (lease,) = backbone.pool.leases.ready()
         backbone.pool.views(lease, 1)[0][0, 32:] = 0  # as a write that has come half way
         assert head.step(here) == WRONG
     backbone.pool.close()

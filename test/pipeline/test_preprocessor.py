@@ -9,7 +9,7 @@ from split_infer_ros.buffers.memory import Place
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.preprocess import Preprocess
-from split_infer_ros.pipeline.preprocessor import LEAST_BYTES, DeviceIntake, HostIntake, make_intake
+from split_infer_ros.pipeline.preprocessor import LEAST_BYTES, DevicePreprocessor, HostPreprocessor, make_preprocessor
 
 CLASSIFIER, DETECTOR = Preprocess(24, 32, shorter_side=40), Preprocess(24, 32, antialias=False)
 
@@ -36,13 +36,13 @@ def pictures() -> list[Pixels]:
 @pytest.mark.parametrize("preprocess", [CLASSIFIER, DETECTOR])
 def test_each_image_comes_out_as_if_it_were_alone(preprocess: Preprocess) -> None:
     images = pictures()
-    intakes = [
-        HostIntake(preprocess, len(images), torch.float32),
-        DeviceIntake(preprocess, len(images), torch.float32, Place()),
+    preprocessors = [
+        HostPreprocessor(preprocess, len(images), torch.float32),
+        DevicePreprocessor(preprocess, len(images), torch.float32, Place()),
     ]
-    for intake in intakes:
+    for preprocessor in preprocessors:
         for _ in range(3):  # buffers take turns
-            loaded = intake.load(images)
+            loaded = preprocessor.load(images)
             loaded.ready.wait()
             assert loaded.images.shape == (len(images), 3, 24, 32)
             for image, found in zip(images, loaded.images, strict=True):
@@ -52,27 +52,30 @@ def test_each_image_comes_out_as_if_it_were_alone(preprocess: Preprocess) -> Non
 
 def test_a_smaller_batch_follows_a_larger_one() -> None:
     images = pictures()
-    for intake in (HostIntake(DETECTOR, 6, torch.float32), DeviceIntake(DETECTOR, 6, torch.float32, Place())):
-        intake.load(images)
-        assert torch.equal(intake.load(images[3:5]).images, intake.load(images[3:5]).images)
-        assert len(intake.load(images[:1]).images) == 1
+    for preprocessor in (
+        HostPreprocessor(DETECTOR, 6, torch.float32),
+        DevicePreprocessor(DETECTOR, 6, torch.float32, Place()),
+    ):
+        preprocessor.load(images)
+        assert torch.equal(preprocessor.load(images[3:5]).images, preprocessor.load(images[3:5]).images)
+        assert len(preprocessor.load(images[:1]).images) == 1
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_the_batch_has_the_backbones_precision(dtype: torch.dtype) -> None:
-    loaded = make_intake(DETECTOR, 2, dtype, Place()).load(pictures()[:2])
+    loaded = make_preprocessor(DETECTOR, 2, dtype, Place()).load(pictures()[:2])
     assert loaded.images.dtype == dtype
     assert loaded.images.is_contiguous(memory_format=torch.channels_last)
 
 
 def test_images_beyond_the_budget_are_refused() -> None:
-    intake = DeviceIntake(DETECTOR, 1, torch.float32, Place(), budget_bytes=2 * LEAST_BYTES + 2 * 100)
+    preprocessor = DevicePreprocessor(DETECTOR, 1, torch.float32, Place(), budget_bytes=2 * LEAST_BYTES + 2 * 100)
 
     def image(width: int) -> Pixels:
         return Pixels(torch.zeros((1, width, 3), dtype=torch.uint8), (0, 1, 2))
 
     fits, too_large = image(LEAST_BYTES // 3 + 33), image(LEAST_BYTES // 3 + 34)
-    intake.load([fits])
+    preprocessor.load([fits])
     with pytest.raises(ConfigurationError, match=r"images of this size take 1\.8 MB.*memory_budget_mb has 1\.8"):
-        intake.load([too_large])
-    intake.load([fits])
+        preprocessor.load([too_large])
+    preprocessor.load([fits])

@@ -34,16 +34,18 @@ def model() -> SplitModel:
 
 def test_every_cut_is_measured_and_the_planners_choice_as_a_whole(model: SplitModel) -> None:
     samples = Profiler(model, SMALL, effort=LEAST).measure([1, 2])
-    assert [(found.cut, found.batch_size) for found in samples] == [
-        (cut.name, size) for size in (1, 2) for cut in model.cuts
+    assert [(found.split_point, found.batch_size) for found in samples] == [
+        (split_point.name, size) for size in (1, 2) for split_point in model.split_points
     ]
     for found in samples:
         assert found.complete
         assert all(seconds >= 0 for costs in found.parts.values() for seconds in costs)
-    by_cut = {found.cut: found.parts for found in samples if found.batch_size == 2}
-    assert by_cut["input"]["backbone"] == by_cut["output"]["head"] == (0,)
-    assert by_cut["output"]["backbone"] > by_cut["neck"]["backbone"] > by_cut["stem.2"]["backbone"]
-    assert by_cut["stem.2"]["head"] > by_cut["neck"]["head"]
+    by_split_point = {found.split_point: found.parts for found in samples if found.batch_size == 2}
+    assert by_split_point["input"]["backbone"] == by_split_point["output"]["head"] == (0,)
+    assert (
+        by_split_point["output"]["backbone"] > by_split_point["neck"]["backbone"] > by_split_point["stem.2"]["backbone"]
+    )
+    assert by_split_point["stem.2"]["head"] > by_split_point["neck"]["head"]
     whole = [found for found in samples if PERIOD in found.parts]
     assert 2 <= len(whole) <= 1 + 2 * LEAST.runs
     assert {found.batch_size for found in whole} == {1, 2}
@@ -62,7 +64,7 @@ def test_what_was_measured_once_is_read_from_then_on(
     assert said == []
     assert str(again) == str(first)  # NaN is not equal to itself
     assert plan(again) == plan(first)
-    assert len(again.points) == len(model.cuts)
+    assert len(again.points) == len(model.split_points)
 
     lines = database.path.read_text().splitlines()
     edited = lines[0].replace('"costs":[', '"costs":[0.0,')
@@ -81,7 +83,7 @@ def test_where_nothing_can_be_kept_the_profile_is_made_all_the_same(
 ) -> None:
     (tmp_path / "file").touch()
     profile = profile_model(model, [1], Database(tmp_path / "file" / "tuning.jsonl"), SMALL, effort=LEAST)
-    assert len(profile.points) == len(model.cuts)
+    assert len(profile.points) == len(model.split_points)
     assert "cannot be read" in caplog.text
     assert "the profile is not kept" in caplog.text
 
@@ -97,15 +99,15 @@ def test_a_batch_that_does_not_fit_is_refused_with_a_sentence(
         Profiler(model, SMALL).measure([8])
 
 
-@pytest.mark.parametrize("cut", ["input", "default", "output"])
-def test_a_local_pipeline_gives_each_picture_its_result(cut: str) -> None:
+@pytest.mark.parametrize("split_point", ["input", "default", "output"])
+def test_a_local_pipeline_gives_each_picture_its_result(split_point: str) -> None:
     model = load_model("shapes", "default", "cpu")
     found: dict[int, Detections] = {}
 
     def deliver(origin: Origin, detections: Detections) -> None:
         found[origin.header] = detections
 
-    with LocalPipeline(model, StageSettings(cut, 2, 60.0, BLOCK), deliver) as pipeline:
+    with LocalPipeline(model, StageSettings(split_point, 2, 60.0, BLOCK), deliver) as pipeline:
         pipeline.feed([SMALL] * 4)
         pipeline.finish()
         assert sorted(found) == [0, 1, 2, 3]

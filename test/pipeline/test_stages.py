@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.memory import Place
-from split_infer_ros.buffers.pool import LEASE_S, FeaturePool, find_pool
+from split_infer_ros.buffers.pool import LEASE_S, SlotPool, find_pool
 from split_infer_ros.buffers.slots import Lease
-from split_infer_ros.errors import ConfigurationError, HandleError, ImageError, SplitInferError, UnknownCutError
+from split_infer_ros.errors import ConfigurationError, HandleError, ImageError, SplitInferError, UnknownSplitPointError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Candidates, Detections, Limits, suppress
 from split_infer_ros.models.entry import ModelEntry, Weights
@@ -60,7 +60,7 @@ ENTRY = ModelEntry(
     weights=Weights(),
     preprocess=Preprocess(4, 4, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0)),
     labels=("bright",),
-    default_cut="parts.0",
+    default_split_point="parts.0",
     decode=decode,
 )
 
@@ -94,8 +94,8 @@ class Way:
     def bind(self, released: Released, wake: Callable[[], None]) -> None:
         self._released = released
 
-    def make_pool(self, layout: Layout, slots: int, place: Place) -> FeaturePool:
-        pool = FeaturePool(layout, slots, place, self._lease_s)
+    def make_pool(self, layout: Layout, slots: int, place: Place) -> SlotPool:
+        pool = SlotPool(layout, slots, place, self._lease_s)
         pool.when_released(self._released)
         return pool
 
@@ -170,7 +170,7 @@ Start = Callable[..., Pipeline]
 @pytest.mark.parametrize("split_point", ["input", "default", "parts.1", "output"])
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_each_frame_gets_its_own_result(start: Start, split_point: str, batch_size: int) -> None:
-    pipeline = start(split_point=split_point, batch_size=batch_size, drop_policy=BLOCK, ring_slots=2)
+    pipeline = start(split_point=split_point, batch_size=batch_size, drop_policy=BLOCK, pool_slots=2)
     for value in range(40):
         assert pipeline.backbone.wait_for_room(LONG_S)
         pipeline.send(value, source="ab"[value % 2])
@@ -191,7 +191,7 @@ def test_boxes_come_out_in_pixels_of_each_source(start: Start) -> None:
 
 
 def test_when_the_head_is_slow_older_frames_give_way(start: Start) -> None:
-    pipeline = start(batch_size=2, ring_slots=2, drop_policy=LATEST)
+    pipeline = start(batch_size=2, pool_slots=2, drop_policy=LATEST)
     pipeline.gate.clear()
     pipeline.send(*range(100))
     counts = pipeline.backbone.ledger.counts()
@@ -208,7 +208,7 @@ def test_when_the_head_is_slow_older_frames_give_way(start: Start) -> None:
 
 
 def test_when_the_head_is_slow_senders_are_made_to_wait(start: Start) -> None:
-    pipeline = start(batch_size=1, ring_slots=1, drop_policy=BLOCK)
+    pipeline = start(batch_size=1, pool_slots=1, drop_policy=BLOCK)
     told = threading.Event()
     pipeline.backbone.when_ready_for_more(told.set)
     pipeline.gate.clear()
@@ -250,7 +250,7 @@ def test_settings_change_while_frames_flow(start: Start) -> None:
 def test_settings_that_do_not_fit_change_nothing(start: Start) -> None:
     pipeline = start(batch_size=2)
     before = pipeline.backbone.settings
-    with pytest.raises(UnknownCutError, match=r"parts\.1"):
+    with pytest.raises(UnknownSplitPointError, match=r"parts\.1"):
         pipeline.backbone.configure(replace(before, split_point="parts.9", batch_size=1))
     with pytest.raises(ConfigurationError, match="batch_size"):
         pipeline.backbone.configure(replace(before, batch_size=1 << 50))
@@ -266,11 +266,11 @@ def test_without_a_head_frames_are_dropped_by_that_name(start: Start) -> None:
     pipeline.send(1, 2, 3)
     pipeline.settled()
     assert set(pipeline.backbone.ledger.counts().dropped) <= {"no_head", "overrun"}
-    until(lambda: pipeline.backbone.report(0.0).ring_used == 0)
+    until(lambda: pipeline.backbone.report(0.0).slots_used == 0)
 
 
 def test_a_head_that_never_comes_loses_its_lease(start: Start) -> None:
-    pipeline = start(lease_s=0.01, ring_slots=1)
+    pipeline = start(lease_s=0.01, pool_slots=1)
     lost: list[Handle] = []
     pipeline.way.publish = lambda handle: lost.append(handle) or 1  # type: ignore[func-returns-value]
     pipeline.send(1)
@@ -437,7 +437,7 @@ def test_stop_lets_finish_what_is_in_flight(start: Start) -> None:
 
 
 def test_stop_does_not_wait_for_a_head_that_is_stuck_and_starts_afresh(start: Start) -> None:
-    pipeline = start(batch_size=1, ring_slots=3, drop_policy=BLOCK)
+    pipeline = start(batch_size=1, pool_slots=3, drop_policy=BLOCK)
     pipeline.gate.clear()
     pipeline.send(1, 2, 3, 4, 5)
     until(lambda: len(pipeline.handles) == 3)
@@ -446,7 +446,7 @@ def test_stop_does_not_wait_for_a_head_that_is_stuck_and_starts_afresh(start: St
     assert counts.dropped == {"shutdown": 5}
     assert counts.balanced
     pipeline.gate.set()  # the head comes back, and finds what it was promised gone
-    until(lambda: pipeline.backbone.report(0.0).ring_used == 0)
+    until(lambda: pipeline.backbone.report(0.0).slots_used == 0)
     assert pipeline.backbone.ledger.counts() == counts
     pipeline.delivered.clear()
     pipeline.backbone.start()
@@ -457,13 +457,13 @@ def test_stop_does_not_wait_for_a_head_that_is_stuck_and_starts_afresh(start: St
 
 
 def test_stop_takes_slots_back_from_a_head_that_never_comes(start: Start) -> None:
-    pipeline = start(batch_size=1, ring_slots=2, drop_policy=BLOCK)
+    pipeline = start(batch_size=1, pool_slots=2, drop_policy=BLOCK)
     lost: list[Handle] = []
     pipeline.way.publish = lambda handle: lost.append(handle) or 1  # type: ignore[func-returns-value]
     pipeline.send(1, 2, 3)
     until(lambda: len(lost) == 2)
     pipeline.backbone.stop(0.01)
-    assert pipeline.backbone.report(0.0).ring_used == 0
+    assert pipeline.backbone.report(0.0).slots_used == 0
     assert pipeline.backbone.ledger.counts().dropped == {"shutdown": 3}
 
 
@@ -498,8 +498,8 @@ def test_a_report_is_what_was_counted_and_timed(start: Start) -> None:
     assert report.memory == "host"
     assert report.batches == len(pipeline.handles)
     assert report.batch_fill == 4 / report.batches
-    assert report.ring_used == 0
-    assert report.ring_bytes > 0
+    assert report.slots_used == 0
+    assert report.pool_bytes > 0
     assert len(timelines) == len(pipeline.handles)
     for times in timelines:
         stations = dataclasses.astuple(times)
@@ -518,7 +518,7 @@ def test_a_report_is_what_was_counted_and_timed(start: Start) -> None:
 
 
 def test_many_senders_and_a_changing_mind(start: Start) -> None:
-    pipeline = start(batch_size=2, ring_slots=2)
+    pipeline = start(batch_size=2, pool_slots=2)
     looks: list[bool] = []
 
     def send(source: str) -> None:

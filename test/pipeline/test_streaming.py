@@ -96,11 +96,11 @@ def test_weights_that_were_given_back_are_not_packed_as_zeros(run: Run, tmp_path
 def test_models_that_share_weights_share_their_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     model = own_model()
-    cut = model.cut("neck")
+    split_point = model.split_point("neck")
     for each in (model, model.placed(model.device, model.dtype)):
-        half = stream_backbone(each, cut, replace(SETTINGS, weights_residency="two_stage"))
-        assert half is not None
-        half.close()
+        partition = stream_backbone(each, split_point, replace(SETTINGS, weights_residency="two_stage"))
+        assert partition is not None
+        partition.close()
     packed_in(tmp_path)
 
 
@@ -131,13 +131,13 @@ def test_a_damaged_layer_refuses_resident_weights_and_the_old_plan_stays(run: Ru
 
 def test_a_stage_that_starts_on_a_damaged_layer_says_so_and_may_be_started_again(run: Run, tmp_path: Path) -> None:
     stage = run.pipeline.backbone
-    change(run, weights_residency="two_stage", ring_slots=1)
+    change(run, weights_residency="two_stage", pool_slots=1)
     stage.stop(1.0)
     layer, whole = damage(packed_in(tmp_path))
     change(run, weights_residency="synchronous")
     with pytest.raises(ConfigurationError, match=f"cannot be streamed: Layer '{layer}' is not as it was written"):
         stage.start()
-    assert stage.report(0.0).ring_used == 0
+    assert stage.report(0.0).slots_used == 0
     packed_in(tmp_path).write_bytes(whole)
     change(run, weights_residency="asynchronous")
     stage.start()
@@ -157,10 +157,12 @@ def test_a_gpus_budget_is_for_the_rings_on_both_sides(tmp_path: Path, monkeypatc
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(streaming, "Stream", lambda device: SimpleNamespace(copy=None))
     model = own_model().placed(torch.device("cuda", 0), torch.float32)
-    cut = model.cut("neck")
+    split_point = model.split_point("neck")
     with pytest.raises(ConfigurationError) as caught:
-        stream_backbone(model, cut, replace(SETTINGS, weights_residency=SYNCHRONOUS, weights_budget_bytes=1000.0))
-    contents = open_contents(model, backbone_of(model.graph, cut), packed_in(tmp_path), None)
+        stream_backbone(
+            model, split_point, replace(SETTINGS, weights_residency=SYNCHRONOUS, weights_budget_bytes=1000.0)
+        )
+    contents = open_contents(model, backbone_of(model.graph, split_point), packed_in(tmp_path), None)
     needed = 2 * place(SYNCHRONOUS, contents.sizes, contents.uses).plan.capacity + contents.kept_bytes
     assert f"needs a weights_budget_mb of {math.ceil(needed / 1e5) / 10} " in str(caught.value)
 

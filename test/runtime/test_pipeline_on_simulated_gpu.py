@@ -68,7 +68,7 @@ def test_a_pipeline_is_reconfigured_forty_times_under_load(gpu: Gpu) -> None:
             changed = replace(
                 SETTINGS,
                 batch_size=1 + number % 3,
-                ring_slots=1 + number % 4,
+                pool_slots=1 + number % 4,
                 memory_policy=POLICIES[number % 3].value,
             )
             run.pipeline.backbone.configure(changed)

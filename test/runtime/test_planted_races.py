@@ -17,7 +17,7 @@ from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.pipeline.cuda_graphs import GraphedBackbone
-from split_infer_ros.pipeline.preprocessor import DeviceIntake, _Buffer
+from split_infer_ros.pipeline.preprocessor import DevicePreprocessor, _Buffer
 from split_infer_ros.runtime.streams import Fence, Stream
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -44,7 +44,7 @@ def planted() -> Iterator[Gpu]:
 
 
 def run_pipeline(policy: str, graphs: bool) -> None:
-    settings = replace(SETTINGS, memory_policy=policy, cuda_graphs=graphs, ring_slots=4)
+    settings = replace(SETTINGS, memory_policy=policy, cuda_graphs=graphs, pool_slots=4)
     with suppress(AssertionError, RuntimeError), BrightRun(settings) as run:
         run.feed(24)
         run.check()
@@ -74,9 +74,9 @@ def test_a_race_for_raw_pixels_is_found(policy: Policy, place: str, monkeypatch:
     """Without a pipeline around it, as a head that is fast enough would order each batch behind the one before."""
     raw_pixels_are_always_free(monkeypatch)
     with planted() as gpu:
-        intake = DeviceIntake(Preprocess(4, 4), 1, torch.float32, Place(policy, GPU))
+        preprocessor = DevicePreprocessor(Preprocess(4, 4), 1, torch.float32, Place(policy, GPU))
         for _ in range(4):
-            intake.load([Pixels(torch.zeros(4, 4, 3, dtype=torch.uint8), (0, 1, 2))])
+            preprocessor.load([Pixels(torch.zeros(4, 4, 3, dtype=torch.uint8), (0, 1, 2))])
     assert place in gpu.findings()
 
 
@@ -94,12 +94,12 @@ def test_a_race_for_the_output_of_a_graph_is_found() -> None:
 @pytest.mark.parametrize(("residency", "place"), [("two_stage", "in fetch"), ("asynchronous", "in copy")])
 def test_a_race_in_a_ring_of_weights_is_found(residency: str, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with planted() as gpu, torch.inference_mode():
-        half, stream = streamed(odd_on_gpu(), residency), Stream(GPU)
+        partition, stream = streamed(odd_on_gpu(), residency), Stream(GPU)
         images = torch.rand(2, 3, 16, 16).to(GPU)
         monkeypatch.setattr(Fence, "wait", lambda fence: None)
         with stream.work("backbone"):
             for _ in range(3):
-                half(images)
+                partition(images)
         monkeypatch.undo()
-        half.close()
+        partition.close()
     assert place in gpu.findings()

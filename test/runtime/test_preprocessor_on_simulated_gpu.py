@@ -10,7 +10,7 @@ from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.policy import POLICIES, Policy
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.preprocess import Preprocess
-from split_infer_ros.pipeline.preprocessor import LEAST_BYTES, DeviceIntake
+from split_infer_ros.pipeline.preprocessor import LEAST_BYTES, DevicePreprocessor
 
 PREPROCESS = Preprocess(4, 4, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
 LARGE, LARGER = LEAST_BYTES // 300 + 10, LEAST_BYTES // 300 + 500  # heights of images whose rows have 300 bytes
@@ -20,19 +20,19 @@ def grey(value: int, height: int = 4) -> Pixels:
     return Pixels(torch.full((height, 100, 3), value, dtype=torch.uint8), (0, 1, 2))
 
 
-def loads(intake: DeviceIntake, value: int, height: int = 4) -> torch.Tensor:
+def loads(preprocessor: DevicePreprocessor, value: int, height: int = 4) -> torch.Tensor:
     """The first image of a batch of one; nobody waits for it."""
-    return intake.load([grey(value, height)]).images
+    return preprocessor.load([grey(value, height)]).images
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_buffer_that_grows_lets_the_gpu_finish_first(policy: Policy, gpu: Gpu) -> None:
-    intake = DeviceIntake(PREPROCESS, 1, torch.float32, Place(policy, GPU))
+    preprocessor = DevicePreprocessor(PREPROCESS, 1, torch.float32, Place(policy, GPU))
     for _ in range(2):  # at first constants are made, for which torch waits
-        loads(intake, 0)
-    loads(intake, 1, LARGE)
-    loads(intake, 2)
-    last = intake.load([grey(51, LARGER)])
+        loads(preprocessor, 0)
+    loads(preprocessor, 1, LARGE)
+    loads(preprocessor, 2)
+    last = preprocessor.load([grey(51, LARGER)])
     torch.zeros(LARGE * 300, dtype=torch.uint8, device=GPU)  # what went is handed out again
     last.ready.wait()
     assert last.images.flatten().unique().tolist() == pytest.approx([0.2])
@@ -40,9 +40,9 @@ def test_a_buffer_that_grows_lets_the_gpu_finish_first(policy: Policy, gpu: Gpu)
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_the_host_does_not_overwrite_what_the_gpu_reads(policy: Policy, gpu: Gpu) -> None:
-    intake = DeviceIntake(PREPROCESS, 1, torch.float32, Place(policy, GPU))
+    preprocessor = DevicePreprocessor(PREPROCESS, 1, torch.float32, Place(policy, GPU))
     for value in (51, 102, 153, 204):
-        loaded = intake.load([grey(value)])
+        loaded = preprocessor.load([grey(value)])
         kept = loaded.images
     loaded.ready.wait()
     assert kept.flatten().unique().tolist() == pytest.approx([0.8])
@@ -50,7 +50,7 @@ def test_the_host_does_not_overwrite_what_the_gpu_reads(policy: Policy, gpu: Gpu
 
 def test_managed_pixels_are_one_sides_at_a_time(gpu: Gpu) -> None:
     gpu.absent.add("cudaDevAttrConcurrentManagedAccess")
-    intake = DeviceIntake(PREPROCESS, 1, torch.float32, Place(Policy.MANAGED, GPU))
+    preprocessor = DevicePreprocessor(PREPROCESS, 1, torch.float32, Place(Policy.MANAGED, GPU))
     for value in (51, 102, 153):
-        loaded = intake.load([grey(value)])
+        loaded = preprocessor.load([grey(value)])
     loaded.ready.wait()

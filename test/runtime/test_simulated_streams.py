@@ -148,6 +148,6 @@ def test_inference_tensors_are_those_of_the_real_thing(gpu: Gpu) -> None:
     for device in ("cpu", GPU):  # what torch does with a view that changes the type, it does on both
         outside = torch.zeros(8, dtype=torch.uint8, device=device)
         with torch.inference_mode():
-            half, retyped = outside[:4], outside.view(torch.float32)
-        half.fill_(1)
+            partition, retyped = outside[:4], outside.view(torch.float32)
+        partition.fill_(1)
         assert retyped.is_inference()

@@ -31,15 +31,15 @@ def check_passes(residency: str) -> None:
     with torch.inference_mode():
         images = torch.rand(2, 3, SIDE, SIDE).to(GPU).contiguous(memory_format=torch.channels_last)
         (expected,) = (value.cpu() for value in model.backbone("output")(images))
-        half, stream = streamed(model, residency), Stream(GPU)
+        partition, stream = streamed(model, residency), Stream(GPU)
         for _ in range(4):
             with stream.work("backbone"):
-                (found,) = half(images)
+                (found,) = partition(images)
                 values = found.cpu()
             # Tiles of a layer add up in another order than the whole.
             torch.testing.assert_close(values, expected, rtol=1e-5, atol=1e-5)
-    assert half.stats().bytes_read > 0
-    half.close()
+    assert partition.stats().bytes_read > 0
+    partition.close()
 
 
 @pytest.mark.parametrize("residency", RESIDENCIES)
@@ -66,10 +66,10 @@ def test_page_locking_that_is_refused_makes_it_three_stages(gpu: Gpu, monkeypatc
     def refused(*_: object) -> None:
         raise ConfigurationError("cudaHostAlloc failed")
 
-    monkeypatch.setattr(streaming, "MappedHome", refused)
+    monkeypatch.setattr(streaming, "MappedRingMemory", refused)
     model = odd_on_gpu()
     settings = replace(StageSettings(split_point="output"), weights_residency="two_stage")
-    half = stream_backbone(model, model.cut("output"), settings)
-    assert half is not None
-    assert "asynchronous is used" in half.note
-    half.close()
+    partition = stream_backbone(model, model.split_point("output"), settings)
+    assert partition is not None
+    assert "asynchronous is used" in partition.note
+    partition.close()

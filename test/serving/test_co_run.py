@@ -15,7 +15,7 @@ from split_infer_ros.memory_cost.constants import MachineConstants
 from split_infer_ros.memory_cost.overhead import overhead
 from split_infer_ros.memory_cost.task import Kernel, Task, batch_task
 from split_infer_ros.serving.co_run import Machine, Pair, Released, find_pair, release, together_ms
-from split_infer_ros.serving.execution_costs import Costs, group
+from split_infer_ros.serving.execution_costs import ExecutionCosts, group
 from split_infer_ros.serving.request import Request
 from split_infer_ros.serving.scheduler import Batch, Rules, decide
 
@@ -99,7 +99,7 @@ def test_where_a_constant_is_not_known_nothing_is_co_run() -> None:
 
 
 # "s" and "t" are small, "b" and "c" are not; a batch takes 25 ms, two models as one 40
-COSTS = Costs(
+COSTS = ExecutionCosts(
     {"s": 1, "t": 1, "b": 9, "c": 9},
     {model: {1: 0.025, 2: 0.025} for model in "stbc"},
     {group({"s": 1, "t": 1}): 0.04, group({"b": 1, "c": 1}): 0.04},

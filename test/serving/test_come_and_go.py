@@ -16,7 +16,7 @@ from running import SETTINGS, A, B, C, Start, until, use_lanes
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.serving import tenant_registry
-from split_infer_ros.serving.model_instance import ModelLine
+from split_infer_ros.serving.model_instance import ModelInstance
 from split_infer_ros.serving.tenant import Tenant
 
 
@@ -104,16 +104,16 @@ def test_models_that_together_take_too_much_are_refused_with_what_would_fit(star
 
 def test_of_weights_that_must_fit_a_gpu_only_those_before_the_cut_count(monkeypatch: pytest.MonkeyPatch) -> None:
     model = BrightModel("one", idle=1000)
-    found = [model.parameters_before(cut) for cut in ("input", "default", "output")]
+    found = [model.parameters_before(split_point) for split_point in ("input", "default", "output")]
     assert found == [0, 12, 1012]
     assert model.parameters == 1012
     there = SimpleNamespace(device=torch.device("cuda:0"), dtype=model.dtype, parameters_before=model.parameters_before)
     line = SimpleNamespace(key="one", model=there)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (12 * 4, 10**9))
-    ModelLine._check_weights(line, "default")  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match=r"The weights of one before its cut take .* would fit"):
-        ModelLine._check_weights(line, "output")  # type: ignore[arg-type]
+    ModelInstance._check_weights(line, "default")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"The weights of one before its split point take .* would fit"):
+        ModelInstance._check_weights(line, "output")  # type: ignore[arg-type]
 
 
 def test_settings_change_while_frames_flow(start: Start) -> None:
@@ -121,7 +121,7 @@ def test_settings_change_while_frames_flow(start: Start) -> None:
     for value in range(60):
         if value % 10 == 0:
             most, slots = value // 10 % 3 + 1, value // 20 + 1
-            run.pipeline.configure(replace(SETTINGS, most=most, ring_slots=slots, waiting=60))
+            run.pipeline.configure(replace(SETTINGS, most=most, pool_slots=slots, waiting=60))
         run.send("a", value)
         run.send("b", value)
     run.settled()
@@ -143,7 +143,7 @@ def test_settings_and_the_state_change_while_a_model_is_loaded(start: Start, mon
     coming = threading.Thread(target=run.set, args=(A, C))
     coming.start()
     assert loading.wait(LONG_S)
-    run.pipeline.configure(replace(SETTINGS, most=3, ring_slots=5))
+    run.pipeline.configure(replace(SETTINGS, most=3, pool_slots=5))
     run.pipeline.limits = limits = Limits(max_detections=7)
     run.send("a", 1)
     run.settled()
@@ -157,7 +157,7 @@ def test_settings_and_the_state_change_while_a_model_is_loaded(start: Start, mon
     run.settled()
     assert [len(run.delivered[tenant]) for tenant in "ac"] == [2, 1]
     line = run.pipeline._dispatcher.lines["two"]
-    assert (line.plan.settings.batch_size, line.plan.settings.ring_slots) == (3, 5)
+    assert (line.plan.settings.batch_size, line.plan.settings.pool_slots) == (3, 5)
     assert line.head.limits is limits
 
 
@@ -192,7 +192,7 @@ def test_whatever_happens_each_frame_is_settled_once(
             assert all(not run.counts(name).in_flight for name in run.pipeline.tenants)
             run.pipeline.start()
         else:
-            run.pipeline.configure(replace(SETTINGS, most=first, ring_slots=second))  # type: ignore[arg-type]
+            run.pipeline.configure(replace(SETTINGS, most=first, pool_slots=second))  # type: ignore[arg-type]
     run.pipeline.stop(LONG_S)
     run.check()
     for members in run.members.values():

@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 
-from split_infer_ros.serving.concurrent_lanes import SideBySide
+from split_infer_ros.serving.concurrent_lanes import ConcurrentLanes
 from split_infer_ros.serving.execution_timing import measure
 from split_infer_ros.serving.merge_runner import Engine
 from split_infer_ros.split.load import load_model
@@ -25,7 +25,7 @@ def test_what_an_execution_takes_is_measured_while_all_lanes_are_at_work() -> No
     lanes = [Engine(torch.device("cpu"), cores=1) for _ in range(2)]
     for lane in lanes:
         lane.load({"shapes": backbone}, {"shapes": 1.0})
-    beside = SideBySide(lanes)
+    beside = ConcurrentLanes(lanes)
     costs = measure({"shapes": model}, beside, sizes=(1, 2), rounds=1)
     assert sorted(costs.alone_s["shapes"]) == [1, 2]
     both.abort()

@@ -9,18 +9,18 @@ from bright import BrightModel
 
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key
-from split_infer_ros.serving.cost_table import FUSED_S, LONGEST_S, MOST_FUSED, CostBook
+from split_infer_ros.serving.cost_table import FUSED_S, LONGEST_S, MOST_FUSED, CostTable
 from split_infer_ros.serving.execution_costs import Group
 
 KEY = Key({"device": "cpu"}, {"torch": "1"})
 MODELS = {"one": BrightModel("one", 1), "two": BrightModel("two", 1), "big": BrightModel("big", 1000)}
 
 
-def book(path: Path, most: int = 4, key: Key = KEY) -> CostBook:
-    return CostBook(key, Database(path), most, graphs=False)
+def table(path: Path, most: int = 4, key: Key = KEY) -> CostTable:
+    return CostTable(key, Database(path), most, graphs=False)
 
 
-def measure_all(found: CostBook, seconds: float) -> list[Group]:
+def measure_all(found: CostTable, seconds: float) -> list[Group]:
     measured: list[Group] = []
     while (combination := found.to_measure()) is not None:
         assert combination not in measured
@@ -30,7 +30,7 @@ def measure_all(found: CostBook, seconds: float) -> list[Group]:
 
 
 def test_batches_of_each_model_come_first_and_then_models_of_one_class(tmp_path: Path) -> None:
-    found = book(tmp_path / "a")
+    found = table(tmp_path / "a")
     for name, model in MODELS.items():
         found.open(name, model, name)
     assert measure_all(found, 0.001) == [
@@ -45,7 +45,7 @@ def test_batches_of_each_model_come_first_and_then_models_of_one_class(tmp_path:
 
 
 def test_what_takes_long_is_not_tried(tmp_path: Path) -> None:
-    found = book(tmp_path / "a")
+    found = table(tmp_path / "a")
     found.open("one", MODELS["one"], "x")
     found.open("two", MODELS["two"], "x two")
     assert measure_all(found, 0.6 * LONGEST_S) == [(("one", 1),), (("two", 1),)]
@@ -54,7 +54,7 @@ def test_what_takes_long_is_not_tried(tmp_path: Path) -> None:
 
 
 def test_models_as_one_are_measured_for_so_long_and_no_longer(tmp_path: Path) -> None:
-    found = book(tmp_path / "a", most=1)
+    found = table(tmp_path / "a", most=1)
     for index in range(10):
         found.open(f"m{index}", MODELS["one"], f"cut {index}")
     fused = measure_all(found, 0.05)[10:]
@@ -63,24 +63,24 @@ def test_models_as_one_are_measured_for_so_long_and_no_longer(tmp_path: Path) ->
 
 
 def test_what_is_known_is_not_measured_again_whatever_it_is_called(tmp_path: Path) -> None:
-    first = book(tmp_path / "a")
+    first = table(tmp_path / "a")
     for name in ("one", "two"):
         first.open(name, MODELS[name], name)
     measure_all(first, 0.001)
-    again = book(tmp_path / "a")
+    again = table(tmp_path / "a")
     for name, model in (("other", "one"), ("two", "two")):
         again.recall(MODELS[model])
         again.open(name, MODELS[model], model)
     assert measure_all(again, 1.0) == []
     assert again.costs().fused_s == {(("other", size), ("two", size)): 0.002 * size for size in (1, 2)}
-    elsewhere = book(tmp_path / "a", key=Key({"device": "other"}, {"torch": "1"}))
+    elsewhere = table(tmp_path / "a", key=Key({"device": "other"}, {"torch": "1"}))
     elsewhere.recall(MODELS["one"])
     elsewhere.open("one", MODELS["one"], "one")
     assert not elsewhere.is_ready("one")
 
 
 def test_what_fails_is_not_tried_again(tmp_path: Path) -> None:
-    found = book(tmp_path / "a")
+    found = table(tmp_path / "a")
     found.open("one", MODELS["one"], "x")
     found.open("two", MODELS["two"], "y")
     found.note_failed((("one", 1),))

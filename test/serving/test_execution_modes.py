@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from split_infer_ros.serving.execution_costs import Costs
-from split_infer_ros.serving.execution_modes import Ways
+from split_infer_ros.serving.execution_costs import ExecutionCosts
+from split_infer_ros.serving.execution_modes import ExecutionModes
 from split_infer_ros.serving.request import Request
 
 
 @pytest.mark.parametrize(("lane_s", "more"), [(1.9, True), (2.1, False)])
 def test_lanes_serve_more_where_their_best_batches_do(lane_s: float, more: bool) -> None:
-    whole = Costs({"a": 1, "b": 1}, {"a": {1: 1.0, 2: 3.0}, "b": {1: 2.0, 2: 2.0}})
-    lane = Costs({"a": 1, "b": 1}, {"a": {1: 2.0}, "b": {1: lane_s, 4: 4 * lane_s}})
-    ways = Ways(whole, 2, lane)
+    whole = ExecutionCosts({"a": 1, "b": 1}, {"a": {1: 1.0, 2: 3.0}, "b": {1: 2.0, 2: 2.0}})
+    lane = ExecutionCosts({"a": 1, "b": 1}, {"a": {1: 2.0}, "b": {1: lane_s, 4: 4 * lane_s}})
+    ways = ExecutionModes(whole, 2, lane)
     assert ways.lanes_serve_more is more
-    assert not Ways(whole).lanes_serve_more
+    assert not ExecutionModes(whole).lanes_serve_more
 
 
 @pytest.mark.parametrize(
@@ -23,10 +23,10 @@ def test_lanes_serve_more_where_their_best_batches_do(lane_s: float, more: bool)
 )
 def test_all_cores_take_what_they_are_sooner_done_with(models: str, together: bool) -> None:
     """On all cores an a takes 1 (two 1.9), a b takes 4; on one of two lanes 1.5 and 7."""
-    whole = Costs({"a": 1, "b": 2}, {"a": {1: 1.0, 2: 1.9}, "b": {1: 4.0}})
-    lane = Costs({"a": 1, "b": 2}, {"a": {1: 1.5}, "b": {1: 7.0}})
+    whole = ExecutionCosts({"a": 1, "b": 2}, {"a": {1: 1.0, 2: 1.9}, "b": {1: 4.0}})
+    lane = ExecutionCosts({"a": 1, "b": 2}, {"a": {1: 1.5}, "b": {1: 7.0}})
     waiting = [Request(number, str(number), model, 0.0) for number, model in enumerate(models)]
-    ways = Ways(whole, 2, lane)
+    ways = ExecutionModes(whole, 2, lane)
     assert ways.sooner_together(waiting) is together
     if len(models) > 1:
         assert not ways.sooner_together(waiting, more_come=True)

@@ -19,13 +19,13 @@ from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.runtime.streams import Fence, Stream
 from split_infer_ros.serving.executor import Executor
-from split_infer_ros.serving.in_flight import Flight
+from split_infer_ros.serving.in_flight import InFlightBatch
 from split_infer_ros.serving.merge_runner import Launched, Leave
-from split_infer_ros.serving.model_instance import Callbacks, ModelLine
-from split_infer_ros.serving.result_router import Settlement
+from split_infer_ros.serving.model_instance import Callbacks, ModelInstance
+from split_infer_ros.serving.result_router import ResultRouter
 from split_infer_ros.serving.shared_settings import SharedSettings
 from split_infer_ros.serving.tenant import Tenant
-from split_infer_ros.serving.tenant_state import Member, TenantFrame
+from split_infer_ros.serving.tenant_state import TenantFrame, TenantState
 
 
 class Later(Fence):
@@ -76,13 +76,13 @@ class Bench:
         self.delivered: list[tuple[str, int]] = []
         models = {"one": BrightModel("one"), "two": BrightModel("two", backbone_fails=True)}
         self.engine = Engine(models)
-        self.members = {name: Member(Tenant(name, name), name) for name in models}
-        self.lines: dict[str, ModelLine] = {}
-        settlement = Settlement(self.changed, self.members, self.lines, self.deliver, self.note)
-        callbacks = Callbacks(settlement.deliver, settlement.released, lambda: None, self.note)
+        self.members = {name: TenantState(Tenant(name, name), name) for name in models}
+        self.lines: dict[str, ModelInstance] = {}
+        router = ResultRouter(self.changed, self.members, self.lines, self.deliver, self.note)
+        callbacks = Callbacks(router.deliver, router.released, lambda: None, self.note)
         for name, model in models.items():
             arguments = (SharedSettings(device="cpu"), 0.0, Limits(), callbacks, Database(path))
-            self.lines[name] = ModelLine(name, model, *arguments)
+            self.lines[name] = ModelInstance(name, model, *arguments)
             self.lines[name].head.start()
         self.executor = Executor(self.changed, self.engine, torch.device("cpu"), self.note)  # type: ignore[arg-type]
         self.executor.start()
@@ -94,7 +94,7 @@ class Bench:
     def deliver(self, tenant: str, origin: Origin, detections: Detections, labels: Sequence[str]) -> None:
         self.delivered.append((tenant, round(detections.scores.item() * 255)))
 
-    def execute(self, **values: int) -> list[Flight]:
+    def execute(self, **values: int) -> list[InFlightBatch]:
         flights = []
         with self.changed:
             for name, value in values.items():
@@ -173,15 +173,15 @@ def test_pages_are_mapped_beside_the_next_execution_and_before_the_next_of_that_
 
     monkeypatch.setattr(slot_memory, "allocate", managed)
     bench = Bench(tmp_path / "tuning.jsonl")
-    written = Flight.bring
+    written = InFlightBatch.bring
     marks: list[Fence | None] = []
 
-    def bring(flight: Flight, copies: Stream) -> Fence | None:
+    def bring(flight: InFlightBatch, copies: Stream) -> Fence | None:
         assert bench.engine.marks, "not within the execution"
         marks.append(written(flight, copies))
         return marks[-1]
 
-    monkeypatch.setattr(Flight, "bring", bring)
+    monkeypatch.setattr(InFlightBatch, "bring", bring)
     (flight,) = bench.execute(one=1)
     assert flight.features, "kept until they are in the slot, and it is handed over"
     bench.execute(two=2)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from split_infer_ros.serving.execution_costs import Costs, Group, group
+from split_infer_ros.serving.execution_costs import ExecutionCosts, Group, group
 from split_infer_ros.serving.graph_policy import as_recorded, foreseen, graphs_for, make_way, padded
 from split_infer_ros.serving.request import Request
 from split_infer_ros.serving.scheduler import Rules, decide
@@ -68,7 +68,7 @@ def test_whatever_is_kept_stays_within_the_bound(
 
 # a and b are small and gain from being one, c gains nothing beside them; d is large
 ALONE = {model: {1: 1.0, 4: 2.0} for model in "abcd"}
-COSTS = Costs(
+COSTS = ExecutionCosts(
     dict(zip("abcd", (1, 1, 1, 99), strict=True)),
     ALONE,
     {BOTH: 1.4, TWICE: 2.6, group({"a": 1, "c": 1}): 2.0, group({"b": 1, "c": 1}): 1.99},
@@ -86,7 +86,7 @@ def test_what_is_foreseen_takes_few_requests_first() -> None:
 def test_it_takes_no_longer_for_many_models() -> None:
     names = [f"m{number}" for number in range(12)]
     pairs = {group(dict.fromkeys(pair, 1)): 1.0 for pair in itertools.combinations(names, 2)}
-    costs = Costs(dict.fromkeys(names, 1) | {"large": 99}, {name: {1: 1.0, 8: 2.0} for name in names}, pairs)
+    costs = ExecutionCosts(dict.fromkeys(names, 1) | {"large": 99}, {name: {1: 1.0, 8: 2.0} for name in names}, pairs)
     assert len(set(itertools.islice(foreseen(costs, Rules(window=32)), 500))) == 500
 
 
@@ -101,9 +101,9 @@ def test_whatever_the_scheduler_makes_one_execution_was_foreseen(
 ) -> None:
     ones = [group(dict.fromkeys(names, 1)) for names in ("ab", "ac", "bc", "abc")]
     together = [*ones, TWICE, group({"b": 2, "c": 2})]
-    alone = Costs(COSTS.parameters, ALONE)
+    alone = ExecutionCosts(COSTS.parameters, ALONE)
     fused = {found: gain * alone.execution_s(dict(found)) for found, gain in zip(together, gains, strict=True)}
-    costs, rules = Costs(COSTS.parameters, ALONE, fused), Rules(window, most)
+    costs, rules = ExecutionCosts(COSTS.parameters, ALONE, fused), Rules(window, most)
     queue = [Request(number, str(number), model, 0.0, turn_s=number) for number, model in enumerate(models)]
     decision = decide(queue, costs, 0.0, rules)
     if len(decision.batches) > 1:

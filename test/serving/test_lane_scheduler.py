@@ -12,16 +12,16 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from split_infer_ros.serving.execution_costs import Costs
-from split_infer_ros.serving.execution_modes import Ways
-from split_infer_ros.serving.lane_scheduler import Floor, Turn
+from split_infer_ros.serving.execution_costs import ExecutionCosts
+from split_infer_ros.serving.execution_modes import ExecutionModes
+from split_infer_ros.serving.lane_scheduler import LaneScheduler, Turn
 from split_infer_ros.serving.request import DROP, FINISH, Request, RequestQueue, turn_s
 from split_infer_ros.serving.scheduler import Rules
 
 # On all cores an a takes 1, a b takes 4; on one of two lanes 1.5 and 7.
 PARAMETERS = {"a": 1, "b": 1}
-WHOLE = Costs(PARAMETERS, {"a": {1: 1.0}, "b": {1: 4.0}})
-WAYS = Ways(WHOLE, 2, Costs(PARAMETERS, {"a": {1: 1.5}, "b": {1: 7.0}}))
+WHOLE = ExecutionCosts(PARAMETERS, {"a": {1: 1.0}, "b": {1: 4.0}})
+WAYS = ExecutionModes(WHOLE, 2, ExecutionCosts(PARAMETERS, {"a": {1: 1.5}, "b": {1: 7.0}}))
 RULES = Rules(window=5)
 
 
@@ -37,7 +37,7 @@ class Timeline:
     """
 
     coming: list[Request]
-    ways: Ways = WAYS
+    ways: ExecutionModes = WAYS
     rules: Rules = RULES
     drawn: list[tuple[int | str, float, float, list[int]]] = field(default_factory=list)
     late: list[int] = field(default_factory=list)
@@ -46,18 +46,18 @@ class Timeline:
     queue: RequestQueue = field(default_factory=RequestQueue)
 
     def run(self) -> list[tuple[int | str, float, float, list[int]]]:
-        floor, queue = Floor(self.ways.lanes), self.queue
+        lane_scheduler, queue = LaneScheduler(self.ways.lanes), self.queue
         coming, under_way, now = sorted(self.coming, key=lambda request: request.arrival_s), dict[Turn, float](), 0.0
         while coming or under_way or len(queue):
             while coming and coming[0].arrival_s <= now:
                 self._arrive(coming.pop(0), len(under_way))
             while True:
-                turn = floor.choose(queue, self.ways, now, self.rules)
+                turn = lane_scheduler.choose(queue, self.ways, now, self.rules)
                 queue.remove((*turn.decision.requests, *turn.decision.late))
                 self.late += [request.number for request in turn.decision.late]
                 self.ended |= {gone.number: now for gone in (*turn.decision.requests, *turn.decision.late)}
                 if turn.decision.batches:
-                    floor.begin(turn, now)
+                    lane_scheduler.begin(turn, now)
                     under_way[turn] = now + turn.seconds
                     numbers = [request.number for request in turn.decision.requests]
                     self.drawn.append(("A" if turn.lane is None else turn.lane, now, under_way[turn], numbers))
@@ -66,9 +66,9 @@ class Timeline:
             assert under_way or coming or not len(queue), "idle, though some wait"
             now = min([*under_way.values(), *(request.arrival_s for request in coming[:1])], default=now)
             for turn in [turn for turn, end in under_way.items() if end <= now]:
-                floor.end(turn)
+                lane_scheduler.end(turn)
                 del under_way[turn]
-        assert floor.is_idle
+        assert lane_scheduler.is_idle
         return self.drawn
 
     def _arrive(self, request: Request, under_way: int) -> None:
@@ -80,7 +80,7 @@ class Timeline:
             self.ahead[number].add(request.number)
 
     def waited_in_parts_of_the_bound(self) -> float:
-        """The longest wait of any request, where 1 is what ``Floor`` promises to it."""
+        """The longest wait of any request, where 1 is what ``LaneScheduler`` promises to it."""
         longest_s = max((end - begin for _, begin, end, _ in self.drawn), default=0.0)
         waits_s = {request.number: self.ended[request.number] - request.arrival_s for request in self.coming}
         bounds_s = {number: (2 * len(ahead) + 1) * longest_s for number, ahead in self.ahead.items()}
@@ -124,20 +124,20 @@ def test_whose_deadline_only_all_cores_can_meet_gets_them() -> None:
 
 
 def test_lanes_wait_for_whose_deadline_needs_all_cores_only_if_that_is_in_time() -> None:
-    floor = Floor(2)
-    first = floor.choose(_queue(requests(("1", "b", 0.0), ("2", "b", 0.0))), WAYS, 0.0, Rules(most=1))
-    floor.begin(first, 0.0)
+    lane_scheduler = LaneScheduler(2)
+    first = lane_scheduler.choose(_queue(requests(("1", "b", 0.0), ("2", "b", 0.0))), WAYS, 0.0, Rules(most=1))
+    lane_scheduler.begin(first, 0.0)
     assert (first.lane, first.seconds) == (0, 7.0)
 
     def choose(now: float, deadline: float) -> Turn:
-        return floor.choose(_queue(requests(("3", "a", now, deadline, DROP))), WAYS, now, RULES)
+        return lane_scheduler.choose(_queue(requests(("3", "a", now, deadline, DROP))), WAYS, now, RULES)
 
     assert choose(1.0, 2.4).decision.late
     assert choose(1.0, 2.6).lane == 1
     waits = choose(6.8, 8.2).decision
     assert not waits.batches
     assert not waits.late
-    floor.end(first)
+    lane_scheduler.end(first)
     together = choose(7.0, 8.2)
     assert together.decision.batches
     assert together.lane is None
@@ -146,33 +146,33 @@ def test_lanes_wait_for_whose_deadline_needs_all_cores_only_if_that_is_in_time()
 def test_who_is_behind_the_first_is_not_late_yet_where_all_cores_would_be_in_time() -> None:
     coming = requests(("1", "b", 0.0), ("2", "b", 0.0), ("4", "a", 0.0, 1.2, DROP))
     queue = _queue(coming)
-    turn = Floor(2).choose(queue, WAYS, 0.0, RULES)
+    turn = LaneScheduler(2).choose(queue, WAYS, 0.0, RULES)
     assert turn.lane == 0
     assert turn.decision.late == ()
     queue.remove(coming[:2])
-    assert Floor(2).choose(queue, WAYS, 0.0, RULES).lane is None
+    assert LaneScheduler(2).choose(queue, WAYS, 0.0, RULES).lane is None
     line = Timeline(coming)
     line.run()
     assert line.late == [2], "both lanes were at work"
 
 
 def test_where_lanes_serve_less_all_cores_take_turns() -> None:
-    slow = Ways(WHOLE, 2, Costs(PARAMETERS, {"a": {1: 2.1}, "b": {1: 8.0}}))
+    slow = ExecutionModes(WHOLE, 2, ExecutionCosts(PARAMETERS, {"a": {1: 2.1}, "b": {1: 8.0}}))
     coming = requests(("1", "a", 0.0), ("2", "a", 0.0), ("3", "b", 0.0))
     assert {where for where, *_ in Timeline(coming, slow).run()} == {"A"}
 
 
 def test_where_there_is_one_way_so_many_may_be_given_ahead() -> None:
-    ways, floor = Ways(WHOLE), Floor(depth=2)
+    ways, lane_scheduler = ExecutionModes(WHOLE), LaneScheduler(depth=2)
     queue = _queue(requests(("1", "a", 0.0), ("2", "a", 0.0), ("3", "b", 0.0)))
     turns = []
-    while (turn := floor.choose(queue, ways, 0.0, Rules(most=1, fuse=False))).decision.batches:
+    while (turn := lane_scheduler.choose(queue, ways, 0.0, Rules(most=1, fuse=False))).decision.batches:
         queue.remove(turn.decision.requests)
-        floor.begin(turn, 0.0)
+        lane_scheduler.begin(turn, 0.0)
         turns.append(turn)
     assert [turn.lane for turn in turns] == [None, None]
-    floor.end(turns[0])
-    assert floor.choose(queue, ways, 0.0, RULES).decision.requests
+    lane_scheduler.end(turns[0])
+    assert lane_scheduler.choose(queue, ways, 0.0, RULES).decision.requests
 
 
 def _queue(coming: list[Request]) -> RequestQueue:
@@ -198,9 +198,11 @@ COMING = st.lists(
 def test_whatever_comes_each_is_decided_once_and_in_the_order_of_its_camera(
     rows: list[tuple[str, str, float, float, str]], lanes: int, window: int, slower: float
 ) -> None:
-    lane = Costs(PARAMETERS, {model: {1: slower * seconds[1]} for model, seconds in WHOLE.alone_s.items()})
+    lane = ExecutionCosts(PARAMETERS, {model: {1: slower * seconds[1]} for model, seconds in WHOLE.alone_s.items()})
     coming = requests(*sorted(rows, key=lambda row: row[2]))
-    line = Timeline(coming, Ways(WHOLE, lanes, lane) if lanes else Ways(WHOLE), Rules(window, most=2))
+    line = Timeline(
+        coming, ExecutionModes(WHOLE, lanes, lane) if lanes else ExecutionModes(WHOLE), Rules(window, most=2)
+    )
     drawn = line.run()
     served = [number for *_, numbers in drawn for number in numbers]
     assert sorted([*served, *line.late]) == [request.number for request in coming]
@@ -245,8 +247,8 @@ def floods(draw: st.DrawFn) -> list[Request]:
 def test_nobody_starves_whatever_comes_and_however_many_lanes_there_are(
     coming: list[Request], lanes: int, window: int, most: int, slower: float
 ) -> None:
-    lane = Costs(PARAMETERS, {model: {1: slower * seconds[1]} for model, seconds in WHOLE.alone_s.items()})
-    line = Timeline(coming, Ways(WHOLE, lanes, lane), Rules(window, most))
+    lane = ExecutionCosts(PARAMETERS, {model: {1: slower * seconds[1]} for model, seconds in WHOLE.alone_s.items()})
+    line = Timeline(coming, ExecutionModes(WHOLE, lanes, lane), Rules(window, most))
     line.run()
     assert line.waited_in_parts_of_the_bound() <= 1 + 1e-9
 
@@ -269,7 +271,7 @@ def test_a_lane_that_takes_the_newest_first_would_starve_the_patient() -> None:
 def test_at_half_of_capacity_a_lane_for_each_would_begin_sooner_and_end_later() -> None:
     """Who is alone has all cores, though whoever comes next waits for them: on average all are done sooner."""
 
-    class AlwaysLanes(Ways):
+    class AlwaysLanes(ExecutionModes):
         def sooner_together(self, waiting: Sequence[Request], more_come: bool = False) -> bool:
             return False
 

@@ -8,7 +8,7 @@ import pytest
 from bright import BAD, LONG_S, BrightModel
 from running import A, B, C, Start, until, use_lanes
 
-from split_infer_ros.serving.in_flight import Flight
+from split_infer_ros.serving.in_flight import InFlightBatch
 
 
 @pytest.fixture(autouse=True)
@@ -41,14 +41,14 @@ def test_a_lane_that_waits_holds_up_no_other_and_nobody_overtakes_his_own(start:
 def test_many_frames_of_many_cameras_each_get_their_own_result_in_order(start: Start) -> None:
     run = start(A, B, C, one=BrightModel("one"), two=BrightModel("two"))
     threads = set()
-    load = Flight.load
+    load = InFlightBatch.load
 
-    def note(flight: Flight) -> object:
+    def note(flight: InFlightBatch) -> object:
         threads.add(threading.current_thread().name)
         return load(flight)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Flight, "load", note)
+        patch.setattr(InFlightBatch, "load", note)
         for value in range(0, 240, 12):
             for index, tenant in enumerate("abc"):
                 run.send(tenant, value + index)
@@ -89,7 +89,7 @@ def test_a_model_that_goes_is_there_until_its_lane_is_done(start: Start) -> None
     (gone,) = run.members["c"]
     assert gone.ledger.counts().dropped == {"removed": 1}
     assert run.errors == []
-    until(lambda: list(run.pipeline._crew.whole._backbones) == ["one"])
+    until(lambda: list(run.pipeline._workers.whole._backbones) == ["one"])
 
 
 def test_what_is_under_way_on_lanes_is_waited_for_at_the_end(start: Start) -> None:

@@ -18,8 +18,8 @@ from split_infer_ros.memory_cost.constants import MachineConstants
 from split_infer_ros.pipeline.memory_choice import MemoryAdvisor, MemoryChoice
 from split_infer_ros.pipeline.plan import Plan
 from split_infer_ros.serving import model_instance, worker_pool
-from split_infer_ros.serving.in_flight import Flight
-from split_infer_ros.serving.model_instance import ModelLine
+from split_infer_ros.serving.in_flight import InFlightBatch
+from split_infer_ros.serving.model_instance import ModelInstance
 from split_infer_ros.serving.tenant import Tenant
 
 A, C = Tenant("a", "one", deadline_s=1e3), Tenant("c", "two", deadline_s=2e3)  # and so the order of their turns
@@ -57,15 +57,15 @@ class Gpu:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
-    made, take_off = Gpu(), ModelLine.take_off
+    made, take_off = Gpu(), ModelInstance.take_off
 
-    def note(line: ModelLine, frames: Sequence[object], now: float, plan: Plan | None = None) -> Flight:
+    def note(line: ModelInstance, frames: Sequence[object], now: float, plan: Plan | None = None) -> InFlightBatch:
         flight = take_off(line, frames, now, plan)  # type: ignore[arg-type]
         made.flights.append((line.key, flight.plan.pool.slots.policy))
         return flight
 
     monkeypatch.setattr(worker_pool, "all_cores", lambda: 1)  # it has no lanes
-    monkeypatch.setattr(ModelLine, "take_off", note)
+    monkeypatch.setattr(ModelInstance, "take_off", note)
     monkeypatch.setattr(model_instance, "MemoryAdvisor", Advisor)
     monkeypatch.setattr(slot_memory, "allocate", made.allocate)
     return made
@@ -108,7 +108,7 @@ def test_a_pair_runs_under_two_policies_and_whoever_is_alone_keeps_its_own(gpu: 
     report = run.pipeline.report("c", 0.0)
     assert report.memory == "device"
     assert report.memory_reason.startswith("as played; also managed, for batches whose neighbour in the queue calls")
-    assert report.ring_bytes == 3 * line.plan.pool.bytes // 2, "device memory is there twice, managed once"
+    assert report.pool_bytes == 3 * line.plan.pool.bytes // 2, "device memory is there twice, managed once"
     assert run.errors == []
 
 

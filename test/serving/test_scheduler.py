@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from split_infer_ros.serving.execution_costs import Costs, group
+from split_infer_ros.serving.execution_costs import ExecutionCosts, group
 from split_infer_ros.serving.request import DROP, FINISH, Request, RequestQueue, turn_s
 from split_infer_ros.serving.scheduler import LATE, Decision, Rules, decide
 
 # the mean of their parameters is 40: a and b are small, c and d are large
 PARAMETERS = {"a": 10, "b": 20, "c": 60, "d": 70}
-COSTS = Costs(
+COSTS = ExecutionCosts(
     PARAMETERS,
     {"a": {1: 1.0, 2: 1.5, 4: 2.0}, "b": {1: 1.0, 2: 1.5}, "c": {1: 4.0, 4: 10.0}, "d": {1: 4.0, 2: 8.0}},
     {group({"a": 1, "b": 1}): 1.6, group({"c": 1, "d": 1}): 9.0},
@@ -39,7 +39,7 @@ def plan(decision: Decision) -> dict[str, list[int]]:
     return {batch.model: [request.number for request in batch.requests] for batch in decision.batches}
 
 
-def drain(queue: RequestQueue, costs: Costs = COSTS, rules: Rules = RULES) -> list[dict[str, list[int]]]:
+def drain(queue: RequestQueue, costs: ExecutionCosts = COSTS, rules: Rules = RULES) -> list[dict[str, list[int]]]:
     """All executions until nothing waits; time does not pass."""
     found = []
     while decision := decide(queue, costs, 0.0, rules):
@@ -160,7 +160,7 @@ def test_whatever_comes_each_request_has_one_end_in_order_and_the_processor_neve
 class Timeline:
     """What became of each request on one processor: when it came, began, was dropped, and who was ever before it."""
 
-    costs: Costs
+    costs: ExecutionCosts
     rules: Rules
     came_s: dict[int, float] = field(default_factory=dict)
     began_s: dict[int, float] = field(default_factory=dict)
@@ -315,7 +315,7 @@ def test_delays_are_no_longer_than_one_by_one(load: float, window: int) -> None:
     """A thousand requests at random, where a batch saves a tenth for each image after the first."""
     seconds = {"a": 0.03, "b": 0.04, "d": 0.24}
     alone = {model: {size: one * (0.1 + 0.9 * size) for size in (1, 64)} for model, one in seconds.items()}
-    costs = Costs(PARAMETERS, alone)
+    costs = ExecutionCosts(PARAMETERS, alone)
     chance, now, coming = random.Random(0), 0.0, []
     for number in range(1000):
         now += chance.expovariate(load * 3 / sum(seconds.values()))

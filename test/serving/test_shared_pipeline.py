@@ -16,7 +16,7 @@ from split_infer_ros.measurements.database import Database
 from split_infer_ros.serving import cost_table, worker_pool
 from split_infer_ros.serving.execution_costs import Group
 from split_infer_ros.serving.merge_runner import Inputs
-from split_infer_ros.serving.model_instance import ModelLine
+from split_infer_ros.serving.model_instance import ModelInstance
 from split_infer_ros.serving.request import DROP
 
 
@@ -101,14 +101,14 @@ def test_a_result_that_nobody_takes_costs_its_own_frame_alone(start: Start) -> N
 def test_a_round_that_fails_does_not_end_the_next_ones(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     run = start(A, one=BrightModel("one"))
     failures = [RuntimeError("the driver says no")]
-    collect = ModelLine.collect
+    collect = ModelInstance.collect
 
-    def fail_once(line: ModelLine, now: float) -> None:
+    def fail_once(line: ModelInstance, now: float) -> None:
         if failures:
             raise failures.pop()
         collect(line, now)
 
-    monkeypatch.setattr(ModelLine, "collect", fail_once)
+    monkeypatch.setattr(ModelInstance, "collect", fail_once)
     run.send("a", 1)
     until(lambda: not failures)
     run.send("a", 2)
@@ -119,7 +119,7 @@ def test_a_round_that_fails_does_not_end_the_next_ones(start: Start, monkeypatch
 
 def test_what_was_not_foreseen_is_recorded_once_nothing_comes(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     run = start(A, one=BrightModel("one"))
-    engine = run.pipeline._crew.whole
+    engine = run.pipeline._workers.whole
     wanted = [(("one", 4),)]
     recorded: list[dict[str, int]] = []
 

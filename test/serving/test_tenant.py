@@ -48,7 +48,7 @@ def test_each_name_is_for_one() -> None:
 def test_of_what_all_share_some_may_change_meanwhile() -> None:
     settings = SharedSettings()
     settings.check_change(replace(settings, **{name: getattr(settings, name) for name in LIVE}))
-    settings.check_change(replace(settings, window=8, most=2, waiting=1, ring_slots=3, memory_policy="pinned"))
+    settings.check_change(replace(settings, window=8, most=2, waiting=1, pool_slots=3, memory_policy="pinned"))
     with pytest.raises(ConfigurationError, match="graph_bytes, precision cannot change"):
         settings.check_change(replace(settings, window=8, precision="fp16", graph_bytes=1))
     with pytest.raises(ConfigurationError, match="waiting is 0; it takes 1 or more"):

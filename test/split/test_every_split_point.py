@@ -1,4 +1,4 @@
-"""Every cut of every model of the catalogue: its halves, one after the other, are the model."""
+"""Every split point of every model of the catalogue: its partitions, one after the other, are the model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from split_infer_ros.models.random_weights import randomise
 from split_infer_ros.split.graph import trace
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.partitions import backbone_of, split
-from split_infer_ros.split.split_points import choose_cut, find_cuts
+from split_infer_ros.split.split_points import choose_split_point, find_split_points
 
 FOLDED = 1e-4  # rounding of folded and fused convolutions, layer after layer
 
@@ -29,11 +29,11 @@ class Case:
     """A model of the catalogue at the smallest size that leaves nothing of it without work.
 
     Attributes:
-        compared: the last cut before candidates are chosen; rounding may turn near ties around.
+        compared: the last split point before candidates are chosen; rounding may turn near ties around.
         classes: the layer that says how sure the model is of each class; the whole model where it gives just that.
         build: how it is built for that size; as the catalogue builds it unless given.
         photographs: over so many its answers must vary.
-        batch: so many of them go through its halves.
+        batch: so many of them go through its partitions.
     """
 
     height: int = 64
@@ -97,23 +97,27 @@ def check(name: str, built: int = 1, run: int = 1) -> None:
         outputs = model(images.clone())
         whole = outputs if isinstance(outputs, tuple) else (outputs,)
         graph = trace(model)
-        cuts = find_cuts(graph, (3, case.height, case.width))
-        assert len(cuts) > 10
-        for cut in cuts[::built]:
-            halves = split(graph, cut)
-            found = through_a_slot(cut, halves.backbone, halves.head, images)
-            assert equal(found, whole), cut.name
-        expected = backbone_of(graph, choose_cut(cuts, case.compared, name))(images.clone())
+        split_points = find_split_points(graph, (3, case.height, case.width))
+        assert len(split_points) > 10
+        for split_point in split_points[::built]:
+            partitions = split(graph, split_point)
+            found = through_a_slot(split_point, partitions.backbone, partitions.head, images)
+            assert equal(found, whole), split_point.name
+        expected = backbone_of(graph, choose_split_point(split_points, case.compared, name))(images.clone())
 
         sized = replace(entry, preprocess=replace(entry.preprocess, height=case.height, width=case.width))
         prepared = SplitModel(sized, model, torch.device("cpu"))
-        assert [cut.name for cut in prepared.cuts] == [cut.name for cut in cuts]
+        assert [split_point.name for split_point in prepared.split_points] == [
+            split_point.name for split_point in split_points
+        ]
         for mine, one in zip(prepared.backbone(case.compared)(images.clone()), expected, strict=True):
             assert rounding(mine, one) <= FOLDED
         whole = prepared.head("input")(images.clone())
-        for cut in prepared.cuts[::run]:
-            found = through_a_slot(cut, prepared.backbone(cut.name), prepared.head(cut.name), images)
-            assert equal(found, whole), cut.name
+        for split_point in prepared.split_points[::run]:
+            found = through_a_slot(
+                split_point, prepared.backbone(split_point.name), prepared.head(split_point.name), images
+            )
+            assert equal(found, whole), split_point.name
 
 
 @pytest.mark.parametrize("name", [name for name in CATALOGUE if name not in HEAVY])

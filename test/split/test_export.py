@@ -12,7 +12,7 @@ from split_infer_ros.models.random_weights import randomise
 from split_infer_ros.split.export import export, place, tidy
 from split_infer_ros.split.graph import trace
 from split_infer_ros.split.partitions import split
-from split_infer_ros.split.split_points import find_cuts
+from split_infer_ros.split.split_points import find_split_points
 
 SIDE = 24
 UNTRACED = TypeError("not tried")
@@ -51,8 +51,8 @@ def patches() -> tuple[nn.Module, Tensor]:
 def test_what_fx_cannot_trace_is_exported_and_cut(patches: tuple[nn.Module, Tensor]) -> None:
     model, images = patches
     graph = trace(model, (3, SIDE, SIDE))
-    cuts = find_cuts(graph, (3, SIDE, SIDE))
-    names = [cut.name for cut in cuts]
+    split_points = find_split_points(graph, (3, SIDE, SIDE))
+    names = [split_point.name for split_point in split_points]
     assert names[0] == "input"
     assert names[-1] == "output"
     assert len(names) > 5
@@ -61,18 +61,20 @@ def test_what_fx_cannot_trace_is_exported_and_cut(patches: tuple[nn.Module, Tens
             some = images[:count].contiguous(memory_format=torch.channels_last)
             (expected,) = graph(some)
             assert rounding(expected, model(some)) <= 1e-5  # which may have other operations for the same
-            for cut in cuts:
-                halves = split(graph, cut)
-                found = through_a_slot(cut, halves.backbone, halves.head, some)
-                assert torch.equal(found[0], expected), cut.name
+            for split_point in split_points:
+                partitions = split(graph, split_point)
+                found = through_a_slot(split_point, partitions.backbone, partitions.head, some)
+                assert torch.equal(found[0], expected), split_point.name
 
 
 def test_batch_sizes_do_not_cross(patches: tuple[nn.Module, Tensor]) -> None:
-    """The batch size is needed at both ends of the model; it is read anew instead of forbidding the cuts between."""
+    """The batch size is needed at both ends of the model; it is read anew instead of forbidding the split points
+    between.
+    """
     graph = export(patches[0], (3, SIDE, SIDE), UNTRACED)
-    for cut in find_cuts(graph, (3, SIDE, SIDE)):
-        assert all(spec.dtype == torch.float32 for spec in cut.tensors)
-    assert len(find_cuts(graph, (3, SIDE, SIDE))) > 4
+    for split_point in find_split_points(graph, (3, SIDE, SIDE)):
+        assert all(spec.dtype == torch.float32 for spec in split_point.tensors)
+    assert len(find_split_points(graph, (3, SIDE, SIDE))) > 4
 
 
 def test_a_copy_elsewhere_makes_its_constants_there(patches: tuple[nn.Module, Tensor]) -> None:

@@ -12,7 +12,7 @@ from photographs import LEAST_VARIATION, least_variation, photograph_batch, phot
 from safetensors.torch import save_file
 from torchvision import models as zoo
 
-from split_infer_ros.errors import ConfigurationError, UnknownCutError, UnknownModelError, WeightsError
+from split_infer_ros.errors import ConfigurationError, UnknownModelError, UnknownSplitPointError, WeightsError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.models.random_weights import randomise
@@ -33,12 +33,12 @@ def resnet(tmp_path_factory: pytest.TempPathFactory) -> tuple[zoo.ResNet, str]:
     return model, str(path)
 
 
-@pytest.mark.parametrize("cut", ["default", "layer2", "output"])
-def test_photographs_get_the_same_answer_as_from_torchvision(resnet: tuple[zoo.ResNet, str], cut: str) -> None:
-    """From pixels to scores, torchvision's transforms and model against ours with folding, halves and all."""
+@pytest.mark.parametrize("split_point", ["default", "layer2", "output"])
+def test_photographs_get_the_same_answer_as_from_torchvision(resnet: tuple[zoo.ResNet, str], split_point: str) -> None:
+    """From pixels to scores, torchvision's transforms and model against ours with folding, partitions and all."""
     reference, path = resnet
     model = load_model("resnet18", path, "cpu")
-    preprocess, halves = model.entry.preprocess, model.halves(cut)
+    preprocess, partitions = model.entry.preprocess, model.partitions(split_point)
     transforms = zoo.ResNet18_Weights.IMAGENET1K_V1.transforms()
     chosen = photographs()[:4]
     with torch.inference_mode():
@@ -47,7 +47,7 @@ def test_photographs_get_the_same_answer_as_from_torchvision(resnet: tuple[zoo.R
         gathered = preprocess.gather([Pixels(torch.tensor(p), (0, 1, 2)) for p in chosen], preprocess.staging(4))
         inputs = preprocess.normalise(gathered)
         on_same_inputs = reference(inputs).softmax(dim=1)
-        found = model.entry.decode(halves.head(*halves.backbone(inputs)), Limits(0.0, 0.5, 1000))
+        found = model.entry.decode(partitions.head(*partitions.backbone(inputs)), Limits(0.0, 0.5, 1000))
     assert len({int(scores.argmax()) for scores in expected}) > 1, "all photographs look alike"
     for detections, scores, same in zip(found, expected, on_same_inputs, strict=True):
         assert detections.labels[0] == same.argmax()
@@ -67,7 +67,7 @@ def test_who_asks_for_the_same_model_shares_it() -> None:
 def test_a_model_that_nobody_uses_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load_module, "_loaded", WeakValueDictionary())  # nobody else's here
     model = load_model("shapes", "none", "cpu")
-    model.halves("default")
+    model.partitions("default")
     assert load_model("shapes", "none", "cpu") is model
     left = weakref.ref(model)
     del model
@@ -80,7 +80,7 @@ def test_untrained_weights_are_the_same_ones_each_time() -> None:
     for seed in range(2):
         torch.manual_seed(seed)
         model = load_model("shapes", "none", "cpu")
-        states.append(copy.deepcopy(model.halves("input").head.state_dict()))
+        states.append(copy.deepcopy(model.partitions("input").head.state_dict()))
         del model
         gc.collect()  # or the second would be the first
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
@@ -100,8 +100,8 @@ def test_what_cannot_be_loaded_is_told_by_name(tmp_path: Path) -> None:
         load_model("lenet", "none", "cpu")
     with pytest.raises(WeightsError, match=r"missing\.pth"):
         load_model("shapes", str(tmp_path / "missing.pth"), "cpu")
-    with pytest.raises(UnknownCutError, match=r"shapes has no split point 'features\.1'.*neck"):
-        load_model("shapes", "none", "cpu").halves("features.1")
+    with pytest.raises(UnknownSplitPointError, match=r"shapes has no split point 'features\.1'.*neck"):
+        load_model("shapes", "none", "cpu").partitions("features.1")
     with pytest.raises(ConfigurationError, match=r"device 'tpu'.*auto, cpu"):
         load_model("shapes", "none", "tpu")
 

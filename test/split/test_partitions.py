@@ -14,7 +14,7 @@ from torch import Tensor, fx, nn
 from split_infer_ros.models.random_weights import randomise
 from split_infer_ros.split.graph import prepare, trace
 from split_infer_ros.split.partitions import split
-from split_infer_ros.split.split_points import find_cuts
+from split_infer_ros.split.split_points import find_split_points
 
 
 class Tiny(nn.Module):
@@ -49,18 +49,20 @@ def as_tuple(outputs: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return outputs if isinstance(outputs, tuple) else (outputs,)
 
 
-def check_every_cut(graph: fx.GraphModule, images: Tensor, expected: tuple[Tensor, ...], tolerance: float) -> int:
-    cuts = find_cuts(graph, tuple(images.shape[1:]))  # type: ignore[arg-type]
-    for cut in cuts:
-        halves = split(graph, cut)
-        outputs = through_a_slot(cut, halves.backbone, halves.head, images)
+def check_every_split_point(
+    graph: fx.GraphModule, images: Tensor, expected: tuple[Tensor, ...], tolerance: float
+) -> int:
+    split_points = find_split_points(graph, tuple(images.shape[1:]))  # type: ignore[arg-type]
+    for split_point in split_points:
+        partitions = split(graph, split_point)
+        outputs = through_a_slot(split_point, partitions.backbone, partitions.head, images)
         assert len(outputs) == len(expected)
         for ours, whole in zip(outputs, expected, strict=True):
             if tolerance:
-                assert rounding(ours, whole) <= tolerance, cut.name
+                assert rounding(ours, whole) <= tolerance, split_point.name
             else:
-                assert torch.equal(ours, whole), cut.name
-    return len(cuts)
+                assert torch.equal(ours, whole), split_point.name
+    return len(split_points)
 
 
 def test_every_cut_of_a_model_with_two_outputs() -> None:
@@ -68,8 +70,8 @@ def test_every_cut_of_a_model_with_two_outputs() -> None:
     with torch.inference_mode():
         expected = model(images.clone())
         assert least_variation(expected[0]) > LEAST_VARIATION
-        assert check_every_cut(trace(model), images, expected, tolerance=0.0) > 5
-        assert check_every_cut(prepare(copy.deepcopy(model)), images, expected, tolerance=1e-4) > 5  # folded
+        assert check_every_split_point(trace(model), images, expected, tolerance=0.0) > 5
+        assert check_every_split_point(prepare(copy.deepcopy(model)), images, expected, tolerance=1e-4) > 5  # folded
 
 
 @settings(max_examples=20, deadline=None)
@@ -79,29 +81,31 @@ def test_halves_fit_any_input(batch: int, height: int, width: int, seed: int) ->
     images = torch.randn((batch, 3, height, width), generator=torch.Generator().manual_seed(seed))
     images = images.contiguous(memory_format=torch.channels_last)
     with torch.inference_mode():
-        check_every_cut(trace(model), images, as_tuple(model(images.clone())), tolerance=0.0)
+        check_every_split_point(trace(model), images, as_tuple(model(images.clone())), tolerance=0.0)
 
 
 def test_at_the_ends_one_side_has_nothing_to_do() -> None:
     model, images = tiny()
     graph = trace(model)
-    cuts = find_cuts(graph, (3, 20, 24))
-    first, last = split(graph, cuts[0]), split(graph, cuts[-1])
+    split_points = find_split_points(graph, (3, 20, 24))
+    first, last = split(graph, split_points[0]), split(graph, split_points[-1])
     with torch.inference_mode():
         assert first.backbone(images)[0] is images
-        features = tuple(torch.randn(1, *spec.shape) for spec in cuts[-1].tensors)
+        features = tuple(torch.randn(1, *spec.shape) for spec in split_points[-1].tensors)
         assert {id(output) for output in last.head(*features)} == {id(feature) for feature in features}
 
 
 def test_halves_share_the_parameters_and_own_only_what_they_use() -> None:
     model, _ = tiny()
     graph = trace(model)
-    cut = next(cut for cut in find_cuts(graph, (3, 20, 24)) if cut.name.startswith("blocks.1"))
-    halves = split(graph, cut)
+    split_point = next(
+        split_point for split_point in find_split_points(graph, (3, 20, 24)) if split_point.name.startswith("blocks.1")
+    )
+    partitions = split(graph, split_point)
     whole = {id(parameter) for parameter in model.parameters()}
-    backbone = {id(parameter) for parameter in halves.backbone.parameters()}
-    head = {id(parameter) for parameter in halves.head.parameters()}
+    backbone = {id(parameter) for parameter in partitions.backbone.parameters()}
+    head = {id(parameter) for parameter in partitions.head.parameters()}
     assert backbone | head == whole
     assert backbone & head <= {id(model.scale)}
-    assert "head.weight" not in dict(halves.backbone.named_parameters())
-    assert "head.weight" in dict(halves.head.named_parameters())
+    assert "head.weight" not in dict(partitions.backbone.named_parameters())
+    assert "head.weight" in dict(partitions.head.named_parameters())

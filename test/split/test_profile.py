@@ -7,13 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from split_infer_ros.split.profile import CoRun, Point, Profile, describe
+from split_infer_ros.split.profile import CoRun, Profile, ProfilePoint, describe
 
 seconds = st.floats(1e-4, 10)
 
 
-def point(cut: str, backbone_s: float, head_s: float, batch_size: int = 1, period_s: float = math.nan) -> Point:
-    return Point(cut, batch_size, 1000, 0.0, backbone_s, 0.0, head_s, 0.0, period_s)
+def point(
+    split_point: str, backbone_s: float, head_s: float, batch_size: int = 1, period_s: float = math.nan
+) -> ProfilePoint:
+    return ProfilePoint(split_point, batch_size, 1000, 0.0, backbone_s, 0.0, head_s, 0.0, period_s)
 
 
 @st.composite
@@ -94,7 +96,7 @@ def test_a_point_takes_the_place_of_its_like():
 
 
 def test_stages_are_sums_of_their_parts():
-    whole = Point("a", 4, 10, 1.0, 2.0, 3.0, 4.0, 5.0, 9.0)
+    whole = ProfilePoint("a", 4, 10, 1.0, 2.0, 3.0, 4.0, 5.0, 9.0)
     assert (whole.backbone_stage_s, whole.head_stage_s) == (6.0, 9.0)
     scaled = whole.scaled(2, 3)
     assert (scaled.backbone_stage_s, scaled.head_stage_s) == (12.0, 27.0)

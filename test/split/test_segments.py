@@ -7,24 +7,26 @@ from torchvision import models as zoo
 from split_infer_ros.split.graph import fingerprint, prepare
 from split_infer_ros.split.partitions import split
 from split_infer_ros.split.segments import segments
-from split_infer_ros.split.split_points import find_cuts
+from split_infer_ros.split.split_points import find_split_points
 
 
 def test_the_pieces_up_to_a_cut_are_its_backbone_and_the_others_its_head() -> None:
     graph = prepare(zoo.mobilenet_v2())
-    cuts = find_cuts(graph, (3, 64, 64))
-    pieces = segments(graph, cuts)
-    assert len(pieces) == len(cuts) - 1
+    split_points = find_split_points(graph, (3, 64, 64))
+    pieces = segments(graph, split_points)
+    assert len(pieces) == len(split_points) - 1
     images = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
         crossing: tuple[torch.Tensor, ...] = (images,)
         expected = graph(images)
-        for cut, piece in zip(cuts[1:], pieces, strict=True):
+        for split_point, piece in zip(split_points[1:], pieces, strict=True):
             crossing = piece(*crossing)
-            halves = split(graph, cut)
-            for found, wanted in zip(crossing, halves.backbone(images), strict=True):  # the same operations in a row
-                assert torch.equal(found, wanted), cut.name
-            assert torch.equal(halves.head(*crossing)[0], expected)
+            partitions = split(graph, split_point)
+            for found, wanted in zip(
+                crossing, partitions.backbone(images), strict=True
+            ):  # the same operations in a row
+                assert torch.equal(found, wanted), split_point.name
+            assert torch.equal(partitions.head(*crossing)[0], expected)
 
 
 def test_a_fingerprint_tells_operations_and_shapes_not_weights() -> None:

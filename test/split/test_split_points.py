@@ -7,76 +7,92 @@ import torch
 from torch import Tensor, nn
 from torchvision import models as zoo
 
-from split_infer_ros.errors import UnknownCutError
+from split_infer_ros.errors import UnknownSplitPointError
 from split_infer_ros.split.graph import trace
 from split_infer_ros.split.partitions import split
-from split_infer_ros.split.split_points import INPUT, OUTPUT, Cut, choose_cut, describe, find_cuts, live_values
+from split_infer_ros.split.split_points import (
+    INPUT,
+    OUTPUT,
+    SplitPoint,
+    choose_split_point,
+    describe,
+    find_split_points,
+    live_values,
+)
 
 
 @cache
-def cuts_of(name: str) -> tuple[Cut, ...]:
-    return find_cuts(trace(getattr(zoo, name)()), (3, 224, 224))
+def split_points_of(name: str) -> tuple[SplitPoint, ...]:
+    return find_split_points(trace(getattr(zoo, name)()), (3, 224, 224))
 
 
 def test_cuts_of_mobilenet_v2() -> None:
-    cuts = cuts_of("mobilenet_v2")
-    assert [cut.name for cut in cuts] == [
+    split_points = split_points_of("mobilenet_v2")
+    assert [split_point.name for split_point in split_points] == [
         INPUT,
         *(f"features.{number}" for number in range(19)),
         "classifier.0",
         OUTPUT,
     ]
-    assert choose_cut(cuts, "features", "mobilenet_v2").name == "features.18"
-    assert choose_cut(cuts, "features.16", "mobilenet_v2").bytes_per_image == 31_360
+    assert choose_split_point(split_points, "features", "mobilenet_v2").name == "features.18"
+    assert choose_split_point(split_points, "features.16", "mobilenet_v2").bytes_per_image == 31_360
 
 
 def test_cuts_of_resnet18() -> None:
-    cuts = cuts_of("resnet18")
+    split_points = split_points_of("resnet18")
     blocks = [f"layer{layer}.{block}" for layer in range(1, 5) for block in range(2)]
-    assert [cut.name for cut in cuts] == [INPUT, "relu", "maxpool", *blocks, "avgpool", "flatten", OUTPUT]
+    assert [split_point.name for split_point in split_points] == [
+        INPUT,
+        "relu",
+        "maxpool",
+        *blocks,
+        "avgpool",
+        "flatten",
+        OUTPUT,
+    ]
     for layer in range(1, 5):
-        assert choose_cut(cuts, f"layer{layer}", "resnet18").name == f"layer{layer}.1"
-    assert choose_cut(cuts, "layer4", "resnet18").bytes_per_image == 100_352
+        assert choose_split_point(split_points, f"layer{layer}", "resnet18").name == f"layer{layer}.1"
+    assert choose_split_point(split_points, "layer4", "resnet18").bytes_per_image == 100_352
 
 
 @pytest.mark.parametrize("name", ["mobilenet_v2", "resnet18"])
 def test_cuts_are_in_order_and_each_name_means_one(name: str) -> None:
-    cuts = cuts_of(name)
-    positions = [cut.position for cut in cuts]
+    split_points = split_points_of(name)
+    positions = [split_point.position for split_point in split_points]
     assert positions == sorted(set(positions))
-    names = [name for cut in cuts for name in (cut.name, *cut.aliases)]
+    names = [name for split_point in split_points for name in (split_point.name, *split_point.aliases)]
     assert len(names) == len(set(names))
-    for cut in cuts:
-        assert choose_cut(cuts, cut.name, name) is cut
+    for split_point in split_points:
+        assert choose_split_point(split_points, split_point.name, name) is split_point
 
 
 @pytest.mark.parametrize("name", ["mobilenet_v2", "resnet18"])
 def test_what_crosses_is_said_as_it_is(name: str) -> None:
-    cuts = cuts_of(name)
-    assert [spec.shape for spec in cuts[0].tensors] == [(3, 224, 224)]
-    assert [spec.shape for spec in cuts[-1].tensors] == [(1000,)]
-    for cut in cuts:
-        for spec in cut.tensors:
+    split_points = split_points_of(name)
+    assert [spec.shape for spec in split_points[0].tensors] == [(3, 224, 224)]
+    assert [spec.shape for spec in split_points[-1].tensors] == [(1000,)]
+    for split_point in split_points:
+        for spec in split_point.tensors:
             assert spec.dtype == torch.float32
 
 
 def test_an_unknown_cut_lists_those_that_exist() -> None:
-    cuts = cuts_of("mobilenet_v2")
-    with pytest.raises(UnknownCutError) as refusal:
-        choose_cut(cuts, "feature.16", "mobilenet_v2")
+    split_points = split_points_of("mobilenet_v2")
+    with pytest.raises(UnknownSplitPointError) as refusal:
+        choose_split_point(split_points, "feature.16", "mobilenet_v2")
     sentence = str(refusal.value)
     assert "'feature.16'" in sentence
     assert "Did you mean 'features.16'?" in sentence
-    assert all(cut.name in sentence for cut in cuts)
-    with pytest.raises(UnknownCutError) as refusal:
-        choose_cut(cuts, "", "mobilenet_v2")
+    assert all(split_point.name in sentence for split_point in split_points)
+    with pytest.raises(UnknownSplitPointError) as refusal:
+        choose_split_point(split_points, "", "mobilenet_v2")
     assert "Did you mean" not in str(refusal.value)
 
 
 def test_describe_is_a_line_a_cut() -> None:
-    cuts = cuts_of("mobilenet_v2")
-    lines = describe(cuts).splitlines()
-    assert len(lines) == 1 + len(cuts)
+    split_points = split_points_of("mobilenet_v2")
+    lines = describe(split_points).splitlines()
+    assert len(lines) == 1 + len(split_points)
     assert any("features.16" in line and "31,360" in line and "(160, 7, 7)" in line for line in lines)
 
 
@@ -99,14 +115,14 @@ class Fork(nn.Module):
 
 
 def test_all_that_is_alive_crosses() -> None:
-    cuts = {cut.name: cut for cut in find_cuts(trace(Fork()), (3, 6, 5))}
-    shapes = {name: [spec.shape for spec in cut.tensors] for name, cut in cuts.items()}
+    split_points = {split_point.name: split_point for split_point in find_split_points(trace(Fork()), (3, 6, 5))}
+    shapes = {name: [spec.shape for spec in split_point.tensors] for name, split_point in split_points.items()}
     assert shapes["input"] == [(3, 6, 5)]
     assert shapes["left.0"] == [(3, 6, 5), (4, 6, 5)]  # the image is still needed on the right
     assert shapes["right.0"] == [(4, 6, 5), (2, 6, 5)]
     assert shapes["right.1"] == [(4, 6, 5), (4, 6, 5)]
     assert shapes["output"] == [(4, 6, 5), (5,)]  # in the order in which they come about
-    assert cuts["right.0"].bytes_per_image == 4 * 30 * (4 + 2)
+    assert split_points["right.0"].bytes_per_image == 4 * 30 * (4 + 2)
 
 
 def test_constants_do_not_cross() -> None:
@@ -134,7 +150,7 @@ class Batchless(nn.Module):
 
 @pytest.mark.parametrize("over", [(0,), (0, 1, 2, 3)])
 def test_where_something_else_than_images_crosses_is_no_cut(over: tuple[int, ...]) -> None:
-    names = [cut.name for cut in find_cuts(trace(Batchless(over)), (3, 4, 4))]
+    names = [split_point.name for split_point in find_split_points(trace(Batchless(over)), (3, 4, 4))]
     assert "middle" not in names
     assert names == ["input", "first", "output"]
 
@@ -156,10 +172,12 @@ class Careful(nn.Module):
 
 def test_what_is_float32_on_purpose_crosses_so_in_any_precision() -> None:
     graph = trace(Careful())
-    cuts = find_cuts(graph, (3, 4, 4))
-    assert [cut.name for cut in cuts] == ["input", "first", "mul", "second", "output"]
+    split_points = find_split_points(graph, (3, 4, 4))
+    assert [split_point.name for split_point in split_points] == ["input", "first", "mul", "second", "output"]
     graph.to(torch.bfloat16)
-    for cut in cuts:
-        features = split(graph, cut).backbone(torch.rand(2, 3, 4, 4, dtype=torch.bfloat16))
-        assert [spec.dtype for spec in cut.in_precision(torch.bfloat16).tensors] == [value.dtype for value in features]
-    assert [spec.dtype for spec in cuts[-1].in_precision(torch.bfloat16).tensors].count(torch.float32) == 1
+    for split_point in split_points:
+        features = split(graph, split_point).backbone(torch.rand(2, 3, 4, 4, dtype=torch.bfloat16))
+        assert [spec.dtype for spec in split_point.in_precision(torch.bfloat16).tensors] == [
+            value.dtype for value in features
+        ]
+    assert [spec.dtype for spec in split_points[-1].in_precision(torch.bfloat16).tensors].count(torch.float32) == 1

@@ -29,13 +29,16 @@ def test_numbers_are_those_of_torchvision(
     anchors = torch.cat([corners, corners + torch.rand((count, 2), generator=random) * 100 - 1], dim=1)
     offsets = torch.randn((images, count, 4), generator=random) * spread
     offsets[torch.rand(offsets.shape, generator=random) < 0.02] = math.nan
-    whole, cut = multibox_decode(offsets, anchors, weights=weights), multibox_decode(offsets, anchors, size=(320, 300))
+    whole, split_point = (
+        multibox_decode(offsets, anchors, weights=weights),
+        multibox_decode(offsets, anchors, size=(320, 300)),
+    )
     for image in range(images):  # the same bits: each box takes the same few operations, whatever its neighbours
         expected = BoxCoder(weights).decode_single(offsets[image], anchors)
         torch.testing.assert_close(whole[image], expected, rtol=0, atol=0, equal_nan=True)
         expected = BoxCoder((10.0, 10.0, 5.0, 5.0)).decode_single(offsets[image], anchors)
         expected = clip_boxes_to_image(expected, (320, 300))
-        torch.testing.assert_close(cut[image], expected, rtol=0, atol=0, equal_nan=True)
+        torch.testing.assert_close(split_point[image], expected, rtol=0, atol=0, equal_nan=True)
 
 
 def test_half_precision_stays() -> None:

@@ -55,8 +55,8 @@ def test_a_hundred_thousand_values(levels: int, descending: bool) -> None:
     random = np.random.default_rng(levels)
     values = (random.integers(-levels, levels, 100_000) / 8).astype(np.float32)
     values[random.random(100_000) < 0.1] = random.choice([np.nan, np.inf, -np.inf, -0.0])
-    cuts = np.sort(random.integers(0, 100_000, 500))
-    offsets = np.concatenate([[0], cuts, [100_000]])
+    split_points = np.sort(random.integers(0, 100_000, 500))
+    offsets = np.concatenate([[0], split_points, [100_000]])
     found = segmented_argsort(torch.from_numpy(values), torch.from_numpy(offsets), descending=descending)
     assert found.tolist() == expected(values, np.diff(offsets).tolist(), descending)
 

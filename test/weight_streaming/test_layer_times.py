@@ -1,4 +1,4 @@
-"""What is told to the predictor is what a half does when nobody disturbs it."""
+"""What is told to the predictor is what a partition does when nobody disturbs it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from split_infer_ros.weight_streaming.layer_times import time_layers, time_model
 from split_infer_ros.weight_streaming.packed_file import PAGE
 from split_infer_ros.weight_streaming.ring import RingPlan
 from split_infer_ros.weight_streaming.streamed_partition import PassTimes
-from split_infer_ros.weight_streaming.weight_stream import ReaderStats
+from split_infer_ros.weight_streaming.weight_stream import PrefetchStats
 
 
-class Played:
-    """A half whose passes take as long as written down: steps, rest, bytes and seconds of reading."""
+class Simulated:
+    """A partition whose passes take as long as written down: steps, rest, bytes and seconds of reading."""
 
     def __init__(self, *passes: tuple[tuple[float, ...], float, int, float]) -> None:
         self._left = list(passes)
@@ -26,12 +26,12 @@ class Played:
         self.times = PassTimes(steps, rest, 0.0)
         self._bytes, self._reading_s = self._bytes + count, self._reading_s + seconds
 
-    def stats(self) -> ReaderStats:
-        return ReaderStats(0, self._bytes, self._reading_s, 0.0)
+    def stats(self) -> PrefetchStats:
+        return PrefetchStats(0, self._bytes, self._reading_s, 0.0)
 
 
 class Player:
-    """A half that waits as the predictor has it for a machine, all of whose bytes are read in each pass."""
+    """A partition that waits as the predictor has it for a machine, all of whose bytes are read in each pass."""
 
     def __init__(self, plan: RingPlan, machine: Machine) -> None:
         self.plan, self._machine, self.closed, self._passes = plan, machine, False, 0
@@ -40,17 +40,17 @@ class Player:
     def __call__(self, images: torch.Tensor) -> None:
         self._passes += 1
 
-    def stats(self) -> ReaderStats:
+    def stats(self) -> PrefetchStats:
         count = self._passes * sum(portion.nbytes for portion in self.plan.portions)
-        return ReaderStats(0, count, count / self._machine.bandwidth, 0.0)
+        return PrefetchStats(0, count, count / self._machine.bandwidth, 0.0)
 
     def close(self) -> None:
         self.closed = True
 
 
 def test_the_shortest_times_count_and_the_first_pass_does_not() -> None:
-    half = Played(((0.1, 0.1), 0.1, 100, 0.1), ((3.0, 1.0), 2.0, 100, 4.0), ((2.0, 5.0), 3.0, 100, 2.0))
-    machine = time_layers(half, [torch.zeros(1)], 3)  # type: ignore[arg-type]
+    partition = Simulated(((0.1, 0.1), 0.1, 100, 0.1), ((3.0, 1.0), 2.0, 100, 4.0), ((2.0, 5.0), 3.0, 100, 2.0))
+    machine = time_layers(partition, [torch.zeros(1)], 3)  # type: ignore[arg-type]
     assert (machine.steps, machine.rest, machine.bandwidth) == ((2.0, 1.0), 2.0, 37.5)
 
 

@@ -10,16 +10,16 @@ from running import until
 
 from split_infer_ros.errors import StreamError
 from split_infer_ros.weight_streaming.packed_file import PAGE
-from split_infer_ros.weight_streaming.prefetcher import Reader
+from split_infer_ros.weight_streaming.prefetcher import WeightPrefetcher
 from split_infer_ros.weight_streaming.ring import circular
-from split_infer_ros.weight_streaming.weight_stream import Track
+from split_infer_ros.weight_streaming.weight_stream import WeightStream
 from split_infer_ros.weight_streaming.weights_file import Block
 
 
-class Counted(Track):
+class Counted(WeightStream):
     """Two blocks of a page in a ring of one; notes which are read, and may fail."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: WeightPrefetcher) -> None:
         self.read: list[int] = []
         self.failure: Exception | None = None
         blocks: Any = [Block(()), Block(())]
@@ -41,7 +41,7 @@ class Counted(Track):
 
 
 def test_what_comes_while_one_that_went_is_still_in_its_pass_does_not_touch_the_ring() -> None:
-    reader = Reader(memoryview(bytearray(PAGE)))
+    reader = WeightPrefetcher(memoryview(bytearray(PAGE)))
     first = Counted(reader)
     first.start()
     first.begin(0)
@@ -62,20 +62,20 @@ def test_what_comes_while_one_that_went_is_still_in_its_pass_does_not_touch_the_
 
 
 def test_whatever_keeps_it_from_reading_ends_the_wait() -> None:
-    reader = Reader(memoryview(bytearray(PAGE)))
-    track = Counted(reader)
-    until(lambda: track.read == [0])
-    track.start()
-    track.begin(0)
-    track.failure = ValueError("odd")
-    track.end(0)
+    reader = WeightPrefetcher(memoryview(bytearray(PAGE)))
+    weight_stream = Counted(reader)
+    until(lambda: weight_stream.read == [0])
+    weight_stream.start()
+    weight_stream.begin(0)
+    weight_stream.failure = ValueError("odd")
+    weight_stream.end(0)
     with pytest.raises(StreamError, match="file cannot be read \\(odd\\)"):
-        track.begin(1)
-    track.finish(failed=True)
-    track.failure = None
-    track.start()
+        weight_stream.begin(1)
+    weight_stream.finish(failed=True)
+    weight_stream.failure = None
+    weight_stream.start()
     for step in (0, 1):
-        track.begin(step)
-        track.end(step)
-    track.finish(failed=False)
-    reader.drop(track, LONG_S)
+        weight_stream.begin(step)
+        weight_stream.end(step)
+    weight_stream.finish(failed=False)
+    reader.drop(weight_stream, LONG_S)

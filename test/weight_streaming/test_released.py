@@ -12,7 +12,7 @@ from comparing import rounding
 from odd_model import TILE_MB, House, Odd
 from torch import nn
 
-from split_infer_ros.engines.execution_config import Form
+from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.errors import WeightsError
 from split_infer_ros.split.graph import state_of
 from split_infer_ros.split.load import hollow_model
@@ -51,7 +51,7 @@ def test_released_weights_come_back_where_a_half_needs_them(house: House, model:
         assert asked
         assert set(asked) < set(names), "only what it needs"
         found = head(*model.backbone("default")(house.images[:1]))
-    assert torch.equal(found[0], expected[0])  # the first call of two halves with the same weights
+    assert torch.equal(found[0], expected[0])  # the first call of two partitions with the same weights
     assert sorted(asked) == sorted(names)
 
 
@@ -72,7 +72,7 @@ def test_what_never_had_weights_is_not_packed(tmp_path: Path) -> None:
 def test_a_half_that_is_in_use_keeps_its_weights(
     house: House, model: SplitModel, path: Path, convolutions: str
 ) -> None:
-    other = model.placed(model.device, model.dtype, Form(convolutions=convolutions))
+    other = model.placed(model.device, model.dtype, ExecutionConfig(convolutions=convolutions))
     images = house.images[:1]
     with torch.inference_mode():
         backbone, head = other.backbone("default"), other.head("default")
@@ -97,12 +97,12 @@ class Nested(nn.Module):
 
 
 def test_a_half_keeps_weights_of_layers_within_layers(house: House) -> None:
-    model = SplitModel(replace(house.model.entry, default_cut=None), Nested().eval(), torch.device("cpu"))
+    model = SplitModel(replace(house.model.entry, default_split_point=None), Nested().eval(), torch.device("cpu"))
     with torch.inference_mode():
-        half = model.backbone("output")
+        partition = model.backbone("output")
         for _ in range(TWICE):
-            (expected,) = half(house.images[:1])
+            (expected,) = partition(house.images[:1])
         state = state_of(model.graph)
         model.release(state.keys(), lambda wanted: {name: state[name] for name in wanted})
-        assert torch.equal(half(house.images[:1])[0], expected)  # the same half once more
+        assert torch.equal(partition(house.images[:1])[0], expected)  # the same half once more
         assert rounding(model.backbone("output")(house.images[:1])[0], expected) <= 1e-5  # not packed yet

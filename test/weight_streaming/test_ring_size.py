@@ -12,7 +12,7 @@ from split_infer_ros.weight_streaming.delay_model import Machine, predict, with_
 from split_infer_ros.weight_streaming.packed_file import PAGE
 from split_infer_ros.weight_streaming.residency import Placement
 from split_infer_ros.weight_streaming.ring import circular, double_buffered, least_capacity
-from split_infer_ros.weight_streaming.ring_size import Point, choose, explore, goal_of, trade_off
+from split_infer_ros.weight_streaming.ring_size import RingTrial, choose, explore, goal_of, trade_off
 
 PAGE_S = 1.0  # seconds of reading a page, so that times can be counted
 
@@ -108,7 +108,7 @@ def test_reads_that_now_and_then_take_longer_are_hidden_too() -> None:
 
 def test_what_is_allowed_counts_from_the_best_to_be_had_where_resident_s_delay_is_not() -> None:
     placement = Placement(0, circular([PAGE], [0], PAGE))
-    points = [Point(memory, delay, placement) for memory, delay in ((1, 9.0), (2, 6.4), (3, 6.0))]
+    points = [RingTrial(memory, delay, placement) for memory, delay in ((1, 9.0), (2, 6.4), (3, 6.0))]
     assert choose(points, 1.0, 0.5).memory == 2
     assert choose(points, 1.0, 0.3).memory == 3
     assert choose(points, 6.0, 0.5).memory == 2

@@ -1,4 +1,4 @@
-"""Halves of several models take turns at one ring and one reader."""
+"""Partitions of several models take turns at one ring and one reader."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from torch import Tensor
 from split_infer_ros.errors import StreamError
 from split_infer_ros.weight_streaming.partition_weights import Contents
 from split_infer_ros.weight_streaming.residency import ASYNCHRONOUS, place
-from split_infer_ros.weight_streaming.ring_memory import Home, page_aligned
-from split_infer_ros.weight_streaming.streamed_partition import StreamedHalf
+from split_infer_ros.weight_streaming.ring_memory import RingMemory, page_aligned
+from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 from split_infer_ros.weight_streaming.weights_file import WeightsFile
 
 
@@ -25,14 +25,14 @@ from split_infer_ros.weight_streaming.weights_file import WeightsFile
 class Shared:
     """A backbone and a head in a ring, and what each is to give for its inputs."""
 
-    halves: tuple[StreamedHalf, StreamedHalf]
+    partitions: tuple[StreamedPartition, StreamedPartition]
     inputs: tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
     expected: tuple[Tensor, Tensor]
-    ring_bytes: int
+    pool_bytes: int
 
     def agrees(self, index: int) -> bool:
         with torch.inference_mode():
-            (found,) = self.halves[index](*self.inputs[index])
+            (found,) = self.partitions[index](*self.inputs[index])
         wanted = self.expected[index]
         return rounding(found, wanted) <= 1e-5  # a tile of rows takes another kernel than the whole layer
 
@@ -40,20 +40,20 @@ class Shared:
 @pytest.fixture(params=[1.0, 1.7, 4.0])
 def shared(house: House, request: pytest.FixtureRequest) -> Iterator[Shared]:
     both = house.contents(), house.contents(head=True)
-    home = Home(page_aligned(int(request.param * max(max(each.sizes) for each in both)) // 4096 * 4096))
+    ring_memory = RingMemory(page_aligned(int(request.param * max(max(each.sizes) for each in both)) // 4096 * 4096))
     with torch.inference_mode():
         features = tuple(house.model.backbone("default")(house.images[:1]))
         expected = house.resident(house.images[:1]), house.model.head("default")(*features)[0]
-    halves = half_in(home, both[0]), half_in(home, both[1])
-    yield Shared(halves, ((house.images[:1],), features), expected, home.nbytes)
-    for half in halves:
-        half.close()
+    partitions = half_in(ring_memory, both[0]), half_in(ring_memory, both[1])
+    yield Shared(partitions, ((house.images[:1],), features), expected, ring_memory.nbytes)
+    for partition in partitions:
+        partition.close()
     assert not [thread for thread in threading.enumerate() if thread.name == "weights"]
 
 
-def half_in(home: Home, contents: Contents) -> StreamedHalf:
-    plan = place(ASYNCHRONOUS, contents.sizes, contents.uses, home.nbytes).plan
-    return StreamedHalf(contents, plan, home=home)
+def half_in(ring_memory: RingMemory, contents: Contents) -> StreamedPartition:
+    plan = place(ASYNCHRONOUS, contents.sizes, contents.uses, ring_memory.nbytes).plan
+    return StreamedPartition(contents, plan, ring_memory=ring_memory)
 
 
 @pytest.mark.parametrize("hint", ["none", "right", "wrong"])
@@ -62,9 +62,9 @@ def test_whoever_comes_next_each_gets_its_own_weights(shared: Shared, hint: str)
     for turn, index in enumerate(order):
         if hint != "none":
             following = order[(turn + 1) % len(order)]
-            shared.halves[following if hint == "right" else 1 - following].expect()
+            shared.partitions[following if hint == "right" else 1 - following].expect()
         assert shared.agrees(index)
-    assert all(half.stats().passes == len(order) // 2 for half in shared.halves)
+    assert all(partition.stats().passes == len(order) // 2 for partition in shared.partitions)
 
 
 def test_threads_take_turns(shared: Shared) -> None:
@@ -74,7 +74,7 @@ def test_threads_take_turns(shared: Shared) -> None:
 
 
 def test_what_is_expected_is_read_while_another_one_runs(shared: Shared) -> None:
-    _, second = shared.halves
+    _, second = shared.partitions
     assert shared.agrees(0)
     before = second.stats().bytes_read
     second.expect()
@@ -87,7 +87,7 @@ def test_what_is_expected_is_read_while_another_one_runs(shared: Shared) -> None
 
 
 def test_a_half_that_fails_or_goes_costs_the_other_nothing(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, second = shared.halves
+    _, second = shared.partitions
     plain = WeightsFile.read
 
     def fail(self: WeightsFile, offset: int, into: memoryview, layer: str) -> None:

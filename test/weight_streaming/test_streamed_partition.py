@@ -1,4 +1,4 @@
-"""Halves on streamed weights give what resident ones give, and what goes wrong has a name."""
+"""Partitions on streamed weights give what resident ones give, and what goes wrong has a name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from split_infer_ros.weight_streaming.packed_file import Piece, read_header
 from split_infer_ros.weight_streaming.partition_weights import open_contents
 from split_infer_ros.weight_streaming.residency import ASYNCHRONOUS, SYNCHRONOUS, TWO_STAGE, keep_first, place
 from split_infer_ros.weight_streaming.ring import least_capacity
-from split_infer_ros.weight_streaming.streamed_partition import StreamedHalf
+from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 from split_infer_ros.weight_streaming.unpack import unpack
 from split_infer_ros.weight_streaming.weights_file import WeightsFile
 
@@ -43,14 +43,14 @@ def damage(house: House, piece: Piece) -> bytes:
     return old
 
 
-def several(half: StreamedHalf, images: torch.Tensor, passes: int) -> None:
+def several(partition: StreamedPartition, images: torch.Tensor, passes: int) -> None:
     for _ in range(passes):
-        first(half, images)
+        first(partition, images)
 
 
-def first(half: StreamedHalf, images: torch.Tensor) -> torch.Tensor:
+def first(partition: StreamedPartition, images: torch.Tensor) -> torch.Tensor:
     with torch.inference_mode():
-        (logits,) = half(images)
+        (logits,) = partition(images)
     return logits
 
 
@@ -67,17 +67,17 @@ def test_many_passes_give_what_resident_weights_give(house: House, residency: st
     """Each of the passes after another image."""
     with torch.inference_mode():
         expected = [house.resident(image[None]) for image in house.images]
-    half = house.streamed(residency)
-    first_time = [first(half, image[None]) for image in house.images]
+    partition = house.streamed(residency)
+    first_time = [first(partition, image[None]) for image in house.images]
     assert all(same(found, wanted) for found, wanted in zip(first_time, expected, strict=True))
     for index in range(passes):
-        assert torch.equal(first(half, house.images[index % 8][None]), first_time[index % 8])  # the same half
-    stats = half.stats()
+        assert torch.equal(first(partition, house.images[index % 8][None]), first_time[index % 8])  # the same half
+    stats = partition.stats()
     assert stats.passes == passes + 8
     assert stats.bytes_read >= stats.passes * sum(house.contents().sizes)
-    assert half.times is not None
-    assert len(half.times.steps) == len(house.contents().uses)
-    half.close()
+    assert partition.times is not None
+    assert len(partition.times.steps) == len(house.contents().uses)
+    partition.close()
 
 
 def test_untiled_weights_give_the_same_bits(house: House, tmp_path: Path) -> None:
@@ -85,21 +85,21 @@ def test_untiled_weights_give_the_same_bits(house: House, tmp_path: Path) -> Non
     whole = House(house.model, tmp_path / "whole.weights", house.images)
     header = pack_model(house.model, whole.path, 1)
     assert len(header.pieces) == len({piece.layer for piece in header.pieces})
-    half = whole.streamed(TWO_STAGE)
+    partition = whole.streamed(TWO_STAGE)
     for image in house.images:
         with torch.inference_mode():
-            assert torch.equal(first(half, image[None]), house.resident(image[None]))
-    half.close()
+            assert torch.equal(first(partition, image[None]), house.resident(image[None]))
+    partition.close()
 
 
 def test_a_head_streams_as_well(house: House) -> None:
     contents = house.contents(head=True)
-    half = StreamedHalf(contents, place(TWO_STAGE, contents.sizes, contents.uses).plan)
+    partition = StreamedPartition(contents, place(TWO_STAGE, contents.sizes, contents.uses).plan)
     with torch.inference_mode():
         features = house.model.backbone("default")(house.images[:1])
-        (found,), (expected,) = half(*features), house.model.head("default")(*features)
+        (found,), (expected,) = partition(*features), house.model.head("default")(*features)
     assert same(found, expected)
-    half.close()
+    partition.close()
 
 
 def test_calls_of_a_shared_layer_follow_each_other(house: House) -> None:
@@ -118,11 +118,11 @@ def test_first_layers_may_stay(house: House) -> None:
     placement = keep_first(contents.sizes, contents.uses, sum(contents.sizes) - largest, 2 * largest)
     assert placement is not None
     assert placement.resident
-    half = StreamedHalf(contents, placement.plan, placement.resident)
+    partition = StreamedPartition(contents, placement.plan, placement.resident)
     with torch.inference_mode():
-        assert same(first(half, house.images[:1]), house.resident(house.images[:1]))
-    half.close()
-    assert half.stats().bytes_read < 3 * sum(contents.sizes)
+        assert same(first(partition, house.images[:1]), house.resident(house.images[:1]))
+    partition.close()
+    assert partition.stats().bytes_read < 3 * sum(contents.sizes)
 
 
 def test_packed_weights_come_out_as_they_went_in(house: House) -> None:
@@ -135,7 +135,7 @@ def test_packed_weights_come_out_as_they_went_in(house: House) -> None:
 def test_a_hollow_model_has_the_cuts_and_fingerprint_of_a_whole_one(house: House) -> None:
     hollow = hollow_model("shapes")
     whole = SplitModel(hollow.entry, hollow.entry.build().eval(), torch.device("cpu"))
-    assert (hollow.cuts, hollow.fingerprint) == (whole.cuts, whole.fingerprint)
+    assert (hollow.split_points, hollow.fingerprint) == (whole.split_points, whole.fingerprint)
 
 
 def test_another_models_file_is_refused(house: House) -> None:
@@ -156,31 +156,31 @@ def test_a_budget_below_what_is_needed_is_refused_with_the_number(house: House) 
 def test_a_damaged_layer_is_named_and_the_next_pass_recovers(own_file: House, layer: str) -> None:
     piece = piece_of(own_file, layer)
     old = damage(own_file, piece)
-    half = own_file.streamed()
+    partition = own_file.streamed()
     for _ in range(2):
         with pytest.raises(StreamError, match=f"Layer '{layer}' is not as it was written") as caught:
-            first(half, own_file.images[:1])
+            first(partition, own_file.images[:1])
         assert caught.value.reason == "weights_damaged"
     with own_file.path.open("r+b") as file:
         file.seek(piece.offset)
         file.write(old)
     for _ in range(3):  # what was read ahead of the repair may fail once more
         try:
-            found = first(half, own_file.images[:1])
+            found = first(partition, own_file.images[:1])
         except StreamError:
             continue
     with torch.inference_mode():
         assert same(found, own_file.resident(own_file.images[:1]))
-    half.close()
+    partition.close()
 
 
 def test_damage_that_comes_later_is_found_in_turns(own_file: House) -> None:
-    half = own_file.streamed()
-    first(half, own_file.images[:1])
+    partition = own_file.streamed()
+    first(partition, own_file.images[:1])
     damage(own_file, piece_of(own_file, "last"))
     with pytest.raises(StreamError, match="last"):
-        several(half, own_file.images[:1], 3 * len(own_file.contents().blocks))
-    half.close()
+        several(partition, own_file.images[:1], 3 * len(own_file.contents().blocks))
+    partition.close()
 
 
 @pytest.mark.parametrize("rest", [4096, 5000])
@@ -196,22 +196,22 @@ def test_a_file_that_is_cut_short_while_read_fails_that_pass_by_name(
         return plain(file, buffers, offset)
 
     monkeypatch.setattr(os, "preadv", preadv)
-    half = own_file.streamed()
+    partition = own_file.streamed()
     whole = own_file.path.read_bytes()
-    first(half, own_file.images[:1])
+    first(partition, own_file.images[:1])
     os.truncate(own_file.path, piece_of(own_file, "wide").offset + rest)
     with pytest.raises(StreamError, match="ends within layer") as caught:
-        several(half, own_file.images[:1], 3)
+        several(partition, own_file.images[:1], 3)
     assert caught.value.reason == "weights_truncated"
     own_file.path.write_bytes(whole)
     for _ in range(3):
         try:
-            found = first(half, own_file.images[:1])
+            found = first(partition, own_file.images[:1])
         except StreamError:
             continue
     with torch.inference_mode():
         assert same(found, own_file.resident(own_file.images[:1]))
-    half.close()
+    partition.close()
 
 
 def test_a_disk_that_stalls_ends_the_wait_and_leaves_the_ring_whole(
@@ -225,41 +225,41 @@ def test_a_disk_that_stalls_ends_the_wait_and_leaves_the_ring_whole(
         plain(self, offset, into, layer)
 
     monkeypatch.setattr(WeightsFile, "read", read)
-    half = house.streamed(TWO_STAGE, stall_s=0.1)
-    first(half, house.images[:1])
+    partition = house.streamed(TWO_STAGE, stall_s=0.1)
+    first(partition, house.images[:1])
     goes_on.clear()
     for _ in range(2):
         with pytest.raises(StreamError, match=r"did not give layer '.+' within 0\.1 s") as caught:
-            several(half, house.images[:1], 2)
+            several(partition, house.images[:1], 2)
     assert caught.value.reason == "weights_stalled"
     goes_on.set()
     patient = house.streamed(TWO_STAGE)
     for _ in range(100):  # until the disk has caught up
         try:
-            found = first(half, house.images[1:2])
+            found = first(partition, house.images[1:2])
             break
         except StreamError:
             continue
-    assert torch.equal(found, first(patient, house.images[1:2]))  # another half from the same file
-    assert half.stats().stalled_s >= 0.2
-    half.close()
+    assert torch.equal(found, first(patient, house.images[1:2]))  # another partition from the same file
+    assert partition.stats().stalled_s >= 0.2
+    partition.close()
     patient.close()
 
 
 def test_a_disk_that_fails_is_named(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    half = house.streamed()
+    partition = house.streamed()
 
     def broken(*_: object) -> int:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(os, "preadv", broken)
     with pytest.raises(StreamError, match=r"Layer '.+' cannot be read from .+ \(Input/output error\)") as caught:
-        several(half, house.images[:1], 3)
+        several(partition, house.images[:1], 3)
     assert caught.value.reason == "weights_unreadable"
     monkeypatch.undo()
     with torch.inference_mode():
-        assert same(first(half, house.images[:1]), house.resident(house.images[:1]))
-    half.close()
+        assert same(first(partition, house.images[:1]), house.resident(house.images[:1]))
+    partition.close()
 
 
 @pytest.mark.parametrize("refused", ["open", "preadv"])
@@ -276,12 +276,12 @@ def test_without_o_direct_pages_are_given_back_and_it_is_said(
 
     monkeypatch.setattr(os, refused, refuse)
     monkeypatch.setattr(os, "posix_fadvise", lambda *given: advised.append(given[3]))
-    half = house.streamed()
+    partition = house.streamed()
     with torch.inference_mode():
-        assert same(first(half, house.images[:1]), house.resident(house.images[:1]))
-    assert "without O_DIRECT" in half.note
+        assert same(first(partition, house.images[:1]), house.resident(house.images[:1]))
+    assert "without O_DIRECT" in partition.note
     assert set(advised) == {os.POSIX_FADV_DONTNEED}
-    half.close()
+    partition.close()
 
 
 def test_a_layout_that_this_machine_would_not_make_is_refused(house: House, monkeypatch: pytest.MonkeyPatch) -> None:

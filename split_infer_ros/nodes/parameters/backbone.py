@@ -27,8 +27,8 @@ class BackboneParameters(ModelParameters, ComputeParameters, ImageParameters, We
     )
     split_point: str = parameter(
         "default",
-        "The block after which the model is cut; default is what tuning found, else the model's own, auto the best by "
-        "measurement.",
+        "The block after which the model is split; default is what tuning found, else the model's own, auto the best "
+        "by measurement.",
     )
     objective: str = parameter(THROUGHPUT, "What split_point auto is best at.", choices=OBJECTIVES)
     latency_bound_ms: float = parameter(
@@ -53,7 +53,7 @@ class BackboneParameters(ModelParameters, ComputeParameters, ImageParameters, We
     drop_policy: str = parameter(
         LATEST, "When frames come too fast: latest keeps the newest, block makes senders wait.", choices=DROP_POLICIES
     )
-    ring_slots: int = parameter(
+    pool_slots: int = parameter(
         4, "Batches in flight, from closing until the results are out; each holds a slot.", at_least=1, at_most=64
     )
     transport: str = parameter(
@@ -77,7 +77,7 @@ class BackboneParameters(ModelParameters, ComputeParameters, ImageParameters, We
             self.batch_size,
             self.batch_timeout_ms / 1e3,
             self.drop_policy,
-            self.ring_slots,
+            self.pool_slots,
             self.memory_policy,
             1e6 * self.memory_budget_mb or math.inf,
             self.cuda_graphs,

@@ -101,7 +101,7 @@ class WeightsParameters(NodeParameters):
 
     weights_residency: str = parameter(
         RESIDENT,
-        "Where this half's weights are: resident, or read from a packed file layer by layer: synchronous (two "
+        "Where this partition's weights are: resident, or read from a packed file layer by layer: synchronous (two "
         "buffers in turns), asynchronous (a ring), two_stage (the smallest ring), auto (as small as costs no time).",
         choices=RESIDENCIES,
     )
@@ -120,7 +120,7 @@ class WeightsParameters(NodeParameters):
 
     @property
     def weights_settings(self) -> WeightsSettings:
-        """Where this half's weights are."""
+        """Where this partition's weights are."""
         return WeightsSettings(
             weights_residency=self.weights_residency,
             weights_budget_bytes=1e6 * self.weights_budget_mb or math.inf,
@@ -135,7 +135,7 @@ class FinishParameters(NodeParameters):
 
     head_threads: int = parameter(
         0,
-        "Cores that the head's half may use; 0: one, or all where a GPU has the backbone "
+        "Cores that the head's partition may use; 0: one, or all where a GPU has the backbone "
         "(of `head`: unless tuning found another number best).",
         at_least=0,
         at_most=1024,

@@ -42,7 +42,7 @@ class TenantParameters:
     )
     priority: int = parameter(
         0,
-        "One more halves the time in which its images have their turn.",
+        "One more partitions the time in which its images have their turn.",
         at_least=-MOST_PRIORITY,
         at_most=MOST_PRIORITY,
     )
@@ -70,11 +70,11 @@ class TenantsParameters(LoadParameters, ComputeParameters, FinishParameters, Ima
     )
     split_point: str = parameter(
         "default",
-        "Where each model is cut: at its own default, or after all of it (output) or nothing (input).",
+        "Where each model is split: at its own default, or after all of it (output) or nothing (input).",
         choices=("default", "output", "input"),
         read_only=True,
     )
-    ring_slots: int = like(BackboneParameters, "ring_slots", default=2)
+    pool_slots: int = like(BackboneParameters, "pool_slots", default=2)
     cuda_graphs: bool = like(
         BackboneParameters,
         "cuda_graphs",
@@ -109,7 +109,7 @@ class TenantsParameters(LoadParameters, ComputeParameters, FinishParameters, Ima
             most=self.batch_size,
             waiting=self.max_waiting,
             split_point=self.split_point,
-            ring_slots=self.ring_slots,
+            pool_slots=self.pool_slots,
             memory_policy=self.memory_policy,
             memory_budget_bytes=1e6 * self.memory_budget_mb or math.inf,
             cuda_graphs=self.cuda_graphs,

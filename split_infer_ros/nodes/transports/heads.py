@@ -17,7 +17,7 @@ from split_infer_ros.nodes.managed import ManagedNode
 # A head that was killed is known to be dead so many seconds later; that its subscription is gone, after 20 s.
 SILENT_S = 2.0
 RELEASE_QOS = QoSProfile(
-    depth=64,  # as many as a ring can have slots
+    depth=64,  # as many as a pool can have slots
     liveliness=LivelinessPolicy.AUTOMATIC,
     liveliness_lease_duration=Duration(seconds=SILENT_S),
 )

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from split_infer_ros.buffers.layout import Layout, Strides, is_dense
 from split_infer_ros.buffers.slots import Lease, Outcome
-from split_infer_ros.errors import HandleError, UnknownCutError
+from split_infer_ros.errors import HandleError, UnknownSplitPointError
 from split_infer_ros.msg import FeatureHandle, FeatureRelease, TensorSpec
 from split_infer_ros.pipeline.frame import Handle, Origin
 from split_infer_ros.split.model import PRECISIONS, SplitModel
@@ -61,14 +61,16 @@ def read_handle(message: FeatureHandle, model: SplitModel) -> tuple[Handle, Layo
             f"The backbone runs '{message.model}' and this head '{model.entry.name}'; set the parameter model alike.",
         )
     try:
-        cut = model.cut(message.split_point)
-    except UnknownCutError as error:
+        split_point = model.split_point(message.split_point)
+    except UnknownSplitPointError as error:
         raise HandleError("foreign", str(error)) from error
-    layouts = (Layout(cut.in_precision(dtype).tensors, message.batch_capacity) for dtype in PRECISIONS.values())
+    layouts = (Layout(split_point.in_precision(dtype).tensors, message.batch_capacity) for dtype in PRECISIONS.values())
     told = [(tensor.name, tensor.dtype, tuple(tensor.shape), tensor.offset) for tensor in message.tensors]
     layout = next((layout for layout in layouts if _facts(layout) == told), None)
     if layout is None:
-        raise HandleError("foreign", f"The features at {cut.name} are not laid out as this head's own model has them.")
+        raise HandleError(
+            "foreign", f"The features at {split_point.name} are not laid out as this head's own model has them."
+        )
     strides = tuple(tuple(tensor.strides) for tensor in message.tensors)
     for spec, lie in zip(layout.specs, strides, strict=True):
         if not is_dense((frames, *spec.shape), lie):
@@ -79,7 +81,11 @@ def read_handle(message: FeatureHandle, model: SplitModel) -> tuple[Handle, Layo
         Origin(*facts) for facts in zip(message.headers, message.sources, message.heights, message.widths, strict=True)
     )
     lease = Lease(message.pool, message.slot, message.generation)
-    return Handle(lease, message.model, cut.name, message.batch_capacity, message.segment, origins), layout, strides
+    return (
+        Handle(lease, message.model, split_point.name, message.batch_capacity, message.segment, origins),
+        layout,
+        strides,
+    )
 
 
 def release_message(lease: Lease, outcome: Outcome) -> FeatureRelease:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from split_infer_ros.buffers.layout import Layout, Strides, dense_strides
 from split_infer_ros.buffers.memory import Place
-from split_infer_ros.buffers.pool import FeaturePool, find_pool
+from split_infer_ros.buffers.pool import SlotPool, find_pool
 from split_infer_ros.buffers.slots import Lease, Outcome
 from split_infer_ros.errors import HandleError
 from split_infer_ros.msg import FeatureBatch, FeatureRelease, HeadClaim
@@ -53,16 +53,16 @@ class NetworkSender:
         self._choices = advertise(node, HeadClaim, "features/head", LATCHED)
         self._claims = listen(node, HeadClaim, "features/heads", self._hear, QoSProfile(depth=DEPTH))
         self._timer = node.every(LOOK_S, self._look)
-        self._pools: WeakSet[FeaturePool] = WeakSet()
+        self._pools: WeakSet[SlotPool] = WeakSet()
         self._staged = array.array("B")
 
     def bind(self, released: Released, wake: Callable[[], None]) -> None:
         """Say whom to tell of batches that a head is done with."""
         self._released = released
 
-    def make_pool(self, layout: Layout, slots: int, place: Place) -> FeaturePool:
+    def make_pool(self, layout: Layout, slots: int, place: Place) -> SlotPool:
         """Slots of this process: a batch keeps its slot until the head is done, which bounds what is under way."""
-        pool = FeaturePool(layout, slots, place)
+        pool = SlotPool(layout, slots, place)
         pool.when_released(self._released)
         self._pools.add(pool)
         return pool

@@ -18,7 +18,7 @@ from torch import Tensor
 from split_infer_ros.buffers.layout import Layout, Strides
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.segment import remove_leftovers
-from split_infer_ros.buffers.shared_pool import SharedPool, SharedPoolReader
+from split_infer_ros.buffers.shared_pool import SharedSlotPool, SharedSlotReader
 from split_infer_ros.buffers.slots import Lease, Outcome
 from split_infer_ros.errors import HandleError
 from split_infer_ros.msg import FeatureHandle, FeatureRelease
@@ -31,7 +31,7 @@ from split_infer_ros.pipeline.head_stage import HeadStage
 from split_infer_ros.pipeline.transport import OwnedPool, Released
 from split_infer_ros.split.model import SplitModel
 
-DEPTH = 64  # as many handles as a ring can have slots
+DEPTH = 64  # as many handles as a slot pool can have slots
 LOOK_S = 0.1  # how often a head that stands by looks whether the other one is gone
 GRACE_S = 0.5  # for so long a new segment is left to the head that has the batches
 
@@ -54,9 +54,9 @@ class SharedMemorySender:
         """Say who looks at the slots: what became of a batch stands there, the message only says that it does."""
         self._wake = wake
 
-    def make_pool(self, layout: Layout, slots: int, place: Place) -> SharedPool:
+    def make_pool(self, layout: Layout, slots: int, place: Place) -> SharedSlotPool:
         """Slots in a new segment."""
-        return SharedPool(layout, slots, place)
+        return SharedSlotPool(layout, slots, place)
 
     def send(self, handle: Handle, pool: OwnedPool) -> int:
         """Publish the handle; returns to how many heads."""
@@ -83,7 +83,7 @@ class _Source:
         left: those that were left to another head, the newest ones.
     """
 
-    reader: SharedPoolReader
+    reader: SharedSlotReader
     since: float
     taken: bool = False
     left: deque[_Batch] = field(default_factory=lambda: deque(maxlen=DEPTH))
@@ -154,9 +154,9 @@ class SharedMemoryReceiver:
     def _source(self, handle: Handle, layout: Layout) -> _Source:
         place = handle.segment, handle.split_point, handle.batch_capacity  # what the layout follows from, too
         if place not in self._sources:
-            source = _Source(SharedPoolReader(handle.segment, layout), time.monotonic())
-            # a backbone that went away, or changed its cut, will not use its former rings again; the memory goes
-            # once the last handle there is done with
+            source = _Source(SharedSlotReader(handle.segment, layout), time.monotonic())
+            # A backbone that went away, or moved its split point, will not use its former pools again. Their memory
+            # goes once the last handle there is done with.
             self._sources = {where: old for where, old in self._sources.items() if old.reader.owner_lives}
             self._sources[place] = source
         return self._sources[place]
@@ -165,7 +165,7 @@ class SharedMemoryReceiver:
 class _Notifying:
     """A reader of one batch, which lies by the handle's strides; it also says when it is done."""
 
-    def __init__(self, reader: SharedPoolReader, strides: tuple[Strides, ...], publisher: Any) -> None:
+    def __init__(self, reader: SharedSlotReader, strides: tuple[Strides, ...], publisher: Any) -> None:
         self._reader = reader
         self._strides = strides
         self._publisher = publisher

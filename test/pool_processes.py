@@ -1,4 +1,4 @@
-"""Processes around a shared ring, without ROS and a model, that tests kill: a backbone, a head, and their parents.
+"""Processes around a shared pool, without ROS and a model, that tests kill: a backbone, a head, and their parents.
 
 Each slot carries random features and a checksum of them that starts with the frame's number, so that features which
 are torn, or another frame's, are noticed.
@@ -29,7 +29,7 @@ from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.buffers.pool import HOST
 from split_infer_ros.buffers.segment import remove_leftovers
-from split_infer_ros.buffers.shared_pool import ATTACH_S, SharedPool, SharedPoolReader
+from split_infer_ros.buffers.shared_pool import ATTACH_S, SharedSlotPool, SharedSlotReader
 from split_infer_ros.buffers.slots import Lease, Outcome
 from split_infer_ros.errors import HandleError
 from split_infer_ros.pipeline.ledger import Ledger, Ticket
@@ -50,17 +50,17 @@ def checksum(number: int, features: torch.Tensor) -> int:
 
 
 class Backbone:
-    """Numbers as frames, in slots of a ring; handles go down a socket.
+    """Numbers as frames, in slots of a pool; handles go down a socket.
 
     Args:
-        place: the ring's memory, and where the features are made.
+        place: the pool's memory, and where the features are made.
 
     Attributes:
         published: the frames whose results are out, as their records say.
     """
 
     def __init__(self, place: Place = HOST) -> None:
-        self.pool = SharedPool(LAYOUT, SLOTS, place)
+        self.pool = SharedSlotPool(LAYOUT, SLOTS, place)
         self._device = place.device if torch.cuda.is_available() else "cpu"  # where a GPU is but played
         self.ledger = Ledger()
         self.published: list[int] = []
@@ -101,7 +101,7 @@ class Backbone:
             self._collect()
 
     def pass_time(self) -> None:
-        """As long as a ring without a reader waits for one."""
+        """As long as a pool without a reader waits for one."""
         self._clock_ahead += ATTACH_S
 
     @property
@@ -123,7 +123,7 @@ class Head:
     """Takes handles off a socket, looks at the features, and says which frames it has seen."""
 
     def __init__(self) -> None:
-        self.readers: dict[str, SharedPoolReader] = {}
+        self.readers: dict[str, SharedSlotReader] = {}
 
     def step(self, channel: socket.socket) -> int | None:
         """One handle: its frame's number; None if the handle leads nowhere any more.
@@ -138,7 +138,7 @@ class Head:
         segment, lease = name.rstrip(b"\0").decode(), Lease(*lease_fields)
         try:
             if segment not in self.readers:
-                reader = SharedPoolReader(segment, LAYOUT)
+                reader = SharedSlotReader(segment, LAYOUT)
                 self.readers = {other: old for other, old in self.readers.items() if old.owner_lives}
                 self.readers[segment] = reader
             self.readers[segment].take(lease)

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from split_infer_ros.serving.cost_table import CostBook
-from split_infer_ros.serving.execution_costs import Costs, Group
+from split_infer_ros.serving.cost_table import CostTable
+from split_infer_ros.serving.execution_costs import ExecutionCosts, Group
 from split_infer_ros.serving.execution_timing import Recordings, Runner, agree, sample
 from split_infer_ros.serving.graph_policy import MOST_FORESEEN, foreseen
 from split_infer_ros.serving.scheduler import Rules
@@ -31,7 +31,7 @@ class Measurement:
         vital: whether what fails cannot be served; not where it was, and is but to be recorded.
     """
 
-    book: CostBook
+    table: CostTable
     combination: Group
     steps: Iterator[None]
     samples_s: list[float] = field(default_factory=list)
@@ -44,7 +44,7 @@ class Measurement:
         return len(self.samples_s) >= ROUNDS and agree(self.samples_s)
 
 
-class Measuring:
+class CostMeasurer:
     """What is to be measured of the models that are open, and what is under way; ``step`` alone needs no lock.
 
     Args:
@@ -54,7 +54,7 @@ class Measuring:
         clock: seconds.
     """
 
-    def __init__(self, ways: Sequence[tuple[Runner, CostBook]], clock: Clock = time.perf_counter) -> None:
+    def __init__(self, ways: Sequence[tuple[Runner, CostTable]], clock: Clock = time.perf_counter) -> None:
         self._ways = ways
         self._clock = clock
         self._current: Measurement | None = None
@@ -66,8 +66,8 @@ class Measuring:
         """Models came or went, or other batches are of interest: those that these rules make."""
         self._current = None
         self._rules = rules
-        _, book = self._ways[0]
-        self._rehearsed = {found for found in self._rehearsed if all(name in book.models for name, _ in found)}
+        _, table = self._ways[0]
+        self._rehearsed = {found for found in self._rehearsed if all(name in table.models for name, _ in found)}
         self.done = False
 
     def pick(self, at_rest: bool = False) -> Measurement | None:
@@ -98,46 +98,46 @@ class Measuring:
         self._current = None
         if measurement.failure is not None:
             if measurement.vital:
-                measurement.book.note_failed(measurement.combination)
+                measurement.table.note_failed(measurement.combination)
         elif measurement.samples_s:
-            measurement.book.note(measurement.combination, measurement.samples_s)
+            measurement.table.note(measurement.combination, measurement.samples_s)
         return True
 
     def _next(self) -> Measurement | None:
         """What is missing, batches of one model first; then what is to be rehearsed."""
-        missing = [(runner, book, found) for runner, book in self._ways if (found := book.to_measure())]
-        for runner, book, combination in sorted(missing, key=lambda found: len(found[2])):
+        missing = [(runner, table, found) for runner, table in self._ways if (found := table.to_measure())]
+        for runner, table, combination in sorted(missing, key=lambda found: len(found[2])):
             if runner.graphs is not None:
                 self._rehearsed.add(combination)
-            return self._begin(runner, book, combination, MOST_ROUNDS)
-        for runner, book in self._ways:
-            for combination in () if runner.graphs is None else self._to_record(runner.graphs, book):
+            return self._begin(runner, table, combination, MOST_ROUNDS)
+        for runner, table in self._ways:
+            for combination in () if runner.graphs is None else self._to_record(runner.graphs, table):
                 if combination not in self._rehearsed:
                     self._rehearsed.add(combination)
-                    return self._begin(runner, book, combination, 0)
+                    return self._begin(runner, table, combination, 0)
         return None
 
-    def _to_record(self, graphs: Recordings, book: CostBook) -> Iterator[Group]:
-        costs = book.costs()
+    def _to_record(self, graphs: Recordings, table: CostTable) -> Iterator[Group]:
+        costs = table.costs()
         yield from _known(costs)
         for combination in itertools.islice(foreseen(costs, self._rules), MOST_FORESEEN):
             if graphs.has_room(combination):
                 yield combination
 
     def _missed(self) -> Measurement | None:
-        for runner, book in self._ways:
+        for runner, table in self._ways:
             combination = None if runner.graphs is None else runner.graphs.wanted
-            if combination is not None and all(name in book.models for name, _ in combination):
-                return replace(self._begin(runner, book, combination, 0), vital=False)
+            if combination is not None and all(name in table.models for name, _ in combination):
+                return replace(self._begin(runner, table, combination, 0), vital=False)
         return None
 
-    def _begin(self, runner: Runner, book: CostBook, combination: Group, rounds: int) -> Measurement:
+    def _begin(self, runner: Runner, table: CostTable, combination: Group, rounds: int) -> Measurement:
         samples_s: list[float] = []
-        steps = sample(book.models, runner, combination, rounds, samples_s.append, self._clock)
-        return Measurement(book, combination, steps, samples_s)
+        steps = sample(table.models, runner, combination, rounds, samples_s.append, self._clock)
+        return Measurement(table, combination, steps, samples_s)
 
 
-def _known(costs: Costs) -> Iterator[Group]:
+def _known(costs: ExecutionCosts) -> Iterator[Group]:
     for name, sizes in costs.alone_s.items():
         for size in sizes:
             yield ((name, size),)

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key
-from split_infer_ros.serving.cost_measurement import MOST_ROUNDS, ROUNDS, Measuring
-from split_infer_ros.serving.cost_table import CostBook
+from split_infer_ros.serving.cost_measurer import MOST_ROUNDS, ROUNDS, CostMeasurer
+from split_infer_ros.serving.cost_table import CostTable
 from split_infer_ros.serving.execution_costs import Group
 from split_infer_ros.serving.scheduler import Rules
 
@@ -49,8 +49,8 @@ class Engine:
 
 
 @pytest.fixture
-def book(tmp_path: Path) -> CostBook:
-    found = CostBook(Key({"device": "x"}, {}), Database(tmp_path / "a"), 2, graphs=False)
+def table(tmp_path: Path) -> CostTable:
+    found = CostTable(Key({"device": "x"}, {}), Database(tmp_path / "a"), 2, graphs=False)
     found.open("one", BrightModel("one"), "x")
     return found
 
@@ -65,39 +65,39 @@ def clock(*lengths_s: float) -> Iterator[float]:
             yield now
 
 
-def measure(engine: Engine, book: CostBook, *lengths_s: float) -> Measuring:
-    return Measuring([(engine, book)], clock(*(lengths_s or (0.01,))).__next__)  # type: ignore[list-item]
+def measure(engine: Engine, table: CostTable, *lengths_s: float) -> CostMeasurer:
+    return CostMeasurer([(engine, table)], clock(*(lengths_s or (0.01,))).__next__)  # type: ignore[list-item]
 
 
-def run(measuring: Measuring) -> None:
-    measuring.begin_anew(RULES)
-    while (measurement := measuring.pick()) is not None:
-        if measuring.step(measurement):
-            assert measuring.conclude(measurement)
+def run(measurer: CostMeasurer) -> None:
+    measurer.begin_anew(RULES)
+    while (measurement := measurer.pick()) is not None:
+        if measurer.step(measurement):
+            assert measurer.conclude(measurement)
 
 
-def test_each_step_is_one_execution(book: CostBook) -> None:
+def test_each_step_is_one_execution(table: CostTable) -> None:
     engine = Engine(records=False)
-    measuring = measure(engine, book)
-    assert measuring.done
-    run(measuring)
-    assert measuring.done
+    measurer = measure(engine, table)
+    assert measurer.done
+    run(measurer)
+    assert measurer.done
     assert [counts["one"] for counts in engine.ran] == [1] * (ROUNDS + 2) + [2] * (ROUNDS + 2)
-    assert sorted(book.costs().alone_s["one"]) == [1, 2]
-    run(measuring)
+    assert sorted(table.costs().alone_s["one"]) == [1, 2]
+    run(measurer)
     assert len(engine.ran) == 2 * (ROUNDS + 2)
 
 
 def test_samples_that_disagree_are_more_and_what_stays_in_doubt_is_measured_anew_another_day(
-    tmp_path: Path, book: CostBook
+    tmp_path: Path, table: CostTable
 ) -> None:
-    book.most = 1
+    table.most = 1
     engine = Engine(records=False)
-    run(measure(engine, book, *(FAST_S * times for times in (1, 1, 1, 2, 2, 1, 1))))
+    run(measure(engine, table, *(FAST_S * times for times in (1, 1, 1, 2, 2, 1, 1))))
     assert len(engine.ran) == 2 + 5, "the median is as fast as the fastest after five"
-    assert book.costs().alone_s["one"] == {1: FAST_S}
-    book.close("one")
-    doubtful = CostBook(Key({"device": "x"}, {}), Database(tmp_path / "b"), 1, graphs=False)
+    assert table.costs().alone_s["one"] == {1: FAST_S}
+    table.close("one")
+    doubtful = CostTable(Key({"device": "x"}, {}), Database(tmp_path / "b"), 1, graphs=False)
     for _ in range(2):
         doubtful.recall(BrightModel("one"))
         doubtful.open("one", BrightModel("one"), "x")
@@ -107,50 +107,50 @@ def test_samples_that_disagree_are_more_and_what_stays_in_doubt_is_measured_anew
         assert len(engine.ran) == 2 + MOST_ROUNDS
         assert doubtful.costs().alone_s["one"] == {1: 2 * FAST_S}, "for now"
         doubtful.close("one")
-        doubtful = CostBook(Key({"device": "x"}, {}), Database(tmp_path / "b"), 1, graphs=False)
+        doubtful = CostTable(Key({"device": "x"}, {}), Database(tmp_path / "b"), 1, graphs=False)
 
 
 def test_batches_come_first_in_each_way_and_what_is_fused_comes_last(tmp_path: Path) -> None:
     ways = []
     for lanes in (0, 2):
         engine = Engine(records=False)
-        ways.append((engine, CostBook(Key({"device": "x"}, {}), Database(tmp_path / "a"), 1, False, lanes)))
+        ways.append((engine, CostTable(Key({"device": "x"}, {}), Database(tmp_path / "a"), 1, False, lanes)))
         for name in ("one", "two"):
             ways[-1][1].open(name, BrightModel(name), f"cut of {name}")
-    measuring = Measuring(ways, clock(0.01).__next__)  # type: ignore[arg-type]
+    measurer = CostMeasurer(ways, clock(0.01).__next__)  # type: ignore[arg-type]
     order = []
-    measuring.begin_anew(RULES)
-    while (measurement := measuring.pick()) is not None:
-        while not measuring.step(measurement):
+    measurer.begin_anew(RULES)
+    while (measurement := measurer.pick()) is not None:
+        while not measurer.step(measurement):
             pass
-        order.append(([book for _, book in ways].index(measurement.book), len(measurement.combination)))
-        assert measuring.conclude(measurement)
+        order.append(([table for _, table in ways].index(measurement.table), len(measurement.combination)))
+        assert measurer.conclude(measurement)
     assert order == [(0, 1), (0, 1), (1, 1), (1, 1), (0, 2), (0, 2)]
     (_, whole), (_, lane) = ways
     assert len(whole.costs().fused_s) == 2
     assert lane.costs().fused_s == {}
-    again = CostBook(Key({"device": "x"}, {}), Database(tmp_path / "a"), 1, graphs=False, lanes=3)
+    again = CostTable(Key({"device": "x"}, {}), Database(tmp_path / "a"), 1, graphs=False, lanes=3)
     again.recall(BrightModel("one"))
     again.open("one", BrightModel("one"), "cut of one")
     assert not again.is_ready("one"), "neither all cores nor two lanes tell of three"
 
 
-def test_what_is_known_is_rehearsed_where_it_is_recorded(book: CostBook) -> None:
+def test_what_is_known_is_rehearsed_where_it_is_recorded(table: CostTable) -> None:
     for size in (1, 2):
-        book.note((("one", size),), [0.001])
+        table.note((("one", size),), [0.001])
     engine = Engine(records=True)
-    measuring = measure(engine, book)
-    run(measuring)
-    run(measuring)
+    measurer = measure(engine, table)
+    run(measurer)
+    run(measurer)
     assert [counts["one"] for counts in engine.ran] == [1, 1, 2, 2]
     assert engine.prepared == [{"one": 1}, {"one": 2}]
-    assert book.costs().alone_s["one"] == {1: 0.001, 2: 0.001}
+    assert table.costs().alone_s["one"] == {1: 0.001, 2: 0.001}
 
 
 @pytest.fixture
-def three(tmp_path: Path) -> CostBook:
+def three(tmp_path: Path) -> CostTable:
     """Two small models that gain from being one execution, and a large one; all is known."""
-    found = CostBook(Key({"device": "x"}, {}), Database(tmp_path / "a"), 2, graphs=True)
+    found = CostTable(Key({"device": "x"}, {}), Database(tmp_path / "a"), 2, graphs=True)
     for name, idle in (("one", 1), ("two", 1), ("big", 1000)):
         found.open(name, BrightModel(name, idle), name)
         for size in (1, 2):
@@ -160,7 +160,7 @@ def three(tmp_path: Path) -> CostBook:
     return found
 
 
-def test_what_the_scheduler_may_make_one_execution_is_recorded_ahead(three: CostBook) -> None:
+def test_what_the_scheduler_may_make_one_execution_is_recorded_ahead(three: CostTable) -> None:
     engine = Engine(records=True)
     run(measure(engine, three))
     assert [found for found in engine.prepared if len(found) == 2] == [
@@ -174,57 +174,57 @@ def test_what_the_scheduler_may_make_one_execution_is_recorded_ahead(three: Cost
     assert sum(len(found) == 1 for found in short.prepared) == 6
 
 
-def test_what_is_wanted_is_recorded_at_rest_alone(three: CostBook) -> None:
+def test_what_is_wanted_is_recorded_at_rest_alone(three: CostTable) -> None:
     engine = Engine(records=True)
-    measuring = measure(engine, three)
-    run(measuring)
+    measurer = measure(engine, three)
+    run(measurer)
     engine.prepared.clear()
     assert engine.graphs is not None
     engine.graphs.wanted = ("gone", 1), ("one", 4)
-    assert measuring.pick(at_rest=True) is None
+    assert measurer.pick(at_rest=True) is None
     engine.graphs.wanted = ("one", 4), ("two", 1)
-    assert measuring.pick() is None
-    measurement = measuring.pick(at_rest=True)
+    assert measurer.pick() is None
+    measurement = measurer.pick(at_rest=True)
     assert measurement is not None
-    assert measuring.done
-    while not measuring.step(measurement):
+    assert measurer.done
+    while not measurer.step(measurement):
         pass
-    assert measuring.conclude(measurement)
+    assert measurer.conclude(measurement)
     assert engine.prepared == [{"one": 4, "two": 1}]
     assert len(three.costs().fused_s) == 2
 
 
-def test_what_cannot_be_recorded_at_rest_is_served_as_before(three: CostBook) -> None:
+def test_what_cannot_be_recorded_at_rest_is_served_as_before(three: CostTable) -> None:
     engine = Engine(records=True)
-    measuring = measure(engine, three)
-    run(measuring)
+    measurer = measure(engine, three)
+    run(measurer)
     assert engine.graphs is not None
     engine.graphs.wanted, engine.fails_at = (("one", 1),), 1
-    measurement = measuring.pick(at_rest=True)
+    measurement = measurer.pick(at_rest=True)
     assert measurement is not None
-    assert measuring.step(measurement)
-    assert measuring.conclude(measurement)
+    assert measurer.step(measurement)
+    assert measurer.conclude(measurement)
     assert str(measurement.failure) == "no memory"
     assert not three.failed("one")
 
 
-def test_what_fails_is_left_out(book: CostBook) -> None:
+def test_what_fails_is_left_out(table: CostTable) -> None:
     engine = Engine(records=False)
     engine.fails_at = 2
-    run(measure(engine, book))
-    assert list(book.costs().alone_s["one"]) == [1]
+    run(measure(engine, table))
+    assert list(table.costs().alone_s["one"]) == [1]
     assert [counts["one"] for counts in engine.ran].count(2) == 1
 
 
-def test_models_that_change_meanwhile_make_it_begin_anew(book: CostBook) -> None:
-    measuring = measure(Engine(records=False), book)
-    measuring.begin_anew(RULES)
-    measurement = measuring.pick()
+def test_models_that_change_meanwhile_make_it_begin_anew(table: CostTable) -> None:
+    measurer = measure(Engine(records=False), table)
+    measurer.begin_anew(RULES)
+    measurement = measurer.pick()
     assert measurement is not None
-    book.close("one")
-    measuring.begin_anew(RULES)
-    while not measuring.step(measurement):
+    table.close("one")
+    measurer.begin_anew(RULES)
+    while not measurer.step(measurement):
         pass
-    assert not measuring.conclude(measurement)
-    assert measuring.pick() is None
-    assert book.costs().alone_s == {}
+    assert not measurer.conclude(measurement)
+    assert measurer.pick() is None
+    assert table.costs().alone_s == {}
