@@ -41,7 +41,7 @@ def two_cores_and_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
         return network_space(cores, precisions, device, compilers=False)
 
     monkeypatch.setattr("split_infer_ros.autotuning.spaces.can_be_blocked", lambda: False)
-    for module in ("tune", "known"):
+    for module in ("tune", "best_known"):
         monkeypatch.setattr(f"split_infer_ros.autotuning.{module}.cores", lambda: CORES)
         monkeypatch.setattr(f"split_infer_ros.autotuning.{module}.network_space", space)
 

@@ -45,7 +45,7 @@ def layered(planned: Planned) -> Iterator[Layered]:
 
 
 def facts(planned: Planned) -> claims.Facts:
-    return _layering_contest.facts_of(planned, {RESIDENT: planned.half(RESIDENT)})
+    return _layering_contest.facts_of(planned, {RESIDENT: planned.partition(RESIDENT)})
 
 
 def contest_of(**figures: list[float]) -> Contest:
@@ -56,7 +56,7 @@ def contest_of(**figures: list[float]) -> Contest:
 @pytest.mark.parametrize("way", STREAMED)
 def test_every_way_gives_the_same_bits(planned: Planned, way: str) -> None:
     with torch.inference_mode():
-        expected = planned.half(RESIDENT)(planned.images)
+        expected = planned.partition(RESIDENT)(planned.images)
         half = child.make(hollow_model("shapes"), planned.path, way, (0, 2 << 20))
         passes = [same(half(planned.images), expected) for _ in range(3)]
         if isinstance(half, StreamedPartition):
@@ -73,8 +73,8 @@ def test_each_way_has_its_passes_between_two_reads(monkeypatch: pytest.MonkeyPat
             calls.append("read")
             return float(len(calls)), 1.0
 
-    halves = {way: lambda images, way=way: calls.append(way) or [images] for way in ("one", "two")}
-    ways = Residencies(halves, {"one": 2, "two": 0}, torch.zeros(1), Drawn())
+    partitions = {way: lambda images, way=way: calls.append(way) or [images] for way in ("one", "two")}
+    ways = Residencies(partitions, {"one": 2, "two": 0}, torch.zeros(1), Drawn())
     found = ways.turn(0)
     assert calls == ["read", "one", "one", "one", "two", "read"]
     assert found[READ_B_S] == (1 + 6) / 2, "the mean of what was read before and after"
