@@ -1,1 +1,1 @@
-"""Models larger than their memory: weights are read from a file just before their layers run."""
+"""Runs models larger than their memory: each layer's weights are read from a file just before the layer runs."""
