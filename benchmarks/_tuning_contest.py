@@ -17,7 +17,7 @@ from split_infer_ros.autotuning.trials import timed
 from split_infer_ros.autotuning.tune import Tuner, network_task
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key
-from split_infer_ros.runtime.num_threads import use_all_cores, use_one_core
+from split_infer_ros.runtime.num_threads import use_all_threads, use_one_thread
 from split_infer_ros.split.load import build_model, load_model
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.telemetry.claim import Claim
@@ -68,7 +68,7 @@ class Rivals:
     def __init__(
         self, name: str, device: torch.device, database: Database, seconds: float, group_s: float, quick_export: bool
     ) -> None:
-        use_one_core()  # a team that another model left would take cores from trials
+        use_one_thread()  # a team that another model left would take cores from trials
         self._model, self._database, self._group_s = load_model(name, "random", str(device)), database, group_s
         told = {"name": name, "weights": "random", "device": str(device), "allow_user_code": False}
         with TrialProcess(told) as runner:
@@ -79,7 +79,7 @@ class Rivals:
         self._usage = Usage()
         self.contest = Contest(name, self._turn, lambda contest: claims_of_model(self._sampled()))
         with torch.inference_mode():
-            use_all_cores()
+            use_all_threads()
             for run in self._ways.values():
                 for _ in range(WARM_UP):
                     run()
@@ -112,7 +112,7 @@ class Rivals:
 
     def _turn(self, number: int) -> dict[str, float]:
         figures = {}
-        use_all_cores()
+        use_all_threads()
         with torch.inference_mode():
             for way in rotated(list(self._ways), number):
                 time.sleep(PAUSE_S)
@@ -135,7 +135,7 @@ def networks(name: str, model: SplitModel, tuned: BestKnown, quick_export: bool)
     def run_on_fewer() -> None:
         torch.set_num_threads(threads)
         best(laid_out)
-        use_all_cores()
+        use_all_threads()
 
     run_tuned = run_on_fewer if threads not in (0, cores()) else lambda: best(laid_out)
     ours = {BUILT: lambda: module(images), UNTUNED: lambda: untuned(laid_out), TUNED: run_tuned}

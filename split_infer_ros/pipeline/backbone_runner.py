@@ -14,9 +14,9 @@ from split_infer_ros.buffers.slots import Lease
 from split_infer_ros.pipeline.frame import Frame, Timeline
 from split_infer_ros.pipeline.plan import Plan
 from split_infer_ros.pipeline.preprocessor import Loaded
-from split_infer_ros.runtime.num_threads import use_all_cores, use_cores, use_one_core
+from split_infer_ros.runtime.num_threads import use_all_threads, use_one_thread, use_threads
 from split_infer_ros.runtime.streams import Fence, Stream
-from split_infer_ros.runtime.worker_thread import Stage
+from split_infer_ros.runtime.worker_thread import WorkerThread
 
 
 @dataclass(slots=True, eq=False)
@@ -59,9 +59,9 @@ class BackboneRunner:
         self._last_end = 0.0
         behind = self._stream.is_asynchronous
         self.depth = 3 if behind else 1
-        self._set_up = use_one_core if behind else partial(use_cores, threads) if threads else use_all_cores
-        self._backbone = Stage("backbone", self._compute, self._set_up)
-        self._hand_over = Stage("handover", self._finish, use_one_core) if behind else None
+        self._set_up = use_one_thread if behind else partial(use_threads, threads) if threads else use_all_threads
+        self._backbone = WorkerThread("backbone", self._compute, self._set_up)
+        self._hand_over = WorkerThread("handover", self._finish, use_one_thread) if behind else None
 
     def start(self, plan: Plan) -> None:
         """Warm up, then run, until stop; may be started again."""

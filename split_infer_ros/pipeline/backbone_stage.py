@@ -20,7 +20,7 @@ from split_infer_ros.pipeline.report import PipelineReport
 from split_infer_ros.pipeline.settings import LATEST, StageSettings
 from split_infer_ros.pipeline.transport import Transport
 from split_infer_ros.runtime.faults import DEVICE_LOST, drop_reason, is_sticky
-from split_infer_ros.runtime.num_threads import use_one_core
+from split_infer_ros.runtime.num_threads import use_one_thread
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.telemetry.trace import TraceFile
 
@@ -224,7 +224,7 @@ class BackboneStage:
         return plan
 
     def _loop(self) -> None:
-        use_one_core()
+        use_one_thread()
         while self._running:
             self._collect()
             batch = self._next_batch()

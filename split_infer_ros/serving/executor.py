@@ -11,9 +11,9 @@ import torch
 
 from split_infer_ros.pipeline.preprocessor import Loaded
 from split_infer_ros.runtime.faults import drop_reason
-from split_infer_ros.runtime.num_threads import use_one_core
+from split_infer_ros.runtime.num_threads import use_one_thread
 from split_infer_ros.runtime.streams import Fence, Stream
-from split_infer_ros.runtime.worker_thread import Stage
+from split_infer_ros.runtime.worker_thread import WorkerThread
 from split_infer_ros.serving.in_flight import InFlightBatch
 from split_infer_ros.serving.merge_runner import Engine
 from split_infer_ros.serving.tenant_state import drop
@@ -56,7 +56,7 @@ class Executor:
         self._mapped: dict[str, Fence] = {}  # until then a model's latest features are read
         self._last_end = 0.0
         self.depth = 2 if engine.is_asynchronous else 1
-        self._behind = Stage("handover", self._hand_over, use_one_core) if engine.is_asynchronous else None
+        self._behind = WorkerThread("handover", self._hand_over, use_one_thread) if engine.is_asynchronous else None
 
     def start(self) -> None:
         """Before executions, until stop; may be started again."""

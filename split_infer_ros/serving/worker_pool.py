@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from split_infer_ros.runtime.num_threads import all_cores, use_one_core
-from split_infer_ros.runtime.worker_thread import Stage
+from split_infer_ros.runtime.num_threads import max_threads, use_one_thread
+from split_infer_ros.runtime.worker_thread import WorkerThread
 from split_infer_ros.serving.concurrent_lanes import ConcurrentLanes
 from split_infer_ros.serving.executor import Executor
 from split_infer_ros.serving.forked_graphs import Model
@@ -43,7 +43,7 @@ class WorkerPool:
     ) -> None:
         self.whole = Engine(device, graph_bytes)
         self._executor = Executor(changed, self.whole, device, on_error)
-        count = all_cores() if lanes and device.type == "cpu" and all_cores() > 1 else 0
+        count = max_threads() if lanes and device.type == "cpu" and max_threads() > 1 else 0
         self._engines = [Engine(device, cores=1) for _ in range(count)]
         self.beside = ConcurrentLanes(self._engines) if count else None
         executors = [Executor(changed, engine, device, on_error) for engine in self._engines]
@@ -89,5 +89,5 @@ class WorkerPool:
 _Work = tuple[Sequence[InFlightBatch], Callable[[], None]]
 
 
-def _lane(number: int, executor: Executor) -> Stage[_Work]:
-    return Stage(f"lane {number}", lambda work: executor.execute(*work), use_one_core)
+def _lane(number: int, executor: Executor) -> WorkerThread[_Work]:
+    return WorkerThread(f"lane {number}", lambda work: executor.execute(*work), use_one_thread)

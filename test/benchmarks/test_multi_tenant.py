@@ -21,7 +21,7 @@ from _tenant_replays import AT_ONCE, BOUND, POISSON, Replays, name_of
 from _tenant_trace import at_once, poisson_trace
 from tenant_costs import COSTS, MODELS, NAMES, WAYS
 
-from split_infer_ros.runtime.num_threads import all_cores
+from split_infer_ros.runtime.num_threads import max_threads
 from split_infer_ros.serving.cost_measurer import ROUNDS
 from split_infer_ros.serving.execution_costs import group
 from split_infer_ros.serving.execution_modes import ExecutionModes
@@ -211,7 +211,7 @@ def test_run_reports_every_rival_and_is_valid_json(capsys: pytest.CaptureFixture
     report = bench.run(torch.device("cpu"), extent, Namespace(seconds=0.0, quick=True))
     found = json.loads(json.dumps(report.as_json(), allow_nan=False))
     what = [row["what"] for row in found["rows"]]
-    expected = 7 if all_cores() > 1 else 5
+    expected = 7 if max_threads() > 1 else 5
     assert what.count(POISSON) == what.count(AT_ONCE) >= expected
     assert what.count("fusion") == 2
     assert {claim["verdict"] for claim in found["claims"]} == {UNCLEAR}  # one turn
