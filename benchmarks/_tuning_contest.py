@@ -21,8 +21,8 @@ from split_infer_ros.runtime.num_threads import use_all_threads, use_one_thread
 from split_infer_ros.split.load import build_model, load_model
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.telemetry.claim import Claim
-from split_infer_ros.telemetry.estimate import NOTHING, Estimate, exact, least, ratio
-from split_infer_ros.telemetry.machine import cores
+from split_infer_ros.telemetry.estimate import NOTHING, Estimate, exact, minimum, ratio
+from split_infer_ros.telemetry.machine import num_cores
 from split_infer_ros.telemetry.turns import Contest, rotated
 from split_infer_ros.telemetry.usage import Usage
 
@@ -99,7 +99,7 @@ class Rivals:
 
     def _sampled(self) -> Row:
         """That part of the row by which claims are made: of each turn the median call, milliseconds."""
-        default = network_space(cores(), device=self._model.device.type).default
+        default = network_space(num_cores(), device=self._model.device.type).default
         figures = self.contest.figures
         return {
             "model": self.contest.name,
@@ -137,9 +137,9 @@ def networks(name: str, model: SplitModel, tuned: BestKnown, quick_export: bool)
         best(laid_out)
         use_all_threads()
 
-    run_tuned = run_on_fewer if threads not in (0, cores()) else lambda: best(laid_out)
+    run_tuned = run_on_fewer if threads not in (0, num_cores()) else lambda: best(laid_out)
     ours = {BUILT: lambda: module(images), UNTUNED: lambda: untuned(laid_out), TUNED: run_tuned}
-    ways = {**ours, **vendors_of(module, images, cores(), quick_export)}
+    ways = {**ours, **vendors_of(module, images, num_cores(), quick_export)}
     return {way: to_its_end(call, model.device) for way, call in ways.items()}
 
 
@@ -183,4 +183,4 @@ def times_vendors(row: Row) -> Estimate:
     if row["searched_s"] < MIN_SEARCH_S:
         return NOTHING
     samples: Mapping[str, Sequence[float]] = row["samples"]
-    return least([ratio(samples[vendor], samples[TUNED]) for vendor in VENDORS if vendor in samples])
+    return minimum([ratio(samples[vendor], samples[TUNED]) for vendor in VENDORS if vendor in samples])
