@@ -99,7 +99,18 @@ class FallbackContest:
             return []
         name = f"{PAPERS_NAMES[self._name]}, placed, takes more than all on one device, of the latter's time"
         paper = "0.49 %" if self._name == "ssd_resnet50" else ""
-        return [Claim(name, self.overhead(), "%", GOAL, AT_MOST, floor=-100.0, turn_s=self.contest.turn_s, paper=paper)]
+        return [
+            Claim(
+                name,
+                self.overhead(),
+                "%",
+                GOAL,
+                Direction.AT_MOST,
+                floor=-100.0,
+                turn_s=self.contest.turn_s,
+                paper=paper,
+            )
+        ]
 
     def rows(self) -> list[dict[str, Any]]:
         """A row for each rival, and one for the overhead."""

@@ -24,7 +24,7 @@ from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.in_flight import InFlightBatch
 from split_infer_ros.pipeline.local import STUCK_S, LocalPipeline
 from split_infer_ros.pipeline.settings import BLOCK, StageSettings
-from split_infer_ros.runtime.num_threads import all_cores, on_cores
+from split_infer_ros.runtime.num_threads import max_threads, run_with_threads
 from split_infer_ros.split.model import SplitModel
 
 NOTHING = -1  # the best class where a detector finds none
@@ -116,8 +116,8 @@ class WholeModel:
     def take(self, batches: int, using: AbstractContextManager[None]) -> Figures:
         """Take a turn, on all cores."""
         with using:
-            on_cores(
-                all_cores(),
+            run_with_threads(
+                max_threads(),
                 lambda: self._run(self.feed.batches(1 + batches + self._ahead), self.feed.note),
             )
         return self.feed.figures(batches)

@@ -89,7 +89,7 @@ class Running:
 
 def use_lanes(monkeypatch: pytest.MonkeyPatch, lanes: bool) -> None:
     """Have whatever comes run on two lanes, or with all cores, however that is measured to do."""
-    monkeypatch.setattr(worker_pool, "all_cores", lambda: 2)
+    monkeypatch.setattr(worker_pool, "max_threads", lambda: 2)
     monkeypatch.setattr(ExecutionModes, "lanes_serve_more", lanes)
     monkeypatch.setattr(ExecutionModes, "sooner_together", lambda ways, waiting, more_come: not lanes)
 

@@ -20,8 +20,8 @@ from split_infer_ros.pipeline.frame import Handle, Origin
 from split_infer_ros.pipeline.head_partitions import HeadPartitions
 from split_infer_ros.pipeline.report import WeightsReport
 from split_infer_ros.pipeline.settings import WeightsSettings
-from split_infer_ros.runtime.num_threads import use_cores, use_one_core
-from split_infer_ros.runtime.worker_thread import Stage
+from split_infer_ros.runtime.num_threads import use_one_thread, use_threads
+from split_infer_ros.runtime.worker_thread import WorkerThread
 from split_infer_ros.split.model import SplitModel
 
 YIELD_S = 1e-6
@@ -79,8 +79,8 @@ class HeadStage:
         self._partitions = HeadPartitions(
             model, threads, batch_size, settings or WeightsSettings(), lambda note: on_error(Notice(note))
         )
-        self._head = Stage("head", self._run, partial(use_cores, threads))
-        self._postprocess = Stage("postprocess", self._finish, use_one_core)
+        self._head = WorkerThread("head", self._run, partial(use_threads, threads))
+        self._postprocess = WorkerThread("postprocess", self._finish, use_one_thread)
 
     def start(self) -> None:
         """Begin to take handles, until stop; may be started again."""

@@ -10,7 +10,7 @@ from functools import partial
 from split_infer_ros.memory_cost.task import Task
 from split_infer_ros.pipeline.in_flight import InFlightBatch
 from split_infer_ros.pipeline.plan import Plan
-from split_infer_ros.runtime.num_threads import use_all_cores
+from split_infer_ros.runtime.num_threads import use_all_threads
 from split_infer_ros.serving.co_run import Machine, find_pair
 from split_infer_ros.serving.cost_measurer import CostMeasurer
 from split_infer_ros.serving.cost_tables import CostTables
@@ -147,7 +147,7 @@ class Dispatcher:
             model.close()
 
     def _loop(self) -> None:
-        use_all_cores()
+        use_all_threads()
         while self._running:
             try:
                 self._take_turns()

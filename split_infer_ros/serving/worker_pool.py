@@ -87,5 +87,5 @@ class WorkerPool:
 _Work = tuple[Sequence[InFlightBatch], Callable[[], None]]
 
 
-def _lane(number: int, executor: Executor) -> Stage[_Work]:
-    return Stage(f"lane {number}", lambda work: executor.execute(*work), use_one_core)
+def _lane(number: int, executor: Executor) -> WorkerThread[_Work]:
+    return WorkerThread(f"lane {number}", lambda work: executor.execute(*work), use_one_thread)

@@ -31,8 +31,8 @@ PLACE: dict[str, Any] = {"split_point": "neck", "batch_size": 2, "backbone_threa
 
 def found_for(model: SplitModel, precision: str) -> list[Record]:
     """A network and a pipeline, cut and batched as ``PLACE`` has it."""
-    key, network = Key.here("cpu"), dict(network_space(cores(), (precision,)).default)
-    place = {**pipeline_space(model, cores()).default, **PLACE}
+    key, network = Key.here("cpu"), dict(network_space(num_cores(), (precision,)).default)
+    place = {**pipeline_space(model, num_cores()).default, **PLACE}
     measured = (network_task(model, 1), network), (pipeline_task(model, network), place)
     return [Record(key.target, key.versions_for(task), task, config, (1.0,)) for task, config in measured]
 

@@ -168,7 +168,7 @@ def test_late_frames_are_dropped_or_finished_as_the_tenant_says(start: Start) ->
 def test_a_model_is_measured_before_it_is_served_and_once_for_all(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_pool, "all_cores", lambda: 2)
+    monkeypatch.setattr(worker_pool, "max_threads", lambda: 2)
     monkeypatch.setattr(cost_table, "agree", lambda samples: True)  # whatever else this machine is at
     run = start(A, C, one=BrightModel("one"), two=BrightModel("two"))
     ways = run.pipeline._dispatcher._ways
