@@ -22,7 +22,7 @@ from split_infer_ros.operator_placement.placed_graph import copy_to, place, read
 from split_infer_ros.operator_placement.plan import Tag, make_plan
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_spec import ModelSpec
-from split_infer_ros.telemetry.claim import AT_MOST, Claim
+from split_infer_ros.telemetry.claim import Claim, Direction
 from split_infer_ros.telemetry.estimate import Estimate, estimate
 from split_infer_ros.telemetry.turns import Contest, rotated
 from split_infer_ros.telemetry.usage import Usage

@@ -18,7 +18,7 @@ from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.search.space import Frozen, Space, frozen
 from split_infer_ros.search.strategies import Exhaustive, Guided, Random, Search, best_so_far, replay
 from split_infer_ros.split.model_spec import ModelSpec
-from split_infer_ros.telemetry.claim import AT_MOST, Claim
+from split_infer_ros.telemetry.claim import Claim, Direction
 from split_infer_ros.telemetry.estimate import estimate
 from split_infer_ros.telemetry.machine import num_cores
 from split_infer_ros.telemetry.turns import Contest

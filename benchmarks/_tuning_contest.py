@@ -69,7 +69,7 @@ class Rivals:
     def __init__(
         self, name: str, device: torch.device, database: Database, seconds: float, group_s: float, quick_export: bool
     ) -> None:
-        use_one_core()  # a team that another model left would take cores from trials
+        use_one_thread()  # a team that another model left would take cores from trials
         spec = ModelSpec(name, "random", str(device))
         self._model, self._database, self._group_s = load_model(spec), database, group_s
         with TrialProcess(spec) as runner:

@@ -12,9 +12,9 @@ import torch
 from split_infer_ros.pipeline.handover import Execution, Handover
 from split_infer_ros.pipeline.in_flight import InFlightBatch
 from split_infer_ros.pipeline.plan import Plan
-from split_infer_ros.runtime.num_threads import use_all_cores, use_cores, use_one_core
+from split_infer_ros.runtime.num_threads import use_all_threads, use_one_thread, use_threads
 from split_infer_ros.runtime.streams import Stream
-from split_infer_ros.runtime.worker_thread import Stage
+from split_infer_ros.runtime.worker_thread import WorkerThread
 
 
 class BackboneRunner:
@@ -38,8 +38,10 @@ class BackboneRunner:
         self._over = over
         behind = self._stream.is_asynchronous
         self.depth = 3 if behind else 1
-        self.set_up = use_one_core if behind else partial(use_cores, num_threads) if num_threads else use_all_cores
-        self._launch = Stage("backbone", self._compute, use_one_core) if behind else None
+        self.set_up = (
+            use_one_thread if behind else partial(use_threads, num_threads) if num_threads else use_all_threads
+        )
+        self._launch = WorkerThread("backbone", self._compute, use_one_thread) if behind else None
         self._handover = Handover(behind)
 
     def start(self, plan: Plan) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from split_infer_ros.pipeline.in_flight import InFlightBatch
-from split_infer_ros.runtime.num_threads import use_one_core
+from split_infer_ros.runtime.num_threads import use_one_thread
 from split_infer_ros.runtime.streams import Fence
-from split_infer_ros.runtime.worker_thread import Stage
+from split_infer_ros.runtime.worker_thread import WorkerThread
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Handover:
 
     def __init__(self, is_asynchronous: bool) -> None:
         self._last_end = 0.0
-        self._thread = Stage("handover", self._finish, use_one_core) if is_asynchronous else None
+        self._thread = WorkerThread("handover", self._finish, use_one_thread) if is_asynchronous else None
 
     def start(self) -> None:
         """Starts, until ``stop``; may be started again."""

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from split_infer_ros.pipeline.in_flight import InFlightBatch
-from split_infer_ros.runtime.num_threads import all_cores, use_one_core
-from split_infer_ros.runtime.worker_thread import Stage
+from split_infer_ros.runtime.num_threads import max_threads, use_one_thread
+from split_infer_ros.runtime.worker_thread import WorkerThread
 from split_infer_ros.serving.concurrent_lanes import ConcurrentLanes
 from split_infer_ros.serving.executor import Executor
 from split_infer_ros.serving.forked_graphs import Model
@@ -41,7 +41,7 @@ class WorkerPool:
     ) -> None:
         self.whole = Engine(device, graph_bytes)
         self._executor = Executor(changed, self.whole, device)
-        count = all_cores() if lanes and device.type == "cpu" and all_cores() > 1 else 0
+        count = max_threads() if lanes and device.type == "cpu" and max_threads() > 1 else 0
         self._engines = [Engine(device, cores=1) for _ in range(count)]
         self.beside = ConcurrentLanes(self._engines) if count else None
         executors = [Executor(changed, engine, device) for engine in self._engines]

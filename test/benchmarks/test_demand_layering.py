@@ -23,7 +23,7 @@ from _layering_peak import peak
 from _layering_plan import Planned, plan, spread
 from _layering_turns import READ_B_S, READ_CORE_S, Residencies, beside, pass_s
 
-from split_infer_ros.telemetry.claim import FAILS, HOLDS, UNCLEAR
+from split_infer_ros.telemetry.claim import Verdict
 from split_infer_ros.telemetry.turns import Contest
 from split_infer_ros.weight_streaming.residency import ASYNCHRONOUS, RESIDENT, TWO_STAGE
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition

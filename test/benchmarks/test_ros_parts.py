@@ -23,7 +23,7 @@ from _rows import measured
 from _trace import Batch, Trace, busy
 
 from split_infer_ros.pipeline.timeline import Timeline
-from split_infer_ros.telemetry.claim import FAILS, HOLDS, UNCLEAR
+from split_infer_ros.telemetry.claim import Verdict
 from split_infer_ros.telemetry.trace import TraceFile
 from split_infer_ros.telemetry.turns import Contest
 

@@ -19,7 +19,7 @@ from split_infer_ros.models.catalogue import CATALOGUE
 from split_infer_ros.search.space import Space, frozen
 from split_infer_ros.split.load import build_model
 from split_infer_ros.split.model_spec import ModelSpec
-from split_infer_ros.telemetry.claim import FAILS, HOLDS, UNCLEAR, Claim
+from split_infer_ros.telemetry.claim import Claim, Verdict
 from split_infer_ros.telemetry.machine import describe_machine
 from split_infer_ros.telemetry.turns import Contest
 

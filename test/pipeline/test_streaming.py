@@ -110,7 +110,7 @@ def test_a_file_of_other_weights_under_the_right_name_is_made_anew(tmp_path: Pat
     change(run, weights_residency="two_stage")
     path = packed_in(tmp_path)
     change(run, weights_residency="resident")
-    pack_model(load_model(ModelSpec("shapes", "random", "cpu")), path, ALL)
+    pack_model(load_model(ModelSpec("shapes", "random", "cpu")), path, max_threads())
     change(run, weights_residency="two_stage")
     assert same(run.feed(), expected)
 

@@ -64,7 +64,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
         made.flights.append((line.key, flight.plan.pool.slots.policy))
         return flight
 
-    monkeypatch.setattr(worker_pool, "all_cores", lambda: 1)  # it has no lanes
+    monkeypatch.setattr(worker_pool, "max_threads", lambda: 1)  # it has no lanes
     monkeypatch.setattr(ServedModel, "take_off", note)
     monkeypatch.setattr(served_model, "MemoryAdvisor", Advisor)
     monkeypatch.setattr(slot_memory, "allocate", made.allocate)
