@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from split_infer_ros.buffers.slots import Lease, Outcome
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ConfigurationError, ImageError, Notice, StreamError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.pipeline.backbone_runner import BackboneRunner, Batch
@@ -19,7 +20,7 @@ from split_infer_ros.pipeline.plan import Plan
 from split_infer_ros.pipeline.report import PipelineReport
 from split_infer_ros.pipeline.settings import LATEST, StageSettings
 from split_infer_ros.pipeline.transport import Transport
-from split_infer_ros.runtime.faults import DEVICE_LOST, drop_reason, is_sticky
+from split_infer_ros.runtime.faults import drop_reason, is_sticky
 from split_infer_ros.runtime.num_threads import use_one_core
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.telemetry.trace import TraceFile
@@ -114,11 +115,11 @@ class BackboneStage:
         ticket = self.ledger.receive(now)
         with self._changed:
             if not self._accepting:
-                ticket.drop(DEVICE_LOST if self._lost else "inactive")
+                ticket.drop(DropReason.DEVICE_LOST if self._lost else DropReason.INACTIVE)
                 return
             displaced = self._batcher.add(Frame(pixels, origin, ticket), origin.source, now)
             for frame in displaced:
-                frame.ticket.drop("overrun")
+                frame.ticket.drop(DropReason.OVERRUN)
             self._was_full = self.full
             self._changed.notify_all()
 
@@ -131,7 +132,7 @@ class BackboneStage:
         """A frame came in that cannot be read."""
         self.ledger.receive(now).drop(error.reason)
 
-    def missed(self, count: int, reason: str) -> None:
+    def missed(self, count: int, reason: DropReason) -> None:
         """Frames were sent that never reached us."""
         self.ledger.missed(count, reason)
 
@@ -155,7 +156,7 @@ class BackboneStage:
                 settings.batch_size, settings.batch_timeout_s, settings.drop_policy == LATEST
             )
             for frame in displaced:
-                frame.ticket.drop("overrun")
+                frame.ticket.drop(DropReason.OVERRUN)
         self._tell_senders()
 
     def wake(self) -> None:
@@ -194,7 +195,7 @@ class BackboneStage:
 
         The rest is dropped as ``shutdown``, or as ``device_lost`` where the device was lost.
         """
-        reason = DEVICE_LOST if self._lost else "shutdown"
+        reason = DropReason.DEVICE_LOST if self._lost else DropReason.SHUTDOWN
         with self._changed:
             self._accepting = False
             self._changed.notify_all()
@@ -266,14 +267,14 @@ class BackboneStage:
         timeline.published = time.monotonic()
         self._accounts.meters.busy.publish(lease, timeline.published)
         if not self._transport.send(handle, plan.pool):
-            self._give_up(batch, "no_head")
+            self._give_up(batch, DropReason.NO_HEAD)
         if not self._lost:
             self._failure = ""
         self._passed(batch)
 
     def _fail(self, batch: Batch, error: Exception) -> None:
         self._failure = str(error)
-        self._give_up(batch, DEVICE_LOST if self._lost else drop_reason(error))
+        self._give_up(batch, DropReason.DEVICE_LOST if self._lost else drop_reason(error))
         self._passed(batch)
         if is_sticky(error):
             self._lose(error)
@@ -290,7 +291,7 @@ class BackboneStage:
                 return
             self._lost, self._accepting, self._failure = True, False, str(error)
             for frame in self._batcher.clear():
-                frame.ticket.drop(DEVICE_LOST)
+                frame.ticket.drop(DropReason.DEVICE_LOST)
         self._tell_senders()
         self._on_error(error)
 
@@ -313,7 +314,7 @@ class BackboneStage:
         for plan in done:
             plan.close()
 
-    def _give_up(self, batch: Batch, reason: str) -> None:
+    def _give_up(self, batch: Batch, reason: DropReason) -> None:
         """Drop a batch under that name, unless a head has it already."""
         if batch.plan.pool.give_up(batch.lease):
             with self._changed:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 
 from split_infer_ros.buffers.slots import Lease, Outcome
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.pipeline.backbone_runner import Batch
 from split_infer_ros.pipeline.report import PipelineMeters
 from split_infer_ros.telemetry.trace import TraceFile
@@ -47,7 +48,7 @@ class BatchAccounts:
                 frame.ticket.publish()
                 self.meters.latency.add(now - frame.ticket.received_at, now)
             else:
-                frame.ticket.drop(outcome.reason)
+                frame.ticket.drop(DropReason.named(outcome.reason))
         if math.isnan(outcome.head_end):  # no reader was at it
             self.meters.busy.lose(lease, now)
             return
@@ -61,13 +62,13 @@ class BatchAccounts:
         if self._watch is not None:
             self._watch(batch)
 
-    def drop(self, lease: Lease, reason: str, now: float) -> None:
+    def drop(self, lease: Lease, reason: DropReason, now: float) -> None:
         """A batch will not come back."""
         self.meters.busy.lose(lease, now)
         for frame in self._out.pop(lease).frames:
             frame.ticket.drop(reason)
 
-    def drop_all(self, reason: str, now: float) -> None:
+    def drop_all(self, reason: DropReason, now: float) -> None:
         """No batch will come back; their slots are given up."""
         for lease, batch in list(self._out.items()):
             batch.plan.pool.give_up(lease)

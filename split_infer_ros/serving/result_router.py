@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from split_infer_ros.buffers.slots import Lease, Outcome
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.models.detections import Detections
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.serving.in_flight import InFlightBatch
@@ -53,7 +54,7 @@ class ResultRouter:
         with self._changed:
             if self._members.get(name) is not member or self._lines.get(member.model) is not flight.line:
                 flight.open.remove(frame)
-                frame.ticket.drop("removed")
+                frame.ticket.drop(DropReason.REMOVED)
                 return
         failure: Exception | None = None
         try:
@@ -67,7 +68,7 @@ class ResultRouter:
                 frame.ticket.publish()
                 member.meters.latency.add(now - frame.ticket.received_at, now)
             else:
-                frame.ticket.drop("head_error")
+                frame.ticket.drop(DropReason.HEAD_ERROR)
         if failure is not None:
             self._on_error(name, failure)
 
@@ -79,14 +80,14 @@ class ResultRouter:
             if flight is None:
                 return
             if math.isnan(outcome.head_end):  # no head was at it
-                self.give_up(flight, outcome.reason)
+                self.give_up(flight, DropReason.named(outcome.reason))
                 return
             times = flight.timeline
             times.head_start, times.head_end, times.delivered = outcome.head_start, outcome.head_end, outcome.delivered
             for member in flight.members:
                 member.meters.busy.finish(lease, times, now)
                 member.meters.batch_done(times, len(flight.frames), now)
-            self.give_up(flight, outcome.reason)
+            self.give_up(flight, DropReason.named(outcome.reason))
             self._batches += 1
             if self._trace is not None:
                 # a row of its own for each slot, as several batches of a model may be in one stage side by side
@@ -96,7 +97,7 @@ class ResultRouter:
                 row = f"{line.key}, {pool.memory} {slot}: "
                 self._trace.slices(times.slices(), f"batch {self._batches}", row, tenants=tenants, **facts)
 
-    def give_up(self, flight: InFlightBatch, reason: str) -> None:
+    def give_up(self, flight: InFlightBatch, reason: DropReason) -> None:
         """The batch is over; frames that are not settled are dropped under that name (lock held)."""
         del flight.line.out[flight.lease]
         drop(flight.settle_rest(), reason)

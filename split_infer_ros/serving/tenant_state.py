@@ -7,6 +7,7 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.pipeline.frame import Frame
 from split_infer_ros.pipeline.ledger import Ledger
 from split_infer_ros.pipeline.report import PipelineMeters
@@ -39,7 +40,7 @@ class TenantFrame(Frame):
     member: TenantState
 
 
-def drop(frames: Iterable[TenantFrame], reason: str) -> None:
+def drop(frames: Iterable[TenantFrame], reason: DropReason) -> None:
     """They end here, under that name."""
     for frame in frames:
         frame.ticket.drop(reason)
