@@ -12,8 +12,8 @@ from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.detections import Detections
-from split_infer_ros.pipeline.backbone_runner import Batch
 from split_infer_ros.pipeline.frame import Origin
+from split_infer_ros.pipeline.in_flight import InFlightBatch
 from split_infer_ros.pipeline.local import LocalPipeline
 from split_infer_ros.pipeline.profiler import Effort, Profiler
 from split_infer_ros.pipeline.settings import BLOCK, StageSettings
@@ -120,7 +120,7 @@ def test_a_local_pipeline_gives_each_picture_its_result(split_point: str) -> Non
 
 def test_a_local_pipeline_tells_when_each_batch_was_where_and_may_be_started_again() -> None:
     model = load_model(ModelSpec("shapes", "default", "cpu"))
-    batches: list[Batch] = []
+    batches: list[InFlightBatch] = []
     settings = StageSettings("default", 2, 60.0, BLOCK)
     pipeline = LocalPipeline(model, settings, lambda *_: None, watch=batches.append)
     for starts in (1, 2):
@@ -141,7 +141,7 @@ def test_a_local_pipeline_tells_when_each_batch_was_where_and_may_be_started_aga
 def test_a_batch_may_wait_long_for_a_slow_head() -> None:
     model = load_model(ModelSpec("shapes", "default", "cpu"))
     pipeline = LocalPipeline(model, StageSettings("default", 1, 60.0, BLOCK), lambda *_: None)
-    pool = pipeline.backbone._plan.pool
+    pool = pipeline.backbone._instance.plan.pool
     lease = pool.acquire()
     assert lease is not None
     pool.publish(lease, 0.0)

@@ -24,10 +24,11 @@ from split_infer_ros.models.detections import Candidates, Detections, Limits, su
 from split_infer_ros.models.entry import ModelEntry, Weights
 from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.pipeline.backbone_stage import BackboneStage
-from split_infer_ros.pipeline.frame import Handle, Origin, Timeline
+from split_infer_ros.pipeline.frame import Handle, Origin
 from split_infer_ros.pipeline.head_stage import HeadStage
 from split_infer_ros.pipeline.settings import BLOCK, LATEST, StageSettings
-from split_infer_ros.pipeline.transport import OwnedPool, Released
+from split_infer_ros.pipeline.timeline import Timeline
+from split_infer_ros.pipeline.transport import Released
 from split_infer_ros.split.model import SplitModel
 
 LONG_S = 60.0  # a bound, far above what anything here takes
@@ -92,15 +93,14 @@ class Way:
         self.publish = publish
         self._lease_s = lease_s
 
-    def bind(self, released: Released, wake: Callable[[], None]) -> None:
+    def connect(self, released: Released, wake: Callable[[], None]) -> Way:
         self._released = released
+        return self
 
     def make_pool(self, layout: Layout, slots: int, place: Place) -> SlotPool:
-        pool = SlotPool(layout, slots, place, self._lease_s)
-        pool.when_released(self._released)
-        return pool
+        return SlotPool(layout, slots, place, self._lease_s, self._released)
 
-    def send(self, handle: Handle, pool: OwnedPool) -> int:
+    def send(self, handle: Handle, pool: SlotPool) -> int:
         return self.publish(handle)
 
 
@@ -127,9 +127,9 @@ class Pipeline:
     def hand(self, handle: Handle) -> None:
         self.head.submit(handle, find_pool(handle.lease))
 
-    def deliver(self, origin: Origin, detections: Detections) -> None:
+    def deliver(self, handle: Handle, index: int, detections: Detections) -> None:
         assert self.gate.wait(LONG_S)
-        self.delivered.append((origin, detections))
+        self.delivered.append((handle.origins[index], detections))
 
     def send(self, *values: int, source: str = "a") -> None:
         for value in values:
@@ -324,7 +324,8 @@ def test_a_batch_that_breaks_the_backbone_costs_only_itself(start: Start) -> Non
 def test_a_result_that_cannot_be_delivered_costs_the_rest_of_its_batch(start: Start) -> None:
     pipeline = start(batch_size=3, batch_timeout_s=LONG_S)
 
-    def deliver(origin: Origin, detections: Detections) -> None:
+    def deliver(handle: Handle, index: int, detections: Detections) -> None:
+        origin = handle.origins[index]
         if origin.header == 2:
             raise RuntimeError("no more")
         pipeline.delivered.append((origin, detections))
@@ -381,9 +382,9 @@ def test_a_publisher_that_fails_loses_nothing_that_a_head_has(start: Start) -> N
     pipeline = start(batch_size=1, drop_policy=BLOCK)
     arrived = threading.Event()
 
-    def deliver(origin: Origin, detections: Detections) -> None:
+    def deliver(handle: Handle, index: int, detections: Detections) -> None:
         arrived.set()
-        Pipeline.deliver(pipeline, origin, detections)
+        Pipeline.deliver(pipeline, handle, index, detections)
 
     def publish(handle: Handle) -> int:
         if handle.origins[0].header == 1:
@@ -484,13 +485,13 @@ def test_a_report_is_what_was_counted_and_timed(start: Start) -> None:
     begin = time.monotonic()
     pipeline = start(batch_size=2, batch_timeout_s=LONG_S, drop_policy=BLOCK)
     timelines: list[Timeline] = []
-    done = pipeline.backbone._accounts.meters.batch_done
+    done = pipeline.backbone._account.meters.batch_done
 
     def batch_done(timeline: Timeline, frames: int, now: float) -> None:
         timelines.append(timeline)
         done(timeline, frames, now)
 
-    pipeline.backbone._accounts.meters.batch_done = batch_done  # type: ignore[method-assign]
+    pipeline.backbone._account.meters.batch_done = batch_done  # type: ignore[method-assign]
     pipeline.send(1, 2, 3, 4)
     pipeline.settled()
     report = pipeline.backbone.report(time.monotonic())

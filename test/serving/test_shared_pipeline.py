@@ -17,8 +17,8 @@ from split_infer_ros.measurements.database import Database
 from split_infer_ros.serving import cost_table, worker_pool
 from split_infer_ros.serving.execution_costs import Group
 from split_infer_ros.serving.merge_runner import Inputs
-from split_infer_ros.serving.model_instance import ModelInstance
 from split_infer_ros.serving.request import DROP
+from split_infer_ros.serving.served_model import ServedModel
 
 
 def test_each_frame_gets_its_own_result_at_its_own_tenant(start: Start) -> None:
@@ -102,14 +102,14 @@ def test_a_result_that_nobody_takes_costs_its_own_frame_alone(start: Start) -> N
 def test_a_round_that_fails_does_not_end_the_next_ones(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     run = start(A, one=BrightModel("one"))
     failures = [RuntimeError("the driver says no")]
-    collect = ModelInstance.collect
+    collect = ServedModel.collect
 
-    def fail_once(line: ModelInstance, now: float) -> None:
+    def fail_once(line: ServedModel, now: float) -> None:
         if failures:
             raise failures.pop()
         collect(line, now)
 
-    monkeypatch.setattr(ModelInstance, "collect", fail_once)
+    monkeypatch.setattr(ServedModel, "collect", fail_once)
     run.send("a", 1)
     until(lambda: not failures)
     run.send("a", 2)
@@ -169,7 +169,7 @@ def test_late_frames_are_dropped_or_finished_as_the_tenant_says(start: Start) ->
 def test_a_model_is_measured_before_it_is_served_and_once_for_all(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_pool, "all_cores", lambda: 2)
+    monkeypatch.setattr(worker_pool, "max_threads", lambda: 2)
     monkeypatch.setattr(cost_table, "agree", lambda samples: True)  # whatever else this machine is at
     run = start(A, C, one=BrightModel("one"), two=BrightModel("two"))
     ways = run.pipeline._dispatcher._ways

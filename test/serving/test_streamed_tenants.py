@@ -77,7 +77,7 @@ def test_models_share_a_ring_and_each_tenant_gets_its_own_results(
         assert report.weights.memory_bytes < 2.1e6
         assert report.failure == ""
     assert not torch.equal(resident.found["a"][0], resident.found["b"][0])
-    for line in streamed.pipeline._dispatcher.lines.values():
+    for line in streamed.pipeline._dispatcher.models.values():
         state = state_of(line.model.graph)
         held = sum(tensor.untyped_storage().nbytes() for tensor in state.values())
         assert held < 0.2 * sum(tensor.nbytes for tensor in state.values()), "weights were not given back"

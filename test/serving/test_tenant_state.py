@@ -24,7 +24,7 @@ def values(frames: list[TenantFrame]) -> list[int]:
 
 def test_a_tenants_oldest_gives_way_and_no_other_tenants() -> None:
     waiting = WaitingFrames(2)
-    front, rear = (TenantState(Tenant(name, "one"), "one") for name in ("front", "rear"))
+    front, rear = (TenantState(tenant=Tenant(name, "one"), model="one") for name in ("front", "rear"))
     assert arrive(waiting, rear, 1, 0.0) == []
     assert [values(arrive(waiting, front, value, 1.0 + value)) for value in range(5)] == [[], [], [0], [1], [2]]
     assert len(waiting) == 3
@@ -36,7 +36,7 @@ def test_a_tenants_oldest_gives_way_and_no_other_tenants() -> None:
 def test_who_sends_fast_has_its_turn_as_often_as_the_others() -> None:
     waiting = WaitingFrames(2)
     periods = {"slow": 10, "fast": 1, "faster": 0.25}
-    members = {name: TenantState(Tenant(name, "one"), "one") for name in periods}
+    members = {name: TenantState(tenant=Tenant(name, "one"), model="one") for name in periods}
     served = []
     for quarter in range(4000):
         for name, period in periods.items():
@@ -45,14 +45,14 @@ def test_who_sends_fast_has_its_turn_as_often_as_the_others() -> None:
         if quarter % 60 == 59:  # one is served in the time in which three come even of the slow ones
             (found,) = waiting.take(waiting.of_models({"one"})[:1])
             found.ticket.publish()
-            served.append(found.member.tenant.name)
+            served.append(found.account.tenant.name)
     assert min(served.count(name) for name in periods) >= len(served) // 3 - 1
 
 
 def test_frames_have_their_turn_by_deadline_and_priority() -> None:
     waiting = WaitingFrames(9)
     members = {
-        name: TenantState(Tenant(name, name, deadline_s=deadline_s, priority=priority), name)
+        name: TenantState(tenant=Tenant(name, name, deadline_s=deadline_s, priority=priority), model=name)
         for name, deadline_s, priority in (("late", 1.0, 0), ("soon", 0.5, 0), ("first", 1.0, 2), ("default", 0.0, 0))
     }
     for member in members.values():
@@ -67,7 +67,7 @@ STEPS = st.tuples(st.sampled_from("abc"), st.sampled_from(["add", "take", "forge
 @given(st.lists(STEPS))
 def test_nothing_that_waits_is_lost(steps: list[tuple[str, str, int]]) -> None:
     waiting = WaitingFrames(3)
-    members = {name: TenantState(Tenant(name, name), name) for name in "abc"}
+    members = {name: TenantState(tenant=Tenant(name, name), model=name) for name in "abc"}
     for index, (name, kind, number) in enumerate(steps):
         if kind == "add":
             arrive(waiting, members[name], index, float(index))
