@@ -12,6 +12,7 @@ from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.buffers.slots import Lease, Outcome, SlotLeases
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import HandleError
 
 HOST = Place()
@@ -112,11 +113,11 @@ class SlotPool:
     def collect(self, now: float) -> list[tuple[Lease, Outcome]]:
         """Take back every slot whose reader did not come in time; one that waits behind another is not late."""
         self.leases.renew_if_read(now)
-        return [(lease, Outcome(0, "lease_expired")) for lease in self.leases.expire(now)]
+        return [(lease, Outcome(0, DropReason.LEASE_EXPIRED)) for lease in self.leases.expire(now)]
 
     def orphaned(self, before: float) -> list[tuple[Lease, Outcome]]:
         """Take back every slot that was published ``before`` (steady clock) to a reader who is known to have died."""
-        return [(lease, Outcome(0, "reader_died")) for lease in self.leases.expire(before + self._lease_s)]
+        return [(lease, Outcome(0, DropReason.READER_DIED)) for lease in self.leases.expire(before + self._lease_s)]
 
     def close(self) -> None:
         """Let go of the memory, which goes with the last view of it."""

@@ -14,9 +14,8 @@ import threading
 from collections import Counter
 from dataclasses import dataclass
 
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ConfigurationError, HandleError
-
-HEAD_REASONS = frozenset({"head_error"})  # all that a head may say of frames that it did not publish
 
 
 class SlotState(enum.Enum):
@@ -49,7 +48,7 @@ class Outcome:
 
     Attributes:
         published: results went out for so many of its frames, the first ones.
-        reason: why not for the others.
+        reason: why not for the others: the value of a ``DropReason``, or any text where another process said it.
         head_start, head_end: when the head's half ran, seconds of this host's steady clock.
         delivered: when the results were out.
     """
@@ -65,7 +64,7 @@ class Outcome:
         times = self.head_start, self.head_end, self.delivered
         if not (self.head_start <= self.head_end <= self.delivered < math.inf and self.head_start >= 0):
             times = math.nan, math.nan, math.nan
-        return Outcome(self.published, self.reason if self.reason in HEAD_REASONS else "unknown_reason", *times)
+        return Outcome(self.published, DropReason.claimed_by_head(self.reason), *times)
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ConfigurationError, ImageError, StreamError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.pipeline.account import Account
@@ -19,7 +20,7 @@ from split_infer_ros.pipeline.model_instance import ModelInstance
 from split_infer_ros.pipeline.report import PipelineReport
 from split_infer_ros.pipeline.settings import LATEST, StageSettings
 from split_infer_ros.pipeline.transport import Transport
-from split_infer_ros.runtime.faults import DEVICE_LOST, is_sticky
+from split_infer_ros.runtime.faults import is_sticky
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.telemetry.trace import TraceFile
 
@@ -122,11 +123,11 @@ class BackboneStage:
         ticket = self.ledger.receive(now)
         with self._changed:
             if not self._accepting:
-                ticket.drop(DEVICE_LOST if self._instance.device_lost else "inactive")
+                ticket.drop(DropReason.DEVICE_LOST if self._instance.device_lost else DropReason.INACTIVE)
                 return
             displaced = self._batcher.add(Frame(pixels, origin, ticket, self._account), origin.source, now)
             for frame in displaced:
-                frame.drop("overrun")
+                frame.drop(DropReason.OVERRUN)
             self._was_full = self.full
             self._changed.notify_all()
 
@@ -139,7 +140,7 @@ class BackboneStage:
         """A frame came in that cannot be read."""
         self.ledger.receive(now).drop(error.reason)
 
-    def missed(self, count: int, reason: str) -> None:
+    def missed(self, count: int, reason: DropReason) -> None:
         """Frames were sent that never reached us."""
         self.ledger.missed(count, reason)
 
@@ -161,7 +162,7 @@ class BackboneStage:
                 settings.batch_size, settings.batch_timeout_s, settings.drop_policy == LATEST
             )
             for frame in displaced:
-                frame.drop("overrun")
+                frame.drop(DropReason.OVERRUN)
             self._changed.notify_all()
         self._tell_senders()
 
@@ -180,7 +181,7 @@ class BackboneStage:
 
         The rest is dropped as ``shutdown``, or as ``device_lost`` where the device was lost.
         """
-        reason = DEVICE_LOST if self._instance.device_lost else "shutdown"
+        reason = DropReason.DEVICE_LOST if self._instance.device_lost else DropReason.SHUTDOWN
         with self._changed:
             self._accepting = False
             self._changed.notify_all()
@@ -264,7 +265,7 @@ class BackboneStage:
                 return
             self._instance.device_lost, self._accepting, self._instance.failure = True, False, str(error)
             for frame in self._batcher.clear():
-                frame.drop(DEVICE_LOST)
+                frame.drop(DropReason.DEVICE_LOST)
         self._tell_senders()
         self._on_error(error)
 

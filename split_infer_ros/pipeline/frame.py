@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from split_infer_ros.buffers.slots import Lease
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.pipeline.account import Account
 from split_infer_ros.pipeline.ledger import Ticket
@@ -50,7 +51,7 @@ class Frame:
         self.ticket.publish()
         self.account.meters.latency.add(now - self.ticket.received_at, now)
 
-    def drop(self, reason: str) -> None:
+    def drop(self, reason: DropReason) -> None:
         """Settles the frame: it ends here, for that reason."""
         self.ticket.drop(reason)
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from split_infer_ros.buffers.pool import FeatureReader
 from split_infer_ros.buffers.slots import Outcome
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import HandleError, Notice, SplitInferError
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.plausibility import leave_out_impossible
@@ -167,6 +168,8 @@ class HeadStage:
 
     def _release(self, work: _Work, published: int, start: float, end: float) -> None:
         try:
-            work.reader.release(work.handle.lease, Outcome(published, "head_error", start, end, time.monotonic()))
+            work.reader.release(
+                work.handle.lease, Outcome(published, DropReason.HEAD_ERROR, start, end, time.monotonic())
+            )
         except HandleError as error:
             self.refuse(error)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.buffers.slots import Lease, Outcome
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.pipeline.account import Account
 from split_infer_ros.pipeline.frame import Frame
 from split_infer_ros.pipeline.plan import Plan
@@ -110,19 +111,19 @@ class InFlightBatch:
         for account in self.accounts:
             account.meters.busy.leave(self.lease, self.timeline, now)
 
-    def settle(self, frame: Frame, now: float, drop_reason: str = "") -> None:
-        """Settles one frame: published at ``now``, or dropped for that reason."""
+    def settle(self, frame: Frame, now: float, reason: DropReason | None = None) -> None:
+        """Settles one frame: published at ``now``, or dropped if there is a reason."""
         self.unsettled.remove(frame)
-        if drop_reason:
-            frame.drop(drop_reason)
-        else:
+        if reason is None:
             frame.publish(now)
+        else:
+            frame.drop(reason)
 
     def finish(self, outcome: Outcome, now: float) -> bool:
         """Settles all other frames when the batch comes back; returns whether a head was at it."""
         for index, frame in enumerate(self.frames):
             if frame in self.unsettled:
-                self.settle(frame, now, "" if index < outcome.published else outcome.reason)
+                self.settle(frame, now, None if index < outcome.published else DropReason.named(outcome.reason))
         if math.isnan(outcome.head_end):
             self._lose(now)
             return False
@@ -133,7 +134,7 @@ class InFlightBatch:
             account.meters.batch_done(times, len(self.frames), now)
         return True
 
-    def drop(self, reason: str) -> None:
+    def drop(self, reason: DropReason) -> None:
         """Drops all frames that are not settled: the batch does not come back."""
         now = time.monotonic()
         self._lose(now)

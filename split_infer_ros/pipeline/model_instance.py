@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from split_infer_ros.buffers.slots import Lease, Outcome
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import Notice
 from split_infer_ros.pipeline.frame import Frame, Handle
 from split_infer_ros.pipeline.in_flight import InFlightBatch
@@ -19,7 +20,7 @@ from split_infer_ros.pipeline.plan import Plan
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.pipeline.timeline import Timeline
 from split_infer_ros.pipeline.transport import Transport
-from split_infer_ros.runtime.faults import DEVICE_LOST, drop_reason
+from split_infer_ros.runtime.faults import drop_reason
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.weight_streaming.ring_memory import RingMemory
 
@@ -161,22 +162,22 @@ class ModelInstance:
         plan.pool.publish(lease, time.monotonic())
         batch.mark_published()
         if not self._connection.send(handle, plan.pool):
-            self.drop(batch, "no_head")
+            self.drop(batch, DropReason.NO_HEAD)
         batch.leave_backbone()
 
     def fail(self, batch: InFlightBatch, error: Exception) -> None:
         """Drops a batch that could not be computed or handed over, unless a head has it already."""
         self.failure = str(error)
         batch.leave_backbone()
-        self.drop(batch, DEVICE_LOST if self.device_lost else drop_reason(error))
+        self.drop(batch, DropReason.DEVICE_LOST if self.device_lost else drop_reason(error))
         self._on_error(error)
 
-    def drop(self, batch: InFlightBatch, reason: str) -> None:
+    def drop(self, batch: InFlightBatch, reason: DropReason) -> None:
         """Drops a batch under that name, unless a head has it already."""
         if batch.plan.pool.give_up(batch.lease):
             self._drop(batch, reason)
 
-    def abandon(self, reason: str) -> None:
+    def abandon(self, reason: DropReason) -> None:
         """Drops all batches, also those that a head has; what comes back later counts no more."""
         for batch in list(self.in_flight.values()):
             batch.plan.pool.give_up(batch.lease)
@@ -217,7 +218,7 @@ class ModelInstance:
                 self._watch(batch)
             self._changed.notify_all()
 
-    def _drop(self, batch: InFlightBatch, reason: str) -> None:
+    def _drop(self, batch: InFlightBatch, reason: DropReason) -> None:
         with self._changed:
             if self.in_flight.pop(batch.lease, None) is not None:
                 batch.drop(reason)

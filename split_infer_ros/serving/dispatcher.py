@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.memory_cost.task import Task
 from split_infer_ros.pipeline.in_flight import InFlightBatch
 from split_infer_ros.pipeline.plan import Plan
@@ -192,7 +193,7 @@ class Dispatcher:
             model.failed = self._tables.failed(key)
             model.ready = not model.failed and (model.ready or self._tables.is_ready(key))
             if model.failed:
-                drop(self._waiting.take(self._waiting.of_models([key])), "backbone_error")
+                drop(self._waiting.take(self._waiting.of_models([key])), DropReason.BACKBONE_ERROR)
 
     def _next_executions(self) -> list[tuple[Turn, list[InFlightBatch]]]:
         """What is to be executed now, one right behind the other; if nothing is, wait for a change."""
@@ -215,7 +216,7 @@ class Dispatcher:
         decision = turn.decision
         pair = self._find_pair(decision, queue, now) if turn.lane is None else []
         expect_next(self.models, decision, queue, self._ways.whole, now, self.rules)
-        drop(self._waiting.take(decision.late), "deadline")
+        drop(self._waiting.take(decision.late), DropReason.DEADLINE)
         if pair:
             return [(Turn(Decision((batch,))), [self._take_off(batch, now, plan)]) for batch, plan in pair]
         return [(turn, [self._take_off(batch, now) for batch in decision.batches])] if decision.batches else []

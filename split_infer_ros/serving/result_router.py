@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.models.detections import Detections
 from split_infer_ros.pipeline.frame import Handle, Origin
 from split_infer_ros.pipeline.in_flight import InFlightBatch
@@ -54,7 +55,7 @@ class ResultRouter:
         with self._changed:
             batch = model.instance.in_flight[handle.lease]
             if self._tenants.get(name) is not tenant or self._models.get(tenant.model) is not model:
-                batch.settle(frame, time.monotonic(), "removed")
+                batch.settle(frame, time.monotonic(), DropReason.REMOVED)
                 return
         failure: Exception | None = None
         try:
@@ -62,7 +63,7 @@ class ResultRouter:
         except Exception as error:  # it costs this tenant's frame, and no other's
             failure = error
         with self._changed:
-            batch.settle(frame, time.monotonic(), "" if failure is None else "head_error")
+            batch.settle(frame, time.monotonic(), None if failure is None else DropReason.HEAD_ERROR)
         if failure is not None:
             self._on_error(name, failure)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ConfigurationError, ImageError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.measurements.database import Database
@@ -12,7 +13,7 @@ from split_infer_ros.measurements.key import Key
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.report import PipelineReport
-from split_infer_ros.runtime.faults import DEVICE_LOST, is_sticky
+from split_infer_ros.runtime.faults import is_sticky
 from split_infer_ros.serving.cost_tables import CostTables
 from split_infer_ros.serving.dispatcher import Dispatcher
 from split_infer_ros.serving.result_router import Deliver, ResultRouter
@@ -176,7 +177,7 @@ class SharedPipeline:
                 self._settings = settings
                 self._dispatcher.rules = settings.rules
                 self._tables.limit(settings.most)
-                drop(self._waiting.limit(settings.waiting), "overrun")
+                drop(self._waiting.limit(settings.waiting), DropReason.OVERRUN)
                 self._dispatcher.renew()
 
     def start(self) -> None:
@@ -194,7 +195,7 @@ class SharedPipeline:
 
         The rest is dropped as ``shutdown``, or as ``device_lost`` where the device was lost.
         """
-        reason = DEVICE_LOST if self._lost else "shutdown"
+        reason = DropReason.DEVICE_LOST if self._lost else DropReason.SHUTDOWN
         with self._changing:
             if not self._running:
                 return
@@ -226,12 +227,12 @@ class SharedPipeline:
                 return
             ticket = state.ledger.receive(now)
             if not self._accepting:
-                ticket.drop(DEVICE_LOST if self._lost else "inactive")
+                ticket.drop(DropReason.DEVICE_LOST if self._lost else DropReason.INACTIVE)
             elif self._model_of(state).failed:
-                ticket.drop("backbone_error")
+                ticket.drop(DropReason.BACKBONE_ERROR)
             else:
                 frame = TenantFrame(pixels, origin, ticket, state)
-                drop(self._waiting.add(frame, now, self._dispatcher.execution_s(state.model)), "overrun")
+                drop(self._waiting.add(frame, now, self._dispatcher.execution_s(state.model)), DropReason.OVERRUN)
                 self._changed.notify_all()
 
     def refuse(self, tenant: str, error: ImageError, now: float) -> None:
@@ -240,7 +241,7 @@ class SharedPipeline:
             if tenant in self._tenants:
                 self._tenants[tenant].ledger.receive(now).drop(error.reason)
 
-    def missed(self, tenant: str, count: int, reason: str) -> None:
+    def missed(self, tenant: str, count: int, reason: DropReason) -> None:
         """Frames of a tenant's were sent and never reached us."""
         with self._changed:
             if tenant in self._tenants:
@@ -275,7 +276,7 @@ class SharedPipeline:
         if is_sticky(error):
             with self._changed:
                 first, self._lost, self._accepting = not self._lost, True, False
-                drop(self._waiting.clear(), DEVICE_LOST)
+                drop(self._waiting.clear(), DropReason.DEVICE_LOST)
                 for model in self._dispatcher.all_models:
                     model.instance.device_lost = True
                 self._changed.notify_all()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Sequence
 
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.detections import Limits
@@ -108,7 +109,7 @@ class TenantRegistry:
         """Tenants that are not among these go, and with them the models that nobody else has."""
         with self._changed:
             for name in [name for name in self._tenants if name not in kept]:
-                drop(self._waiting.forget(name), "removed")
+                drop(self._waiting.forget(name), DropReason.REMOVED)
                 del self._tenants[name]
         self._remove_unused_models()
 
@@ -164,5 +165,5 @@ class TenantRegistry:
         with self._changed:
             state = self._tenants.setdefault(tenant.name, TenantState(tenant=tenant, model=tenant.model_key))
             if state.model != tenant.model_key:
-                drop(self._waiting.forget(tenant.name), "removed")
+                drop(self._waiting.forget(tenant.name), DropReason.REMOVED)
             state.tenant, state.model = tenant, tenant.model_key

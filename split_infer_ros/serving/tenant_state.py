@@ -7,6 +7,7 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.pipeline.account import Account
 from split_infer_ros.pipeline.frame import Frame
 from split_infer_ros.serving.request import Request, RequestQueue, turn_s
@@ -35,7 +36,7 @@ class TenantFrame(Frame):
     account: TenantState
 
 
-def drop(frames: Iterable[Frame], reason: str) -> None:
+def drop(frames: Iterable[Frame], reason: DropReason) -> None:
     """Drops frames for that reason."""
     for frame in frames:
         frame.drop(reason)

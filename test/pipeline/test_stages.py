@@ -18,6 +18,7 @@ from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.pool import LEASE_S, SlotPool, find_pool
 from split_infer_ros.buffers.slots import Lease
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ConfigurationError, HandleError, ImageError, SplitInferError, UnknownSplitPointError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Candidates, Detections, Limits, suppress
@@ -424,7 +425,7 @@ def test_before_start_and_after_stop_frames_are_counted_as_inactive(start: Start
     pipeline = start()
     idle = BackboneStage(brightness(), StageSettings(), Way(pipeline.publish), pipeline.errors.append)
     idle.submit(*frame(1), 0.0)
-    idle.refuse(ImageError("bad_step", "no"), 0.0)
+    idle.refuse(ImageError(DropReason.BAD_STEP, "no"), 0.0)
     assert idle.ledger.counts().dropped == {"inactive": 1, "bad_step": 1}
     idle.stop(0.0)
     pipeline.backbone.stop(LONG_S)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from streamed_run import SETTINGS, Run, change, damage, own_model, packed_in, same
 
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ConfigurationError, StreamError
 from split_infer_ros.pipeline import streaming
 from split_infer_ros.pipeline.local import LocalPipeline
@@ -58,7 +59,7 @@ def test_frames_whose_weights_do_not_come_are_dropped_by_name(run: Run, monkeypa
     plain = WeightsFile.read
 
     def fail(self: WeightsFile, offset: int, into: memoryview, layer: str) -> None:
-        raise StreamError("weights_unreadable", f"Layer '{layer}' cannot be read.")
+        raise StreamError(DropReason.WEIGHTS_UNREADABLE, f"Layer '{layer}' cannot be read.")
 
     monkeypatch.setattr(WeightsFile, "read", fail)
     with pytest.raises(StreamError, match="Layer"):

@@ -18,6 +18,7 @@ from split_infer_ros.models.detections import Limits
 from split_infer_ros.serving import tenant_registry
 from split_infer_ros.serving.served_model import ServedModel
 from split_infer_ros.serving.tenant import Tenant
+from split_infer_ros.split.model_spec import ModelSpec
 
 
 def test_a_tenant_that_goes_takes_what_waits_with_it(start: Start) -> None:
@@ -134,7 +135,7 @@ def test_settings_and_the_state_change_while_a_model_is_loaded(start: Start, mon
     two, loading, loaded = BrightModel("two"), threading.Event(), threading.Event()
     run = start(A, one=BrightModel("one"))
 
-    def load(*arguments: object, **options: object) -> BrightModel:
+    def load(spec: ModelSpec) -> BrightModel:
         loading.set()
         assert loaded.wait(LONG_S)
         return two

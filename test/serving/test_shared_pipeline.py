@@ -11,6 +11,7 @@ import pytest
 from bright import BAD, LONG_S, BrightModel
 from running import SETTINGS, A, B, C, Start, until
 
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ConfigurationError, ImageError
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.serving import cost_table, worker_pool
@@ -145,12 +146,12 @@ def test_what_was_not_foreseen_is_recorded_once_nothing_comes(start: Start, monk
 
 def test_what_cannot_be_read_or_was_missed_is_counted(start: Start) -> None:
     run = start(A, one=BrightModel("one"))
-    run.pipeline.refuse("a", ImageError("bad_encoding", "What is this?"), 1.0)
-    run.pipeline.missed("a", 3, "lost")
+    run.pipeline.refuse("a", ImageError(DropReason.UNKNOWN_ENCODING, "What is this?"), 1.0)
+    run.pipeline.missed("a", 3, DropReason.MIDDLEWARE)
     run.send("nobody", 1)
-    run.pipeline.refuse("nobody", ImageError("bad_encoding", "What is this?"), 1.0)
-    run.pipeline.missed("nobody", 3, "lost")
-    assert run.counts("a").dropped == {"bad_encoding": 1, "lost": 3}
+    run.pipeline.refuse("nobody", ImageError(DropReason.UNKNOWN_ENCODING, "What is this?"), 1.0)
+    run.pipeline.missed("nobody", 3, DropReason.MIDDLEWARE)
+    assert run.counts("a").dropped == {"unknown_encoding": 1, "middleware": 3}
     with pytest.raises(ConfigurationError, match=r"There is no tenant 'nobody'; there are: a\."):
         run.pipeline.report("nobody", 1.0)
 

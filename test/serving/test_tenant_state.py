@@ -6,6 +6,7 @@ from bright import frame
 from hypothesis import given
 from hypothesis import strategies as st
 
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.serving.tenant import Tenant
 from split_infer_ros.serving.tenant_state import TenantFrame, TenantState, WaitingFrames, drop
 
@@ -13,7 +14,7 @@ from split_infer_ros.serving.tenant_state import TenantFrame, TenantState, Waiti
 def arrive(waiting: WaitingFrames, member: TenantState, value: int, now: float) -> list[TenantFrame]:
     pixels, origin = frame(value % 256, member.tenant.name)
     gone = waiting.add(TenantFrame(pixels, origin, member.ledger.receive(now), member), now, 0.01)
-    drop(gone, "overrun")
+    drop(gone, DropReason.OVERRUN)
     return gone
 
 
@@ -71,15 +72,15 @@ def test_nothing_that_waits_is_lost(steps: list[tuple[str, str, int]]) -> None:
         if kind == "add":
             arrive(waiting, members[name], index, float(index))
         elif kind == "take":
-            drop(waiting.take(waiting.of_models({name})[:number]), "taken")
+            drop(waiting.take(waiting.of_models({name})[:number]), DropReason.BACKBONE_ERROR)
         elif kind == "forget":
-            drop(waiting.forget(name), "removed")
+            drop(waiting.forget(name), DropReason.REMOVED)
         else:
-            drop(waiting.limit(number), "overrun")
+            drop(waiting.limit(number), DropReason.OVERRUN)
         for member in members.values():
             counts = member.ledger.counts()
             assert counts.balanced
             assert counts.in_flight == member.waiting
         assert len(waiting) == sum(member.waiting for member in members.values())
-    drop(waiting.clear(), "shutdown")
+    drop(waiting.clear(), DropReason.SHUTDOWN)
     assert all(member.ledger.counts().in_flight == member.waiting == 0 for member in members.values())
