@@ -16,6 +16,7 @@ import torch
 from split_infer_ros.cli.numbers import positive, whole
 from split_infer_ros.errors import SplitInferError
 from split_infer_ros.split.load import choose_device, load_model
+from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.weight_streaming.pack import TILE_MB, pack_model
 
 
@@ -23,7 +24,10 @@ def main() -> int:
     """Runs the command and returns its exit code."""
     arguments = _parser().parse_args()
     try:
-        model = load_model(arguments.model, arguments.weights, "cpu", allow_user_code=arguments.allow_user_code)
+        spec = ModelSpec(
+            arguments.model, weights=arguments.weights, device="cpu", allow_user_code=arguments.allow_user_code
+        )
+        model = load_model(spec)
         header = pack_model(
             model,
             arguments.out,

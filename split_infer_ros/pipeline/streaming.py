@@ -19,7 +19,7 @@ from split_infer_ros.errors import ConfigurationError, StreamError
 from split_infer_ros.pipeline.packed_weights import fetch_weights, find_packed
 from split_infer_ros.pipeline.settings import StageSettings, WeightsSettings
 from split_infer_ros.runtime.heap import trim
-from split_infer_ros.runtime.num_threads import ALL, on_cores
+from split_infer_ros.runtime.num_threads import max_threads, run_with_threads
 from split_infer_ros.runtime.streams import Stream, current_fence
 from split_infer_ros.split.graph import state_of
 from split_infer_ros.split.model import SplitModel
@@ -110,7 +110,7 @@ def stream_backbone(
         extract=backbone_of,
         split_point=split_point,
         inputs=(TensorSpec("images", model.entry.image_shape, torch.float32),),
-        num_threads=(num_threads or ALL) if model.device.type == "cpu" else None,
+        num_threads=(num_threads or max_threads()) if model.device.type == "cpu" else None,
         batch_size=settings.batch_size,
     )
     return _stream(spec, settings, ring_memory)
@@ -258,7 +258,7 @@ def _plan_auto(spec: _PartitionSpec, settings: WeightsSettings, packed: PackedPa
             open_partition, packed.block_sizes, packed.step_blocks, inputs=inputs, passes=PROFILE_PASSES
         )
 
-    profile = on_cores(spec.num_threads, run)  # with as many threads as the partition's own thread will have
+    profile = run_with_threads(spec.num_threads, run)  # with as many threads as the partition's own thread will have
     trials = predict_trade_off(
         packed.block_sizes,
         packed.step_blocks,

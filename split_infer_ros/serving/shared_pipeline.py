@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ConfigurationError, ImageError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.measurements.database import Database
@@ -12,11 +13,11 @@ from split_infer_ros.measurements.key import Key
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.report import PipelineReport
-from split_infer_ros.runtime.faults import DEVICE_LOST, is_sticky
+from split_infer_ros.runtime.faults import is_sticky
 from split_infer_ros.serving.cost_tables import CostTables
 from split_infer_ros.serving.dispatcher import Dispatcher
-from split_infer_ros.serving.model_instance import Callbacks, ModelInstance
 from split_infer_ros.serving.result_router import Deliver, ResultRouter
+from split_infer_ros.serving.served_model import Callbacks, ServedModel
 from split_infer_ros.serving.shared_settings import SharedSettings
 from split_infer_ros.serving.shared_weights import make_ring
 from split_infer_ros.serving.tenant import Tenant, check_names
@@ -67,20 +68,36 @@ class SharedPipeline:
         graphs = settings.cuda_graphs and device.type == "cuda"
         self._changed = threading.Condition()  # guards all that follows, for moments
         self._workers = WorkerPool(
-            self._changed, device, settings.graph_bytes if graphs else None, self._failed, ring_memory is None
+            changed=self._changed,
+            device=device,
+            graph_bytes=settings.graph_bytes if graphs else None,
+            lanes=ring_memory is None,
         )
         self._tables = CostTables(Key.here(str(device)), database, settings.most, graphs, self._workers.lanes)
         self._changing = threading.RLock()  # held while models, settings or the state change; not while one is loaded
-        self._members: dict[str, TenantState] = {}
+        self._tenants: dict[str, TenantState] = {}
         self._waiting = WaitingFrames(settings.waiting)
         self._dispatcher = Dispatcher(
             self._changed, self._waiting, self._workers, self._tables, settings.rules, self._failed
         )
-        self._router = ResultRouter(self._changed, self._members, self._dispatcher.lines, deliver, on_error, trace)
-        callbacks = Callbacks(self._router.deliver, self._router.released, self._wake, self._failed)
+        self._router = ResultRouter(
+            changed=self._changed,
+            tenants=self._tenants,
+            models=self._dispatcher.models,
+            deliver=deliver,
+            on_error=on_error,
+            trace=trace,
+        )
         self._registry = TenantRegistry(
-            *(self._changed, self._changing, self._members, self._waiting, self._dispatcher, self._tables),
-            *(callbacks, database, ring_memory),
+            changed=self._changed,
+            changing=self._changing,
+            tenants=self._tenants,
+            waiting=self._waiting,
+            dispatcher=self._dispatcher,
+            tables=self._tables,
+            callbacks=Callbacks(self._router.deliver, self._router.watch, self._wake, self._failed),
+            database=database,
+            ring_memory=ring_memory,
         )
         self._accepting = self._running = False
         self._lost = False  # the device, and all frames with it
@@ -99,19 +116,19 @@ class SharedPipeline:
     def limits(self, limits: Limits) -> None:
         with self._changed:
             self._limits = limits
-            for line in self._dispatcher.all_lines:
-                line.head.limits = limits
+            for model in self._dispatcher.all_models:
+                model.head.limits = limits
 
     @property
     def tenants(self) -> Mapping[str, Tenant]:
         """Those that run, by name; who could not be started is not among them."""
         with self._changed:
-            return {name: member.tenant for name, member in self._members.items()}
+            return {name: state.tenant for name, state in self._tenants.items()}
 
     def labels(self, tenant: str) -> Sequence[str]:
         """The name of each label index of its model; raises ConfigurationError if there is no such tenant."""
         with self._changed:
-            return self._line_of(self._find(tenant)).model.entry.labels
+            return self._model_of(self._find(tenant)).model.entry.labels
 
     def set_tenants(self, tenants: Sequence[Tenant]) -> dict[str, ConfigurationError]:
         """Exactly these from now on: who is new is added, who is not listed is removed, the others run on.
@@ -155,12 +172,12 @@ class SharedPipeline:
                     self._failed("settings", error)
                 raise
             with self._changed:
-                for line, plan in plans.items():
-                    line.use(plan)
+                for model, plan in plans.items():
+                    model.instance.use(plan)
                 self._settings = settings
                 self._dispatcher.rules = settings.rules
                 self._tables.limit(settings.most)
-                drop(self._waiting.limit(settings.waiting), "overrun")
+                drop(self._waiting.limit(settings.waiting), DropReason.OVERRUN)
                 self._dispatcher.renew()
 
     def start(self) -> None:
@@ -178,7 +195,7 @@ class SharedPipeline:
 
         The rest is dropped as ``shutdown``, or as ``device_lost`` where the device was lost.
         """
-        reason = DEVICE_LOST if self._lost else "shutdown"
+        reason = DropReason.DEVICE_LOST if self._lost else DropReason.SHUTDOWN
         with self._changing:
             if not self._running:
                 return
@@ -188,12 +205,12 @@ class SharedPipeline:
                 drop(self._waiting.clear(), reason)
             self._dispatcher.stop()
             with self._changed:
-                lines = self._dispatcher.all_lines
-                for flight in [flight for line in lines for flight in line.out.values()]:
-                    if flight.plan.pool.give_up(flight.lease):
-                        self._router.give_up(flight, reason)
-            for line in lines:
-                line.head.stop()
+                models = self._dispatcher.all_models
+                for model in models:
+                    for batch in list(model.in_flight):
+                        model.instance.drop(batch, reason)
+            for model in models:
+                model.head.stop()
             self._running = False
             self._dispatcher.look_round()
 
@@ -205,30 +222,30 @@ class SharedPipeline:
     def submit(self, tenant: str, pixels: Pixels, origin: Origin, now: float) -> None:
         """A frame of a tenant's came in; never waits. Of a tenant that is not there it is nobody's, and not counted."""
         with self._changed:
-            member = self._members.get(tenant)
-            if member is None:
+            state = self._tenants.get(tenant)
+            if state is None:
                 return
-            ticket = member.ledger.receive(now)
+            ticket = state.ledger.receive(now)
             if not self._accepting:
-                ticket.drop(DEVICE_LOST if self._lost else "inactive")
-            elif self._line_of(member).failed:
-                ticket.drop("backbone_error")
+                ticket.drop(DropReason.DEVICE_LOST if self._lost else DropReason.INACTIVE)
+            elif self._model_of(state).failed:
+                ticket.drop(DropReason.BACKBONE_ERROR)
             else:
-                frame = TenantFrame(pixels, origin, ticket, member)
-                drop(self._waiting.add(frame, now, self._dispatcher.execution_s(member.model)), "overrun")
+                frame = TenantFrame(pixels, origin, ticket, state)
+                drop(self._waiting.add(frame, now, self._dispatcher.execution_s(state.model)), DropReason.OVERRUN)
                 self._changed.notify_all()
 
     def refuse(self, tenant: str, error: ImageError, now: float) -> None:
         """A frame of a tenant's came in that cannot be read."""
         with self._changed:
-            if tenant in self._members:
-                self._members[tenant].ledger.receive(now).drop(error.reason)
+            if tenant in self._tenants:
+                self._tenants[tenant].ledger.receive(now).drop(error.reason)
 
-    def missed(self, tenant: str, count: int, reason: str) -> None:
+    def missed(self, tenant: str, count: int, reason: DropReason) -> None:
         """Frames of a tenant's were sent and never reached us."""
         with self._changed:
-            if tenant in self._members:
-                self._members[tenant].ledger.missed(count, reason)
+            if tenant in self._tenants:
+                self._tenants[tenant].ledger.missed(count, reason)
 
     def report(self, tenant: str, now: float) -> PipelineReport:
         """A tenant's counts and times at this moment, and what its model runs in.
@@ -239,27 +256,29 @@ class SharedPipeline:
             ConfigurationError: there is no such tenant.
         """
         with self._changed:
-            member = self._find(tenant)
-            facts = self._line_of(member).facts()
-        return member.meters.report(now, counts=member.ledger.counts(), **facts)
+            state = self._find(tenant)
+            facts = self._model_of(state).facts()
+        return state.meters.report(now, counts=state.ledger.counts(), **facts)
 
     def _find(self, tenant: str) -> TenantState:
-        if tenant not in self._members:
-            raise ConfigurationError(f"There is no tenant '{tenant}'; there are: {', '.join(self._members) or 'none'}.")
-        return self._members[tenant]
+        if tenant not in self._tenants:
+            raise ConfigurationError(f"There is no tenant '{tenant}'; there are: {', '.join(self._tenants) or 'none'}.")
+        return self._tenants[tenant]
 
-    def _line_of(self, member: TenantState) -> ModelInstance:
-        return self._dispatcher.lines[member.model]
+    def _model_of(self, state: TenantState) -> ServedModel:
+        return self._dispatcher.models[state.model]
 
     def _is_idle(self) -> bool:
-        return not self._waiting and not any(line.out for line in self._dispatcher.all_lines)
+        return not self._waiting and not any(model.in_flight for model in self._dispatcher.all_models)
 
     def _failed(self, name: str, error: Exception) -> None:
         """Something cost frames; where that was the loss of the device, all that wait are lost with it."""
         if is_sticky(error):
             with self._changed:
                 first, self._lost, self._accepting = not self._lost, True, False
-                drop(self._waiting.clear(), DEVICE_LOST)
+                drop(self._waiting.clear(), DropReason.DEVICE_LOST)
+                for model in self._dispatcher.all_models:
+                    model.instance.device_lost = True
                 self._changed.notify_all()
             if not first:
                 return

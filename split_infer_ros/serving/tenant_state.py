@@ -5,44 +5,41 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
+from split_infer_ros.drop_reason import DropReason
+from split_infer_ros.pipeline.account import Account
 from split_infer_ros.pipeline.frame import Frame
-from split_infer_ros.pipeline.ledger import Ledger
-from split_infer_ros.pipeline.report import PipelineMeters
 from split_infer_ros.serving.request import Request, RequestQueue, turn_s
 from split_infer_ros.serving.tenant import Tenant
 
 
-@dataclass(slots=True, eq=False)
-class TenantState:
-    """A tenant that runs.
+@dataclass(slots=True, eq=False, kw_only=True)
+class TenantState(Account):
+    """A tenant that runs, and the account of its own frames.
 
     Attributes:
         tenant: what it asks for now.
         model: the key of its model.
-        ledger, meters: of its own frames alone.
-        waiting: how many of them wait.
+        waiting: how many of its frames wait.
     """
 
     tenant: Tenant
     model: str
-    ledger: Ledger = field(default_factory=Ledger)
-    meters: PipelineMeters = field(default_factory=PipelineMeters)
     waiting: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TenantFrame(Frame):
-    """A frame, and whose it is."""
+    """A frame of a tenant, in whose account it is."""
 
-    member: TenantState
+    account: TenantState
 
 
-def drop(frames: Iterable[TenantFrame], reason: str) -> None:
-    """They end here, under that name."""
+def drop(frames: Iterable[Frame], reason: DropReason) -> None:
+    """Drops frames for that reason."""
     for frame in frames:
-        frame.ticket.drop(reason)
+        frame.drop(reason)
 
 
 class WaitingFrames:
@@ -69,12 +66,12 @@ class WaitingFrames:
             now: of the steady clock.
             execution_s: what an image takes its model, as far as that is known.
         """
-        tenant = frame.member.tenant
+        tenant = frame.account.tenant
         patience_s = tenant.deadline_s or execution_s
         request = Request(
             next(self._numbers),
             tenant.name,
-            frame.member.model,
+            frame.account.model,
             now,
             now + tenant.deadline_s if tenant.deadline_s else math.inf,
             turn_s(now, patience_s, tenant.priority),
@@ -82,14 +79,14 @@ class WaitingFrames:
         )
         self._queue.add(request)
         self._frames[request.number] = frame
-        frame.member.waiting += 1
-        return self._displace(frame.member)
+        frame.account.waiting += 1
+        return self._displace(frame.account)
 
     def limit(self, most: int) -> list[TenantFrame]:
         """From now on so many of each tenant; returns those that give way."""
         self._most = most
-        members = list(dict.fromkeys(frame.member for frame in self._frames.values()))
-        return [frame for member in members for frame in self._displace(member)]
+        tenants = list(dict.fromkeys(frame.account for frame in self._frames.values()))
+        return [frame for tenant_state in tenants for frame in self._displace(tenant_state)]
 
     def of_models(self, models: Collection[str]) -> list[Request]:
         """What waits for one of these, in order."""
@@ -113,12 +110,12 @@ class WaitingFrames:
         """Nothing waits any more."""
         return self.take(list(self._queue))
 
-    def _displace(self, member: TenantState) -> list[TenantFrame]:
+    def _displace(self, tenant_state: TenantState) -> list[TenantFrame]:
         """The oldest give way, and those behind them take their turns: who sends fast would else never have one."""
-        surplus = member.waiting - self._most
+        surplus = tenant_state.waiting - self._most
         if surplus <= 0:
             return []
-        requests = self._queue.forget(member.tenant.name)
+        requests = self._queue.forget(tenant_state.tenant.name)
         for place, request in zip(requests, requests[surplus:], strict=False):
             self._queue.add(replace(request, turn_s=place.turn_s))
         return self._pop(requests[:surplus])
@@ -126,5 +123,5 @@ class WaitingFrames:
     def _pop(self, requests: Sequence[Request]) -> list[TenantFrame]:
         frames = [self._frames.pop(request.number) for request in requests]
         for frame in frames:
-            frame.member.waiting -= 1
+            frame.account.waiting -= 1
         return frames

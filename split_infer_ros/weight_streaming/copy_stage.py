@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import StreamError
 from split_infer_ros.runtime.streams import Fence
 from split_infer_ros.weight_streaming.device_ops import DeviceOps
@@ -84,9 +85,10 @@ class CopyStage:
             if self._failure is not None:
                 raise self._failure[1]
         if self._is_closing:
-            raise StreamError("weights_unreadable", f"{self._stream.reader.file.path} was closed.")
+            raise StreamError(DropReason.WEIGHTS_UNREADABLE, f"{self._stream.reader.file.path} was closed.")
         raise StreamError(
-            "weights_stalled", f"Step {step}'s weights did not come to the device within {self._timeout_s:g} s."
+            DropReason.WEIGHTS_STALLED,
+            f"Step {step}'s weights did not come to the device within {self._timeout_s:g} s.",
         )
 
     def end_step(self, step: int) -> None:

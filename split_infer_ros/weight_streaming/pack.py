@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from split_infer_ros.engines.fusion import FusedConv2d
 from split_infer_ros.errors import WeightsError
-from split_infer_ros.runtime.num_threads import on_cores
+from split_infer_ros.runtime.num_threads import run_with_threads
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.telemetry.machine import instruction_set
 from split_infer_ros.weight_streaming import blocked_weights
@@ -84,7 +84,7 @@ def pack_model(
         with torch.no_grad():
             return write_packed(path, header, contents())
 
-    return on_cores(num_threads, write)
+    return run_with_threads(num_threads, write)
 
 
 def _tiles(layer: Layer, state: Mapping[str, Tensor], tile_bytes: int) -> Iterator[tuple[int, dict[str, Tensor]]]:

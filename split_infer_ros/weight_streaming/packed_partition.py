@@ -11,7 +11,7 @@ from torch import fx
 
 from split_infer_ros.engines.fusion import FusedConv2d
 from split_infer_ros.errors import WeightsError
-from split_infer_ros.runtime.num_threads import on_cores
+from split_infer_ros.runtime.num_threads import run_with_threads
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.weight_streaming import blocked_weights
 from split_infer_ros.weight_streaming.blocked_weights import BlockedLayout
@@ -115,7 +115,7 @@ def open_packed(model: SplitModel, graph: fx.GraphModule, path: Path, *, num_thr
         graph=graph,
         calls=tuple(calls),
         pieces=used,
-        layouts=on_cores(num_threads, lambda: _layouts(calls, used, path)),
+        layouts=run_with_threads(num_threads, lambda: _layouts(calls, used, path)),
         kept=tuple(kept.values()),
         blocks=blocks,
         step_blocks=step_blocks,

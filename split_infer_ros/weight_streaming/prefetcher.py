@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import StreamError
 from split_infer_ros.weight_streaming.chunk_reader import ChunkReader
 from split_infer_ros.weight_streaming.ring_plan import window_after
@@ -107,12 +108,13 @@ class WeightPrefetcher:
             if self._chunks_read >= count:
                 return
             if reader not in self._readers:
-                raise StreamError("weights_unreadable", f"{reader.file.path} was closed.")
+                raise StreamError(DropReason.WEIGHTS_UNREADABLE, f"{reader.file.path} was closed.")
             if self._failure is not None:
                 raise self._failure
             layer = reader.layer(self._chunks_read)
         raise StreamError(
-            "weights_stalled", f"The disk of {reader.file.path} did not give layer '{layer}' within {timeout_s:g} s."
+            DropReason.WEIGHTS_STALLED,
+            f"The disk of {reader.file.path} did not give layer '{layer}' within {timeout_s:g} s.",
         )
 
     def free(self, count: int) -> None:
@@ -186,7 +188,7 @@ class WeightPrefetcher:
             except StreamError as error:
                 failure = error
             except Exception as error:  # of any kind: a pass would wait for a thread that has ended
-                failure = StreamError("weights_unreadable", f"{reader.file.path} cannot be read ({error}).")
+                failure = StreamError(DropReason.WEIGHTS_UNREADABLE, f"{reader.file.path} cannot be read ({error}).")
             with self._changed:
                 self._active_reader = None
                 if reader not in self._readers:

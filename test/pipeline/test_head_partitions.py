@@ -12,7 +12,7 @@ from streamed_run import PICTURES, SETTINGS, Run, change, damage, own_model, pac
 from split_infer_ros.errors import ConfigurationError, StreamError, WeightsError
 from split_infer_ros.pipeline.local import LocalPipeline
 from split_infer_ros.pipeline.settings import WeightsSettings
-from split_infer_ros.runtime.num_threads import ALL
+from split_infer_ros.runtime.num_threads import max_threads
 from split_infer_ros.weight_streaming.pack import pack_model
 from split_infer_ros.weight_streaming.residency import Residency
 
@@ -74,7 +74,7 @@ def test_both_partitions_read_released_weights_from_their_files(run: Run, tmp_pa
     assert again.keys() == state.keys()
     assert all(torch.equal(again[name], state[name]) for name in state)
     files = list((tmp_path / "split_infer_ros" / "weights").iterdir())
-    assert len(files) == len({ALL, 1})  # the backbone has all cores, the head one
+    assert len(files) == len({max_threads(), 1})  # the backbone has all cores, the head one
     for path in files:
         path.rename(tmp_path / "away")
         with pytest.raises(WeightsError, match=path.name):
@@ -137,8 +137,8 @@ def test_weights_are_packed_before_the_first_frame(tmp_path: Path, monkeypatch: 
 def test_file_for_another_number_of_threads_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     model, path = own_model(), tmp_path / "mine.weights"
-    pack_model(model, path, num_threads=ALL + 1)
-    with pytest.raises(ConfigurationError, match=f"was packed for another machine .*{ALL + 1} threads"):
+    pack_model(model, path, num_threads=max_threads() + 1)
+    with pytest.raises(ConfigurationError, match=f"was packed for another machine .*{max_threads() + 1} threads"):
         LocalPipeline(model, SETTINGS, lambda *_: None, head=replace(TWO_STAGE, weights_file=str(path)))
 
 

@@ -11,12 +11,14 @@ import pytest
 import torch
 from streamed_run import SETTINGS, Run, change, damage, own_model, packed_in, same
 
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ConfigurationError, StreamError
 from split_infer_ros.pipeline import streaming
 from split_infer_ros.pipeline.local import LocalPipeline
 from split_infer_ros.pipeline.streaming import stream_backbone
-from split_infer_ros.runtime.num_threads import ALL
+from split_infer_ros.runtime.num_threads import max_threads
 from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.partitions import backbone_of
 from split_infer_ros.weight_streaming.pack import pack_model, packing_target
 from split_infer_ros.weight_streaming.packed_file import read_header
@@ -65,7 +67,7 @@ def test_unreadable_weights_drop_frames_by_reason(run: Run, monkeypatch: pytest.
     plain = WeightsFile.read
 
     def fail(self: WeightsFile, offset: int, into: memoryview, layer: str) -> None:
-        raise StreamError("weights_unreadable", f"Layer '{layer}' cannot be read.")
+        raise StreamError(DropReason.WEIGHTS_UNREADABLE, f"Layer '{layer}' cannot be read.")
 
     monkeypatch.setattr(WeightsFile, "read", fail)
     with pytest.raises(StreamError, match="Layer"):
@@ -117,7 +119,7 @@ def test_file_of_other_weights_is_packed_again(tmp_path: Path, run: Run) -> None
     change(run, weights_residency=Residency.TWO_STAGE)
     path = packed_in(tmp_path)
     change(run, weights_residency=Residency.RESIDENT)
-    pack_model(load_model("shapes", "random", "cpu"), path, num_threads=ALL)
+    pack_model(load_model(ModelSpec("shapes", "random", "cpu")), path, num_threads=max_threads())
     change(run, weights_residency=Residency.TWO_STAGE)
     assert same(run.feed(), expected)
 
@@ -155,8 +157,8 @@ def test_stage_starts_again_after_a_damaged_layer_is_repaired(run: Run, tmp_path
 def test_weights_are_laid_out_for_the_backbones_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     settings = replace(SETTINGS, weights_residency=Residency.TWO_STAGE)
-    LocalPipeline(own_model(), settings, lambda *_: None, threads=(ALL + 1, 1)).backbone.close()
-    assert read_header(packed_in(tmp_path)).machine == packing_target(ALL + 1)
+    LocalPipeline(own_model(), settings, lambda *_: None, threads=(max_threads() + 1, 1)).backbone.close()
+    assert read_header(packed_in(tmp_path)).machine == packing_target(max_threads() + 1)
 
 
 def test_gpu_budget_counts_the_rings_on_both_sides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

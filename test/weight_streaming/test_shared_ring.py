@@ -13,6 +13,7 @@ from comparing import rounding
 from odd_model import PackedModel
 from torch import Tensor
 
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import StreamError
 from split_infer_ros.weight_streaming.packed_header import PAGE
 from split_infer_ros.weight_streaming.packed_partition import PackedPartition
@@ -97,7 +98,7 @@ def test_failing_or_closed_partition_does_not_affect_the_other(
 
     def fail(self: WeightsFile, offset: int, memory: memoryview, layer: str) -> None:
         if self is second._supply.reader.file:  # type: ignore[attr-defined]
-            raise StreamError("weights_unreadable", f"Layer '{layer}' cannot be read.")
+            raise StreamError(DropReason.WEIGHTS_UNREADABLE, f"Layer '{layer}' cannot be read.")
         plain(self, offset, memory, layer)
 
     monkeypatch.setattr(WeightsFile, "read", fail)
