@@ -1,139 +1,163 @@
-"""What is claimed of a model whose weights are read layer by layer on a CPU, and by which samples."""
+"""The claims about a model whose weights are streamed on a CPU, and the figures that decide them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import _layering_child as child
+import _streaming_child as child
 import numpy as np
-from _layering_plan import ALLOWED_S, SHARE
-from _layering_turns import READ_B_S, READ_CORE_S
+from _streaming_plan import ALLOWED_S, MAX_SHARE
+from _streaming_turns import READ_B_S, READ_CORE_S
 from numpy.typing import NDArray
 
 from split_infer_ros.telemetry.claim import Claim, Direction
 from split_infer_ros.telemetry.estimate import Estimate, estimate, exact, maximum, median, ratio
 from split_infer_ros.telemetry.turns import Contest
-from split_infer_ros.weight_streaming.residency import ASYNCHRONOUS, RESIDENT, TWO_STAGE
 
-COMPUTE_BOUND = ("yolov3", "retinanet")  # those whose reading is to hide behind computing
-TILES = {TWO_STAGE: 1.1, ASYNCHRONOUS: 2.0}  # times the largest tile, that these may hold
-CONSTANT_MB = 10.0  # a reader, its thread and what it compares with
+COMPUTE_BOUND = ("yolov3", "retinanet")  # models whose reading should hide behind computing
+MAX_TILES = {child.TWO_STAGE: 1.1, child.ASYNCHRONOUS: 2.0}  # memory of each, in largest tiles
+CONSTANT_MB = 10.0  # of the prefetcher, its thread and what it compares with
 HUGE_PAGE_MB = 2.1  # by which the memory of two processes may differ by chance
-JITTER = 5.0  # %, by which weights that are read may seem quicker than resident ones
+JITTER = 5.0  # %, by which streamed weights may seem faster than resident ones
 MB = 1e6
 
 Figures = Mapping[str, Sequence[float]]
 
 PAPER = {  # YOLOv4, 245.8 MB, on a Jetson AGX Xavier; its percentages are of two copies of the weights
-    TWO_STAGE: "18.0 MB: one largest layer, 96.3 % less than two copies of the weights (YOLOv4)",
-    ASYNCHRONOUS: "36.0 MB: two largest layers, 92.7 % less than two copies of the weights (YOLOv4)",
-    child.CHOSEN: "52.8 MB: 21.5 % of one copy, 10.7 % of two (YOLOv4)",
-    RESIDENT: "below 1.0 ms of 160.8 ms, 0.6 % (YOLOv4)",
+    child.TWO_STAGE: "18.0 MB: one largest layer, 96.3 % less than two copies of the weights (YOLOv4)",
+    child.ASYNCHRONOUS: "36.0 MB: two largest layers, 92.7 % less than two copies of the weights (YOLOv4)",
+    child.AUTO: "52.8 MB: 21.5 % of one copy, 10.7 % of two (YOLOv4)",
+    child.RESIDENT: "below 1.0 ms of 160.8 ms, 0.6 % (YOLOv4)",
 }
 
 
 @dataclass(frozen=True)
-class Facts:
-    """What is counted of a model and of its ways.
+class ModelFacts:
+    """What is counted, not timed, of a model and its residencies.
 
     Attributes:
         name: of the model.
-        weights: bytes of one copy.
-        streamed: bytes that a pass reads where nothing stays.
-        largest: bytes of the largest layer, or of the largest part in which one is read.
-        largest_block: bytes of what is read for one step.
-        threads: that compute.
-        memory: bytes that hold weights, by way.
-        reads: bytes that each pass reads, by way.
-        equal: whether results are the resident way's, by way.
+        weight_bytes: of one copy.
+        streamed_bytes: that a pass reads if no block is resident.
+        max_tile_bytes: of the largest layer, or of the largest tile of one.
+        max_block_bytes: of the most that is read for one step.
+        num_threads: that compute.
+        memory_bytes: that hold weights, by residency.
+        read_bytes: of each pass, by residency.
+        is_equal: whether results are those of resident weights, by residency.
     """
 
     name: str
-    weights: int
-    streamed: int
-    largest: int
-    largest_block: int
-    threads: int
-    memory: Mapping[str, int]
-    reads: Mapping[str, int]
-    equal: Mapping[str, bool]
+    weight_bytes: int
+    streamed_bytes: int
+    max_tile_bytes: int
+    max_block_bytes: int
+    num_threads: int
+    memory_bytes: Mapping[str, int]
+    read_bytes: Mapping[str, int]
+    is_equal: Mapping[str, bool]
 
-    def paper(self, of: str) -> str:
-        """The paper's figure, beside the one model of ours that is like the paper's."""
-        return PAPER[of] if self.name == "yolov3" else ""
+    def paper(self, residency: str) -> str:
+        """Returns the paper's figure for the one model that resembles the paper's, else an empty text."""
+        return PAPER[residency] if self.name == "yolov3" else ""
 
 
-def counted(facts: Facts) -> list[Claim]:
-    """What needs no turns."""
-    name, memory = facts.name, facts.memory
-    same = exact(sum(facts.equal.values()))
-    claims = [Claim(f"{name}: ways that give the same bits", same, "", len(facts.equal))]
-    for way, goal in TILES.items():
-        if way in memory:
-            held = exact(memory[way] / facts.largest)
-            claim = f"{name}: {way} holds, times the largest tile"
-            claims.append(Claim(claim, held, "x", goal, Direction.AT_MOST, paper=facts.paper(way)))
-    share = exact(100 * memory[child.CHOSEN] / facts.weights)
+def counted_claims(facts: ModelFacts) -> list[Claim]:
+    """Returns the claims that need no turns."""
+    name = facts.name
+    equal = exact(sum(facts.is_equal.values()))
+    claims = [Claim(f"{name}: ways that give the same bits", equal, "", len(facts.is_equal))]
+    for residency, goal in MAX_TILES.items():
+        if residency in facts.memory_bytes:
+            tiles = exact(facts.memory_bytes[residency] / facts.max_tile_bytes)
+            claim = f"{name}: {residency} holds, times the largest tile"
+            claims.append(Claim(claim, tiles, "x", goal, Direction.AT_MOST, paper=facts.paper(residency)))
+    share = exact(100 * facts.memory_bytes[child.AUTO] / facts.weight_bytes)
     claim = f"{name}: auto holds, of one copy of its weights"
-    claims.append(Claim(claim, share, "%", 100 * SHARE, Direction.AT_MOST, paper=facts.paper(child.CHOSEN)))
+    claims.append(Claim(claim, share, "%", 100 * MAX_SHARE, Direction.AT_MOST, paper=facts.paper(child.AUTO)))
     return claims
 
 
-def claims_of_ways(facts: Facts, contest: Contest) -> list[Claim]:
-    """How ``auto`` compares with resident weights and with its bound, and how good predictions are."""
+def delay_claims(facts: ModelFacts, contest: Contest) -> list[Claim]:
+    """Returns the claims about the delay of ``auto`` and about predicted delays."""
     name, figures = facts.name, contest.figures
-    resident, chosen = figures[RESIDENT], figures[child.CHOSEN]
+    resident, auto = figures[child.RESIDENT], figures[child.AUTO]
     claims = []
     if name in COMPUTE_BOUND:
-        allowed = max(100 * ALLOWED_S / float(np.median(resident)), 1.0)
-        over = ratio(chosen, resident).times(100, -100)
-        claim = f"{name}: auto's delay, over resident weights'"
-        told = {"floor": -JITTER, "turn_s": contest.turn_s, "paper": facts.paper(RESIDENT)}
-        claims.append(Claim(claim, over, "%", allowed, Direction.AT_MOST, **told))
-    reached = ratio(bounds(facts, child.CHOSEN, figures), chosen).times(100)
+        claims.append(
+            Claim(
+                f"{name}: auto's delay, over resident weights'",
+                ratio(auto, resident).times(100, -100),
+                "%",
+                max(100 * ALLOWED_S / float(np.median(resident)), 1.0),
+                Direction.AT_MOST,
+                floor=-JITTER,
+                turn_s=contest.turn_s,
+                paper=facts.paper(child.RESIDENT),
+            )
+        )
+    reached = ratio(delay_bounds(facts, child.AUTO, figures), auto).times(100)
     claims.append(Claim(f"{name}: auto, of its bound", reached, "%", 90.0, turn_s=contest.turn_s))
-    off = [error(figures, way) for way in figures if predicted(way) in figures]
+    errors = [prediction_error(figures, residency) for residency in figures if prediction_of(residency) in figures]
     claim = f"{name}: predicted delay, off by at most"
-    return [*claims, Claim(claim, maximum(off), "%", 10.0, Direction.AT_MOST, turn_s=contest.turn_s)]
+    claims.append(Claim(claim, maximum(errors), "%", 10.0, Direction.AT_MOST, turn_s=contest.turn_s))
+    return claims
 
 
-def predicted(way: str) -> str:
-    """The name of the figure that says which delay a turn predicts for a way."""
-    return f"{way}, predicted"
+def prediction_of(residency: str) -> str:
+    """Returns the name of the figure for the delay that a turn predicts for a residency."""
+    return f"{residency}, predicted"
 
 
-def error(figures: Figures, way: str) -> Estimate:
-    """By how many percent predicted delays differ from measured ones."""
+def prediction_error(figures: Figures, residency: str) -> Estimate:
+    """Returns by how many percent predicted delays differ from measured ones."""
 
-    def off(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.asarray(100 * np.abs(np.median(one / other, axis=-1) - 1))
+    def error(predicted: NDArray[np.float64], measured: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.asarray(100 * np.abs(np.median(predicted / measured, axis=-1) - 1))
 
-    return estimate(off, figures[predicted(way)], figures[way])
-
-
-def bounds(facts: Facts, way: str, figures: Figures) -> NDArray[np.float64]:
-    """In each turn the longer of reading, and of computing and what reading takes of the same cores; seconds."""
-    compute, bandwidth, core_s = (np.asarray(figures[name]) for name in (RESIDENT, READ_B_S, READ_CORE_S))
-    read = facts.reads[way]
-    return np.maximum(compute + core_s * read / facts.streamed / facts.threads, read / bandwidth)
+    return estimate(error, figures[prediction_of(residency)], figures[residency])
 
 
-def seen_bytes(facts: Facts, way: str, figures: Figures) -> NDArray[np.float64]:
-    """Bytes that weights take as seen from outside, in each turn: more than where all layers lie in one place."""
-    pairs = list(zip(figures[way], figures[child.NOTHING], strict=False))  # most ways are looked at once only
-    return np.asarray([seen - nothing + facts.largest_block for seen, nothing in pairs])
+def delay_bounds(facts: ModelFacts, residency: str, figures: Figures) -> NDArray[np.float64]:
+    """Returns the bound of each turn's delay, in seconds.
+
+    It is the longer of reading, and of computing plus what reading takes of the same cores.
+    """
+    names = (child.RESIDENT, READ_B_S, READ_CORE_S)
+    compute_s, bandwidth, core_s = (np.asarray(figures[name]) for name in names)
+    read_bytes = facts.read_bytes[residency]
+    read_core_s = core_s * read_bytes / facts.streamed_bytes / facts.num_threads
+    return np.maximum(compute_s + read_core_s, read_bytes / bandwidth)
 
 
-def claims_seen(facts: Facts, contest: Contest) -> list[Claim]:
-    """What is held as seen from outside."""
+def outside_bytes(facts: ModelFacts, residency: str, figures: Figures) -> NDArray[np.float64]:
+    """Returns the bytes of weights in each turn, measured from outside.
+
+    They are the difference to a process whose layers all lie in one place, plus that place.
+    """
+    pairs = zip(figures[residency], figures[child.NOTHING], strict=False)  # most residencies are measured once only
+    return np.asarray([peak - nothing + facts.max_block_bytes for peak, nothing in pairs])
+
+
+def outside_claims(facts: ModelFacts, contest: Contest) -> list[Claim]:
+    """Returns the claims about memory measured from outside."""
     name, claims = facts.name, []
-    for way in TILES:
-        if way in contest.figures:
-            found = median(seen_bytes(facts, way, contest.figures)).times(1 / MB, -facts.memory[way] / MB)
-            claim = f"{name}: {way}, seen from outside, holds more than its buffers by"
-            told = {"floor": -HUGE_PAGE_MB, "turn_s": contest.turn_s}
-            claims.append(Claim(claim, found, "MB", CONSTANT_MB, Direction.AT_MOST, **told))
-    share = median(seen_bytes(facts, child.CHOSEN, contest.figures)).times(100 / facts.weights)
+    for residency in MAX_TILES:
+        if residency in contest.figures:
+            buffers_mb = facts.memory_bytes[residency] / MB
+            claims.append(
+                Claim(
+                    f"{name}: {residency}, seen from outside, holds more than its buffers by",
+                    median(outside_bytes(facts, residency, contest.figures)).times(1 / MB, -buffers_mb),
+                    "MB",
+                    CONSTANT_MB,
+                    Direction.AT_MOST,
+                    floor=-HUGE_PAGE_MB,
+                    turn_s=contest.turn_s,
+                )
+            )
+    share = median(outside_bytes(facts, child.AUTO, contest.figures)).times(100 / facts.weight_bytes)
     claim = f"{name}: auto holds, seen from outside, of one copy of its weights"
-    return [*claims, Claim(claim, share, "%", 100 * SHARE, Direction.AT_MOST, turn_s=contest.turn_s)]
+    claims.append(Claim(claim, share, "%", 100 * MAX_SHARE, Direction.AT_MOST, turn_s=contest.turn_s))
+    return claims

@@ -1,4 +1,4 @@
-"""One model on the CPU: contests of the ways to have its weights, of the trade-off, and of memory from outside."""
+"""The contests of one model on the CPU: delays of its residencies, and their memory measured from outside."""
 
 from __future__ import annotations
 
@@ -9,34 +9,33 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
-import _layering_child as child
+import _streaming_child as child
 import torch
-from _layering_claims import (
+from _streaming_claims import (
+    MAX_TILES,
     MB,
-    TILES,
-    Facts,
-    bounds,
-    claims_of_ways,
-    claims_seen,
-    counted,
-    predicted,
-    seen_bytes,
+    ModelFacts,
+    counted_claims,
+    delay_bounds,
+    delay_claims,
+    outside_bytes,
+    outside_claims,
+    prediction_of,
 )
-from _layering_peak import peak
-from _layering_plan import Planned, placement, spread
-from _layering_rivals import can_offload
-from _layering_turns import READ_B_S, READ_CORE_S, Disk, Residencies, beside
+from _streaming_peak import measure_peak
+from _streaming_plan import PlannedModel, auto_plan, spread_trials
+from _streaming_rivals import can_offload
+from _streaming_turns import READ_B_S, READ_CORE_S, Disk, ResidencyTurns, with_reads
 
 from split_infer_ros.telemetry.claim import Claim
 from split_infer_ros.telemetry.turns import Contest, take_turns
-from split_infer_ros.weight_streaming.delay_model import predict
-from split_infer_ros.weight_streaming.residency import RESIDENT
+from split_infer_ros.weight_streaming.delay_model import predict_delay
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 
-BESIDE = "resident, as much read in vain"
+WITH_READS = "resident, as much read in vain"
 READS_NOTHING_AHEAD = (child.MAPPED, child.WHOLE, child.OFFLOADED)  # each pass is like the first one
-TIMED_PASSES = 2  # by which layers are timed in each turn
-HIDDEN = ("retinanet",)  # features take more than all weights do, and differ from run to run by more than these
+PROFILE_PASSES = 2  # of each turn
+FEATURES_EXCEED_WEIGHTS = ("retinanet",)  # and differ from run to run by more than all weights
 
 Row = Mapping[str, Any]
 
@@ -46,153 +45,172 @@ class Effort:
     """How much is measured of each model.
 
     Attributes:
-        ways: in which weights are, ``resident`` and ``auto`` among them.
-        points: of the trade-off, at which its prediction is compared with what is measured.
-        looks: whether memory is looked at from outside, in processes of their own.
+        residencies: of the weights, ``resident`` and ``auto`` among them.
+        trials: points of the trade-off at which the prediction is compared with a measurement.
+        measures_peak: whether memory is measured from outside, in processes of their own.
     """
 
-    ways: Sequence[str]
-    points: int
-    looks: bool
+    residencies: Sequence[str]
+    trials: int
+    measures_peak: bool
 
 
-class Layered:
-    """All contests of a model. As a context it ends what still reads.
+class StreamingContest:
+    """All contests of a model. As a context, it closes the partitions that still read.
 
     Args:
         planned: the model.
         effort: how much is measured.
+
+    Attributes:
+        delays: the contest of delays.
+        peaks: the contest of memory, or None if it is not measured from outside.
     """
 
-    def __init__(self, planned: Planned, effort: Effort) -> None:
+    def __init__(self, planned: PlannedModel, effort: Effort) -> None:
         self._planned, self._stack = planned, ExitStack()
-        self._partitions = {way: self._keep(planned.partition(way)) for way in effort.ways if _is_possible(way)}
-        self._facts = facts_of(planned, self._partitions)
-        points = {f"{point.memory / MB:.1f} MB": point for point in spread(planned, effort.points)}
-        ways = self._partitions | {
-            name: self._keep(planned.partition(child.CHOSEN, each)) for name, each in points.items()
+        self._partitions = {
+            residency: self._keep(planned.partition(residency))
+            for residency in effort.residencies
+            if _is_possible(residency)
         }
-        if BESIDE in effort.ways:
+        self._facts = facts_of(planned, self._partitions)
+        trials = {f"{trial.memory_bytes / MB:.1f} MB": trial for trial in spread_trials(planned, effort.trials)}
+        partitions = self._partitions | {
+            name: self._keep(planned.partition(child.AUTO, trial)) for name, trial in trials.items()
+        }
+        if WITH_READS in effort.residencies:
             executor = self._stack.enter_context(ThreadPoolExecutor(1))
-            ways[BESIDE] = beside(ways[RESIDENT], child.reading(planned.contents), executor)
-        plans = planned.predicted() | {name: each.placement.plan for name, each in points.items()}
-        self._plans = {way: plan for way, plan in plans.items() if way in ways}
-        before = {way: int(way not in READS_NOTHING_AHEAD) for way in ways}  # what was read in a pause does not count
-        self._turns = Residencies(ways, before, planned.images, Disk(planned.contents))
-        self.ways = Contest("ways", self._turn, lambda contest: claims_of_ways(self._facts, contest))
-        self.seen: Contest | None = None
-        if effort.looks and planned.name not in HIDDEN:
-            self.seen = Contest("memory", self._look, lambda contest: claims_seen(self._facts, contest))
+            partitions[WITH_READS] = with_reads(partitions[child.RESIDENT], child.full_read(planned.packed), executor)
+        rings = planned.predicted_rings() | {name: trial.memory_plan.ring for name, trial in trials.items()}
+        self._rings = {residency: ring for residency, ring in rings.items() if residency in partitions}
+        self._turns = ResidencyTurns(
+            partitions,
+            passes_before={residency: int(residency not in READS_NOTHING_AHEAD) for residency in partitions},
+            images=planned.images,
+            disk=Disk(planned.packed),
+        )
+        self.delays = Contest("ways", self._turn, lambda contest: delay_claims(self._facts, contest))
+        self.peaks: Contest | None = None
+        if effort.measures_peak and planned.name not in FEATURES_EXCEED_WEIGHTS:
+            self.peaks = Contest("memory", self._peak_turn, lambda contest: outside_claims(self._facts, contest))
 
-    def __enter__(self) -> Layered:
+    def __enter__(self) -> StreamingContest:
         return self
 
     def __exit__(self, *reason: object) -> None:
         self._stack.close()
 
     def take_turns(self, seconds: float) -> None:
-        """Have all contests take turns for so long."""
+        """Runs turns of all contests for that many seconds."""
         with torch.inference_mode():
-            take_turns([each for each in (self.ways, self.seen) if each is not None], seconds)
+            take_turns([contest for contest in (self.delays, self.peaks) if contest is not None], seconds)
 
     def claims(self) -> list[Claim]:
-        """All that is claimed of the model."""
-        claims = counted(self._facts) + claims_of_ways(self._facts, self.ways)
-        return claims + (claims_seen(self._facts, self.seen) if self.seen is not None else [])
+        """Returns all claims about the model."""
+        claims = counted_claims(self._facts) + delay_claims(self._facts, self.delays)
+        return claims + (outside_claims(self._facts, self.peaks) if self.peaks is not None else [])
 
     def samples_ms(self) -> dict[str, list[float]]:
-        """Each turn's delay, by way."""
-        return {way: [round(1e3 * each, 3) for each in self.ways.figures[way]] for way in self._turns.names}
+        """Returns each turn's delay, by residency."""
+        return {name: [round(1e3 * delay_s, 3) for delay_s in self.delays.figures[name]] for name in self._turns.names}
 
     def rows(self) -> list[Row]:
-        """A row for each way; further points of the trade-off are ways by their memory."""
-        return [self._row(way) for way in self._turns.names]
+        """Returns a row for each residency. Trials of the trade-off are named by their memory."""
+        return [self._row(residency) for residency in self._turns.names]
 
-    def _row(self, way: str) -> Row:
-        facts, figures, samples = self._facts, self.ways.figures, self.samples_ms()[way]
-        partition = self._partitions.get(way)
+    def _row(self, residency: str) -> Row:
+        facts, figures, samples_ms = self._facts, self.delays.figures, self.samples_ms()[residency]
+        partition = self._partitions.get(residency)
         row: dict[str, Any] = {
             "model": facts.name,
-            "way": way,
-            "delay_ms": statistics.median(samples),
-            "weights_mb": facts.weights / MB,
-            "largest_mb": facts.largest / MB,
+            "way": residency,
+            "delay_ms": statistics.median(samples_ms),
+            "weights_mb": facts.weight_bytes / MB,
+            "largest_mb": facts.max_tile_bytes / MB,
             "read_mb_s": statistics.median(figures[READ_B_S]) / MB,
             "read_cpu_ms": 1e3 * statistics.median(figures[READ_CORE_S]),
-            "samples_ms": samples,
-            **self._turns.usage.row(way),
+            "samples_ms": samples_ms,
+            **self._turns.usage.row(residency),
         }
-        if way in facts.reads:
-            row["bound_ms"] = 1e3 * statistics.median(bounds(facts, way, figures))
-            row["equal"] = facts.equal[way]
+        if residency in facts.read_bytes:
+            row["bound_ms"] = 1e3 * statistics.median(delay_bounds(facts, residency, figures))
+            row["equal"] = facts.is_equal[residency]
         if isinstance(partition, StreamedPartition):
-            row["memory_mb"], row["stalled_s"] = facts.memory[way] / MB, partition.stats().stalled_s
-        if self.seen is not None and way in self.seen.figures:
-            row["seen_mb"] = [round(each / MB, 3) for each in seen_bytes(facts, way, self.seen.figures)]
-        if way in self._plans:
-            row["predicted_ms"] = 1e3 * statistics.median(figures[predicted(way)])
+            row["memory_mb"], row["stalled_s"] = facts.memory_bytes[residency] / MB, partition.stats().stalled_s
+        if self.peaks is not None and residency in self.peaks.figures:
+            peaks = outside_bytes(facts, residency, self.peaks.figures)
+            row["seen_mb"] = [round(nbytes / MB, 3) for nbytes in peaks]
+        if residency in self._rings:
+            row["predicted_ms"] = 1e3 * statistics.median(figures[prediction_of(residency)])
         return row
 
     def _turn(self, number: int) -> dict[str, float]:
-        machine = self._planned.timed(TIMED_PASSES)  # predictions are by what was timed just before
-        found = self._turns.turn(number)
-        machine = replace(machine, bandwidth=found[READ_B_S])
-        return found | {predicted(way): predict(plan, machine) for way, plan in self._plans.items()}
+        """Runs a turn of all residencies. Predictions use the profile of just before and the turn's bandwidth."""
+        profile = self._planned.profile(PROFILE_PASSES)
+        figures = self._turns.turn(number)
+        profile = replace(profile, bandwidth=figures[READ_B_S])
+        predictions = {
+            prediction_of(residency): predict_delay(ring, profile) for residency, ring in self._rings.items()
+        }
+        return figures | predictions
 
-    def _look(self, number: int) -> dict[str, float]:
-        """Memory in processes of their own, two at a time: it is the same however long they take.
+    def _peak_turn(self, number: int) -> dict[str, float]:
+        """Measures memory in processes of their own, two at a time: memory does not depend on their speed.
 
-        All ways once, and then those of which something is claimed.
+        The first turn measures all residencies, later turns those with a claim.
         """
         planned = self._planned
-        claimed = [way for way in self._partitions if number == 0 or way in (*TILES, child.CHOSEN)]
-        ways = [child.NOTHING, *claimed]
-        where = placement(planned.chosen)
+        claimed = [name for name in self._partitions if number == 0 or name in (*MAX_TILES, child.AUTO)]
+        residencies = [child.NOTHING, *claimed]
 
-        def look(way: str) -> float:
-            return peak(planned.name, planned.path, way, where)
+        def measure(residency: str) -> float:
+            return measure_peak(planned.name, planned.path, residency, auto_plan(planned.chosen))
 
         with ThreadPoolExecutor(2) as threads:
-            return dict(zip(ways, threads.map(look, ways), strict=True))
+            return dict(zip(residencies, threads.map(measure, residencies), strict=True))
 
-    def _keep(self, partition: child.Half) -> child.Half:
+    def _keep(self, partition: child.Partition) -> child.Partition:
+        """Has a streamed partition closed at the end."""
         if isinstance(partition, StreamedPartition):
             self._stack.callback(partition.close)
         return partition
 
 
-def _is_possible(way: str) -> bool:
-    return way != BESIDE and (way != child.OFFLOADED or can_offload())
+def _is_possible(residency: str) -> bool:
+    return residency != WITH_READS and (residency != child.OFFLOADED or can_offload())
 
 
-def facts_of(planned: Planned, partitions: Mapping[str, child.Half]) -> Facts:
-    """What is counted, and whether each way's results are those of resident weights."""
-    contents, images = planned.contents, planned.images
+def facts_of(planned: PlannedModel, partitions: Mapping[str, child.Partition]) -> ModelFacts:
+    """Counts bytes, and compares each residency's results with those of resident weights."""
+    packed, images = planned.packed, planned.images
     with torch.inference_mode():
-        expected = partitions[RESIDENT](images)
-        equal = {
-            way: same(partition(images), expected, way != child.OFFLOADED) for way, partition in partitions.items()
+        expected = partitions[child.RESIDENT](images)
+        is_equal = {
+            residency: same(partition(images), expected, bits=residency != child.OFFLOADED)
+            for residency, partition in partitions.items()
         }
-    streamed = sum(contents.sizes)
-    stays = {RESIDENT: streamed, child.CHOSEN: sum(contents.sizes[: planned.chosen.placement.resident])}
-    return Facts(
+    streamed_bytes = sum(packed.block_sizes)
+    resident_blocks = planned.chosen.memory_plan.resident_blocks
+    resident_bytes = {child.RESIDENT: streamed_bytes, child.AUTO: sum(packed.block_sizes[:resident_blocks])}
+    return ModelFacts(
         name=planned.name,
-        weights=streamed + contents.kept_bytes,
-        streamed=streamed,
-        largest=max(piece.nbytes for own in contents.pieces.values() for piece in own),
-        largest_block=max(contents.sizes),
-        threads=torch.get_num_threads(),
-        memory={
-            way: partition.weight_bytes
-            for way, partition in partitions.items()
+        weight_bytes=streamed_bytes + packed.kept_bytes,
+        streamed_bytes=streamed_bytes,
+        max_tile_bytes=max(piece.nbytes for own in packed.pieces.values() for piece in own),
+        max_block_bytes=max(packed.block_sizes),
+        num_threads=torch.get_num_threads(),
+        memory_bytes={
+            residency: partition.weight_bytes
+            for residency, partition in partitions.items()
             if isinstance(partition, StreamedPartition)
         },
-        reads={way: streamed - stays.get(way, 0) for way in partitions},
-        equal=equal,
+        read_bytes={residency: streamed_bytes - resident_bytes.get(residency, 0) for residency in partitions},
+        is_equal=is_equal,
     )
 
 
 def same(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], bits: bool = True) -> bool:
-    """Bit for bit; or, of kernels that sum in another order, within 1e-3 of the largest value."""
+    """Compares bit for bit. Without ``bits``, kernels may sum in another order: within 1e-3 of the largest value."""
     pairs = zip(found, expected, strict=True)
     return all(torch.equal(a, b) if bits else bool((a - b).abs().max() <= 1e-3 * b.abs().max()) for a, b in pairs)

@@ -1,4 +1,4 @@
-"""Demand layering on a GPU: each way of reading weights, against resident ones and an upload of all for each pass."""
+"""Demand layering on a GPU: each streaming residency, against resident weights and an upload of all for each pass."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from _layering_child import Half, images_of
-from _layering_turns import READ_B_S, Disk, Residencies
+from _streaming_child import ASYNCHRONOUS, RESIDENT, SYNCHRONOUS, TWO_STAGE, Partition, images_of, open_whole
+from _streaming_turns import READ_B_S, Disk, ResidencyTurns
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -23,151 +23,161 @@ from split_infer_ros.pipeline.streaming import stream_backbone
 from split_infer_ros.runtime.streams import current_fence
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_spec import ModelSpec
-from split_infer_ros.split.partitions import backbone_of
 from split_infer_ros.telemetry.claim import Claim, Direction
 from split_infer_ros.telemetry.estimate import exact, ratio
 from split_infer_ros.telemetry.turns import Contest, take_turns
 from split_infer_ros.weight_streaming.pack import pack_model
-from split_infer_ros.weight_streaming.partition_weights import open_contents
-from split_infer_ros.weight_streaming.residency import ASYNCHRONOUS, RESIDENT, SYNCHRONOUS, TWO_STAGE
+from split_infer_ros.weight_streaming.residency import Residency
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 
 UPLOADED = "uploaded"
 STREAMED = (SYNCHRONOUS, ASYNCHRONOUS, TWO_STAGE)
-SHARE = 25.0  # % of one copy of its weights, that a model is to hold on the GPU
-BEFORE = 1  # passes of each way in a turn that do not count
+MAX_SHARE = 25.0  # % of one copy of its weights, that a model may hold on the GPU
+PASSES_BEFORE = 1  # of each residency in a turn, which do not count
 MB = 1e6
 
 Rows = list[Mapping[str, Any]]
 
 
-class LayeredOnGpu:
-    """A model's weights in each way, which take turns. As a context it ends what still reads.
+class StreamingContestOnGpu:
+    """A model's residencies on a GPU, which take turns. As a context, it closes the partitions that still read.
 
     Args:
         name: of the model.
         path: where its packed weights go.
         device: where it runs.
+
+    Attributes:
+        contest: of the delays.
     """
 
     def __init__(self, name: str, path: Path, device: torch.device) -> None:
         self._name, self._device, self._stack = name, device, ExitStack()
-        model = load_model(
-            ModelSpec(name, weights="random", device=str(device), execution_config=ExecutionConfig(CHANNELS_LAST))
-        )  # on a GPU, as any other form
-        threads = None if device.type == "cuda" else torch.get_num_threads()
-        pack_model(load_model(ModelSpec(name, "random", "cpu")), path, threads)
+        config = ExecutionConfig(CHANNELS_LAST)  # a GPU uses it for all other configs as well
+        model = load_model(ModelSpec(name, weights="random", device=str(device), execution_config=config))
+        num_threads = None if device.type == "cuda" else torch.get_num_threads()
+        pack_model(load_model(ModelSpec(name, "random", "cpu")), path, num_threads=num_threads)
         images = images_of(model).to(device)
         settings = StageSettings(split_point="output", weights_file=str(path))
         with torch.inference_mode():
-            resident = model.backbone("output")  # it keeps its weights, which the model gives back when streamed
-            self._partitions: dict[str, Half] = {RESIDENT: resident, UPLOADED: uploaded(resident, device)}
-            self._bytes = {RESIDENT: _bytes(resident), UPLOADED: _bytes(resident)}
-            for way in STREAMED:
-                before = torch.cuda.memory_allocated(device)
+            resident = model.backbone("output")  # it keeps its weights when the streamed model releases its own
+            self._partitions: dict[str, Partition] = {RESIDENT: resident, UPLOADED: uploaded(resident, device)}
+            self._gpu_bytes = {RESIDENT: _bytes(resident), UPLOADED: _bytes(resident)}
+            for residency in STREAMED:
+                allocated = torch.cuda.memory_allocated(device)
                 partition = stream_backbone(
-                    model, model.split_point("output"), replace(settings, weights_residency=way)
+                    model,
+                    model.split_point("output"),
+                    replace(settings, weights_residency=Residency(residency)),
                 )
                 assert partition is not None
                 self._stack.callback(partition.close)
-                self._partitions[way], self._bytes[way] = partition, torch.cuda.memory_allocated(device) - before
+                self._partitions[residency] = partition
+                self._gpu_bytes[residency] = torch.cuda.memory_allocated(device) - allocated
             with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
                 expected = [value.clone() for value in resident(images)]
-                self._same = {way: _same(partition(images), expected) for way, partition in self._partitions.items()}
-            disk = Disk(open_contents(model, backbone_of(model.graph, model.split_point("output")), path, threads))
-        timed = {way: _to_its_end(partition, device) for way, partition in self._partitions.items()}
-        self._turns = Residencies(timed, dict.fromkeys(timed, BEFORE), images, disk)
-        self.contest = Contest(name, self._turns.turn, lambda contest: self._of_bounds())
+                self._same = {
+                    residency: _same(partition(images), expected) for residency, partition in self._partitions.items()
+                }
+            disk = Disk(open_whole(model, path, num_threads=num_threads))
+        timed = {residency: _to_its_end(partition, device) for residency, partition in self._partitions.items()}
+        self._turns = ResidencyTurns(timed, passes_before=dict.fromkeys(timed, PASSES_BEFORE), images=images, disk=disk)
+        self.contest = Contest(name, self._turns.turn, lambda contest: self._bound_claims())
 
-    def __enter__(self) -> LayeredOnGpu:
+    def __enter__(self) -> StreamingContestOnGpu:
         return self
 
     def __exit__(self, *reason: object) -> None:
         self._stack.close()
 
     def take_turns(self, seconds: float) -> None:
-        """Have the ways take turns for so long."""
+        """Runs turns of all residencies for that many seconds."""
         with torch.inference_mode():
             take_turns([self.contest], seconds)
 
     def claims(self) -> list[Claim]:
-        """All that is claimed of the model."""
-        name, total = self._name, self._bytes[RESIDENT]
+        """Returns all claims about the model."""
+        name, total = self._name, self._gpu_bytes[RESIDENT]
         claims = [Claim(f"{name}: ways that give the same", exact(sum(self._same.values())), "", len(self._same))]
-        for way in STREAMED:
-            share = exact(100 * self._bytes[way] / total)
-            claim = f"{name}: {way} holds on the GPU, of one copy of its weights"
-            claims.append(Claim(claim, share, "%", SHARE, Direction.AT_MOST))
-        return claims + self._of_bounds()
+        for residency in STREAMED:
+            share = exact(100 * self._gpu_bytes[residency] / total)
+            claim = f"{name}: {residency} holds on the GPU, of one copy of its weights"
+            claims.append(Claim(claim, share, "%", MAX_SHARE, Direction.AT_MOST))
+        return claims + self._bound_claims()
 
     def samples_ms(self) -> dict[str, list[float]]:
-        """Each turn's delay, by way."""
-        return {way: [round(1e3 * each, 5) for each in self.contest.figures[way]] for way in self._partitions}
+        """Returns each turn's delay, by residency."""
+        figures = self.contest.figures
+        return {
+            residency: [round(1e3 * delay_s, 5) for delay_s in figures[residency]] for residency in self._partitions
+        }
 
     def rows(self) -> Rows:
-        """A row for each way."""
-        return [
-            {
-                "model": self._name,
-                "device": str(self._device),
-                "way": way,
-                "delay_ms": statistics.median(samples),
-                "bound_ms": 1e3 * statistics.median(self._bounds(way)),
-                "weights_mb": self._bytes[RESIDENT] / MB,
-                "gpu_mb": self._bytes[way] / MB,
-                "read_mb_s": statistics.median(self.contest.figures[READ_B_S]) / MB,
-                "same": self._same[way],
-                "note": partition.note if isinstance(partition, StreamedPartition) else "",
-                "samples_ms": samples,
-                **self._turns.usage.row(way),
-            }
-            for way, samples in self.samples_ms().items()
-            for partition in [self._partitions[way]]
-        ]
+        """Returns a row for each residency."""
+        return [self._row(residency, samples) for residency, samples in self.samples_ms().items()]
 
-    def _of_bounds(self) -> list[Claim]:
+    def _row(self, residency: str, samples_ms: Sequence[float]) -> Mapping[str, Any]:
+        partition = self._partitions[residency]
+        return {
+            "model": self._name,
+            "device": str(self._device),
+            "way": residency,
+            "delay_ms": statistics.median(samples_ms),
+            "bound_ms": 1e3 * statistics.median(self._bounds(residency)),
+            "weights_mb": self._gpu_bytes[RESIDENT] / MB,
+            "gpu_mb": self._gpu_bytes[residency] / MB,
+            "read_mb_s": statistics.median(self.contest.figures[READ_B_S]) / MB,
+            "same": self._same[residency],
+            "note": partition.note if isinstance(partition, StreamedPartition) else "",
+            "samples_ms": samples_ms,
+            **self._turns.usage.row(residency),
+        }
+
+    def _bound_claims(self) -> list[Claim]:
+        figures, turn_s = self.contest.figures, self.contest.turn_s
         return [
             Claim(
-                f"{self._name}: {way}, of its bound",
-                ratio(self._bounds(way), self.contest.figures[way]).times(100),
-                *("%", 90.0),
-                turn_s=self.contest.turn_s,
+                f"{self._name}: {residency}, of its bound",
+                ratio(self._bounds(residency), figures[residency]).times(100),
+                "%",
+                90.0,
+                turn_s=turn_s,
             )
-            for way in (ASYNCHRONOUS, TWO_STAGE)
+            for residency in (ASYNCHRONOUS, TWO_STAGE)
         ]
 
-    def _bounds(self, way: str) -> NDArray[np.float64]:
-        """In each turn the longer of computing and, if the way reads, of reading all weights; seconds."""
-        compute, bandwidth = (np.asarray(self.contest.figures[name]) for name in (RESIDENT, READ_B_S))
-        return np.maximum(compute, self._bytes[RESIDENT] / bandwidth) if way in STREAMED else compute
+    def _bounds(self, residency: str) -> NDArray[np.float64]:
+        """Returns each turn's bound in seconds: the longer of computing and, if weights are read, reading them all."""
+        compute_s, bandwidth = (np.asarray(self.contest.figures[name]) for name in (RESIDENT, READ_B_S))
+        return np.maximum(compute_s, self._gpu_bytes[RESIDENT] / bandwidth) if residency in STREAMED else compute_s
 
 
-def uploaded(partition: nn.Module, device: torch.device) -> Half:
-    """All weights come from page-locked memory at each pass's start, into a place for all of them."""
+def uploaded(partition: nn.Module, device: torch.device) -> Partition:
+    """Returns a copy whose weights are copied from page-locked memory at the start of each pass."""
     own = copy.deepcopy(partition)
-    there = [*own.parameters(), *own.buffers()]
-    here = [value.cpu() for value in there]
+    on_device = [*own.parameters(), *own.buffers()]
+    on_host = [value.cpu() for value in on_device]
     if device.type == "cuda":
-        here = [value.pin_memory() for value in here]
+        on_host = [value.pin_memory() for value in on_host]
 
     def run(images: Tensor) -> Sequence[Tensor]:
-        for place, value in zip(there, here, strict=True):
-            place.copy_(value, non_blocking=True)
-        found: Sequence[Tensor] = own(images)
-        return found
+        for target, value in zip(on_device, on_host, strict=True):
+            target.copy_(value, non_blocking=True)
+        results: Sequence[Tensor] = own(images)
+        return results
 
     return run
 
 
-def _to_its_end(partition: Half, device: torch.device) -> Half:
-    """A pass that returns when the GPU has done it."""
+def _to_its_end(partition: Partition, device: torch.device) -> Partition:
+    """Returns the partition with passes that return when the GPU has done them."""
     if device.type != "cuda":
         return partition
 
     def run(images: Tensor) -> Sequence[Tensor]:
-        found = partition(images)
+        results = partition(images)
         current_fence(device).wait()
-        return found
+        return results
 
     return run
 
@@ -177,6 +187,6 @@ def _bytes(module: nn.Module) -> int:
 
 
 def _same(found: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
-    """Within 1e-3 of the largest value: kernels may sum in another order."""
+    """Compares within 1e-3 of the largest value: kernels may sum in another order."""
     pairs = zip(found, expected, strict=True)
     return all(bool((mine - other).abs().max() <= 1e-3 * other.abs().max()) for mine, other in pairs)

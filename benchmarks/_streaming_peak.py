@@ -1,4 +1,4 @@
-"""How much memory a way of having weights takes, seen from outside its process."""
+"""Measures the peak memory of a residency from outside its process."""
 
 from __future__ import annotations
 
@@ -7,34 +7,51 @@ import subprocess
 import sys
 from pathlib import Path
 
-import _layering_child as child
+import _streaming_child as child
 import torch
 
 from split_infer_ros.telemetry.usage import forget_peak, peak_bytes, resident_bytes
 
 WAIT_S = 120.0
+PASSES = 2
 
 
-def peak(name: str, path: Path, way: str, placement: tuple[int, int]) -> int:
-    """Bytes by which a way's process grows at most, seen from outside, once all but its weights is there."""
-    command = [sys.executable, child.__file__, name, str(path), way, "2", *map(str, placement)]
+def measure_peak(name: str, path: Path, residency: str, plan: child.AutoPlan) -> int:
+    """Returns the bytes by which a residency's process grows at most, after everything but the weights is loaded.
+
+    Args:
+        name: of the model.
+        path: of its packed weights.
+        residency: as for ``open_partition``.
+        plan: for ``auto``.
+    """
+    command = [sys.executable, child.__file__, name, str(path), residency, str(PASSES), *map(str, plan)]
     environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}  # for which weights were packed
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, text=True, env=environment, **pipes) as process:
-        assert process.stdout is not None
-        assert process.stdin is not None
+    with subprocess.Popen(
+        command, text=True, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
         try:
-            for word in ("ready", "open", "done"):
-                assert process.stdout.readline().startswith(word), f"{way} does not get {word}"
-                if word == "ready":
-                    before = resident_bytes(process.pid)
-                elif word == "open":
-                    forget_peak(process.pid)
-                else:
-                    after = peak_bytes(process.pid)
-                process.stdin.write("\n")
-                process.stdin.flush()
+            _expect(process, "ready", residency)
+            loaded_bytes = resident_bytes(process.pid)
+            _continue(process)
+            _expect(process, "open", residency)
+            forget_peak(process.pid)
+            _continue(process)
+            _expect(process, "done", residency)
+            peak = peak_bytes(process.pid)
+            _continue(process)
             process.wait(WAIT_S)
         finally:
             process.kill()
-    return after - before
+    return peak - loaded_bytes
+
+
+def _expect(process: subprocess.Popen[str], word: str, residency: str) -> None:
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith(word), f"{residency} does not get {word}"
+
+
+def _continue(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()

@@ -1,4 +1,4 @@
-"""Ways to have a model's weights, which take turns, and how fast a disk reads alone before and after them."""
+"""Turns of a model's residencies, and the disk's own bandwidth before and after them."""
 
 from __future__ import annotations
 
@@ -7,34 +7,38 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 
-import _layering_child as child
+import _streaming_child as child
 from torch import Tensor
 
 from split_infer_ros.telemetry.turns import rotated
 from split_infer_ros.telemetry.usage import Usage
+from split_infer_ros.weight_streaming.packed_partition import PackedPartition
 
 GROUP_S = 0.2  # of the passes that count in a turn: at least one
-SETTLE_S = 0.1  # after a pass its reader goes on until the ring is full
+SETTLE_S = 0.1  # after a pass, its prefetcher continues until the ring is full
 READ_B_S, READ_CORE_S = "read, bytes a second", "read, seconds of a core"
 
 
-def pass_s(partition: child.Half, images: Tensor, before: int) -> float:
-    """Seconds of the median pass of a short group in a row; the passes before bring its reader into step."""
-    found: list[float] = []
-    for _ in range(before):
+def pass_s(partition: child.Partition, images: Tensor, passes_before: int) -> float:
+    """Returns the seconds of the median pass of a short group in a row.
+
+    The passes before the group bring the prefetcher into step, and do not count.
+    """
+    times_s: list[float] = []
+    for _ in range(passes_before):
         partition(images)
-    while not found or sum(found) < GROUP_S:
+    while not times_s or sum(times_s) < GROUP_S:
         start = time.perf_counter()
         partition(images)
-        found.append(time.perf_counter() - start)
-    return statistics.median(found)
+        times_s.append(time.perf_counter() - start)
+    return statistics.median(times_s)
 
 
-def beside(partition: child.Half, reading: Callable[[], None], executor: Executor) -> child.Half:
-    """The same partition; during each of its passes a thread reads all weights in vain."""
+def with_reads(partition: child.Partition, read: Callable[[], None], executor: Executor) -> child.Partition:
+    """Returns the same partition with a thread that reads all weights in vain during each pass."""
 
     def run(images: Tensor) -> Sequence[Tensor]:
-        done = executor.submit(reading)
+        done = executor.submit(read)
         try:
             return partition(images)
         finally:
@@ -44,48 +48,55 @@ def beside(partition: child.Half, reading: Callable[[], None], executor: Executo
 
 
 class Disk:
-    """Reads all weights and does nothing else."""
+    """Reads all weights of a model while nothing else runs."""
 
-    def __init__(self, contents: child.Contents) -> None:
-        self._nbytes = sum(contents.sizes)
-        self._reading = child.reading(contents)
+    def __init__(self, packed: PackedPartition) -> None:
+        self._nbytes = sum(packed.block_sizes)
+        self._read = child.full_read(packed)
 
     def read(self) -> tuple[float, float]:
-        """Bytes a second, and seconds of a core that the read took."""
+        """Returns bytes a second, and the seconds of a core that the read took."""
         time.sleep(SETTLE_S)
-        start, core_s = time.perf_counter(), time.thread_time()
-        self._reading()
-        return self._nbytes / (time.perf_counter() - start), time.thread_time() - core_s
+        start, core_start_s = time.perf_counter(), time.thread_time()
+        self._read()
+        return self._nbytes / (time.perf_counter() - start), time.thread_time() - core_start_s
 
 
-class Residencies:
-    """A turn of each way, between two reads of the disk, whose bandwidth changes from one second to the next.
+class ResidencyTurns:
+    """Turns in which each residency runs once, between two reads of the disk.
+
+    The disk's bandwidth changes from one second to the next.
 
     Args:
-        halves: what runs the model, by way.
-        before: passes of each way in a turn that do not count.
-        images: that all run on.
+        partitions: by residency.
+        passes_before: of each residency in a turn, which do not count.
+        images: on which all residencies run.
         disk: read before and after.
 
     Attributes:
-        names: of the ways.
-        usage: of this process in the turns of each way.
+        names: of the residencies.
+        usage: of this process in the turns of each residency.
     """
 
     def __init__(
-        self, partitions: Mapping[str, child.Half], before: Mapping[str, int], images: Tensor, disk: Disk
+        self,
+        partitions: Mapping[str, child.Partition],
+        *,
+        passes_before: Mapping[str, int],
+        images: Tensor,
+        disk: Disk,
     ) -> None:
-        self._partitions, self._before, self._images, self._disk = partitions, before, images, disk
+        self._partitions, self._passes_before, self._images, self._disk = partitions, passes_before, images, disk
         self.names = list(partitions)
         self.usage = Usage()
 
     def turn(self, number: int) -> dict[str, float]:
-        """Seconds of a pass by way; and what the disk did meanwhile, by ``READ_B_S`` and ``READ_CORE_S``."""
-        found = {}
+        """Returns the seconds of a pass by residency, and the disk's figures by ``READ_B_S`` and ``READ_CORE_S``."""
+        figures = {}
         before = self._disk.read()
-        for way in rotated(self.names, number):
-            with self.usage.of(way):
-                found[way] = pass_s(self._partitions[way], self._images, self._before[way])
+        for residency in rotated(self.names, number):
+            with self.usage.of(residency):
+                figures[residency] = pass_s(self._partitions[residency], self._images, self._passes_before[residency])
         pairs = zip(before, self._disk.read(), strict=True)
-        found[READ_B_S], found[READ_CORE_S] = map(statistics.mean, pairs)
-        return found
+        figures[READ_B_S], figures[READ_CORE_S] = map(statistics.mean, pairs)
+        return figures
