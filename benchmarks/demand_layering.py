@@ -1,10 +1,10 @@
 """Demand layering: a model in a part of its weights' memory, and what that costs in time.
 
 Each model runs one image at a time, with weights that are read past the page cache. Its residencies take turns within
-one process: resident weights, each pipeline, and the obvious rivals. Rivals are mmap with page faults on cold pages,
-the whole model read at the start of each pass, and accelerate's disk offload if that is installed. A turn is a short
-group of passes in a row. The first pass does not count: a prefetcher fills its ring during a pause, which would flatter
-it. With rivals that read nothing ahead, the first pass counts.
+one process: resident weights, each pipeline, and the obvious rivals. One rival maps the file and has page faults on
+cold pages. One reads the whole model at the start of each pass. The third is accelerate's disk offload, if that is
+installed. A turn is a short group of passes in a row. The first pass does not count: a prefetcher fills its ring
+during a pause, which would flatter it. With rivals that read nothing ahead, the first pass counts.
 
 - Each delay has a bound. It is the longer of two times: reading everything but the resident blocks, and computing plus
   what reading takes of the same cores. A disk's bandwidth changes from one second to the next. All weights are
@@ -14,9 +14,10 @@ it. With rivals that read nothing ahead, the first pass counts.
 - Resident weights have further turns, in which as much is read in vain. They show what reading takes of this machine in
   any case.
 - The memory of buffers is counted. Percentages are of one copy of the weights; the paper's are of two.
-- Memory is also measured from outside: the peak (VmHWM) of a process for each residency, less that of a process whose
-  layers all lie in one place and which reads nothing. Two such processes differ by a huge page by chance. A figure
-  further below zero is impossible and decides nothing. Models whose features take more than all weights are left out.
+- Memory is also measured from outside, as the peak (VmHWM) of a process for each residency. The peak of another process
+  is subtracted, which reads nothing and has all layers in one place. Two such processes differ by a huge page by
+  chance. A figure further below zero is impossible and decides nothing. Models whose features take more than all
+  weights are left out.
 - A row's `peak_mb` is that of the whole process in the residency's turns. It includes all other residencies' weights.
 
 On a CPU, the quick run has ResNet-50 alone: ten turns of YOLOv3 and their preparation take longer than a minute. It

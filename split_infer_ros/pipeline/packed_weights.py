@@ -46,7 +46,9 @@ def _find(model: SplitModel, weights_file: str, num_threads: int | None, batch_s
     if weights_file:
         path = Path(weights_file).expanduser()
         if open_packed(model, model.graph, path, num_threads=num_threads).header.values != digest:
-            raise WeightsError(f"weights_file {path} holds other weights than were loaded: pack those.")
+            raise WeightsError(
+                f"weights_file {path} holds other weights than those that were loaded: pack the loaded ones."
+            )
         return path
     # Layouts depend on threads and batch size. With other ones, some weights would be converted at every call.
     kind = f"{num_threads}-{batch_size}" if num_threads else "gpu"
@@ -72,6 +74,6 @@ def fetch_weights(
         return unpack_weights(model, path, num_threads=num_threads, names=names)
     except (OSError, StreamError, WeightsError) as error:
         raise WeightsError(
-            f"{error} So the weights of {model.entry.name} that were given back cannot be had again: remove that file, "
-            "or pack it again, and start the node anew."
+            f"{error} The released weights of {model.entry.name} cannot be read back: remove that file, or pack it "
+            "again, and restart the node."
         ) from error

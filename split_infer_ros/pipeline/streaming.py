@@ -202,7 +202,7 @@ def _open_on_gpu(spec: _PartitionSpec, settings: WeightsSettings, packed: Packed
             ring_memory = MappedRingMemory.allocate(memory_plan.ring.capacity, device, ops)
             return _open_and_run(spec, packed, memory_plan, ring_memory)
         except (ConfigurationError, StreamError) as error:
-            note = f"two_stage cannot be had here ({error}): asynchronous is used."
+            note = f"two_stage is not possible here ({error}): asynchronous is used."
             packed = spec.open_packed(packed.path)
             residency = Residency.ASYNCHRONOUS
     memory_plan = plan_memory(

@@ -1,9 +1,9 @@
 """Convolution weights in oneDNN's own layouts, over memory that this package owns.
 
-A convolution reads weights directly if they have the layout that oneDNN chose for it. oneDNN converts plain weights at
-each call, which takes about a tenth more time and as much memory again. torch itself creates tensors of such a layout
-only in memory of its own. This module creates them over other memory, through the C interface by which torch's
-compiled models load their constants.
+A convolution reads weights directly if they have the layout that oneDNN chose for it. Plain weights are converted at
+each call, which takes about a tenth more time and as much memory again. PyTorch creates tensors of such a layout only
+in memory of its own. This module creates them over other memory, through the C interface by which
+its compiled models load their constants.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class CopyStage:
             raise StreamError(DropReason.WEIGHTS_UNREADABLE, f"{self._stream.reader.file.path} was closed.")
         raise StreamError(
             DropReason.WEIGHTS_STALLED,
-            f"Step {step}'s weights did not come to the device within {self._timeout_s:g} s.",
+            f"Step {step}'s weights did not reach the device within {self._timeout_s:g} s.",
         )
 
     def end_step(self, step: int) -> None:

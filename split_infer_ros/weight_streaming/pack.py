@@ -65,7 +65,7 @@ def pack_model(
     state = model.state()
     for name, tensor in state.items():
         if tensor.untyped_storage().nbytes() < tensor.nbytes:  # a stand-in
-            raise WeightsError(f"{model.entry.name} has no weights to be packed: '{name}' was never loaded.")
+            raise WeightsError(f"{model.entry.name} has no weights to pack: '{name}' was never loaded.")
     shapes = input_shapes(skeleton(model.graph), (batch_size, *model.entry.image_shape))
     header = PackedHeader(
         model=model.entry.name,

@@ -77,7 +77,7 @@ def read_header(path: Path) -> PackedHeader:
             file.seek(min(offset, 2**62))
             return parse_header(start, file.read(min(length, MAX_HEADER_BYTES)), str(path))
     except OSError as error:
-        raise WeightsError(f"{path} cannot be read ({error.strerror}); `pack MODEL --out FILE` makes one.") from error
+        raise WeightsError(f"{path} cannot be read ({error.strerror}); `pack MODEL --out FILE` creates one.") from error
 
 
 def parse_header(start: bytes, text: bytes, source: str) -> PackedHeader:
@@ -92,12 +92,16 @@ def parse_header(start: bytes, text: bytes, source: str) -> PackedHeader:
         WeightsError: the bytes are not a header, or describe an impossible file.
     """
     if len(start) < _START.size or start[: len(MAGIC)] != MAGIC:
-        raise WeightsError(f"{source} is no file of packed weights; `pack MODEL --out FILE` makes one.")
+        raise WeightsError(f"{source} is not a file of packed weights; `pack MODEL --out FILE` creates one.")
     _, version, end, length, digest = _START.unpack_from(start)
     if version != VERSION:
-        raise WeightsError(f"{source} is of version {version} and this package reads version {VERSION}: pack it again.")
+        raise WeightsError(
+            f"{source} is of version {version}, and this package reads version {VERSION}: pack it again."
+        )
     if length != len(text) or hashlib.sha256(text).digest() != digest:
-        raise WeightsError(f"{source} is cut short or damaged (its header is not as it was written): pack it again.")
+        raise WeightsError(
+            f"{source} is truncated or damaged (its header differs from what was written): pack it again."
+        )
     try:
         return decode_header(json.loads(text), round_up_to_pages(_START.size), end)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:

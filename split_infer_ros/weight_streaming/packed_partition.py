@@ -178,7 +178,7 @@ def _check_pieces(layer: Layer, pieces: Sequence[Piece], graph: fx.GraphModule, 
         found = {tensor.name: (tensor.shape, tensor.dtype) for tensor in piece.tensors}
         wanted = {name: (rows + shape[1:] if is_tiled else shape, dtype) for name, (shape, dtype) in expected.items()}
         if found != wanted or piece.row != row or (is_tiled and not can_be_tiled(layer.module)):
-            raise WeightsError(f"{path} has layer '{layer.name}' in a form that is not the model's.")
+            raise WeightsError(f"{path} has layer '{layer.name}' with other shapes, types or rows than the model's.")
         row += sum(rows)
     if not pieces or (is_tiled and row != expected[layer.tensors[0]][0][0]):
         raise WeightsError(f"{path} lacks layer '{layer.name}', or rows of it.")

@@ -114,7 +114,7 @@ class WeightPrefetcher:
             layer = reader.layer(self._chunks_read)
         raise StreamError(
             DropReason.WEIGHTS_STALLED,
-            f"The disk of {reader.file.path} did not give layer '{layer}' within {timeout_s:g} s.",
+            f"The disk of {reader.file.path} did not deliver layer '{layer}' within {timeout_s:g} s.",
         )
 
     def free(self, count: int) -> None:

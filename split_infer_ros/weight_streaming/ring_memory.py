@@ -39,7 +39,7 @@ def page_aligned(nbytes: int) -> Tensor:
         mapping = mmap.mmap(-1, nbytes + 2 * HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
         sizes = shortage(nbytes, host_bytes_free(), "the host")
-        raise OutOfMemory(f"Memory for weights cannot be had: {sizes} ({error.strerror}).") from error
+        raise OutOfMemory(f"Memory for weights cannot be allocated: {sizes} ({error.strerror}).") from error
     with suppress(OSError):  # a kernel without huge pages
         mapping.madvise(mmap.MADV_HUGEPAGE)
     memory = torch.frombuffer(mapping, dtype=torch.uint8)

@@ -86,7 +86,7 @@ class WeightsFile:
                 done += count
                 if not count or done % PAGE:  # a read ends within a page only at the end of the file
                     raise StreamError(
-                        DropReason.WEIGHTS_TRUNCATED, f"{self.path} ends within layer '{layer}': it was cut short."
+                        DropReason.WEIGHTS_TRUNCATED, f"{self.path} ends within layer '{layer}': it was truncated."
                     )
         except OSError as error:
             raise StreamError(
@@ -106,7 +106,7 @@ class WeightsFile:
             if zlib.crc32(memory[start : start + piece.nbytes]) != piece.crc32:
                 raise StreamError(
                     DropReason.WEIGHTS_DAMAGED,
-                    f"Layer '{piece.layer}' is not as it was written to {self.path}: pack it again.",
+                    f"Layer '{piece.layer}' differs from what was written to {self.path}: pack it again.",
                 )
 
     def load(self, blocks: Iterable[Block], memory: memoryview) -> None:

@@ -91,7 +91,7 @@ def test_damaged_layer_costs_batches_until_it_is_repaired(run: Run, tmp_path: Pa
     layer, whole = damage(packed_in(tmp_path))
     assert same(run.feed(), expected["neck"])  # the layer is the backbone's, whose own weights are in memory
     change(run, split_point="input")
-    with pytest.raises(StreamError, match=f"Layer '{layer}' is not as it was written"):
+    with pytest.raises(StreamError, match=f"Layer '{layer}' differs from what was written"):
         run.feed()
     counts = run.settle()
     assert counts.balanced
@@ -114,7 +114,7 @@ def test_refused_settings_leave_the_weights_as_they_are(run: Run, tmp_path: Path
     packed = packed_in(tmp_path)
     whole = packed.rename(tmp_path / "whole")  # the head keeps reading the open file
     packed.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
-    with pytest.raises(ConfigurationError, match="cannot be had again"):
+    with pytest.raises(ConfigurationError, match="cannot be read back"):
         run.pipeline.head.configure(RESIDENT)
     whole.replace(packed)
     assert run.pipeline.head.weights is not None

@@ -55,7 +55,7 @@ def test_refused_settings_leave_the_weights_as_they_are(run: Run, tmp_path: Path
     with pytest.raises(ConfigurationError, match="needs a weights_budget_mb of"):
         change(run, weights_residency=Residency.TWO_STAGE, weights_budget_bytes=1000.0)
     (tmp_path / "mine").write_bytes(b"no weights")
-    with pytest.raises(ConfigurationError, match="no file of packed weights"):
+    with pytest.raises(ConfigurationError, match="is not a file of packed weights"):
         change(run, weights_residency=Residency.TWO_STAGE, weights_file=str(tmp_path / "mine"))
     assert same(run.feed(), expected)
 
@@ -92,10 +92,10 @@ def test_released_weights_are_not_packed_as_zeros(run: Run, tmp_path: Path) -> N
     path = packed_in(tmp_path)
     whole = path.read_bytes()
     path.unlink()
-    with pytest.raises(ConfigurationError, match=r"No such file.* cannot be had again"):
+    with pytest.raises(ConfigurationError, match=r"No such file.* cannot be read back"):
         change(run, weights_residency=Residency.ASYNCHRONOUS)
     path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ConfigurationError, match=r"cut short.* cannot be had again"):
+    with pytest.raises(ConfigurationError, match=r"truncated.* cannot be read back"):
         change(run, weights_residency=Residency.ASYNCHRONOUS)
     assert path.stat().st_size == len(whole) // 2
     path.write_bytes(whole)
@@ -130,7 +130,9 @@ def test_damaged_layer_refuses_resident_weights(run: Run, tmp_path: Path) -> Non
     run.feed()
     layer, whole = damage(packed_in(tmp_path))
     files = len(list(Path("/proc/self/fd").iterdir()))
-    with pytest.raises(ConfigurationError, match=f"Layer '{layer}' is not as it was written to .* start the node anew"):
+    with pytest.raises(
+        ConfigurationError, match=f"Layer '{layer}' differs from what was written to .* restart the node"
+    ):
         change(run, weights_residency=Residency.RESIDENT)
     assert run.pipeline.backbone.settings.weights_residency is Residency.TWO_STAGE
     assert len(list(Path("/proc/self/fd").iterdir())) == files
@@ -145,7 +147,7 @@ def test_stage_starts_again_after_a_damaged_layer_is_repaired(run: Run, tmp_path
     stage.stop(1.0)
     layer, whole = damage(packed_in(tmp_path))
     change(run, weights_residency=Residency.SYNCHRONOUS)
-    with pytest.raises(ConfigurationError, match=f"cannot be streamed: Layer '{layer}' is not as it was written"):
+    with pytest.raises(ConfigurationError, match=f"cannot be streamed: Layer '{layer}' differs from what was written"):
         stage.start()
     assert stage.report(0.0).slots_used == 0
     packed_in(tmp_path).write_bytes(whole)

@@ -175,7 +175,7 @@ def test_endless_copy_fails_its_pass_in_time(plain: PackedModel) -> None:
     released = threading.Event()
     ops = DeviceOps(lambda target, source: float(released.wait(30.0)), CountingFence)
     partition = streamed(plain, Residency.ASYNCHRONOUS, True, ops=ops, timeout_s=0.2)
-    with torch.inference_mode(), pytest.raises(StreamError, match=r"did not come to the device within 0\.2 s"):
+    with torch.inference_mode(), pytest.raises(StreamError, match=r"did not reach the device within 0\.2 s"):
         partition(plain.images[:1])
     released.set()
     partition.close()

@@ -63,7 +63,7 @@ def test_model_with_released_weights_is_packed_the_same(model: SplitModel, path:
 
 
 def test_model_that_never_had_weights_is_not_packed(tmp_path: Path) -> None:
-    with pytest.raises(WeightsError, match=r"shapes has no weights to be packed: 'stem\..*' was never loaded"):
+    with pytest.raises(WeightsError, match=r"shapes has no weights to pack: 'stem\..*' was never loaded"):
         pack_model(hollow_model("shapes"), tmp_path / "w", num_threads=1)
     assert not list(tmp_path.iterdir())
 

@@ -68,7 +68,7 @@ def test_smallest_ring_is_the_largest_layer_if_none_is_shared(sizes: list[int]) 
 
 
 def test_plan_matches_a_timeline_drawn_by_hand() -> None:
-    """Blocks of 2, 1, 3 and 1 pages share 4 pages: block 0 at 0, block 1 at 2, block 2 at 0 again, block 3 after it."""
+    """Blocks of 2, 1, 3 and 1 pages share 4 pages. The third begins at 0 again, and the fourth follows it."""
     plan = plan_ring([2 * PAGE, PAGE, 3 * PAGE, PAGE], [0, 1, 2, 3], 4 * PAGE)
     assert plan.offsets == (0, 2 * PAGE, 0, 3 * PAGE)
     assert plan.chunks_needed == plan.chunks_freed == (1, 2, 3, 4)

@@ -131,7 +131,7 @@ def test_slow_reads_are_hidden_as_well() -> None:
     assert chosen.delay_s <= goal
 
 
-def test_shortest_delay_is_the_reference_if_resident_is_out_of_reach() -> None:
+def test_shortest_delay_replaces_an_unreachable_goal() -> None:
     memory_plan = MemoryPlan(0, plan_ring([PAGE], [0], PAGE))
     trials = [RingTrial(memory, delay, memory_plan) for memory, delay in ((1, 9.0), (2, 6.4), (3, 6.0))]
     assert choose_trial(trials, 1.0, 0.5).memory_bytes == 2
@@ -140,7 +140,7 @@ def test_shortest_delay_is_the_reference_if_resident_is_out_of_reach() -> None:
     assert choose_trial(trials, 8.9, 0.5).memory_bytes == 1
 
 
-def test_ring_of_all_weights_is_the_only_choice_if_all_are_needed() -> None:
+def test_ring_takes_all_weights_if_all_are_needed_at_once() -> None:
     """The first block is used again after the second one. A ring a fiftieth larger than it exceeds both."""
     sizes, uses, profile = [100 * PAGE, PAGE], [0, 1, 0], profile_of(1.0, 1.0, 1.0)
     assert min_capacity(sizes, uses) == sum(sizes)

@@ -172,7 +172,7 @@ def test_damaged_layer_is_named_until_it_is_repaired(copied_model: PackedModel, 
     old = damage(copied_model, piece)
     partition = copied_model.streamed()
     for _ in range(2):
-        with pytest.raises(StreamError, match=f"Layer '{layer}' is not as it was written") as caught:
+        with pytest.raises(StreamError, match=f"Layer '{layer}' differs from what was written") as caught:
             run_once(partition, copied_model.images[:1])
         assert caught.value.reason == "weights_damaged"
     with copied_model.path.open("r+b") as file:
@@ -243,7 +243,7 @@ def test_stalled_disk_ends_the_wait_and_keeps_the_ring_sound(
     run_once(partition, packed_model.images[:1])
     may_read.clear()
     for _ in range(2):
-        with pytest.raises(StreamError, match=r"did not give layer '.+' within 0\.1 s") as caught:
+        with pytest.raises(StreamError, match=r"did not deliver layer '.+' within 0\.1 s") as caught:
             run_passes(partition, packed_model.images[:1], 2)
     assert caught.value.reason == "weights_stalled"
     may_read.set()
