@@ -30,6 +30,7 @@ from _streaming_turns import READ_B_S, READ_CORE_S, Disk, ResidencyTurns, with_r
 from split_infer_ros.telemetry.claim import Claim
 from split_infer_ros.telemetry.turns import Contest, take_turns
 from split_infer_ros.weight_streaming.delay_model import predict_delay
+from split_infer_ros.weight_streaming.ring_plan import RingPlan
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 
 WITH_READS = "resident, as much read in vain"
@@ -56,44 +57,78 @@ class Effort:
 
 
 class StreamingContest:
-    """All contests of a model. As a context, it closes the partitions that still read.
+    """All contests of a model. Use ``open`` to create one. As a context, it closes the partitions that still read.
 
     Args:
         planned: the model.
-        effort: how much is measured.
+        partitions: by residency of the effort.
+        facts: counted of them.
+        rings: whose delay is predicted, by residency or name of a trial.
+        turns: of all residencies and trials.
+        measures_peak: whether memory is measured from outside.
+        stack: closes the partitions.
 
     Attributes:
         delays: the contest of delays.
         peaks: the contest of memory, or None if it is not measured from outside.
     """
 
-    def __init__(self, planned: PlannedModel, effort: Effort) -> None:
-        self._planned, self._stack = planned, ExitStack()
-        self._partitions = {
-            residency: self._keep(planned.partition(residency))
-            for residency in effort.residencies
-            if _is_possible(residency)
-        }
-        self._facts = facts_of(planned, self._partitions)
-        trials = {f"{trial.memory_bytes / MB:.1f} MB": trial for trial in spread_trials(planned, effort.trials)}
-        partitions = self._partitions | {
-            name: self._keep(planned.partition(child.AUTO, trial)) for name, trial in trials.items()
-        }
-        if WITH_READS in effort.residencies:
-            executor = self._stack.enter_context(ThreadPoolExecutor(1))
-            partitions[WITH_READS] = with_reads(partitions[child.RESIDENT], child.full_read(planned.packed), executor)
-        rings = planned.predicted_rings() | {name: trial.memory_plan.ring for name, trial in trials.items()}
-        self._rings = {residency: ring for residency, ring in rings.items() if residency in partitions}
-        self._turns = ResidencyTurns(
-            partitions,
-            passes_before={residency: int(residency not in READS_NOTHING_AHEAD) for residency in partitions},
-            images=planned.images,
-            disk=Disk(planned.packed),
-        )
+    def __init__(
+        self,
+        planned: PlannedModel,
+        *,
+        partitions: Mapping[str, child.Partition],
+        facts: ModelFacts,
+        rings: Mapping[str, RingPlan],
+        turns: ResidencyTurns,
+        measures_peak: bool,
+        stack: ExitStack,
+    ) -> None:
+        self._planned = planned
+        self._partitions = partitions
+        self._rings = rings
+        self._turns = turns
+        self._stack = stack
+        self._facts = facts
         self.delays = Contest("ways", self._turn, lambda contest: delay_claims(self._facts, contest))
         self.peaks: Contest | None = None
-        if effort.measures_peak and planned.name not in FEATURES_EXCEED_WEIGHTS:
+        if measures_peak:
             self.peaks = Contest("memory", self._peak_turn, lambda contest: outside_claims(self._facts, contest))
+
+    @classmethod
+    def open(cls, planned: PlannedModel, effort: Effort) -> StreamingContest:
+        """Opens the model in all residencies.
+
+        Args:
+            planned: the model.
+            effort: how much is measured.
+        """
+        with ExitStack() as stack:
+            partitions = {name: planned.partition(name) for name in effort.residencies if _is_possible(name)}
+            trials = {f"{trial.memory_bytes / MB:.1f} MB": trial for trial in spread_trials(planned, effort.trials)}
+            rivals = partitions | {name: planned.partition(child.AUTO, trial) for name, trial in trials.items()}
+            for partition in rivals.values():
+                if isinstance(partition, StreamedPartition):
+                    stack.callback(partition.close)
+            if WITH_READS in effort.residencies:
+                executor = stack.enter_context(ThreadPoolExecutor(1))
+                rivals[WITH_READS] = with_reads(rivals[child.RESIDENT], child.full_read(planned.packed), executor)
+            rings = planned.predicted_rings() | {name: trial.memory_plan.ring for name, trial in trials.items()}
+            turns = ResidencyTurns(
+                rivals,
+                passes_before={name: int(name not in READS_NOTHING_AHEAD) for name in rivals},
+                images=planned.images,
+                disk=Disk(planned.packed),
+            )
+            return cls(
+                planned,
+                partitions=partitions,
+                facts=facts_of(planned, partitions),
+                rings={name: ring for name, ring in rings.items() if name in rivals},
+                turns=turns,
+                measures_peak=effort.measures_peak and planned.name not in FEATURES_EXCEED_WEIGHTS,
+                stack=stack.pop_all(),
+            )
 
     def __enter__(self) -> StreamingContest:
         return self
@@ -169,12 +204,6 @@ class StreamingContest:
 
         with ThreadPoolExecutor(2) as threads:
             return dict(zip(residencies, threads.map(measure, residencies), strict=True))
-
-    def _keep(self, partition: child.Partition) -> child.Partition:
-        """Has a streamed partition closed at the end."""
-        if isinstance(partition, StreamedPartition):
-            self._stack.callback(partition.close)
-        return partition
 
 
 def _is_possible(residency: str) -> bool:

@@ -6,7 +6,6 @@ import copy
 import statistics
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.pipeline.streaming import stream_backbone
 from split_infer_ros.runtime.streams import current_fence
 from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.telemetry.claim import Claim, Direction
 from split_infer_ros.telemetry.estimate import exact, ratio
@@ -40,49 +40,86 @@ Rows = list[Mapping[str, Any]]
 
 
 class StreamingContestOnGpu:
-    """A model's residencies on a GPU, which take turns. As a context, it closes the partitions that still read.
+    """A model's residencies on a GPU, which take turns. Use ``open`` to create one.
+
+    As a context, it closes the partitions that still read.
 
     Args:
         name: of the model.
-        path: where its packed weights go.
         device: where it runs.
+        partitions: by residency.
+        gpu_bytes: memory of weights on the GPU, by residency.
+        is_same: whether results are those of resident weights, by residency.
+        turns: of all residencies.
+        stack: closes the partitions.
 
     Attributes:
         contest: of the delays.
     """
 
-    def __init__(self, name: str, path: Path, device: torch.device) -> None:
-        self._name, self._device, self._stack = name, device, ExitStack()
+    def __init__(
+        self,
+        name: str,
+        device: torch.device,
+        *,
+        partitions: Mapping[str, Partition],
+        gpu_bytes: Mapping[str, int],
+        is_same: Mapping[str, bool],
+        turns: ResidencyTurns,
+        stack: ExitStack,
+    ) -> None:
+        self._name = name
+        self._device = device
+        self._partitions = partitions
+        self._gpu_bytes = gpu_bytes
+        self._is_same = is_same
+        self._turns = turns
+        self._stack = stack
+        self.contest = Contest(name, turns.turn, lambda contest: self._bound_claims())
+
+    @classmethod
+    def open(cls, name: str, path: Path, device: torch.device) -> StreamingContestOnGpu:
+        """Packs a model and opens it in all residencies.
+
+        Args:
+            name: of the model.
+            path: where its packed weights go.
+            device: where it runs.
+        """
         config = ExecutionConfig(CHANNELS_LAST)  # a GPU uses it for all other configs as well
         model = load_model(ModelSpec(name, weights="random", device=str(device), execution_config=config))
         num_threads = None if device.type == "cuda" else torch.get_num_threads()
         pack_model(load_model(ModelSpec(name, "random", "cpu")), path, num_threads=num_threads)
         images = images_of(model).to(device)
-        settings = StageSettings(split_point="output", weights_file=str(path))
-        with torch.inference_mode():
+        with ExitStack() as stack, torch.inference_mode():
             resident = model.backbone("output")  # it keeps its weights when the streamed model releases its own
-            self._partitions: dict[str, Partition] = {RESIDENT: resident, UPLOADED: uploaded(resident, device)}
-            self._gpu_bytes = {RESIDENT: _bytes(resident), UPLOADED: _bytes(resident)}
+            partitions: dict[str, Partition] = {RESIDENT: resident, UPLOADED: uploaded(resident, device)}
+            gpu_bytes = {RESIDENT: _bytes(resident), UPLOADED: _bytes(resident)}
             for residency in STREAMED:
                 allocated = torch.cuda.memory_allocated(device)
-                partition = stream_backbone(
-                    model,
-                    model.split_point("output"),
-                    replace(settings, weights_residency=Residency(residency)),
-                )
-                assert partition is not None
-                self._stack.callback(partition.close)
-                self._partitions[residency] = partition
-                self._gpu_bytes[residency] = torch.cuda.memory_allocated(device) - allocated
+                partition = _stream(model, path, residency)
+                stack.callback(partition.close)
+                partitions[residency] = partition
+                gpu_bytes[residency] = torch.cuda.memory_allocated(device) - allocated
             with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
                 expected = [value.clone() for value in resident(images)]
-                self._same = {
-                    residency: _same(partition(images), expected) for residency, partition in self._partitions.items()
-                }
-            disk = Disk(open_whole(model, path, num_threads=num_threads))
-        timed = {residency: _to_its_end(partition, device) for residency, partition in self._partitions.items()}
-        self._turns = ResidencyTurns(timed, passes_before=dict.fromkeys(timed, PASSES_BEFORE), images=images, disk=disk)
-        self.contest = Contest(name, self._turns.turn, lambda contest: self._bound_claims())
+                is_same = {residency: _same(run(images), expected) for residency, run in partitions.items()}
+            timed = {residency: _to_its_end(run, device) for residency, run in partitions.items()}
+            turns = ResidencyTurns(
+                timed,
+                passes_before=dict.fromkeys(timed, PASSES_BEFORE),
+                images=images,
+                disk=Disk(open_whole(model, path, num_threads=num_threads)),
+            )
+            return cls(
+                name,
+                device,
+                partitions=partitions,
+                gpu_bytes=gpu_bytes,
+                is_same=is_same,
+                turns=turns,
+                stack=stack.pop_all(),
+            )
 
     def __enter__(self) -> StreamingContestOnGpu:
         return self
@@ -98,7 +135,7 @@ class StreamingContestOnGpu:
     def claims(self) -> list[Claim]:
         """Returns all claims about the model."""
         name, total = self._name, self._gpu_bytes[RESIDENT]
-        claims = [Claim(f"{name}: ways that give the same", exact(sum(self._same.values())), "", len(self._same))]
+        claims = [Claim(f"{name}: ways that give the same", exact(sum(self._is_same.values())), "", len(self._is_same))]
         for residency in STREAMED:
             share = exact(100 * self._gpu_bytes[residency] / total)
             claim = f"{name}: {residency} holds on the GPU, of one copy of its weights"
@@ -127,7 +164,7 @@ class StreamingContestOnGpu:
             "weights_mb": self._gpu_bytes[RESIDENT] / MB,
             "gpu_mb": self._gpu_bytes[residency] / MB,
             "read_mb_s": statistics.median(self.contest.figures[READ_B_S]) / MB,
-            "same": self._same[residency],
+            "same": self._is_same[residency],
             "note": partition.note if isinstance(partition, StreamedPartition) else "",
             "samples_ms": samples_ms,
             **self._turns.usage.row(residency),
@@ -150,6 +187,13 @@ class StreamingContestOnGpu:
         """Returns each turn's bound in seconds: the longer of computing and, if weights are read, reading them all."""
         compute_s, bandwidth = (np.asarray(self.contest.figures[name]) for name in (RESIDENT, READ_B_S))
         return np.maximum(compute_s, self._gpu_bytes[RESIDENT] / bandwidth) if residency in STREAMED else compute_s
+
+
+def _stream(model: SplitModel, path: Path, residency: str) -> StreamedPartition:
+    settings = StageSettings(split_point="output", weights_file=str(path), weights_residency=Residency(residency))
+    partition = stream_backbone(model, model.split_point("output"), settings)
+    assert partition is not None
+    return partition
 
 
 def uploaded(partition: nn.Module, device: torch.device) -> Partition:

@@ -95,8 +95,8 @@ def contest_of(name: str, path: Path, effort: Effort, device: torch.device) -> S
         device: where the model runs.
     """
     if device.type == "cuda":
-        return StreamingContestOnGpu(name, path, device)
-    return StreamingContest(plan_model(name, path), effort)
+        return StreamingContestOnGpu.open(name, path, device)
+    return StreamingContest.open(plan_model(name, path), effort)
 
 
 def main() -> int:

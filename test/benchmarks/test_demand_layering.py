@@ -39,7 +39,7 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> PlannedModel:
 @pytest.fixture(scope="module")
 def contest(planned: PlannedModel) -> Iterator[StreamingContest]:
     effort = Effort((child.RESIDENT, child.TWO_STAGE, child.AUTO, WITH_READS), trials=3, measures_peak=False)
-    with StreamingContest(planned, effort) as contest:
+    with StreamingContest.open(planned, effort) as contest:
         contest.take_turns(0)
         yield contest
 
@@ -176,7 +176,7 @@ def test_first_turn_measures_the_peak_of_all_residencies(
 ) -> None:
     monkeypatch.setattr(_streaming_contest, "measure_peak", lambda name, path, residency, plan: 1)
     residencies = child.RESIDENT, child.TWO_STAGE, child.AUTO, child.MAPPED
-    with StreamingContest(planned, Effort(residencies, trials=0, measures_peak=True)) as contest:
+    with StreamingContest.open(planned, Effort(residencies, trials=0, measures_peak=True)) as contest:
         assert contest.peaks is not None
         measured = [set(contest.peaks.turn(number)) for number in (0, 1)]
     assert measured[0] == {child.NOTHING, *residencies}
@@ -184,7 +184,7 @@ def test_first_turn_measures_the_peak_of_all_residencies(
 
 
 def test_residencies_of_a_gpu_give_the_same_results(tmp_path: Path) -> None:
-    with StreamingContestOnGpu("shapes", tmp_path / "packed", torch.device("cpu")) as contest:
+    with StreamingContestOnGpu.open("shapes", tmp_path / "packed", torch.device("cpu")) as contest:
         contest.take_turns(0)
         rows, found = contest.rows(), contest.claims()
     assert [row["way"] for row in rows] == list(contest.samples_ms()) == ["resident", "uploaded", *bench.PIPELINES[:3]]
