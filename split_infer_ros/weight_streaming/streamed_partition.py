@@ -73,6 +73,7 @@ class StreamedPartition:
     Attributes:
         note: a sentence if weights are streamed in another way than asked for, else empty.
         weight_bytes: memory that holds weights.
+        ring_memory: of the ring, which other partitions may share.
     """
 
     def __init__(
