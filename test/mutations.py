@@ -52,7 +52,7 @@ FIRST = {"serving": "tenants", "weight_streaming": "streaming", "buffers": "memo
 # Calls that order work, if nothing is done with what they return.
 CALLS = {
     "synchronize", "record", "wait", "wait_event", "wait_for", "wait_stream", "attach", "give_to_device",
-    "give_to_host", "let_go", "collect", "disable", "enable", "_give_up", "_leave_recording", "graphsafe_set_state",
+    "give_to_host", "release", "collect", "disable", "enable", "_give_up", "_leave_recording", "graphsafe_set_state",
     "_cuda_endAllocateToPool", "_cuda_releasePool",
 }  # fmt: skip
 CONTEXTS = {"_WHOLE_DEVICE", "_without_collector", "inference_mode", "work", "stream"}

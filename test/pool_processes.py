@@ -29,7 +29,8 @@ from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.buffers.pool import HOST
 from split_infer_ros.buffers.segment import remove_leftovers
-from split_infer_ros.buffers.shared_pool import ATTACH_S, SharedSlotPool, SharedSlotReader
+from split_infer_ros.buffers.shared_pool import ATTACH_S, SharedSlotPool
+from split_infer_ros.buffers.shared_reader import SharedSlotReader
 from split_infer_ros.buffers.slots import Lease, Outcome
 from split_infer_ros.errors import HandleError
 from split_infer_ros.pipeline.ledger import Ledger, Ticket
@@ -60,7 +61,7 @@ class Backbone:
     """
 
     def __init__(self, place: Place = HOST) -> None:
-        self.pool = SharedSlotPool(LAYOUT, SLOTS, place)
+        self.pool = SharedSlotPool.allocate(LAYOUT, SLOTS, place)
         self._device = place.device if torch.cuda.is_available() else "cpu"  # where a GPU is but played
         self.ledger = Ledger()
         self.published: list[int] = []
@@ -87,7 +88,7 @@ class Backbone:
         features = torch.rand(1, 64, 64)
         tensors = features, torch.tensor([[checksum(number, features)]])
         self.pool.slots.write(lease.slot, [tensor.to(self._device) for tensor in tensors])
-        if self.pool.slots.copies:
+        if self.pool.slots.needs_copy:
             self.pool.slots.fetch(lease.slot, 1)
         if torch.cuda.is_available():
             torch.cuda.synchronize()
@@ -138,7 +139,7 @@ class Head:
         segment, lease = name.rstrip(b"\0").decode(), Lease(*lease_fields)
         try:
             if segment not in self.readers:
-                reader = SharedSlotReader(segment, LAYOUT)
+                reader = SharedSlotReader.attach(segment, LAYOUT)
                 self.readers = {other: old for other, old in self.readers.items() if old.owner_lives}
                 self.readers[segment] = reader
             self.readers[segment].take(lease)

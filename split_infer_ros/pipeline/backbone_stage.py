@@ -315,7 +315,7 @@ class BackboneStage:
 
     def _give_up(self, batch: Batch, reason: str) -> None:
         """Drop a batch under that name, unless a head has it already."""
-        if batch.plan.pool.give_up(batch.lease):
+        if batch.plan.pool.revoke(batch.lease):
             with self._changed:
                 self._accounts.drop(batch.lease, reason, time.monotonic())
                 self._changed.notify_all()

@@ -70,5 +70,5 @@ class BatchAccounts:
     def drop_all(self, reason: str, now: float) -> None:
         """No batch will come back; their slots are given up."""
         for lease, batch in list(self._out.items()):
-            batch.plan.pool.give_up(lease)
+            batch.plan.pool.revoke(lease)
             self.drop(lease, reason, now)

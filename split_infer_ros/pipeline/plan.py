@@ -160,7 +160,7 @@ class Plan:
         stream.wait_for(loaded.ready)
         with torch.inference_mode(), stream.work("backbone"):
             self.pool.slots.write(lease.slot, self.backbone(loaded.images))
-        if not self.pool.slots.copies:
+        if not self.pool.slots.needs_copy:
             return stream.fence()
         copies.wait_for(stream.fence())
         with torch.inference_mode(), copies.work("copy"):
@@ -179,7 +179,7 @@ class Plan:
                 for _ in range(TWICE):
                     self.run(stream, copies, self.preprocessor.load([blank] * count), lease, count).wait()
         finally:
-            self.pool.give_up(lease)
+            self.pool.revoke(lease)
 
 
 def _recorded(backbone: Callable[[Tensor], Sequence[Tensor]], model: SplitModel, batch_size: int) -> GraphedBackbone:

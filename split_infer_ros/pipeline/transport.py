@@ -44,8 +44,8 @@ class OwnedPool(Protocol):
     def publish(self, lease: Lease, now: float) -> None:
         """What is in the slot may be read."""
 
-    def give_up(self, lease: Lease) -> bool:
-        """Take the slot back unless a reader is at it or gave it back; returns whether it was taken back."""
+    def revoke(self, lease: Lease) -> bool:
+        """Takes the slot back unless a reader has it or gave it back. Returns whether it was taken back."""
 
     def collect(self, now: float) -> list[tuple[Lease, Outcome]]:
         """Take back the slots that come back by themselves."""

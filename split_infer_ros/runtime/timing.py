@@ -18,14 +18,14 @@ Lap = Callable[[], None]
 Work = Callable[[Lap], Result]
 
 
-def nothing() -> None:
-    """Prepares nothing."""
+def do_nothing() -> None:
+    """Prepares do_nothing."""
 
 
 class Stopwatch:
     """Measures laps: the pieces of some work, each as long as the device takes for it.
 
-    A GPU that has nothing to do starts a kernel when Python has launched it. Small pieces would then take as long as
+    A GPU that has do_nothing to do starts a kernel when Python has launched it. Small pieces would then take as long as
     their launches. Therefore the GPU first runs a kernel that only spins, while Python launches all of the work. If
     the GPU still runs out of launches, the work is repeated behind the same spin, and then behind longer ones. On a CPU
     the clock is read after each piece.
@@ -38,7 +38,7 @@ class Stopwatch:
         self._device = device
         self._cycles, self._most_cycles = FIRST_CYCLES, MOST_CYCLES
 
-    def laps(self, work: Work[Result], before: Callable[[], object] = nothing) -> tuple[Result, list[float]]:
+    def laps(self, work: Work[Result], before: Callable[[], object] = do_nothing) -> tuple[Result, list[float]]:
         """Runs work on the current stream, and returns its result and the seconds of each of its laps.
 
         Args:
@@ -60,7 +60,7 @@ class Stopwatch:
                 break
         return result, seconds
 
-    def time(self, work: Callable[[], object], before: Callable[[], object] = nothing) -> float:
+    def time(self, work: Callable[[], object], before: Callable[[], object] = do_nothing) -> float:
         """The seconds of one piece of work."""
 
         def run(lap: Lap) -> None:

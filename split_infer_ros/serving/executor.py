@@ -143,7 +143,7 @@ class Executor:
         """A batch is lost, unless a head has it already."""
         flight.line.failure = str(error)
         flight.leave_backbone()
-        if flight.plan.pool.give_up(flight.lease):
+        if flight.plan.pool.revoke(flight.lease):
             with self._changed:
                 flight.line.out.pop(flight.lease, None)
                 drop(flight.settle_rest(), drop_reason(error))

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.buffers.slots import Lease
 from split_infer_ros.pipeline.frame import Timeline
 from split_infer_ros.pipeline.plan import Plan
@@ -76,7 +75,7 @@ class InFlightBatch:
     @property
     def maps(self) -> bool:
         """True where the slot's pages are mapped as it is written, in which time the device can compute."""
-        return self.plan.pool.slots.policy is Policy.MANAGED
+        return self.plan.pool.slots.policy.maps_on_access
 
     def leave(self, features: Sequence[Tensor]) -> None:
         """Have the device leave the features in the slot; if that maps pages, not before ``bring``."""
@@ -88,7 +87,7 @@ class InFlightBatch:
     def bring(self, copies: Stream) -> Fence | None:
         """Have them brought to where the CPU sees them, beside what is computed next; None if they are there."""
         slots = self.plan.pool.slots
-        if not (self.maps or slots.copies):
+        if not (self.maps or slots.needs_copy):
             return None
         with copies.work("copy"):
             if self.maps:

@@ -190,7 +190,7 @@ class SharedPipeline:
             with self._changed:
                 lines = self._dispatcher.all_lines
                 for flight in [flight for line in lines for flight in line.out.values()]:
-                    if flight.plan.pool.give_up(flight.lease):
+                    if flight.plan.pool.revoke(flight.lease):
                         self._router.give_up(flight, reason)
             for line in lines:
                 line.head.stop()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from split_infer_ros.buffers.policy import POLICIES, DeviceAttributes, Policy, find_policy, forbidden, legal
+from split_infer_ros.buffers.policy import POLICIES, DeviceAttributes, Policy, find_policy, legal_policies
 from split_infer_ros.errors import ConfigurationError
 
 DISCRETE = DeviceAttributes(
@@ -25,9 +25,9 @@ attributes = st.builds(DeviceAttributes, *6 * [st.booleans()])
 
 def test_what_usual_gpus_allow() -> None:
     for gpu in (DISCRETE, BEFORE_THOR):
-        assert legal(gpu) == POLICIES
-        assert legal(gpu, shared=True) == (Policy.DEVICE, Policy.PINNED)
-    assert legal(replace(DISCRETE, pageable_memory_access=True), shared=True) == POLICIES
+        assert legal_policies(gpu) == POLICIES
+        assert legal_policies(gpu, shared=True) == (Policy.DEVICE, Policy.PINNED)
+    assert legal_policies(replace(DISCRETE, pageable_memory_access=True), shared=True) == POLICIES
 
 
 @pytest.mark.parametrize(
@@ -50,8 +50,8 @@ def test_what_is_illegal_is_refused_by_the_attribute_that_forbids_it(
 
 @given(gpu=attributes, shared=st.booleans(), policy=st.sampled_from(POLICIES))
 def test_a_policy_is_found_just_where_nothing_forbids_it(gpu: DeviceAttributes, shared: bool, policy: Policy) -> None:
-    if policy in legal(gpu, shared):
-        assert forbidden(policy, gpu, shared) == ""
+    if policy in legal_policies(gpu, shared):
+        assert policy.reason_forbidden(gpu, shared) == ""
         assert find_policy(policy.value, gpu, shared) is policy
     else:
         with pytest.raises(ConfigurationError, match=policy.value):

@@ -12,7 +12,7 @@ from split_infer_ros.errors import ConfigurationError, HandleError
 
 
 def make_pool(slots: int = 3) -> SlotPool:
-    return SlotPool(Layout([TensorSpec("x", (4,), torch.float32)], 2), slots)
+    return SlotPool.allocate(Layout([TensorSpec("x", (4,), torch.float32)], 2), slots)
 
 
 def test_each_slot_has_memory_of_its_own() -> None:
@@ -59,11 +59,11 @@ def test_what_was_sent_to_a_reader_who_died_comes_back_and_nothing_else() -> Non
     assert unsent is not None
     pool.publish(early, 10.0)
     pool.publish(late, 11.0)
-    assert pool.orphaned(9.9) == []
-    assert pool.orphaned(10.5) == [(early, Outcome(0, "reader_died"))]
-    assert pool.orphaned(10.5) == []
+    assert pool.reclaim_orphans(9.9) == []
+    assert pool.reclaim_orphans(10.5) == [(early, Outcome(0, "reader_died"))]
+    assert pool.reclaim_orphans(10.5) == []
     pool.release(late, Outcome(1, "head_error"))
-    assert pool.orphaned(1e9) == []
+    assert pool.reclaim_orphans(1e9) == []
     assert pool.leases.used == 1
 
 
@@ -82,7 +82,7 @@ def test_a_pool_is_found_while_it_lives() -> None:
 def test_too_much_memory_is_refused_with_what_to_change() -> None:
     layout = Layout([TensorSpec("x", (1 << 40,), torch.float32)], 64)
     with pytest.raises(ConfigurationError, match="batch_size"):
-        SlotPool(layout, 8)
+        SlotPool.allocate(layout, 8)
 
 
 def test_repr_tells_size_and_use() -> None:

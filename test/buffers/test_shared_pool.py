@@ -22,7 +22,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from split_infer_ros.buffers import segment as module
 from split_infer_ros.buffers.layout import Layout, TensorSpec
 from split_infer_ros.buffers.segment import PAGE, PREFIX
-from split_infer_ros.buffers.shared_pool import ATTACH_S, SharedSlotPool, SharedSlotReader
+from split_infer_ros.buffers.shared_pool import ATTACH_S, SharedSlotPool
+from split_infer_ros.buffers.shared_reader import SharedSlotReader
 from split_infer_ros.buffers.slot_table import SharedState, SlotRecord
 from split_infer_ros.buffers.slots import Lease, Outcome
 from split_infer_ros.errors import ConfigurationError, HandleError
@@ -36,8 +37,8 @@ pytestmark = pytest.mark.usefixtures("folder")
 
 
 def make(slots: int = 2) -> tuple[SharedSlotPool, SharedSlotReader]:
-    pool = SharedSlotPool(LAYOUT, slots, lease_s=LEASE_S)
-    return pool, SharedSlotReader(pool.segment, LAYOUT)
+    pool = SharedSlotPool.allocate(LAYOUT, slots, lease_s=LEASE_S)
+    return pool, SharedSlotReader.attach(pool.segment, LAYOUT)
 
 
 def published(pool: SharedSlotPool, now: float = 0.0) -> Lease:
@@ -100,7 +101,7 @@ def test_what_the_owner_writes_the_reader_sees_without_a_copy() -> None:
 
 def test_one_reader_has_the_claim_until_it_disclaims_or_goes() -> None:
     pool, first = make()
-    second = SharedSlotReader(pool.segment, LAYOUT)
+    second = SharedSlotReader.attach(pool.segment, LAYOUT)
     assert first.claim()
     assert not second.claim()
     assert first.claim()  # it may ask again
@@ -147,7 +148,7 @@ def test_a_reader_that_is_slow_keeps_its_slot_beyond_the_lease() -> None:
     lease = published(pool)
     reader.take(lease)
     assert pool.collect(100 * LEASE_S) == []
-    assert not pool.give_up(lease)
+    assert not pool.revoke(lease)
     reader.release(lease, GOOD)
     assert pool.collect(100 * LEASE_S) == [(lease, GOOD)]
 
@@ -166,7 +167,7 @@ def test_where_no_reader_is_at_all_nobody_is_waited_for_long() -> None:
     lease = published(pool)
     del reader  # as its death does
     assert pool.collect(0.9 * ATTACH_S) == []  # one may be about to attach
-    late = SharedSlotReader(pool.segment, LAYOUT)
+    late = SharedSlotReader.attach(pool.segment, LAYOUT)
     assert pool.collect(ATTACH_S) == []
     del late
     assert [(found, outcome.reason) for found, outcome in pool.collect(ATTACH_S)] == [(lease, "lease_expired")]
@@ -177,7 +178,7 @@ def test_what_a_reader_did_counts_though_its_lease_ended_meanwhile() -> None:
     lease = published(pool)
     reader.take(lease)
     reader.release(lease, GOOD)
-    assert not pool.give_up(lease)  # its results went out: not lost
+    assert not pool.revoke(lease)  # its results went out: not lost
     assert pool.collect(100 * LEASE_S) == [(lease, GOOD)]
 
 
@@ -201,7 +202,7 @@ def test_a_reader_that_comes_between_the_look_and_the_lock_is_not_overrun(monkey
 
 def test_handles_are_good_for_one_reading() -> None:
     pool, reader = make()
-    other = SharedSlotReader(pool.segment, LAYOUT)
+    other = SharedSlotReader.attach(pool.segment, LAYOUT)
     lease = pool.acquire()
     assert lease is not None
     assert refused(reader, lease) == "stale"  # being written
@@ -234,7 +235,7 @@ def test_a_reader_with_another_model_is_refused() -> None:
     gc.collect()
     for layout in (Layout(LAYOUT.specs, 300), Layout(LAYOUT.specs[:1], 2)):
         with pytest.raises(HandleError, match="this model's features need") as refusal:
-            SharedSlotReader(pool.segment, layout)
+            SharedSlotReader.attach(pool.segment, layout)
         assert refusal.value.reason == "foreign"
 
 
@@ -243,7 +244,7 @@ def test_a_refused_reader_blocks_nobody() -> None:
     lease = published(pool)
     for bad in (replace(lease, generation=99), replace(lease, pool=1)):
         refused(reader, bad)
-    assert pool.give_up(lease)
+    assert pool.revoke(lease)
     assert pool.leases.used == 0
 
 
@@ -252,7 +253,7 @@ def test_the_dead_are_told_from_the_slow(folder: Path) -> None:
     lease = published(pool)
     with reader_process(folder, pool, lease) as process:
         assert pool.collect(100 * LEASE_S) == []
-        assert not pool.give_up(lease)
+        assert not pool.revoke(lease)
         assert refused(reader, lease) == "busy"
         process.kill()
         process.wait(WAIT_S)
@@ -284,7 +285,7 @@ def test_no_slot_is_lost_to_fifty_dead_readers(folder: Path) -> None:
         begun, ready = os.pipe()
         child = os.fork()
         if child == 0:
-            SharedSlotReader(pool.segment, LAYOUT).take(lease)
+            SharedSlotReader.attach(pool.segment, LAYOUT).take(lease)
             os.write(ready, b"x")
             signal.pause()
         assert os.read(begun, 1) == b"x"
@@ -327,7 +328,7 @@ def test_too_much_memory_is_refused_and_nothing_kept(folder: Path, monkeypatch: 
     monkeypatch.setattr(module, "FOLDER", Path("/dev/shm"))
     before = set(Path("/dev/shm").glob(PREFIX + "*"))
     with pytest.raises(ConfigurationError, match="batch_size"):
-        SharedSlotPool(Layout([TensorSpec("x", (1 << 36,), torch.float32)], 64), 8)
+        SharedSlotPool.allocate(Layout([TensorSpec("x", (1 << 36,), torch.float32)], 64), 8)
     assert not {path for path in Path("/dev/shm").glob(PREFIX + "*") if not path.stat().st_blocks} - before
 
 
@@ -367,7 +368,7 @@ def test_a_segment_that_is_cut_short_is_mended_and_what_lay_there_is_lost_by_nam
             view.fill_(3)
         reader.take(again)
         assert all((view == 3).all() for view in reader.views(again, 2))
-    SharedSlotReader(pool.segment, LAYOUT)  # its header is back
+    SharedSlotReader.attach(pool.segment, LAYOUT)  # its header is back
     os.truncate(folder / pool.segment, size)
     assert pool.acquire() is None  # full, and alive
 
@@ -379,8 +380,8 @@ class Machine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.pool = SharedSlotPool(LAYOUT, self.SLOTS, lease_s=LEASE_S)
-        self.readers = [SharedSlotReader(self.pool.segment, LAYOUT) for _ in range(2)]
+        self.pool = SharedSlotPool.allocate(LAYOUT, self.SLOTS, lease_s=LEASE_S)
+        self.readers = [SharedSlotReader.attach(self.pool.segment, LAYOUT) for _ in range(2)]
         self.now = 0.0
         self.states: dict[Lease, str] = {}  # of those that are not settled
         self.deadlines: dict[Lease, float] = {}
@@ -432,7 +433,7 @@ class Machine(RuleBasedStateMachine):
     @rule(who=st.sampled_from([0, 1]))
     def die(self, who: int) -> None:
         """As after kill -9: its mapping and its locks are gone, its records stay."""
-        self.readers[who] = SharedSlotReader(self.pool.segment, LAYOUT)
+        self.readers[who] = SharedSlotReader.attach(self.pool.segment, LAYOUT)
         for lease, state in self.states.items():
             if state == "reading" and self.holders[lease] == who:
                 self.states[lease] = "orphan"
@@ -442,7 +443,7 @@ class Machine(RuleBasedStateMachine):
     def give_up(self, data: st.DataObject) -> None:
         lease = data.draw(st.sampled_from(list(self.states)))
         free = self.states[lease] in ("writing", "ready", "orphan")
-        assert self.pool.give_up(lease) == free
+        assert self.pool.revoke(lease) == free
         if free:
             self.settle(lease)
 

@@ -15,7 +15,7 @@ def test_constants_are_printed_and_kept(
     run: Callable[..., int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(calibration, "ROUNDS", calibration.GROUPS)
-    monkeypatch.setattr(calibration, "WIDEST_SPREAD", math.inf)  # whatever else this machine is doing
+    monkeypatch.setattr(calibration, "MAX_SPREAD", math.inf)  # whatever else this machine is doing
     arguments = "--device", "cpu", "--database", str(tmp_path / "tuning.jsonl")
     assert run("calibrate", *arguments) == 0
     first = capsys.readouterr()

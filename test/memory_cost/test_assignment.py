@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from split_infer_ros.buffers.policy import POLICIES, Policy
-from split_infer_ros.memory_cost.assignment import Assignment, assign, loss_ms, most_switched, recovers
+from split_infer_ros.memory_cost.assignment import Assignment, assign, loss_ms, max_switched, recovers
 from split_infer_ros.memory_cost.constants import MachineConstants
 from split_infer_ros.memory_cost.overhead import overhead
 from split_infer_ros.memory_cost.task import Kernel, Task
@@ -48,7 +48,7 @@ def test_eq_10(data: int, holds: bool) -> None:
 
 @pytest.mark.parametrize(("device", "others", "room"), [(2, 0, 1), (3, 0, 1), (10, 4, 3), (4, 4, 0), (1, 5, 0)])
 def test_eq_11(device: int, others: int, room: int) -> None:
-    assert most_switched(device, others) == room
+    assert max_switched(device, others) == room
     assert others + room <= device - room or room == 0
 
 
@@ -76,7 +76,7 @@ def test_a_task_that_comes_to_others_is_switched_where_enough_of_them_are_d(
     beside: list[Policy], expected: Policy
 ) -> None:
     others = [(task("other", 10, 10), policy) for policy in beside]
-    (found,) = assign([task("new", 10, 10)], UNIT, beside=others)
+    (found,) = assign([task("new", 10, 10)], UNIT, running=others)
     assert (found.policy, found.switched) == (expected, expected is M)
 
 

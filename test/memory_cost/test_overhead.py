@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from split_infer_ros.buffers.policy import POLICIES, Policy
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.memory_cost.constants import ROWS, MachineConstants
+from split_infer_ros.memory_cost.constants import ALL_CONSTANTS, MachineConstants
 from split_infer_ros.memory_cost.overhead import overhead, penalty, response_ms, transfer_ms
-from split_infer_ros.memory_cost.task import Kernel, Task, feature_task, staging_task
+from split_infer_ros.memory_cost.task import Kernel, Task, feature_task
 
 CONSTANTS = MachineConstants(
     copy_start_ms=0.5,
@@ -97,19 +97,20 @@ def test_a_slot_of_features_and_a_batch_of_images() -> None:
     assert total(feature_task(100), Policy.DEVICE) == pytest.approx(0.5 + 0.3)
     assert total(feature_task(100), Policy.MANAGED) == pytest.approx(0.4 + 0.25 + 1.0)
     assert total(feature_task(100), Policy.PINNED) == pytest.approx(0.5)
-    assert total(staging_task(100), Policy.DEVICE) == pytest.approx(0.5 + 0.2)
-    assert total(staging_task(100), Policy.MANAGED) == pytest.approx(0.4 + 0.25)
-    for task in (feature_task(100), staging_task(100)):
+    staging = Task("staging", to_device_bytes=100, to_host_bytes=0, kernels=(Kernel(100),), copies=1)
+    assert total(staging, Policy.DEVICE) == pytest.approx(0.5 + 0.2)
+    assert total(staging, Policy.MANAGED) == pytest.approx(0.4 + 0.25)
+    for task in (feature_task(100), staging):
         assert [task.footprint_bytes(policy) for policy in POLICIES] == [200, 100, 100]
 
 
 def test_what_is_not_known_spoils_only_what_depends_on_it() -> None:
     blind = replace(CONSTANTS, cache_ms_per_byte=math.nan, gpu_flush_ms=math.nan)
-    assert not overhead(TASK, Policy.PINNED, blind).known
-    assert not overhead(TASK, Policy.MANAGED, blind).known
-    assert overhead(TASK, Policy.DEVICE, blind).known
-    assert overhead(feature_task(100), Policy.PINNED, blind).known  # it has no use for a cache
-    assert not overhead(feature_task(100), Policy.PINNED, MachineConstants()).known
+    assert not overhead(TASK, Policy.PINNED, blind).is_known
+    assert not overhead(TASK, Policy.MANAGED, blind).is_known
+    assert overhead(TASK, Policy.DEVICE, blind).is_known
+    assert overhead(feature_task(100), Policy.PINNED, blind).is_known  # it has no use for a cache
+    assert not overhead(feature_task(100), Policy.PINNED, MachineConstants()).is_known
     nothing = Task("nothing", 0, 0, (), copies=0)
     assert [total(nothing, policy, MachineConstants()) for policy in POLICIES] == [0, 0, 0]
 
@@ -123,8 +124,8 @@ def test_negative_numbers_are_refused(change: dict[str, object]) -> None:
 
 
 def test_each_constant_has_its_row() -> None:
-    assert len({row.symbol for row in ROWS}) == len(ROWS) == 11
-    assert [row.symbol for row in ROWS if not row.of_bytes] == ["Tr_ini", "Ca_cpu", "Ca_gpu"]
+    assert len({row.symbol for row in ALL_CONSTANTS}) == len(ALL_CONSTANTS) == 11
+    assert [row.symbol for row in ALL_CONSTANTS if not row.is_per_byte] == ["Tr_ini", "Ca_cpu", "Ca_gpu"]
 
 
 @given(drawn_tasks, drawn_machines, st.sampled_from(POLICIES), sizes, drawn_kernels)

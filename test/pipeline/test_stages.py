@@ -95,7 +95,7 @@ class Way:
         self._released = released
 
     def make_pool(self, layout: Layout, slots: int, place: Place) -> SlotPool:
-        pool = SlotPool(layout, slots, place, self._lease_s)
+        pool = SlotPool.allocate(layout, slots, place, lease_s=self._lease_s)
         pool.when_released(self._released)
         return pool
 

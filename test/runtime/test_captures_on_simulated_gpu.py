@@ -205,4 +205,4 @@ def test_memory_made_in_inference_mode_is_written_outside_of_it(gpu: Gpu) -> Non
             memory.device.fill_(1)
             synchronize_device(GPU)
             memory.host.fill_(2)
-            memory.let_go()
+            memory.release()

@@ -84,7 +84,7 @@ def test_memory_is_not_page_locked_twice(gpu: Gpu) -> None:
     memory = adopt(Policy.PINNED, plain, GPU)
     with pytest.raises(ConfigurationError):
         adopt(Policy.PINNED, plain, GPU)
-    memory.let_go()
+    memory.release()
     with pytest.raises(CudaError, match="no such memory"):
         memory.device.fill_(1)
     gpu.faults.clear()
