@@ -1,7 +1,7 @@
 """Chooses policies for tasks that run concurrently: memory is saved if overlap pays for it (§IV-B).
 
 Each task starts with the policy that is best for it alone. A task of policy D may be switched to M or H, although that
-costs it time, under two conditions. The GPU's idle time must make up for the loss (Guideline 1), and enough kernels of
+costs it time, under two conditions. The GPU's idle time must make up for the loss (Guideline 1). Enough kernels of
 policy D must remain to run in that time (Guideline 2). Among the tasks that may be switched, those are chosen that save
 most memory. Of equal choices, the one that loses least time wins.
 

@@ -5,8 +5,9 @@ This package differs from Table III in three places:
 - Units: the table gives l_ini in ms, but Eq. 2 multiplies it by bytes. Here it is in ms/byte. So is l_mem, which Eq. 4
   multiplies by bytes, and so is l_L2. Eq. 6 counts accesses; here it counts bytes.
 - Symbols with two meanings: l_mapping is the cost of mapping managed pages (Eq. 3) and of reaching page-locked pages
-  (Eq. 8). A GPU on a bus moves the former and accesses the latter in place. l_mem is the cost of a changed byte until
-  the CPU may read it (Eq. 4), and the cost of a byte that is read past the cache (Eq. 7). Each meaning has a constant.
+  (Eq. 8). A GPU on a bus moves the former and accesses the latter in place. The symbol l_mem stands for the cost of a
+  changed byte until the CPU may read it (Eq. 4). It also stands for the cost of a byte that is read past the cache
+  (Eq. 7). Here, each meaning has a constant of its own.
 - Cache latencies: the paper takes hit rates and counts of cache accesses from a profiler, which is not available at
   run time. Here, both latencies are slopes of timed kernels. They contain the latency that parallelism does not hide.
 """

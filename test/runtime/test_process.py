@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from split_infer_ros.runtime.process import QUEUES, use_all_queues
+from split_infer_ros.runtime.process import QUEUES_VARIABLE, use_all_queues
 
 PASSES = """
 import resource, threading, torch
@@ -53,10 +53,10 @@ def test_what_the_user_set_stays() -> None:
     assert not kept
 
 
-@pytest.mark.parametrize(("given", "expected"), [({}, "32"), ({QUEUES: "1"}, "1")])
+@pytest.mark.parametrize(("given", "expected"), [({}, "32"), ({QUEUES_VARIABLE: "1"}, "1")])
 def test_streams_get_all_queues_unless_the_user_chose(
     given: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "environ", dict(given))
     use_all_queues()
-    assert os.environ == {QUEUES: expected}
+    assert os.environ == {QUEUES_VARIABLE: expected}

@@ -16,7 +16,7 @@ from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.buffers.segment import Segment
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.runtime.cuda import OutOfMemory
-from split_infer_ros.runtime.shortage import host_bytes_free, in_short, shortage
+from split_infer_ros.runtime.shortage import host_bytes_free, shortage, summarize_error
 from split_infer_ros.weight_streaming import ring_memory
 
 CPU = torch.device("cpu")
@@ -28,18 +28,18 @@ OF_GPU = (
 
 
 def test_torchs_two_sizes_are_told_in_bytes() -> None:
-    said = in_short(torch.OutOfMemoryError(OF_GPU))
+    said = summarize_error(torch.OutOfMemoryError(OF_GPU))
     assert said == "2,684,354,560 bytes were asked for, and the GPU has 536,870,912 free"
 
 
 def test_other_errors_keep_their_first_line() -> None:
-    assert in_short(RuntimeError("another error\nand its stack")) == "another error"
+    assert summarize_error(RuntimeError("another error\nand its stack")) == "another error"
 
 
 def test_the_hosts_own_allocator_is_understood() -> None:
     with pytest.raises(RuntimeError) as refused:
         torch.empty(HUGE, dtype=torch.uint8)
-    assert in_short(refused.value).startswith(f"{HUGE:,} bytes were asked for, and the host has ")
+    assert summarize_error(refused.value).startswith(f"{HUGE:,} bytes were asked for, and the host has ")
 
 
 def test_memory_of_the_host_that_runs_out_is_told_by_two_sizes() -> None:
