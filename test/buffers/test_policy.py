@@ -23,7 +23,7 @@ BEFORE_THOR = replace(DISCRETE, integrated=True, concurrent_managed_access=False
 attributes = st.builds(DeviceAttributes, *6 * [st.booleans()])
 
 
-def test_what_usual_gpus_allow() -> None:
+def test_legal_policies_of_common_gpus() -> None:
     for gpu in (DISCRETE, BEFORE_THOR):
         assert legal_policies(gpu) == POLICIES
         assert legal_policies(gpu, shared=True) == (Policy.DEVICE, Policy.PINNED)
@@ -40,7 +40,7 @@ def test_what_usual_gpus_allow() -> None:
         ("device", {"host_register_supported": False}, True, "hostRegisterSupported is 0"),
     ],
 )
-def test_what_is_illegal_is_refused_by_the_attribute_that_forbids_it(
+def test_an_illegal_policy_is_refused_with_the_attribute(
     policy: str, without: dict[str, bool], shared: bool, attribute: str
 ) -> None:
     gpu = replace(DISCRETE, **without)
@@ -49,7 +49,7 @@ def test_what_is_illegal_is_refused_by_the_attribute_that_forbids_it(
 
 
 @given(gpu=attributes, shared=st.booleans(), policy=st.sampled_from(POLICIES))
-def test_a_policy_is_found_just_where_nothing_forbids_it(gpu: DeviceAttributes, shared: bool, policy: Policy) -> None:
+def test_a_policy_is_found_exactly_if_nothing_forbids_it(gpu: DeviceAttributes, shared: bool, policy: Policy) -> None:
     if policy in legal_policies(gpu, shared):
         assert policy.reason_forbidden(gpu, shared) == ""
         assert find_policy(policy.value, gpu, shared) is policy
@@ -59,7 +59,7 @@ def test_a_policy_is_found_just_where_nothing_forbids_it(gpu: DeviceAttributes, 
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_without_a_gpu_all_are_plain_memory(policy: Policy) -> None:
+def test_without_a_gpu_every_policy_is_plain_memory(policy: Policy) -> None:
     assert find_policy(policy.value, None) is find_policy(policy.value, None, shared=True) is Policy.HOST
 
 

@@ -27,7 +27,7 @@ def test_each_slot_has_memory_of_its_own() -> None:
     assert pool.bytes == 3 * pool.layout.slot_bytes
 
 
-def test_memory_is_the_same_each_time() -> None:
+def test_a_slot_has_the_same_memory_at_each_use() -> None:
     pool = make_pool(slots=1)
     seen = set()
     for _ in range(3):
@@ -51,7 +51,7 @@ def test_outcomes_count_once() -> None:
     assert heard == [(lease, Outcome(1, "head_error", 1.0, 2.0, 3.0))]
 
 
-def test_what_was_sent_to_a_reader_who_died_comes_back_and_nothing_else() -> None:
+def test_only_slots_of_a_dead_reader_are_reclaimed() -> None:
     pool = make_pool(slots=3)
     early, late, unsent = (pool.acquire() for _ in range(3))
     assert early is not None

@@ -84,7 +84,7 @@ sys.stdin.read()
         process.kill()
 
 
-def test_what_the_owner_writes_the_reader_sees_without_a_copy() -> None:
+def test_the_reader_sees_the_owners_bytes_without_a_copy() -> None:
     pool, reader = make()
     for value in (1, 2):
         lease = published(pool)
@@ -99,7 +99,7 @@ def test_what_the_owner_writes_the_reader_sees_without_a_copy() -> None:
         assert reader.views(lease, 1)[1].shape == (1, 5)
 
 
-def test_one_reader_has_the_claim_until_it_disclaims_or_goes() -> None:
+def test_one_reader_holds_the_claim_until_it_disclaims_or_goes() -> None:
     pool, first = make()
     second = SharedSlotReader.attach(pool.segment, LAYOUT)
     assert first.claim()
@@ -116,7 +116,7 @@ def test_one_reader_has_the_claim_until_it_disclaims_or_goes() -> None:
     first.release(lease, GOOD)
 
 
-def test_a_reader_knows_what_is_left_to_read() -> None:
+def test_is_ready_until_a_reader_takes_the_slot() -> None:
     pool, reader = make()
     lease = published(pool)
     assert reader.is_ready(lease)
@@ -130,7 +130,7 @@ def test_a_reader_knows_what_is_left_to_read() -> None:
         assert not reader.is_ready(other)
 
 
-def test_outcomes_come_back_once() -> None:
+def test_each_outcome_is_collected_once() -> None:
     pool, reader = make()
     lease = published(pool)
     assert pool.collect(1.0) == []
@@ -143,7 +143,7 @@ def test_outcomes_come_back_once() -> None:
     assert pool.leases.used == 0
 
 
-def test_a_reader_that_is_slow_keeps_its_slot_beyond_the_lease() -> None:
+def test_a_slow_reader_keeps_its_slot_beyond_the_lease() -> None:
     pool, reader = make()
     lease = published(pool)
     reader.take(lease)
@@ -162,7 +162,7 @@ def test_a_reader_that_never_comes_loses_the_slot() -> None:
     assert refused(reader, lease) == "stale"
 
 
-def test_where_no_reader_is_at_all_nobody_is_waited_for_long() -> None:
+def test_without_readers_a_lease_ends_early() -> None:
     pool, reader = make()
     lease = published(pool)
     del reader  # as its death does
@@ -173,7 +173,7 @@ def test_where_no_reader_is_at_all_nobody_is_waited_for_long() -> None:
     assert [(found, outcome.reason) for found, outcome in pool.collect(ATTACH_S)] == [(lease, "lease_expired")]
 
 
-def test_what_a_reader_did_counts_though_its_lease_ended_meanwhile() -> None:
+def test_an_outcome_counts_even_if_the_lease_ended_meanwhile() -> None:
     pool, reader = make()
     lease = published(pool)
     reader.take(lease)
@@ -182,7 +182,7 @@ def test_what_a_reader_did_counts_though_its_lease_ended_meanwhile() -> None:
     assert pool.collect(100 * LEASE_S) == [(lease, GOOD)]
 
 
-def test_a_reader_that_comes_between_the_look_and_the_lock_is_not_overrun(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_just_before_collecting_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     pool, reader = make()
     lease = published(pool)
     lock = pool._segment.lock_slot
@@ -200,7 +200,7 @@ def test_a_reader_that_comes_between_the_look_and_the_lock_is_not_overrun(monkey
     assert found == [(lease, GOOD)]
 
 
-def test_handles_are_good_for_one_reading() -> None:
+def test_a_handle_can_be_read_once() -> None:
     pool, reader = make()
     other = SharedSlotReader.attach(pool.segment, LAYOUT)
     lease = pool.acquire()
@@ -223,7 +223,7 @@ def test_handles_are_good_for_one_reading() -> None:
 
 
 @pytest.mark.parametrize("change", [{"pool": 5}, {"slot": 2}, {"slot": -1}, {"slot": 2**32 - 1}])
-def test_leases_of_elsewhere_are_foreign(change: dict[str, int]) -> None:
+def test_leases_of_other_pools_are_foreign(change: dict[str, int]) -> None:
     pool, reader = make()
     lease = published(pool)
     assert refused(reader, replace(lease, **change)) == "foreign"
@@ -248,7 +248,7 @@ def test_a_refused_reader_blocks_nobody() -> None:
     assert pool.leases.used == 0
 
 
-def test_the_dead_are_told_from_the_slow(folder: Path) -> None:
+def test_dead_readers_are_told_from_slow_ones(folder: Path) -> None:
     pool, reader = make()
     lease = published(pool)
     with reader_process(folder, pool, lease) as process:
@@ -265,7 +265,7 @@ def test_the_dead_are_told_from_the_slow(folder: Path) -> None:
     reader.take(again)
 
 
-def test_what_was_done_before_death_counts(folder: Path) -> None:
+def test_an_outcome_from_before_a_readers_death_counts(folder: Path) -> None:
     pool, _ = make()
     lease = published(pool)
     outcome = "Outcome(2, 'head_error', 1.5, 2.5, 3.5)"
@@ -324,7 +324,7 @@ def test_close_frees_memory_and_name(folder: Path) -> None:
     assert name not in Path("/proc/self/maps").read_text()
 
 
-def test_too_much_memory_is_refused_and_nothing_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_much_memory_is_refused_and_nothing_leaks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FOLDER", Path("/dev/shm"))
     before = set(Path("/dev/shm").glob(PREFIX + "*"))
     with pytest.raises(ConfigurationError, match="batch_size"):
@@ -332,7 +332,7 @@ def test_too_much_memory_is_refused_and_nothing_kept(folder: Path, monkeypatch: 
     assert not {path for path in Path("/dev/shm").glob(PREFIX + "*") if not path.stat().st_blocks} - before
 
 
-def test_a_record_that_makes_no_sense_costs_its_frames_by_name() -> None:
+def test_a_damaged_record_drops_its_frames_as_damaged_slot() -> None:
     pool, reader = make()
     lease = published(pool)
     assert lease.slot == 1
@@ -342,7 +342,7 @@ def test_a_record_that_makes_no_sense_costs_its_frames_by_name() -> None:
     reader.take(published(pool))
 
 
-def test_a_reader_cannot_invent_names_under_which_frames_are_counted() -> None:
+def test_a_reader_cannot_invent_drop_reasons() -> None:
     pool, reader = make()
     lease = published(pool)
     reader.take(lease)
@@ -352,7 +352,7 @@ def test_a_reader_cannot_invent_names_under_which_frames_are_counted() -> None:
 
 
 @pytest.mark.parametrize("size", [0, PAGE + 100])
-def test_a_segment_that_is_cut_short_is_mended_and_what_lay_there_is_lost_by_name(folder: Path, size: int) -> None:
+def test_a_truncated_segment_is_mended_and_its_frames_counted(folder: Path, size: int) -> None:
     pool, reader = make()
     whole = (folder / pool.segment).stat().st_size
     lease = published(pool)

@@ -43,7 +43,7 @@ def test_exact_timings_give_exact_constants() -> None:
         assert found.spreads[row.name] < 1e-6
 
 
-def test_costs_that_a_machine_does_not_have_are_zero_not_uncertain() -> None:
+def test_costs_that_a_machine_does_not_have_are_zero() -> None:
     machine = synthetic.draw_machine(1)
     names = ("managed_mapping_ms_per_byte", "cpu_flush_ms", "first_touch_ms_per_byte", "write_back_ms_per_byte")
     for name in names:
@@ -56,7 +56,7 @@ def test_costs_that_a_machine_does_not_have_are_zero_not_uncertain() -> None:
         assert 0 <= getattr(found.constants, name) < 0.05 * plain
 
 
-def test_probes_that_are_missing_leave_constants_absent() -> None:
+def test_missing_probes_leave_constants_absent() -> None:
     found = calibrate(synthetic.draw_machine(3), CpuMicrobenchmarks.probes)
     present = {row.name for row in ALL_CONSTANTS if not math.isnan(getattr(found.constants, row.name))}
     assert present == {
@@ -88,7 +88,7 @@ class Busy:
         return float(taken)
 
 
-def test_what_disagrees_is_timed_again_and_only_that() -> None:
+def test_only_probes_that_disagree_are_timed_again() -> None:
     machine = synthetic.draw_machine(4)
     once = (ROUNDS + 1) * sum(len(sizes(probe)) for probe in ALL)
     busy, said = Busy(machine, until=once), []
@@ -101,7 +101,7 @@ def test_what_disagrees_is_timed_again_and_only_that() -> None:
     assert again == {Probe.TO_HOST, Probe.TO_DEVICE}  # both tell of the start of a copy
 
 
-def test_what_keeps_disagreeing_is_reported_and_not_used() -> None:
+def test_a_constant_that_stays_uncertain_is_not_used() -> None:
     found = calibrate(Busy(synthetic.draw_machine(4)), ALL)
     assert set(found.uncertain) == {"to_host_ms_per_byte", "copy_start_ms"}
     assert found.spreads["to_host_ms_per_byte"] > MAX_SPREAD
@@ -109,14 +109,14 @@ def test_what_keeps_disagreeing_is_reported_and_not_used() -> None:
     assert not math.isnan(found.constants.to_device_ms_per_byte)
 
 
-def test_nothing_is_begun_again_when_time_is_up() -> None:
+def test_no_round_begins_after_the_time_limit() -> None:
     busy = Busy(synthetic.draw_machine(4))
     found = calibrate(busy, ALL, max_seconds=10.0, clock=lambda: float(busy.calls))
     assert busy.calls == (GROUPS + 1) * sum(len(sizes(probe)) for probe in ALL)  # the least that can be judged
     assert "to_host_ms_per_byte" in found.uncertain
 
 
-def test_what_is_known_is_not_timed() -> None:
+def test_stored_probes_are_not_timed() -> None:
     machine = synthetic.draw_machine(5)
     first = calibrate(machine, [Probe.TO_DEVICE, Probe.TO_HOST])
     busy = Busy(machine, until=0)

@@ -23,7 +23,7 @@ def test_samples_are_kept_for_this_machine(tmp_path: Path) -> None:
     assert find_samples(database, HERE) == {**FIRST, **later}  # a probe that was timed again counts as a whole
 
 
-def test_records_that_are_no_samples_are_left_out() -> None:
+def test_other_records_are_ignored() -> None:
     def record(config: dict[str, object], error: str | None = None) -> Record:
         return Record({}, {}, TASK, config, (1.0,), error)
 

@@ -129,13 +129,13 @@ def test_a_recording_that_fails_leaves_the_device_as_it_was(gpu: Gpu) -> None:
     synchronize_device(GPU)
 
 
-def test_a_kernel_that_fails_is_not_taken_for_a_recording_that_fails(gpu: Gpu) -> None:
+def test_a_failed_kernel_is_not_a_failed_recording(gpu: Gpu) -> None:
     values, nowhere = torch.zeros(4, device=GPU), torch.tensor([7], device=GPU)
     with pytest.raises(CudaError, match="device-side assert triggered"):
         capture(lambda: values.index_select(0, nowhere), Stream(GPU))
 
 
-def test_a_recording_has_the_memory_of_garbage(gpu: Gpu) -> None:
+def test_a_recording_can_use_the_memory_of_garbage(gpu: Gpu) -> None:
     """Cycles of the three runs before it take most of what there is."""
     gpu.total = 10 * MB
 
@@ -157,12 +157,12 @@ def test_a_recording_without_room_says_so(gpu: Gpu) -> None:
         capture(run, Stream(GPU))
 
 
-def test_a_graph_says_what_it_keeps(gpu: Gpu) -> None:
+def test_a_graph_reports_its_memory(gpu: Gpu) -> None:
     recorded = capture(lambda: torch.ones(1000, device=GPU), Stream(GPU))
     assert recorded.bytes == 4096
 
 
-def test_sixty_streams_are_sixty(gpu: Gpu) -> None:
+def test_sixty_streams_do_not_share(gpu: Gpu) -> None:
     streams = [Stream(GPU) for _ in range(60)]
     queues = set()
     for stream in streams:
@@ -174,7 +174,7 @@ def test_sixty_streams_are_sixty(gpu: Gpu) -> None:
     assert gpu.calls.count("cudaStreamCreateWithFlags") == 60, "they are given back"
 
 
-def test_work_starts_after_what_the_thread_gave_before(gpu: Gpu) -> None:
+def test_work_starts_after_the_threads_earlier_work(gpu: Gpu) -> None:
     values = torch.zeros(1000, device=GPU)
     with Stream(GPU).work("adds"):
         values.add_(1)
@@ -182,7 +182,7 @@ def test_work_starts_after_what_the_thread_gave_before(gpu: Gpu) -> None:
     assert values.sum().item() == 1000
 
 
-def test_a_copy_is_done_when_it_comes_back(gpu: Gpu) -> None:
+def test_a_copy_is_done_when_it_returns(gpu: Gpu) -> None:
     memory = allocate(Policy.DEVICE, 64, GPU)
     stream = Stream(GPU)
     for value in (3, 5):
@@ -196,7 +196,7 @@ def test_a_copy_is_done_when_it_comes_back(gpu: Gpu) -> None:
     stream.copy(made_there, memory.host)  # by a thread that is not in that mode
 
 
-def test_memory_made_in_inference_mode_is_written_outside_of_it(gpu: Gpu) -> None:
+def test_memory_outlives_inference_mode(gpu: Gpu) -> None:
     for policy in (Policy.DEVICE, Policy.PINNED, Policy.MANAGED):
         plain = page_aligned(4096)
         with torch.inference_mode():

@@ -84,7 +84,7 @@ def call_all_of(module: Any) -> None:
                     undo()
 
 
-def test_every_call_is_as_the_binding_has_it(binding: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_call_fits_the_bindings_signature(binding: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)
     call_all_of(memory)
     streams._lease(torch.device("cuda", 0))

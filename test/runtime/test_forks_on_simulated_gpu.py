@@ -13,7 +13,7 @@ from split_infer_ros.serving.forked_graphs import Forks
 NAMES = "abc"
 
 
-def test_forks_run_side_by_side() -> None:
+def test_forks_run_concurrently() -> None:
     """Nothing orders them: they race for what they all write."""
     gpu = Gpu()
     with suppress(AssertionError), simulated(gpu), torch.inference_mode():

@@ -30,7 +30,7 @@ seeds = given(seed=st.integers(0, 10**6))
 @pytest.mark.parametrize("policy", POLICIES)
 @drawn(3)
 @seeds
-def test_each_result_is_its_own_frames(policy: Policy, graphs: bool, seed: int) -> None:
+def test_each_result_belongs_to_its_frame(policy: Policy, graphs: bool, seed: int) -> None:
     settings = replace(SETTINGS, memory_policy=policy.value, cuda_graphs=graphs)
     with simulated(Gpu(Random(seed).randrange)), BrightRun(settings) as run:
         run.feed(12)
@@ -39,7 +39,7 @@ def test_each_result_is_its_own_frames(policy: Policy, graphs: bool, seed: int) 
 
 @drawn(3)
 @seeds
-def test_managed_memory_is_never_both_sides(seed: int) -> None:
+def test_managed_memory_is_never_used_by_both_sides(seed: int) -> None:
     settings = replace(SETTINGS, memory_policy="managed")
     with simulated(Gpu(Random(seed).randrange, absent=ONE_SIDE_AT_A_TIME)), BrightRun(settings) as run:
         run.feed(12)
@@ -98,7 +98,7 @@ def test_two_pipelines_are_configured_at_once(gpu: Gpu) -> None:
     assert errors == []
 
 
-def test_a_backbone_that_cannot_be_recorded_runs_all_the_same(gpu: Gpu) -> None:
+def test_a_backbone_that_cannot_be_recorded_still_runs(gpu: Gpu) -> None:
     gpu.fail_captures = 1
     with BrightRun() as run:
         (note,) = run.pipeline.notices

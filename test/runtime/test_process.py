@@ -42,13 +42,13 @@ def run(**variables: str) -> tuple[bool, int]:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="of glibc's")
-def test_a_threads_big_tensors_come_from_memory_that_was_freed_before() -> None:
+def test_large_tensors_reuse_freed_memory() -> None:
     kept, faults = run()
     assert kept
     assert faults < PAGES / 50
 
 
-def test_what_the_user_set_stays() -> None:
+def test_the_users_settings_stay() -> None:
     kept, _ = run(MALLOC_ARENA_MAX="2")
     assert not kept
 

@@ -27,7 +27,7 @@ OF_GPU = (
 )
 
 
-def test_torchs_two_sizes_are_told_in_bytes() -> None:
+def test_torchs_sizes_are_converted_to_bytes() -> None:
     said = summarize_error(torch.OutOfMemoryError(OF_GPU))
     assert said == "2,684,354,560 bytes were asked for, and the GPU has 536,870,912 free"
 
@@ -42,13 +42,13 @@ def test_the_hosts_own_allocator_is_understood() -> None:
     assert summarize_error(refused.value).startswith(f"{HUGE:,} bytes were asked for, and the host has ")
 
 
-def test_memory_of_the_host_that_runs_out_is_told_by_two_sizes() -> None:
+def test_a_shortage_of_the_host_tells_both_sizes() -> None:
     with pytest.raises(OutOfMemory, match=f"^{HUGE:,} bytes were asked for, and the host has [0-9,]+ free"):
         allocate(Policy.HOST, HUGE, CPU)
 
 
 @pytest.mark.parametrize("policy", [Policy.PINNED, Policy.MANAGED, Policy.DEVICE])
-def test_memory_of_a_gpu_that_runs_out_is_told_by_two_sizes(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shortage_of_a_gpu_tells_both_sizes(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise OutOfMemory("cudaHostAlloc failed: out of memory.")
 
@@ -62,7 +62,7 @@ def test_memory_of_a_gpu_that_runs_out_is_told_by_two_sizes(policy: Policy, monk
     assert said.endswith("(cudaHostAlloc failed: out of memory)")
 
 
-def test_a_folder_without_room_tells_two_sizes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_folder_tells_both_sizes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -72,11 +72,11 @@ def test_a_folder_without_room_tells_two_sizes(folder: Path, monkeypatch: pytest
         Segment.create(2, 5_000, 1)
 
 
-def test_a_ring_for_weights_without_room_tells_two_sizes() -> None:
+def test_a_weight_ring_without_room_tells_both_sizes() -> None:
     with pytest.raises(OutOfMemory, match=f"{HUGE:,} bytes were asked for, and the host has [0-9,]+ free"):
         ring_memory.page_aligned(HUGE)
 
 
-def test_the_free_memory_of_the_host_is_some_of_it() -> None:
+def test_free_host_memory_is_less_than_all_of_it() -> None:
     assert 0 < host_bytes_free() < os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert shortage(1, 2, "it") == "1 bytes were asked for, and it has 2 free"

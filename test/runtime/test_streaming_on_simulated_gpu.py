@@ -45,7 +45,7 @@ def check_passes(residency: str) -> None:
 @pytest.mark.parametrize("residency", RESIDENCIES)
 @drawn(2)
 @given(seed=st.integers(0, 10**6))
-def test_streamed_weights_give_what_resident_ones_give(residency: str, seed: int) -> None:
+def test_streamed_weights_give_the_same_as_resident_ones(residency: str, seed: int) -> None:
     with simulated(Gpu(Random(seed).randrange)):
         check_passes(residency)
 
@@ -62,7 +62,7 @@ def test_passes_wait_for_a_slow_disk(residency: str, gpu: Gpu, monkeypatch: pyte
     check_passes(residency)
 
 
-def test_page_locking_that_is_refused_makes_it_three_stages(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_page_locking_means_three_stages(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> None:
         raise ConfigurationError("cudaHostAlloc failed")
 

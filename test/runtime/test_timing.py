@@ -66,7 +66,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> SimulatedGpu:
     return made
 
 
-def test_short_kernels_take_their_own_time(gpu: SimulatedGpu) -> None:
+def test_short_kernels_are_timed_without_their_launches(gpu: SimulatedGpu) -> None:
     def work(lap: Lap) -> str:
         for seconds in PIECES_S:
             gpu.launch(seconds)
@@ -96,7 +96,7 @@ def test_slow_launches_get_a_longer_spin(gpu: SimulatedGpu) -> None:
     assert gpu.spins == [first, first, long, long]
 
 
-def test_a_slow_first_run_lengthens_no_spin(gpu: SimulatedGpu) -> None:
+def test_a_slow_first_run_does_not_lengthen_the_spin(gpu: SimulatedGpu) -> None:
     delays = iter([1.0, 0.0])  # kernels are loaded by their first run
 
     def work() -> None:
@@ -122,7 +122,7 @@ def test_work_that_waits_for_the_gpu_gets_no_long_spin(gpu: SimulatedGpu) -> Non
     assert gpu.spins == [timing.MIN_CYCLES / HERTZ]
 
 
-def test_what_prepares_a_run_is_not_timed(gpu: SimulatedGpu) -> None:
+def test_preparation_is_not_timed(gpu: SimulatedGpu) -> None:
     runs = []
 
     def prepare() -> None:

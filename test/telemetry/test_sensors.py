@@ -59,7 +59,7 @@ def board(root: Path) -> Path:
     return root
 
 
-def test_each_gpu_tells_what_it_can(tmp_path: Path) -> None:
+def test_each_gpu_gives_the_readings_it_supports(tmp_path: Path) -> None:
     nvml = Nvml()
     sensors = Sensors.find(tmp_path, nvml)
     assert sensors.read() == [
@@ -71,10 +71,10 @@ def test_each_gpu_tells_what_it_can(tmp_path: Path) -> None:
     assert sensors.read() == [Reading("GPU 0", 40.0, Unit.CELSIUS), Reading("GPU 1", 41.0, Unit.CELSIUS)]
 
 
-def test_a_board_tells_its_rails_and_zones(tmp_path: Path) -> None:
+def test_a_board_gives_its_rails_and_zones(tmp_path: Path) -> None:
     sensors = Sensors.find(board(tmp_path), Nvml(broken=True))
     assert sensors.read() == [Reading("VDD_GPU_SOC", 6.0, Unit.WATT), Reading("gpu-thermal", 48.5, Unit.CELSIUS)]
 
 
-def test_a_machine_without_sensors_tells_nothing(tmp_path: Path) -> None:
+def test_a_machine_without_sensors_gives_no_readings(tmp_path: Path) -> None:
     assert Sensors.find(tmp_path, Nvml(broken=True)).read() == []
