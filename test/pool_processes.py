@@ -62,7 +62,7 @@ class Backbone:
 
     def __init__(self, place: Place = HOST) -> None:
         self.pool = SharedSlotPool.allocate(LAYOUT, SLOTS, place)
-        self._device = place.device if torch.cuda.is_available() else "cpu"  # where a GPU is but played
+        self._device = place.device if torch.cuda.is_available() else "cpu"  # a simulated GPU takes no part here
         self.ledger = Ledger()
         self.published: list[int] = []
         self._under_way: dict[Lease, tuple[int, Ticket]] = {}

@@ -92,7 +92,7 @@ def assign(
         target = _switch_target(choice, legal)
         if target is not None:
             targets[index] = target
-    switched = _best_switches(tasks, choices, targets, kernel_limit)
+    switched = _best_switches(tasks, choices=choices, targets=targets, kernel_limit=kernel_limit)
     assignments = []
     for index, (task, choice) in enumerate(zip(tasks, choices, strict=True)):
         target, is_switched = targets.get(index), index in switched
@@ -132,7 +132,7 @@ def _others(legal: Collection[Policy]) -> list[Policy]:
 
 
 def _best_switches(
-    tasks: Sequence[Task], choices: Sequence[PolicyChoice], targets: Mapping[int, Policy], kernel_limit: int
+    tasks: Sequence[Task], *, choices: Sequence[PolicyChoice], targets: Mapping[int, Policy], kernel_limit: int
 ) -> frozenset[int]:
     """Returns which tasks to switch. This is a knapsack of kernels.
 

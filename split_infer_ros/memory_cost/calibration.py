@@ -99,18 +99,18 @@ def calibrate(
     """
     end = clock() + max_seconds
     samples = {probe: timings for probe, timings in (stored or {}).items() if probe in probes}
-    samples |= _time(timer, [probe for probe in probes if probe not in samples], end, clock)
+    samples |= _time(timer, [probe for probe in probes if probe not in samples], end=end, clock=clock)
     calibration = fit(samples)
     for _ in range(REPEATS):
         if not calibration.uncertain or clock() >= end:
             break
         say(f"Rounds disagree about {', '.join(calibration.uncertain)}: timed again.")
-        samples |= _time(timer, calibration.doubtful_probes, end, clock)
+        samples |= _time(timer, calibration.doubtful_probes, end=end, clock=clock)
         calibration = fit(samples)
     return calibration
 
 
-def _time(timer: Timer, probes: Collection[Probe], end: float, clock: Callable[[], float]) -> dict[Probe, Timings]:
+def _time(timer: Timer, probes: Collection[Probe], *, end: float, clock: Callable[[], float]) -> dict[Probe, Timings]:
     """Times all probes and sizes in rounds, so a change of the machine affects all of them.
 
     The first round warms up and does not count.

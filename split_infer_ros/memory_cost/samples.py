@@ -38,7 +38,14 @@ def to_records(samples: Samples, key: Key) -> list[Record]:
     """Returns a record for each probe and size."""
     now = time.time()
     return [
-        Record(key.target, key.versions_for(TASK), TASK, {"probe": probe.value, "bytes": size}, costs, time=now)
+        Record(
+            target=key.target,
+            versions=key.versions_for(TASK),
+            task=TASK,
+            config={"probe": probe.value, "bytes": size},
+            costs=costs,
+            time=now,
+        )
         for probe, timings in samples.items()
         for size, costs in timings.items()
     ]

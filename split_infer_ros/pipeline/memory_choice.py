@@ -88,7 +88,7 @@ class MemoryAdvisor:
     def _find_best(self, layout: Layout, allowed: Sequence[Policy], shared: bool) -> MemoryChoice:
         if self._constants is None:
             self._constants = calibrate_machine(self._device, self._database).constants
-        (predicted,) = assign([feature_task(layout.slot_bytes)], self._constants, allowed, self._beside())
+        (predicted,) = assign([feature_task(layout.slot_bytes)], self._constants, allowed, running=self._beside())
         tried = self._trial(layout, allowed, shared)
         best = min(tried, key=lambda policy: tried[policy])
         # where other pipelines make up for what a switch costs, a trial without them has no say

@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from split_infer_ros.buffers.policy import POLICIES, DeviceAttributes, Policy, find_policy, legal_policies
+from split_infer_ros.buffers.policy import (
+    FALLBACK,
+    POLICIES,
+    DeviceAttributes,
+    DeviceMapping,
+    Policy,
+    Side,
+    find_policy,
+    legal_policies,
+)
 from split_infer_ros.errors import ConfigurationError
 
 DISCRETE = DeviceAttributes(
@@ -67,3 +76,27 @@ def test_without_a_gpu_every_policy_is_plain_memory(policy: Policy) -> None:
 def test_an_unknown_policy_is_refused(gpu: DeviceAttributes | None) -> None:
     with pytest.raises(ConfigurationError, match=r"'fast'; it takes one of: device, managed, pinned, auto\."):
         find_policy("fast", gpu)
+
+
+@pytest.mark.parametrize(
+    ("policy", "mapping", "sides", "footprint"),
+    [
+        (Policy.HOST, DeviceMapping.NONE, {Side.HOST}, 100),
+        (Policy.DEVICE, DeviceMapping.COPIED, {Side.HOST, Side.DEVICE}, 200),
+        (Policy.MANAGED, DeviceMapping.MIGRATED, {Side.HOST, Side.DEVICE}, 100),
+        (Policy.PINNED, DeviceMapping.DIRECT, {Side.HOST}, 100),
+    ],
+)
+def test_each_policy_tells_its_mapping_and_sides(
+    policy: Policy, mapping: DeviceMapping, sides: set[Side], footprint: int
+) -> None:
+    assert (policy.mapping, policy.sides) == (mapping, sides)
+    assert policy.footprint_bytes(100) == footprint
+    assert policy.needs_copy == (policy is Policy.DEVICE)
+    assert policy.maps_on_access == (policy is Policy.MANAGED)
+    assert policy.needs_gpu == (policy is not Policy.HOST)
+
+
+def test_the_fallback_takes_no_memory_of_the_gpu() -> None:
+    assert not FALLBACK.takes_device_memory
+    assert FALLBACK in POLICIES

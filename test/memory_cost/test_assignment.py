@@ -68,12 +68,12 @@ def test_two_equal_tasks_become_d_and_m() -> None:
 
 
 @pytest.mark.parametrize(
-    ("beside", "expected"),
+    ("running", "expected"),
     [([], D), ([D], M), ([M], D), ([D, M], D), ([D, D, M], M)],
     ids=lambda value: str(value.value if isinstance(value, Policy) else [policy.value for policy in value]),
 )
-def test_a_new_task_is_switched_if_enough_others_are_device(beside: list[Policy], expected: Policy) -> None:
-    others = [(task("other", 10, 10), policy) for policy in beside]
+def test_a_new_task_is_switched_if_enough_others_are_device(running: list[Policy], expected: Policy) -> None:
+    others = [(task("other", 10, 10), policy) for policy in running]
     (found,) = assign([task("new", 10, 10)], UNIT, running=others)
     assert (found.policy, found.switched) == (expected, expected is M)
 
