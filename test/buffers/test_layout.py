@@ -67,7 +67,7 @@ shapes = st.lists(st.sampled_from((1, 1, 2, 3)), min_size=1, max_size=5).map(tup
 
 @given(shape=shapes, data=st.data())
 def test_dense_strides_are_kept_whatever_the_order(shape: tuple[int, ...], data: st.DataObject) -> None:
-    """Those of dimensions of one element too, which say nothing of where an element lies."""
+    """Also the strides of dimensions of size 1, which do not affect where an element lies."""
     order = data.draw(st.permutations(range(len(shape))))
     back = [order.index(dimension) for dimension in range(len(shape))]
     tensor = torch.zeros([shape[dimension] for dimension in order]).permute(back)

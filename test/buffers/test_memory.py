@@ -25,7 +25,7 @@ LAYOUT = Layout([TensorSpec("x", (3, 2, 2), torch.float32), TensorSpec("y", (5,)
 
 
 def shared(gpu: Gpu) -> list[str]:
-    """The memory that both sides see."""
+    """Returns the memory that both sides see."""
     return [region.name for region in gpu.memory.regions() if region.is_shared]
 
 
@@ -151,7 +151,7 @@ def test_the_cpu_sees_what_the_device_wrote(
 
 @pytest.mark.parametrize("place", [HOST, Place(Policy.DEVICE, GPU), Place(Policy.PINNED, GPU)])
 def test_a_slot_keeps_the_strides_of_the_written_tensors(gpu: Gpu, place: Place) -> None:
-    """Also those that mean the same: of a 1x1 map, both strides below lie alike, yet oneDNN takes other kernels."""
+    """Also equivalent strides: for a 1x1 map, two of these mean the same layout, but oneDNN takes other kernels."""
     pool = SlotPool.allocate(Layout([TensorSpec("x", (8, 1, 1), torch.float32)], 4), 1, place)
     lease = pool.acquire()
     assert lease is not None

@@ -1,4 +1,4 @@
-"""Which policy is legal where, by a GPU's attributes."""
+"""The policies that a GPU allows, by its attributes."""
 
 from __future__ import annotations
 

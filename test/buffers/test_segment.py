@@ -1,4 +1,4 @@
-"""Files of shared memory: how they are made, who is let in, and what is left of a process that was killed."""
+"""Files of shared memory: how they are made, who can attach them, and what a killed process leaves."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def open_files() -> int:
 
 @contextmanager
 def child(folder: Path, program: str) -> Iterator[subprocess.Popen[str]]:
-    """Another process of this package that has printed a line; killed in the end."""
+    """Runs a program in another process until it has printed a line. The process is killed in the end."""
     program = (
         "import sys, pathlib\nfrom split_infer_ros.buffers import segment\n"
         f"segment.FOLDER = pathlib.Path({str(folder)!r})\n{program}\nprint('ready', flush=True)\nsys.stdin.read()"
@@ -316,7 +316,7 @@ def test_a_readers_slot_lock_ends_with_kill_9(folder: Path) -> None:
 
 @pytest.mark.parametrize("end", ["kill", "exit", "close"])
 def test_a_reader_that_ends_does_not_unlink_a_live_segment(folder: Path, end: str) -> None:
-    """As Python's resource tracker does with multiprocessing.shared_memory before 3.13."""
+    """Before 3.13, Python's resource tracker unlinks segments of multiprocessing.shared_memory this way."""
     owner = make()
     program = f"found = segment.Segment.attach({owner.name!r})\n" + ("found.close()" if end == "close" else "")
     program += "\nassert not any('multiprocessing' in name for name in sys.modules)"
@@ -369,7 +369,7 @@ def test_a_real_other_users_leftover_stays(folder: Path) -> None:
 
 
 def test_a_new_segment_survives_a_neighbours_cleaning(folder: Path) -> None:
-    """Between a file's creation and its lock it looks like a leftover."""
+    """Between its creation and its lock, a file looks like a leftover."""
     stop = threading.Event()
 
     def clean() -> None:
@@ -394,7 +394,7 @@ def test_a_new_segment_survives_a_neighbours_cleaning(folder: Path) -> None:
 
 
 def test_a_reader_does_not_import_torch() -> None:
-    """A small part of the time that torch takes, measured in the same minute."""
+    """The start takes a small part of the time that torch takes, measured in the same minute."""
     package = Path(module.__file__).parents[2]
 
     def seconds(program: str) -> float:

@@ -1,4 +1,4 @@
-"""A slot pool between two processes: who may touch a slot when, and what becomes of it whoever dies."""
+"""A slot pool between two processes: who may touch a slot when, and what happens if either process dies."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def refused(reader: SharedSlotReader, lease: Lease) -> str:
 
 @contextmanager
 def reader_process(folder: Path, pool: SharedSlotPool, lease: Lease, then: str = "") -> Iterator[subprocess.Popen[str]]:
-    """A process that took a lease, without torch; killed in the end."""
+    """Runs a process that took a lease, without torch. It is killed in the end."""
     program = f"""
 import pathlib, sys
 from split_infer_ros.buffers import segment
@@ -278,7 +278,7 @@ def test_an_outcome_from_before_a_readers_death_counts(folder: Path) -> None:
 
 
 def test_no_slot_is_lost_to_fifty_dead_readers(folder: Path) -> None:
-    """Forked, so that it is quick: the locks of these are their own too."""
+    """Readers are forked because that is quick. Their locks are their own as well."""
     pool, _ = make(slots=3)
     for number in range(50):
         lease = published(pool)
@@ -374,7 +374,7 @@ def test_a_truncated_segment_is_mended_and_its_frames_counted(folder: Path, size
 
 
 class Machine(RuleBasedStateMachine):
-    """Any order of the owner's and two readers' steps, against a plain account of who holds what."""
+    """Any order of the owner's and two readers' steps, compared with a simple model of who holds what."""
 
     SLOTS = 3
 
@@ -432,7 +432,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(who=st.sampled_from([0, 1]))
     def die(self, who: int) -> None:
-        """As after kill -9: its mapping and its locks are gone, its records stay."""
+        """Simulates kill -9: the reader's mapping and locks are gone, and its records stay."""
         self.readers[who] = SharedSlotReader.attach(self.pool.segment, LAYOUT)
         for lease, state in self.states.items():
             if state == "reading" and self.holders[lease] == who:

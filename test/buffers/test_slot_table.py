@@ -1,4 +1,4 @@
-"""What the two sides of a shared pool tell each other."""
+"""The records through which the two sides of a shared pool exchange slots' states."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_write_shows_the_old_state_or_the_new_one(owner: Segment) -> None:
     table, steps = SlotTable(owner), []
 
     class Watched:
-        """The segment's bytes, as a process that dies after any write leaves them."""
+        """The segment's bytes, with a snapshot after each write, as a process that dies then would leave them."""
 
         def __setitem__(self, place: slice, value: bytes) -> None:
             owner.data[place] = value

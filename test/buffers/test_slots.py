@@ -19,7 +19,7 @@ LEASE_S = 10.0
 
 
 class RingMachine(RuleBasedStateMachine):
-    """Any order of calls, with any lease ever seen, against a plain account of who holds what."""
+    """Any order of calls, with any lease ever seen, compared with a simple model of who holds what."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class RingMachine(RuleBasedStateMachine):
         self.refused: Counter[str] = Counter()
 
     def expect(self, lease: Lease, *states: str) -> str | None:
-        """Why the leases ought to refuse the lease, or None."""
+        """Returns the reason for which the lease should be refused, or None."""
         if lease in self.held:
             return None if self.held[lease][0] in states else "busy"
         if lease.pool != self.leases.pool or not 0 <= lease.slot < SLOTS:
@@ -163,7 +163,7 @@ def test_repr_tells_used_slots_and_refusals() -> None:
 
 
 def test_threads_never_share_a_slot() -> None:
-    """Writers and readers at once; each lease is offered to readers twice, and one of them is refused."""
+    """Runs writers and readers at once. Each lease is offered to readers twice, and one of them is refused."""
     leases = SlotLeases(3, 60.0)
     users = [0] * len(leases)
     offered: SimpleQueue[Lease | None] = SimpleQueue()

@@ -53,7 +53,7 @@ def test_eq_11_bounds_the_switched_kernels(device: int, others: int, room: int) 
 
 
 def test_two_equal_tasks_become_d_and_m() -> None:
-    """As in Fig. 3, though each alone is fastest under D; in order of appearance, as both save the same."""
+    """As in Fig. 3, although each alone is fastest under D. Both save the same, so their order decides."""
     found = assign([task("one", 10, 10), task("two", 10, 10)], UNIT)
     assert policies(found) == [M, D]
     assert found[0].reason == (
@@ -79,7 +79,7 @@ def test_a_new_task_is_switched_if_enough_others_are_device(running: list[Policy
 
 
 def test_tasks_that_lose_nothing_are_not_bounded() -> None:
-    """Also as in Fig. 3: of NW, both are fastest under M."""
+    """Also as in Fig. 3: both instances of NW are fastest under M."""
     found = assign([task("one", 20, 3), task("two", 20, 3)], UNIT)
     assert policies(found) == [M, M]
     assert found[0].reason.endswith("pinned 6 ms; nothing to switch.")
@@ -103,7 +103,7 @@ def test_the_switches_that_save_most_memory_are_chosen() -> None:
 
 
 def test_the_cheaper_of_managed_and_pinned_is_chosen() -> None:
-    """Loss under M 11 + 1 - 11, under H 22 - 11, both recovered; with H legal alone, H."""
+    """The loss is 11 + 1 - 11 under M and 22 - 11 under H. Both are recovered. If only H is legal, H is chosen."""
     pair = [task("one", 11, 11), task("two", 11, 11)]
     assert policies(assign(pair, UNIT)) == [M, D]
     assert policies(assign(pair, UNIT, [D, H])) == [H, D]
@@ -112,14 +112,14 @@ def test_the_cheaper_of_managed_and_pinned_is_chosen() -> None:
 
 
 def test_fig_9_assigns_all_benchmarks_as_the_paper_does() -> None:
-    """Only Gaussian stays D on TX2; NW, Pathfinder and Gaussian do on AGX."""
+    """On TX2, only Gaussian stays D. On AGX, NW, Pathfinder and Gaussian stay D."""
     benchmarks = [each for each in TABLE_IV if each.name != "DJI Drone"]
     for machine, expected in ((TX2, {"Gaussian"}), (AGX, {"Gaussian", "NW", "Pathfinder"})):
         assert {each.task.name for each in assign(benchmarks, machine) if each.policy is D} == expected
 
 
 def test_table_iv_assigns_autoware_as_the_paper_does() -> None:
-    """Its three modules, D, M and M; each alone would be D."""
+    """Autoware's three modules are D, M and M. Each alone would be D."""
     assert [assign([module], TX2)[0].policy for module in AUTOWARE] == [D, D, D]
     assert policies(assign(AUTOWARE, TX2)) == [D, M, M]
 

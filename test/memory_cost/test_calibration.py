@@ -1,4 +1,4 @@
-"""Synthetic machines are found again; what disagrees is timed again, and then not used."""
+"""Calibration finds the constants of synthetic machines. Constants that rounds disagree about are not used."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ALL = tuple(Probe)
 
 @pytest.mark.parametrize("seed", range(6))
 def test_constants_are_recovered_within_5_percent(seed: int) -> None:
-    """Of timings with 5 % noise, of which a tenth are 2 to 10 times too long."""
+    """The timings have 5 % noise, and a tenth of them are 2 to 10 times too long."""
     machine = synthetic.draw_machine(seed)
     found = calibrate(machine, ALL)
     assert found.uncertain == ()
@@ -71,7 +71,7 @@ def test_missing_probes_leave_constants_absent() -> None:
 
 
 class Busy:
-    """A machine that another program slows down for minutes, so that rounds disagree about what a copy takes."""
+    """A machine that another program slows down for minutes, so rounds disagree about the time of a copy."""
 
     def __init__(self, machine: object, until: float = math.inf) -> None:
         self.machine = machine

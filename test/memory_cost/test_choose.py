@@ -24,7 +24,7 @@ def test_table_iv_is_reproduced(task: Task) -> None:
 
 
 def test_the_papers_selection_guidelines_hold() -> None:
-    """Much data speaks against D, many kernels against M, much use of the cache against H."""
+    """Much data makes D expensive, many kernels make M expensive, and much use of the cache makes H expensive."""
     assert choose(workload("little data", 64, MB, 0), AGX).policy is D
     assert choose(workload("much data", 64, 256 * MB, 0), AGX).policy is M
     assert choose(workload("many kernels", 4096, 256 * MB, 0), AGX).policy is D

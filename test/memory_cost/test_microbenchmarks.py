@@ -1,4 +1,4 @@
-"""The probes: on this CPU for real; those of a GPU with memory of this CPU in its place."""
+"""The probes of a CPU run on this CPU. The probes of a GPU run with memory of this CPU instead."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_first_touch_costs_more_than_a_second() -> None:
 
 
 class FakeMemory:
-    """Says who has it, and sees that nobody else uses it."""
+    """Memory that knows which side owns it, and checks that the other side does not use it."""
 
     def __init__(self, policy: Policy, nbytes: int) -> None:
         self.policy = policy

@@ -1,4 +1,4 @@
-"""Each equation by hand, and what must hold whatever the numbers."""
+"""Each equation against a result calculated by hand, and properties that hold for all numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recording on the simulated GPU: other threads and garbage do not spoil it, and a failure leaves nothing."""
+"""Recording on the simulated GPU: other threads and garbage do not spoil it, and a failure leaves no traces."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MB = 1 << 20
 
 
 class Beside:
-    """Something that another thread does while a recording is under way, if it can."""
+    """Something that another thread tries to do during a recording."""
 
     def __init__(self, do: Callable[[], object]) -> None:
         self._do = do
@@ -30,7 +30,7 @@ class Beside:
         self.errors: list[Exception] = []
 
     def begin(self) -> None:
-        """From inside of the recording; comes back soon, whether that is done or has to wait."""
+        """Starts it, from inside the recording. Returns soon, even if the other thread has to wait."""
         if torch.cuda.is_current_stream_capturing():
             self._thread = threading.Thread(target=self._run)
             self._thread.start()
@@ -69,7 +69,7 @@ def test_other_threads_wait_until_a_recording_is_over(do: Callable[[], object], 
 
 
 def test_memory_is_given_back_after_a_recording(gpu: Gpu) -> None:
-    """Meanwhile torch gives nothing back, and does not say so."""
+    """During a recording, torch silently gives no memory back."""
     beside, values = Beside(empty_cache), torch.zeros(4, device=GPU)
     waste = [torch.empty(MB, dtype=torch.uint8, device=GPU)]
 
@@ -136,7 +136,7 @@ def test_a_failed_kernel_is_not_a_failed_recording(gpu: Gpu) -> None:
 
 
 def test_a_recording_can_use_the_memory_of_garbage(gpu: Gpu) -> None:
-    """Cycles of the three runs before it take most of what there is."""
+    """Garbage of the three runs before the recording takes most of the memory."""
     gpu.total = 10 * MB
 
     def run() -> Tensor:

@@ -1,4 +1,4 @@
-"""Which errors end what a process can do with its GPU, and under which name they cost frames."""
+"""The errors after which a process cannot use its GPU, and the drop reasons of errors."""
 
 from __future__ import annotations
 

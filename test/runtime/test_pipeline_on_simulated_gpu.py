@@ -1,4 +1,4 @@
-"""Real pipelines on the simulated GPU: each result is its own frame's, and nothing races, in whatever order."""
+"""Real pipelines on the simulated GPU: each result belongs to its frame, and nothing races, in any order of work."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_backbone_that_cannot_be_recorded_still_runs(gpu: Gpu) -> None:
 
 
 def test_the_backbone_is_busy_until_the_gpu_is_done(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not only while batches are launched."""
+    """The backbone counts as busy until the work is done, and not only while batches are launched."""
     wait = Fence.wait
 
     def take_longer(fence: Fence) -> None:

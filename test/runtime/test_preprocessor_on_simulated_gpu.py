@@ -1,4 +1,4 @@
-"""Raw pixels on their way to the simulated GPU: a buffer goes only once the GPU has read it."""
+"""Raw pixels on their way to the simulated GPU: a buffer is freed only once the GPU has read it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def grey(value: int, height: int = 4) -> Pixels:
 
 
 def loads(preprocessor: DevicePreprocessor, value: int, height: int = 4) -> torch.Tensor:
-    """The first image of a batch of one; nobody waits for it."""
+    """Loads the first image of a batch of one, without waiting for it."""
     return preprocessor.load([grey(value, height)]).images
 
 

@@ -1,4 +1,4 @@
-"""In processes of their own: what is set up stays for good."""
+"""Settings of a process, tested in processes of their own because they cannot be undone."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PAGES = 5 * 100_000_000 // 4096
 
 
 def run(**variables: str) -> tuple[bool, int]:
-    """Whether freed memory is kept, and the page faults of five passes."""
+    """Returns whether freed memory is kept, and the page faults of five passes."""
     mine = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
     done = subprocess.run(
         [sys.executable, "-c", PASSES], env=mine | variables, capture_output=True, text=True, timeout=120, check=True

@@ -1,4 +1,4 @@
-"""Memory that runs out is told by two sizes, whoever noticed it."""
+"""Every message about a shortage of memory has two sizes: what was asked for, and what is free."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulated GPU's graphs: addresses are baked in, and what CUDA forbids meanwhile ends a recording."""
+"""The simulated GPU's graphs: addresses are fixed when recorded, and a forbidden call ends a recording."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def pinned_garbage() -> None:
 
 
 def forget(gpu: Gpu) -> None:
-    """What could not be freed while a recording was under way is lost."""
+    """Memory that could not be freed during a recording is lost."""
     for region in gpu.memory.regions():
         gpu.memory.remove(region)
 

@@ -1,4 +1,4 @@
-"""The simulated GPU's memory: who may touch it, when it comes back, and what is said when it should not have."""
+"""The simulated GPU's memory: who may touch it, when it is reused, and which errors are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulated GPU's streams: late, in any allowed order, and every missing wait is reported."""
+"""The simulated GPU's streams: work is done late, in any allowed order, and every missing wait is reported."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def mapped(nbytes: int = 16) -> Memory:
 
 
 def races(gpu: Gpu) -> list[str]:
-    """What raced, which is thereby looked at."""
+    """Returns the races, and marks them as checked."""
     found = [str(race) for race in gpu.races]
     gpu.races.clear()
     return found

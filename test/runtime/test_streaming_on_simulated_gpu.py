@@ -1,4 +1,4 @@
-"""Streamed weights on the simulated GPU: what resident ones give, bit for bit, and nothing races."""
+"""Streamed weights on the simulated GPU give the results of resident weights, bit for bit, and nothing races."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RESIDENCIES = "synchronous", "asynchronous", "two_stage"
 
 
 def check_passes(residency: str) -> None:
-    """A few passes, each of which gives what resident weights give."""
+    """Runs a few passes, and checks that each gives the results of resident weights."""
     model = odd_on_gpu()
     with torch.inference_mode():
         images = torch.rand(2, 3, SIDE, SIDE).to(GPU).contiguous(memory_format=torch.channels_last)

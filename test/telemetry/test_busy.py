@@ -1,4 +1,4 @@
-"""Drawn work, told in any order in which it may end, against a count of the ticks in which there was some."""
+"""Drawn work, which ends in any possible order, compared with a count of the busy ticks."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ late_looks = (
 
 
 def ticks(*times: tuple[int, int]) -> int:
-    """How many ticks lie in at least one of the times."""
+    """Returns how many ticks lie in at least one of the intervals."""
     return len({tick for start, end in times for tick in range(start, end)})
 
 
 def play(drawn: list[list[int]], looked_at: list[tuple[int, int]]) -> tuple[BusyTime, list[tuple[int, float]]]:
-    """Tells of the work in the order of time; returns what each look found."""
+    """Reports the work in the order of time. Returns the seconds of each call."""
     events = [(times[0], 0, number) for number, times in enumerate(drawn)]
     events += [(times[3], 1, number) for number, times in enumerate(drawn)]
     events += [(now + late, 2, now) for now, late in looked_at]
@@ -76,7 +76,7 @@ def test_work_without_intervals_was_busy_until_its_end() -> None:
 
 
 def test_impossible_intervals_are_ignored() -> None:
-    """Another process may tell anything."""
+    """Another process may report any intervals."""
     busy = BusyTime()
     for number, times in enumerate([(0.0, 100.0), (math.nan, math.nan), (9.0, 3.0), (-5.0, 1.0)]):
         busy.begin(number, 10.0 * number + 2.0)

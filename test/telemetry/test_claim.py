@@ -1,4 +1,4 @@
-"""A verdict is given where the whole interval decides it, and not otherwise."""
+"""A verdict is clear exactly if the whole interval decides it."""
 
 import math
 

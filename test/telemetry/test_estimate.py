@@ -1,4 +1,4 @@
-"""Do intervals cover what they should, and shrink as they should?"""
+"""Intervals cover the true value as often as they should, and shrink with more turns."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Sensors of machines that are made of files and of a feigned NVML."""
+"""Sensors of simulated machines, made of files and a simulated NVML."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from split_infer_ros.telemetry.sensors import Reading, Sensors, Unit
 
 
 class Nvml:
-    """Two GPUs, of which the second knows no power; ``broken`` has no driver."""
+    """An NVML with two GPUs, of which the second cannot measure power. If ``broken``, there is no driver."""
 
     NVML_TEMPERATURE_GPU = 0
 
@@ -40,7 +40,7 @@ class Nvml:
 
 
 def board(root: Path) -> Path:
-    """A board as Jetsons show themselves."""
+    """Makes the files of a Jetson board."""
     files: dict[str, Any] = {
         "class/hwmon/hwmon0/name": "cpu_thermal",
         "class/hwmon/hwmon0/in1_label": "not a rail",

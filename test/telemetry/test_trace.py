@@ -1,4 +1,4 @@
-"""What a trace file holds, also when it was cut off."""
+"""The content of a trace file, also if it was cut off."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Time goes where the interval is widest, and each rival is first as often as any other."""
+"""Turns go to the contest with the widest interval, and each rival is first equally often."""
 
 import itertools
 import math
@@ -17,7 +17,7 @@ from split_infer_ros.telemetry.turns import Contest, Standing, next_contest, rot
 
 
 class Clock:
-    """Time that passes only by turns."""
+    """A clock that only turns advance."""
 
     def __init__(self) -> None:
         self.now = 0.0
