@@ -20,8 +20,8 @@ from typing import Protocol
 
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections, Limits
-from split_infer_ros.pipeline.backbone_runner import Batch
 from split_infer_ros.pipeline.frame import Origin
+from split_infer_ros.pipeline.in_flight import InFlightBatch
 from split_infer_ros.pipeline.local import STUCK_S, LocalPipeline
 from split_infer_ros.pipeline.settings import BLOCK, StageSettings
 from split_infer_ros.runtime.num_threads import max_threads, run_with_threads
@@ -146,7 +146,7 @@ class Split:
         self.feed = feed
         self.split_point = split_point
         self._ahead = ahead
-        self._batches: list[Batch] = []
+        self._batches: list[InFlightBatch] = []
         settings = StageSettings(split_point, feed.batch_size, LONG_S, BLOCK)
         self._pipeline = LocalPipeline(model, settings, self._note, limits, watch=self._batches.append)
         report = self._pipeline.backbone.report(time.monotonic())

@@ -32,6 +32,7 @@ from split_infer_ros.buffers.segment import remove_leftovers
 from split_infer_ros.buffers.shared_pool import ATTACH_S, SharedSlotPool
 from split_infer_ros.buffers.shared_reader import SharedSlotReader
 from split_infer_ros.buffers.slots import Lease, Outcome
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import HandleError
 from split_infer_ros.pipeline.ledger import Ledger, Ticket
 
@@ -116,7 +117,7 @@ class Backbone:
                 self.published.append(number)
                 ticket.publish()
             else:
-                ticket.drop(outcome.reason)
+                ticket.drop(DropReason.named(outcome.reason))
         assert self.ledger.counts().balanced
 
 

@@ -12,7 +12,10 @@ from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.buffers.slots import Lease, Outcome, SlotLeases
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import HandleError
+
+Released = Callable[[Lease, Outcome], None]
 
 HOST = Place()
 LEASE_S = 5.0
@@ -46,19 +49,28 @@ class SlotPool:
         layout: of the tensors of one batch.
         leases: of the slots.
         slots: the memory of the slots.
+        released: is called on the reader's thread with each lease that is given back and its outcome.
     """
 
     segment = ""  # other processes cannot find this pool
 
-    def __init__(self, layout: Layout, leases: SlotLeases, slots: SlotMemory) -> None:
+    def __init__(self, layout: Layout, leases: SlotLeases, slots: SlotMemory, released: Released | None = None) -> None:
         self.layout = layout
         self.leases = leases
         self.slots = slots
-        self._on_release: Callable[[Lease, Outcome], None] | None = None
+        self._released = released
         _POOLS[leases.pool] = self
 
     @classmethod
-    def allocate(cls, layout: Layout, num_slots: int, place: Place = HOST, lease_s: float = LEASE_S) -> SlotPool:
+    def allocate(
+        cls,
+        layout: Layout,
+        num_slots: int,
+        place: Place = HOST,
+        *,
+        lease_s: float = LEASE_S,
+        released: Released | None = None,
+    ) -> SlotPool:
         """Allocates a pool.
 
         Args:
@@ -66,11 +78,17 @@ class SlotPool:
             num_slots: how many batches can be between backbone and head.
             place: the memory policy, and where the backbone runs.
             lease_s: how many seconds a reader may leave a published slot untouched.
+            released: is called on the reader's thread with each lease that is given back and its outcome.
 
         Raises:
             ConfigurationError: there is not enough memory. Nothing stays allocated.
         """
-        return cls(layout, SlotLeases(num_slots, lease_s), SlotMemory.allocate(layout, num_slots, place))
+        return cls(
+            layout=layout,
+            leases=SlotLeases(num_slots, lease_s),
+            slots=SlotMemory.allocate(layout, num_slots, place),
+            released=released,
+        )
 
     def __repr__(self) -> str:
         return f"SlotPool({self.bytes:,} bytes, {self.memory}, {self.leases!r})"
@@ -84,10 +102,6 @@ class SlotPool:
     def memory(self) -> str:
         """The kind of memory that the slots lie in, for people."""
         return self.slots.policy.value
-
-    def when_released(self, callback: Callable[[Lease, Outcome], None]) -> None:
-        """Sets a callback, which the reader's thread calls with each lease that is given back and its outcome."""
-        self._on_release = callback
 
     def views(self, lease: Lease, batch: int) -> tuple[Tensor, ...]:
         """Returns views of the tensors of ``batch`` images in the slot of a lease, (batch, *shape) each."""
@@ -116,8 +130,8 @@ class SlotPool:
             HandleError: the slot no longer belongs to the reader. The outcome does not count.
         """
         self.leases.release(lease)
-        if self._on_release is not None:
-            self._on_release(lease, outcome)
+        if self._released is not None:
+            self._released(lease, outcome)
 
     def revoke(self, lease: Lease) -> bool:
         """Takes the slot back unless a reader has it or gave it back. Returns whether it was taken back."""
@@ -129,7 +143,7 @@ class SlotPool:
         While a slot is being read, no other slot is late.
         """
         self.leases.renew_if_read(now)
-        return [(lease, Outcome(0, "lease_expired")) for lease in self.leases.expire(now)]
+        return [(lease, Outcome(0, DropReason.LEASE_EXPIRED)) for lease in self.leases.expire(now)]
 
     def reclaim_orphans(self, before: float) -> list[tuple[Lease, Outcome]]:
         """Takes back every slot that was published before a time to a reader that is known to have died.
@@ -137,7 +151,9 @@ class SlotPool:
         Args:
             before: seconds of the steady clock.
         """
-        return [(lease, Outcome(0, "reader_died")) for lease in self.leases.expire(before + self.leases.lease_s)]
+        return [
+            (lease, Outcome(0, DropReason.READER_DIED)) for lease in self.leases.expire(before + self.leases.lease_s)
+        ]
 
     def close(self) -> None:
         """Releases the memory, which is freed with the last view of it."""

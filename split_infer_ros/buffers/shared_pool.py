@@ -14,6 +14,7 @@ from split_infer_ros.buffers.segment import Segment
 from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.buffers.slot_table import NOTHING_YET, SharedState, SlotRecord, SlotTable
 from split_infer_ros.buffers.slots import Lease, Outcome, SlotLeases
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ConfigurationError
 
 ATTACH_S = 0.5  # the length of a lease while no reader is attached, because it died or never came
@@ -37,7 +38,9 @@ class SharedSlotPool:
         self._table = SlotTable(segment)
 
     @classmethod
-    def allocate(cls, layout: Layout, num_slots: int, place: Place = HOST, lease_s: float = LEASE_S) -> SharedSlotPool:
+    def allocate(
+        cls, layout: Layout, num_slots: int, place: Place = HOST, *, lease_s: float = LEASE_S
+    ) -> SharedSlotPool:
         """Allocates a pool.
 
         Args:
@@ -150,5 +153,5 @@ class SharedSlotPool:
 def _outcome_of(record: SlotRecord) -> Outcome:
     if record.state is SharedState.DONE:
         return record.outcome.checked()
-    reasons = {SharedState.READING: "reader_died", SharedState.READY: "lease_expired"}
-    return Outcome(0, reasons.get(record.state, "damaged_slot"))
+    reasons = {SharedState.READING: DropReason.READER_DIED, SharedState.READY: DropReason.LEASE_EXPIRED}
+    return Outcome(0, reasons.get(record.state, DropReason.DAMAGED_SLOT))

@@ -12,12 +12,10 @@ import math
 import secrets
 import threading
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ConfigurationError, HandleError
-
-HEAD_REASONS = frozenset({"head_error"})  # all that a head may say of frames that it did not publish
 
 
 class SlotState(enum.Enum):
@@ -50,7 +48,7 @@ class Outcome:
 
     Attributes:
         published: for how many of its frames, counted from the first, results were published.
-        reason: why no results were published for the other frames.
+        reason: why not for the other frames: the value of a ``DropReason``, or any text from another process.
         head_start, head_end: when the head partition ran, in seconds of this host's steady clock.
         delivered: when the results were published, on the same clock.
     """
@@ -62,11 +60,14 @@ class Outcome:
     delivered: float = math.nan
 
     def checked(self) -> Outcome:
-        """What may be believed of it where another process said so: times that can be, and a reason that heads have."""
-        times = self.head_start, self.head_end, self.delivered
-        if not (self.head_start <= self.head_end <= self.delivered < math.inf and self.head_start >= 0):
-            times = math.nan, math.nan, math.nan
-        return Outcome(self.published, self.reason if self.reason in HEAD_REASONS else "unknown_reason", *times)
+        """Returns the outcome without what cannot be true, for an outcome that another process reported.
+
+        Impossible times become NaN, and a reason that heads do not have is replaced.
+        """
+        reason = DropReason.claimed_by_head(self.reason)
+        if 0 <= self.head_start <= self.head_end <= self.delivered < math.inf:
+            return replace(self, reason=reason)
+        return Outcome(self.published, reason)
 
 
 @dataclass(slots=True)
@@ -100,7 +101,6 @@ class SlotLeases:
         self._slots = [_Slot() for _ in range(num_slots)]
         self._free = list(range(num_slots))
         self._lock = threading.Lock()
-        self._on_free: Callable[[], None] | None = None
         self.refused: Counter[str] = Counter()
 
     def __len__(self) -> int:
@@ -114,15 +114,8 @@ class SlotLeases:
         """The number of slots that are not free."""
         return len(self._slots) - len(self._free)
 
-    def when_free(self, callback: Callable[[], None]) -> None:
-        """Sets a callback, which the releasing thread calls whenever a slot becomes free."""
-        self._on_free = callback
-
     def acquire(self) -> Lease | None:
-        """Returns a lease on a free slot to write into, or None while there is none.
-
-        The callback of ``when_free`` tells when to try again.
-        """
+        """Returns a lease on a free slot to write into, or None while there is none."""
         with self._lock:
             if not self._free:
                 return None
@@ -157,7 +150,6 @@ class SlotLeases:
         with self._lock:
             slot = self._find(lease, SlotState.WRITING, SlotState.READY, SlotState.READING)
             self._set_free(lease.slot, slot)
-        self._announce()
 
     def revoke(self, lease: Lease) -> bool:
         """Takes the slot back unless a reader has it or gave it back. Returns whether it was taken back."""
@@ -166,9 +158,7 @@ class SlotLeases:
             is_held = slot.generation == lease.generation and slot.state in (SlotState.WRITING, SlotState.READY)
             if is_held:
                 self._set_free(lease.slot, slot)
-        if is_held:
-            self._announce()
-        return is_held
+            return is_held
 
     def renew_if_read(self, now: float) -> None:
         """Restarts the leases of ready slots if a slot is being read. Its reader will take the ready ones next."""
@@ -184,9 +174,7 @@ class SlotLeases:
             ended = self._ready(now)
             for lease in ended:
                 self._set_free(lease.slot, self._slots[lease.slot])
-        if ended:
-            self._announce()
-        return ended
+            return ended
 
     def ready(self, overdue_at: float = math.inf) -> list[Lease]:
         """Returns the leases of slots that are published and not taken.
@@ -207,10 +195,6 @@ class SlotLeases:
     def _set_free(self, index: int, slot: _Slot) -> None:
         slot.state = SlotState.FREE
         self._free.append(index)
-
-    def _announce(self) -> None:
-        if self._on_free is not None:
-            self._on_free()
 
     def _find(self, lease: Lease, *states: SlotState) -> _Slot:
         if lease.pool != self.pool or not 0 <= lease.slot < len(self._slots):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.pipeline.backbone_runner import Batch
+from split_infer_ros.pipeline.in_flight import InFlightBatch
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.runtime.num_threads import use_one_thread
 from split_infer_ros.runtime.worker_thread import WorkerThread
@@ -119,7 +119,7 @@ class AutoSplit:
             self._configure(settings)
             self._settings, self._controller, self._wanted = settings, controller, asked
 
-    def observe(self, batch: Batch) -> None:
+    def observe(self, batch: InFlightBatch) -> None:
         """A batch came back, its timeline complete; never waits."""
         if self._controller is None or len(batch.frames) < batch.plan.settings.batch_size:
             return

@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import StreamError
 
-DEVICE_LOST = "device_lost"  # the name under which frames are dropped
 DEVICE_LOST_EXIT = 75  # the exit code of the process; in sysexits.h it means a failure that may pass when tried again
 
 # Errors of CUDA's run-time API after which every call of this process fails: CUDA's numbers and messages.
@@ -45,11 +45,11 @@ def is_sticky(error: BaseException | None) -> bool:
     return any(_is_sticky_itself(each) for each in _causes(error))
 
 
-def drop_reason(error: Exception) -> str:
+def drop_reason(error: Exception) -> DropReason:
     """Returns the drop reason for the frames of a batch that the backbone lost to ``error``."""
     if is_sticky(error):
-        return DEVICE_LOST
-    return error.reason if isinstance(error, StreamError) else "backbone_error"
+        return DropReason.DEVICE_LOST
+    return error.reason if isinstance(error, StreamError) else DropReason.BACKBONE_ERROR
 
 
 def _is_sticky_itself(error: BaseException) -> bool:

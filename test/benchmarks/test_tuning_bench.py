@@ -18,6 +18,7 @@ from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.catalogue import CATALOGUE
 from split_infer_ros.search.space import Space, frozen
 from split_infer_ros.split.load import build_model
+from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.telemetry.claim import Claim, Verdict
 from split_infer_ros.telemetry.machine import describe_machine
 from split_infer_ros.telemetry.turns import Contest
@@ -101,7 +102,8 @@ def test_unknown_difference_is_unclear() -> None:
 def test_searches_are_replayed_from_what_was_recorded() -> None:
     space = Space({"a": (1, 2, 3), "b": ("x", "y", "z")})
     costs = {frozen(config): 1.0 + (config["a"] != 3) + (config["b"] != "z") for config in space}
-    replays = Replays(Recorded(space, costs, dict.fromkeys(costs, 2.0)))
+    samples = {config: [cost] * 3 for config, cost in costs.items()}
+    replays = Replays(Recorded(space, samples, dict.fromkeys(costs, 2.0)))
     for _ in range(TURNS):
         replays.contest.take()
     rows = {row["search"]: row for row in replays.rows()}
@@ -119,6 +121,15 @@ def test_searches_are_replayed_from_what_was_recorded() -> None:
     assert titles == ["trials until within 5 %", "best so far, until within 5 %"]
     (claim,) = replays.contest.conclude(replays.contest)
     assert claim.found.turns == TURNS
+
+
+def test_near_costs_change_places_from_replay_to_replay() -> None:
+    near, far = frozen({"a": 1}), frozen({"a": 2})
+    recorded = Recorded(Space({"a": (1, 2)}), {near: [1.0, 3.0, 5.0], far: [2.0, 3.0, 4.0]}, {near: 1.0, far: 1.0})
+    assert recorded.costs() == {near: 3.0, far: 3.0}
+    drawn = [recorded.drawn_costs(seed) for seed in range(20)]
+    assert {min(costs, key=costs.__getitem__) for costs in drawn} == {near, far}
+    assert recorded.drawn_costs(3) == drawn[3]
 
 
 def test_guided_search_is_compared_with_random_search() -> None:
@@ -195,7 +206,7 @@ def test_networks_take_turns_and_records_are_read(monkeypatch: pytest.MonkeyPatc
 
 
 def test_on_a_gpu_the_vendor_is_cudnn_which_says_what_the_network_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, module = build_model("shapes", "none")
+    _, module = build_model(ModelSpec("shapes", "none"))
     images = torch.randn(1, 3, 64, 64)
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
     found = vendors_of(module, images, 1)
@@ -206,7 +217,7 @@ def test_on_a_gpu_the_vendor_is_cudnn_which_says_what_the_network_says(monkeypat
 
 @pytest.mark.slow
 def test_vendors_say_what_the_network_says() -> None:
-    _, module = build_model("squeezenet1_0", "none")
+    _, module = build_model(ModelSpec("squeezenet1_0", "none"))
     images = torch.randn(1, 3, 64, 64)
     found = vendors_of(module, images, 1)
     with torch.inference_mode():

@@ -57,8 +57,8 @@ class Bottleneck:
         """All slots but this batch's are given back, and a frame waits for the next batch."""
         if self._pipeline is None:
             return True
-        ring = self._pipeline.backbone.stage._plan.pool.leases
-        return ring.used == 1 and self._pipeline.counts.in_flight > 1
+        leases = self._pipeline.backbone.stage._instance.plan.pool.leases
+        return leases.used == 1 and self._pipeline.counts.in_flight > 1
 
     def _backbone_is_idle(self) -> bool:
         """All slots are full, and the next batch waits in the head's queue."""
