@@ -19,7 +19,7 @@ def test_constants_are_printed_and_kept(
     arguments = "--device", "cpu", "--database", str(tmp_path / "tuning.jsonl")
     assert run("calibrate", *arguments) == 0
     first = capsys.readouterr()
-    assert first.err == "The memory of cpu is timed: some seconds.\n"
+    assert first.err == "The memory of cpu is timed, which takes some seconds.\n"
     title, *lines = first.out.splitlines()
     assert title.startswith("Memory of ")
     absent = [line for line in lines if line.endswith("absent here")]

@@ -52,7 +52,7 @@ def test_a_shortage_of_a_gpu_tells_both_sizes(policy: Policy, monkeypatch: pytes
     def refuse(*_: object, **__: object) -> None:
         raise OutOfMemory("cudaHostAlloc failed: out of memory.")
 
-    monkeypatch.setattr(memory, "_allocate", refuse)
+    monkeypatch.setitem(memory._ALLOCATE, policy, refuse)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (7_000, 9_000))
     with pytest.raises(OutOfMemory) as refused:
         allocate(policy, 5_000, torch.device("cuda", 0))
