@@ -54,7 +54,7 @@ def choose(task: Task, constants: MachineConstants, legal: Collection[Policy] = 
 def describe(overheads: Mapping[Policy, Overhead], legal: Collection[Policy]) -> str:
     """Returns the predictions as text, such as ``device 1.2 ms, managed unknown, pinned 3 ms (not legal here)``."""
     parts = []
-    for policy, found in overheads.items():
-        cost = "unknown" if math.isnan(found.total_ms) else f"{found.total_ms:.3g} ms"
+    for policy, predicted in overheads.items():
+        cost = "unknown" if math.isnan(predicted.total_ms) else f"{predicted.total_ms:.3g} ms"
         parts.append(f"{policy.value} {cost}{'' if policy in legal else ' (not legal here)'}")
     return ", ".join(parts)

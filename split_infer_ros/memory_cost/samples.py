@@ -58,7 +58,7 @@ def find_samples(database: Database, key: Key) -> dict[Probe, Timings]:
 
 def from_records(records: Iterable[Record]) -> dict[Probe, Timings]:
     """Returns the newest samples of each probe."""
-    found: dict[Probe, dict[int, tuple[float, ...]]] = {}
+    samples: dict[Probe, dict[int, tuple[float, ...]]] = {}
     written: dict[Probe, float] = {}
     for record in records:
         probe, size = _parse(record.config)
@@ -66,9 +66,9 @@ def from_records(records: Iterable[Record]) -> dict[Probe, Timings]:
             continue
         if record.time != written.get(probe):
             written[probe] = record.time
-            found[probe] = {}
-        found[probe][size] = record.costs
-    return dict(found)
+            samples[probe] = {}
+        samples[probe][size] = record.costs
+    return dict(samples)
 
 
 def _parse(config: Mapping[str, Any]) -> tuple[Probe | None, int]:

@@ -41,7 +41,7 @@ def host_bytes_free() -> int:
     return next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
 
 
-def _bytes(found: re.Match[str] | None) -> float | None:
-    if found is None or found[2] not in _UNITS:
+def _bytes(match: re.Match[str] | None) -> float | None:
+    if match is None or match[2] not in _UNITS:
         return None
-    return float(found[1]) * _UNITS[found[2]]
+    return float(match[1]) * _UNITS[match[2]]

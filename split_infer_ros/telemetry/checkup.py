@@ -93,11 +93,11 @@ def check_torch(torch: Any, torchvision: Any) -> list[Finding]:
     if isinstance(torch, ImportError):
         advice = "pip install torch torchvision; on a Jetson NVIDIA's own wheels (they know its GPU, PyPI's do not)."
         return [Finding(Level.PROBLEM, "torch", f"cannot be imported ({torch})", advice=advice)]
-    found = [Finding(Level.OK, "torch", f"{torch.__version__}, built for CUDA {torch.version.cuda or '(none)'}")]
+    findings = [Finding(Level.OK, "torch", f"{torch.__version__}, built for CUDA {torch.version.cuda or '(none)'}")]
     if isinstance(torchvision, ImportError):
         advice = "install the release of torchvision that belongs to this torch, from the same index."
-        return [*found, Finding(Level.PROBLEM, "torchvision", f"cannot be imported ({torchvision})", advice=advice)]
-    return [*found, Finding(Level.OK, "torchvision", torchvision.__version__)]
+        return [*findings, Finding(Level.PROBLEM, "torchvision", f"cannot be imported ({torchvision})", advice=advice)]
+    return [*findings, Finding(Level.OK, "torchvision", torchvision.__version__)]
 
 
 def check_gpu(torch: Any) -> list[Finding]:
