@@ -11,7 +11,7 @@ from split_infer_ros.memory_cost.robust import Line, fit_bounded, fit_line, weig
 SIZES = [4096 << power for power in range(13)]
 
 
-def test_a_weighted_median_has_half_of_the_weight_on_either_side() -> None:
+def test_a_weighted_median_halves_the_weight() -> None:
     assert weighted_median([(3.0, 1), (1.0, 1), (2.0, 1)]) == 2
     assert weighted_median([(1.0, 1), (2.0, 1), (4.0, 1), (9.0, 1)]) == 3
     assert weighted_median([(1.0, 5), (2.0, 1), (3.0, 1)]) == 1
