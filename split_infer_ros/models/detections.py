@@ -58,13 +58,13 @@ class Candidates(NamedTuple):
         boxes: float32 (N, n, 4), left, top, right, bottom in pixels.
         scores: (N, n), 0..1, or (N, n, C) where each box has a score for each of C classes.
         labels: int64 (N, n), the class of each box; None where ``scores`` has all classes.
-        most_of_a_class: at most so many of a class take part, its best; None for all.
+        max_per_class: at most so many of a class take part, its best; None for all.
     """
 
     boxes: Tensor
     scores: Tensor
     labels: Tensor | None = None
-    most_of_a_class: int | None = None
+    max_per_class: int | None = None
 
 
 def suppress(candidates: Candidates, limits: Limits) -> list[Detections]:
@@ -72,7 +72,7 @@ def suppress(candidates: Candidates, limits: Limits) -> list[Detections]:
 
     The whole batch at once; results are on the candidates' device.
     """
-    boxes, scores, labels, most_of_a_class = candidates
+    boxes, scores, labels, max_per_class = candidates
     kept = box_nms(
         boxes,
         scores,
@@ -80,7 +80,7 @@ def suppress(candidates: Candidates, limits: Limits) -> list[Detections]:
         score_threshold=limits.score_threshold,
         iou_threshold=limits.nms_threshold,
         max_detections=limits.max_detections,
-        most_of_a_class=most_of_a_class,
+        max_per_class=max_per_class,
     )
     classes = scores.shape[2] if labels is None else 1
     found = []

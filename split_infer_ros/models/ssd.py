@@ -72,7 +72,7 @@ class MultiboxDecoder:
             likeness.aspect_ratios, scales=likeness.scales, steps=likeness.steps, clip=likeness.clip
         )
         image = ImageList(torch.empty((1, 3, *self._size)), [self._size])
-        self._most_of_a_class: int = whole.topk_candidates
+        self._max_per_class: int = whole.topk_candidates
         self._anchors = generator(image, [torch.empty(one.shape) for one in maps])[0]
         self._weights: tuple[float, float, float, float] = whole.box_coder.weights
         self._background = torch.tensor([0])
@@ -81,4 +81,4 @@ class MultiboxDecoder:
         logits, offsets = outputs
         scores = logits.softmax(dim=-1).index_fill_(2, self._background, 0.0)  # cheaper than to copy the others
         boxes = multibox_decode(offsets, self._anchors, weights=self._weights, size=self._size)
-        return Candidates(boxes, scores, None, self._most_of_a_class)
+        return Candidates(boxes, scores, None, self._max_per_class)
