@@ -152,8 +152,8 @@ def read_pixels(
     - 16UC1 and 32FC1 hold measurements such as depth. They are scaled from the image's own minimum to its maximum.
 
     Args:
-        data: any object with the buffer protocol, at least ``step * height`` bytes. nv12 and nv21 take 3/2 of that:
-            their colours are in rows of ``step`` bytes as well.
+        data: any object with the buffer protocol, at least ``step * height`` bytes. The encodings nv12 and nv21
+            take 3/2 of that. Their colours are in rows of ``step`` bytes as well.
         height, width: the size of the image in pixels.
         encoding: a key of ENCODINGS.
         step: bytes per row, padding included.

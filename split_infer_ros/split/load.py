@@ -77,7 +77,7 @@ def build_model(name: str, weights: str, allow_user_code: bool = False) -> tuple
     """A model as built, with its weights, in eval mode; arguments and errors as ``load_model``'s."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
-        entry = find_model(name, allow_user_code)
+        entry = find_model(name, allow_user_code=allow_user_code)
         module = entry.build().eval()
     load_weights(module, entry, weights)
     if is_user_model(name):

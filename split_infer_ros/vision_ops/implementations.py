@@ -53,8 +53,8 @@ def run_fastest(
 ) -> T:
     """Run the fastest implementation of an operator and return its result. All implementations give the same result.
 
-    ``use_implementation`` decides if it names one of them. Otherwise all of them are run and timed, unless this process
-    or the database has certain measurements at these sizes, rounded up to the next power of two. An implementation that
+    ``use_implementation`` decides if it names one of them. Otherwise all of them are run and timed, once for sizes that
+    round up to the same powers of two. Certain times in the database are not measured again. An implementation that
     fails, or whose times are uncertain, is not used. Each process warns once of a failure and its error, also if it
     knows the failure only from the database.
 

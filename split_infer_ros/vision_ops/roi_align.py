@@ -44,8 +44,8 @@ def roi_align(
         (R, C, rows, columns), of the features' type.
 
     Raises:
-        ConfigurationError: the shapes do not fit, an image does not exist, a region is not finite, or a region is so
-            much larger than the map that sampling it would never end.
+        ConfigurationError: the shapes do not fit, an image does not exist, or a region is not finite. A region more
+            than 100 times as long as the map is refused as well, because sampling it would take too long.
     """
     if features.ndim != 4 or regions.shape != (len(images), 4) or images.ndim != 1:
         raise ConfigurationError(
