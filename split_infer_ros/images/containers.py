@@ -44,21 +44,21 @@ def minimal_png(encoded: bytes, max_pixels: int) -> bytes:
     Raises:
         ImageError: ``empty_image``, ``too_large`` or ``corrupt_image``.
     """
-    place, end = len(PNG_SIGNATURE) + _PNG_HEADER_SIZE, len(encoded)
-    if end < place or not encoded.startswith(_PNG_HEADER, len(PNG_SIGNATURE)):
+    offset, end = len(PNG_SIGNATURE) + _PNG_HEADER_SIZE, len(encoded)
+    if end < offset or not encoded.startswith(_PNG_HEADER, len(PNG_SIGNATURE)):
         raise _corrupt("PNG image is damaged or ends in its header")
     width, height = struct.unpack_from(">II", encoded, len(PNG_SIGNATURE) + len(_PNG_HEADER))
     check_size(height, width, max_pixels)
-    parts, kind = [encoded[:place]], b""
+    parts, kind = [encoded[:offset]], b""
     while kind != b"IEND":
-        if place + 12 > end:
+        if offset + 12 > end:
             raise _corrupt("PNG image ends before its end")
-        length, kind = struct.unpack_from(">I4s", encoded, place)
-        start, place = place, place + 12 + length
-        if place > end:
+        length, kind = struct.unpack_from(">I4s", encoded, offset)
+        start, offset = offset, offset + 12 + length
+        if offset > end:
             raise _corrupt("PNG image is damaged or ends before its end")
         if kind in _PNG_NEEDED_CHUNKS:
-            parts.append(encoded[start:place])
+            parts.append(encoded[start:offset])
     return b"".join(parts)
 
 
@@ -72,16 +72,16 @@ def minimal_jpeg(encoded: bytes, max_pixels: int) -> bytes:
     Raises:
         ImageError: ``empty_image``, ``too_large`` (which includes too many scans) or ``corrupt_image``.
     """
-    place = 2
+    offset = 2
     frame_kind, frame_header = 0, b""  # marker and content of the segment that states the size
-    parts = [encoded[:place]]
+    parts = [encoded[:offset]]
     for _ in range(MAX_SEGMENTS):
-        marker = _JPEG_MARKER.match(encoded, place)
+        marker = _JPEG_MARKER.match(encoded, offset)
         if marker is None:
             break
         kind, start = marker[1][0], marker.end()
         if kind in _MARKERS_WITHOUT_LENGTH:
-            place = start
+            offset = start
             continue
         length = int.from_bytes(encoded[start : start + 2], "big")
         content = encoded[start + 2 : start + length]
@@ -97,11 +97,11 @@ def minimal_jpeg(encoded: bytes, max_pixels: int) -> bytes:
             # If the first scan of a sequential image has all colours, decoders ignore further scans.
             if frame_kind not in _SEQUENTIAL_MARKERS or content[0] != frame_header[5]:
                 _check_scans(1 + encoded.count(_START_OF_SCAN, start))
-            parts.append(encoded[place:])
+            parts.append(encoded[offset:])
             return b"".join(parts)
         if kind not in _COMMENT_MARKERS:
-            parts.append(encoded[place : start + length])
-        place = start + length
+            parts.append(encoded[offset : start + length])
+        offset = start + length
     raise _corrupt("JPEG image is damaged or ends in its header")
 
 
