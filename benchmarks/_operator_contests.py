@@ -35,8 +35,8 @@ from _operator_cases import (
 from _rows import in_us, measured
 from _short_calls import ShortCalls, no_wait
 
-from split_infer_ros.telemetry.claim import AT_LEAST, AT_MOST, Claim
-from split_infer_ros.telemetry.estimate import MIN_BLOCKS, Estimate, estimate, least, most, ratio
+from split_infer_ros.telemetry.claim import Claim, Direction
+from split_infer_ros.telemetry.estimate import MIN_BLOCKS, Estimate, estimate, maximum, minimum, ratio
 from split_infer_ros.telemetry.turns import Contest
 
 CPU, GPU = "cpu", "cuda"
@@ -138,8 +138,10 @@ def claim(question: Question, contests: Sequence[OperatorContest]) -> Claim:
     advantages = [contest.advantage(question.is_ratio) for contest in contests]
     turn_s = sum(contest.contest.turn_s for contest in contests)
     if question.is_ratio:
-        return Claim(question.name, least(advantages), "x", question.goal, AT_LEAST, turn_s=turn_s)
-    return Claim(question.name, most(advantages), "us", question.goal, AT_MOST, floor=-math.inf, turn_s=turn_s)
+        return Claim(question.name, minimum(advantages), "x", question.goal, Direction.AT_LEAST, turn_s=turn_s)
+    return Claim(
+        question.name, maximum(advantages), "us", question.goal, Direction.AT_MOST, floor=-math.inf, turn_s=turn_s
+    )
 
 
 def questions_of(device: torch.device, extent: Extent) -> list[Question]:

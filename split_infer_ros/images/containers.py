@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import struct
 
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ImageError
 from split_infer_ros.images.encodings import check_size
 
@@ -107,8 +108,8 @@ def minimal_jpeg(encoded: bytes, max_pixels: int) -> bytes:
 
 def _check_scans(scans: int) -> None:
     if scans > MAX_SCANS:
-        raise ImageError("too_large", f"A JPEG image has {scans:,} scans; at most {MAX_SCANS} are allowed.")
+        raise ImageError(DropReason.TOO_LARGE, f"A JPEG image has {scans:,} scans; at most {MAX_SCANS} are allowed.")
 
 
 def _corrupt(finding: str) -> ImageError:
-    return ImageError("corrupt_image", f"A compressed {finding}.")
+    return ImageError(DropReason.CORRUPT_IMAGE, f"A compressed {finding}.")

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ImageError
 from split_infer_ros.images import decoders
 
@@ -167,7 +168,8 @@ def read_pixels(
     layout = ENCODINGS.get(encoding)
     if layout is None:
         raise ImageError(
-            "unknown_encoding", f"Image encoding '{encoding}' is not supported; send one of {', '.join(ENCODINGS)}."
+            DropReason.UNKNOWN_ENCODING,
+            f"Image encoding '{encoding}' is not supported; send one of {', '.join(ENCODINGS)}.",
         )
     check_size(height, width, max_pixels)
     height_divisor, width_divisor = layout.multiple
@@ -176,15 +178,20 @@ def read_pixels(
             needed = f"at least {layout.min_side}x{layout.min_side}"
         else:
             needed = f"multiples of {width_divisor}x{height_divisor}"
-        raise ImageError("bad_size", f"An image of {width}x{height} pixels cannot be {encoding}, which needs {needed}.")
+        raise ImageError(
+            DropReason.BAD_SIZE, f"An image of {width}x{height} pixels cannot be {encoding}, which needs {needed}."
+        )
     row_bytes = width * layout.pixel_bytes
     if step < row_bytes:
-        raise ImageError("bad_step", f"step is {step} bytes, but a row of {width} {encoding} pixels has {row_bytes}.")
+        raise ImageError(
+            DropReason.BAD_STEP, f"step is {step} bytes, but a row of {width} {encoding} pixels has {row_bytes}."
+        )
     rows = height * layout.rows_per_pair // 2
     data_bytes = memoryview(data).nbytes
     if data_bytes < step * rows:
         raise ImageError(
-            "truncated_image", f"The image has {data_bytes:,} bytes; {rows} rows of {step} bytes need {step * rows:,}."
+            DropReason.TRUNCATED_IMAGE,
+            f"The image has {data_bytes:,} bytes; {rows} rows of {step} bytes need {step * rows:,}.",
         )
     packed = np.frombuffer(data, dtype=np.uint8, count=step * rows).reshape(rows, step)[:, :row_bytes]
     if layout.decode is None:
@@ -206,8 +213,8 @@ def check_size(height: int, width: int, max_pixels: int) -> None:
         ImageError: ``empty_image`` or ``too_large``.
     """
     if height < 1 or width < 1:
-        raise ImageError("empty_image", f"An image of {width}x{height} pixels has nothing to look at.")
+        raise ImageError(DropReason.EMPTY_IMAGE, f"An image of {width}x{height} pixels has nothing to look at.")
     if height * width > max_pixels:
         raise ImageError(
-            "too_large", f"An image of {width}x{height} pixels exceeds the limit of {max_pixels:,} pixels."
+            DropReason.TOO_LARGE, f"An image of {width}x{height} pixels exceeds the limit of {max_pixels:,} pixels."
         )
