@@ -55,14 +55,14 @@ class Case:
 
 
 def boxes_of(random: torch.Generator, images: int, size: int, heavy: bool = False) -> Tensor:
-    """Return boxes (images, size, 4) in pixels, spread over the picture or, if heavy, piled on top of each other."""
+    """Returns boxes (images, size, 4) in pixels, spread over the picture or, if heavy, piled on top of each other."""
     corners = torch.rand((images, size, 2), generator=random) * (20 if heavy else 300)
     sides = torch.rand((images, size, 2), generator=random) * 60 + (200 if heavy else 10)
     return torch.cat([corners, corners + sides], dim=2)
 
 
 def head(device: torch.device, random: torch.Generator, images: int, heavy: bool) -> Case:
-    """Make the suppression behind SSDlite320: scores of all classes, with torchvision's own limits."""
+    """Makes the suppression behind SSDlite320: scores of all classes, with torchvision's own limits."""
     boxes = boxes_of(random, images, HEAD_BOXES, heavy).to(device)
     shape = (images, HEAD_BOXES, HEAD_CLASSES)
     scores = (torch.randn(shape, generator=random) * 3).softmax(2).to(device)
@@ -87,7 +87,7 @@ def head(device: torch.device, random: torch.Generator, images: int, heavy: bool
 
 
 def labelled(device: torch.device, random: torch.Generator, images: int, size: int) -> Case:
-    """Make boxes with a score and a label each, a sixth of them above the threshold."""
+    """Makes boxes with a score and a label each, a sixth of them above the threshold."""
     boxes = boxes_of(random, images, size).to(device)
     scores = torch.rand((images, size), generator=random).pow(4).to(device)
     labels = torch.randint(0, CLASSES, (images, size), generator=random).to(device)
@@ -119,7 +119,7 @@ def labelled(device: torch.device, random: torch.Generator, images: int, size: i
 
 
 def argsort(device: torch.device, random: torch.Generator, images: int, size: int) -> Case:
-    """Make scores to be sorted in each image. All images have equally many, so the library can sort them in one go."""
+    """Makes scores to be sorted in each image. All images have equally many, so the library can sort them in one go."""
     values = torch.rand(images * size, generator=random).to(device)
     offsets = torch.arange(0, images * size + 1, size, device=device)
     rows = values.view(images, size)
@@ -132,7 +132,7 @@ def argsort(device: torch.device, random: torch.Generator, images: int, size: in
 
 
 def sums(device: torch.device, random: torch.Generator, images: int, size: int) -> Case:
-    """Make rows of values to be summed; the naive rival adds one by one."""
+    """Makes rows of values to be summed; the naive rival adds one by one."""
     values = torch.rand((images, size), generator=random).to(device)
     rivals = {
         OURS: lambda: prefix_sum(values),
@@ -143,7 +143,7 @@ def sums(device: torch.device, random: torch.Generator, images: int, size: int) 
 
 
 def decode(device: torch.device, random: torch.Generator, images: int, size: int) -> Case:
-    """Make offsets to be decoded into boxes of the picture; the naive rival takes one box at a time."""
+    """Makes offsets to be decoded into boxes of the picture; the naive rival takes one box at a time."""
     offsets = torch.randn((images, size, 4), generator=random).to(device)
     (anchors,) = boxes_of(random, 1, size).to(device)
     coder = BoxCoder(WEIGHTS)
@@ -163,7 +163,7 @@ def decode(device: torch.device, random: torch.Generator, images: int, size: int
 
 
 def align(device: torch.device, random: torch.Generator, images: int, size: int) -> Case:
-    """Make regions of feature maps; the naive rival crops and resizes them one by one."""
+    """Makes regions of feature maps; the naive rival crops and resizes them one by one."""
     features = torch.rand((images, 64, 40, 40), generator=random).to(device)
     regions = boxes_of(random, 1, size)[0].to(device)
     image_of = torch.randint(0, images, (size,), generator=random).to(device)

@@ -114,14 +114,14 @@ class OperatorContest:
         return seconds
 
     def advantage(self, is_ratio: bool) -> Estimate:
-        """Return the library's time divided by ours, or the microseconds that ours takes more."""
+        """Returns the library's time divided by ours, or the microseconds that ours takes more."""
         ours, library = (self.contest.figures[name] for name in (OURS, LIBRARY))
         if is_ratio:
             return ratio(library, ours)
         return estimate(lambda one, other: np.median(one - other, axis=-1), ours, library).times(1e6)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a row for each rival, in microseconds per call."""
+        """Returns a row for each rival, in microseconds per call."""
         case = self.case
         what = {"what": "operator", "operator": case.operator, "device": self.device.type}
         size = {"images": case.images, "size": case.size}
@@ -134,7 +134,7 @@ class OperatorContest:
 
 
 def claim(question: Question, contests: Sequence[OperatorContest]) -> Claim:
-    """Return the answer to a question by the contests that it concerns."""
+    """Returns the answer to a question by the contests that it concerns."""
     advantages = [contest.advantage(question.is_ratio) for contest in contests]
     turn_s = sum(contest.contest.turn_s for contest in contests)
     if question.is_ratio:
@@ -145,7 +145,7 @@ def claim(question: Question, contests: Sequence[OperatorContest]) -> Claim:
 
 
 def questions_of(device: torch.device, extent: Extent) -> list[Question]:
-    """Return the questions about all cases on a device, which differ between CPU and GPU."""
+    """Returns the questions about all cases on a device, which differ between CPU and GPU."""
     if device.type == GPU:
         return [
             Question(
@@ -182,7 +182,7 @@ def _has_fewer(operator: str, values: int, case: Case) -> bool:
 
 
 def cases(device: torch.device, extent: Extent) -> Iterator[Case]:
-    """Make the cases of all operators at all sizes."""
+    """Makes the cases of all operators at all sizes."""
     random = torch.Generator().manual_seed(0)
     for heavy in (False, True):
         yield head(device, random, extent.head_images, heavy)
@@ -193,7 +193,7 @@ def cases(device: torch.device, extent: Extent) -> Iterator[Case]:
 
 
 def without_slow_naive(case: Case, extent: Extent) -> Case:
-    """Return the case, without its naive rival if that would take too long."""
+    """Returns the case, without its naive rival if that would take too long."""
     if case.values <= extent.max_naive_values:
         return case
     return replace(case, rivals={name: case.rivals[name] for name in (OURS, LIBRARY)})

@@ -61,13 +61,13 @@ class Contests:
         self.fallbacks = [FallbackContest(name) for name in placed]
 
     def take_turns(self, seconds: float) -> None:
-        """Let all contests take turns for this many seconds."""
+        """Lets all contests take turns for this many seconds."""
         operators = [operator.contest for contests in self.operators.values() for operator in contests]
         others = [other.contest for other in (*self.detectors, *self.fallbacks)]
         take_turns([*operators, *others], seconds)
 
     def report(self) -> Report:
-        """Return what was measured so far."""
+        """Returns what was measured so far."""
         claims = [
             *(
                 claim
@@ -82,7 +82,7 @@ class Contests:
         return Report("vision_ops", claims=claims, rows=rows, panels=self.panels())
 
     def panels(self) -> list[Panel]:
-        """Return panels of heads, and of detectors end to end."""
+        """Returns panels of heads, and of detectors end to end."""
         heads = [
             Panel(
                 operator.contest.name,
@@ -97,7 +97,7 @@ class Contests:
 
 
 def answers(questions: Sequence[Question], contests: Sequence[OperatorContest]) -> list[Claim]:
-    """Return a claim for each question that concerns at least one contest."""
+    """Returns a claim for each question that concerns at least one contest."""
     claims = []
     for question in questions:
         concerned = [contest for contest in contests if question.concerns(contest.case)]
@@ -107,12 +107,12 @@ def answers(questions: Sequence[Question], contests: Sequence[OperatorContest]) 
 
 
 def in_ms(seconds: Sequence[float]) -> list[float]:
-    """Convert seconds to milliseconds."""
+    """Converts seconds to milliseconds."""
     return [1e3 * value for value in seconds]
 
 
 def run(options: argparse.Namespace) -> Report:
-    """Measure all operators on all devices of this machine, and detectors."""
+    """Measures all operators on all devices of this machine, and detectors."""
     on_gpu = torch.cuda.is_available()
     devices = [torch.device(CPU), *([torch.device(GPU, 0)] if on_gpu else [])]
     detectors = QUICK_DETECTORS if options.quick else DETECTORS
@@ -127,7 +127,7 @@ def run(options: argparse.Namespace) -> Report:
 
 
 def main() -> int:
-    """Run the benchmark."""
+    """Runs the benchmark."""
     options = arguments(__doc__).parse_args()
     deliver(run(options), options)
     return 0

@@ -48,17 +48,17 @@ Job = dict[str, object]
 
 
 def columns(template: ConvolutionTemplate) -> list[str]:
-    """Return the columns of a table: what was compiled, the schedule, and what the compiler reported."""
+    """Returns the columns of a table: what was compiled, the schedule, and what the compiler reported."""
     return ["target", "precision", "kernel", *SPACES[template].knobs, *RESULT_COLUMNS]
 
 
 def table_path(template: ConvolutionTemplate) -> Path:
-    """Return where the results of a template are."""
+    """Returns where the results of a template are."""
     return ROOT / "docs" / "results" / f"triton_{template.value}.csv"
 
 
 def jobs(template: ConvolutionTemplate, targets: list[int], precisions: list[str]) -> list[Job]:
-    """Return all compilations, in an order in which every beginning is an even sample of the whole."""
+    """Returns all compilations, in an order in which every beginning is an even sample of the whole."""
     knobs = SPACES[template].knobs
     chosen = [precision for precision in PRECISIONS[template] if precision in precisions]
     ordered: list[Job] = [
@@ -73,7 +73,7 @@ def jobs(template: ConvolutionTemplate, targets: list[int], precisions: list[str
 
 
 def compile_one(template: ConvolutionTemplate, job: Mapping[str, object]) -> dict[str, object]:
-    """Compile one schedule; return the processor time in seconds and what the compiler reports."""
+    """Compiles one schedule and returns the processor time in seconds and what the compiler reports."""
     import torch
     from offline_triton import compile_launches
 
@@ -119,13 +119,13 @@ def compile_one(template: ConvolutionTemplate, job: Mapping[str, object]) -> dic
 
 
 def processor_time_s() -> float:
-    """Return the processor time used by this process and by the processes that it waited for, in seconds."""
+    """Returns the processor time used by this process and by the processes that it waited for, in seconds."""
     usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 def serve(connection: Connection) -> None:
-    """Compile the jobs that arrive, in a process group of its own, so that an endless compilation can be killed."""
+    """Compiles the jobs that arrive, in a process group of its own, so that an endless compilation can be killed."""
     os.setsid()
     os.environ["TRITON_CACHE_DIR"] = tempfile.mkdtemp()
     os.environ["TRITON_DEFAULT_FP_FUSION"] = "1"
@@ -144,7 +144,7 @@ class CompilerProcess:
     _process: SpawnProcess
 
     def start(self) -> None:
-        """Start the process."""
+        """Starts the process."""
         context = multiprocessing.get_context("spawn")
         self._connection, there = context.Pipe()
         self._process = context.Process(target=serve, args=(there,), daemon=True)
@@ -152,7 +152,7 @@ class CompilerProcess:
         there.close()
 
     def run(self, template: ConvolutionTemplate, job: Job) -> dict[str, object]:
-        """Return the result of ``compile_one``, or only a lower bound of the time if it takes too long."""
+        """Returns the result of ``compile_one``, or only a lower bound of the time if it takes too long."""
         self._connection.send((template, job))
         try:
             if self._connection.poll(WAIT_S):
@@ -164,14 +164,14 @@ class CompilerProcess:
         return {"compile_s": f">{LIMIT_S:g}"}
 
     def kill(self) -> None:
-        """Kill the process and its compiler."""
+        """Kills the process and its compiler."""
         if self._process.is_alive() and self._process.pid is not None:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.join()
 
 
 def main() -> None:
-    """Sweep the templates that the arguments name."""
+    """Sweeps the templates that the arguments name."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--targets", nargs="+", type=int, default=[90])
     parser.add_argument(
@@ -188,7 +188,7 @@ def main() -> None:
 
 
 def sweep(template: ConvolutionTemplate, wanted: list[Job], *, num_workers: int, deadline: float) -> None:
-    """Add missing rows to a template's table until all are there or the deadline has passed."""
+    """Adds missing rows to a template's table until all are there or the deadline has passed."""
     path, names = table_path(template), columns(template)
     path.touch()
     with path.open(newline="") as file:

@@ -51,7 +51,7 @@ SIZES = [  # width and height
 
 
 def draw_input(seed: int, index: int) -> Scene:
-    """Draw one scene at the network's input size. Every tenth scene is drawn at another size and stretched."""
+    """Draws one scene at the network's input size. Every tenth scene is drawn at another size and stretched."""
     if index % 10:
         return draw_scene(seed, index)
     width, height = SIZES[index // 10 % len(SIZES)]
@@ -62,7 +62,7 @@ def draw_input(seed: int, index: int) -> Scene:
 
 
 def batches(seed: int, batch_size: int) -> Iterator[list[Scene]]:
-    """Draw endless batches of new scenes."""
+    """Draws endless batches of new scenes."""
     with ThreadPoolExecutor(2) as pool:
         start = 0
         while True:
@@ -71,14 +71,14 @@ def batches(seed: int, batch_size: int) -> Iterator[list[Scene]]:
 
 
 def normalised_images(batch: list[Scene]) -> Tensor:
-    """Return the normalised images, (N, 3, H, W), channels last."""
+    """Returns the normalised images, (N, 3, H, W), channels last."""
     images = torch.from_numpy(np.stack([s.image for s in batch])).float()
     mean, std = (torch.tensor(v) * 255 for v in (shapes.MEAN, shapes.STD))
     return images.sub_(mean).div_(std).permute(0, 3, 1, 2)
 
 
 def targets(batch: list[Scene]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the targets of all cells.
+    """Returns the targets of all cells.
 
     Returns:
         The heat (N, 3, h, w), which is 1 in the cell of an object's centre and falls off as a Gaussian around it. The
@@ -104,7 +104,7 @@ def targets(batch: list[Scene]) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def loss(outputs: tuple[Tensor, Tensor], batch: list[Scene]) -> Tensor:
-    """Return CenterNet's focal loss of the heat plus the generalised IoU loss of the boxes."""
+    """Returns CenterNet's focal loss of the heat plus the generalised IoU loss of the boxes."""
     logits, raw = (o.float() for o in outputs)
     heat, boxes, weight = targets(batch)
     p = logits.sigmoid()
@@ -120,7 +120,7 @@ def loss(outputs: tuple[Tensor, Tensor], batch: list[Scene]) -> Tensor:
 
 @torch.inference_mode()
 def validate(net: shapes.ShapesNet, count: int = 150) -> tuple[float, Score]:
-    """Return the score threshold with the best F1 on the validation scenes, and the score at it."""
+    """Returns the score threshold with the best F1 on the validation scenes, and the score at it."""
     net.eval()
     outputs, truth = [], []
     for start in range(0, count, 10):
@@ -137,7 +137,7 @@ def validate(net: shapes.ShapesNet, count: int = 150) -> tuple[float, Score]:
 
 
 def save(net: shapes.ShapesNet, threshold: float, path: Path, metadata: dict[str, str]) -> None:
-    """Write the weights in half precision, shifted so that the best threshold is 0.5."""
+    """Writes the weights in half precision, shifted so that the best threshold is 0.5."""
     net = deepcopy(net)
     with torch.no_grad():
         net.head.classes.bias -= math.log(threshold / (1 - threshold))  # type: ignore[operator]
@@ -147,7 +147,7 @@ def save(net: shapes.ShapesNet, threshold: float, path: Path, metadata: dict[str
 
 
 def main() -> None:
-    """Train the detector and write its weights whenever they improve."""
+    """Trains the detector and writes its weights whenever they improve."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=40)
     parser.add_argument("--batch", type=int, default=16, help="images in a batch")

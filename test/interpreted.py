@@ -38,7 +38,7 @@ def interpreter() -> Iterator[Call]:
 
 
 def _call_there(module: str, function: str, plain: list[Any], keywords: dict[str, Any]) -> Any:
-    """Call the function in the process that interprets; arrays become tensors, and the result an array."""
+    """Calls the function in the process that interprets; arrays become tensors, and the result becomes an array."""
     called = getattr(importlib.import_module(f"split_infer_ros.vision_ops.kernels.{module}"), function)
     arguments = [torch.from_numpy(value) if hasattr(value, "dtype") else value for value in plain]
     return called(*arguments, **keywords).numpy()

@@ -17,7 +17,7 @@ from split_infer_ros.images.encodings import BGR, GREY, MAX_PIXELS, RGB, Pixels
 
 
 def read_compressed(data: Any, format: str, max_pixels: int = MAX_PIXELS) -> Pixels:
-    """Decode the image of a compressed image message.
+    """Decodes the image of a compressed image message.
 
     The first bytes of the data decide between JPEG and PNG. Images of 16 bits become 8 bits, as in ``read_pixels``.
     Transparency is kept but not shown. A rotation in EXIF is not applied, so boxes refer to the pixels as stored.
@@ -63,7 +63,7 @@ def read_compressed(data: Any, format: str, max_pixels: int = MAX_PIXELS) -> Pix
 
 
 def _pixels(image: np.ndarray, format: str) -> Pixels:
-    """Convert a decoded image to pixels.
+    """Converts a decoded image to pixels.
 
     Args:
         image: uint8 or uint16 (height, width) or (height, width, 3 or 4), blue first.

@@ -36,7 +36,7 @@ _COMMENT_MARKERS = frozenset({0xFE, *range(0xE1, 0xF0)}) - {
 
 
 def minimal_png(encoded: bytes, max_pixels: int) -> bytes:
-    """Return a PNG file without the chunks that its pixels do not need.
+    """Returns a PNG file without the chunks that its pixels do not need.
 
     Args:
         encoded: the file, which begins with PNG_SIGNATURE.
@@ -64,7 +64,7 @@ def minimal_png(encoded: bytes, max_pixels: int) -> bytes:
 
 
 def minimal_jpeg(encoded: bytes, max_pixels: int) -> bytes:
-    """Return a JPEG file without the segments that its pixels do not need.
+    """Returns a JPEG file without the segments that its pixels do not need.
 
     Args:
         encoded: the file, which begins with JPEG_SIGNATURE.

@@ -16,12 +16,12 @@ _MAX_MEASUREMENT = 1e38  # larger floats are no measurements; the span of two me
 
 
 def scale_full_range(samples: NDArray[np.uint16]) -> NDArray[np.uint8]:
-    """Scale 16-bit grey values or colours to 8 bits. 0..65535 becomes 0..255, rounded, for every image."""
+    """Scales 16-bit grey values or colours to 8 bits. 0..65535 becomes 0..255, rounded, for every image."""
     return np.asarray(cv2.convertScaleAbs(samples, alpha=1 / 257), np.uint8).reshape(samples.shape)
 
 
 def stretch_contrast(samples: NDArray[Any]) -> NDArray[np.uint8]:
-    """Stretch measurements to 8 bits: the image's own minimum becomes 0 and its maximum 255, as in viewers.
+    """Stretches measurements to 8 bits: the image's own minimum becomes 0 and its maximum 255, as in viewers.
 
     Args:
         samples: uint16 or float32 (height, width, 1). NaN (no measurement) and -inf (too near) become 0. +inf (too
@@ -39,7 +39,7 @@ def stretch_contrast(samples: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def decode_bayer(samples: NDArray[Any], code: int) -> NDArray[np.uint8]:
-    """Interpolate the raw mosaic of a colour sensor, of 8 or 16 bits, to colours, bilinearly.
+    """Interpolates the raw mosaic of a colour sensor, of 8 or 16 bits, to colours, bilinearly.
 
     Args:
         samples: uint8 or uint16 (height, width, 1).
@@ -50,12 +50,12 @@ def decode_bayer(samples: NDArray[Any], code: int) -> NDArray[np.uint8]:
 
 
 def decode_packed_yuv(samples: NDArray[np.uint8], code: int) -> NDArray[np.uint8]:
-    """Convert YUV 4:2:2 (height, width, 2) to colours (BT.601, limited range). Two neighbours share their colour."""
+    """Converts YUV 4:2:2 (height, width, 2) to colours (BT.601, limited range). Two neighbours share their colour."""
     return np.asarray(cv2.cvtColor(samples, code), np.uint8)
 
 
 def decode_semi_planar_yuv(samples: NDArray[np.uint8], code: int) -> NDArray[np.uint8]:
-    """Convert YUV 4:2:0 to colours (BT.601, limited range).
+    """Converts YUV 4:2:0 to colours (BT.601, limited range).
 
     Args:
         samples: (3/2 height, width, 1), the plane of brightness above the plane of colours, which has half its size.

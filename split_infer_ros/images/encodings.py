@@ -47,7 +47,7 @@ class Pixels:
 
     @classmethod
     def blank(cls) -> Pixels:
-        """Make a black image of 640x480 pixels, for warm-ups and trials."""
+        """Makes a black image of 640x480 pixels, for warm-ups and trials."""
         return cls(torch.zeros((480, 640, 3), dtype=torch.uint8), (0, 1, 2))
 
 
@@ -145,7 +145,7 @@ def read_pixels(
     is_bigendian: bool = False,
     max_pixels: int = MAX_PIXELS,
 ) -> Pixels:
-    """Read the image of an image message.
+    """Reads the image of an image message.
 
     Colours and greys of 8 bits are viewed in place. All others are decoded into new memory:
 
@@ -207,7 +207,7 @@ def read_pixels(
 
 
 def check_size(height: int, width: int, max_pixels: int) -> None:
-    """Refuse an image that is empty or too large.
+    """Refuses an image that is empty or too large.
 
     Raises:
         ImageError: ``empty_image`` or ``too_large``.

@@ -19,7 +19,7 @@ COCO_LABELS = tuple(zoo_detection.SSD300_VGG16_Weights.COCO_V1.meta["categories"
 
 
 def find_model(name: str, *, allow_user_code: bool = False) -> ModelEntry:
-    """Return the entry of a model.
+    """Returns the entry of a model.
 
     Args:
         name: a name of the catalogue, ``timm:NAME``, or a user's ``package.module:factory`` or ``FILE.pt2``.

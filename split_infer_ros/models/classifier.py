@@ -13,10 +13,10 @@ IMAGENET_LABELS = tuple(ResNet18_Weights.IMAGENET1K_V1.meta["categories"])
 
 
 def classify(height: int, width: int) -> Decode:
-    """Make the decode function of a classifier whose input is ``height`` x ``width`` pixels."""
+    """Makes the decode function of a classifier whose input is ``height`` x ``width`` pixels."""
 
     def decode(outputs: tuple[Tensor, ...], limits: Limits) -> list[Detections]:
-        """Convert logits (N, classes) to the classes whose softmax reaches the threshold, best first."""
+        """Converts logits (N, classes) to the classes whose softmax reaches the threshold, best first."""
         (logits,) = outputs
         scores, labels = logits.softmax(dim=1).topk(min(limits.max_detections, logits.shape[1]), dim=1)
         whole = torch.tensor([0.0, 0.0, width, height])

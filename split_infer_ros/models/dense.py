@@ -48,7 +48,7 @@ class DenseDetector(nn.Module):
         self.register_buffer("anchors", anchors, persistent=False)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Convert images (N, 3, height, width) to scores (N, M), boxes (N, M, 4) in pixels and labels int64 (N, M)."""
+        """Converts images (N, 3, height, width) to scores (N, M), boxes (N, M, 4) in pixels and labels int64 (N, M)."""
         outputs = self.head(list(self.backbone(images).values()))
         ranks, offsets = self.ranks(outputs), outputs["bbox_regression"]
         best, start = [], 0
@@ -60,19 +60,19 @@ class DenseDetector(nn.Module):
         return scores, boxes, labels
 
     def ranks(self, outputs: Mapping[str, Tensor]) -> Tensor:
-        """Return numbers (N, anchors, classes) in the order of the scores, but cheaper to compute."""
+        """Returns numbers (N, anchors, classes) in the order of the scores, but cheaper to compute."""
         raise NotImplementedError
 
     def scores(self, ranks: Tensor) -> Tensor:
-        """Convert ranks to scores 0..1 of the same shape."""
+        """Converts ranks to scores 0..1 of the same shape."""
         raise NotImplementedError
 
     def boxes(self, offsets: Tensor, anchors: Tensor) -> Tensor:
-        """Convert offsets (n, 4) and their anchors (n, 4) to boxes (n, 4)."""
+        """Converts offsets (n, 4) and their anchors (n, 4) to boxes (n, 4)."""
         raise NotImplementedError
 
     def _best(self, ranks: Tensor, offsets: Tensor, anchors: Tensor, num_anchors: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return scores, boxes and labels of the best candidates of one level."""
+        """Returns scores, boxes and labels of the best candidates of one level."""
         count = min(MAX_CANDIDATES, num_anchors * self._classes)
         top = ranks.flatten(1).topk(count, dim=1)
         anchor = top.indices // self._classes
@@ -122,7 +122,7 @@ class Fcos(DenseDetector):
 
 
 def anchors_of(generator: AnchorGenerator, size: tuple[int, int], grids: list[tuple[int, int]]) -> Tensor:
-    """Return all anchors (n, 4) of an input of size (height, width), level by level."""
+    """Returns all anchors (n, 4) of an input of size (height, width), level by level."""
     image = ImageList(torch.empty((1, 1, *size)), [size])
     anchors: Tensor = generator(image, [torch.empty((1, 1, *grid)) for grid in grids])[0]
     return anchors

@@ -47,7 +47,7 @@ class Detections:
 
     @classmethod
     def empty(cls) -> Detections:
-        """Return the detections of an image without objects."""
+        """Returns the detections of an image without objects."""
         return cls(torch.zeros((0, 4)), torch.zeros(0), torch.zeros(0, dtype=torch.int64))
 
 
@@ -68,7 +68,7 @@ class Candidates(NamedTuple):
 
 
 def suppress(candidates: Candidates, limits: Limits) -> list[Detections]:
-    """Return each image's candidates above the threshold that overlap no better one of their class.
+    """Returns each image's candidates above the threshold that overlap no better one of their class.
 
     The whole batch is processed at once. Results are on the candidates' device.
     """
@@ -109,12 +109,12 @@ class SuppressOverlaps:
         return self._make()
 
     def __call__(self, outputs: tuple[Tensor, ...], limits: Limits) -> list[Detections]:
-        """Return the detections of each image of the batch."""
+        """Returns the detections of each image of the batch."""
         return suppress(self.candidates(outputs), limits)
 
 
 def unpack_candidates(outputs: tuple[Tensor, ...]) -> Candidates:
-    """Return the candidates that a network gives as scores (N, n), boxes (N, n, 4) and labels int64 (N, n)."""
+    """Returns the candidates that a network gives as scores (N, n), boxes (N, n, 4) and labels int64 (N, n)."""
     scores, boxes, labels = outputs
     return Candidates(boxes, scores, labels)
 

@@ -15,7 +15,7 @@ COLOURS = ((230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 114
 
 
 def draw_detections(pixels: Pixels, detections: Detections, labels: Sequence[str]) -> np.ndarray:
-    """Draw a captioned box for each detection into a copy of the image.
+    """Draws a captioned box for each detection into a copy of the image.
 
     Returns:
         uint8 (height, width, 3), red first; a new array.
@@ -35,7 +35,7 @@ def draw_detections(pixels: Pixels, detections: Detections, labels: Sequence[str
 def _draw_caption(
     picture: np.ndarray, text: str, *, left: int, top: int, colour: tuple[int, int, int], scale: float
 ) -> None:
-    """Write dark text on the box's colour, above the box or, at the edge of the image, inside it."""
+    """Writes dark text on the box's colour, above the box or, at the edge of the image, inside it."""
     (width, height), below = cv2.getTextSize(text, cv2.FONT_HERSHEY_SIMPLEX, scale, 1)
     left = max(0, min(left, picture.shape[1] - width))
     base = top - below if top > height + below else top + height + below

@@ -52,7 +52,7 @@ class Matcher:
     _objects: int = field(default=0, init=False)
 
     def add(self, found: Detections, boxes: Tensor, labels: Tensor) -> None:
-        """Count one image.
+        """Counts one image.
 
         Args:
             found: its detections.
@@ -71,7 +71,7 @@ class Matcher:
                 overlap[:, best] = 0
 
     def score(self) -> Score:
-        """Return the counts so far."""
+        """Returns the counts so far."""
         return Score(
             true_positives=self._true_positives,
             false_positives=self._found - self._true_positives,
@@ -80,7 +80,7 @@ class Matcher:
 
 
 def f1(found: Sequence[Detections], truth: Sequence[tuple[Tensor, Tensor]], iou: float = 0.5) -> Score:
-    """Score the detections of several images at once.
+    """Scores the detections of several images at once.
 
     Args:
         found: the detections of each image.

@@ -27,7 +27,7 @@ MIN_PROPOSAL_SIDE, MIN_BOX_SIDE = 1e-3, 1e-2  # in pixels, torchvision's
 def distinct(
     boxes: Tensor, scores: Tensor, levels: Tensor, min_score: float, iou_threshold: float, count: int
 ) -> Tensor:
-    """Return the best proposals that overlap no better one of their level.
+    """Returns the best proposals that overlap no better one of their level.
 
     Args:
         boxes: (N, n, 4).
@@ -54,7 +54,7 @@ def distinct(
 
 @fx.wrap
 def pool(features: Tensor, proposals: Tensor, stride: int) -> Tensor:
-    """Return features (N * n, C, 7, 7) of proposals (N, n, 4) in pixels, taken from features (N, C, h, w)."""
+    """Returns features (N * n, C, 7, 7) of proposals (N, n, 4) in pixels, taken from features (N, C, h, w)."""
     images = torch.arange(len(proposals), device=proposals.device).repeat_interleave(proposals.shape[1])
     return roi_align(
         features,
@@ -98,7 +98,7 @@ class FasterRcnn(nn.Module):
         self.register_buffer("levels", levels, persistent=False)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Convert images (N, 3, height, width) to scores (N, M), boxes (N, M, 4) in pixels and labels int64 (N, M)."""
+        """Converts images (N, 3, height, width) to scores (N, M), boxes (N, M, 4) in pixels and labels int64 (N, M)."""
         features = list(self.backbone(images).values())
         proposals = self._propose(*self.rpn["head"](features))
         # Both levels have the same stride, and torchvision then pools from the first one.
@@ -118,7 +118,7 @@ class FasterRcnn(nn.Module):
         return scores, boxes, labels
 
     def _propose(self, objectness: list[Tensor], offsets: list[Tensor]) -> Tensor:
-        """Convert the outputs of the region proposal network, a tensor per level, to boxes (N, n, 4)."""
+        """Converts the outputs of the region proposal network, a tensor per level, to boxes (N, n, 4)."""
         ranks, offset = concat_box_prediction_layers(objectness, offsets)
         total = sum(self._counts)
         boxes = self._proposal_coder.decode_single(

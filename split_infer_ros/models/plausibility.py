@@ -21,7 +21,7 @@ class ImpossibleDetection(Enum):
 
 
 def drop_impossible(found: Sequence[Detections], num_labels: int) -> tuple[Sequence[Detections], Counter[str]]:
-    """Drop the impossible detections of a batch.
+    """Drops the impossible detections of a batch.
 
     Args:
         found: the detections of each image.

@@ -56,18 +56,18 @@ class Preprocess:
             )
 
     def staging(self, batch_size: int) -> Tensor:
-        """Make a buffer for ``gather``: (batch_size, height, width, 3), uint8 if antialias, else float32 of 0..255."""
+        """Makes a buffer for ``gather``: (batch_size, height, width, 3), uint8 if antialias, else float32 of 0..255."""
         dtype = torch.uint8 if self.antialias else torch.float32
         return torch.empty((batch_size, self.height, self.width, 3), dtype=dtype)
 
     def gather(self, images: Sequence[Pixels], staging: Tensor) -> Tensor:
-        """Resize each image into its place of ``staging`` and return the filled part, (len(images), h, w, 3)."""
+        """Resizes each image into its place of ``staging`` and returns the filled part, (len(images), h, w, 3)."""
         for index, image in enumerate(images):
             self.resize_into(staging[index : index + 1], image.data.unsqueeze(0), image.rgb)
         return staging[: len(images)]
 
     def resize_into(self, target: Tensor, images: Tensor, rgb: tuple[int, int, int]) -> None:
-        """Resize images of one size into a buffer.
+        """Resizes images of one size into a buffer.
 
         Args:
             target: (k, h, w, 3) on the device of the images.
@@ -94,7 +94,7 @@ class Preprocess:
         target.copy_(window.index_select(3, _constant(rgb, torch.int64, images.device)))
 
     def normalise(self, gathered: Tensor) -> Tensor:
-        """Convert (N, h, w, 3) of 0..255 to the model's input, float32 (N, 3, h, w), channels-last, on its device."""
+        """Converts (N, h, w, 3) of 0..255 to the model's input, float32 (N, 3, h, w), channels-last, on its device."""
         scale = _constant(tuple(1 / (255 * s) for s in self.std), torch.float32, gathered.device)
         offset = _constant(
             tuple(-m / s for m, s in zip(self.mean, self.std, strict=True)), torch.float32, gathered.device
@@ -102,7 +102,7 @@ class Preprocess:
         return torch.addcmul(offset, gathered.float(), scale).permute(0, 3, 1, 2)
 
     def to_source(self, boxes: Tensor, height: int, width: int) -> Tensor:
-        """Convert boxes (n, 4) of the model's input to boxes of an image of this size, clipped to it."""
+        """Converts boxes (n, 4) of the model's input to boxes of an image of this size, clipped to it."""
         skipped_rows, skipped_columns = self._skipped(height, width)
         kept_height, kept_width = height - 2 * skipped_rows, width - 2 * skipped_columns
         fit_height, fit_width, top, left = self._geometry(kept_height, kept_width)
@@ -113,14 +113,14 @@ class Preprocess:
         return ((boxes + offset) * scale + skipped).clamp(min=0).minimum(limit)
 
     def _skipped(self, height: int, width: int) -> tuple[int, int]:
-        """Return the rows and columns of a long image that are skipped at each end before it is resized."""
+        """Returns the rows and columns of a long image that are skipped at each end before it is resized."""
         if self.shorter_side is None:
             return 0, 0
         max_side = MAX_ASPECT * min(height, width)
         return max(0, height - max_side) // 2, max(0, width - max_side) // 2
 
     def _geometry(self, height: int, width: int) -> tuple[int, int, int, int]:
-        """Return height and width to which the image is resized, and top and left of the model's input in it."""
+        """Returns height and width to which the image is resized, and top and left of the model's input in it."""
         if self.letterbox:
             max_height, max_width = self.letterbox
             if max_height * width <= max_width * height:
@@ -138,5 +138,5 @@ class Preprocess:
 
 @cache
 def _constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Make a tensor once, because making it on a GPU waits for all work of the GPU."""
+    """Makes a tensor once, because making it on a GPU waits for all work of the GPU."""
     return torch.tensor(values, dtype=dtype, device=device)

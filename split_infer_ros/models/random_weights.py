@@ -13,7 +13,7 @@ LOGIT_STD = 3.0  # of all logits over all calibration images, about that of a tr
 
 
 def randomise(model: nn.Module, images: Tensor, seed: int = 0) -> nn.Module:
-    """Give a model seeded weights with which its outputs vary over images.
+    """Gives a model seeded weights with which its outputs vary over images.
 
     Convolutions and linear layers are initialised again. Batch norms take the statistics of the images. The last layer
     of a classifier is centred on the images, so that each image gets a class of its own.
@@ -46,7 +46,7 @@ def randomise(model: nn.Module, images: Tensor, seed: int = 0) -> nn.Module:
 
 
 def _centre_logits(model: nn.Module, images: Tensor) -> None:
-    """Scale and shift the layer that runs last, if the model's only output are its logits."""
+    """Scales and shift the layer that runs last, if the model's only output are its logits."""
     last: list[tuple[nn.Conv2d | nn.Linear, Tensor]] = []
 
     def record(layer: nn.Conv2d | nn.Linear, _: object, output: Tensor) -> None:

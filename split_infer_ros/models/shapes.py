@@ -39,7 +39,7 @@ class Residual(nn.Module):
         self.body = nn.Sequential(*_conv(channels, channels), nn.ReLU())
 
     def forward(self, x: Tensor) -> Tensor:
-        """Keep the shape of ``x``."""
+        """Keeps the shape of ``x``."""
         return x + self.body(x)  # type: ignore[no-any-return]
 
 
@@ -52,7 +52,7 @@ class Neck(nn.Module):
         self.join = nn.Sequential(nn.ReLU(), *_conv(fine, fine), nn.ReLU(), *_conv(fine, outputs, 1))
 
     def forward(self, fine: Tensor, coarse: Tensor) -> Tensor:
-        """Convert (N, fine, H, W) and (N, coarse, H/2, W/2) to (N, outputs, H, W)."""
+        """Converts (N, fine, H, W) and (N, coarse, H/2, W/2) to (N, outputs, H, W)."""
         return self.join(fine + F.interpolate(self.reduce(coarse), scale_factor=2.0))  # type: ignore[no-any-return]
 
 
@@ -70,7 +70,7 @@ class Head(nn.Module):
             self.boxes.bias.copy_(torch.tensor([0.0, 0.0, 1.5, 1.5]))  # type: ignore[union-attr]
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the raw outputs for features (N, inputs, H, W)."""
+        """Returns the raw outputs for features (N, inputs, H, W)."""
         x = self.hidden(x)
         return self.classes(x), self.boxes(x)
 
@@ -92,7 +92,7 @@ class ShapesNet(nn.Module):
         self.head = Head(10, 48)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the raw outputs for normalised images.
+        """Returns the raw outputs for normalised images.
 
         Args:
             x: float32 (N, 3, H, W), scaled to 0..1 and then normalised with MEAN and STD. H and W are divisible by 16;
@@ -107,7 +107,7 @@ class ShapesNet(nn.Module):
 
 
 def boxes_of(raw: Tensor) -> Tensor:
-    """Decode the boxes of all cells.
+    """Decodes the boxes of all cells.
 
     Args:
         raw: (N, 4, h, w), in cells: a box's centre relative to its cell's centre, then the logarithms of its width and
@@ -125,7 +125,7 @@ def boxes_of(raw: Tensor) -> Tensor:
 
 
 def decode(outputs: tuple[Tensor, ...], limits: Limits) -> list[Detections]:
-    """Return the detections of each image of a batch, with boxes in pixels of the network's input.
+    """Returns the detections of each image of a batch, with boxes in pixels of the network's input.
 
     Args:
         outputs: the outputs of ``ShapesNet``.

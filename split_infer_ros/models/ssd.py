@@ -21,12 +21,12 @@ Build = Callable[[], SSD]
 
 
 def ssd300() -> SSD:
-    """Build torchvision's SSD300 with VGG-16, untrained."""
+    """Builds torchvision's SSD300 with VGG-16, untrained."""
     return ssd300_vgg16(weights=None, weights_backbone=None)
 
 
 def ssdlite320() -> SSD:
-    """Build torchvision's SSDlite320 with MobileNetV3-Large, untrained."""
+    """Builds torchvision's SSDlite320 with MobileNetV3-Large, untrained."""
     return ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None)
 
 
@@ -43,13 +43,13 @@ class SsdNet(nn.Module):
         self.head = whole.head
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Convert images (N, 3, size, size) to class logits (N, anchors, classes) and box offsets (N, anchors, 4)."""
+        """Converts images (N, 3, size, size) to class logits (N, anchors, classes) and box offsets (N, anchors, 4)."""
         outputs = self.head(list(self.backbone(images).values()))
         return outputs["cls_logits"], outputs["bbox_regression"]
 
 
 def ssd_decode(build: Build) -> SuppressOverlaps:
-    """Make the decode function of the SSD that ``build`` makes: logits and offsets to detections, as in torchvision."""
+    """Makes the decode function of the SSD that ``build`` makes; it works as in torchvision."""
     return SuppressOverlaps(partial(MultiboxDecoder, build))
 
 

@@ -48,7 +48,7 @@ class ResNetMaps(nn.Module):
         )
 
     def forward(self, images: Tensor) -> OrderedDict[str, Tensor]:
-        """Convert images (N, 3, H, W) to maps (N, C, h, w), the largest first."""
+        """Converts images (N, 3, H, W) to maps (N, C, h, w), the largest first."""
         maps = list(self.body(images).values())
         for block in self.extra:
             maps.append(block(maps[-1]))
@@ -56,5 +56,5 @@ class ResNetMaps(nn.Module):
 
 
 def ssd_resnet50(size: int = SIZE) -> SSD:
-    """Build torchvision's SSD on these maps, untrained, for images of ``size`` x ``size`` pixels."""
+    """Builds torchvision's SSD on these maps, untrained, for images of ``size`` x ``size`` pixels."""
     return SSD(ResNetMaps(), DefaultBoxGenerator(RATIOS, scales=SCALES, steps=STEPS), (size, size), CLASSES)

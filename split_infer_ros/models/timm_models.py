@@ -14,7 +14,7 @@ PREFIX = "timm:"
 
 
 def find_timm_model(name: str) -> ModelEntry:
-    """Return the entry of a timm model, with the size, pre-processing and classes that its weights state.
+    """Returns the entry of a timm model, with the size, pre-processing and classes that its weights state.
 
     Args:
         name: ``timm:NAME``.

@@ -18,7 +18,7 @@ from split_infer_ros.models.preprocess import Preprocess
 def classifier_entry(
     name: str, *, title: str, build: Callable[..., nn.Module], published: WeightsEnum, default_split_point: str
 ) -> ModelEntry:
-    """Make the entry of a classifier, with the size, pre-processing and labels that its weights state.
+    """Makes the entry of a classifier, with the size, pre-processing and labels that its weights state.
 
     Args:
         name: the name by which users choose it.
@@ -58,7 +58,7 @@ def detector_entry(
     decode: Decode = suppress_all,
     default_split_point: str = "output",
 ) -> ModelEntry:
-    """Make the entry of a detector, whose weights state nothing about pre-processing.
+    """Makes the entry of a detector, whose weights state nothing about pre-processing.
 
     Args:
         name: the name by which users choose it.

@@ -38,7 +38,7 @@ def is_user_model(name: str) -> bool:
 
 
 def load_user_model(name: str, *, allow_user_code: bool) -> ModelEntry:
-    """Run a factory or load a program, and return the entry of the user's model.
+    """Runs a factory or loads a program, and returns the entry of the user's model.
 
     Args:
         name: ``package.module:factory`` or ``FILE.pt2``.
@@ -94,7 +94,7 @@ def _load_program(name: str) -> nn.Module:
 
 
 def _classifier(name: str, module: nn.Module) -> ModelEntry:
-    """Make the entry of a module, which must behave as a classifier."""
+    """Makes the entry of a module, which must behave as a classifier."""
     size = getattr(module, IMAGE_SIZE, 224)
     height, width = (size, size) if isinstance(size, int) else size
     labels = tuple(str(label) for label in getattr(module, "labels", ()))
@@ -126,7 +126,7 @@ def _classifier(name: str, module: nn.Module) -> ModelEntry:
 
 
 def check_detections(entry: ModelEntry, module: nn.Module) -> None:
-    """Check on two black images that a user's model and its decode function fit together.
+    """Checks on two black images that a user's model and its decode function fit together.
 
     Raises:
         ConfigurationError: the result is no list of ``Detections``. The error describes it.
@@ -167,7 +167,7 @@ def _are_detections(found: object) -> bool:
 
 
 def _refuse_unsupported(model_name: str, outputs: Any) -> None:
-    """Refuse outputs with the names that torchvision's Mask R-CNN and Keypoint R-CNN give to masks and keypoints."""
+    """Refuses outputs with the names that torchvision's Mask R-CNN and Keypoint R-CNN give to masks and keypoints."""
     for output in outputs if isinstance(outputs, (list, tuple)) else [outputs]:
         if isinstance(output, Mapping):
             lost = [name for name in UNSUPPORTED_OUTPUTS if name in output]
@@ -182,7 +182,7 @@ def _refuse_unsupported(model_name: str, outputs: Any) -> None:
 
 
 def _described(value: Any) -> str:
-    """Describe an output of a model for people, by dtypes and shapes."""
+    """Describes an output of a model for people, by dtypes and shapes."""
     if isinstance(value, Tensor):
         return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
     if isinstance(value, Detections):

@@ -35,7 +35,7 @@ class NamedWeights(str, Enum):
 
 
 def load_weights(model: nn.Module, entry: ModelEntry, weights: str) -> None:
-    """Give a freshly built model its weights.
+    """Gives a freshly built model its weights.
 
     Args:
         model: the result of ``entry.build``.
@@ -72,7 +72,7 @@ def load_weights(model: nn.Module, entry: ModelEntry, weights: str) -> None:
 
 
 def _calibration_images(preprocess: Preprocess) -> Tensor:
-    """Draw scenes as a model's input, float32 (NUM_SCENES, 3, h, w)."""
+    """Draws scenes as a model's input, float32 (NUM_SCENES, 3, h, w)."""
     from split_infer_ros.sources.scenes import draw_scene  # only here: it needs OpenCV
 
     images = [Pixels(torch.from_numpy(draw_scene(0, index).image), (0, 1, 2)) for index in range(NUM_SCENES)]
@@ -80,7 +80,7 @@ def _calibration_images(preprocess: Preprocess) -> Tensor:
 
 
 def _read(path: Path) -> dict[str, Tensor]:
-    """Read a file of weights into a state dict."""
+    """Reads a file of weights into a state dict."""
     if not path.is_file():
         raise WeightsError(
             f"There is no weights file {path}; weights takes 'default', 'random', 'none' or the path of a file."
@@ -101,7 +101,7 @@ def _read(path: Path) -> dict[str, Tensor]:
 
 
 def _default_state(entry: ModelEntry) -> tuple[str, Mapping[str, Tensor]]:
-    """Return the source of the default weights, as errors name it, and the weights."""
+    """Returns the source of the default weights, as errors name it, and the weights."""
     weights = entry.weights or Weights()
     if weights.path is not None:
         return str(weights.path), _read(weights.path)
@@ -122,14 +122,14 @@ def _default_state(entry: ModelEntry) -> tuple[str, Mapping[str, Tensor]]:
 
 
 def _check_digest(path: Path, file_name: str) -> None:
-    """Refuse a broken download. torch.hub's files have the first digits of their SHA-256 in their names."""
+    """Refuses a broken download. torch.hub's files have the first digits of their SHA-256 in their names."""
     digest = re.search(r"-([0-9a-f]{8,})\.", file_name)
     if digest and not hashlib.sha256(path.read_bytes()).hexdigest().startswith(digest[1]):
         raise OSError(f"the download has {path.stat().st_size:,} bytes and is not {file_name}")
 
 
 def _download(entry: ModelEntry, weights: Weights, path: Path) -> None:
-    """Download default weights to ``path``; a broken download leaves nothing there."""
+    """Downloads default weights to ``path``; a broken download leaves nothing there."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
     try:

@@ -27,7 +27,7 @@ SLOPE = 0.1  # of the leaky ReLU
 
 
 def conv(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Sequential:
-    """Build a convolution with batch norm and leaky ReLU."""
+    """Builds a convolution with batch norm and leaky ReLU."""
     layers: nn.Sequential = Conv2dNormActivation(
         inputs, outputs, kernel_size=size, stride=stride, activation_layer=partial(nn.LeakyReLU, SLOPE)
     )
@@ -42,7 +42,7 @@ class DarknetResidual(nn.Module):
         self.body = nn.Sequential(conv(channels, channels // 2, 1), conv(channels // 2, channels, 3))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Keep the shape of ``x``."""
+        """Keeps the shape of ``x``."""
         return x + self.body(x)  # type: ignore[no-any-return]
 
 
@@ -61,7 +61,7 @@ class Darknet53(nn.Module):
         self.stages = nn.ModuleList(stages)
 
     def forward(self, images: Tensor) -> list[Tensor]:
-        """Convert images (N, 3, H, W) to maps (N, C, h, w), the coarsest first."""
+        """Converts images (N, 3, H, W) to maps (N, C, h, w), the coarsest first."""
         x, maps = self.stem(images), []
         for stage in self.stages:
             x = stage(x)
@@ -94,7 +94,7 @@ class Yolov3(nn.Module):
         )
 
     def forward(self, images: Tensor) -> Tensor:
-        """Convert images (N, 3, H, W) to predictions (N, anchors, 85).
+        """Converts images (N, 3, H, W) to predictions (N, anchors, 85).
 
         Predictions are ordered by stride, 32 first, then by row, column and anchor. H and W are multiples of 32. At
         416x416 there are 10,647 anchors.

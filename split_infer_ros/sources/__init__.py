@@ -25,7 +25,7 @@ def open_source(
     loop: bool = False,
     warn: Callable[[str], None] | None = None,
 ) -> Source:
-    """Open a source by its name.
+    """Opens a source by its name.
 
     Args:
         name: ``shapes``, ``folder:PATH``, ``video:PATH``, ``bag:PATH`` or ``bag:PATH:TOPIC`` (a ROS 2 bag or an

@@ -19,7 +19,7 @@ IMAGE, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
 
 
 def split_location(location: str) -> tuple[Path, str | None]:
-    """Split ``PATH[:TOPIC]`` into path and topic, None without a topic. An existing path may contain colons."""
+    """Splits ``PATH[:TOPIC]`` into path and topic, None without a topic. An existing path may contain colons."""
     path = Path(location).expanduser()
     head, colon, topic = location.rpartition(":")
     if not colon or path.exists():
@@ -57,7 +57,7 @@ class BagSource:
 
     @classmethod
     def open(cls, path: Path, *, topic: str | None, loop: bool, warn: Callable[[str], None] | None) -> BagSource:
-        """Open a recording.
+        """Opens a recording.
 
         Args:
             path: the folder of a bag, or one .mcap or .db3 file.
@@ -116,13 +116,13 @@ class BagSource:
                 self._index += 1
 
     def close(self) -> None:
-        """Close the files."""
+        """Closes the files."""
         self._messages.close()
         if self._reader.is_open:
             self._reader.close()
 
     def _read(self) -> Generator[tuple[str, bytes], None, None]:
-        """Yield type and content of each message."""
+        """Yields type and content of each message."""
         while True:
             self._index, self._has_read_one = 0, False
             for connection, _, content in self._reader.messages(self._connections):
@@ -160,7 +160,7 @@ class BagSource:
 
 
 def _connections_of(path: Path, connections: list[Any], topic: str | None) -> list[Any]:
-    """Return the connections of the topic, or of the only topic with images if ``topic`` is None."""
+    """Returns the connections of the topic, or of the only topic with images if ``topic`` is None."""
     with_images = [connection for connection in connections if connection.msgtype in (IMAGE, COMPRESSED)]
     kinds = {connection.topic: connection.msgtype for connection in with_images if connection.msgcount}
     listed = "; ".join(f"{name} ({kind.rpartition('/')[2]})" for name, kind in sorted(kinds.items())) or "none"
@@ -176,7 +176,7 @@ def _connections_of(path: Path, connections: list[Any], topic: str | None) -> li
 
 
 def _colours(pixels: Pixels) -> tuple[NDArray[np.uint8], Literal["rgb8", "bgr8"]]:
-    """Return the image with three contiguous channels, and the order of its colours."""
+    """Returns the image with three contiguous channels, and the order of its colours."""
     image = pixels.data.numpy()
     image = np.repeat(image, 3, axis=2) if image.shape[2] == 1 else np.ascontiguousarray(image[..., :3])
     return image, "rgb8" if pixels.rgb == RGB else "bgr8"

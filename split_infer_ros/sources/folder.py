@@ -25,7 +25,7 @@ class FolderSource:
 
     @classmethod
     def open(cls, path: Path, *, loop: bool, warn: Callable[[str], None] | None) -> FolderSource:
-        """List the images of a folder.
+        """Lists the images of a folder.
 
         Args:
             path: the folder.
@@ -63,5 +63,5 @@ class FolderSource:
         raise StopIteration
 
     def close(self) -> None:
-        """End the series of images."""
+        """Ends the series of images."""
         self._remaining = iter(())

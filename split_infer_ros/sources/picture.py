@@ -37,4 +37,4 @@ class Source(Iterator[Picture], Protocol):
     """An iterator of pictures. The next picture may take a while. A source that breaks off raises SourceError."""
 
     def close(self) -> None:
-        """Release the file or device. No picture follows. Further calls do nothing."""
+        """Releases the file or device. No picture follows. Further calls do nothing."""

@@ -30,7 +30,7 @@ class Shape:
     corners: NDArray[np.float32] | None
 
     def fill(self, image: NDArray[np.uint8], colour: tuple[float, ...], offset: tuple[int, int] = (0, 0)) -> None:
-        """Draw the filled shape with smooth edges; ``offset`` is x and y of the image's upper left corner."""
+        """Draws the filled shape with smooth edges; ``offset`` is x and y of the image's upper left corner."""
         if self.corners is None:
             centre = (self.box[:2] + self.box[2:]) / 2 - offset
             radius = (self.box[2] - self.box[0]) / 2
@@ -43,7 +43,7 @@ class Shape:
 
 
 def place_shapes(rng: np.random.Generator, width: int, height: int) -> list[Shape]:
-    """Draw up the objects of a scene in the order of drawing. In half of the scenes, the first two overlap."""
+    """Draws up the objects of a scene in the order of drawing. In half of the scenes, the first two overlap."""
     count = int(rng.integers(3, 13))
     overlapping = rng.random() < 0.5
     shapes: list[Shape] = []
@@ -86,7 +86,7 @@ def _shape(rng: np.random.Generator, size: float, width: int, height: int) -> Sh
 
 
 def _pair(rng: np.random.Generator, width: int, height: int) -> list[Shape]:
-    """Make two shapes whose boxes have an IoU of 0.1 to 0.4; ``_MIN_VISIBLE`` of the first one stays visible."""
+    """Makes two shapes whose boxes have an IoU of 0.1 to 0.4; ``_MIN_VISIBLE`` of the first one stays visible."""
     while True:
         first = _shape(rng, float(rng.uniform(20, 110)), width, height)
         scale = min(width / 640, height / 480)
@@ -106,7 +106,7 @@ def _pair(rng: np.random.Generator, width: int, height: int) -> list[Shape]:
 
 
 def _moved(shape: Shape, anchor: Shape, distance: NDArray[np.float64]) -> Shape:
-    """Move ``shape`` so that its centre lies at ``distance`` from the centre of ``anchor``."""
+    """Moves ``shape`` so that its centre lies at ``distance`` from the centre of ``anchor``."""
     centre = (shape.box[:2] + shape.box[2:]) / 2
     step = ((anchor.box[:2] + anchor.box[2:]) / 2 + distance - centre).astype(np.float32)
     corners = None if shape.corners is None else shape.corners + step
@@ -124,7 +124,7 @@ def _iou(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
 
 
 def _hidden(first: Shape, second: Shape) -> float:
-    """Return the share of ``first`` that ``second`` covers, which is drawn later."""
+    """Returns the share of ``first`` that ``second`` covers, which is drawn later."""
     left, top = np.floor(first.box[:2]).astype(int).tolist()
     right, bottom = np.ceil(first.box[2:]).astype(int).tolist()
     below, above = (mask_of(shape, (left, top, right, bottom)) for shape in (first, second))
@@ -132,7 +132,7 @@ def _hidden(first: Shape, second: Shape) -> float:
 
 
 def mask_of(shape: Shape, window: tuple[int, int, int, int]) -> NDArray[np.bool_]:
-    """Return the shape's pixels in a window (left, top, right, bottom): bool (bottom - top, right - left)."""
+    """Returns the shape's pixels in a window (left, top, right, bottom): bool (bottom - top, right - left)."""
     left, top, right, bottom = window
     mask = np.zeros((bottom - top, right - left), np.uint8)
     shape.fill(mask, (255,), offset=(left, top))

@@ -51,7 +51,7 @@ class Scene:
 
 
 def draw_scene(seed: int, index: int, width: int = 640, height: int = 480) -> Scene:
-    """Draw scene ``index`` of the series ``seed``. The same arguments give the same scene.
+    """Draws scene ``index`` of the series ``seed``. The same arguments give the same scene.
 
     Args:
         seed: a whole number from 0. Two seeds share no scene.
@@ -77,7 +77,7 @@ def draw_scene(seed: int, index: int, width: int = 640, height: int = 480) -> Sc
 
 
 def check_scene(seed: int, width: int, height: int) -> None:
-    """Raise SourceError unless such scenes can be drawn."""
+    """Raises SourceError unless such scenes can be drawn."""
     if seed < 0:
         raise SourceError(f"The seed {seed} of a series of scenes is negative; it must be 0 or more.")
     if width < MIN_SIZE[0] or height < MIN_SIZE[1]:
@@ -85,7 +85,7 @@ def check_scene(seed: int, width: int, height: int) -> None:
 
 
 def scene_rng(seed: int, index: int) -> np.random.Generator:
-    """Make the generator of random numbers that draws a scene."""
+    """Makes the generator of random numbers that draws a scene."""
     # A spawn key keeps (seed, index) unique. A plain list of the two would be read as one long number.
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(index,)))
 
@@ -93,7 +93,7 @@ def scene_rng(seed: int, index: int) -> np.random.Generator:
 def _field(
     rng: np.random.Generator, size: _Size, cells: _Size, middle: ArrayLike, spread: ArrayLike
 ) -> NDArray[np.float32]:
-    """Make a smooth random colour field, float32 (height, width, 3), at most ``spread`` from ``middle``."""
+    """Makes a smooth random colour field, float32 (height, width, 3), at most ``spread`` from ``middle``."""
     grid = np.asarray(middle) + np.asarray(spread) * rng.uniform(-1, 1, (cells[1], cells[0], 3))
     return np.asarray(cv2.resize(grid.astype(np.float32), size, interpolation=cv2.INTER_LINEAR), np.float32)
 
@@ -107,7 +107,7 @@ def _background(rng: np.random.Generator, width: int, height: int) -> NDArray[np
 
 
 def _clutter(rng: np.random.Generator, image: NDArray[np.uint8]) -> None:
-    """Draw shapes that are no objects: blobs without an edge, lines, open arcs and strokes of writing."""
+    """Draws shapes that are no objects: blobs without an edge, lines, open arcs and strokes of writing."""
     height, width = image.shape[:2]
     scale = min(width / 640, height / 480)
 
@@ -153,19 +153,19 @@ class _Light:
 
     @classmethod
     def draw(cls, rng: np.random.Generator, width: int, height: int) -> _Light:
-        """Choose a random light."""
+        """Chooses a random light."""
         gamma, brightness, offset = rng.uniform(0.65, 1.5), rng.uniform(0.75, 1.1), rng.uniform(-0.04, 0.08)
         level = np.linspace(0, 1, 256) ** gamma * brightness + offset
         gain = _field(rng, (width, height), (3, 3), 1, rng.uniform(0, 0.3, 3))
         return cls(np.clip(level * 255, 0, 255).astype(np.uint8), gain, float(rng.uniform(0, 0.05)))
 
     def luma(self, colours: NDArray[np.uint8], at: tuple[int, int]) -> NDArray[np.float32]:
-        """Return the luma 0..1, (n,), of colours (n, 3) at pixel x, y under this light."""
+        """Returns the luma 0..1, (n,), of colours (n, 3) at pixel x, y under this light."""
         lit = np.clip(self.curve[colours] * self.gain[at[1], at[0]], 0, 255)
         return np.asarray(lit @ _LUMA / 255, np.float32)
 
     def shine(self, rng: np.random.Generator, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return the finished picture. ``image`` and the gain are overwritten."""
+        """Returns the finished picture. ``image`` and the gain are overwritten."""
         lit = cv2.multiply(cv2.LUT(image, self.curve), self.gain, dst=self.gain, dtype=cv2.CV_32F)
         start = int(rng.integers(_NOISE_OFFSETS))
         noise = _noise(lit.size + _NOISE_OFFSETS)[start : start + lit.size].reshape(lit.shape)
@@ -178,7 +178,7 @@ _NOISE_OFFSETS = 1 << 19  # places at which a picture's noise can begin
 
 @functools.lru_cache(maxsize=2)
 def _noise(length: int) -> NDArray[np.float32]:
-    """Make white noise of sigma 1, from which pictures take a stretch.
+    """Makes white noise of sigma 1, from which pictures take a stretch.
 
     It is cached, because new noise for each picture would cost more than all else.
     """
@@ -186,7 +186,7 @@ def _noise(length: int) -> NDArray[np.float32]:
 
 
 def _paint(rng: np.random.Generator, image: NDArray[np.uint8], shapes: list[Shape], light: _Light) -> None:
-    """Draw the objects, each in a colour that stands out against its surroundings and the objects below it."""
+    """Draws the objects, each in a colour that stands out against its surroundings and the objects below it."""
     background = image.copy()
     colours: list[NDArray[np.uint8]] = []
     for i, shape in enumerate(shapes):
@@ -204,7 +204,7 @@ def _paint(rng: np.random.Generator, image: NDArray[np.uint8], shapes: list[Shap
 
 
 def _surroundings(background: NDArray[np.uint8], shape: Shape, others: list[Shape]) -> NDArray[np.uint8]:
-    """Return the mean colour of a rim of four pixels around the shape, without other shapes if any pixel is left."""
+    """Returns the mean colour of a rim of four pixels around the shape, without other shapes if any pixel is left."""
     height, width = background.shape[:2]
     left, top = np.maximum(np.floor(shape.box[:2]).astype(int) - 4, 0).tolist()
     right, bottom = np.minimum(np.ceil(shape.box[2:]).astype(int) + 4, [width, height]).tolist()

@@ -16,7 +16,7 @@ class ShapesSource:
 
     @classmethod
     def open(cls, seed: int, *, width: int, height: int) -> ShapesSource:
-        """Begin a series of scenes.
+        """Begins a series of scenes.
 
         Args:
             seed: the series, from 0.
@@ -41,5 +41,5 @@ class ShapesSource:
         return Picture(scene.image, encoding="rgb8", name=name, truth=scene)
 
     def close(self) -> None:
-        """End the series."""
+        """Ends the series."""
         self._is_closed = True

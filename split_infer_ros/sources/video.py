@@ -20,7 +20,7 @@ class VideoSource:
 
     @classmethod
     def open(cls, path: Path, *, loop: bool) -> VideoSource:
-        """Open a video file.
+        """Opens a video file.
 
         Args:
             path: the file.
@@ -56,7 +56,7 @@ class VideoSource:
         return Picture(np.asarray(image, np.uint8), encoding="bgr8", name=f"frame {self._index - 1}")
 
     def close(self) -> None:
-        """Close the file."""
+        """Closes the file."""
         self._capture.release()
 
 
@@ -69,7 +69,7 @@ class V4l2Source:
 
     @classmethod
     def open(cls, device: str, *, width: int, height: int) -> V4l2Source:
-        """Open a camera.
+        """Opens a camera.
 
         Args:
             device: the path or number of a V4L2 device.
@@ -108,5 +108,5 @@ class V4l2Source:
         return Picture(np.asarray(image, np.uint8), encoding="bgr8", name=f"frame {self._index - 1}")
 
     def close(self) -> None:
-        """Release the device."""
+        """Releases the device."""
         self._capture.release()

@@ -45,7 +45,7 @@ def box_nms(
     max_detections: int,
     max_per_class: int | None = None,
 ) -> Tensor:
-    """Return the best candidates of each image that overlap no better one of their class.
+    """Returns the best candidates of each image that overlap no better one of their class.
 
     Candidates are ordered by descending score, and equal scores by ascending index, on every device. The result equals
     torchvision's ``nms``, applied class by class, to the last bit. A score that is NaN is no candidate.
@@ -103,7 +103,7 @@ def _suits_torchvision(boxes: Tensor, scores: Tensor, labels: Tensor | None) -> 
 
 
 def _kept_by_torchvision(boxes: Tensor, scores: Tensor, limits: NmsLimits, max_candidates: int) -> Integers | None:
-    """Run torchvision's ``nms`` on one image, which has the least overhead; None if there are too many candidates."""
+    """Runs torchvision's ``nms`` on one image, which has the least overhead; None if there are too many candidates."""
     image_boxes, image_scores = boxes[0], scores[0]
     if scores.itemsize < 4:  # torchvision takes no bfloat16
         image_boxes, image_scores = image_boxes.float(), image_scores.float()
@@ -115,7 +115,7 @@ def _kept_by_torchvision(boxes: Tensor, scores: Tensor, limits: NmsLimits, max_c
 
 
 def _fill(found: Integers, *, boxes: Floats, scores: Scores, labels: Integers | None, limits: NmsLimits) -> None:
-    """Write the indices of the best of scores (N, n, C) into ``found``, as many as it has places."""
+    """Writes the indices of the best of scores (N, n, C) into ``found``, as many as it has places."""
     max_detections, classes, max_per_class = found.shape[1], scores.shape[2], limits.max_per_class
     count = CANDIDATES_PER_DETECTION * max_detections
     best = best_candidates(scores, count, limits.score_threshold)
@@ -148,7 +148,7 @@ def _fill(found: Integers, *, boxes: Floats, scores: Scores, labels: Integers | 
 def _fill_image(
     found: Integers, *, count: int, boxes: Floats, scores: Floats, labels: Integers | None, limits: NmsLimits
 ) -> None:
-    """Search the remaining candidates of one image and append the kept ones behind the first ``count`` of ``found``.
+    """Searches the remaining candidates of one image and appends the kept ones to ``found``.
 
     Args:
         found: int64 (max_detections,).
@@ -176,7 +176,7 @@ def _fill_image(
 def _suppress(
     candidates: BestCandidates, boxes: Floats, scores: Scores, labels: Integers | None, *, iou_threshold: float
 ) -> tuple[Integers, Integers]:
-    """Return image and index of the candidates that are not suppressed."""
+    """Returns image and index of the candidates that are not suppressed."""
     images, indices, _ = candidates
     classes = scores.shape[2]
     box_indices = indices // classes if classes > 1 else indices
@@ -186,7 +186,7 @@ def _suppress(
 
 
 def _unsuppressed(boxes: Floats, images: Integers, labels: Integers, scores: Scores, *, iou_threshold: float) -> Flags:
-    """Return which candidates are kept: bool (M,).
+    """Returns which candidates are kept: bool (M,).
 
     The host decides, or the device of the scores if that was measured to be faster.
     """

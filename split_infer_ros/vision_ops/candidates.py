@@ -29,7 +29,7 @@ class BestCandidates(NamedTuple):
 
 
 def best_candidates(scores: Scores, count: int, threshold: float) -> BestCandidates:
-    """Return the ``count`` best scores above ``threshold`` of each image, or fewer if there are not that many.
+    """Returns the ``count`` best scores above ``threshold`` of each image, or fewer if there are not that many.
 
     NaN is no score. The best scores belong to the boxes whose own best score is high, so only those boxes are searched.
 
@@ -71,7 +71,7 @@ def best_candidates(scores: Scores, count: int, threshold: float) -> BestCandida
 
 
 def keep_best_per_class(scores: Floats, count: int) -> Floats:
-    """Return scores (N, n, C) with -inf in place of all but the ``count`` < n best of each image and class.
+    """Returns scores (N, n, C) with -inf in place of all but the ``count`` < n best of each image and class.
 
     The first of several equal scores are kept.
     """
@@ -89,7 +89,7 @@ def keep_best_per_class(scores: Floats, count: int) -> Floats:
 
 
 def _best_score_of_box(scores: Scores) -> Floats:
-    """Return the best score of each box, (N, n); no number (NaN or -inf) if all its scores are NaN."""
+    """Returns the best score of each box, (N, n); no number (NaN or -inf) if all its scores are NaN."""
     if scores.shape[2] == 1:
         return to_host(scores[:, :, 0])
     if isinstance(scores, np.ndarray):
@@ -99,12 +99,12 @@ def _best_score_of_box(scores: Scores) -> Floats:
 
 
 def _class_scores(scores: Scores, image: Integers, box: Integers) -> Floats:
-    """Return the scores (B, C) of boxes, given by the image and the place of each."""
+    """Returns the scores (B, C) of boxes, given by the image and the place of each."""
     if isinstance(scores, np.ndarray):
         return scores[image, box]
     return to_host(scores[torch.from_numpy(image).to(scores.device), torch.from_numpy(box).to(scores.device)])
 
 
 def _row_and_column(places: Integers, columns: int, rows: int) -> tuple[Integers, Integers]:
-    """Divide places in a flattened (rows, columns) array into row and column."""
+    """Divides places in a flattened (rows, columns) array into row and column."""
     return (np.zeros_like(places), places) if rows == 1 else divmod(places, columns)

@@ -17,7 +17,7 @@ CONVOLUTION_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def template_of(convolution: nn.Module) -> ConvolutionTemplate | None:
-    """Return the template that can compute a module; None if there is none."""
+    """Returns the template that can compute a module; None if there is none."""
     c = convolution
     if type(c) is not nn.Conv2d or c.padding_mode != "zeros" or isinstance(c.padding, str):
         return None
@@ -58,7 +58,7 @@ class ScheduledConv2d(nn.Module):
         self._bias = self._weights.new_zeros(convolution.out_channels) if bias is None else bias.detach()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Convolve and clamp (N, C, H, W) to (N, C', H', W')."""
+        """Convolves and clamp (N, C, H, W) to (N, C', H', W')."""
         if not x.is_cuda:
             return self._by_library(x)
         if self._template is ConvolutionTemplate.DEPTHWISE:

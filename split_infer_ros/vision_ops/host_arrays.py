@@ -15,7 +15,7 @@ Flags = npt.NDArray[np.bool_]
 
 
 def to_host(values: Tensor | npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the values as a numpy array, without a copy if they are on the host.
+    """Returns the values as a numpy array, without a copy if they are on the host.
 
     Floating numbers of 16 bits become float32, because numpy has no bfloat16.
     """

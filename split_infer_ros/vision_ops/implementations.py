@@ -51,7 +51,7 @@ def run_fastest(
     database: Database | None = None,
     may_keep: Callable[[], bool] = lambda: True,
 ) -> T:
-    """Run the fastest implementation of an operator and return its result. All implementations give the same result.
+    """Runs the fastest implementation of an operator and returns its result. All implementations give the same result.
 
     ``use_implementation`` decides if it names one of them. Otherwise all of them are run and timed, once for sizes that
     round up to the same powers of two. Certain times in the database are not measured again. An implementation that
@@ -83,7 +83,7 @@ def run_fastest(
 
 @contextlib.contextmanager
 def use_implementation(choice: ImplementationChoice) -> Iterator[None]:
-    """Make operators on this thread use an implementation, if they have it, until the context ends."""
+    """Makes operators on this thread use an implementation, if they have it, until the context ends."""
     token = _forced.set(choice)
     try:
         yield
@@ -92,18 +92,18 @@ def use_implementation(choice: ImplementationChoice) -> Iterator[None]:
 
 
 def cache_key(operator: str, values: Tensor, sizes: Sequence[int]) -> tuple[object, ...]:
-    """Return the key under which a process caches what is fastest: operator, device, dtype and rounded sizes."""
+    """Returns the key under which a process caches what is fastest: operator, device, dtype and rounded sizes."""
     return (operator, values.device, values.dtype, *_rounded(sizes))
 
 
 def record_task(operator: str, values: Tensor, sizes: Sequence[int]) -> dict[str, Any]:
-    """Return the task under which the database keeps an operator's times; sizes are rounded as in ``cache_key``."""
+    """Returns the task under which the database keeps an operator's times; sizes are rounded as in ``cache_key``."""
     precision = str(values.dtype).removeprefix("torch.")
     return {"operator": operator, "shapes": [_rounded(sizes)], "precision": precision}
 
 
 def _rounded(sizes: Sequence[int]) -> list[int]:
-    """Round sizes up to the next power of two; 0 stays 0."""
+    """Rounds sizes up to the next power of two; 0 stays 0."""
     return [1 << (size - 1).bit_length() if size else 0 for size in sizes]
 
 
@@ -114,7 +114,7 @@ def _choose(
     database: Database,
     may_keep: Callable[[], bool],
 ) -> ImplementationChoice:
-    """Return the fastest implementation; measure all of them if the records leave one uncertain."""
+    """Returns the fastest implementation, after measuring all of them if the records leave one uncertain."""
     machine = Key.here(str(device))
     by_name = {choice.value: choice for choice in implementations}
     records = [record for record in database.find(machine, task) if record.config.get("form") in by_name]
@@ -143,7 +143,7 @@ def time_calls(
     device: torch.device,
     may_continue: Callable[[], bool] = lambda: True,
 ) -> Record:
-    """Time groups of calls and return their record, marked uncertain if the groups' medians disagree.
+    """Times groups of calls and returns their record, marked uncertain if the groups' medians disagree.
 
     The first call is not counted. A call that raises gives a record with its error.
 
@@ -181,7 +181,7 @@ def time_calls(
 
 
 def warn_of_failure(record: Record) -> None:
-    """Warn of a record's error, once for each error in a process."""
+    """Warns of a record's error, once for each error in a process."""
     if record.error is None:
         return
     failure = str(record.task["operator"]), told(record.config), record.error

@@ -40,7 +40,7 @@ class GpuLimits:
 
 
 def pointwise_rejection(schedule: Config, gpu: GpuLimits, dtype: torch.dtype, *, tf32: bool) -> str | None:
-    """Return why a schedule of the 1x1 template is rejected, as a sentence; None if it can be launched.
+    """Returns why a schedule of the 1x1 template is rejected, as a sentence; None if it can be launched.
 
     Args:
         schedule: one of the template's.
@@ -59,7 +59,7 @@ def pointwise_rejection(schedule: Config, gpu: GpuLimits, dtype: torch.dtype, *,
 
 
 def depthwise_rejection(schedule: Config, kernel: int) -> str | None:
-    """Return why a schedule of the depthwise template is rejected, as a sentence; None if it can be launched.
+    """Returns why a schedule of the depthwise template is rejected, as a sentence; None if it can be launched.
 
     Args:
         schedule: one of the template's.
@@ -71,7 +71,7 @@ def depthwise_rejection(schedule: Config, kernel: int) -> str | None:
 
 
 def shared_bytes(schedule: Config, target: int, itemsize: int, *, on_tensor_cores: bool) -> int:
-    """Return the shared memory that a block of the 1x1 template takes, as the compiler lays it out.
+    """Returns the shared memory that a block of the 1x1 template takes, as the compiler lays it out.
 
     From Ampere on, tiles of maps and weights are copied while the tiles before them are multiplied. Each unrolled turn
     of the loop therefore holds several tiles of its own.

@@ -20,7 +20,7 @@ def multibox_decode(
     weights: tuple[float, float, float, float] = WEIGHTS,
     size: tuple[int, int] | None = None,
 ) -> Tensor:
-    """Decode the offsets of a whole batch into boxes.
+    """Decodes the offsets of a whole batch into boxes.
 
     An anchor is moved by fractions of its size, and its sides grow by powers of e. The result equals torchvision's
     ``BoxCoder`` to the last bit. NaN stays NaN.

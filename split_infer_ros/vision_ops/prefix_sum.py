@@ -11,7 +11,7 @@ PREFIX_SUM_DTYPES = (torch.float32, torch.int64)  # that the kernel sums
 
 
 def prefix_sum(values: Tensor) -> Tensor:
-    """Return, for each value of a row, the sum of the row up to and including that value.
+    """Returns, for each value of a row, the sum of the row up to and including that value.
 
     On the host this is torch's ``cumsum``, which nothing beats. On a GPU the paper's three stages replace it where they
     are faster. Sums of integers are exact. Floating sums add in another order, so their last bits can differ between

@@ -25,7 +25,7 @@ def roi_align(
     sampling_ratio: int = -1,
     aligned: bool = False,
 ) -> Tensor:
-    """Interpolate each region of the feature map to one size.
+    """Interpolates each region of the feature map to one size.
 
     torchvision's kernels do the work, in float32 for types of 16 bits, because none are known to be faster on either
     device. Outside the map, features are 0. An inverted region counts as empty, because torchvision's kernel for CPUs
@@ -74,7 +74,7 @@ def roi_align(
 
 
 def _check(rows: Floats, features: Tensor, spatial_scale: float) -> None:
-    """Refuse regions that are outside the batch, not finite or far too large.
+    """Refuses regions that are outside the batch, not finite or far too large.
 
     The minimum and maximum of each column suffice, because NaN and infinities show in them.
 

@@ -76,7 +76,7 @@ def has_search_time() -> bool:
 
 
 def search_without_limit() -> None:
-    """Let searches of this process take as long as they need, for a process whose time somebody else limits."""
+    """Lets searches of this process take as long as they need, for a process whose time somebody else limits."""
     _budget.left_s = math.inf
 
 
@@ -89,7 +89,7 @@ def best_schedule(
     rule: Rule,
     database: Database | None = None,
 ) -> Config:
-    """Return the fastest measured schedule of a template at these sizes, rounded up to the next power of two.
+    """Returns the fastest measured schedule of a template at these sizes, rounded up to the next power of two.
 
     If fewer than ``MAX_TRIALS`` schedules were measured, more are tried, guided by a model of their costs. All searches
     of a process share ``SEARCH_S``. No trial begins with less than ``TRIAL_S`` of it left, and none is measured beyond
@@ -122,7 +122,7 @@ def _search(
     run: Callable[[Config], object],
     database: Database,
 ) -> Config:
-    """Try schedules until there are enough or the time is spent; return the best, or the default."""
+    """Tries schedules until there are enough or the time is spent; returns the best, or the default."""
     machine = Key.here(str(device))
     records = [record for record in database.find(machine, task) if record.config in space]
     has_cost_model = importlib.util.find_spec("sklearn") is not None
@@ -152,7 +152,7 @@ def _try(
     run: Callable[[Config], object],
     deadline: float,
 ) -> Record:
-    """Measure one schedule; no further group of calls begins after ``deadline``, a time of the monotonic clock."""
+    """Measures one schedule; no further group of calls begins after ``deadline``, a time of the monotonic clock."""
     return time_calls(
         machine,
         task,

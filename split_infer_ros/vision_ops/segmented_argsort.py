@@ -26,7 +26,7 @@ Values = TypeVar("Values", Tensor, npt.NDArray[Any])  # on a device, or on the h
 
 
 def segmented_argsort(values: Tensor, offsets: Tensor, *, descending: bool = False) -> Tensor:
-    """Return, segment by segment, the places of the values in sorted order.
+    """Returns, segment by segment, the places of the values in sorted order.
 
     Equal values keep their order, in both directions and on every device. NaN comes last.
 
@@ -81,7 +81,7 @@ def _are_short_rows(values: Tensor, offsets: Tensor) -> bool:
 
 
 def _argsort_on_host(values: npt.NDArray[Any], lengths: Integers, descending: bool, is_narrow: bool) -> Integers | None:
-    """Sort all segments at once by numpy, whose steps cost least; None if 63-bit keys cannot hold them.
+    """Sorts all segments at once by numpy, whose steps cost least; None if 63-bit keys cannot hold them.
 
     Many values are sorted as keys of segment, value and place. Such keys are all different, so the fastest sort works.
     """
@@ -102,7 +102,7 @@ def _argsort_on_host(values: npt.NDArray[Any], lengths: Integers, descending: bo
 
 
 def pack(values: Values, segments: Values, descending: bool) -> Values:
-    """Return one int64 key for each value. Sorted keys order segments, and values within each segment, NaN last.
+    """Returns one int64 key for each value. Sorted keys order segments, and values within each segment, NaN last.
 
     Args:
         values: float32, or int64 of at most 32 bits.
@@ -119,7 +119,7 @@ def pack(values: Values, segments: Values, descending: bool) -> Values:
 
 
 def with_ascending_order(values: Values, descending: bool) -> Values:
-    """Return values whose ascending order, NaN last, is the requested order of ``values``.
+    """Returns values whose ascending order, NaN last, is the requested order of ``values``.
 
     Floating values have 32 or 64 bits.
     """
@@ -135,7 +135,7 @@ def _by_merging(keys: Tensor, offsets: Tensor, segments: Tensor) -> Tensor:
 
 
 def _lengths(values: Tensor, offsets: Tensor) -> Integers:
-    """Return the length of each segment; refuse offsets that do not divide the values."""
+    """Returns the length of each segment and refuses offsets that do not divide the values."""
     if values.ndim != 1 or offsets.ndim != 1 or not len(offsets) or offsets.is_floating_point():
         raise ConfigurationError(
             f"values {tuple(values.shape)} and offsets {tuple(offsets.shape)} of {offsets.dtype} do not fit: values "

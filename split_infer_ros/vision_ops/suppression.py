@@ -20,7 +20,7 @@ MAX_PAIRS_AT_ONCE = 1 << 18  # pairs of boxes whose overlaps fit into a processo
 
 
 def unsuppressed(boxes: Floats, images: Integers, labels: Integers, *, iou_threshold: float) -> Flags:
-    """Return which candidates are kept: bool (M,).
+    """Returns which candidates are kept: bool (M,).
 
     A group is the candidates of one class in one image. The pairs of all small groups are compared in one go. Each
     large group goes to torchvision's ``nms``.
@@ -60,7 +60,7 @@ def unsuppressed(boxes: Floats, images: Integers, labels: Integers, *, iou_thres
 def overlapping_kept(
     kept: Integers, boxes: Floats, *, classes: int, labels: Integers | None, iou_threshold: float
 ) -> Flags:
-    """Return the candidates (n, C) of an image that are among the kept ones, or overlap a kept one of their class.
+    """Returns the candidates (n, C) of an image that are among the kept ones, or overlap a kept one of their class.
 
     Args:
         kept: int64 (k,), indices into the image's flattened scores (n, C).
@@ -86,7 +86,7 @@ def overlapping_kept(
 
 
 def overlaps(first: Floats, second: Floats, iou_threshold: float) -> Flags:
-    """Return where boxes, (4, ...) each, have an intersection over union above the threshold.
+    """Returns where boxes, (4, ...) each, have an intersection over union above the threshold.
 
     A box whose area is NaN overlaps nothing.
     """
@@ -107,14 +107,14 @@ def _changes(values: Integers) -> Flags:
 
 
 def _ranges(starts: Integers, sizes: Integers) -> Integers:
-    """Concatenate the ranges that begin at ``starts`` and have ``sizes`` elements."""
+    """Concatenates the ranges that begin at ``starts`` and have ``sizes`` elements."""
     ends: Integers = sizes.cumsum()
     ranges: Integers = np.arange(sizes.sum(), dtype=np.int64) + (starts - (ends - sizes)).repeat(sizes)
     return ranges
 
 
 def _unsuppressed_pairwise(boxes: Floats, starts: Integers, sizes: Integers, iou_threshold: float) -> Integers:
-    """Return the places in boxes (M, 4) that are kept when all pairs of each group are compared.
+    """Returns the places in boxes (M, 4) that are kept when all pairs of each group are compared.
 
     Groups of size 0 are passed over.
     """

@@ -14,7 +14,7 @@ NATIVE = sys.byteorder == "big"
 
 
 def read(samples: np.ndarray, encoding: str, padding: int = 0, is_bigendian: bool = NATIVE) -> np.ndarray:
-    """Read an array (rows, bytes or samples per row) by ``read_pixels``: int (height, width, 3), red first."""
+    """Reads an array (rows, bytes or samples per row) by ``read_pixels``: int (height, width, 3), red first."""
     rows = np.ascontiguousarray(samples.astype(samples.dtype.newbyteorder(">" if is_bigendian else "<")))
     rows = rows.reshape(len(rows), -1).view(np.uint8)
     layout = ENCODINGS[encoding]

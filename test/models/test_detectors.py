@@ -84,7 +84,7 @@ CASES = {
 
 @cache
 def pair(name: str) -> tuple[nn.Module, nn.Module, Tensor]:
-    """Build our detector, torchvision's with the same weights, and photographs (N, 3, height, width)."""
+    """Builds our detector, torchvision's with the same weights, and photographs (N, 3, height, width)."""
     case = CASES[name]
     images = photograph_batch(case.height, case.width)[
         : case.images

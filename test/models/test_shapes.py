@@ -82,7 +82,7 @@ def empty(images: int = 1) -> tuple[Tensor, Tensor]:
 
 
 def put(outputs: tuple[Tensor, Tensor], label: int, score: float, box: tuple[float, ...], image: int = 0) -> None:
-    """Write an object into the cell of its centre."""
+    """Writes an object into the cell of its centre."""
     logits, raw = outputs
     left, top, right, bottom = (side / shapes.STRIDE for side in box)
     x, y = (left + right) / 2, (top + bottom) / 2

@@ -54,7 +54,7 @@ def plain(colour: list[int]) -> np.ndarray:
 
 
 def write(path: Path, topics: dict[str, list[Any]], plugin: str = "MCAP", mode: str | None = None) -> Path:
-    """Write a bag of these messages, a tenth of a second apart; the log's time differs from that of the headers."""
+    """Writes a bag of these messages, a tenth of a second apart; the log's time differs from that of the headers."""
     writer = Writer(path, version=9, storage_plugin=StoragePlugin[plugin])
     if mode:
         writer.set_compression(CompressionMode[mode], CompressionFormat.ZSTD)
@@ -197,7 +197,7 @@ def test_a_bag_without_images_says_so(tmp_path: Path) -> None:
 
 
 def damaged(tmp_path: Path) -> Path:
-    """Write three images: one of an unknown encoding, a good one, and bytes that are no message."""
+    """Writes three images: one of an unknown encoding, a good one, and bytes that are no message."""
     messages = [image(0, plain(COLOURS[0]), "rgb9"), image(1, plain(COLOURS[1])), b"\0\1\0\0\xff\xff"]
     return write(tmp_path / "recording", {"/image": messages})
 

@@ -109,7 +109,7 @@ def test_every_number_is_compiled_in_each_specialisation(results: Results, targe
 
 
 def kernels_of_the_package() -> set[str]:
-    """Return the names of jitted functions that no other jitted function calls."""
+    """Returns the names of jitted functions that no other jitted function calls."""
     jitted = {
         name: function
         for module in modules_of_kernels()
@@ -120,6 +120,6 @@ def kernels_of_the_package() -> set[str]:
 
 
 def modules_of_kernels() -> Iterator[ModuleType]:
-    """Import every module of kernels."""
+    """Imports every module of kernels."""
     for found in pkgutil.iter_modules([str(Path(kernels.__file__).parent)]):
         yield importlib.import_module(f"{kernels.__name__}.{found.name}")

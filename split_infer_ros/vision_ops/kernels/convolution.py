@@ -26,7 +26,7 @@ def pointwise(
     unrolled: int,
     warps: int,
 ) -> Tensor:
-    """Compute a 1x1 convolution of stride 1.
+    """Computes a 1x1 convolution of stride 1.
 
     Args:
         maps: (N, C, H, W); copied to channels last if they are not.
@@ -86,7 +86,7 @@ def depthwise(
     unrolled: bool,
     warps: int,
 ) -> Tensor:
-    """Compute a convolution of each channel by itself.
+    """Computes a convolution of each channel by itself.
 
     Args:
         maps: (N, C, H, W); copied to channels last if they are not.
@@ -225,6 +225,6 @@ def _tap(source, weights, y, x, channel, tap, height, width, depth):
 
 @triton.jit
 def _clamped(total, low, high):
-    """Clamp; NaN stays NaN."""
+    """Clamps; NaN stays NaN."""
     above = tl.maximum(total, low, propagate_nan=tl.PropagateNan.ALL)
     return tl.minimum(above, high, propagate_nan=tl.PropagateNan.ALL)

@@ -12,7 +12,7 @@ from split_infer_ros.vision_ops.launch_limits import GpuLimits
 
 @cache
 def gpu_limits(device: torch.device) -> GpuLimits:
-    """Return the limits of a GPU. Triton refuses to launch a kernel that takes more shared memory.
+    """Returns the limits of a GPU. Triton refuses to launch a kernel that takes more shared memory.
 
     Args:
         device: with its index.

@@ -11,7 +11,7 @@ BLOCK = 2048  # values of a row that one program sums; each thread holds many of
 
 
 def sum_in_stages(values: Tensor, block: int = BLOCK) -> Tensor:
-    """Compute ``prefix_sum`` of float32 or int64 (..., n), each of them 1 or more.
+    """Computes ``prefix_sum`` of float32 or int64 (..., n), each of them 1 or more.
 
     The up-sweep sums each block by itself. The scan sums the blocks' totals in the same way. The down-sweep adds to
     each block the total of the blocks before it. So no block waits for another one within a stage.

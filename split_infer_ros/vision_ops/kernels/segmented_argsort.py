@@ -12,7 +12,7 @@ CHUNK = 512  # keys that one program moves in a merge
 
 
 def argsort_by_merging(keys: Tensor, starts: Tensor, ends: Tensor, block: int = BLOCK) -> Tensor:
-    """Return the stable order of the keys: int64 (n,).
+    """Returns the stable order of the keys: int64 (n,).
 
     The flat array is divided into blocks of one size, regardless of where segments end. Each pass merges pairs of
     blocks, which doubles the length of the sorted runs. A pass writes all keys and their places into other memory. Only
@@ -52,7 +52,7 @@ def argsort_by_merging(keys: Tensor, starts: Tensor, ends: Tensor, block: int = 
 
 @triton.jit
 def _sort_blocks(keys, ordered, order, count, BLOCK: tl.constexpr):
-    """Place each key behind as many keys as precede it. Threads only compare, so they never diverge."""
+    """Places each key behind as many keys as precede it. Threads only compare, so they never diverge."""
     begin = tl.program_id(0) * BLOCK
     index = tl.arange(0, BLOCK)
     key = tl.load(keys + begin + index, mask=begin + index < count, other=0x7FFFFFFFFFFFFFFF)
@@ -77,7 +77,7 @@ def _merge(
     steps,
     CHUNK: tl.constexpr,
 ):
-    """Move each key by the number of keys that pass it, found by a binary search in the other block of its pair."""
+    """Moves each key by the number of keys that pass it, found by a binary search in the other block of its pair."""
     place = (tl.program_id(0) * CHUNK + tl.arange(0, CHUNK)).to(tl.int64)
     inside = place < count
     key = tl.load(keys + place, mask=inside, other=0)

@@ -12,7 +12,7 @@ from torch import Tensor
 def unsuppressed_batch(
     boxes: Tensor, labels: Tensor, offsets: Tensor, *, max_count: int, iou_threshold: float
 ) -> Tensor:
-    """Return which candidates are kept: bool (M,).
+    """Returns which candidates are kept: bool (M,).
 
     Args:
         boxes: float32 (M, 4), best first within each image.
