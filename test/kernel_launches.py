@@ -33,9 +33,9 @@ class Launch(NamedTuple):
     """A call of a launcher.
 
     Attributes:
-        name: for people.
-        call: compiles what it launches; it can be sent to another process.
-        is_extreme: it uses a schedule at the border of what a GPU takes.
+        name: a description for people.
+        call: the call, which can be sent to another process.
+        is_extreme: whether its schedule is at the limit of what a GPU can launch.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Launch(NamedTuple):
 
 
 def launches(gpu: GpuLimits) -> Iterator[Launch]:
-    """All of them; the extreme schedules are those of this GPU."""
+    """Yields all launches. The extreme schedules are those of this GPU."""
     for kind, tf32 in ((FP32, True), (FP16, True), (FP32, False)):
         for name, schedule in extremes_of_pointwise(gpu, kind, tf32):
             yield pointwise(kind, tf32, schedule, SIXTEENS, name)
@@ -61,7 +61,7 @@ def launches(gpu: GpuLimits) -> Iterator[Launch]:
 
 
 def prefix_sums() -> Iterator[partial[object]]:
-    """Rows of length 1, of one block, of two blocks, and of 16."""
+    """Yields rows of length 1, of one block, of two blocks, and of 16 blocks."""
     block = prefix_sum.BLOCK
     for dtype in PREFIX_SUM_DTYPES:
         for length in (1, 48, 37, block + 5, 16 * block):
@@ -69,7 +69,7 @@ def prefix_sums() -> Iterator[partial[object]]:
 
 
 def argsorts() -> Iterator[partial[object]]:
-    """One key, one block of keys, a few blocks, and so many that merging takes 16 steps."""
+    """Yields one key, one block of keys, a few blocks, and so many that merging takes 16 steps."""
     block = segmented_argsort.BLOCK
     for count in (1, 48, 37, 3 * block + 5, 512 * block):
         keys = empty(count, dtype=torch.int64)
@@ -77,7 +77,7 @@ def argsorts() -> Iterator[partial[object]]:
 
 
 def suppressions() -> Iterator[partial[object]]:
-    """The fewest and the most candidates of an image that a program holds."""
+    """Yields the fewest and the most candidates of an image that a program holds."""
     for count in (1, MAX_KERNEL_CANDIDATES):
         yield partial(
             suppression.unsuppressed_batch,
@@ -127,7 +127,7 @@ def depthwise(
 
 
 def extremes_of_pointwise(gpu: GpuLimits, dtype: torch.dtype, tf32: bool) -> Iterator[tuple[str, Config]]:
-    """Of the schedules that the rule admits: the most shared memory, the most sums a thread, and the least of both."""
+    """Yields the accepted schedules with the most shared memory, with the most sums per thread, and with the least."""
     space = replace(
         SPACES[ConvolutionTemplate.POINTWISE],
         rule=lambda schedule: pointwise_rejection(schedule, gpu, dtype, tf32=tf32),
@@ -147,7 +147,7 @@ def extremes_of_pointwise(gpu: GpuLimits, dtype: torch.dtype, tf32: bool) -> Ite
 
 
 def extremes_of_depthwise(kernel: int) -> Iterator[tuple[str, Config]]:
-    """Of the schedules that the rule admits: the most sums a thread, with a loop and without, and the fewest."""
+    """Yields the accepted schedules with the most sums per thread, with a loop and without, and with the fewest."""
     space = replace(SPACES[ConvolutionTemplate.DEPTHWISE], rule=lambda schedule: depthwise_rejection(schedule, kernel))
 
     def sums(schedule: Config) -> float:
