@@ -98,7 +98,7 @@ class DevicePreprocessor:
             first = 0
             for shape, rgb, count, begin, end in _runs(images):
                 alike = on_device[begin:end].view(count, *shape)
-                self._preprocess.fit(alike, rgb, self._places[first : first + count])
+                self._preprocess.resize_into(self._places[first : first + count], alike, rgb)
                 first += count
             buffer.memory.give_to_host()
             buffer.unused = self._stream.fence()
