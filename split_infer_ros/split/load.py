@@ -52,7 +52,7 @@ def load_model(
         if model is None:
             entry, module = build_model(name, weights, allow_user_code)
             model = _loaded[key] = SplitModel(entry, module, torch.device("cpu"), ExecutionConfig(folding=form.folding))
-        if (where, dtype, form) == (model.device, model.dtype, model.form):
+        if (where, dtype, form) == (model.device, model.dtype, model.execution_config):
             return model
         key += str(where), precision, repr(form)
         placed = _loaded.get(key)

@@ -10,11 +10,11 @@ import torch
 from real_gpu import GPU
 from torch import nn
 
-from split_infer_ros.engines.execution_config import TRITON, ExecutionConfig
+from split_infer_ros.engines.execution_config import Convolutions, ExecutionConfig
 from split_infer_ros.search.space import Config
 from split_infer_ros.split.load import load_model
 from split_infer_ros.vision_ops.convolution import ScheduledConv2d
-from split_infer_ros.vision_ops.fastest import choosing
+from split_infer_ros.vision_ops.fastest import TRITON, choosing
 from split_infer_ros.vision_ops.launchable import depthwise_objection, pointwise_objection
 from split_infer_ros.vision_ops.schedules import DEPTHWISE, POINTWISE, SPACES
 
@@ -64,7 +64,9 @@ def test_a_network_is_scheduled_by_measurement(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr("split_infer_ros.vision_ops.schedules.TRIALS", 2)
     images = torch.randn(1, 3, 224, 224, device=GPU)
     expected = load_model("mobilenet_v2", "random", "cuda").backbone("features.4")(images)
-    found = load_model("mobilenet_v2", "random", "cuda", form=ExecutionConfig(TRITON)).backbone("features.4")(images)
+    found = load_model("mobilenet_v2", "random", "cuda", form=ExecutionConfig(Convolutions.TRITON)).backbone(
+        "features.4"
+    )(images)
     for one, other in zip(found, expected, strict=True):
         assert (one - other).abs().max() <= 5e-3 * other.abs().max()
     lines = (tmp_path / "split_infer_ros" / "tuning.jsonl").read_text()
