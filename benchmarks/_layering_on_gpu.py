@@ -22,6 +22,7 @@ from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.pipeline.streaming import stream_backbone
 from split_infer_ros.runtime.streams import current_fence
 from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.partitions import backbone_of
 from split_infer_ros.telemetry.claim import AT_MOST, Claim
 from split_infer_ros.telemetry.estimate import exact, ratio
@@ -52,10 +53,12 @@ class LayeredOnGpu:
     def __init__(self, name: str, path: Path, device: torch.device) -> None:
         self._name, self._device, self._stack = name, device, ExitStack()
         model = load_model(
-            name, "random", str(device), form=ExecutionConfig(Convolutions.CHANNELS_LAST)
+            ModelSpec(
+                name, weights="random", device=str(device), execution_config=ExecutionConfig(Convolutions.CHANNELS_LAST)
+            )
         )  # on a GPU, as any other form
         threads = None if device.type == "cuda" else torch.get_num_threads()
-        pack_model(load_model(name, "random", "cpu"), path, threads)
+        pack_model(load_model(ModelSpec(name, "random", "cpu")), path, threads)
         images = images_of(model).to(device)
         settings = StageSettings(split_point="output", weights_file=str(path))
         with torch.inference_mode():

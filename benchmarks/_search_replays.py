@@ -17,6 +17,7 @@ from split_infer_ros.autotuning.trials import Trials
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.search.space import Frozen, Space, frozen
 from split_infer_ros.search.strategies import Exhaustive, Guided, Random, Search, best_so_far, replay
+from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.telemetry.claim import AT_MOST, Claim
 from split_infer_ros.telemetry.estimate import estimate
 from split_infer_ros.telemetry.machine import cores
@@ -49,7 +50,7 @@ def record_costs(model: str, batch_sizes: Sequence[int], trial_s: float, device:
     base = network_space(cores(), device=device.type, compilers=False)
     slowest_first = {"convolutions": base.knobs["convolutions"][::-1], "batch_size": tuple(batch_sizes)}
     space = Space({**base.knobs, **slowest_first}, base.excludes)
-    trials = Trials(model, "random", str(device), False)
+    trials = Trials(ModelSpec(model, "random", str(device)))
     trials.model(ExecutionConfig(), "fp32")
     costs, took = {}, {}
     for config in space:

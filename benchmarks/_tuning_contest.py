@@ -20,6 +20,7 @@ from split_infer_ros.measurements.key import Key
 from split_infer_ros.runtime.num_threads import use_all_cores, use_one_core
 from split_infer_ros.split.load import build_model, load_model
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.telemetry.claim import Claim
 from split_infer_ros.telemetry.estimate import NOTHING, Estimate, exact, least, ratio
 from split_infer_ros.telemetry.machine import cores
@@ -69,9 +70,9 @@ class Rivals:
         self, name: str, device: torch.device, database: Database, seconds: float, group_s: float, quick_export: bool
     ) -> None:
         use_one_core()  # a team that another model left would take cores from trials
-        self._model, self._database, self._group_s = load_model(name, "random", str(device)), database, group_s
-        told = {"name": name, "weights": "random", "device": str(device), "allow_user_code": False}
-        with TrialProcess(told) as runner:
+        spec = ModelSpec(name, "random", str(device))
+        self._model, self._database, self._group_s = load_model(spec), database, group_s
+        with TrialProcess(spec) as runner:
             self._best = Tuner(self._model, runner, database).tune_network(time.monotonic() + seconds)
         self._searched_s = seconds
         self._ways = networks(name, self._model, find_best_known(self._model, database), quick_export)
@@ -124,12 +125,14 @@ class Rivals:
 
 def networks(name: str, model: SplitModel, tuned: BestKnown, quick_export: bool) -> dict[str, Run]:
     """Ways to run a network on one image."""
-    _, module = build_model(name, "random")
+    _, module = build_model(ModelSpec(name, "random"))
     module = module.to(model.device)
     images = torch.randn((1, *model.entry.image_shape), generator=torch.Generator().manual_seed(0)).to(model.device)
     laid_out = images.contiguous(memory_format=torch.channels_last)
     untuned = model.backbone("output")
-    best = load_model(name, "random", str(model.device), form=tuned.form).backbone("output")
+    best = load_model(
+        ModelSpec(name, weights="random", device=str(model.device), execution_config=tuned.form)
+    ).backbone("output")
     threads = tuned.threads[0]
 
     def run_on_fewer() -> None:

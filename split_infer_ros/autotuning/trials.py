@@ -29,6 +29,7 @@ from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.runtime.timing import Lap, Stopwatch
 from split_infer_ros.split.load import build_model, choose_device
 from split_infer_ros.split.model import PRECISIONS, SplitModel
+from split_infer_ros.split.model_spec import ModelSpec
 
 MOST = {
     "fp32": MAX_DIFFERENCE
@@ -46,15 +47,15 @@ class Trials:
     """Trials of one model on one device; what all have in common is made once.
 
     Args:
-        name, weights, device, allow_user_code: as ``load_model`` takes them.
+        spec: the model and its device. Each trial sets precision and execution config itself.
 
     Raises:
         ConfigurationError: there is no such model, or no such device.
     """
 
-    def __init__(self, name: str, weights: str, device: str, allow_user_code: bool) -> None:
-        self._device = choose_device(device)
-        self._entry, self._as_built = build_model(name, weights, allow_user_code)
+    def __init__(self, spec: ModelSpec) -> None:
+        self._device = choose_device(spec.device)
+        self._entry, self._as_built = build_model(spec)
         self._models: dict[bool, SplitModel] = {}
         self._expected: dict[tuple[int, int], tuple[Tensor, ...]] = {}  # by batch size and cores
 

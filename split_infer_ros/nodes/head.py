@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
@@ -60,12 +60,10 @@ class HeadNode(ManagedNode):
 
     def set_up(self) -> None:
         values = self.values
-        self._model = load_model(values.model, values.weights, "cpu", allow_user_code=values.allow_user_code)
+        self._model = load_model(values.model_spec)
         self.on_tear_down(self._forget)
         tuned = find_best_known(self._model, Database.named(values.tuning_database))
-        self._model = load_model(
-            values.model, values.weights, "cpu", allow_user_code=values.allow_user_code, form=tuned.form
-        )
+        self._model = load_model(replace(values.model_spec, execution_config=tuned.form))
         self._labels = self._model.entry.labels
         self._detections = IntraProcessPublisher(self, Detection2DArray, "detections", QoSProfile(depth=10))
         self.on_tear_down(self._detections.destroy)

@@ -17,6 +17,7 @@ from split_infer_ros.serving.tenant import Tenant
 from split_infer_ros.serving.tenant_state import TenantState, WaitingFrames, drop
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.weight_streaming.ring_memory import RingMemory
 
 
@@ -137,8 +138,13 @@ class TenantRegistry:
     def _load(self, tenant: Tenant, settings: SharedSettings) -> SplitModel:
         try:
             return load_model(
-                *(tenant.model, tenant.weights, settings.device, settings.precision),
-                allow_user_code=settings.allow_user_code,
+                ModelSpec(
+                    tenant.model,
+                    weights=tenant.weights,
+                    device=settings.device,
+                    precision=settings.precision,
+                    allow_user_code=settings.allow_user_code,
+                )
             )
         except ConfigurationError:
             raise

@@ -16,13 +16,13 @@ import _layering_turns
 import demand_layering as bench
 import pytest
 import torch
+from _hollow_model import hollow_model
 from _layering_contest import BESIDE, Effort, Layered, same
 from _layering_on_gpu import LayeredOnGpu
 from _layering_peak import peak
 from _layering_plan import Planned, plan, spread
 from _layering_turns import READ_B_S, READ_CORE_S, Residencies, beside, pass_s
 
-from split_infer_ros.split.load import hollow_model
 from split_infer_ros.telemetry.claim import FAILS, HOLDS, UNCLEAR
 from split_infer_ros.telemetry.turns import Contest
 from split_infer_ros.weight_streaming.residency import ASYNCHRONOUS, RESIDENT, TWO_STAGE

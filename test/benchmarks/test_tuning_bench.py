@@ -18,6 +18,7 @@ from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.catalogue import CATALOGUE
 from split_infer_ros.search.space import Space, frozen
 from split_infer_ros.split.load import build_model
+from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.telemetry.claim import FAILS, HOLDS, UNCLEAR, Claim
 from split_infer_ros.telemetry.machine import describe_machine
 from split_infer_ros.telemetry.turns import Contest
@@ -195,7 +196,7 @@ def test_networks_take_turns_and_records_are_read(monkeypatch: pytest.MonkeyPatc
 
 
 def test_on_a_gpu_the_vendor_is_cudnn_which_says_what_the_network_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, module = build_model("shapes", "none")
+    _, module = build_model(ModelSpec("shapes", "none"))
     images = torch.randn(1, 3, 64, 64)
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
     found = vendors_of(module, images, 1)
@@ -206,7 +207,7 @@ def test_on_a_gpu_the_vendor_is_cudnn_which_says_what_the_network_says(monkeypat
 
 @pytest.mark.slow
 def test_vendors_say_what_the_network_says() -> None:
-    _, module = build_model("squeezenet1_0", "none")
+    _, module = build_model(ModelSpec("squeezenet1_0", "none"))
     images = torch.randn(1, 3, 64, 64)
     found = vendors_of(module, images, 1)
     with torch.inference_mode():

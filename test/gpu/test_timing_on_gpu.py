@@ -14,6 +14,7 @@ from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.pipeline.profiler import Effort, Profiler
 from split_infer_ros.runtime.timing import Lap, Stopwatch
 from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.profile_samples import BACKBONE
 from split_infer_ros.telemetry.machine import gpu_driver
 from split_infer_ros.telemetry.sensors import CELSIUS, WATT, Sensors
@@ -58,7 +59,7 @@ def test_small_kernels_are_timed_without_their_launches() -> None:
 
 
 def test_a_model_is_profiled_on_the_gpu() -> None:
-    model = load_model("shapes", "default", str(GPU))
+    model = load_model(ModelSpec("shapes", "default", str(GPU)))
     picture = Pixels(torch.zeros((120, 160, 3), dtype=torch.uint8), (0, 1, 2))
     images = torch.zeros((4, *model.entry.image_shape), device=GPU).contiguous(memory_format=torch.channels_last)
     whole, watch = model.backbone("output"), Stopwatch(GPU)

@@ -23,6 +23,7 @@ from split_infer_ros.pipeline.backbone_stage import BackboneStage
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.telemetry.machine import cores
 
 PLACE: dict[str, Any] = {"split_point": "neck", "batch_size": 2, "backbone_threads": 1}
@@ -83,7 +84,7 @@ def test_cores_are_taken_with_the_cut_and_batch_that_they_were_found_for(
 
     monkeypatch.setattr(module, "BackboneStage", Stage)
     path = tmp_path / "tuning.jsonl"
-    Database(path).add(found_for(load_model("shapes", "none", "cpu"), "fp32"))
+    Database(path).add(found_for(load_model(ModelSpec("shapes", "none", "cpu")), "fp32"))
     for values in ({}, {"split_point": "neck", "batch_size": 2}, {"split_point": "neck"}, {"batch_size": 4}):
         configure(context, tuning_database=str(path), **values)
     monkeypatch.setattr(AutoSplit, "begin", begin)

@@ -17,6 +17,7 @@ from split_infer_ros.pipeline.local import LocalPipeline
 from split_infer_ros.pipeline.streaming import stream_backbone
 from split_infer_ros.runtime.num_threads import ALL
 from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.partitions import backbone_of
 from split_infer_ros.weight_streaming.pack import machine, pack_model
 from split_infer_ros.weight_streaming.packed_file import read_header
@@ -109,7 +110,7 @@ def test_a_file_of_other_weights_under_the_right_name_is_made_anew(tmp_path: Pat
     change(run, weights_residency="two_stage")
     path = packed_in(tmp_path)
     change(run, weights_residency="resident")
-    pack_model(load_model("shapes", "random", "cpu"), path, ALL)
+    pack_model(load_model(ModelSpec("shapes", "random", "cpu")), path, ALL)
     change(run, weights_residency="two_stage")
     assert same(run.feed(), expected)
 
