@@ -94,7 +94,7 @@ class Subject:
         """The pipeline at that split point."""
         point = self.profile.point(split_point, batch_size)
         assert point is not None
-        backbone_s, head_s = self.profile.co_run.busy(point.backbone_stage_s, point.head_stage_s)
+        backbone_s, head_s = self.profile.co_run.busy_s(point.backbone_stage_s, point.head_stage_s)
         # Where the head is the slower one, batches fill all slots; else, on a CPU, one is with the backbone.
         ahead = StageSettings().pool_slots if head_s > backbone_s or self.model.device.type == "cuda" else 1
         return Split(self.model, split_point, Feed(self.pictures, batch_size), self.limits, ahead)

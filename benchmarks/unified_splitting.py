@@ -53,9 +53,9 @@ from split_infer_ros.telemetry.turns import Contest, take_turns
 MODELS = ("mobilenet_v2", "efficientnet_b2", "vit_tiny", "resnet18")
 DETECTORS = ("ssdlite320", "ssd300")
 SAMPLES = 4096
-LITTLE = Effort(rounds=1, warm_up=1, batches=2, seconds=0, runs=0, most_s=0)
+LITTLE = Effort(rounds=1, warm_up=1, batches=2, seconds=0, runs=0, max_s=0)
 QUICK = Extent([16], 0, 0.2, LITTLE, 0, 2)
-FULL = Extent([16, 32, 64, 128], SAMPLES, 2.0, Effort(most_s=60.0), 2, 0)
+FULL = Extent([16, 32, 64, 128], SAMPLES, 2.0, Effort(max_s=60.0), 2, 0)
 REMARK_S = 60.0
 
 

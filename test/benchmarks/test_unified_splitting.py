@@ -30,7 +30,7 @@ from split_infer_ros.telemetry.claim import FAILS, HOLDS, UNCLEAR
 from split_infer_ros.telemetry.report import arguments
 
 CPU = torch.device("cpu")
-EFFORT = Effort(rounds=1, warm_up=1, batches=1, seconds=0.0, runs=1, repeats=1, most_s=0.0)
+EFFORT = Effort(rounds=1, warm_up=1, batches=1, seconds=0.0, runs=1, repeats=1, max_s=0.0)
 TINY = subjects.Extent([2], 0, 0.0, EFFORT, 1, 1)
 TIMES = {"backbone_alone_s": 0.09, "head_alone_s": 0.05, "latency_s": 0.3, "backbone_busy": 0.9, "head_busy": 0.5}
 

@@ -23,7 +23,7 @@ from split_infer_ros.split.model_spec import ModelSpec
 
 @pytest.fixture(scope="module")
 def resnet(tmp_path_factory: pytest.TempPathFactory) -> tuple[zoo.ResNet, str]:
-    """torchvision's ResNet-18 with weights that answer to what they see, and the file they are in."""
+    """torchvision's ResNet-18 with weights under which photographs get different answers, and their file."""
     images = photograph_batch()
     model = randomise(zoo.resnet18(), images)
     with torch.inference_mode():
@@ -36,7 +36,7 @@ def resnet(tmp_path_factory: pytest.TempPathFactory) -> tuple[zoo.ResNet, str]:
 
 @pytest.mark.parametrize("split_point", ["default", "layer2", "output"])
 def test_photographs_get_the_same_answer_as_from_torchvision(resnet: tuple[zoo.ResNet, str], split_point: str) -> None:
-    """From pixels to scores, torchvision's transforms and model against ours with folding, partitions and all."""
+    """Compares pixels to scores with torchvision's transforms and model. Ours is folded, fused and split."""
     reference, path = resnet
     model = load_model(ModelSpec("resnet18", path, "cpu"))
     preprocess, partitions = model.entry.preprocess, model.partitions(split_point)
@@ -58,14 +58,14 @@ def test_photographs_get_the_same_answer_as_from_torchvision(resnet: tuple[zoo.R
         torch.testing.assert_close(detections.scores, scores[detections.labels], rtol=0.2, atol=0.005)
 
 
-def test_who_asks_for_the_same_model_shares_it() -> None:
+def test_equal_specs_share_a_model() -> None:
     first = load_model(ModelSpec("mobilenet_v2", "none", "cpu"))
     assert load_model(ModelSpec("mobilenet_v2", "none", "auto" if not torch.cuda.is_available() else "cpu")) is first
     assert first.backbone("features.3") is first.backbone("features.3")
     assert first.head("default") is first.head("classifier.0")
 
 
-def test_a_model_that_nobody_uses_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unused_model_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load_module, "_loaded", WeakValueDictionary())  # nobody else's here
     model = load_model(ModelSpec("shapes", "none", "cpu"))
     model.partitions("default")
@@ -76,7 +76,7 @@ def test_a_model_that_nobody_uses_is_freed(monkeypatch: pytest.MonkeyPatch) -> N
     assert left() is None
 
 
-def test_untrained_weights_are_the_same_ones_each_time() -> None:
+def test_untrained_weights_are_always_the_same() -> None:
     states = []
     for seed in range(2):
         torch.manual_seed(seed)
@@ -96,7 +96,7 @@ def test_loading_leaves_the_random_state_alone() -> None:
     assert model.entry.name == "shapes"
 
 
-def test_what_cannot_be_loaded_is_told_by_name(tmp_path: Path) -> None:
+def test_errors_name_what_cannot_be_loaded(tmp_path: Path) -> None:
     with pytest.raises(UnknownModelError, match="'lenet'"):
         load_model(ModelSpec("lenet", "none", "cpu"))
     with pytest.raises(WeightsError, match=r"missing\.pth"):
@@ -110,7 +110,7 @@ def test_what_cannot_be_loaded_is_told_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "cuda:99", "CPU", "cuda:", "cpu:0"])
-def test_a_device_that_is_not_there_is_refused(name: str) -> None:
+def test_a_missing_device_is_refused(name: str) -> None:
     with pytest.raises(ConfigurationError, match="not on this machine"):
         choose_device(name)
 
