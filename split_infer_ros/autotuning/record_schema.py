@@ -21,7 +21,7 @@ from split_infer_ros.engines.execution_config import Convolutions
 from split_infer_ros.measurements.record import Record, kind_of
 from split_infer_ros.memory_cost.calibration import sizes
 from split_infer_ros.memory_cost.samples import Probe
-from split_infer_ros.operator_placement.operator_times import Times
+from split_infer_ros.operator_placement.operator_times import OperatorTimes
 from split_infer_ros.search.space import Space, Value
 from split_infer_ros.split.model import PRECISIONS
 from split_infer_ros.split.profile_samples import ProfilePart
@@ -85,7 +85,7 @@ def _declared(kind: str, cores: int) -> tuple[Space | None, Sequence[str]]:
         parts = tuple(part.value for part in ProfilePart)
         return Space({"batch_size": range(1, MOST_BATCH + 1), "part": parts}), ("split_point",)
     if kind == "operators":
-        return Space({"part": [part.name for part in fields(Times)]}), ("operator",)
+        return Space({"part": [part.name for part in fields(OperatorTimes)]}), ("operator",)
     if kind == EXECUTION:
         return Space({}), ()
     if kind == "memory_cost":

@@ -68,7 +68,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--batch", type=whole, nargs="+", default=[1, 2, 4, 8], metavar="N", help="batch sizes")
     parser.add_argument("--objective", choices=[each.value for each in Objective], default=Objective.THROUGHPUT.value)
     parser.add_argument("--latency-bound-ms", type=float, default=math.inf, metavar="MS")
-    parser.add_argument("--database", type=Path, metavar="FILE", help=f"unless given, {default_path()}")
+    parser.add_argument("--database", type=Path, metavar="FILE", help=f"default: {default_path()}")
     parser.add_argument("--anew", action="store_true", help="measure again what the database has")
     return parser
 

@@ -16,7 +16,7 @@ from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.record import Record
 from split_infer_ros.memory_cost.samples import Probe
 from split_infer_ros.memory_cost.samples import to_records as memory_records
-from split_infer_ros.operator_placement.operator_times import Times
+from split_infer_ros.operator_placement.operator_times import OperatorTimes
 from split_infer_ros.operator_placement.operator_times import to_records as operator_records
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_spec import ModelSpec
@@ -108,7 +108,9 @@ def test_all_that_the_package_measures_can_be_imported(
             {"stage": "split_points"},
         )
     )
-    measured.add(operator_records({"conv": Times(*[times] * 3)}, key, {"stage": "operators"}))
+    measured.add(
+        operator_records({"conv": OperatorTimes(cpu=times, gpu=times, moved=times)}, key, {"stage": "operators"})
+    )
     place = dict(pipeline_space(load_model(ModelSpec("shapes", "none", "cpu")), int(key.target["cores"])).default)
     for task, config in (
         ({"operator": "box_nms"}, {"form": "plain"}),
