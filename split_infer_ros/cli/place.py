@@ -89,7 +89,9 @@ def _arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument("--measured", action="store_true", help="use measured times instead of the list")
     parser.add_argument("--database", type=Path, metavar="FILE", help=f"of measured times; default: {default_path()}")
-    parser.add_argument("--weights", default="none", help="as the parameter of that name; the list does not depend on them")
+    parser.add_argument(
+        "--weights", default="none", help="as the parameter of that name; the list does not depend on them"
+    )
     parser.add_argument("--allow-user-code", action="store_true", help="load a model of yours, which may run any code")
     parser.add_argument("--json", action="store_true", help="print every operator as JSON")
     return parser
