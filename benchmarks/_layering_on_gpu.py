@@ -24,7 +24,7 @@ from split_infer_ros.runtime.streams import current_fence
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.partitions import backbone_of
-from split_infer_ros.telemetry.claim import AT_MOST, Claim
+from split_infer_ros.telemetry.claim import Claim, Direction
 from split_infer_ros.telemetry.estimate import exact, ratio
 from split_infer_ros.telemetry.turns import Contest, take_turns
 from split_infer_ros.weight_streaming.pack import pack_model
@@ -99,7 +99,7 @@ class LayeredOnGpu:
         for way in STREAMED:
             share = exact(100 * self._bytes[way] / total)
             claim = f"{name}: {way} holds on the GPU, of one copy of its weights"
-            claims.append(Claim(claim, share, "%", SHARE, AT_MOST))
+            claims.append(Claim(claim, share, "%", SHARE, Direction.AT_MOST))
         return claims + self._of_bounds()
 
     def samples_ms(self) -> dict[str, list[float]]:

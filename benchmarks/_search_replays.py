@@ -18,9 +18,9 @@ from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.search.space import Frozen, Space, frozen
 from split_infer_ros.search.strategies import Exhaustive, Guided, Random, Search, best_so_far, replay
 from split_infer_ros.split.model_spec import ModelSpec
-from split_infer_ros.telemetry.claim import AT_MOST, Claim
+from split_infer_ros.telemetry.claim import Claim, Direction
 from split_infer_ros.telemetry.estimate import estimate
-from split_infer_ros.telemetry.machine import cores
+from split_infer_ros.telemetry.machine import num_cores
 from split_infer_ros.telemetry.turns import Contest
 
 GUIDED, RANDOM, EXHAUSTIVE = "guided", "random", "exhaustive"
@@ -47,7 +47,7 @@ def record_costs(model: str, batch_sizes: Sequence[int], trial_s: float, device:
         trial_s: of each configuration, after which a doubtful measurement is not repeated.
         device: where it runs.
     """
-    base = network_space(cores(), device=device.type, compilers=False)
+    base = network_space(num_cores(), device=device.type, compilers=False)
     slowest_first = {"convolutions": base.knobs["convolutions"][::-1], "batch_size": tuple(batch_sizes)}
     space = Space({**base.knobs, **slowest_first}, base.excludes)
     trials = Trials(ModelSpec(model, "random", str(device)))
@@ -124,7 +124,7 @@ def claims_of_searches(rows: Sequence[Row]) -> list[Claim]:
     guided, random = by_kind[GUIDED], by_kind[RANDOM]
     found = estimate(share, guided["trials"], random["trials"])
     claim = "guided, of random's trials until within 5 %"
-    return [Claim(claim, found, "x", 0.5, AT_MOST, turn_s=guided["turn_s"])]
+    return [Claim(claim, found, "x", 0.5, Direction.AT_MOST, turn_s=guided["turn_s"])]
 
 
 def _medians(curves: Sequence[Sequence[float]]) -> list[float]:

@@ -8,8 +8,18 @@ from typing import Any
 import numpy as np
 from _split_contest import AS_BUILT, OPTIMISED, PAPERS, PREPARED, WHOLE_MODELS, MatchResult
 
-from split_infer_ros.telemetry.claim import AT_MOST, Claim
-from split_infer_ros.telemetry.estimate import Estimate, Samples, Statistic, estimate, exact, least, mean, median, ratio
+from split_infer_ros.telemetry.claim import Claim, Direction
+from split_infer_ros.telemetry.estimate import (
+    Estimate,
+    Samples,
+    Statistic,
+    estimate,
+    exact,
+    mean,
+    median,
+    minimum,
+    ratio,
+)
 from split_infer_ros.telemetry.report import Panel, Report
 
 PAPERS_BATCH = 64
@@ -61,7 +71,7 @@ def planners_claim(results: Sequence[MatchResult]) -> Claim:
     compared = [each for each in results if each.fixed]
     ratios = [gain(each, each.planners, rival) for each in compared for rival in each.fixed]
     turn_s = sum(each.turn_s for each in compared)
-    return Claim("planner's split point, part of the best fixed one, least", least(ratios), "x", 0.98, turn_s=turn_s)
+    return Claim("planner's split point, part of the best fixed one, least", minimum(ratios), "x", 0.98, turn_s=turn_s)
 
 
 def conclude(results: Sequence[MatchResult], on_gpu: bool) -> Report:
@@ -75,7 +85,7 @@ def conclude(results: Sequence[MatchResult], on_gpu: bool) -> Report:
     claims.append(planners_claim(results))
     # Each prediction is one sample, however many turns checked it.
     error = mean([100 * prediction_error(each) for each in results])
-    claims.append(Claim("predicted throughput, off by, mean", error, "%", 10.0, AT_MOST))
+    claims.append(Claim("predicted throughput, off by, mean", error, "%", 10.0, Direction.AT_MOST))
     agreement = exact(min(each.agreement for each in results))
     claims.append(Claim("best class as the baseline's, least", agreement, "", 0.99))
     panels = [
@@ -94,7 +104,7 @@ def gpu_claims(results: Sequence[MatchResult]) -> list[Claim]:
     claims = []
     for model in dict.fromkeys(each.model for each in results):
         of_model = [each for each in results if each.model == model]
-        gains = least([gain(each, each.planners, OPTIMISED) for each in of_model])
+        gains = minimum([gain(each, each.planners, OPTIMISED) for each in of_model])
         turn_s = sum(each.turn_s for each in of_model)
         goal = DETECTORS_GOAL if of_model[0].detects else 1.0
         claims.append(Claim(f"{model}: split, times the optimised, least", gains, "x", goal, turn_s=turn_s))

@@ -20,11 +20,11 @@ from typing import Protocol
 
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections, Limits
-from split_infer_ros.pipeline.backbone_runner import Batch
 from split_infer_ros.pipeline.frame import Origin
+from split_infer_ros.pipeline.in_flight import InFlightBatch
 from split_infer_ros.pipeline.local import STUCK_S, LocalPipeline
 from split_infer_ros.pipeline.settings import BLOCK, StageSettings
-from split_infer_ros.runtime.num_threads import all_cores, on_cores
+from split_infer_ros.runtime.num_threads import max_threads, run_with_threads
 from split_infer_ros.split.model import SplitModel
 
 NO_CLASS = -1  # the best class in an image in which a detector finds nothing
@@ -137,8 +137,8 @@ class WholeModel:
     def take_turn(self, num_batches: int, usage: AbstractContextManager[None]) -> Figures:
         """Takes a turn on all cores."""
         with usage:
-            on_cores(
-                all_cores(),
+            run_with_threads(
+                max_threads(),
                 lambda: self._run(self.feed.batches(1 + num_batches + self._ahead), self.feed.record),
             )
         return self.feed.figures(num_batches)
@@ -168,7 +168,7 @@ class SplitPipeline:
         self.feed = feed
         self.split_point = split_point
         self._ahead = ahead
-        self._batches: list[Batch] = []
+        self._batches: list[InFlightBatch] = []
         settings = StageSettings(
             split_point=split_point,
             batch_size=feed.batch_size,

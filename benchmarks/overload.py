@@ -33,7 +33,7 @@ from _trace import Trace, busy
 
 from split_infer_ros.msg import PipelineReport
 from split_infer_ros.sources import draw_scene
-from split_infer_ros.telemetry.claim import AT_MOST, Claim
+from split_infer_ros.telemetry.claim import Claim, Direction
 from split_infer_ros.telemetry.estimate import Estimate, Samples, estimate, exact, median
 from split_infer_ros.telemetry.picture import Curve, Panel
 from split_infer_ros.telemetry.report import Report, arguments, deliver, show
@@ -211,13 +211,15 @@ def claims(loads: Contest, bench: Bench) -> list[Claim]:
             grown,
             "MB",
             IMAGE_MB,
-            AT_MOST,
+            Direction.AT_MOST,
             floor=-math.inf,  # memory can be given back
             turn_s=1.0,
         ),
-        Claim("reports in which a frame is missing", exact(missing), "", 0, AT_MOST),
-        Claim("age p99 of a published frame, in periods", late, "", MOST_PERIODS, AT_MOST, turn_s=turns),
-        Claim("age p99, times that at 0.9 load", over_turns(later, loads.turns), "x", 2.0, AT_MOST, turn_s=turns),
+        Claim("reports in which a frame is missing", exact(missing), "", 0, Direction.AT_MOST),
+        Claim("age p99 of a published frame, in periods", late, "", MOST_PERIODS, Direction.AT_MOST, turn_s=turns),
+        Claim(
+            "age p99, times that at 0.9 load", over_turns(later, loads.turns), "x", 2.0, Direction.AT_MOST, turn_s=turns
+        ),
     ]
 
 

@@ -24,7 +24,7 @@ from split_infer_ros.models.detections import Detections
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.local import LocalPipeline
 from split_infer_ros.pipeline.settings import BLOCK, StageSettings
-from split_infer_ros.runtime.num_threads import use_cores
+from split_infer_ros.runtime.num_threads import use_threads
 from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.runtime.timing import Lap, Stopwatch
 from split_infer_ros.split.load import build_model, choose_device
@@ -99,7 +99,7 @@ class Trials:
         return torch.randn((batch_size, *self._entry.image_shape), generator=random)
 
     def _network(self, config: Mapping[str, Any], batch_size: int, end: float) -> dict[str, Any]:
-        use_cores(config["threads"])
+        use_threads(config["threads"])
         model = self.model(ExecutionConfig.from_json(config), config["precision"])
         network, stream = model.backbone("output"), Stream(self._device)
         images = self.images(batch_size).contiguous(memory_format=torch.channels_last).to(self._device, model.dtype)
@@ -127,7 +127,7 @@ class Trials:
         return {**_told(measured), "difference": differs}
 
     def _segments(self, config: Mapping[str, Any], batch_size: int, end: float) -> dict[str, Any]:
-        use_cores(config["threads"])
+        use_threads(config["threads"])
         model, stream = self.model(ExecutionConfig.from_json(config), config["precision"]), Stream(self._device)
         pieces, _ = model.segments()
         channels_last = config["convolutions"] != Convolutions.CONTIGUOUS.value
@@ -161,7 +161,7 @@ class Trials:
         return self._expected[kind]
 
     def _pipeline(self, config: Mapping[str, Any], about: Mapping[str, Any], end: float) -> dict[str, Any]:
-        use_cores(1)  # as whoever starts a pipeline
+        use_threads(1)  # as whoever starts a pipeline
         form = ExecutionConfig.from_json(about["form"])
         settings = StageSettings(
             config["split_point"],

@@ -25,7 +25,7 @@ from split_infer_ros.nodes.parameters.table import parameter
 from split_infer_ros.nodes.process import run
 from split_infer_ros.nodes.transports import RECEIVERS, Receiver
 from split_infer_ros.nodes.watch import LEFT_OUT, weights_facts
-from split_infer_ros.pipeline.frame import Origin
+from split_infer_ros.pipeline.frame import Handle
 from split_infer_ros.pipeline.head_stage import HeadStage
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.runtime.num_threads import default_head_threads
@@ -107,7 +107,8 @@ class HeadNode(ManagedNode):
         self._stage = None
         del self._model
 
-    def _deliver(self, origin: Origin, detections: Detections) -> None:
+    def _deliver(self, handle: Handle, index: int, detections: Detections) -> None:
+        origin = handle.origins[index]
         self._detections.publish(detections_message(detections, self._labels, origin.header))
         if self._overlay is not None:
             self._overlay.show(origin, detections)

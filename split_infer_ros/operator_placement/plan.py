@@ -5,8 +5,8 @@ between neighbours on different processors. Three rules keep copies few:
 
 - All operators that need a value on the other processor share one copy of it.
 - An operator that computes nothing, such as a view, runs where its first input lies.
-- Such an operator runs on the other processor if all its users are there, and if its input is copied there anyway or is
-  no larger than its results.
+- Such an operator runs on the other processor if all its users are there and this adds no bytes to copy. That holds if
+  its input is copied anyway, or is no larger than its results.
 """
 
 from __future__ import annotations

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.pipeline.backbone_runner import Batch
+from split_infer_ros.pipeline.in_flight import InFlightBatch
 from split_infer_ros.pipeline.settings import StageSettings
-from split_infer_ros.runtime.num_threads import use_one_core
-from split_infer_ros.runtime.worker_thread import Stage
+from split_infer_ros.runtime.num_threads import use_one_thread
+from split_infer_ros.runtime.worker_thread import WorkerThread
 from split_infer_ros.split.controller import SplitController
 from split_infer_ros.split.planner import Objective, plan
 from split_infer_ros.split.profile import Profile
@@ -79,7 +79,7 @@ class AutoSplit:
         self._settings = StageSettings()
         self._configure: Callable[[StageSettings], None] = _refuse_without_stage
         self._lock = threading.Lock()
-        self._thread = Stage("controller", self._examine, use_one_core)
+        self._thread = WorkerThread("controller", self._examine, use_one_thread)
 
     def begin(self, requested: StageSettings, goal: Goal) -> StageSettings:
         """Returns the first settings, complete. Measures what the database lacks.
@@ -127,7 +127,7 @@ class AutoSplit:
             self._configure(settings)
             self._settings, self._controller, self._requested = settings, controller, choice_request
 
-    def observe(self, batch: Batch) -> None:
+    def observe(self, batch: InFlightBatch) -> None:
         """Takes note of a batch whose results are out and whose timeline is complete. Never waits."""
         if self._controller is None or len(batch.frames) < batch.plan.settings.batch_size:
             return

@@ -21,7 +21,7 @@ from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.pipeline.preprocessor import make_preprocessor
-from split_infer_ros.runtime.num_threads import use_all_cores, use_one_core
+from split_infer_ros.runtime.num_threads import use_all_threads, use_one_thread
 from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.runtime.timing import Lap, Stopwatch
 from split_infer_ros.split.model import SplitModel
@@ -58,14 +58,14 @@ class StageTimer:
             return loaded.images
 
         with torch.inference_mode(), stream.work("profile"):
-            use_one_core()  # as in the pipeline
+            use_one_thread()  # as in the pipeline
             preprocess_s = [_time_on_host(preprocess, stream) for _ in range(self._calls)]
             images = preprocess()
-            use_all_cores()
+            use_all_threads()
             backbones_s = [_time_segments(backbone_segments, (images,), watch)[1] for _ in range(self._calls)]
             hand_overs_s = self._time_hand_overs(backbone_segments, images, batch_size, watch)
         if model.device.type == "cpu":
-            use_one_core()
+            use_one_thread()
         with torch.inference_mode():
             watch = Stopwatch(torch.device("cpu"))
             inputs = (images.cpu().float(),)

@@ -181,8 +181,8 @@ def _find_kept_float32(nodes: Sequence[fx.Node]) -> set[str]:
 def _ends_of_blocks(nodes: Sequence[fx.Node], blocks: set[str]) -> Iterator[tuple[int, list[str]]]:
     """Yields the position and the names of each place where a split point may lie.
 
-    Such a place is the end of a block, named by the block and the enclosing blocks that end there as well, or the end
-    of a run of functions outside all blocks, named by the last of them.
+    One such place is the end of a block. Its names are the block and the enclosing blocks that end there as well.
+    The other one is the end of a run of functions outside all blocks. Its name is the last of these functions.
     """
     owners = [owner_of(node) for node in nodes]
     last = {path: index for index, owner in enumerate(owners) for path in ancestors(owner)}

@@ -19,7 +19,7 @@ from split_infer_ros.models.catalogue import CATALOGUE
 from split_infer_ros.search.space import Space, frozen
 from split_infer_ros.split.load import build_model
 from split_infer_ros.split.model_spec import ModelSpec
-from split_infer_ros.telemetry.claim import FAILS, HOLDS, UNCLEAR, Claim
+from split_infer_ros.telemetry.claim import Claim, Verdict
 from split_infer_ros.telemetry.machine import describe_machine
 from split_infer_ros.telemetry.turns import Contest
 
@@ -51,9 +51,9 @@ def test_every_model_is_claimed_by_two_ratios() -> None:
         assert name in CATALOGUE
         built, untuned = found[f"{name}, tuned, times as built"], found[f"{name}, tuned, times our untuned default"]
         assert built.found.value == pytest.approx(1.2)
-        assert built.verdict == (FAILS if built.goal > 1.2 else HOLDS)
+        assert built.verdict == (Verdict.FAILS if built.goal > 1.2 else Verdict.HOLDS)
         assert untuned.found.value == pytest.approx(1.1)
-        assert untuned.verdict == HOLDS
+        assert untuned.verdict == Verdict.HOLDS
 
 
 def test_ratio_to_vendors_is_to_the_best_of_them() -> None:
@@ -64,24 +64,24 @@ def test_ratio_to_vendors_is_to_the_best_of_them() -> None:
     found = by_name(bench.conclude(rows))
     assert found["mobilenet_v2, tuned, times the best vendor's library"].found.value == pytest.approx(0.8)
     assert found["mobilenet_v2, tuned, times the best vendor's library"].paper
-    assert found["the best of these models, tuned, times the best vendor's library"].verdict == HOLDS
+    assert found["the best of these models, tuned, times the best vendor's library"].verdict == Verdict.HOLDS
 
 
 def test_a_short_search_decides_nothing_against_vendors() -> None:
     row = model_row("resnet50", built=12.0, untuned=10.0, tuned=10.0, ort=8.0, openvino=30.0)
     vendors = "resnet50, tuned, times the best vendor's library"
-    assert by_name(claims_of_model(row))[vendors].verdict == FAILS
-    assert by_name(claims_of_model(row | {"searched_s": 18.0}))[vendors].verdict == UNCLEAR
+    assert by_name(claims_of_model(row))[vendors].verdict == Verdict.FAILS
+    assert by_name(claims_of_model(row | {"searched_s": 18.0}))[vendors].verdict == Verdict.UNCLEAR
 
 
 def test_without_vendors_the_claim_is_unclear() -> None:
     found = by_name(claims_of_model(model_row("resnet50", built=12.0, untuned=10.0, tuned=10.0)))
-    assert found["resnet50, tuned, times the best vendor's library"].verdict == UNCLEAR
+    assert found["resnet50, tuned, times the best vendor's library"].verdict == Verdict.UNCLEAR
 
 
 def test_few_turns_decide_nothing() -> None:
     claims = claims_of_model(model_row("vgg16", turns=9, built=30.0, untuned=20.0, tuned=10.0))
-    assert [claim.verdict for claim in claims] == [UNCLEAR, UNCLEAR]
+    assert [claim.verdict for claim in claims] == [Verdict.UNCLEAR, Verdict.UNCLEAR]
     assert all(claim.settles_s == pytest.approx(5) for claim in claims), "ten turns of half a second"
 
 
@@ -91,12 +91,12 @@ def test_kept_default_is_as_fast_as_itself() -> None:
     assert untuned.found.value == 1.0
     assert untuned.found.is_exact
     _, untuned = claims_of_model(row | {"trials": 1})
-    assert untuned.verdict == UNCLEAR, "nothing else was tried"
+    assert untuned.verdict == Verdict.UNCLEAR, "nothing else was tried"
 
 
 def test_unknown_difference_is_unclear() -> None:
     row = model_row("vgg16", built=12.0, untuned=9.0, tuned=10.0) | {"difference": None}
-    assert by_name(bench.conclude([row]))["results differ by, most"].verdict == UNCLEAR
+    assert by_name(bench.conclude([row]))["results differ by, most"].verdict == Verdict.UNCLEAR
 
 
 def test_searches_are_replayed_from_what_was_recorded() -> None:
@@ -192,7 +192,7 @@ def test_networks_take_turns_and_records_are_read(monkeypatch: pytest.MonkeyPatc
     assert row["keeps_default"], "nothing was tried"
     assert row["usage"][TUNED]["peak_mb"] > 0
     json.dumps(row, allow_nan=False)
-    assert [claim.verdict for claim in rivals.contest.conclude(rivals.contest)] == [UNCLEAR, UNCLEAR]
+    assert [claim.verdict for claim in rivals.contest.conclude(rivals.contest)] == [Verdict.UNCLEAR, Verdict.UNCLEAR]
 
 
 def test_on_a_gpu_the_vendor_is_cudnn_which_says_what_the_network_says(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
@@ -14,14 +13,13 @@ from real_gpu import GPU
 
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.policy import POLICIES, Policy
-from split_infer_ros.buffers.pool import find_pool
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.pipeline.backbone_stage import BackboneStage
 from split_infer_ros.pipeline.cuda_graphs import GraphedBackbone
-from split_infer_ros.pipeline.frame import Handle, Origin
+from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.head_stage import HeadStage
-from split_infer_ros.pipeline.local import LocalTransport
+from split_infer_ros.pipeline.local_transport import LocalTransport
 from split_infer_ros.pipeline.preprocessor import DevicePreprocessor, HostPreprocessor
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.runtime.streams import Stream
@@ -62,11 +60,6 @@ def test_a_recorded_backbone_gives_what_it_was_recorded_from(count: int) -> None
                 torch.testing.assert_close(one, other, rtol=2e-3, atol=2e-3)
 
 
-def to_head(head: HeadStage, handle: Handle) -> int:
-    head.submit(handle, find_pool(handle.lease))
-    return 1
-
-
 @pytest.mark.parametrize("policy", ["device", "managed", "pinned"])
 @pytest.mark.parametrize("graphs", [True, False])
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -103,7 +96,7 @@ def test_nothing_in_the_loop_waits_for_the_whole_device() -> None:
     seen = threading.Event()
     errors: list[Exception] = []
     head = HeadStage(load_model(ModelSpec("shapes", "default", "cpu")), Limits(), lambda *_: seen.set(), errors.append)
-    stage = BackboneStage(model, StageSettings(), LocalTransport(partial(to_head, head)), errors.append)
+    stage = BackboneStage(model, StageSettings(), LocalTransport(head.submit), errors.append)
     head.start()
     stage.start()
     busy = torch.cuda.Stream()

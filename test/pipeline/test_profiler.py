@@ -12,8 +12,8 @@ from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.detections import Detections
-from split_infer_ros.pipeline.backbone_runner import Batch
 from split_infer_ros.pipeline.frame import Origin
+from split_infer_ros.pipeline.in_flight import InFlightBatch
 from split_infer_ros.pipeline.local import LocalPipeline
 from split_infer_ros.pipeline.profiler import Effort, Profiler
 from split_infer_ros.pipeline.settings import BLOCK, StageSettings
@@ -117,7 +117,7 @@ def test_a_local_pipeline_gives_each_image_its_result(split_point: str) -> None:
 
 def test_a_restarted_pipeline_reports_every_batch() -> None:
     model = load_model(ModelSpec("shapes", "default", "cpu"))
-    batches: list[Batch] = []
+    batches: list[InFlightBatch] = []
     settings = StageSettings("default", 2, batch_timeout_s=60.0, drop_policy=BLOCK)
     pipeline = LocalPipeline(model, settings, lambda *_: None, watch=batches.append)
     for starts in (1, 2):
@@ -140,7 +140,7 @@ def test_a_batch_may_wait_long_for_a_slow_head() -> None:
     pipeline = LocalPipeline(
         model, StageSettings("default", 1, batch_timeout_s=60.0, drop_policy=BLOCK), lambda *_: None
     )
-    pool = pipeline.backbone._plan.pool
+    pool = pipeline.backbone._instance.plan.pool
     lease = pool.acquire()
     assert lease is not None
     pool.publish(lease, 0.0)

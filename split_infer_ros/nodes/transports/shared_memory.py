@@ -50,9 +50,10 @@ class SharedMemorySender:
         self._publisher = advertise(node, FeatureHandle, "features", QoSProfile(depth=DEPTH))
         self._heads = Heads(node, lambda _: self._wake(), lambda _: self._wake())
 
-    def bind(self, released: Released, wake: Callable[[], None]) -> None:
+    def connect(self, released: Released, wake: Callable[[], None]) -> SharedMemorySender:
         """Say who looks at the slots: what became of a batch stands there, the message only says that it does."""
         self._wake = wake
+        return self
 
     def make_pool(self, layout: Layout, slots: int, place: Place) -> SharedSlotPool:
         """Slots in a new segment."""
