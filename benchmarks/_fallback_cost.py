@@ -17,8 +17,9 @@ from _rows import in_ms, measured, of_estimate
 from torch import fx
 
 from split_infer_ros.models.detections import Limits
+from split_infer_ros.operator_placement.operator_graph import read_operators, with_decode
 from split_infer_ros.operator_placement.operator_list import OperatorList
-from split_infer_ros.operator_placement.placed_graph import apply_plan, copy_to, read_operators, with_decode
+from split_infer_ros.operator_placement.placed_graph import apply_plan, copy_to
 from split_infer_ros.operator_placement.plan import Tag, make_plan
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_spec import ModelSpec

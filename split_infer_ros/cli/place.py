@@ -19,9 +19,9 @@ from torch import fx
 from split_infer_ros.errors import SplitInferError
 from split_infer_ros.measurements.database import Database, default_path
 from split_infer_ros.measurements.key import Key
+from split_infer_ros.operator_placement.operator_graph import read_operators, with_decode
 from split_infer_ros.operator_placement.operator_list import OperatorList
 from split_infer_ros.operator_placement.operator_times import from_records, rule_from_times, time_operators, to_records
-from split_infer_ros.operator_placement.placed_graph import read_operators, with_decode
 from split_infer_ros.operator_placement.plan import PlacementPlan, Rule, Tag, describe, make_plan
 from split_infer_ros.split.load import choose_device, load_model
 from split_infer_ros.split.model import SplitModel

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import copy
 import itertools
-import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -17,8 +16,9 @@ from split_infer_ros.engines.executable import OperatorOverride, PartChain, make
 from split_infer_ros.engines.execution_config import Compiler, Convolutions, ExecutionConfig
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.split.export import copy_to_device
-from split_infer_ros.split.graph import fingerprint, prepare, set_own_state, set_state, stand_in, state_of
+from split_infer_ros.split.graph import fingerprint, prepare, state_of
 from split_infer_ros.split.partitions import Partitions, backbone_of, extract, head_of, outputs_of
+from split_infer_ros.split.releasable_graph import Fetch, ReleasableGraph
 from split_infer_ros.split.segments import split_into_segments
 from split_infer_ros.split.split_points import SplitPoint, choose_split_point, find_split_points, live_values
 from split_infer_ros.vision_ops.fastest import MEASURED
@@ -26,9 +26,6 @@ from split_infer_ros.vision_ops.fastest import MEASURED
 MAX_PARTITIONS = 4  # kept of each kind, since a split point that moves may come back
 
 PRECISIONS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-
-Fetch = Callable[[Collection[str]], Mapping[str, Tensor]]
-"""Reads the tensors of these names again. Raises ConfigurationError if it cannot."""
 
 _PartitionCache = OrderedDict[SplitPoint, nn.Module]
 
@@ -59,12 +56,8 @@ class SplitModel:
         self.dtype = torch.float32
         self.execution_config = execution_config or ExecutionConfig()
         self._source: SplitModel | None = None
-        self._graph = prepare(module, entry.image_shape, self.execution_config.folding)
-        self._released: dict[str, Fetch] = {}  # by name of the weight: what reads it again
-        self._lock = threading.Lock()  # shared with all models that share the graph
-        meta = {name: stand_in(tensor) for name, tensor in state_of(self._graph).items() if tensor.is_meta}
-        set_state(self._graph, meta)
-        self.split_points = find_split_points(self._graph, entry.image_shape)
+        self._shared = ReleasableGraph(prepare(module, entry.image_shape, self.execution_config.folding))
+        self.split_points = find_split_points(self.graph, entry.image_shape)
         self._reset_caches()
 
     def placed(
@@ -95,11 +88,8 @@ class SplitModel:
         Returns:
             False if all of them had been released before.
         """
-        with self._lock:
-            state = state_of(self._graph)
-            frees_any = any(name not in self._released for name in names)
-            set_own_state(self._graph, {name: stand_in(state[name]) for name in names})
-            self._released |= dict.fromkeys(names, fetch)
+        with self._shared.lock:
+            frees_any = self._shared.release(names, fetch)
             self._backbones.clear()
             self._heads.clear()
             return frees_any
@@ -110,8 +100,7 @@ class SplitModel:
         Raises:
             ConfigurationError: released weights cannot be read.
         """
-        with self._lock:
-            return state_of(self._graph) | self._fetch(self._released)
+        return self._shared.state()
 
     def split_point(self, name: str) -> SplitPoint:
         """Returns the split point of that name. ``default`` is the one that the catalogue's entry names.
@@ -142,7 +131,7 @@ class SplitModel:
 
     def _partition(self, cache: _PartitionCache, make: Callable[[SplitPoint], nn.Module], name: str) -> nn.Module:
         split_point = self.split_point(name)
-        with self._lock:
+        with self._shared.lock:
             if split_point not in cache:
                 cache[split_point] = make(split_point)
             cache.move_to_end(split_point)
@@ -156,30 +145,29 @@ class SplitModel:
 
         It has stand-ins for weights that were released; see ``state``.
         """
-        return self._graph
+        return self._shared.module
 
     @cached_property
     def fingerprint(self) -> str:
         """Identifies the model's operations; see ``graph.fingerprint``."""
-        return fingerprint(self._graph)
+        return fingerprint(self.graph)
 
     @property
     def parameters(self) -> int:
         """How many parameters the whole model has."""
-        return sum(parameter.numel() for parameter in self._graph.parameters())
+        return sum(parameter.numel() for parameter in self.graph.parameters())
 
     def parameters_before(self, name: str) -> int:
         """Returns how many parameters the partition before the split point of that name has on ``device``."""
-        return sum(parameter.numel() for parameter in backbone_of(self._graph, self.split_point(name)).parameters())
+        return sum(parameter.numel() for parameter in backbone_of(self.graph, self.split_point(name)).parameters())
 
     def segments(self) -> tuple[tuple[nn.Module, ...], tuple[nn.Module, ...]]:
         """Returns the segments between neighbouring split points as the backbone and as the head runs them.
 
         Segments are never compiled.
         """
-        with self._lock:
-            self._restore(list(self._released))
-        pieces = split_into_segments(self._graph, self.split_points)
+        self._shared.restore()
+        pieces = split_into_segments(self.graph, self.split_points)
         ends = [split_point.position for split_point in self.split_points[1:]]
         backbone_config, head_config = self.execution_config, self._head_execution_config
         backbones = [
@@ -212,30 +200,15 @@ class SplitModel:
     def _make_head(self, split_point: SplitPoint) -> nn.Module:
         config = self._head_execution_config
         partition = self._with_weights(head_of, split_point)
-        parts = self._parts(config, partition, first=split_point.position, last=len(self._graph.graph.nodes) - 1)
+        parts = self._parts(config, partition, first=split_point.position, last=len(self.graph.graph.nodes) - 1)
         return _joined([make_executable(part, kind, config.compiler) for kind, part in parts])
 
     def _with_weights(
         self, part_of: Callable[[fx.GraphModule, SplitPoint], fx.GraphModule], split_point: SplitPoint
     ) -> fx.GraphModule:
         """Returns a partition with all its weights, including those that were released."""
-        part = part_of(self._graph, split_point)
-        return part_of(self._graph, split_point) if self._restore(state_of(part)) else part
-
-    def _restore(self, names: Collection[str]) -> bool:
-        """Reads those of the weights again that were released. Returns False if none was."""
-        released = [name for name in names if name in self._released]
-        set_state(self._graph, self._fetch(released))
-        for name in released:
-            del self._released[name]
-        return bool(released)
-
-    def _fetch(self, released: Collection[str]) -> dict[str, Tensor]:
-        """Reads released weights again."""
-        tensors: dict[str, Tensor] = {}
-        for fetch in {self._released[name] for name in released}:
-            tensors.update(fetch([name for name in released if self._released[name] is fetch]))
-        return tensors
+        part = part_of(self.graph, split_point)
+        return part_of(self.graph, split_point) if self._shared.restore(state_of(part)) else part
 
     def _parts(
         self, config: ExecutionConfig, partition: fx.GraphModule, *, first: int, last: int
@@ -251,11 +224,11 @@ class SplitModel:
         inner_ends = [end for end in ends if first < end < last]
         if not inner_ends:
             return [(self._convolutions_before(last, config), partition)]
-        nodes = list(self._graph.graph.nodes)
+        nodes = list(self.graph.graph.nodes)
         parts = []
         for start, end in itertools.pairwise([first, *inner_ends, last]):
             outputs = live_values(nodes, end) if end < len(nodes) - 1 else outputs_of(nodes)
-            part = extract(self._graph, nodes[start:end], inputs=live_values(nodes, start), outputs=outputs)
+            part = extract(self.graph, nodes[start:end], inputs=live_values(nodes, start), outputs=outputs)
             parts.append((self._convolutions_before(end, config), part))
         return parts
 

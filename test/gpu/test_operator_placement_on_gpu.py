@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from split_infer_ros.models.detections import Limits
+from split_infer_ros.operator_placement.operator_graph import read_operators, with_decode
 from split_infer_ros.operator_placement.operator_list import OperatorList
 from split_infer_ros.operator_placement.operator_times import rule_from_times, time_operators
-from split_infer_ros.operator_placement.placed_graph import apply_plan, read_operators, with_decode
+from split_infer_ros.operator_placement.placed_graph import apply_plan
 from split_infer_ros.operator_placement.plan import Rule, Tag, make_plan
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_spec import ModelSpec

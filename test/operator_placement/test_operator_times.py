@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.models.catalogue import find_model
+from split_infer_ros.operator_placement.operator_graph import with_decode
 from split_infer_ros.operator_placement.operator_times import (
     CALLS,
     OperatorTimes,
@@ -16,7 +17,6 @@ from split_infer_ros.operator_placement.operator_times import (
     time_operators,
     to_records,
 )
-from split_infer_ros.operator_placement.placed_graph import with_decode
 from split_infer_ros.operator_placement.plan import Operator, Tag
 from split_infer_ros.split.graph import prepare
 

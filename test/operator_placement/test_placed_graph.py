@@ -19,8 +19,9 @@ from split_infer_ros.models.dense import RetinaNet
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.models.random_weights import randomise
+from split_infer_ros.operator_placement.operator_graph import nbytes_of, read_operators, with_decode
 from split_infer_ros.operator_placement.operator_list import OperatorList
-from split_infer_ros.operator_placement.placed_graph import apply_plan, copy_to, nbytes_of, read_operators, with_decode
+from split_infer_ros.operator_placement.placed_graph import apply_plan, copy_to
 from split_infer_ros.operator_placement.plan import PlacementPlan, Rule, Tag, make_plan
 from split_infer_ros.split.export import export
 from split_infer_ros.split.graph import prepare
