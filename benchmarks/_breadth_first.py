@@ -112,5 +112,5 @@ def operators_of(model: SplitModel) -> tuple[Operator, ...]:
     for node in steps:
         place = order.index(node)
         after = live_values(order, place + 1) if node is not steps[-1] else outputs_of(nodes)
-        found.append(extract(graph, [node], live_values(order, place), after).forward)
+        found.append(extract(graph, [node], inputs=live_values(order, place), outputs=after).forward)
     return tuple(found)

@@ -40,12 +40,18 @@ def gains_of(result: MatchResult) -> list[Claim]:
         Claim(
             f"{name}, times the baseline as built",
             gain(result, result.planners, AS_BUILT),
-            "x",
-            1.25,
+            unit="x",
+            goal=1.25,
             turn_s=turn_s,
             paper=papers_gain(result),
         ),
-        Claim(f"{name}, times the baseline prepared", gain(result, result.planners, PREPARED), "x", 1.0, turn_s=turn_s),
+        Claim(
+            f"{name}, times the baseline prepared",
+            gain(result, result.planners, PREPARED),
+            unit="x",
+            goal=1.0,
+            turn_s=turn_s,
+        ),
     ]
 
 
@@ -71,7 +77,9 @@ def planners_claim(results: Sequence[MatchResult]) -> Claim:
     compared = [each for each in results if each.fixed]
     ratios = [gain(each, each.planners, rival) for each in compared for rival in each.fixed]
     turn_s = sum(each.turn_s for each in compared)
-    return Claim("planner's split point, part of the best fixed one, least", minimum(ratios), "x", 0.98, turn_s=turn_s)
+    return Claim(
+        "planner's split point, part of the best fixed one, least", minimum(ratios), unit="x", goal=0.98, turn_s=turn_s
+    )
 
 
 def conclude(results: Sequence[MatchResult], on_gpu: bool) -> Report:
@@ -85,9 +93,9 @@ def conclude(results: Sequence[MatchResult], on_gpu: bool) -> Report:
     claims.append(planners_claim(results))
     # Each prediction is one sample, however many turns checked it.
     error = mean([100 * prediction_error(each) for each in results])
-    claims.append(Claim("predicted throughput, off by, mean", error, "%", 10.0, Direction.AT_MOST))
+    claims.append(Claim("predicted throughput, off by, mean", error, unit="%", goal=10.0, direction=Direction.AT_MOST))
     agreement = exact(min(each.agreement for each in results))
-    claims.append(Claim("best class as the baseline's, least", agreement, "", 0.99))
+    claims.append(Claim("best class as the baseline's, least", agreement, unit="", goal=0.99))
     panels = [
         Panel(
             f"{each.model}, images/s at batch {size}",
@@ -96,7 +104,8 @@ def conclude(results: Sequence[MatchResult], on_gpu: bool) -> Report:
         )
         for each in shown
     ]
-    return Report("unified_splitting", claims, [row for each in results for row in rows_of(each)], panels)
+    rows = [row for each in results for row in rows_of(each)]
+    return Report("unified_splitting", claims=claims, rows=rows, panels=panels)
 
 
 def gpu_claims(results: Sequence[MatchResult]) -> list[Claim]:
@@ -107,13 +116,13 @@ def gpu_claims(results: Sequence[MatchResult]) -> list[Claim]:
         gains = minimum([gain(each, each.planners, OPTIMISED) for each in of_model])
         turn_s = sum(each.turn_s for each in of_model)
         goal = DETECTORS_GOAL if of_model[0].detects else 1.0
-        claims.append(Claim(f"{model}: split, times the optimised, least", gains, "x", goal, turn_s=turn_s))
+        claims.append(Claim(f"{model}: split, times the optimised, least", gains, unit="x", goal=goal, turn_s=turn_s))
     overlap = jointly(
         lambda parts: np.median(parts, axis=0),
         [(lambda values: np.median(values, axis=-1), overlap_efficiency(each, each.planners)) for each in results],
     )
     turn_s = sum(each.turn_s for each in results)
-    claims.append(Claim("overlap efficiency, median", overlap, "", 0.95, turn_s=turn_s))
+    claims.append(Claim("overlap efficiency, median", overlap, unit="", goal=0.95, turn_s=turn_s))
     return claims
 
 

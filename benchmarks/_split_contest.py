@@ -78,6 +78,7 @@ class Match:
         self,
         subject: Subject,
         batch_size: int,
+        *,
         with_fixed_split_points: bool,
         conclude: Callable[[MatchResult], Sequence[Claim]] = lambda result: (),
     ) -> None:

@@ -175,7 +175,7 @@ class SplitPipeline:
             batch_timeout_s=BATCH_TIMEOUT_S,
             drop_policy=BLOCK,
         )
-        self._pipeline = LocalPipeline(model, settings, self._deliver, limits, watch=self._batches.append)
+        self._pipeline = LocalPipeline(model, settings, self._deliver, limits=limits, watch=self._batches.append)
         report = self._pipeline.backbone.report(time.monotonic())
         self.memory_policy, self.memory_reason = report.memory, report.memory_reason
 

@@ -141,7 +141,12 @@ class Subject:
         """Returns the profile, which is always measured and never read."""
         profiler = Profiler(self.model, image=self.images[0], limits=self.limits, effort=self.extent.profile_effort)
         samples = profiler.measure(self.extent.batch_sizes)
-        return make_profile(self.entry.name, str(self.model.device), self.model.split_points, samples)
+        return make_profile(
+            model=self.model.entry.name,
+            device=str(self.model.device),
+            split_points=self.model.split_points,
+            samples=samples,
+        )
 
 
 @torch.inference_mode()

@@ -73,13 +73,17 @@ PROGRESS_S = 60.0  # between two lines of progress
 
 
 def measure_quickly(
-    names: Sequence[str], device: torch.device, extent: SplitExtent, chosen: argparse.Namespace
+    names: Sequence[str], device: torch.device, *, extent: SplitExtent, chosen: argparse.Namespace
 ) -> list[MatchResult]:
     """Measures all models at all batch sizes together. Most time goes to the widest interval."""
     matches = []
     for name in names:
         subject = Subject(name, device, extent)
-        matches += [Match(subject, size, size == min(extent.batch_sizes), claims_of) for size in extent.batch_sizes]
+        smallest = min(extent.batch_sizes)
+        matches += [
+            Match(subject, size, with_fixed_split_points=size == smallest, conclude=claims_of)
+            for size in extent.batch_sizes
+        ]
     take_turns([match.contest for match in matches], seconds_for_turns(chosen, 0.0))
     results = [match.result() for match in matches]
     for match in matches:
@@ -88,7 +92,7 @@ def measure_quickly(
 
 
 def measure_fully(
-    names: Sequence[str], device: torch.device, extent: SplitExtent, chosen: argparse.Namespace
+    names: Sequence[str], device: torch.device, *, extent: SplitExtent, chosen: argparse.Namespace
 ) -> list[MatchResult]:
     """Measures one batch size of one model after the other, until each configuration has its samples.
 
@@ -99,7 +103,7 @@ def measure_fully(
         print(f"{name}: profile at batch {', '.join(map(str, extent.batch_sizes))}", flush=True)
         subject = Subject(name, device, extent)
         for size in extent.batch_sizes:
-            match = Match(subject, size, size == min(extent.batch_sizes))
+            match = Match(subject, size, with_fixed_split_points=size == min(extent.batch_sizes))
             if chosen.seconds is None:
                 turns = math.ceil(extent.min_samples / (size * match.batches_a_turn))
                 take_all(match.contest, turns)
@@ -138,7 +142,7 @@ def main() -> int:
     device = choose_device(chosen.device)
     names = chosen.models or default_models(device.type == "cuda", chosen.quick)
     measure = measure_quickly if chosen.quick else measure_fully
-    results = measure(names, device, extent_of(chosen), chosen)
+    results = measure(names, device, extent=extent_of(chosen), chosen=chosen)
     report = conclude(results, device.type == "cuda")
     for row in report.rows:
         show(row)

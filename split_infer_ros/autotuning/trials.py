@@ -89,7 +89,7 @@ class Trials:
         if form.folding not in self._models:
             module = copy.deepcopy(self._as_built)
             self._models[form.folding] = SplitModel(
-                self._entry, module, torch.device("cpu"), ExecutionConfig(folding=form.folding)
+                self._entry, module, torch.device("cpu"), execution_config=ExecutionConfig(folding=form.folding)
             )
         return self._models[form.folding].placed(self._device, PRECISIONS[precision], form)
 

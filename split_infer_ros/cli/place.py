@@ -39,7 +39,9 @@ def main() -> int:
         graph = with_decode(model.graph, model.entry)
         operators = read_operators(graph, model.entry.image_shape)
         if chosen.measured:
-            rule = _measured(model, graph, rule, choose_device("cuda"), Database(chosen.database))
+            rule = _measured_rule(
+                model, graph, fallback=rule, gpu=choose_device("cuda"), database=Database(chosen.database)
+            )
     except SplitInferError as error:
         print(error, file=sys.stderr)
         return 1
@@ -52,7 +54,9 @@ def main() -> int:
     return 0
 
 
-def _measured(model: SplitModel, graph: fx.GraphModule, rule: Rule, gpu: torch.device, database: Database) -> Rule:
+def _measured_rule(
+    model: SplitModel, graph: fx.GraphModule, *, fallback: Rule, gpu: torch.device, database: Database
+) -> Rule:
     """Returns the rule of measured times. They are read from the database, or else measured now."""
     key = Key.here(str(gpu))
     task = {
@@ -67,7 +71,7 @@ def _measured(model: SplitModel, graph: fx.GraphModule, rule: Rule, gpu: torch.d
         images = torch.zeros((1, *model.entry.image_shape)).contiguous(memory_format=torch.channels_last)
         times = time_operators(graph, images, {Tag.GPU: gpu, Tag.CPU: torch.device("cpu")})
         database.keep(to_records(times, key, task), "the times are")
-    return rule_from_times(times, fallback=rule)
+    return rule_from_times(times, fallback=fallback)
 
 
 def _as_json(plan: PlacementPlan) -> dict[str, object]:

@@ -47,7 +47,7 @@ def with_decode(graph: fx.GraphModule, entry: ModelEntry) -> fx.GraphModule:
     values: dict[fx.Node, fx.Node] = {}
     for node in graph.graph.nodes:
         if node.op != "output":
-            values[node] = _copy_node(joined, node, values, NETWORK)
+            values[node] = _copy_node(joined, node, values, prefix=NETWORK)
     outputs = tuple(values[node] for node in outputs_of(list(graph.graph.nodes)))
     with joined.inserting_after(next(iter(joined.nodes))):
         limits = joined.placeholder("limits")
@@ -75,12 +75,12 @@ def _append_function(joined: fx.Graph, function: fx.Graph, inputs: tuple[fx.Node
         if node.target is operator.getitem and node.args[0] is argument:
             values[node] = inputs[node.args[1]]
         elif node.op not in ("placeholder", "output"):
-            values[node] = _copy_node(joined, node, values, DECODE)
+            values[node] = _copy_node(joined, node, values, prefix=DECODE)
     (result,) = function.output_node().all_input_nodes
     return values[result]
 
 
-def _copy_node(joined: fx.Graph, node: fx.Node, values: Mapping[fx.Node, fx.Node], prefix: str) -> fx.Node:
+def _copy_node(joined: fx.Graph, node: fx.Node, values: Mapping[fx.Node, fx.Node], *, prefix: str) -> fx.Node:
     """Copies a node of one part, whose modules and constants are under a prefix, into the joined graph."""
     copied = joined.node_copy(node, values.__getitem__)
     if node.op in ("call_module", "get_attr"):

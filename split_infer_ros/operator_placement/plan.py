@@ -101,7 +101,12 @@ def make_plan(operators: Sequence[Operator], rule: Rule) -> PlacementPlan:
     unlisted = Counter(operator.kind for operator in operators if tags[operator.name] is None)
     devices = _tag(operators, tags)
     _follow_users(operators, tags, devices)
-    return PlacementPlan(tuple(operators), devices, tuple(_copies(operators, devices)), unlisted)
+    return PlacementPlan(
+        operators=tuple(operators),
+        devices=devices,
+        copies=tuple(_copies(operators, devices)),
+        unlisted=unlisted,
+    )
 
 
 def _ask(rule: Rule, operator: Operator, has_tensors: Mapping[str, bool]) -> Tag | None:

@@ -77,6 +77,7 @@ class Profiler:
     def __init__(
         self,
         model: SplitModel,
+        *,
         image: Pixels | None = None,
         limits: Limits | None = None,
         effort: Effort | None = None,
@@ -87,7 +88,7 @@ class Profiler:
         self._limits = limits or Limits()
         self._effort = effort or Effort()
         self._say = say
-        self._timer = StageTimer(model, self._image, self._limits, self._effort.rounds)
+        self._timer = StageTimer(model, image=self._image, limits=self._limits, rounds=self._effort.rounds)
         self._samples: dict[tuple[str, int], PointSamples] = {}  # by split point and batch size
 
     def measure(self, batch_sizes: Sequence[int]) -> list[PointSamples]:
@@ -115,7 +116,12 @@ class Profiler:
 
     def _profile(self) -> Profile:
         model = self._model
-        return make_profile(model.entry.name, str(model.device), model.split_points, self._samples.values())
+        return make_profile(
+            model=model.entry.name,
+            device=str(model.device),
+            split_points=model.split_points,
+            samples=self._samples.values(),
+        )
 
     def _run_most_balanced(self, batch_size: int) -> None:
         """Runs the pipeline whose stages take the most similar times, where they slow each other down the most."""
@@ -126,7 +132,7 @@ class Profiler:
         end = time.monotonic() + self._effort.max_s
         runs: dict[str, int] = {}
         while sum(runs.values()) < self._effort.runs or time.monotonic() < end:
-            point = next_to_run(self._profile(), batch_size, runs, self._effort.repeats)
+            point = next_to_run(self._profile(), batch_size, runs=runs, repeats=self._effort.repeats)
             if point is None:
                 break
             self._run(point)
@@ -147,7 +153,7 @@ class Profiler:
         settings = StageSettings(
             split_point=point.split_point, batch_size=size, batch_timeout_s=BATCH_TIMEOUT_S, drop_policy=BLOCK
         )
-        with LocalPipeline(self._model, settings, deliver, self._limits) as pipeline:
+        with LocalPipeline(self._model, settings, deliver, limits=self._limits) as pipeline:
             pipeline.feed(itertools.repeat(self._image, size * batches))
             pipeline.finish()
             report = pipeline.backbone.report(time.monotonic())

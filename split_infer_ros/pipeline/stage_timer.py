@@ -38,7 +38,7 @@ class StageTimer:
         rounds: samples of each stage, after one that is not counted.
     """
 
-    def __init__(self, model: SplitModel, image: Pixels, limits: Limits, rounds: int) -> None:
+    def __init__(self, model: SplitModel, *, image: Pixels, limits: Limits, rounds: int) -> None:
         self._model = model
         self._image = image
         self._limits = limits
@@ -49,7 +49,9 @@ class StageTimer:
         """Returns the samples of every split point, in order."""
         model = self._model
         stream, watch = Stream(model.device), Stopwatch(model.device)
-        preprocessor = make_preprocessor(model.entry.preprocess, batch_size, model.dtype, self._place)
+        preprocessor = make_preprocessor(
+            model.entry.preprocess, batch_size=batch_size, dtype=model.dtype, place=self._place
+        )
         backbone_segments, head_segments = model.segments()
 
         def preprocess() -> Tensor:
@@ -63,7 +65,7 @@ class StageTimer:
             images = preprocess()
             use_all_threads()
             backbones_s = [_time_segments(backbone_segments, (images,), watch)[1] for _ in range(self._calls)]
-            hand_overs_s = self._time_hand_overs(backbone_segments, images, batch_size, watch)
+            hand_overs_s = self._time_hand_overs(backbone_segments, images, batch_size=batch_size, watch=watch)
         if model.device.type == "cpu":
             use_one_thread()
         with torch.inference_mode():
@@ -89,7 +91,7 @@ class StageTimer:
         ]
 
     def _time_hand_overs(
-        self, segments: Sequence[nn.Module], images: Tensor, batch_size: int, watch: Stopwatch
+        self, segments: Sequence[nn.Module], images: Tensor, *, batch_size: int, watch: Stopwatch
     ) -> list[tuple[float, ...]]:
         """Returns the seconds of copying what crosses into a slot, for each split point."""
         seconds = []

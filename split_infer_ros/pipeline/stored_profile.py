@@ -73,4 +73,9 @@ def profile_model(
         measured = Profiler(model, image=image, limits=limits, effort=effort, say=say).measure(missing)
         database.keep(to_records(measured, key, task), "the profile is")
         samples += measured
-    return make_profile(model.entry.name, str(model.device), model.split_points, samples)
+    return make_profile(
+        model=model.entry.name,
+        device=str(model.device),
+        split_points=model.split_points,
+        samples=samples,
+    )

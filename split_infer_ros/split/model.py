@@ -49,6 +49,7 @@ class SplitModel:
         entry: ModelEntry,
         module: nn.Module,
         device: torch.device,
+        *,
         execution_config: ExecutionConfig | None = None,
     ) -> None:
         self.entry = entry

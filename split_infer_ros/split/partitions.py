@@ -34,13 +34,23 @@ def split(graph: fx.GraphModule, split_point: SplitPoint) -> Partitions:
 def backbone_of(graph: fx.GraphModule, split_point: SplitPoint) -> fx.GraphModule:
     """Returns the partition before a split point. Nothing is copied."""
     nodes = list(graph.graph.nodes)
-    return extract(graph, nodes[1 : split_point.position], nodes[:1], live_values(nodes, split_point.position))
+    return extract(
+        graph,
+        nodes[1 : split_point.position],
+        inputs=nodes[:1],
+        outputs=live_values(nodes, split_point.position),
+    )
 
 
 def head_of(graph: fx.GraphModule, split_point: SplitPoint) -> fx.GraphModule:
     """Returns the partition behind a split point. Nothing is copied."""
     nodes = list(graph.graph.nodes)
-    return extract(graph, nodes[split_point.position : -1], live_values(nodes, split_point.position), outputs_of(nodes))
+    return extract(
+        graph,
+        nodes[split_point.position : -1],
+        inputs=live_values(nodes, split_point.position),
+        outputs=outputs_of(nodes),
+    )
 
 
 def outputs_of(nodes: Sequence[fx.Node]) -> list[fx.Node]:
@@ -50,7 +60,7 @@ def outputs_of(nodes: Sequence[fx.Node]) -> list[fx.Node]:
 
 
 def extract(
-    graph: fx.GraphModule, nodes: Sequence[fx.Node], inputs: Sequence[fx.Node], outputs: Sequence[fx.Node]
+    graph: fx.GraphModule, nodes: Sequence[fx.Node], *, inputs: Sequence[fx.Node], outputs: Sequence[fx.Node]
 ) -> fx.GraphModule:
     """Returns a module of these nodes that maps inputs to a tuple of outputs and shares the graph's parameters."""
     part = fx.Graph()

@@ -89,7 +89,7 @@ def predict(profile: Profile, point: ProfilePoint, latency_bound_s: float = math
     )
 
 
-def next_to_run(profile: Profile, batch_size: int, runs: Mapping[str, int], repeats: int) -> ProfilePoint | None:
+def next_to_run(profile: Profile, batch_size: int, *, runs: Mapping[str, int], repeats: int) -> ProfilePoint | None:
     """Returns the point whose pipeline should run next; None when the best one is known.
 
     Candidates are the points that may be nearly the best. The one with the fewest runs comes first; among equals, the

@@ -80,7 +80,7 @@ class PointSamples:
 
 
 def make_profile(
-    model: str, device: str, split_points: Sequence[SplitPoint], samples: Iterable[PointSamples]
+    *, model: str, device: str, split_points: Sequence[SplitPoint], samples: Iterable[PointSamples]
 ) -> Profile:
     """Makes the profile of complete samples, in the order of the split points.
 

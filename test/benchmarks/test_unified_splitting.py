@@ -239,7 +239,7 @@ def test_an_error_ends_the_optimised_rival() -> None:
 
 def test_a_full_run_has_at_least_sixteen_turns() -> None:
     def choice(size: int) -> subjects.SplitChoice:
-        return subjects.SplitChoice("split_point", size, 100.0, 0.1)
+        return subjects.SplitChoice("split_point", size, throughput=100.0, latency_s=0.1)
 
     batches = [bench.FULL.batches_a_turn(choice(size)) for size in bench.FULL.batch_sizes]
     assert batches == [16, 8, 4, 2]
@@ -254,7 +254,7 @@ def test_a_full_run_measures_and_reports_every_batch_size(
     parser = arguments("")
     parser.set_defaults(batch=None, samples=8)
     chosen = parser.parse_args([])
-    found = bench.measure_fully(["shapes"], CPU, bench.extent_of(chosen), chosen)
+    found = bench.measure_fully(["shapes"], CPU, extent=bench.extent_of(chosen), chosen=chosen)
     assert [each.batch_size for each in found] == [1, 2]
     for each in found:
         assert all(row["timed_samples"] >= 8 for row in each.rows)

@@ -47,7 +47,7 @@ def test_no_execution_config_changes_results(config: ExecutionConfig) -> None:
     images = torch.randn(1, 3, 64, 64)
     with torch.inference_mode():
         expected = network()(images)
-        model = SplitModel(find_model("squeezenet1_0", False), network(), CPU, config)
+        model = SplitModel(find_model("squeezenet1_0", False), network(), CPU, execution_config=config)
         assert expected.std() > 0.1
         for split_point in ("input", "features.3", "features.9", "output"):
             partitions = model.partitions(split_point)
@@ -70,7 +70,9 @@ def kinds(module: nn.Module) -> list[Convolutions]:
 
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="nothing is packed without oneDNN")
 def test_each_segment_runs_its_kind_of_convolutions() -> None:
-    model = SplitModel(find_model("squeezenet1_0", False), network(), CPU, ExecutionConfig(segments=SEGMENTS))
+    model = SplitModel(
+        find_model("squeezenet1_0", False), network(), CPU, execution_config=ExecutionConfig(segments=SEGMENTS)
+    )
     assert kinds(model.backbone("features.3")) == [Convolutions.CONTIGUOUS]
     assert kinds(model.backbone("features.9")) == [Convolutions.CONTIGUOUS, Convolutions.PACKED]
     assert kinds(model.head("features.9")) == [Convolutions.PACKED, Convolutions.CHANNELS_LAST]
@@ -95,7 +97,9 @@ def test_models_of_other_configs_share_their_weights() -> None:
 
 def test_unfolded_models_have_the_same_split_points() -> None:
     folded, unfolded = (
-        SplitModel(*build_model(ModelSpec("mobilenet_v2", "none")), CPU, ExecutionConfig(folding=folding))
+        SplitModel(
+            *build_model(ModelSpec("mobilenet_v2", "none")), CPU, execution_config=ExecutionConfig(folding=folding)
+        )
         for folding in (True, False)
     )
     assert [(point.name, point.bytes_per_image) for point in folded.split_points] == [

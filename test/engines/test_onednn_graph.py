@@ -18,9 +18,12 @@ class Net(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first = nn.Conv2d(3, 16, 3, 2, 1)
+        self.first = nn.Conv2d(3, 16, 3, stride=2, padding=1)
         self.wide = nn.Sequential(
-            *(nn.Conv2d(16, 32, 1), nn.ReLU6(), nn.Conv2d(32, 32, 3, 1, 1, groups=32), nn.Hardswish())
+            nn.Conv2d(16, 32, 1),
+            nn.ReLU6(),
+            nn.Conv2d(32, 32, 3, stride=1, padding=1, groups=32),
+            nn.Hardswish(),
         )
         self.narrow = nn.Conv2d(32, 16, 1)
 

@@ -65,7 +65,7 @@ def test_a_model_is_profiled_on_the_gpu() -> None:
     whole, watch = model.backbone("output"), Stopwatch(GPU)
     with torch.inference_mode():
         seconds = [watch.time(lambda: whole(images)) for _ in range(WARM_UPS)][-1]
-    samples = Profiler(model, picture, effort=LEAST).measure([4])
+    samples = Profiler(model, image=picture, effort=LEAST).measure([4])
     assert [found.split_point for found in samples] == [split_point.name for split_point in model.split_points]
     assert all(found.is_complete for found in samples)
     # What lies before a split point grows with each split point; a sum of more pieces is no less, run by run.

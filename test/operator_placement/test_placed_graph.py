@@ -61,7 +61,7 @@ def check_devices(placed: fx.GraphModule, plan: PlacementPlan) -> None:
 
 
 def run_both(
-    graph: fx.GraphModule, entry: ModelEntry, images: Tensor, limits: Limits, rule: Rule
+    graph: fx.GraphModule, entry: ModelEntry, images: Tensor, *, limits: Limits, rule: Rule
 ) -> tuple[PlacementPlan, int]:
     """Compares the placed model with the whole one. Returns the plan and the number of detections."""
     joined = with_decode(graph, entry)
@@ -90,7 +90,7 @@ def test_a_placed_model_gives_the_whole_models_results(name: str, rule_name: str
     model = load_model(ModelSpec(name, "none", "cpu"))
     images = photograph_batch(*model.entry.image_shape[1:])[:2].contiguous(memory_format=torch.channels_last)
     rule = LISTED if rule_name == "listed" else alternate()
-    plan, count = run_both(model.graph, model.entry, images, Limits(0.0, 0.5, 20), rule)
+    plan, count = run_both(model.graph, model.entry, images, limits=Limits(0.0, 0.5, 20), rule=rule)
     assert count > 0
     if rule_name == "listed":
         assert plan.unlisted == {}
@@ -143,7 +143,7 @@ def test_arithmetic_in_place_survives_placement(how: str, rule: str) -> None:
     model = randomise(Awkward(), images)
     graph = export(model, (3, 20, 24), ValueError()) if how == "exported" else prepare(model)
     chosen: dict[str, Rule] = {"listed": LISTED, "alternating": alternate(), "everything unlisted": lambda _: None}
-    plan, count = run_both(graph, awkward_entry(model), images, Limits(0.0), chosen[rule])
+    plan, count = run_both(graph, awkward_entry(model), images, limits=Limits(0.0), rule=chosen[rule])
     assert count == 4 * len(images)
     if rule == "listed":
         assert plan.unlisted.keys() <= {"flip"}

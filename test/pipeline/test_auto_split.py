@@ -42,7 +42,7 @@ def profile(sizes: Sequence[int]) -> Profile:
         for size in sizes
         for split_point in BACKBONE
     )
-    return Profile("m", "cpu", points, CoRun())
+    return Profile("m", "cpu", points=points, co_run=CoRun())
 
 
 @dataclass

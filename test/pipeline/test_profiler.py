@@ -34,7 +34,7 @@ def model() -> SplitModel:
 
 
 def test_every_split_point_and_some_pipelines_are_measured(model: SplitModel) -> None:
-    samples = Profiler(model, SMALL, effort=MINIMAL).measure([1, 2])
+    samples = Profiler(model, image=SMALL, effort=MINIMAL).measure([1, 2])
     assert [(found.split_point, found.batch_size) for found in samples] == [
         (split_point.name, size) for size in (1, 2) for split_point in model.split_points
     ]
@@ -92,7 +92,7 @@ def test_a_batch_size_beyond_the_memory_is_refused(model: SplitModel, monkeypatc
 
     monkeypatch.setattr(model, "segments", segments)
     with pytest.raises(ConfigurationError, match=r"batch size 8: cpu has not the memory.*leave out the largest"):
-        Profiler(model, SMALL).measure([8])
+        Profiler(model, image=SMALL).measure([8])
 
 
 @pytest.mark.parametrize("split_point", ["input", "default", "output"])

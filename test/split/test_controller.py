@@ -38,7 +38,7 @@ def profile(co_run: CoRun = SEPARATE) -> Profile:
         )
         for split_point in BACKBONE
     )
-    return Profile("m", "cuda", points, co_run)
+    return Profile("m", "cuda", points=points, co_run=co_run)
 
 
 def as_profiled(split_point: str, now: float) -> tuple[float, float]:
@@ -201,7 +201,7 @@ def test_only_allowed_batch_sizes_are_chosen():
         )
         for size, backbone_s in ((1, 0.01), (4, 0.02), (8, 0.03))
     )
-    fast = Profile("m", "cuda", points, CoRun())
+    fast = Profile("m", "cuda", points=points, co_run=CoRun())
     times = [(0.0101 * number) for number in range(2000)]
 
     def proposals(controller: SplitController) -> set[tuple[str, int]]:

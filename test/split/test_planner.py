@@ -30,7 +30,7 @@ def profile(*rows: tuple[str, int, float, float], co_run: CoRun = SEPARATE) -> P
         )
         for split_point, batch_size, backbone_s, head_s in rows
     )
-    return Profile("m", "cuda", points, co_run)
+    return Profile("m", "cuda", points=points, co_run=co_run)
 
 
 HAND_MADE = profile(
@@ -39,21 +39,33 @@ HAND_MADE = profile(
 )  # fmt: skip
 
 
+def choice(
+    split_point: str, batch_size: int, throughput: float, *, latency_s: float, within_bound: bool = True
+) -> SplitChoice:
+    return SplitChoice(
+        split_point=split_point,
+        batch_size=batch_size,
+        throughput=throughput,
+        latency_s=latency_s,
+        within_bound=within_bound,
+    )
+
+
 @pytest.mark.parametrize(
     ("objective", "bound_s", "batch_sizes", "expected"),
     [
-        (Objective.THROUGHPUT, math.inf, None, SplitChoice("late", 8, 1.0, 15.0)),
-        (Objective.THROUGHPUT, 14.0, None, SplitChoice("output", 8, 0.8, 13.0)),
-        (Objective.THROUGHPUT, 12.0, None, SplitChoice("middle", 1, 1 / 3, 5.0)),
-        (Objective.THROUGHPUT, 4.7, None, SplitChoice("late", 1, 1 / 3.5, 4.5)),
-        (Objective.THROUGHPUT, 4.0, None, SplitChoice("output", 1, 1 / 4, 4.5, False)),
-        (Objective.THROUGHPUT, 4.0, [8], SplitChoice("output", 8, 0.8, 13.0, False)),
-        (Objective.THROUGHPUT, math.inf, [1], SplitChoice("middle", 1, 1 / 3, 5.0)),
-        (Objective.LATENCY, math.inf, [8], SplitChoice("output", 8, 0.8, 13.0)),
+        (Objective.THROUGHPUT, math.inf, None, choice("late", 8, 1.0, latency_s=15.0)),
+        (Objective.THROUGHPUT, 14.0, None, choice("output", 8, 0.8, latency_s=13.0)),
+        (Objective.THROUGHPUT, 12.0, None, choice("middle", 1, 1 / 3, latency_s=5.0)),
+        (Objective.THROUGHPUT, 4.7, None, choice("late", 1, 1 / 3.5, latency_s=4.5)),
+        (Objective.THROUGHPUT, 4.0, None, choice("output", 1, 1 / 4, latency_s=4.5, within_bound=False)),
+        (Objective.THROUGHPUT, 4.0, [8], choice("output", 8, 0.8, latency_s=13.0, within_bound=False)),
+        (Objective.THROUGHPUT, math.inf, [1], choice("middle", 1, 1 / 3, latency_s=5.0)),
+        (Objective.LATENCY, math.inf, [8], choice("output", 8, 0.8, latency_s=13.0)),
     ],
 )
 def test_small_profiles_give_the_obvious_plans(objective, bound_s, batch_sizes, expected):
-    found = plan(HAND_MADE, objective, bound_s, batch_sizes)
+    found = plan(HAND_MADE, objective, bound_s, batch_sizes=batch_sizes)
     if expected.latency_s == 4.5:  # late and output are equally quick: the choice is the one of the higher throughput
         assert found.split_point == ("late" if found.throughput == pytest.approx(1 / 3.5) else "output")
         assert found.latency_s == 4.5
@@ -106,18 +118,18 @@ def test_near_best_split_points_run_until_each_is_known():
     measured = profile(("a", 1, 10.0, 1.0), ("b", 1, 10.5, 1.0), ("c", 1, 12.0, 1.0), ("a", 2, 1.0, 1.0))
     runs: Counter[str] = Counter()
     order = []
-    while point := next_to_run(measured, 1, runs, repeats=2):
+    while point := next_to_run(measured, 1, runs=runs, repeats=2):
         order.append(point.split_point)
         runs[point.split_point] += 1
     assert order == ["a", "b", "a", "b"]
-    assert next_to_run(measured, 4, {}, 1) is None
+    assert next_to_run(measured, 4, runs={}, repeats=1) is None
 
 
 @given(st.lists(st.floats(1.0, 2.0), min_size=1, max_size=10), st.integers(0, 9), st.integers(0, 2))
 def test_one_slow_run_does_not_hide_the_best_split_point(periods, slow_split_point, slow_run):
     measured = profile(*((str(split_point), 1, period_s, 0.1) for split_point, period_s in enumerate(periods)))
     samples: dict[str, list[float]] = {}
-    while point := next_to_run(measured, 1, {name: len(runs) for name, runs in samples.items()}, repeats=3):
+    while point := next_to_run(measured, 1, runs={name: len(runs) for name, runs in samples.items()}, repeats=3):
         runs = samples.setdefault(point.split_point, [])
         assert len(runs) < 3
         is_slow = (int(point.split_point), len(runs)) == (slow_split_point, slow_run)

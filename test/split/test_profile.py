@@ -12,7 +12,7 @@ SECONDS = st.floats(1e-4, 10)
 
 
 def point(
-    split_point: str, backbone_s: float, head_s: float, batch_size: int = 1, period_s: float = math.nan
+    split_point: str, backbone_s: float, head_s: float, *, batch_size: int = 1, period_s: float = math.nan
 ) -> ProfilePoint:
     return ProfilePoint(
         split_point=split_point,
@@ -80,7 +80,7 @@ def test_rates_are_between_a_minimum_and_one():
 
 def test_measured_periods_correct_the_predicted_ones():
     points = (point("a", 3, 1), point("b", 2, 2, period_s=3.0), point("c", 1, 3), point("a", 8, 1, batch_size=2))
-    profile = Profile("m", "cpu", points, CoRun())
+    profile = Profile("m", "cpu", points=points, co_run=CoRun())
     assert [profile.period_s(p) for p in points] == [4.5, 3.0, 4.5, 8.0]
     assert profile.throughput(points[1]) == 1 / 3
     assert profile.throughput(points[3]) == 2 / 8
@@ -91,7 +91,7 @@ def test_measured_periods_correct_the_predicted_ones():
 
 def test_a_profile_without_periods_predicts_the_same():
     points = (point("a", 3, 1), point("b", 2, 2, period_s=3.0))
-    profile = Profile("m", "cpu", points, CoRun(0.7, 0.8))
+    profile = Profile("m", "cpu", points=points, co_run=CoRun(0.7, 0.8))
     rescaled = profile.without_periods()
     assert all(math.isnan(p.period_s) for p in rescaled.points)
     assert [rescaled.period_s(p) for p in rescaled.points] == pytest.approx([profile.period_s(p) for p in points])
@@ -117,8 +117,8 @@ def test_stages_are_sums_of_their_parts():
 
 
 def test_the_table_marks_the_chosen_point():
-    points = (point("features.16", 0.03, 0.01), point("output", 0.02, 0, 1, 0.025))
-    table = describe(Profile("m", "cpu", points, CoRun(0.5, 0.75)), [points[1]]).splitlines()
+    points = (point("features.16", 0.03, 0.01), point("output", 0.02, 0, period_s=0.025))
+    table = describe(Profile("m", "cpu", points=points, co_run=CoRun(0.5, 0.75)), [points[1]]).splitlines()
     assert "m on cpu" in table[0]
     assert "0.50" in table[0]
     assert "0.75" in table[0]

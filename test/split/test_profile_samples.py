@@ -8,7 +8,7 @@ import torch
 
 from split_infer_ros.buffers.layout import TensorSpec
 from split_infer_ros.measurements.key import Key
-from split_infer_ros.split.profile import CoRun
+from split_infer_ros.split.profile import CoRun, Profile
 from split_infer_ros.split.profile_samples import (
     TIMED_ALONE,
     PointSamples,
@@ -36,6 +36,10 @@ def samples(
     return PointSamples(split_point, batch_size, {**alone, **run})
 
 
+def profile_of(point_samples: list[PointSamples]) -> Profile:
+    return make_profile(model="m", device="cpu", split_points=SPLIT_POINTS, samples=point_samples)
+
+
 ONE = [
     samples("a", 1, 1.0, 3.0),
     samples("b", 1, 2.0, 2.0, period=(3.5, 3.0, 3.0), backbone_busy=(3.0,), head_busy=(2.5,)),
@@ -44,7 +48,7 @@ ONE = [
 
 def test_a_profile_has_medians_and_the_balanced_rates():
     unbalanced = samples("a", 2, 0.1, 6.0, backbone_busy=(5.0,), head_busy=(9.0,))
-    profile = make_profile("m", "cpu", SPLIT_POINTS, [unbalanced, samples("b", 2, 3.0, 4.0), *ONE[::-1]])
+    profile = profile_of([unbalanced, samples("b", 2, 3.0, 4.0), *ONE[::-1]])
     assert [(point.batch_size, point.split_point) for point in profile.points] == [
         (1, "a"),
         (1, "b"),
@@ -59,7 +63,7 @@ def test_a_profile_has_medians_and_the_balanced_rates():
 
 
 def test_without_a_pipeline_stages_are_independent():
-    assert make_profile("m", "cpu", SPLIT_POINTS, ONE[:1]).co_run == CoRun(1, 1)
+    assert profile_of(ONE[:1]).co_run == CoRun(1, 1)
 
 
 def test_samples_come_back_from_the_database():
