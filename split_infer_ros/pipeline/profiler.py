@@ -50,7 +50,7 @@ class Effort:
         batches: how many batches of a pipeline are timed, at least.
         seconds: how long a pipeline is timed. After ``MAX_BATCHES`` batches it ends in any case.
         runs: how many pipelines run at each batch size, at least, unless the best split point is known earlier.
-        repeats: how many runs make a split point known that is nearly the best.
+        repeats: after so many runs, a split point that is nearly the best counts as known.
         max_s: how long the pipelines of one batch size run in total. After that, only ``runs`` are completed.
     """
 
@@ -100,14 +100,14 @@ class Profiler:
         self._samples.clear()
         for batch_size in batch_sizes:
             self._say(f"batch {batch_size}: each stage alone")
-            with ThreadPoolExecutor(1) as executor:  # the number of threads is chosen for this thread alone
+            with ThreadPoolExecutor(1) as executor:  # its number of threads and its helper threads end with it
                 alone = executor.submit(self._timer.measure, batch_size)
             try:
                 self._samples |= {(each.split_point, batch_size): each for each in alone.result()}
             except torch.OutOfMemoryError as error:
                 raise ConfigurationError(
-                    f"{self._model.entry.name} cannot be measured at batch size {batch_size}: {self._model.device} has "
-                    f"not the memory ({str(error).partition('.')[0]}); leave out the largest batch sizes."
+                    f"{self._model.entry.name} cannot be measured at batch size {batch_size}: {self._model.device} does "
+                    f"not have enough memory ({str(error).partition('.')[0]}); leave out the largest batch sizes."
                 ) from error
         self._run_most_balanced(max(batch_sizes))
         for batch_size in batch_sizes:

@@ -91,7 +91,9 @@ def test_a_batch_size_beyond_the_memory_is_refused(model: SplitModel, monkeypatc
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 TiB.")
 
     monkeypatch.setattr(model, "segments", segments)
-    with pytest.raises(ConfigurationError, match=r"batch size 8: cpu has not the memory.*leave out the largest"):
+    with pytest.raises(
+        ConfigurationError, match=r"batch size 8: cpu does not have enough memory.*leave out the largest"
+    ):
         Profiler(model, image=SMALL).measure([8])
 
 
