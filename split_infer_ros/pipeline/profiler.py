@@ -106,8 +106,9 @@ class Profiler:
                 self._samples |= {(each.split_point, batch_size): each for each in alone.result()}
             except torch.OutOfMemoryError as error:
                 raise ConfigurationError(
-                    f"{self._model.entry.name} cannot be measured at batch size {batch_size}: {self._model.device} does "
-                    f"not have enough memory ({str(error).partition('.')[0]}); leave out the largest batch sizes."
+                    f"{self._model.entry.name} cannot be measured at batch size {batch_size}: "
+                    f"{self._model.device} does not have enough memory "
+                    f"({str(error).partition('.')[0]}); leave out the largest batch sizes."
                 ) from error
         self._run_most_balanced(max(batch_sizes))
         for batch_size in batch_sizes:
