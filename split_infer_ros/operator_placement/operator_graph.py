@@ -11,7 +11,8 @@ from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from split_infer_ros.models.detections import Detections, Limits, SuppressOverlaps, suppress
-from split_infer_ros.models.entry import Decode, ModelEntry
+from split_infer_ros.models.entry import Decode as DecodeFunction
+from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.operator_placement.plan import INPUT, OUTPUT, Operator
 from split_infer_ros.split.graph import symbolic_trace
 from split_infer_ros.split.partitions import outputs_of
@@ -21,10 +22,10 @@ NETWORK, DECODE = "network", "decode"  # prefixes of the paths of the modules an
 NBYTES = "nbytes"  # key in a node's meta: bytes of the tensors in its value; None if there are none
 
 
-class OpaqueDecode(nn.Module):
-    """A decode function that cannot be traced, as one operator."""
+class Decode(nn.Module):
+    """A decode function that cannot be traced, as one operator. The list of operators has it under this name."""
 
-    def __init__(self, function: Decode) -> None:
+    def __init__(self, function: DecodeFunction) -> None:
         super().__init__()
         self._function = function
 
@@ -58,7 +59,7 @@ def with_decode(graph: fx.GraphModule, entry: ModelEntry) -> fx.GraphModule:
         candidates = _append_function(joined, traced.graph, outputs)
         detections = joined.call_function(suppress, (candidates, limits))
     else:
-        decode = OpaqueDecode(entry.decode)
+        decode = Decode(entry.decode)
         detections = joined.call_module(DECODE, (outputs, limits))
     joined.output(detections)
     roots = nn.ModuleDict({NETWORK: graph, DECODE: decode})
