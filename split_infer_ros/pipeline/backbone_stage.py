@@ -64,7 +64,6 @@ class BackboneStage:
         self._ahead = 0  # batches that are closed and not handed over yet
         self._accepting = False
         self._running = False
-        self._look_at_slots = False
         self._was_full = False
         self._when_ready_for_more: Callable[[], None] | None = None
         self._thread: threading.Thread | None = None
@@ -75,7 +74,6 @@ class BackboneStage:
             transport=transport,
             advisor=advisor or MemoryAdvisor(model.device),
             changed=self._changed,
-            wake=self.wake,
             on_error=self._failed,
             watch=self._watch,
             num_threads=threads,
@@ -166,12 +164,6 @@ class BackboneStage:
             self._changed.notify_all()
         self._tell_senders()
 
-    def wake(self) -> None:
-        """Has the loop look at the slots; called from any thread."""
-        with self._changed:
-            self._look_at_slots = True  # remembered in case the thread is not waiting just now
-            self._changed.notify_all()
-
     def report(self, now: float) -> PipelineReport:
         """Reports counts and times at this moment."""
         return self._account.meters.report(now, counts=self.ledger.counts(), **self._instance.facts())
@@ -211,11 +203,8 @@ class BackboneStage:
                 self._runner.run(batch)
 
     def _next_batch(self) -> InFlightBatch | None:
-        """Waits for a batch that is due and a slot for it; None if the loop should look at the slots first."""
+        """Waits for a batch that is due and a slot for it; None after each wake-up without one."""
         with self._changed:
-            if self._look_at_slots:
-                self._look_at_slots = False
-                return None
             now = time.monotonic()
             due = self._batcher.ready_at()
             if due is not None and not self._accepting:

@@ -95,7 +95,7 @@ class SharedPipeline:
             waiting=self._waiting,
             dispatcher=self._dispatcher,
             tables=self._tables,
-            callbacks=Callbacks(self._router.deliver, self._router.watch, self._wake, self._failed),
+            callbacks=Callbacks(self._router.deliver, self._router.watch, self._failed),
             database=database,
             ring_memory=ring_memory,
         )
@@ -282,7 +282,3 @@ class SharedPipeline:
             if not first:
                 return
         self._on_error(name, error)
-
-    def _wake(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
