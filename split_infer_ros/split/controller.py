@@ -61,7 +61,7 @@ class SplitController:
         self._margin = margin
         self._dwell_s = dwell_s
         self._batch_sizes = batch_sizes
-        self._drift: StagePair = (1.0, 1.0)
+        self._drift: StagePair = (1.0, 1.0)  # how many times slower the stages are than in the profile
         self._observations: dict[RunningPoint, _Observation] = {}
         self._refused: set[RunningPoint] = set()
         self._running: RunningPoint | None = None
@@ -69,11 +69,6 @@ class SplitController:
         self._moved_at = self._checked_at = -math.inf
         self._better_since: float | None = None
         self._batches: deque[tuple[float, float, float]] = deque()  # time, seconds in each stage
-
-    @property
-    def drift(self) -> StagePair:
-        """How many times slower the backbone stage and the head stage are than in the profile."""
-        return self._drift
 
     def observe(
         self, split_point: str, batch_size: int, *, backbone_s: float, head_s: float, now: float

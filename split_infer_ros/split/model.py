@@ -17,7 +17,7 @@ from split_infer_ros.engines.execution_config import Compiler, Convolutions, Exe
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.split.export import copy_to_device
 from split_infer_ros.split.graph import fingerprint, prepare, state_of
-from split_infer_ros.split.partitions import Partitions, backbone_of, extract, head_of, outputs_of
+from split_infer_ros.split.partitions import backbone_of, extract, head_of, outputs_of
 from split_infer_ros.split.releasable_graph import Fetch, ReleasableGraph
 from split_infer_ros.split.segments import split_into_segments
 from split_infer_ros.split.split_points import SplitPoint, choose_split_point, find_split_points, live_values
@@ -125,10 +125,6 @@ class SplitModel:
         It maps the split point's tensors, in float32, to the model's outputs.
         """
         return self._partition(self._heads, self._make_head, name)
-
-    def partitions(self, name: str) -> Partitions:
-        """Returns both partitions at the split point of that name."""
-        return Partitions(self.split_point(name), self.backbone(name), self.head(name))
 
     def _partition(self, cache: _PartitionCache, make: Callable[[SplitPoint], nn.Module], name: str) -> nn.Module:
         split_point = self.split_point(name)

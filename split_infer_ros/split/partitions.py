@@ -3,32 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from torch import fx, nn
+from torch import fx
 
 from split_infer_ros.split.split_points import SplitPoint, live_values
-
-
-@dataclass(frozen=True, slots=True)
-class Partitions:
-    """The two partitions of a model, which share its parameters: ``head(*backbone(images))`` is the whole model.
-
-    Attributes:
-        split_point: where the model was split.
-        backbone: maps images (N, C, H, W) to a tuple of the split point's tensors.
-        head: maps the split point's tensors to a tuple of the model's outputs.
-    """
-
-    split_point: SplitPoint
-    backbone: nn.Module
-    head: nn.Module
-
-
-def split(graph: fx.GraphModule, split_point: SplitPoint) -> Partitions:
-    """Splits a traced model in two. Nothing is copied."""
-    return Partitions(split_point, backbone_of(graph, split_point), head_of(graph, split_point))
 
 
 def backbone_of(graph: fx.GraphModule, split_point: SplitPoint) -> fx.GraphModule:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from partitions import partitions_of
 
 from split_infer_ros.autotuning import tune as tune_module
 from split_infer_ros.autotuning.best_known import find_best_known
@@ -245,7 +246,7 @@ def test_the_graph_tuner_mixes_where_that_pays(model: SplitModel, database: Data
     found = find_best_known(model, database)
     assert found.form.segments == ((Convolutions.PACKED, last), (Convolutions.CONTIGUOUS, "output"))
     spec = ModelSpec("shapes", weights="none", device="cpu", execution_config=found.form)
-    assert load_model(spec).partitions("output")
+    assert partitions_of(load_model(spec), "output")
     segments = [record for record in database.records() if record.task["stage"] == SEGMENTS]
     assert all(record.uncertain == (record.costs == (1.0,)) for record in segments)
     assert sum(record.uncertain for record in segments) > count

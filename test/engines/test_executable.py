@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from comparing import rounding
+from partitions import partitions_of
 from torch import nn
 
 from split_infer_ros.engines.executable import CompiledPart, ContiguousPart, PartChain
@@ -50,7 +51,7 @@ def test_no_execution_config_changes_results(config: ExecutionConfig) -> None:
         model = SplitModel(find_model("squeezenet1_0", False), network(), CPU, execution_config=config)
         assert expected.std() > 0.1
         for split_point in ("input", "features.3", "features.9", "output"):
-            partitions = model.partitions(split_point)
+            partitions = partitions_of(model, split_point)
             for _ in range(TWICE):
                 (found,) = partitions.head(*partitions.backbone(images))
                 assert rounding(found, expected) <= 1e-4  # other kernels, layer after layer

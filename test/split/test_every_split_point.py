@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 import torch
 from comparing import rounding
-from partitions import through_a_slot
+from partitions import split, through_a_slot
 from photographs import LEAST_VARIATION, photograph_batch
 from torch import Tensor, nn
 
@@ -18,7 +18,7 @@ from split_infer_ros.models.catalogue import CATALOGUE
 from split_infer_ros.models.random_weights import randomise
 from split_infer_ros.split.graph import trace
 from split_infer_ros.split.model import SplitModel
-from split_infer_ros.split.partitions import backbone_of, split
+from split_infer_ros.split.partitions import backbone_of
 from split_infer_ros.split.split_points import choose_split_point, find_split_points
 
 FOLDED = 1e-4  # rounding of folded and fused convolutions, layer after layer

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 from comparing import rounding
-from partitions import through_a_slot
+from partitions import split, through_a_slot
 from photographs import LEAST_VARIATION, least_variation, photograph_batch
 from torch import Tensor, nn
 
@@ -11,7 +11,6 @@ from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.random_weights import randomise
 from split_infer_ros.split.export import copy_to_device, export, tidy
 from split_infer_ros.split.graph import trace
-from split_infer_ros.split.partitions import split
 from split_infer_ros.split.split_points import find_split_points
 
 SIDE = 24

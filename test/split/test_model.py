@@ -8,6 +8,7 @@ from weakref import WeakValueDictionary
 
 import pytest
 import torch
+from partitions import partitions_of
 from photographs import LEAST_VARIATION, least_variation, photograph_batch, photographs
 from safetensors.torch import save_file
 from torchvision import models as zoo
@@ -39,7 +40,7 @@ def test_photographs_get_the_same_answer_as_from_torchvision(resnet: tuple[zoo.R
     """Compares pixels to scores with torchvision's transforms and model. Ours is folded, fused and split."""
     reference, path = resnet
     model = load_model(ModelSpec("resnet18", path, "cpu"))
-    preprocess, partitions = model.entry.preprocess, model.partitions(split_point)
+    preprocess, partitions = model.entry.preprocess, partitions_of(model, split_point)
     transforms = zoo.ResNet18_Weights.IMAGENET1K_V1.transforms()
     chosen = photographs()[:4]
     with torch.inference_mode():
@@ -68,7 +69,7 @@ def test_equal_specs_share_a_model() -> None:
 def test_an_unused_model_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load_module, "_loaded", WeakValueDictionary())  # nobody else's here
     model = load_model(ModelSpec("shapes", "none", "cpu"))
-    model.partitions("default")
+    partitions_of(model, "default")
     assert load_model(ModelSpec("shapes", "none", "cpu")) is model
     left = weakref.ref(model)
     del model
@@ -81,7 +82,7 @@ def test_untrained_weights_are_always_the_same() -> None:
     for seed in range(2):
         torch.manual_seed(seed)
         model = load_model(ModelSpec("shapes", "none", "cpu"))
-        states.append(copy.deepcopy(model.partitions("input").head.state_dict()))
+        states.append(copy.deepcopy(model.head("input").state_dict()))
         del model
         gc.collect()  # or the second would be the first
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
@@ -102,7 +103,7 @@ def test_errors_name_what_cannot_be_loaded(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match=r"missing\.pth"):
         load_model(ModelSpec("shapes", str(tmp_path / "missing.pth"), "cpu"))
     with pytest.raises(UnknownSplitPointError, match=r"shapes has no split point 'features\.1'.*neck"):
-        load_model(ModelSpec("shapes", "none", "cpu")).partitions("features.1")
+        load_model(ModelSpec("shapes", "none", "cpu")).backbone("features.1")
     with pytest.raises(ConfigurationError, match=r"device 'tpu'.*auto, cpu"):
         load_model(ModelSpec("shapes", "none", "tpu"))
     with pytest.raises(ConfigurationError, match=r"precision 'fp8'.*fp32, fp16, bf16"):

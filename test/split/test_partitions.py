@@ -7,13 +7,12 @@ import torch
 from comparing import rounding
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from partitions import through_a_slot
+from partitions import split, through_a_slot
 from photographs import LEAST_VARIATION, least_variation, photograph_batch
 from torch import Tensor, fx, nn
 
 from split_infer_ros.models.random_weights import randomise
 from split_infer_ros.split.graph import prepare, trace
-from split_infer_ros.split.partitions import split
 from split_infer_ros.split.split_points import find_split_points
 
 

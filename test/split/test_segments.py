@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import torch
+from partitions import split
 from torch import nn
 from torchvision import models as zoo
 
 from split_infer_ros.split.graph import fingerprint, prepare
-from split_infer_ros.split.partitions import split
 from split_infer_ros.split.segments import split_into_segments
 from split_infer_ros.split.split_points import find_split_points
 

@@ -4,12 +4,12 @@ from functools import cache
 
 import pytest
 import torch
+from partitions import split
 from torch import Tensor, nn
 from torchvision import models as zoo
 
 from split_infer_ros.errors import UnknownSplitPointError
 from split_infer_ros.split.graph import trace
-from split_infer_ros.split.partitions import split
 from split_infer_ros.split.split_points import (
     INPUT,
     OUTPUT,
