@@ -45,7 +45,7 @@ def two_cores_and_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("split_infer_ros.autotuning.spaces.has_onednn_graphs", lambda: False)
     for module in ("tune", "best_known"):
-        monkeypatch.setattr(f"split_infer_ros.autotuning.{module}.cores", lambda: CORES)
+        monkeypatch.setattr(f"split_infer_ros.autotuning.{module}.num_cores", lambda: CORES)
         monkeypatch.setattr(f"split_infer_ros.autotuning.{module}.network_space", space)
 
 
