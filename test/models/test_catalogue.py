@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from partitions import partitions_of
 from torchvision import models as zoo
 from torchvision.models import detection
 
@@ -55,9 +56,8 @@ def test_an_entry_fits_its_model(name: str) -> None:
     """Each model, split at its default split point and decoded, gives detections for each image."""
     model = load_model(ModelSpec(name, "none", "cpu"))
     entry = model.entry
-    partitions = model.partitions("default")
-    split_point = partitions.split_point
-    assert entry.default_split_point in (None, split_point.name, *split_point.aliases)
+    default, partitions = model.split_point("default"), partitions_of(model, "default")
+    assert entry.default_split_point in (None, default.name, *default.aliases)
     height, width = entry.image_shape[1:]
     images = torch.zeros((2, 3, height, width)).contiguous(memory_format=torch.channels_last)
     with torch.inference_mode():
