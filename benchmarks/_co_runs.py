@@ -21,13 +21,13 @@ from split_infer_ros.memory_cost.cpu_microbenchmarks import read
 from split_infer_ros.memory_cost.gpu_microbenchmarks import reread, run_kernel
 from split_infer_ros.memory_cost.overhead import overhead, response_ms
 from split_infer_ros.memory_cost.task import Kernel, Task
-from split_infer_ros.serving.co_run import Released, release, together_ms
+from split_infer_ros.serving.co_run import ReleasedTask, co_run_ms, release
 
 D, MO, CO = "D", "MO", "CO"
 CONFIGURATIONS = (D, MO, CO)
 _FIXED = {D: Policy.DEVICE, MO: Policy.MANAGED}
 
-Gpu = Callable[[Sequence[Released]], Sequence[float]]
+Gpu = Callable[[Sequence[ReleasedTask]], Sequence[float]]
 """Runs what was released; ms from then until the end of each."""
 
 
@@ -61,11 +61,11 @@ class Application:
 
 def dispatch(
     configuration: str, waiting: Sequence[Task], constants: MachineConstants, legal: Collection[Policy]
-) -> Sequence[Released]:
+) -> Sequence[ReleasedTask]:
     """What goes to the GPU next: the first, under the policy that all have, or what the scheduler releases."""
     if configuration == CO:
         return release(waiting, constants, legal)
-    return (Released(waiting[0], _FIXED[configuration]),)
+    return (ReleasedTask(waiting[0], _FIXED[configuration]),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +113,13 @@ class SimulatedGpu:
 
     constants: MachineConstants
 
-    def __call__(self, released: Sequence[Released]) -> Sequence[float]:
+    def __call__(self, released: Sequence[ReleasedTask]) -> Sequence[float]:
         """Ms from the release until the end of each."""
         alone = [response_ms(found.task, overhead(found.task, found.policy, self.constants)) for found in released]
         if len(released) == 1:
             return alone
         tasks = {found.policy: found.task for found in released}
-        together = together_ms(tasks[Policy.DEVICE], tasks[Policy.MANAGED], self.constants)
+        together = co_run_ms(tasks[Policy.DEVICE], tasks[Policy.MANAGED], self.constants)
         return [own if found.policy is Policy.DEVICE else together for found, own in zip(released, alone, strict=True)]
 
 
@@ -147,7 +147,7 @@ class RealGpu:
         self._memory: dict[tuple[str, Policy], Memory] = {}
         self._streams = [torch.cuda.Stream(device) for _ in range(2)] if device.type == "cuda" else [None, None]
 
-    def __call__(self, released: Sequence[Released]) -> Sequence[float]:
+    def __call__(self, released: Sequence[ReleasedTask]) -> Sequence[float]:
         """Ms from the release until the CPU has read the results of each; the one under device memory is read first."""
         memories = [self._of(found.task.name, found.policy) for found in released]
         for memory in memories:

@@ -25,7 +25,7 @@ Part = Callable[[Mapping[str, Served]], float]
 
 
 @dataclass(frozen=True)
-class Machine:
+class MachineResults:
     """A synthetic machine, and what became of all applications on it.
 
     Attributes:
@@ -46,7 +46,7 @@ class Simulation:
         seconds: that it took.
     """
 
-    machines: Sequence[Machine]
+    machines: Sequence[MachineResults]
     seconds: float
 
     def claims(self) -> list[Claim]:
@@ -134,13 +134,13 @@ def simulate(machines: int, applications: Sequence[Application], sizes: Sequence
     return Simulation(found, time.perf_counter() - begin)
 
 
-def _simulate(machine: SyntheticMachine, applications: Sequence[Application], sizes: Sequence[int]) -> Machine:
+def _simulate(machine: SyntheticMachine, applications: Sequence[Application], sizes: Sequence[int]) -> MachineResults:
     gpu = SimulatedGpu(machine.constants)
     served = {}
     for size in sizes:
         tasks = [application.task(size, assumed_ms(application, size, machine)) for application in applications]
         served[size] = {name: serve(name, tasks, gpu, machine.constants, POLICIES) for name in CONFIGURATIONS}
-    return Machine(BOARDS if math.isfinite(machine.constants.gpu_flush_ms) else BUS, served)
+    return MachineResults(BOARDS if math.isfinite(machine.constants.gpu_flush_ms) else BUS, served)
 
 
 def assumed_ms(application: Application, size: int, machine: SyntheticMachine) -> float:
@@ -151,7 +151,7 @@ def assumed_ms(application: Application, size: int, machine: SyntheticMachine) -
     return application.kernels * machine.call_ms + passes + again
 
 
-def times_managed_memory(machines: Sequence[Machine]) -> Estimate:
+def times_managed_memory(machines: Sequence[MachineResults]) -> Estimate:
     """CO's memory in parts of MO's: the median over machines and sizes. The machines are the samples."""
     by_size: dict[int, list[float]] = {}
     for machine in machines:

@@ -26,13 +26,13 @@ def poisson_trace(models: Sequence[str], count: int, per_second: float, seed: in
     now, trace = 0.0, []
     for number, model in enumerate(names):
         now += chance.expovariate(per_second)
-        trace.append(Request(number, f"{model} {number % CAMERAS}", model, now))
+        trace.append(Request(number, f"{model} {number % CAMERAS}", model, arrival_s=now))
     return trace
 
 
 def at_once(models: Sequence[str]) -> list[Request]:
     """One request of each model, all at the same time (Fig. 6)."""
-    return [Request(number, model, model, 0.0) for number, model in enumerate(models)]
+    return [Request(number, model, model, arrival_s=0.0) for number, model in enumerate(models)]
 
 
 class Arrivals:

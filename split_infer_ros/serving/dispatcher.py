@@ -10,17 +10,17 @@ from functools import partial
 from split_infer_ros.memory_cost.task import Task
 from split_infer_ros.pipeline.plan import Plan
 from split_infer_ros.runtime.num_threads import use_all_cores
-from split_infer_ros.serving.co_run import Machine, find_pair
+from split_infer_ros.serving.co_run import CoRunCriteria, find_pair
 from split_infer_ros.serving.cost_measurer import CostMeasurer
 from split_infer_ros.serving.cost_tables import CostTables
 from split_infer_ros.serving.execution_costs import ExecutionCosts
 from split_infer_ros.serving.execution_modes import ExecutionModes
 from split_infer_ros.serving.in_flight import InFlightBatch
-from split_infer_ros.serving.lane_scheduler import Turn
+from split_infer_ros.serving.lane_scheduler import ScheduledExecution
 from split_infer_ros.serving.model_instance import ModelInstance
 from split_infer_ros.serving.request import Request
-from split_infer_ros.serving.scheduler import Batch, Decision, Rules
-from split_infer_ros.serving.shared_weights import expect_next
+from split_infer_ros.serving.scheduler import Decision, RequestBatch, Rules
+from split_infer_ros.serving.shared_weights import prefetch_next
 from split_infer_ros.serving.tenant_state import WaitingFrames, drop
 from split_infer_ros.serving.worker_pool import WorkerPool
 
@@ -85,7 +85,7 @@ class Dispatcher:
     def add(self, line: ModelInstance) -> None:
         """A model comes; it is served once it is measured (lock held)."""
         self.lines[line.key] = line
-        self._tables.open(line.key, line.model, line.plan.form)
+        self._tables.add_model(line.key, line.model, line.plan.form)
         self.renew()
         if self._running:
             line.head.start()
@@ -94,14 +94,14 @@ class Dispatcher:
         """A model goes, for which nothing waits any more; what is under way is finished (lock held)."""
         del self.lines[line.key]
         self._leaving.append(line)
-        self._tables.close(line.key)
+        self._tables.remove_model(line.key)
         self.renew()
 
     def renew(self) -> None:
         """Models came or went, or other batches are of interest now (lock held)."""
         for line in self.lines.values():
             line.run_alone()  # the memory may be another's now
-        self._measurer.begin_anew(self.rules)
+        self._measurer.restart(self.rules)
         self._stale = True
         self._changed.notify_all()
 
@@ -170,7 +170,7 @@ class Dispatcher:
     def _measure_once(self) -> None:
         """One sample of what is not known, between two executions, so that the others are served meanwhile."""
         with self._changed:
-            measurement = None if self._stale else self._measurer.pick(self._at_rest)
+            measurement = None if self._stale else self._measurer.next_measurement(self._at_rest)
             self._changed.notify_all()
             if measurement is None:
                 return
@@ -178,7 +178,7 @@ class Dispatcher:
         if not self._measurer.step(measurement):
             return
         with self._changed:
-            if not self._measurer.conclude(measurement):
+            if not self._measurer.finish(measurement):
                 return
             self._stale = True
         if measurement.failure is not None:
@@ -189,12 +189,12 @@ class Dispatcher:
         """Say of each model whether it can be scheduled, or never will be (lock held)."""
         self._ways = self._tables.costs()
         for key, line in self.lines.items():
-            line.failed = self._tables.failed(key)
+            line.failed = self._tables.has_failed(key)
             line.ready = not line.failed and (line.ready or self._tables.is_ready(key))
             if line.failed:
                 drop(self._waiting.take(self._waiting.of_models([key])), "backbone_error")
 
-    def _next_executions(self) -> list[tuple[Turn, list[InFlightBatch]]]:
+    def _next_executions(self) -> list[tuple[ScheduledExecution, list[InFlightBatch]]]:
         """What is to be executed now, one right behind the other; if nothing is, wait for a change."""
         with self._changed:
             before, now, self._at_rest = len(self._waiting), time.monotonic(), False
@@ -208,33 +208,36 @@ class Dispatcher:
                 )
             return executions
 
-    def _decide(self, now: float) -> list[tuple[Turn, list[InFlightBatch]]]:
+    def _decide(self, now: float) -> list[tuple[ScheduledExecution, list[InFlightBatch]]]:
         able = {key for key, line in self.lines.items() if line.ready and line.has_room}
         queue = self._waiting.of_models(able)
-        turn = self._workers.lane_scheduler.choose(queue, self._ways, now, self.rules)
+        turn = self._workers.lane_scheduler.choose(queue, self._ways, now=now, rules=self.rules)
         decision = turn.decision
         pair = self._find_pair(decision, queue, now) if turn.lane is None else []
-        expect_next(self.lines, decision, queue, self._ways.whole, now, self.rules)
+        prefetch_next(self.lines, decision, queue, self._ways.whole, now=now, rules=self.rules)
         drop(self._waiting.take(decision.late), "deadline")
         if pair:
-            return [(Turn(Decision((batch,))), [self._take_off(batch, now, plan)]) for batch, plan in pair]
+            return [
+                (ScheduledExecution(Decision((batch,))), [self._take_off(batch, now, plan)]) for batch, plan in pair
+            ]
         return [(turn, [self._take_off(batch, now) for batch in decision.batches])] if decision.batches else []
 
-    def _find_pair(self, decision: Decision, queue: Sequence[Request], now: float) -> list[tuple[Batch, Plan]]:
+    def _find_pair(self, decision: Decision, queue: Sequence[Request], now: float) -> list[tuple[RequestBatch, Plan]]:
         """Two executions side by side, where both models have slots and staging for it; else none."""
         known = self.lines[decision.batches[0].model].co_runs if len(decision.batches) == 1 else None
         if known is None:
             return []
-        pair = find_pair(decision, queue, self._ways.whole, now, self.rules, Machine(*known, self._task))
+        criteria = CoRunCriteria(*known, self._task)
+        pair = find_pair(decision, queue, self._ways.whole, now=now, rules=self.rules, criteria=criteria)
         plans = [(batch, self.lines[batch.model].plan_by(policy)) for batch, policy in pair.policies] if pair else []
         found = [(batch, plan) for batch, plan in plans if plan is not None]
         return found if len(found) == len(plans) else []
 
-    def _task(self, batch: Batch) -> Task:
+    def _task(self, batch: RequestBatch) -> Task:
         count, image_bytes = len(batch.requests), self._waiting.image_bytes(batch.requests)
         return self.lines[batch.model].task(count, image_bytes, self._ways.whole.batch_s(batch.model, count))
 
-    def _take_off(self, batch: Batch, now: float, plan: Plan | None = None) -> InFlightBatch:
+    def _take_off(self, batch: RequestBatch, now: float, plan: Plan | None = None) -> InFlightBatch:
         return self.lines[batch.model].take_off(self._waiting.take(batch.requests), now, plan)
 
     def _plan_beside(self) -> None:

@@ -15,7 +15,7 @@ from split_infer_ros.runtime.num_threads import use_one_core
 from split_infer_ros.runtime.streams import Fence, Stream
 from split_infer_ros.runtime.worker_thread import Stage
 from split_infer_ros.serving.in_flight import InFlightBatch
-from split_infer_ros.serving.merge_runner import Engine
+from split_infer_ros.serving.merge_runner import MergeRunner
 from split_infer_ros.serving.tenant_state import drop
 
 
@@ -45,7 +45,7 @@ class Executor:
     def __init__(
         self,
         changed: threading.Condition,
-        engine: Engine,
+        engine: MergeRunner,
         device: torch.device,
         on_error: Callable[[str, Exception], None],
     ) -> None:

@@ -123,7 +123,7 @@ class TenantRegistry:
         if key in lines:
             return
         model = self._load(tenant, current()[0])
-        self._tables.recall(model)
+        self._tables.load_costs(model)
         with self._changing:
             settings, limits = current()
             others = sum(line.budget_of(line.plan) for line in lines.values())  # plans beside give way to it

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from split_infer_ros.pipeline.frame import Frame
 from split_infer_ros.pipeline.ledger import Ledger
 from split_infer_ros.pipeline.report import PipelineMeters
-from split_infer_ros.serving.request import Request, RequestQueue, turn_s
+from split_infer_ros.serving.request import Request, RequestQueue, virtual_deadline_s
 from split_infer_ros.serving.tenant import Tenant
 
 
@@ -75,10 +75,10 @@ class WaitingFrames:
             next(self._numbers),
             tenant.name,
             frame.member.model,
-            now,
-            now + tenant.deadline_s if tenant.deadline_s else math.inf,
-            turn_s(now, patience_s, tenant.priority),
-            tenant.when_late,
+            arrival_s=now,
+            deadline_s=now + tenant.deadline_s if tenant.deadline_s else math.inf,
+            virtual_deadline_s=virtual_deadline_s(now, patience_s, tenant.priority),
+            when_late=tenant.when_late,
         )
         self._queue.add(request)
         self._frames[request.number] = frame
@@ -107,7 +107,7 @@ class WaitingFrames:
 
     def forget(self, tenant: str) -> list[TenantFrame]:
         """Nothing of that tenant's waits any more, and it may come again as another."""
-        return self._pop(self._queue.forget(tenant))
+        return self._pop(self._queue.remove_tenant(tenant))
 
     def clear(self) -> list[TenantFrame]:
         """Nothing waits any more."""
@@ -118,9 +118,9 @@ class WaitingFrames:
         surplus = member.waiting - self._most
         if surplus <= 0:
             return []
-        requests = self._queue.forget(member.tenant.name)
+        requests = self._queue.remove_tenant(member.tenant.name)
         for place, request in zip(requests, requests[surplus:], strict=False):
-            self._queue.add(replace(request, turn_s=place.turn_s))
+            self._queue.add(replace(request, virtual_deadline_s=place.virtual_deadline_s))
         return self._pop(requests[:surplus])
 
     def _pop(self, requests: Sequence[Request]) -> list[TenantFrame]:

@@ -11,10 +11,10 @@ from split_infer_ros.runtime.num_threads import all_cores, use_one_core
 from split_infer_ros.runtime.worker_thread import Stage
 from split_infer_ros.serving.concurrent_lanes import ConcurrentLanes
 from split_infer_ros.serving.executor import Executor
-from split_infer_ros.serving.forked_graphs import Model
 from split_infer_ros.serving.in_flight import InFlightBatch
 from split_infer_ros.serving.lane_scheduler import LaneScheduler
-from split_infer_ros.serving.merge_runner import Engine
+from split_infer_ros.serving.merge_runner import MergeRunner
+from split_infer_ros.serving.model_streams import Backbone
 
 
 class WorkerPool:
@@ -41,10 +41,10 @@ class WorkerPool:
         on_error: Callable[[str, Exception], None],
         lanes: bool = True,
     ) -> None:
-        self.whole = Engine(device, graph_bytes)
+        self.whole = MergeRunner(device, graph_bytes)
         self._executor = Executor(changed, self.whole, device, on_error)
         count = all_cores() if lanes and device.type == "cpu" and all_cores() > 1 else 0
-        self._engines = [Engine(device, cores=1) for _ in range(count)]
+        self._engines = [MergeRunner(device, num_threads=1) for _ in range(count)]
         self.beside = ConcurrentLanes(self._engines) if count else None
         executors = [Executor(changed, engine, device, on_error) for engine in self._engines]
         self._lanes = [_lane(number, executor) for number, executor in enumerate(executors)]
@@ -55,8 +55,8 @@ class WorkerPool:
         """How many there are."""
         return len(self._lanes)
 
-    def load(self, backbones: Mapping[str, Model], weights_s: Mapping[str, float]) -> None:
-        """Exactly these models from now on, as ``Engine.load`` has it; lanes may be at work with those that stay."""
+    def load(self, backbones: Mapping[str, Backbone], weights_s: Mapping[str, float]) -> None:
+        """Exactly these models from now on, as ``MergeRunner.load`` has it; lanes may go on with those that stay."""
         for engine in (self.whole, *self._engines):
             engine.load(backbones, weights_s)
 

@@ -14,7 +14,7 @@ from split_infer_ros.buffers.memory import Memory
 from split_infer_ros.buffers.policy import POLICIES, Policy
 from split_infer_ros.memory_cost.constants import MachineConstants
 from split_infer_ros.memory_cost.task import Kernel, Task
-from split_infer_ros.serving.co_run import Released
+from split_infer_ros.serving.co_run import ReleasedTask
 from split_infer_ros.telemetry.claim import FAILS, HOLDS, UNCLEAR
 from split_infer_ros.telemetry.turns import take_turns
 
@@ -52,7 +52,7 @@ def test_applications_run_and_end_in_the_order_in_which_they_are_read() -> None:
     gpu = gpu_of_memory_of_this_cpu(1 << 20)
     assert gpu.execution_ms(SMALL, 1) > 0
     tasks = [application.task(1 << 20, 1.0) for application in (SMALL, OTHER)]
-    ends = gpu([Released(tasks[0], M), Released(tasks[1], D)])
+    ends = gpu([ReleasedTask(tasks[0], M), ReleasedTask(tasks[1], D)])
     assert 0 < ends[1] <= ends[0]
     for name, policy, kernels in (("small", M, 3), ("other", D, 1)):
         assert (gpu._memory[name, policy].host.view(torch.float32) == kernels).all()  # there, changed, and back
@@ -80,8 +80,8 @@ def served(memory: int, total: float, response: float) -> runs.Served:
     return runs.Served(total, response, 5 / total, memory, 0)
 
 
-def simulated(response: float, memory: int = 120) -> _co_simulation.Machine:
-    return _co_simulation.Machine(
+def simulated(response: float, memory: int = 120) -> _co_simulation.MachineResults:
+    return _co_simulation.MachineResults(
         _co_simulation.BOARDS,
         {1: {runs.D: served(200, 10.0, 6.0), runs.MO: served(100, 12.0, 5.0), runs.CO: served(memory, 9.0, response)}},
     )
@@ -101,7 +101,7 @@ def test_machines_that_differ_leave_a_median_unclear() -> None:
     boards = found.claims()[0]
     assert boards.found.low < 1.15 < boards.found.high
     assert boards.verdict == UNCLEAR
-    assert boards.turn_s == 0.1  # seconds a machine
+    assert boards.virtual_deadline_s == 0.1  # seconds a machine
 
 
 def measured(size: int) -> _co_measurement.SizeContest:

@@ -19,18 +19,18 @@ from _tenant_load import Load, Serve, load_models
 from _tenant_log import Execution, Log
 from _tenant_replays import AT_ONCE, BOUND, POISSON, Replays, name_of
 from _tenant_trace import at_once, poisson_trace
-from tenant_costs import COSTS, MODELS, NAMES, WAYS
+from tenant_costs import COSTS, MODELS, MODES, NAMES
 
 from split_infer_ros.runtime.num_threads import all_cores
-from split_infer_ros.serving.cost_measurer import ROUNDS
-from split_infer_ros.serving.execution_costs import group
+from split_infer_ros.serving.cost_measurer import MIN_ROUNDS
+from split_infer_ros.serving.execution_costs import combination_of
 from split_infer_ros.serving.execution_modes import ExecutionModes
 from split_infer_ros.serving.execution_timing import WARM_UPS
-from split_infer_ros.serving.merge_runner import Engine, Inputs, Outputs
+from split_infer_ros.serving.merge_runner import Inputs, MergeRunner, Outputs
 from split_infer_ros.serving.request import Request
 from split_infer_ros.telemetry.claim import FAILS, HOLDS, UNCLEAR
 
-PER_SECOND = 2.0  # of rivals that are played
+PER_SECOND = 2.0  # of simulated rivals
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def test_claims_compare_with_breadth_first_and_sequential() -> None:
     assert found["at 3 times capacity: mean delay, times the best rival's"].found.value == pytest.approx(0.75 / 0.95)
     assert found["at 3 times capacity: throughput of merging alone, times sequential's"].verdict == HOLDS
     assert found["three requests at once: throughput, times sequential's"].verdict == HOLDS
-    assert all(claim.turn_s == 2.0 for claim in found.values())
+    assert all(claim.virtual_deadline_s == 2.0 for claim in found.values())
     assert not any("fus" in name for name in found)  # nothing was fused
     on_gpu = {claim.name: claim for claim in claims_of(replays, True, on_gpu=True)}
     assert on_gpu.keys() == found.keys()
@@ -165,28 +165,28 @@ def test_costs_are_of_every_batch_and_fusion(load: Load) -> None:
             ran.append({name: len(images) for name, images in inputs.items()})
             return {}
 
-    costs = tenant_costs.measured(load, Stub(), (1, 4))
+    costs = tenant_costs.measure_costs(load, Stub(), (1, 4))
     assert all(costs.alone_s[name].keys() == {1, 4} for name in MODELS)
-    assert costs.fused_s.keys() == {group(dict.fromkeys(MODELS[:2], count)) for count in (1, 2)}
-    assert all(ran.count({name: size}) >= WARM_UPS + ROUNDS for name in MODELS for size in (1, 4))
-    assert not tenant_costs.measured(load, Stub(), (1,), fuse=False).fused_s
+    assert costs.fused_s.keys() == {combination_of(dict.fromkeys(MODELS[:2], count)) for count in (1, 2)}
+    assert all(ran.count({name: size}) >= WARM_UPS + MIN_ROUNDS for name in MODELS for size in (1, 4))
+    assert not tenant_costs.measure_costs(load, Stub(), (1,), fuse=False).fused_s
 
 
-def test_bound_runs_best_batches_in_each_way(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bound_runs_best_batches_in_each_mode(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[tuple[str, int]] = []
-    run = Engine.run
+    run = MergeRunner.run
 
-    def note(engine: Engine, inputs: Inputs) -> Outputs:
+    def note(runner: MergeRunner, inputs: Inputs) -> Outputs:
         ran.extend((name, len(images)) for name, images in inputs.items())
-        return run(engine, inputs)
+        return run(runner, inputs)
 
-    monkeypatch.setattr(Engine, "run", note)
+    monkeypatch.setattr(MergeRunner, "run", note)
     assert tenant_costs.best_batch(COSTS, "mobilenet_v2") == 8
     assert tenant_costs.Bound(load, ExecutionModes(COSTS)).per_second() > 0
     assert ran == 2 * [("squeezenet1_0", 1), ("mobilenet_v2", 8), ("resnet18", 1)]
     ran.clear()
-    assert tenant_costs.Bound(load, replace(WAYS, lane=COSTS)).per_second() > 0
-    assert ran.count(("squeezenet1_0", 1)) == 2 * (1 + 2 * 8)  # twice each way: on two lanes as many as the largest
+    assert tenant_costs.Bound(load, replace(MODES, lane=COSTS)).per_second() > 0
+    assert ran.count(("squeezenet1_0", 1)) == 2 * (1 + 2 * 8)  # twice in each mode: on two lanes as many as the largest
     assert ran.count(("mobilenet_v2", 8)) == 2 * (1 + 2)
 
 

@@ -20,7 +20,7 @@ from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.runtime.streams import Fence, Stream
 from split_infer_ros.serving.executor import Executor
 from split_infer_ros.serving.in_flight import InFlightBatch
-from split_infer_ros.serving.merge_runner import Launched, Leave
+from split_infer_ros.serving.merge_runner import LaunchedExecution, StoreFeatures
 from split_infer_ros.serving.model_instance import Callbacks, ModelInstance
 from split_infer_ros.serving.result_router import ResultRouter
 from split_infer_ros.serving.shared_settings import SharedSettings
@@ -53,7 +53,7 @@ class Engine:
         self.after: list[Sequence[Fence]] = []
         self.breaks = False
 
-    def launch(self, inputs: Mapping[str, Tensor], leave: Leave, after: Sequence[Fence]) -> Launched:
+    def launch(self, inputs: Mapping[str, Tensor], leave: StoreFeatures, after: Sequence[Fence]) -> LaunchedExecution:
         if self.breaks:
             raise RuntimeError("the driver is gone")
         self.marks.append(Later())
@@ -64,7 +64,7 @@ class Engine:
                 leave(name, self.backbones[name](images))
             except RuntimeError as error:
                 failed[name] = error
-        return Launched(self.marks[-1], failed)
+        return LaunchedExecution(self.marks[-1], failed)
 
 
 class Bench:

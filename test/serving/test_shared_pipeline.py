@@ -14,10 +14,10 @@ from running import SETTINGS, A, B, C, Start, until
 from split_infer_ros.errors import ConfigurationError, ImageError
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.serving import cost_table, worker_pool
-from split_infer_ros.serving.execution_costs import Group
+from split_infer_ros.serving.execution_costs import Combination
 from split_infer_ros.serving.merge_runner import Inputs
 from split_infer_ros.serving.model_instance import ModelInstance
-from split_infer_ros.serving.request import DROP
+from split_infer_ros.serving.request import LatePolicy
 
 
 def test_each_frame_gets_its_own_result_at_its_own_tenant(start: Start) -> None:
@@ -58,13 +58,13 @@ def test_frames_of_tenants_on_one_model_go_as_one_batch(start: Start) -> None:
 
 def test_a_camera_that_floods_displaces_itself_alone(start: Start) -> None:
     one = BrightModel("one")
-    run = start(A, B, one=one, settings=replace(SETTINGS, waiting=2))
+    run = start(A, B, one=one, settings=replace(SETTINGS, max_waiting=2))
     one.gate.clear()
     run.send("b", 7)
     run.send("a", *range(100))
     run.send("b", 8)
     assert run.counts("a").dropped == {"overrun": run.counts("a").dropped["overrun"]}
-    assert run.counts("a").in_flight <= 2 + 2 * SETTINGS.most
+    assert run.counts("a").in_flight <= 2 + 2 * SETTINGS.max_batch_size
     one.gate.set()
     run.settled()
     assert [origin.header[1] for origin, _ in run.delivered["a"]][-2:] == [98, 99]
@@ -120,19 +120,19 @@ def test_a_round_that_fails_does_not_end_the_next_ones(start: Start, monkeypatch
 def test_what_was_not_foreseen_is_recorded_once_nothing_comes(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     run = start(A, one=BrightModel("one"))
     engine = run.pipeline._workers.whole
-    wanted = [(("one", 4),)]
+    most_missed = [(("one", 4),)]
     recorded: list[dict[str, int]] = []
 
     def prepare(inputs: Inputs) -> None:
         recorded.append({name: len(images) for name, images in inputs.items()})
-        wanted.clear()
+        most_missed.clear()
 
     class Graphs:
-        has_room = forget = staticmethod(lambda found: False)
+        has_room = remove_models = staticmethod(lambda found: False)
 
         @property
-        def wanted(self) -> Group | None:
-            return wanted[0] if wanted else None
+        def most_missed(self) -> Combination | None:
+            return most_missed[0] if most_missed else None
 
     monkeypatch.setattr(engine, "prepare", prepare)
     monkeypatch.setattr(engine, "graphs", Graphs())
@@ -157,7 +157,7 @@ def test_what_cannot_be_read_or_was_missed_is_counted(start: Start) -> None:
 
 def test_late_frames_are_dropped_or_finished_as_the_tenant_says(start: Start) -> None:
     one = BrightModel("one")
-    run = start(replace(A, deadline_s=1e-9, when_late=DROP), replace(B, deadline_s=1e-9), one=one)
+    run = start(replace(A, deadline_s=1e-9, when_late=LatePolicy.DROP), replace(B, deadline_s=1e-9), one=one)
     run.send("a", 1, 2)
     run.send("b", 3, 4)
     run.settled()

@@ -15,9 +15,9 @@ from split_infer_ros.nodes.parameters.common import (
     ModelParameters,
 )
 from split_infer_ros.nodes.parameters.table import family, like, parameter
-from split_infer_ros.serving.request import FINISH
+from split_infer_ros.serving.request import LatePolicy
 from split_infer_ros.serving.shared_settings import SharedSettings
-from split_infer_ros.serving.tenant import MOST_PRIORITY, WHEN_LATE, Tenant, check_names
+from split_infer_ros.serving.tenant import MAX_PRIORITY, Tenant, check_unique_names
 
 TENANTS = "tenants"
 
@@ -43,11 +43,13 @@ class TenantParameters:
     priority: int = parameter(
         0,
         "One more partitions the time in which its images have their turn.",
-        at_least=-MOST_PRIORITY,
-        at_most=MOST_PRIORITY,
+        at_least=-MAX_PRIORITY,
+        at_most=MAX_PRIORITY,
     )
     when_late: str = parameter(
-        FINISH, "What becomes of an image that cannot meet its deadline; dropped ones are named so.", choices=WHEN_LATE
+        LatePolicy.FINISH.value,
+        "What becomes of an image that cannot meet its deadline; dropped ones are named so.",
+        choices=tuple(policy.value for policy in LatePolicy),
     )
 
 
@@ -94,7 +96,7 @@ class TenantsParameters(LoadParameters, ComputeParameters, FinishParameters, Ima
 
     def __post_init__(self) -> None:
         known = {name: self._tenant(name) for name in self.of}
-        check_names([known[name] for name in self.tenants if name in known])
+        check_unique_names([known[name] for name in self.tenants if name in known])
 
     @property
     def wanted(self) -> list[Tenant]:
@@ -106,8 +108,8 @@ class TenantsParameters(LoadParameters, ComputeParameters, FinishParameters, Ima
         """What all share."""
         return SharedSettings(
             window=self.request_window,
-            most=self.batch_size,
-            waiting=self.max_waiting,
+            max_batch_size=self.batch_size,
+            max_waiting=self.max_waiting,
             split_point=self.split_point,
             pool_slots=self.pool_slots,
             memory_policy=self.memory_policy,
@@ -127,4 +129,11 @@ class TenantsParameters(LoadParameters, ComputeParameters, FinishParameters, Ima
 
     def _tenant(self, name: str) -> Tenant:
         asks = self.of[name]
-        return Tenant(name, asks.model, asks.weights, asks.deadline_ms / 1e3, asks.priority, asks.when_late)
+        return Tenant(
+            name,
+            model=asks.model,
+            weights=asks.weights,
+            deadline_s=asks.deadline_ms / 1e3,
+            priority=asks.priority,
+            when_late=LatePolicy(asks.when_late),
+        )
