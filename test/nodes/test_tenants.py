@@ -209,7 +209,7 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
     ({"tenants.front.when_late": "wait"}, ["tenants.front.when_late cannot be 'wait'", "finish, drop"]),
     ({"tenants.front.modle": RED}, ["no parameter 'tenants.front.modle'", "Did you mean 'tenants.front.model'?"]),
     ({"tenants.other.modle": RED}, ["Did you mean 'tenants.other.model'?"]),
-    ({"request_window": 0}, ["request_window", "0", "1000"]),
+    ({"window": 0}, ["window", "0", "1000"]),
     ({"memory_budget_mb": 1e-6}, ["memory_budget_mb"]),
     ({"device": "cpu"}, ["device", "read-only"]),
 ]

@@ -63,12 +63,12 @@ class TenantsParameters(LoadParameters, ComputeParameters, FinishParameters, Ima
 
     tenants: tuple[str, ...] = parameter((), "Names of the tenants that run; tenants.NAME.* says what each asks.")
     of: Mapping[str, TenantParameters] = family(TENANTS, TenantParameters)
-    request_window: int = parameter(
-        5, "So many of the images whose turn is next are looked at for one execution.", at_least=1, at_most=1000
+    window: int = parameter(
+        5, "How many waiting images the scheduler looks at for one execution.", at_least=1, at_most=1000
     )
-    batch_size: int = parameter(8, "Images of one model that may become one batch.", at_least=1, at_most=256)
+    max_batch_size: int = parameter(8, "How many images of one model may be one batch.", at_least=1, at_most=256)
     max_waiting: int = parameter(
-        2, "Images of one tenant that may wait; one more, and its own oldest is dropped.", at_least=1, at_most=1000
+        2, "How many images of one tenant may wait. With one more, its oldest is dropped.", at_least=1, at_most=1000
     )
     split_point: str = parameter(
         "default",
@@ -107,8 +107,8 @@ class TenantsParameters(LoadParameters, ComputeParameters, FinishParameters, Ima
     def settings(self) -> SharedSettings:
         """What all share."""
         return SharedSettings(
-            window=self.request_window,
-            max_batch_size=self.batch_size,
+            window=self.window,
+            max_batch_size=self.max_batch_size,
             max_waiting=self.max_waiting,
             split_point=self.split_point,
             pool_slots=self.pool_slots,
