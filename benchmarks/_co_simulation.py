@@ -1,4 +1,4 @@
-"""Applications that share a simulated GPU: what the scheduler decides, and what that is worth if the model is right."""
+"""Applications that share a simulated GPU: what the scheduler decides, and its worth if the overhead model is right."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ Part = Callable[[Mapping[str, Served]], float]
 
 @dataclass(frozen=True)
 class MachineResults:
-    """A synthetic machine, and what became of all applications on it.
+    """How a synthetic machine served all applications.
 
     Attributes:
         kind: BOARDS or BUS.
-        served: by size of the input and by configuration.
+        served: by input size, then by configuration.
     """
 
     kind: str
@@ -39,21 +39,21 @@ class MachineResults:
 
 @dataclass(frozen=True)
 class Simulation:
-    """What was simulated.
+    """The results of all synthetic machines.
 
     Attributes:
-        machines: each with the same sizes.
-        seconds: that it took.
+        machines: their results, all for the same input sizes.
+        seconds: how long the simulation took.
     """
 
     machines: Sequence[MachineResults]
     seconds: float
 
     def claims(self) -> list[Claim]:
-        """CO against MO's memory, of all machines and sizes the one in the middle, and against D, the worst of them.
+        """Claims CO's memory over MO's, the median of machines and sizes, and the worst case against D.
 
-        A median has an interval over machines: each is a sample of what machines there may be. The worst case is that
-        of these machines, which are the same in every run: it is counted.
+        A median has an interval, because each machine is a sample of the machines that there may be. The worst case is
+        exact: these machines are the same in every run.
         """
         return [
             *(self._memory(kind) for kind in KINDS),
@@ -87,13 +87,13 @@ class Simulation:
         return f"{SIMULATED}, {len(self.machines)} machines"
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each kind of machine, size and configuration: medians over the machines."""
+        """Returns a row for each kind of machine, size and configuration, with medians over the machines."""
         rows = []
         for kind in KINDS:
             machines = [machine for machine in self.machines if machine.kind == kind]
             for size in machines[0].served if machines else ():
                 for name in CONFIGURATIONS:
-                    found = [machine.served[size][name] for machine in machines]
+                    served = [machine.served[size][name] for machine in machines]
                     rows.append(
                         {
                             "what": SIMULATED,
@@ -101,37 +101,41 @@ class Simulation:
                             "bytes": size,
                             "configuration": name,
                             **measured(
-                                memory_bytes=[each.memory_bytes for each in found],
-                                total_ms=[each.total_ms for each in found],
-                                response_ms=[each.response_ms for each in found],
-                                utilisation=[each.utilisation for each in found],
+                                memory_bytes=[each.memory_bytes for each in served],
+                                total_ms=[each.total_ms for each in served],
+                                response_ms=[each.response_ms for each in served],
+                                utilisation=[each.utilisation for each in served],
                             ),
-                            "with_pairs": float(np.mean([each.paired > 0 for each in found])),
+                            "with_pairs": float(np.mean([each.paired > 0 for each in served])),
                         }
                     )
         return rows
 
     def panels(self) -> list[Panel]:
-        """Fig. 9 and Table V in form: memory and response in parts of D's, and utilisation, a machine's mean each."""
+        """Returns Fig. 9 and Table V: memory and response over D's, and utilisation, each a mean of one machine."""
         return [
-            self._panel("memory, D = 1", "", lambda of, name: of[name].memory_bytes / of[D].memory_bytes),
-            self._panel("mean response time, D = 1", "", lambda of, name: of[name].response_ms / of[D].response_ms),
-            self._panel("GPU utilisation", "%", lambda of, name: 100 * of[name].utilisation),
+            self._panel("memory, D = 1", "", lambda served, name: served[name].memory_bytes / served[D].memory_bytes),
+            self._panel(
+                "mean response time, D = 1", "", lambda served, name: served[name].response_ms / served[D].response_ms
+            ),
+            self._panel("GPU utilisation", "%", lambda served, name: 100 * served[name].utilisation),
         ]
 
     def _panel(self, title: str, unit: str, part: Callable[[Mapping[str, Served], str], float]) -> Panel:
         samples = {
-            name: [float(np.mean([part(of, name) for of in machine.served.values()])) for machine in self.machines]
+            name: [
+                float(np.mean([part(served, name) for served in machine.served.values()])) for machine in self.machines
+            ]
             for name in CONFIGURATIONS
         }
         return Panel(f"{title} ({SIMULATED})", unit, samples)
 
 
 def simulate(machines: int, applications: Sequence[Application], sizes: Sequence[int]) -> Simulation:
-    """All configurations at all sizes on so many synthetic machines."""
+    """Simulates all configurations at all sizes on this number of synthetic machines."""
     begin = time.perf_counter()
-    found = [_simulate(draw_machine(seed), applications, sizes) for seed in range(machines)]
-    return Simulation(found, time.perf_counter() - begin)
+    results = [_simulate(draw_machine(seed), applications, sizes) for seed in range(machines)]
+    return Simulation(results, time.perf_counter() - begin)
 
 
 def _simulate(machine: SyntheticMachine, applications: Sequence[Application], sizes: Sequence[int]) -> MachineResults:
@@ -144,15 +148,15 @@ def _simulate(machine: SyntheticMachine, applications: Sequence[Application], si
 
 
 def assumed_ms(application: Application, size: int, machine: SyntheticMachine) -> float:
-    """What the kernels of an application take on a synthetic machine whose memory is all in place."""
+    """Returns the ms of an application's kernels on a synthetic machine, with all data in place."""
     task = application.task(size)
-    again = sum(kernel.cached_bytes for kernel in task.kernels) * machine.constants.cache_ms_per_byte
-    passes = application.kernels * application.nbytes(size) * machine.kernel_ms_per_byte
-    return application.kernels * machine.call_ms + passes + again
+    rereads_ms = sum(kernel.cached_bytes for kernel in task.kernels) * machine.constants.cache_ms_per_byte
+    passes_ms = application.kernels * application.nbytes(size) * machine.kernel_ms_per_byte
+    return application.kernels * machine.call_ms + passes_ms + rereads_ms
 
 
 def times_managed_memory(machines: Sequence[MachineResults]) -> Estimate:
-    """CO's memory in parts of MO's: the median over machines and sizes. The machines are the samples."""
+    """Returns CO's memory over MO's: the median over machines and sizes. The machines are the samples."""
     by_size: dict[int, list[float]] = {}
     for machine in machines:
         for size, served in machine.served.items():
@@ -165,5 +169,5 @@ def times_managed_memory(machines: Sequence[MachineResults]) -> Estimate:
 
 
 def times_the_better(served: Mapping[str, Served]) -> float:
-    """CO's time in parts of the shorter one of D's and MO's."""
+    """Returns CO's time over the shorter one of D's and MO's."""
     return served[CO].total_ms / min(served[D].total_ms, served[MO].total_ms)

@@ -70,8 +70,8 @@ def measure_costs(load: Load, runner: ExecutionRunner, sizes: Sequence[int], *, 
 class Bound:
     """What the processor serves if all requests are there from the start, with equally many of each model.
 
-    Each model runs in its best batches, in the better of two execution modes: on all cores, or on lanes that are all
-    at work and begin with different models.
+    Each model runs in its best batches, in the better of two execution modes. One is all cores. The other is lanes
+    that are all at work and begin with different models.
 
     Args:
         load: the models.

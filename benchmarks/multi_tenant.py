@@ -1,15 +1,15 @@
 """Requests of several models on one processor: one by one, concurrent, breadth first, merged, merged and fused.
 
 The load is the paper's (§III): requests of AlexNet, ResNet-18 and VGG-16, a third each, that arrive as a Poisson
-process, at 0.5, 1 and 3 times what one-by-one execution is measured to serve; and three requests at once (Fig. 6). A
-trace has 100 requests, so that ten turns have the paper's 1,000. The quick run is at 3 times capacity alone. Its traces
-have 12 requests, SqueezeNet 1.0 replaces VGG-16, and images have 128x128 pixels.
+process. Their rates are 0.5, 1 and 3 times what one-by-one execution is measured to serve. Three requests at once are
+the load of Fig. 6. A trace has 100 requests, so that ten turns have the paper's 1,000. The quick run is at 3 times
+capacity alone. Its traces have 12 requests, SqueezeNet 1.0 replaces VGG-16, and images have 128x128 pixels.
 
 All rivals run the same prepared models. In a turn each of them replays the same short trace; the next turn has another
 trace. Claims are medians over the turns of ratios within a turn. In a short trace the p99 is nearly that of its slowest
 request.
 
-The scheduler takes part four times: it merges, or merges and fuses; and each execution has all cores, or may run on a
+The scheduler takes part four times. It merges, or merges and fuses; each execution has all cores, or may run on a
 lane of one core. Rows say how many executions were merged, were fused and were on lanes. Claims are about what the node
 does: it may merge, fuse and use lanes, and uses what measurements show to pay. Claims compare with breadth-first order,
 like the paper, and with sequential execution. The bound is what the processor serves if all requests are there from the

@@ -34,8 +34,8 @@ class LaneScheduler:
     that way. They also serve a first request whose deadline only they can meet.
 
     No request starves. Let n be the number of requests that are ever before it in the queue, plus the executions that
-    run when it arrives. It waits for at most 2 n + 1 of the longest executions. While it waits, one of these n is
-    running, or lanes are drained so that all cores can serve one of them, or the request itself, next. Requests behind
+    run when it arrives. It waits for at most 2 n + 1 of the longest executions. While it waits, one of these n runs.
+    Otherwise lanes are drained, so that all cores can serve one of them, or the request itself, next. Requests behind
     it add nothing.
 
     Args:

@@ -154,7 +154,7 @@ def test_pair_that_does_not_fit_is_none() -> None:
 
 
 def test_second_of_a_pair_misses_no_deadline() -> None:
-    """Alone the first is computed in 25 ms; behind the other it is done after 20 + 25 + 40 + 25 - 25 = 85 ms."""
+    """The first batch takes 25 ms alone. Behind the other one it is done after 20 + 25 + 40 + 25 - 25 = 85 ms."""
     data = {"s": 21}
     for deadline_s, is_pair in ((0.02, True), (0.03, False), (0.084, False), (0.085, True)):
         assert (pair(requests("sb", deadline_s), data) is not None) == is_pair, deadline_s
