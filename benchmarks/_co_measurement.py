@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
-from _co_runs import CO, CONFIGURATIONS, MO, Application, D, RealGpu, serve
+from _co_runs import CO, MO, Application, Configuration, D, RealGpu, serve
 from _rows import measured
 
 from split_infer_ros.buffers.policy import Policy
@@ -52,26 +52,27 @@ class SizeContest:
         self._gpu, self._constants, self._legal = gpu, constants, legal
         self._tasks = [each.task(size, gpu.execution_ms(each, EXECUTION_ROUNDS)) for each in applications]
         self._usage = Usage()
-        self.memory_bytes: dict[str, int] = {}
-        self._paired: dict[str, int] = {}
+        self.memory_bytes: dict[Configuration, int] = {}
+        self._paired: dict[Configuration, int] = {}
         self.contest = Contest(f"{size / 2**20:g} MiB", self._turn, lambda _: conclude([self]))
         self._turn(0)  # memory is allocated the first time
 
     def _turn(self, number: int) -> dict[str, float]:
         figures = {}
-        for configuration in rotated(list(CONFIGURATIONS), number):
-            with self._usage.of(configuration):
+        for name in rotated([configuration.value for configuration in Configuration], number):
+            configuration = Configuration(name)
+            with self._usage.of(name):
                 served = serve(configuration, self._tasks, self._gpu, self._constants, self._legal)
             self.memory_bytes[configuration], self._paired[configuration] = served.memory_bytes, served.paired
             for what in (TOTAL, RESPONSE, UTILISATION):
                 figures[figure(configuration, what)] = getattr(served, what)
         return figures
 
-    def of(self, configuration: str, what: str) -> list[float]:
+    def of(self, configuration: Configuration, what: str) -> list[float]:
         """Returns a configuration's figure in each turn."""
         return self.contest.figures[figure(configuration, what)]
 
-    def times(self, what: str, than: str) -> Estimate:
+    def times(self, what: str, than: Configuration) -> Estimate:
         """Returns CO's figure over another configuration's in the same turn."""
         return ratio(self.of(CO, what), self.of(than, what))
 
@@ -82,7 +83,7 @@ class SizeContest:
             better = np.minimum(np.median(one, axis=-1), np.median(other, axis=-1))
             return np.median(ours, axis=-1) / better
 
-        return estimate(part, *(self.of(name, TOTAL) for name in (CO, D, MO)))
+        return estimate(part, *(self.of(configuration, TOTAL) for configuration in (CO, D, MO)))
 
     def rows(self) -> list[dict[str, Any]]:
         """Returns a row for each configuration."""
@@ -90,19 +91,19 @@ class SizeContest:
             {
                 "what": MEASURED,
                 "bytes": self.size,
-                "configuration": name,
-                "memory_bytes": self.memory_bytes[name],
-                **measured(**{figure: self.of(name, figure) for figure in (TOTAL, RESPONSE, UTILISATION)}),
-                "paired": self._paired[name],
-                **self._usage.row(name),
+                "configuration": configuration.value,
+                "memory_bytes": self.memory_bytes[configuration],
+                **measured(**{what: self.of(configuration, what) for what in (TOTAL, RESPONSE, UTILISATION)}),
+                "paired": self._paired[configuration],
+                **self._usage.row(configuration.value),
             }
-            for name in CONFIGURATIONS
+            for configuration in Configuration
         ]
 
 
-def figure(configuration: str, what: str) -> str:
+def figure(configuration: Configuration, what: str) -> str:
     """Returns the name of a contest's figure."""
-    return f"{configuration} {what}"
+    return f"{configuration.value} {what}"
 
 
 def conclude(contests: Sequence[SizeContest]) -> list[Claim]:
@@ -135,9 +136,12 @@ def conclude(contests: Sequence[SizeContest]) -> list[Claim]:
 def panels(contests: Sequence[SizeContest]) -> list[Panel]:
     """Returns Fig. 9 and Table V: memory of each size over D's, and the turns of the largest size."""
     largest = max(contests, key=lambda each: each.size)
-    memory = {name: [each.memory_bytes[name] / each.memory_bytes[D] for each in contests] for name in CONFIGURATIONS}
-    response = {name: largest.of(name, RESPONSE) for name in CONFIGURATIONS}
-    busy = {name: [100 * value for value in largest.of(name, UTILISATION)] for name in CONFIGURATIONS}
+    memory, response, busy = {}, {}, {}
+    for configuration in Configuration:
+        name = configuration.value
+        memory[name] = [each.memory_bytes[configuration] / each.memory_bytes[D] for each in contests]
+        response[name] = largest.of(configuration, RESPONSE)
+        busy[name] = [100 * part for part in largest.of(configuration, UTILISATION)]
     return [
         Panel("memory, D = 1", "", memory),
         Panel(f"mean response time, {largest.contest.name}", "ms", response),

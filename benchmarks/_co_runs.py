@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import Enum
 
 import torch
 
@@ -23,8 +24,16 @@ from split_infer_ros.memory_cost.overhead import overhead, response_ms
 from split_infer_ros.memory_cost.task import Kernel, Task
 from split_infer_ros.serving.co_run import ReleasedTask, co_run_ms, release
 
-D, MO, CO = "D", "MO", "CO"
-CONFIGURATIONS = (D, MO, CO)
+
+class Configuration(Enum):
+    """A configuration of the paper: all tasks under device memory, all under managed memory, or co-optimised."""
+
+    D = "D"
+    MO = "MO"
+    CO = "CO"
+
+
+D, MO, CO = Configuration
 _FIXED = {D: Policy.DEVICE, MO: Policy.MANAGED}
 
 Gpu = Callable[[Sequence[ReleasedTask]], Sequence[float]]
@@ -60,10 +69,10 @@ class Application:
 
 
 def dispatch(
-    configuration: str, waiting: Sequence[Task], constants: MachineConstants, legal: Collection[Policy]
+    configuration: Configuration, waiting: Sequence[Task], constants: MachineConstants, legal: Collection[Policy]
 ) -> Sequence[ReleasedTask]:
     """Returns what goes to the GPU next: what the scheduler releases, or the first task under the fixed policy."""
-    if configuration == CO:
+    if configuration is CO:
         return release(waiting, constants, legal)
     return (ReleasedTask(waiting[0], _FIXED[configuration]),)
 
@@ -88,7 +97,11 @@ class Served:
 
 
 def serve(
-    configuration: str, tasks: Sequence[Task], gpu: Gpu, constants: MachineConstants, legal: Collection[Policy]
+    configuration: Configuration,
+    tasks: Sequence[Task],
+    gpu: Gpu,
+    constants: MachineConstants,
+    legal: Collection[Policy],
 ) -> Served:
     """Serves all applications, the earliest deadline first (the deadline is the execution time, section IV-B)."""
     waiting = sorted(tasks, key=lambda task: task.execution_ms)

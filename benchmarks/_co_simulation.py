@@ -6,10 +6,11 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import numpy as np
-from _co_runs import CO, CONFIGURATIONS, MO, Application, D, Served, SimulatedGpu, serve
+from _co_runs import CO, MO, Application, Configuration, D, Served, SimulatedGpu, serve
 from _rows import measured
 from _synthetic_machine import SyntheticMachine, draw_machine
 
@@ -19,9 +20,17 @@ from split_infer_ros.telemetry.estimate import Estimate, Samples, estimate, exac
 from split_infer_ros.telemetry.report import Panel
 
 SIMULATED = "simulated"
-BOARDS, BUS = KINDS = ("boards with one memory", "GPUs on a bus")
 
-Part = Callable[[Mapping[str, Served]], float]
+
+class MachineKind(Enum):
+    """How a machine's GPU reaches the memory of the CPU."""
+
+    BOARD = "boards with one memory"
+    BUS = "GPUs on a bus"
+
+
+ByConfiguration = Mapping[Configuration, Served]
+Part = Callable[[ByConfiguration], float]
 
 
 @dataclass(frozen=True)
@@ -29,12 +38,12 @@ class MachineResults:
     """How a synthetic machine served all applications.
 
     Attributes:
-        kind: BOARDS or BUS.
+        kind: of the machine.
         served: by input size, then by configuration.
     """
 
-    kind: str
-    served: Mapping[int, Mapping[str, Served]]
+    kind: MachineKind
+    served: Mapping[int, ByConfiguration]
 
 
 @dataclass(frozen=True)
@@ -56,24 +65,26 @@ class Simulation:
         exact: these machines are the same in every run.
         """
         return [
-            *(self._memory(kind) for kind in KINDS),
-            self._worst("memory, times D's, at most", lambda it: it[CO].memory_bytes / it[D].memory_bytes),
-            self._worst("time for all, times D's, at most", lambda it: it[CO].total_ms / it[D].total_ms),
+            *(self._memory(kind) for kind in MachineKind),
+            self._worst("memory, times D's, at most", lambda served: served[CO].memory_bytes / served[D].memory_bytes),
+            self._worst("time for all, times D's, at most", lambda served: served[CO].total_ms / served[D].total_ms),
             self._worst(
-                "mean response, times D's, at most", lambda it: it[CO].response_ms / it[D].response_ms, "0.79 x"
+                "mean response, times D's, at most",
+                lambda served: served[CO].response_ms / served[D].response_ms,
+                "0.79 x",
             ),
             self._worst("time, times the better one's, at most", times_the_better),
             self._worst(
                 "GPU utilisation, times MO's, at least",
-                lambda it: it[CO].utilisation / it[MO].utilisation,
+                lambda served: served[CO].utilisation / served[MO].utilisation,
                 "1.10 and 1.33 x",
                 AT_LEAST,
             ),
         ]
 
-    def _memory(self, kind: str) -> Claim:
-        machines = [machine for machine in self.machines if machine.kind == kind]
-        name = f"{self._name}, {kind}: CO's memory, times MO's, median"
+    def _memory(self, kind: MachineKind) -> Claim:
+        machines = [machine for machine in self.machines if machine.kind is kind]
+        name = f"{self._name}, {kind.value}: CO's memory, times MO's, median"
         turn_s = self.seconds / len(machines) if machines else math.nan
         return Claim(name, times_managed_memory(machines), "x", 1.15, AT_MOST, turn_s=turn_s)
 
@@ -89,17 +100,17 @@ class Simulation:
     def rows(self) -> list[dict[str, Any]]:
         """Returns a row for each kind of machine, size and configuration, with medians over the machines."""
         rows = []
-        for kind in KINDS:
-            machines = [machine for machine in self.machines if machine.kind == kind]
+        for kind in MachineKind:
+            machines = [machine for machine in self.machines if machine.kind is kind]
             for size in machines[0].served if machines else ():
-                for name in CONFIGURATIONS:
-                    served = [machine.served[size][name] for machine in machines]
+                for configuration in Configuration:
+                    served = [machine.served[size][configuration] for machine in machines]
                     rows.append(
                         {
                             "what": SIMULATED,
-                            "kind": kind,
+                            "kind": kind.value,
                             "bytes": size,
-                            "configuration": name,
+                            "configuration": configuration.value,
                             **measured(
                                 memory_bytes=[each.memory_bytes for each in served],
                                 total_ms=[each.total_ms for each in served],
@@ -114,19 +125,26 @@ class Simulation:
     def panels(self) -> list[Panel]:
         """Returns Fig. 9 and Table V: memory and response over D's, and utilisation, each a mean of one machine."""
         return [
-            self._panel("memory, D = 1", "", lambda served, name: served[name].memory_bytes / served[D].memory_bytes),
             self._panel(
-                "mean response time, D = 1", "", lambda served, name: served[name].response_ms / served[D].response_ms
+                "memory, D = 1",
+                "",
+                lambda served, configuration: served[configuration].memory_bytes / served[D].memory_bytes,
             ),
-            self._panel("GPU utilisation", "%", lambda served, name: 100 * served[name].utilisation),
+            self._panel(
+                "mean response time, D = 1",
+                "",
+                lambda served, configuration: served[configuration].response_ms / served[D].response_ms,
+            ),
+            self._panel("GPU utilisation", "%", lambda served, configuration: 100 * served[configuration].utilisation),
         ]
 
-    def _panel(self, title: str, unit: str, part: Callable[[Mapping[str, Served], str], float]) -> Panel:
+    def _panel(self, title: str, unit: str, part: Callable[[ByConfiguration, Configuration], float]) -> Panel:
         samples = {
-            name: [
-                float(np.mean([part(served, name) for served in machine.served.values()])) for machine in self.machines
+            configuration.value: [
+                float(np.mean([part(served, configuration) for served in machine.served.values()]))
+                for machine in self.machines
             ]
-            for name in CONFIGURATIONS
+            for configuration in Configuration
         }
         return Panel(f"{title} ({SIMULATED})", unit, samples)
 
@@ -143,8 +161,12 @@ def _simulate(machine: SyntheticMachine, applications: Sequence[Application], si
     served = {}
     for size in sizes:
         tasks = [application.task(size, assumed_ms(application, size, machine)) for application in applications]
-        served[size] = {name: serve(name, tasks, gpu, machine.constants, POLICIES) for name in CONFIGURATIONS}
-    return MachineResults(BOARDS if math.isfinite(machine.constants.gpu_flush_ms) else BUS, served)
+        served[size] = {
+            configuration: serve(configuration, tasks, gpu, machine.constants, POLICIES)
+            for configuration in Configuration
+        }
+    kind = MachineKind.BOARD if math.isfinite(machine.constants.gpu_flush_ms) else MachineKind.BUS
+    return MachineResults(kind, served)
 
 
 def assumed_ms(application: Application, size: int, machine: SyntheticMachine) -> float:
@@ -168,6 +190,6 @@ def times_managed_memory(machines: Sequence[MachineResults]) -> Estimate:
     return estimate(middle, *(by_size or {0: []}).values())
 
 
-def times_the_better(served: Mapping[str, Served]) -> float:
+def times_the_better(served: ByConfiguration) -> float:
     """Returns CO's time over the shorter one of D's and MO's."""
     return served[CO].total_ms / min(served[D].total_ms, served[MO].total_ms)

@@ -33,9 +33,9 @@ def share_cores(work_s: Mapping[str, float], num_threads: int) -> tuple[CoreShar
     models: list[list[str]] = [[] for _ in range(num_shares)]
     share_work_s = [0.0] * num_shares
     for model in sorted(work_s, key=lambda model: (-work_s[model], model)):
-        least = share_work_s.index(min(share_work_s))
-        models[least].append(model)
-        share_work_s[least] += work_s[model]
+        lightest = share_work_s.index(min(share_work_s))
+        models[lightest].append(model)
+        share_work_s[lightest] += work_s[model]
     threads = [1] * num_shares
     for _ in range(num_threads - num_shares):
         slowest = max(range(num_shares), key=lambda share: share_work_s[share] / threads[share])

@@ -27,7 +27,7 @@ CPU = torch.device("cpu")
 
 def test_schedule_of_a_drawn_example() -> None:
     """O_D = 20, O_M = 40 of which 30 idle. D: a until 45, b until 95. MO: 65, 135. CO: a under D hides in b's idle."""
-    served = {name: runs.serve(name, TASKS, runs.SimulatedGpu(UNIT), UNIT, POLICIES) for name in runs.CONFIGURATIONS}
+    served = {name: runs.serve(name, TASKS, runs.SimulatedGpu(UNIT), UNIT, POLICIES) for name in runs.Configuration}
     assert served == {
         runs.D: runs.Served(95, (45 + 95) / 2, 55 / 95, 80, 0),
         runs.MO: runs.Served(135, (65 + 135) / 2, 55 / 135, 40, 0),
@@ -82,7 +82,7 @@ def served(memory: int, total: float, response: float) -> runs.Served:
 
 def results_of(response: float, memory: int = 120) -> _co_simulation.MachineResults:
     return _co_simulation.MachineResults(
-        _co_simulation.BOARDS,
+        _co_simulation.MachineKind.BOARD,
         {1: {runs.D: served(200, 10.0, 6.0), runs.MO: served(100, 12.0, 5.0), runs.CO: served(memory, 9.0, response)}},
     )
 
@@ -113,7 +113,7 @@ def test_measurement_runs_all_configurations_in_each_turn() -> None:
     contests = [measured(1 << 20), measured(1 << 21)]
     take_turns([each.contest for each in contests], 0.0)
     rows = [row for each in contests for row in each.rows()]
-    assert [row["configuration"] for row in rows] == list(runs.CONFIGURATIONS) * 2
+    assert [row["configuration"] for row in rows] == [configuration.value for configuration in runs.Configuration] * 2
     assert all(row["total_ms"] > 0 and row["peak_mb"] > 0 and row["turns"] == 1 for row in rows)
     assert [len(panel.samples) for panel in _co_measurement.panels(contests)] == [3] * 3
     assert all(claim.name.startswith("measured") for claim in _co_measurement.conclude(contests))
