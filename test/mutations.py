@@ -36,6 +36,7 @@ FILES = {
         "serving/executor.py",
         "serving/in_flight.py",
         "serving/forked_graphs.py",
+        "serving/model_streams.py",
         "weight_streaming/device_stages.py",
     ],
 }

@@ -1,4 +1,4 @@
-"""Costs of three small networks as if they had been measured, for tests of the benchmark of tenants."""
+"""Made-up costs of three small networks, for tests of the benchmark of tenants."""
 
 from __future__ import annotations
 

@@ -20,6 +20,8 @@ from split_infer_ros.serving.request import LatePolicy, Request
 
 MAX_LATE = 16  # requests that one decision drops at most, so that it is quick however many are late
 
+_DROP = LatePolicy.DROP  # looked up once: every decision compares it with many requests
+
 
 @dataclass(frozen=True, slots=True)
 class RequestBatch:
@@ -92,7 +94,7 @@ def decide(
         if request.tenant in busy_tenants:
             continue
         alone_s = (fastest_costs if window else costs).batch_s(request.model, 1)
-        if request.when_late is LatePolicy.DROP and now + alone_s > request.deadline_s:
+        if request.when_late is _DROP and now + alone_s > request.deadline_s:
             late.append(request)
             if len(late) == MAX_LATE:
                 break
@@ -136,7 +138,7 @@ def _combine(window: Sequence[Request], costs: ExecutionCosts, *, now: float, ru
             if request is first or (
                 saves_time
                 and now + joined_s <= tightest_deadline_s
-                and (meets_deadline or request.when_late is not LatePolicy.DROP)
+                and (meets_deadline or request.when_late is not _DROP)
             ):
                 chosen.setdefault(model, []).append(request)
                 execution_s = joined_s

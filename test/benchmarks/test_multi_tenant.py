@@ -1,4 +1,4 @@
-"""What is claimed of rivals that serve the same requests, and what rows say. Times are not for a test."""
+"""What is claimed of rivals that serve the same requests, and what rows say; no test depends on times."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def load() -> Iterator[Load]:
     found.close()
 
 
-def recorded(part: float = 3.0, turns: int = 10) -> Replays:
-    """Replays whose figures are as given, the same in each turn; sequential execution is 1 throughout."""
+def made_up(part: float = 3.0, turns: int = 10) -> Replays:
+    """Replays with made-up figures, the same in each turn; those of sequential execution are 1."""
     throughputs = dict(zip(NAMES, (1.0, 1.1, 0.9, 1.05, 1.05, 1.4, 1.5), strict=True))
     found = Replays(None, dict.fromkeys(NAMES), part, 6, lambda: 0.0, lambda each: claims_of(each, part == 3.0, False))  # type: ignore[arg-type]
     for name, per_second in throughputs.items():
@@ -57,7 +57,7 @@ def recorded(part: float = 3.0, turns: int = 10) -> Replays:
 
 
 def test_claims_compare_with_breadth_first_and_sequential() -> None:
-    replays = recorded()
+    replays = made_up()
     found = {claim.name: claim for claim in replays.contest.conclude(replays.contest)}
     gap = found["at 3 times capacity: part of the gap to the bound"]
     assert (gap.found.value, gap.verdict) == (pytest.approx(0.5), FAILS)
@@ -77,19 +77,19 @@ def test_claims_compare_with_breadth_first_and_sequential() -> None:
 
 
 def test_lighter_loads_claim_delays_alone() -> None:
-    replays = recorded(0.5)
+    replays = made_up(0.5)
     assert [claim.name for claim in replays.contest.conclude(replays.contest)] == [
         f"at 0.5 times capacity: {figure} delay, times the best rival's" for figure in ("mean", "p99")
     ]
 
 
 def test_few_turns_decide_nothing() -> None:
-    replays = recorded(turns=9)
+    replays = made_up(turns=9)
     assert {claim.verdict for claim in replays.contest.conclude(replays.contest)} == {UNCLEAR}
 
 
 def test_rows_say_what_was_executed_and_what_it_took() -> None:
-    replays = recorded()
+    replays = made_up()
     rows = {row["rival"]: row for row in tenant_rows.served_rows(replays, on_gpu=True)}
     assert list(rows) == list(NAMES)
     assert {name for name, row in rows.items() if row["launches"] == "kernels"} == {rivals.BREADTH_FIRST}

@@ -1,4 +1,4 @@
-"""Is every request served once by each rival, and by which executions? Times are not for a test."""
+"""Each rival serves every request once, by the right kinds of executions; no test depends on times."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_breadth_first_takes_turns_by_operator() -> None:
     assert sorted(log.end_s) == [0, 1, 2]
 
 
-def test_workers_that_spoil_each_others_results_are_found_out(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_that_spoil_each_others_results_are_refused(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     concurrent, run, at_work = rivals.Concurrent(2), MergeRunner.run, set[MergeRunner]()
     concurrent.check(load)
 
@@ -143,7 +143,7 @@ def test_workers_that_spoil_each_others_results_are_found_out(load: Load, monkey
         found = run(runner, inputs)
         at_work.add(runner)
         if len(at_work) == 1:
-            return found  # by itself it is right
+            return found  # a single worker is right
         return {name: [value + 1 for value in values] for name, values in found.items()}
 
     monkeypatch.setattr(MergeRunner, "run", spoilt)
@@ -155,7 +155,7 @@ def test_workers_that_spoil_each_others_results_are_found_out(load: Load, monkey
 def test_graphs_are_recorded_before_the_first_request(
     name: str, load: Load, every: dict[str, Serve], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For several models as one, each model's own batch is recorded at least: on a GPU these graphs serve then."""
+    """For fused models, at least each single model's batch is recorded; on a GPU these graphs serve them."""
     prepared: list[tuple[MergeRunner, Combination]] = []
     ran = 0
     prepare, run, begin = MergeRunner.prepare, MergeRunner.run, Arrivals.__init__
@@ -185,7 +185,7 @@ def test_graphs_are_recorded_before_the_first_request(
     assert ran >= 2
 
 
-def test_recorded_is_what_may_be_decided_on() -> None:
+def test_everything_that_may_be_decided_is_recorded() -> None:
     fused = ExecutionCosts(
         {"a": 1, "b": 1, "c": 9}, {name: {1: 1.0, 4: 2.0} for name in "abc"}, {(("a", 1), ("b", 1)): 1.5}
     )
