@@ -1,4 +1,4 @@
-"""Tiny models for tests of tenants: they name the shade of a uniform image, so each result tells which image it is of."""
+"""Tiny models for tests of tenants: they name the shade of a uniform image, so a result tells which image it is of."""
 
 from __future__ import annotations
 

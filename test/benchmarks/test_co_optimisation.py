@@ -101,7 +101,7 @@ def test_different_machines_leave_a_median_unclear() -> None:
     boards = simulation.claims()[0]
     assert boards.found.low < 1.15 < boards.found.high
     assert boards.verdict == UNCLEAR
-    assert boards.virtual_deadline_s == 0.1  # seconds a machine
+    assert boards.turn_s == 0.1  # seconds a machine
 
 
 def measured(size: int) -> _co_measurement.SizeContest:

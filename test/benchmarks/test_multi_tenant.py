@@ -68,7 +68,7 @@ def test_claims_compare_with_breadth_first_and_sequential() -> None:
     assert found["at 3 times capacity: mean delay, times the best rival's"].found.value == pytest.approx(0.75 / 0.95)
     assert found["at 3 times capacity: throughput of merging alone, times sequential's"].verdict == HOLDS
     assert found["three requests at once: throughput, times sequential's"].verdict == HOLDS
-    assert all(claim.virtual_deadline_s == 2.0 for claim in found.values())
+    assert all(claim.turn_s == 2.0 for claim in found.values())
     assert not any("fus" in name for name in found)  # nothing was fused
     on_gpu = {claim.name: claim for claim in claims_of(replays, True, on_gpu=True)}
     assert on_gpu.keys() == found.keys()
