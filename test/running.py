@@ -88,10 +88,10 @@ class Running:
 
 
 def use_lanes(monkeypatch: pytest.MonkeyPatch, lanes: bool) -> None:
-    """Have whatever comes run on two lanes, or with all cores, however that is measured to do."""
+    """Makes every execution run on two lanes, or on all cores, whatever their costs are."""
     monkeypatch.setattr(worker_pool, "all_cores", lambda: 2)
     monkeypatch.setattr(ExecutionModes, "lanes_serve_more", lanes)
-    monkeypatch.setattr(ExecutionModes, "all_cores_finish_sooner", lambda ways, waiting, more_come: not lanes)
+    monkeypatch.setattr(ExecutionModes, "all_cores_finish_sooner", lambda modes, waiting, more_arrive: not lanes)
 
 
 Start = Callable[..., Running]

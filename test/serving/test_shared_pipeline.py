@@ -169,10 +169,10 @@ def test_a_model_is_measured_before_it_is_served_and_once_for_all(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_pool, "all_cores", lambda: 2)
-    monkeypatch.setattr(cost_table, "agree", lambda samples: True)  # whatever else this machine is at
+    monkeypatch.setattr(cost_table, "samples_agree", lambda samples: True)  # whatever else this machine is at
     run = start(A, C, one=BrightModel("one"), two=BrightModel("two"))
     ways = run.pipeline._dispatcher._ways
-    assert ways.lanes == 2
+    assert ways.num_lanes == 2
     for costs in (ways.whole, ways.lane):
         assert sorted(costs.alone_s["one"]) == [1, 2, 4, 8]
     assert list(ways.whole.fused_s) != []
