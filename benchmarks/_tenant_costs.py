@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from _tenant_load import Load
 
-from split_infer_ros.runtime.num_threads import all_cores
+from split_infer_ros.runtime.num_threads import max_threads
 from split_infer_ros.serving.concurrent_lanes import ConcurrentLanes
 from split_infer_ros.serving.cost_measurer import MAX_ROUNDS, MIN_ROUNDS
 from split_infer_ros.serving.execution_costs import NOISE_MARGIN, Combination, ExecutionCosts, combination_of
@@ -36,12 +36,12 @@ def measure_modes(load: Load, sizes: Sequence[int]) -> ExecutionModes:
     runner = load.new_runner()
     whole = measure_costs(load, runner, sizes)
     runner.close()
-    if runner.is_asynchronous or all_cores() == 1:
+    if runner.is_asynchronous or max_threads() == 1:
         return ExecutionModes(whole)
-    lanes = ConcurrentLanes([load.new_runner(num_threads=1) for _ in range(all_cores())])
+    lanes = ConcurrentLanes([load.new_runner(num_threads=1) for _ in range(max_threads())])
     lane = measure_costs(load, lanes, sizes, fuse=False)
     lanes.close()
-    return ExecutionModes(whole, all_cores(), lane)
+    return ExecutionModes(whole, max_threads(), lane)
 
 
 def measure_costs(load: Load, runner: ExecutionRunner, sizes: Sequence[int], *, fuse: bool = True) -> ExecutionCosts:

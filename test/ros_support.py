@@ -240,7 +240,7 @@ class Pipeline:
 
     def _wait_for_head(self) -> None:
         """Frames that come before a head is chosen are lost, and so are those before DDS has matched its topic."""
-        sender = self.backbone.stage._transport
+        sender = self.backbone.stage._instance._connection
         assert isinstance(sender, NetworkSender)
         wait_until(lambda: sender._active and sender._heads.reached_by(sender._publisher), "a head", START_S)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from rclpy.qos import QoSProfile
@@ -125,16 +126,8 @@ class BackboneNode(ManagedNode):
             say=lambda line: self.get_logger().info(f"measuring {self._model.entry.name}, {line}"),
         )
 
-    def _load(self, form: ExecutionConfig | None = None) -> SplitModel:
-        values = self.values
-        return load_model(
-            values.model,
-            values.weights,
-            values.device,
-            values.precision,
-            allow_user_code=values.allow_user_code,
-            form=form,
-        )
+    def _load(self, execution_config: ExecutionConfig | None = None) -> SplitModel:
+        return load_model(replace(self.values.model_spec, execution_config=execution_config or ExecutionConfig()))
 
     def _find_best_known(self) -> BestKnown:
         """The best that is known of the model here; where nothing is, it is tuned first, if that is wanted."""
@@ -147,13 +140,7 @@ class BackboneNode(ManagedNode):
         if found.network is not None or not values.tune_at_start:
             return found
         self.get_logger().info(f"tuning {values.model} for {values.tune_at_start:g} s")
-        told = {
-            "name": values.model,
-            "weights": values.weights,
-            "device": str(self._model.device),
-            "allow_user_code": values.allow_user_code,
-        }
-        with TrialProcess(told) as runner:
+        with TrialProcess(replace(values.model_spec, device=str(self._model.device))) as runner:
             Tuner(self._model, runner, database, precisions=(values.precision,)).tune(values.tune_at_start)
         return find()
 

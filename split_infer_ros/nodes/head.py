@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
@@ -25,7 +25,7 @@ from split_infer_ros.nodes.parameters.table import parameter
 from split_infer_ros.nodes.process import run
 from split_infer_ros.nodes.transports import RECEIVERS, Receiver
 from split_infer_ros.nodes.watch import LEFT_OUT, weights_facts
-from split_infer_ros.pipeline.frame import Origin
+from split_infer_ros.pipeline.frame import Handle
 from split_infer_ros.pipeline.head_stage import HeadStage
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.runtime.num_threads import default_head_threads
@@ -60,12 +60,10 @@ class HeadNode(ManagedNode):
 
     def set_up(self) -> None:
         values = self.values
-        self._model = load_model(values.model, values.weights, "cpu", allow_user_code=values.allow_user_code)
+        self._model = load_model(values.model_spec)
         self.on_tear_down(self._forget)
         tuned = find_best_known(self._model, Database.named(values.tuning_database))
-        self._model = load_model(
-            values.model, values.weights, "cpu", allow_user_code=values.allow_user_code, form=tuned.form
-        )
+        self._model = load_model(replace(values.model_spec, execution_config=tuned.form))
         self._labels = self._model.entry.labels
         self._detections = IntraProcessPublisher(self, Detection2DArray, "detections", QoSProfile(depth=10))
         self.on_tear_down(self._detections.destroy)
@@ -109,7 +107,8 @@ class HeadNode(ManagedNode):
         self._stage = None
         del self._model
 
-    def _deliver(self, origin: Origin, detections: Detections) -> None:
+    def _deliver(self, handle: Handle, index: int, detections: Detections) -> None:
+        origin = handle.origins[index]
         self._detections.publish(detections_message(detections, self._labels, origin.header))
         if self._overlay is not None:
             self._overlay.show(origin, detections)

@@ -27,7 +27,7 @@ _dds_subscriptions: Counter[tuple[int, str]] = Counter()
 _local_publishers: dict[tuple[int, str], set[bytes]] = defaultdict(set)
 
 
-def _key(node: Node, topic: str) -> tuple[int, str]:
+def topic_key(node: Node, topic: str) -> tuple[int, str]:
     """A topic of one ROS context; a process may have several contexts."""
     return id(node.context), node.resolve_topic_name(topic)
 
@@ -40,7 +40,7 @@ class IntraProcessPublisher:
     ) -> None:
         self._node = node
         self._to_message = to_message
-        self._key = _key(node, topic)
+        self._key = topic_key(node, topic)
         # rclpy does not tell a publisher's identity: it is the one that is new (another process may have a node
         # of the same name)
         before = self._publisher_ids(of_any_node=True)  # the name of another process's node may come to be known late
@@ -108,7 +108,7 @@ class IntraProcessSubscription:
         callback_group: CallbackGroup | None = None,
     ) -> None:
         self._node = node
-        self._key = _key(node, topic)
+        self._key = topic_key(node, topic)
         self._receive_outside = from_outside
         self._on_gap = on_gap
         self._last: dict[bytes, int] = {}

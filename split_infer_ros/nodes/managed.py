@@ -172,7 +172,7 @@ def open_trace(node: ManagedNode) -> TraceFile | None:
     """
     if not node.values.trace:
         return None
-    trace = TraceFile(Path(node.values.trace))
+    trace = TraceFile.open(Path(node.values.trace))
     node.on_tear_down(trace.close)
     return trace
 

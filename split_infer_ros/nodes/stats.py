@@ -47,7 +47,7 @@ class StatsNode(ManagedNode):
         self._publishing = threading.Lock()  # the timer's thread, and whichever says that a GPU was lost
         self._watches: dict[str, Watch] = {}  # by tenant; of a pipeline of one model the name is empty
         self._stats: dict[str, IntraProcessPublisher] = {}
-        self._sensors = Sensors()
+        self._sensors = Sensors.find()
 
     def set_up(self) -> None:
         self._stats = {"": self._publisher("")}
@@ -102,7 +102,7 @@ class StatsNode(ManagedNode):
             if tenant not in self._stats:
                 self._stats[tenant] = self._publisher(tenant)
             stats.joules_per_image = watts / images_hz if images_hz else math.nan
-            stats.sensors = [SensorReading(name=it.name, value=it.value, unit=it.unit) for it in readings]
+            stats.sensors = [SensorReading(name=it.name, value=it.value, unit=it.unit.value) for it in readings]
             self._stats[tenant].publish(stats)
         statuses = [self._status(tenant, watch, told[tenant]) for tenant, watch in watches.items()]
         if not statuses:

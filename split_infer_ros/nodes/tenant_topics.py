@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rclpy.qos import QoSProfile
 from vision_msgs.msg import Detection2DArray
 
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ImageError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections
@@ -96,6 +97,6 @@ class TenantTopics:
         """A frame came in that is not to be had."""
         self._pipeline.refuse(self._name, error, now)
 
-    def missed(self, count: int, reason: str) -> None:
+    def missed(self, count: int, reason: DropReason) -> None:
         """Frames were sent and never reached us."""
         self._pipeline.missed(self._name, count, reason)

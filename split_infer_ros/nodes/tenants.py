@@ -25,8 +25,8 @@ from split_infer_ros.nodes.process import run
 from split_infer_ros.nodes.tenant_topics import TenantTopics
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.runtime.faults import is_sticky
-from split_infer_ros.runtime.num_threads import use_one_core
-from split_infer_ros.runtime.worker_thread import Stage
+from split_infer_ros.runtime.num_threads import use_one_thread
+from split_infer_ros.runtime.worker_thread import WorkerThread
 from split_infer_ros.serving.shared_pipeline import SharedPipeline
 
 REPORT_PERIOD_S = 0.5
@@ -80,7 +80,7 @@ class TenantsNode(ManagedNode):
         self._changed: SimpleQueue[Arrangement] = SimpleQueue()
         self._turn = self.create_guard_condition(self._take_turn)
         self.on_tear_down(lambda: self.destroy_guard_condition(self._turn))
-        self._changes = Stage("tenants", self._follow, use_one_core)
+        self._changes = WorkerThread("tenants", self._follow, use_one_thread)
         self._changes.start()
         self.on_tear_down(self._changes.stop)
         timer = self.every(REPORT_PERIOD_S, self._report)

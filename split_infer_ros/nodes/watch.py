@@ -6,12 +6,13 @@ import math
 
 from diagnostic_msgs.msg import DiagnosticStatus
 
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.msg import PipelineReport, PipelineStats
 from split_infer_ros.nodes.conversions import counts_of
 
 UNHEARD_S = 3.0
 FAILING_S = 3.0  # without a frame that goes out, while some are dropped
-ON_PURPOSE = ("overrun", "middleware", "rate_limited", "paused", "inactive", "shutdown", "removed")
+INTENDED = frozenset(reason.value for reason in DropReason if reason.intended)
 LEFT_OUT = "Detections were left out: the model gives boxes, scores or labels that cannot be."
 
 
@@ -114,9 +115,9 @@ class Watch:
         }
 
     def _lost(self) -> list[str]:
-        """The names under which frames were dropped since one went out last, but for those that somebody wanted."""
+        """Returns the unintended reasons for which frames were dropped since a result was last published."""
         before, dropped = counts_of(self._flowed).dropped, counts_of(self.newest).dropped
-        return [name for name in dropped if dropped[name] > before.get(name, 0) and name not in ON_PURPOSE]
+        return [name for name in dropped if dropped[name] > before.get(name, 0) and name not in INTENDED]
 
 
 def weights_facts(residency: str, nbytes: int, read_mb_s: float, stalled_s: float) -> dict[str, str]:

@@ -13,7 +13,7 @@ from typing import Any
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.record import Record
-from split_infer_ros.runtime.num_threads import all_cores
+from split_infer_ros.runtime.num_threads import max_threads
 from split_infer_ros.serving.execution_costs import Combination, ExecutionCosts, combination_of
 from split_infer_ros.serving.execution_timing import fusable_combinations, samples_agree
 from split_infer_ros.split.model import SplitModel
@@ -172,7 +172,7 @@ class CostTable:
 
     def _task(self, model: SplitModel) -> dict[str, Any]:
         """Returns the records' task. It is the same for all models; ``config`` names the models and batch sizes."""
-        threads = {"threads": 1, "lanes": self._num_lanes} if self._num_lanes else {"threads": all_cores()}
+        threads = {"threads": 1, "lanes": self._num_lanes} if self._num_lanes else {"threads": max_threads()}
         precision = str(model.dtype).removeprefix("torch.")
         return {"stage": "execution", "precision": precision, **threads, "graphs": self._graphs}
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from split_infer_ros.runtime.num_threads import all_cores, use_cores
+from split_infer_ros.runtime.num_threads import max_threads, use_threads
 from split_infer_ros.runtime.streams import Fence, Stream
 from split_infer_ros.serving.core_sharing import CoreShare, share_cores
 from split_infer_ros.serving.forked_graphs import ForkedGraphs
@@ -58,7 +58,7 @@ class MergeRunner:
     def __init__(
         self, device: torch.device, graph_bytes: int | None = GRAPH_BYTES, num_threads: int | None = None
     ) -> None:
-        self._num_threads = num_threads or all_cores()
+        self._num_threads = num_threads or max_threads()
         self._backbones: dict[str, Backbone] = {}
         self._image_s: dict[str, float] = {}
         self._threads = ThreadPoolExecutor(self._num_threads, "core share")
@@ -156,7 +156,7 @@ class MergeRunner:
     def _run_share(
         self, share: CoreShare, inputs: Inputs, store_features: StoreFeatures, failed: dict[str, Exception]
     ) -> None:
-        use_cores(share.num_threads)
+        use_threads(share.num_threads)
         for model in share.models:
             try:
                 store_features(model, self._backbones[model](inputs[model]))

@@ -8,9 +8,9 @@ import torch
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.serving.execution_costs import ExecutionCosts
-from split_infer_ros.serving.model_instance import ModelInstance
 from split_infer_ros.serving.request import Request
 from split_infer_ros.serving.scheduler import Decision, Rules, decide
+from split_infer_ros.serving.served_model import ServedModel
 from split_infer_ros.serving.shared_settings import SharedSettings
 from split_infer_ros.weight_streaming.packed_file import PAGE
 from split_infer_ros.weight_streaming.ring_memory import RingMemory, page_aligned
@@ -32,7 +32,7 @@ def make_ring_memory(settings: SharedSettings, device: torch.device) -> RingMemo
 
 
 def prefetch_next(
-    instances: Mapping[str, ModelInstance],
+    models: Mapping[str, ServedModel],
     decision: Decision,
     queue: Sequence[Request],
     costs: ExecutionCosts,
@@ -43,18 +43,18 @@ def prefetch_next(
     """Prefetches the first weights of the models that will run after this decision, as far as the queue tells.
 
     Args:
-        instances: the models that are served, by key.
+        models: those that are served, by key.
         decision: what runs now; without batches nothing is prefetched.
         queue: requests in order, those of the decision included.
         costs: of every model in the queue.
         now: seconds of the steady clock.
         rules: how requests may be combined.
     """
-    if not decision.batches or instances[decision.batches[0].model].plan.stream is None:
+    if not decision.batches or models[decision.batches[0].model].plan.stream is None:
         return
     decided = {request.number for request in (*decision.requests, *decision.late)}
     remaining = [request for request in queue if request.number not in decided]
     for batch in decide(remaining, costs, now=now, rules=rules).batches:
-        stream = instances[batch.model].plan.stream
+        stream = models[batch.model].plan.stream
         if stream is not None:
             stream.expect()

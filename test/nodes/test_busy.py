@@ -17,7 +17,7 @@ from split_infer_ros.msg import PipelineStats
 from split_infer_ros.nodes import stats as stats_node
 from split_infer_ros.pipeline.head_partitions import HeadPartitions
 from split_infer_ros.pipeline.head_stage import HeadStage
-from split_infer_ros.telemetry.sensors import WATT, Reading
+from split_infer_ros.telemetry.sensors import Reading, Unit
 
 TRANSPORTS = ("intra_process", "shared_memory", "network")
 CAMERA = {"width": 64, "height": 48, "rate_hz": 30.0}
@@ -57,8 +57,8 @@ class Bottleneck:
         """All slots but this batch's are given back, and a frame waits for the next batch."""
         if self._pipeline is None:
             return True
-        ring = self._pipeline.backbone.stage._plan.pool.leases
-        return ring.used == 1 and self._pipeline.counts.in_flight > 1
+        leases = self._pipeline.backbone.stage._instance.plan.pool.leases
+        return leases.used == 1 and self._pipeline.counts.in_flight > 1
 
     def _backbone_is_idle(self) -> bool:
         """All slots are full, and the next batch waits in the head's queue."""
@@ -157,11 +157,11 @@ class Feigned:
     """A board of 10 W."""
 
     def read(self) -> list[Reading]:
-        return [Reading("VDD_IN", 10.0, WATT)]
+        return [Reading("VDD_IN", 10.0, Unit.WATT)]
 
 
 def test_energy_is_shared_among_the_images(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stats_node, "Sensors", Feigned)
+    monkeypatch.setattr(stats_node.Sensors, "find", Feigned)
     with flowing(context, "intra_process", camera=CAMERA) as pipeline:
         found = pipeline.client.listen(PipelineStats, "stats")
         told = found.wait_for_one(lambda it: it.published_hz > 0 and it.joules_per_image > 0, "energy", START_S)

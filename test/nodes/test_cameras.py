@@ -28,7 +28,7 @@ def pipeline(context: Context) -> Iterator[Pipeline]:
 @pytest.fixture(scope="module")
 def handles(pipeline: Pipeline) -> Received:
     found = pipeline.client.listen(FeatureHandle, "features")
-    features = pipeline.backbone.stage._transport._publisher
+    features = pipeline.backbone.stage._instance._connection._publisher
     wait_until(lambda: features.has_outside_subscribers, "a match")
     return found
 

@@ -55,7 +55,7 @@ def test_nodes_go_through_all_states_more_than_once(context: Context) -> None:
 
 def test_a_node_lets_go_of_its_memory_at_cleanup(context: Context) -> None:
     with Pipeline(context, backbone={}) as pipeline:
-        held = [weakref.ref(pipeline.backbone.stage), weakref.ref(pipeline.backbone.stage._plan.pool.slots)]
+        held = [weakref.ref(pipeline.backbone.stage), weakref.ref(pipeline.backbone.stage._instance.plan.pool.slots)]
         assert pipeline.client.transition("backbone", "deactivate")
         assert pipeline.client.transition("backbone", "cleanup")
         assert [reference() for reference in held] == [None, None]

@@ -15,11 +15,11 @@ from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.memory import Memory
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.memory_cost.constants import MachineConstants
+from split_infer_ros.pipeline.in_flight import InFlightBatch
 from split_infer_ros.pipeline.memory_choice import MemoryAdvisor, MemoryChoice
 from split_infer_ros.pipeline.plan import Plan
-from split_infer_ros.serving import model_instance, worker_pool
-from split_infer_ros.serving.in_flight import InFlightBatch
-from split_infer_ros.serving.model_instance import ModelInstance
+from split_infer_ros.serving import served_model, worker_pool
+from split_infer_ros.serving.served_model import ServedModel
 from split_infer_ros.serving.tenant import Tenant
 
 A, C = Tenant("a", "one", deadline_s=1e3), Tenant("c", "two", deadline_s=2e3)  # in the order of their deadlines
@@ -62,18 +62,18 @@ class SimulatedGpu:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> SimulatedGpu:
-    gpu, take_off = SimulatedGpu(), ModelInstance.take_off
+    gpu, take_off = SimulatedGpu(), ServedModel.take_off
 
     def note_policy(
-        instance: ModelInstance, frames: Sequence[object], now: float, plan: Plan | None = None
+        model: ServedModel, frames: Sequence[object], now: float, plan: Plan | None = None
     ) -> InFlightBatch:
-        batch = take_off(instance, frames, now, plan)  # type: ignore[arg-type]
-        gpu.batches.append((instance.key, batch.plan.pool.slots.policy))
+        batch = take_off(model, frames, now, plan)  # type: ignore[arg-type]
+        gpu.batches.append((model.key, batch.plan.pool.slots.policy))
         return batch
 
-    monkeypatch.setattr(worker_pool, "all_cores", lambda: 1)  # without lanes
-    monkeypatch.setattr(ModelInstance, "take_off", note_policy)
-    monkeypatch.setattr(model_instance, "MemoryAdvisor", SimulatedAdvisor)
+    monkeypatch.setattr(worker_pool, "max_threads", lambda: 1)  # without lanes
+    monkeypatch.setattr(ServedModel, "take_off", note_policy)
+    monkeypatch.setattr(served_model, "MemoryAdvisor", SimulatedAdvisor)
     monkeypatch.setattr(slot_memory, "allocate", gpu.allocate)
     return gpu
 
@@ -96,7 +96,7 @@ def serve_while_both_wait(run: Running, first: int) -> None:
 
 
 def has_co_run_plans(run: Running) -> bool:
-    return any(instance.beside.plans for instance in run.pipeline._dispatcher.lines.values())
+    return any(model.co_run_plans.plans for model in run.pipeline._dispatcher.models.values())
 
 
 def test_pair_runs_under_two_policies(gpu: SimulatedGpu, start: Start) -> None:
@@ -105,17 +105,17 @@ def test_pair_runs_under_two_policies(gpu: SimulatedGpu, start: Start) -> None:
     assert gpu.batches == [("one", D), ("one", D), ("two", D)], "there is no other memory yet"
     assert "also" not in run.pipeline.report("a", 0.0).memory_reason
     until(lambda: has_co_run_plans(run))
-    (instance,) = [instance for instance in run.pipeline._dispatcher.lines.values() if instance.beside.plans]
+    (model,) = [model for model in run.pipeline._dispatcher.models.values() if model.co_run_plans.plans]
     serve_while_both_wait(run, 4)
     assert gpu.batches[3:] == [("one", D), ("one", D), ("two", M)]
-    assert instance.key == "two"
+    assert model.key == "two"
     run.send("c", 7)
     run.settled()
     assert gpu.batches[-1] == ("two", D)
     report = run.pipeline.report("c", 0.0)
     assert report.memory == "device"
     assert report.memory_reason.startswith("as simulated; also managed, for batches whose neighbour in the queue calls")
-    assert report.pool_bytes == 3 * instance.plan.pool.bytes // 2, "device memory is there twice, managed once"
+    assert report.pool_bytes == 3 * model.plan.pool.bytes // 2, "device memory is there twice, managed once"
     assert run.errors == []
 
 
@@ -138,9 +138,9 @@ def test_fixed_policy_prevents_pairs(
 @pytest.mark.parametrize("short_of", ["budget", "memory"])
 def test_without_memory_nothing_is_paired_or_refused(gpu: SimulatedGpu, start: Start, short_of: str) -> None:
     run = start(A, C, **models())
-    instances = run.pipeline._dispatcher.lines.values()
+    served = run.pipeline._dispatcher.models.values()
     if short_of == "budget":
-        budget = sum(instance.budget_bytes for instance in instances)
+        budget = sum(model.budget_bytes for model in served)
         run.pipeline.configure(replace(SETTINGS, memory_budget_bytes=budget))
     else:
         gpu.room = 0
@@ -155,14 +155,14 @@ def test_memory_for_pairs_is_freed_for_another_model(gpu: SimulatedGpu, start: S
     run = start(A, C, **models(), three=BrightModel("three"))
     serve_while_both_wait(run, 1)
     until(lambda: has_co_run_plans(run))
-    instances = run.pipeline._dispatcher.lines.values()
-    alone_bytes = [instance.budget_of(instance.plan) for instance in instances]
+    served = run.pipeline._dispatcher.models.values()
+    alone_bytes = [model.budget_of(model.plan) for model in served]
     run.pipeline.configure(replace(SETTINGS, memory_budget_bytes=sum(alone_bytes) + alone_bytes[0]))
     serve_while_both_wait(run, 4)
     until(lambda: has_co_run_plans(run))
     assert run.set(A, C, replace(A, name="d", model="three")) == {}
     assert not has_co_run_plans(run)
-    assert all(pool.slots.policy is D for pool in (instance.plan.pool for instance in instances))
+    assert all(pool.slots.policy is D for pool in (model.plan.pool for model in served))
     run.send("d", 7)
     run.settled()
     assert run.counts("d").published == 1

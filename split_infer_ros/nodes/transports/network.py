@@ -56,14 +56,14 @@ class NetworkSender:
         self._pools: WeakSet[SlotPool] = WeakSet()
         self._staged = array.array("B")
 
-    def bind(self, released: Released, wake: Callable[[], None]) -> None:
+    def connect(self, released: Released, collect: Callable[[], None]) -> NetworkSender:
         """Say whom to tell of batches that a head is done with."""
         self._released = released
+        return self
 
     def make_pool(self, layout: Layout, slots: int, place: Place) -> SlotPool:
         """Slots of this process: a batch keeps its slot until the head is done, which bounds what is under way."""
-        pool = SlotPool(layout, slots, place)
-        pool.when_released(self._released)
+        pool = SlotPool(layout, slots, place, released=self._released)
         self._pools.add(pool)
         return pool
 
