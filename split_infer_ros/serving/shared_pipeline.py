@@ -182,7 +182,7 @@ class SharedPipeline:
                 self._settings = settings
                 self._dispatcher.rules = settings.rules
                 self._tables.set_max_batch_size(settings.max_batch_size)
-                drop(self._waiting.limit(settings.max_waiting), DropReason.OVERRUN)
+                drop(self._waiting.set_max_waiting(settings.max_waiting), DropReason.OVERRUN)
                 self._dispatcher.renew()
 
     def start(self) -> None:

@@ -46,11 +46,11 @@ class WaitingFrames:
     """Requests in order, and their frames; callers hold a lock.
 
     Args:
-        most: of one tenant that may wait.
+        max_waiting: how many frames of one tenant may wait.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, max_waiting: int) -> None:
+        self._max_waiting = max_waiting
         self._queue = RequestQueue()
         self._frames: dict[int, TenantFrame] = {}
         self._numbers = itertools.count()
@@ -82,9 +82,9 @@ class WaitingFrames:
         frame.account.waiting += 1
         return self._displace(frame.account)
 
-    def limit(self, most: int) -> list[TenantFrame]:
+    def set_max_waiting(self, max_waiting: int) -> list[TenantFrame]:
         """Lets so many frames of each tenant wait; returns those that are displaced."""
-        self._most = most
+        self._max_waiting = max_waiting
         tenants = list(dict.fromkeys(frame.account for frame in self._frames.values()))
         return [frame for tenant_state in tenants for frame in self._displace(tenant_state)]
 
@@ -115,7 +115,7 @@ class WaitingFrames:
 
         Otherwise a tenant that sends fast would never get a turn.
         """
-        surplus = tenant_state.waiting - self._most
+        surplus = tenant_state.waiting - self._max_waiting
         if surplus <= 0:
             return []
         requests = self._queue.remove_tenant(tenant_state.tenant.name)
