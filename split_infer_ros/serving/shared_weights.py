@@ -12,7 +12,7 @@ from split_infer_ros.serving.request import Request
 from split_infer_ros.serving.scheduler import Decision, Rules, decide
 from split_infer_ros.serving.served_model import ServedModel
 from split_infer_ros.serving.shared_settings import SharedSettings
-from split_infer_ros.weight_streaming.packed_file import PAGE
+from split_infer_ros.weight_streaming.packed_header import PAGE
 from split_infer_ros.weight_streaming.ring_memory import RingMemory, page_aligned
 
 
@@ -57,4 +57,4 @@ def prefetch_next(
     for batch in decide(remaining, costs, now=now, rules=rules).batches:
         stream = models[batch.model].plan.stream
         if stream is not None:
-            stream.expect()
+            stream.expect_next()
