@@ -37,6 +37,7 @@ FILES = {
         "pipeline/in_flight.py",
         "pipeline/handover.py",
         "serving/forked_graphs.py",
+        "serving/model_streams.py",
         "weight_streaming/copy_stage.py",
         "weight_streaming/mapped_stage.py",
     ],

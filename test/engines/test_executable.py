@@ -73,7 +73,10 @@ def kinds(module: nn.Module) -> list[Convolutions]:
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="nothing is packed without oneDNN")
 def test_each_segment_runs_its_kind_of_convolutions() -> None:
     model = SplitModel(
-        find_model("squeezenet1_0", allow_user_code=False), network(), CPU, execution_config=ExecutionConfig(segments=SEGMENTS)
+        find_model("squeezenet1_0", allow_user_code=False),
+        network(),
+        CPU,
+        execution_config=ExecutionConfig(segments=SEGMENTS),
     )
     assert kinds(model.backbone("features.3")) == [Convolutions.CONTIGUOUS]
     assert kinds(model.backbone("features.9")) == [Convolutions.CONTIGUOUS, Convolutions.PACKED]

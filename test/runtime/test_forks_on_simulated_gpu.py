@@ -8,7 +8,7 @@ import torch
 from simulated_gpu import GPU, Gpu, simulated
 
 from split_infer_ros.runtime.streams import Stream
-from split_infer_ros.serving.forked_graphs import Forks
+from split_infer_ros.serving.model_streams import ModelStreams
 
 NAMES = "abc"
 
@@ -19,7 +19,7 @@ def test_forks_run_concurrently() -> None:
     with suppress(AssertionError), simulated(gpu), torch.inference_mode():
         stream, shared = Stream(GPU), torch.zeros(4, device=GPU)
         with stream.work("execution"):
-            Forks(GPU, stream).run(
+            ModelStreams(GPU, stream).run(
                 dict.fromkeys(NAMES, lambda images: [shared.add_(images)]),
                 {name: torch.ones(4, device=GPU) for name in NAMES},
             )
@@ -28,7 +28,7 @@ def test_forks_run_concurrently() -> None:
 
 def test_forks_end_before_what_follows(gpu: Gpu) -> None:
     stream = Stream(GPU)
-    forks = Forks(GPU, stream)
+    forks = ModelStreams(GPU, stream)
     with torch.inference_mode(), stream.work("execution"):
         for factor in range(4):
             inputs = {name: torch.full((4,), float(index), device=GPU) for index, name in enumerate(NAMES)}
