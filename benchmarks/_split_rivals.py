@@ -23,7 +23,7 @@ from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.in_flight import InFlightBatch
 from split_infer_ros.pipeline.local import STUCK_S, LocalPipeline
-from split_infer_ros.pipeline.settings import BLOCK, StageSettings
+from split_infer_ros.pipeline.settings import DropPolicy, StageSettings
 from split_infer_ros.runtime.num_threads import max_threads, run_with_threads
 from split_infer_ros.split.model import SplitModel
 
@@ -147,7 +147,9 @@ class Split:
         self.split_point = split_point
         self._ahead = ahead
         self._batches: list[InFlightBatch] = []
-        settings = StageSettings(split_point, feed.batch_size, LONG_S, BLOCK)
+        settings = StageSettings(
+            split_point=split_point, batch_size=feed.batch_size, batch_timeout_s=LONG_S, drop_policy=DropPolicy.BLOCK
+        )
         self._pipeline = LocalPipeline(model, settings, self._note, limits, watch=self._batches.append)
         report = self._pipeline.backbone.report(time.monotonic())
         self.memory, self.memory_reason = report.memory, report.memory_reason

@@ -10,11 +10,13 @@ from bright import CPU, BrightModel, Brightness, frame
 from split_infer_ros.models.detections import Detections
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.local import LocalPipeline
-from split_infer_ros.pipeline.settings import BLOCK, StageSettings
+from split_infer_ros.pipeline.settings import DropPolicy, StageSettings
 from split_infer_ros.split.model import SplitModel
 
 GPU = torch.device("cuda", 0)
-SETTINGS = StageSettings("parts.0", 2, 0.002, BLOCK, memory_policy="device")  # measuring it takes long
+SETTINGS = StageSettings(
+    split_point="parts.0", batch_size=2, batch_timeout_s=0.002, drop_policy=DropPolicy.BLOCK, memory_policy="device"
+)  # measuring it takes long
 
 
 def bright_model() -> SplitModel:

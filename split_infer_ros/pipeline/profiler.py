@@ -30,7 +30,7 @@ from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.local import LocalPipeline
 from split_infer_ros.pipeline.preprocessor import make_preprocessor
-from split_infer_ros.pipeline.settings import BLOCK, StageSettings
+from split_infer_ros.pipeline.settings import DropPolicy, StageSettings
 from split_infer_ros.runtime.num_threads import use_all_threads, use_one_thread
 from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.runtime.timing import Lap, Stopwatch
@@ -226,7 +226,9 @@ class Profiler:
 
         effort, slowest_s = self._effort, max(point.backbone_stage_s, point.head_stage_s)
         batches = effort.warm_up + max(effort.batches, min(MOST_BATCHES, round(effort.seconds / slowest_s)))
-        settings = StageSettings(point.split_point, size, LONG_S, BLOCK)
+        settings = StageSettings(
+            split_point=point.split_point, batch_size=size, batch_timeout_s=LONG_S, drop_policy=DropPolicy.BLOCK
+        )
         with LocalPipeline(self._model, settings, deliver, self._limits) as pipeline:
             pipeline.feed(itertools.repeat(self._picture, size * batches))
             pipeline.finish()

@@ -99,7 +99,7 @@ def settle(house: House) -> None:
 @given(size=st.integers(0, 256), split_point=st.sampled_from(["default", "output", "nowhere"]))
 def test_a_cut_that_is_named_is_left_alone_and_an_open_batch_size_is_one(size: int, split_point: str) -> None:
     house = House()
-    wanted = StageSettings(split_point, size, pool_slots=3)
+    wanted = StageSettings(split_point=split_point, batch_size=size, pool_slots=3)
     assert house.split.begin(wanted, Goal()) == replace(wanted, batch_size=size or 1)
     assert house.asked == []
 
@@ -156,12 +156,14 @@ def test_where_the_head_becomes_slower_the_cut_moves_and_other_changes_leave_it_
 def test_what_other_goals_ask_for_is_planned_anew(house: House) -> None:
     house.split.begin(OPEN, Goal())
     house.split.configure(OPEN, Goal(LATENCY))
-    house.split.configure(StageSettings("early", 2), Goal(LATENCY))
-    house.split.configure(StageSettings("early", 0), Goal(LATENCY))
+    house.split.configure(StageSettings(split_point="early", batch_size=2), Goal(LATENCY))
+    house.split.configure(StageSettings(split_point="early", batch_size=0), Goal(LATENCY))
     assert [(told.split_point, told.batch_size) for told in house.told] == [("late", 1), ("early", 2), ("early", 1)]
 
 
-@pytest.mark.parametrize("change", [lambda h: h.run(StageSettings("early", 4), 20, 4), lambda h: None])
+@pytest.mark.parametrize(
+    "change", [lambda h: h.run(StageSettings(split_point="early", batch_size=4), 20, 4), lambda h: None]
+)
 def test_batches_of_other_settings_and_unfilled_ones_tell_nothing(house: House, change: Callable[[House], Any]) -> None:
     first = house.split.begin(replace(OPEN, batch_size=4), Goal())
     house.split.start()
@@ -188,7 +190,7 @@ def test_what_the_stage_refuses_changes_nothing(house: House) -> None:
     first = house.split.begin(replace(OPEN, batch_size=4), Goal())
     house.full = True
     with pytest.raises(ConfigurationError, match="memory is full"):
-        house.split.configure(StageSettings("early", 2), Goal())
+        house.split.configure(StageSettings(split_point="early", batch_size=2), Goal())
     house.full = False
     house.split.start()
     house.run(first, 20, head_slower=4)
@@ -200,4 +202,4 @@ def test_before_there_is_a_stage_nothing_can_be_changed() -> None:
     split = AutoSplit("cpu", lambda sizes, _: profile(sizes), print, dwell_s=1.0)
     split.begin(StageSettings(), Goal())
     with pytest.raises(ConfigurationError, match="no stage yet"):
-        split.configure(StageSettings("early"), Goal(latency_bound_s=math.inf))
+        split.configure(StageSettings(split_point="early"), Goal(latency_bound_s=math.inf))

@@ -20,7 +20,7 @@ from split_infer_ros.models.random_weights import randomise
 from split_infer_ros.pipeline.auto_split import AUTO, BATCH_SIZES, AutoSplit, Goal
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.local import LocalPipeline
-from split_infer_ros.pipeline.settings import BLOCK, StageSettings
+from split_infer_ros.pipeline.settings import DropPolicy, StageSettings
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.profile import CoRun, Profile, ProfilePoint
 
@@ -96,7 +96,7 @@ def test_many_changes_lose_no_frame_and_alter_no_result() -> None:
         return Profile("layers", "cpu", tuple(points), CoRun())
 
     split = AutoSplit("cpu", find, lambda line: None, dwell_s=5.0)
-    wanted, goal = StageSettings(drop_policy=BLOCK, batch_timeout_s=0.002), Goal()
+    wanted, goal = StageSettings(drop_policy=DropPolicy.BLOCK, batch_timeout_s=0.002), Goal()
     dice = random.Random(4)
     names = [*(split_point.name for split_point in model.split_points), "default", AUTO, AUTO, "nowhere", "block", ""]
     refused = 0

@@ -18,7 +18,7 @@ from split_infer_ros.models.detections import Detections
 from split_infer_ros.pipeline import plan as plan_module
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.local import LocalPipeline
-from split_infer_ros.pipeline.settings import BLOCK, LATEST, StageSettings
+from split_infer_ros.pipeline.settings import DropPolicy, StageSettings
 from split_infer_ros.runtime.cuda import OutOfMemory
 
 
@@ -51,7 +51,7 @@ class Run:
         return not self.stage.ledger.counts().in_flight
 
 
-@pytest.fixture(params=[LATEST, BLOCK])
+@pytest.fixture(params=[DropPolicy.LATEST, DropPolicy.BLOCK])
 def run(request: pytest.FixtureRequest) -> Iterator[Run]:
     found = Run(request.param)
     with found.pipeline:

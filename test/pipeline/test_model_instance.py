@@ -25,7 +25,7 @@ from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.runtime.streams import Stream
 
 CPU = torch.device("cpu")
-SETTINGS = StageSettings("parts.0", batch_size=2, pool_slots=2)
+SETTINGS = StageSettings(split_point="parts.0", batch_size=2, pool_slots=2)
 
 
 class Changed(threading.Condition):

@@ -16,7 +16,7 @@ from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.in_flight import InFlightBatch
 from split_infer_ros.pipeline.local import LocalPipeline
 from split_infer_ros.pipeline.profiler import Effort, Profiler
-from split_infer_ros.pipeline.settings import BLOCK, StageSettings
+from split_infer_ros.pipeline.settings import DropPolicy, StageSettings
 from split_infer_ros.pipeline.stored_profile import profile_model
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
@@ -108,7 +108,11 @@ def test_a_local_pipeline_gives_each_picture_its_result(split_point: str) -> Non
     def deliver(origin: Origin, detections: Detections) -> None:
         found[origin.header] = detections
 
-    with LocalPipeline(model, StageSettings(split_point, 2, 60.0, BLOCK), deliver) as pipeline:
+    with LocalPipeline(
+        model,
+        StageSettings(split_point=split_point, batch_size=2, batch_timeout_s=60.0, drop_policy=DropPolicy.BLOCK),
+        deliver,
+    ) as pipeline:
         pipeline.feed([SMALL] * 4)
         pipeline.finish()
         assert sorted(found) == [0, 1, 2, 3]
@@ -121,7 +125,7 @@ def test_a_local_pipeline_gives_each_picture_its_result(split_point: str) -> Non
 def test_a_local_pipeline_tells_when_each_batch_was_where_and_may_be_started_again() -> None:
     model = load_model(ModelSpec("shapes", "default", "cpu"))
     batches: list[InFlightBatch] = []
-    settings = StageSettings("default", 2, 60.0, BLOCK)
+    settings = StageSettings(batch_size=2, batch_timeout_s=60.0, drop_policy=DropPolicy.BLOCK)
     pipeline = LocalPipeline(model, settings, lambda *_: None, watch=batches.append)
     for starts in (1, 2):
         pipeline.head.start()
@@ -140,7 +144,9 @@ def test_a_local_pipeline_tells_when_each_batch_was_where_and_may_be_started_aga
 
 def test_a_batch_may_wait_long_for_a_slow_head() -> None:
     model = load_model(ModelSpec("shapes", "default", "cpu"))
-    pipeline = LocalPipeline(model, StageSettings("default", 1, 60.0, BLOCK), lambda *_: None)
+    pipeline = LocalPipeline(
+        model, StageSettings(batch_size=1, batch_timeout_s=60.0, drop_policy=DropPolicy.BLOCK), lambda *_: None
+    )
     pool = pipeline.backbone._instance.plan.pool
     lease = pool.acquire()
     assert lease is not None
@@ -154,7 +160,7 @@ def test_what_befalls_a_batch_is_the_feeders_to_know() -> None:
         raise RuntimeError("nobody listens")
 
     model = load_model(ModelSpec("shapes", "default", "cpu"))
-    settings = StageSettings("default", 1, 60.0, BLOCK)
+    settings = StageSettings(batch_size=1, batch_timeout_s=60.0, drop_policy=DropPolicy.BLOCK)
     with LocalPipeline(model, settings, deliver) as pipeline:
         pipeline.feed([SMALL])
         with pytest.raises(RuntimeError, match="nobody listens"):

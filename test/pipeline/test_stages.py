@@ -29,7 +29,7 @@ from split_infer_ros.pipeline.frame import Handle, Origin
 from split_infer_ros.pipeline.head_stage import HeadStage
 from split_infer_ros.pipeline.local_transport import LocalTransport
 from split_infer_ros.pipeline.model_instance import ModelInstance
-from split_infer_ros.pipeline.settings import BLOCK, LATEST, StageSettings
+from split_infer_ros.pipeline.settings import DropPolicy, StageSettings
 from split_infer_ros.pipeline.timeline import Timeline
 from split_infer_ros.pipeline.transport import Released
 from split_infer_ros.split.model import SplitModel
@@ -174,7 +174,7 @@ Start = Callable[..., Pipeline]
 @pytest.mark.parametrize("split_point", ["input", "default", "parts.1", "output"])
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_each_frame_gets_its_own_result(start: Start, split_point: str, batch_size: int) -> None:
-    pipeline = start(split_point=split_point, batch_size=batch_size, drop_policy=BLOCK, pool_slots=2)
+    pipeline = start(split_point=split_point, batch_size=batch_size, drop_policy=DropPolicy.BLOCK, pool_slots=2)
     for value in range(40):
         assert pipeline.backbone.wait_for_room(LONG_S)
         pipeline.send(value, source="ab"[value % 2])
@@ -195,7 +195,7 @@ def test_boxes_come_out_in_pixels_of_each_source(start: Start) -> None:
 
 
 def test_when_the_head_is_slow_older_frames_give_way(start: Start) -> None:
-    pipeline = start(batch_size=2, pool_slots=2, drop_policy=LATEST)
+    pipeline = start(batch_size=2, pool_slots=2, drop_policy=DropPolicy.LATEST)
     pipeline.gate.clear()
     pipeline.send(*range(100))
     counts = pipeline.backbone.ledger.counts()
@@ -212,7 +212,7 @@ def test_when_the_head_is_slow_older_frames_give_way(start: Start) -> None:
 
 
 def test_when_the_head_is_slow_senders_are_made_to_wait(start: Start) -> None:
-    pipeline = start(batch_size=1, pool_slots=1, drop_policy=BLOCK)
+    pipeline = start(batch_size=1, pool_slots=1, drop_policy=DropPolicy.BLOCK)
     told = threading.Event()
     pipeline.backbone.when_ready_for_more(told.set)
     pipeline.gate.clear()
@@ -231,11 +231,13 @@ def test_when_the_head_is_slow_senders_are_made_to_wait(start: Start) -> None:
 
 
 def test_settings_change_while_frames_flow(start: Start) -> None:
-    pipeline = start(batch_size=2, drop_policy=BLOCK)
+    pipeline = start(batch_size=2, drop_policy=DropPolicy.BLOCK)
     changes = [
-        StageSettings(split_point, batch_size, 0.001, policy, slots)
+        StageSettings(
+            split_point=split_point, batch_size=batch_size, batch_timeout_s=0.001, drop_policy=policy, pool_slots=slots
+        )
         for split_point in ("input", "parts.1", "output")
-        for batch_size, policy, slots in ((1, BLOCK, 1), (4, LATEST, 2))
+        for batch_size, policy, slots in ((1, DropPolicy.BLOCK, 1), (4, DropPolicy.LATEST, 2))
     ]
     for value in range(240):
         if value % 20 == 0:
@@ -382,7 +384,7 @@ def with_decode(function: Callable[[tuple[Tensor, ...], Limits], list[Detections
 
 def test_a_publisher_that_fails_loses_nothing_that_a_head_has(start: Start) -> None:
     """The first handle reaches the head before publishing fails, the second does not."""
-    pipeline = start(batch_size=1, drop_policy=BLOCK)
+    pipeline = start(batch_size=1, drop_policy=DropPolicy.BLOCK)
     arrived = threading.Event()
 
     def deliver(handle: Handle, index: int, detections: Detections) -> None:
@@ -442,7 +444,7 @@ def test_stop_lets_finish_what_is_in_flight(start: Start) -> None:
 
 
 def test_stop_does_not_wait_for_a_head_that_is_stuck_and_starts_afresh(start: Start) -> None:
-    pipeline = start(batch_size=1, pool_slots=3, drop_policy=BLOCK)
+    pipeline = start(batch_size=1, pool_slots=3, drop_policy=DropPolicy.BLOCK)
     pipeline.gate.clear()
     pipeline.send(1, 2, 3, 4, 5)
     until(lambda: len(pipeline.handles) == 3)
@@ -462,7 +464,7 @@ def test_stop_does_not_wait_for_a_head_that_is_stuck_and_starts_afresh(start: St
 
 
 def test_stop_takes_slots_back_from_a_head_that_never_comes(start: Start) -> None:
-    pipeline = start(batch_size=1, pool_slots=2, drop_policy=BLOCK)
+    pipeline = start(batch_size=1, pool_slots=2, drop_policy=DropPolicy.BLOCK)
     lost: list[Handle] = []
     pipeline.way.publish = lambda handle: lost.append(handle) or 1  # type: ignore[func-returns-value]
     pipeline.send(1, 2, 3)
@@ -486,7 +488,7 @@ def test_a_head_starts_again_however_often_it_was_stopped(start: Start) -> None:
 
 def test_a_report_is_what_was_counted_and_timed(start: Start) -> None:
     begin = time.monotonic()
-    pipeline = start(batch_size=2, batch_timeout_s=LONG_S, drop_policy=BLOCK)
+    pipeline = start(batch_size=2, batch_timeout_s=LONG_S, drop_policy=DropPolicy.BLOCK)
     timelines: list[Timeline] = []
     done = pipeline.backbone._account.meters.batch_done
 
@@ -536,7 +538,13 @@ def test_many_senders_and_a_changing_mind(start: Start) -> None:
         sender.start()
     for number in range(20):
         pipeline.backbone.configure(
-            StageSettings("input" if number % 2 else "output", 1 + number % 3, 0.001, LATEST, 1 + number % 2)
+            StageSettings(
+                split_point="input" if number % 2 else "output",
+                batch_size=1 + number % 3,
+                batch_timeout_s=0.001,
+                drop_policy=DropPolicy.LATEST,
+                pool_slots=1 + number % 2,
+            )
         )
     for sender in senders:
         sender.join(LONG_S)
