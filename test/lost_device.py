@@ -87,9 +87,9 @@ def lose(moment: str) -> None:
         if signal is None or Path(signal).exists():
             device.use()
 
-    def run_on_it(*arguments: Any) -> Any:
+    def run_on_it(*arguments: Any, **named: Any) -> Any:
         use()
-        return run(*arguments)
+        return run(*arguments, **named)
 
     def launch_on_it(*arguments: Any) -> Any:
         use()

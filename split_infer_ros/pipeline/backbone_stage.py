@@ -82,7 +82,9 @@ class BackboneStage:
         )
         self._instance.use(self._instance.make_plan(settings))
         self._batcher: Batcher[Frame] = Batcher(
-            settings.batch_size, settings.batch_timeout_s, settings.drop_policy is DropPolicy.LATEST
+            batch_size=settings.batch_size,
+            timeout_s=settings.batch_timeout_s,
+            keep_latest=settings.drop_policy is DropPolicy.LATEST,
         )
 
     @property
@@ -159,7 +161,9 @@ class BackboneStage:
         with self._changed:
             self._instance.use(plan)
             displaced = self._batcher.configure(
-                settings.batch_size, settings.batch_timeout_s, settings.drop_policy is DropPolicy.LATEST
+                batch_size=settings.batch_size,
+                timeout_s=settings.batch_timeout_s,
+                keep_latest=settings.drop_policy is DropPolicy.LATEST,
             )
             for frame in displaced:
                 frame.drop(DropReason.OVERRUN)

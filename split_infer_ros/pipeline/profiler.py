@@ -134,7 +134,9 @@ class Profiler:
     def _stages_alone(self, batch_size: int) -> list[Samples]:
         model, split_points = self._model, self._model.split_points
         stream, watch = Stream(model.device), Stopwatch(model.device)
-        preprocessor = make_preprocessor(model.entry.preprocess, batch_size, model.dtype, self._place)
+        preprocessor = make_preprocessor(
+            model.entry.preprocess, batch_size=batch_size, dtype=model.dtype, place=self._place
+        )
         backbone_pieces, head_pieces = model.segments()
 
         def prepare() -> Tensor:

@@ -40,11 +40,11 @@ def expect_next(
     rules: Rules,
 ) -> None:
     """Have the first weights read of what will run after that decision, as far as the queue tells by now."""
-    if not decision.batches or lines[decision.batches[0].model].plan.stream is None:
+    if not decision.batches or lines[decision.batches[0].model].plan.streamed is None:
         return
     gone = {request.number for request in (*decision.requests, *decision.late)}
     waiting = [request for request in queue if request.number not in gone]
     for batch in decide(waiting, costs, now, rules).batches:
-        stream = lines[batch.model].plan.stream
+        stream = lines[batch.model].plan.streamed
         if stream is not None:
             stream.expect()

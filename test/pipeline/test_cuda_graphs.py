@@ -45,7 +45,7 @@ def test_a_batch_runs_as_the_next_larger_graph(count: int, recorded: int, monkey
     monkeypatch.setattr(cuda_graphs, "capture", Recorded)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
     monkeypatch.setattr(Recorded, "launched", [])
-    backbone = GraphedBackbone(lambda x: (2 * x, x.sum(dim=(1, 2, 3))), torch.zeros(6, 3, 2, 2))
+    backbone = GraphedBackbone.record(lambda x: (2 * x, x.sum(dim=(1, 2, 3))), torch.zeros(6, 3, 2, 2))
     images = torch.randint(1000, (count, 3, 2, 2)).float()  # whole numbers have one sum, whatever the batch size
     doubled, sums = backbone(images)
     assert Recorded.launched == [recorded]

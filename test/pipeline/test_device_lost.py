@@ -109,7 +109,7 @@ def test_a_pipeline_on_a_lost_device_stops_at_once(run: Run) -> None:
 def test_a_change_that_meets_a_lost_device_ends_it_all(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     run.device.left = 0
 
-    def make(*_: object) -> None:
+    def make(*_: object, **__: object) -> None:
         run.device.use()
 
     monkeypatch.setattr(plan_module, "make_preprocessor", make)
@@ -141,7 +141,7 @@ def test_memory_that_runs_out_leaves_the_old_plan(
         closed.append(pool)
         close(pool)
 
-    def make(*_: object) -> None:
+    def make(*_: object, **__: object) -> None:
         raise shortage
 
     before = run.stage.settings

@@ -15,7 +15,7 @@ from split_infer_ros.buffers.policy import AUTO, POLICIES, Policy
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.memory_cost.constants import MachineConstants
 from split_infer_ros.pipeline import memory_choice
-from split_infer_ros.pipeline.memory_choice import MemoryAdvisor, try_policies
+from split_infer_ros.pipeline.memory_choice import MemoryAdvisor, time_policies
 
 CPU = torch.device("cpu")
 LAYOUT = Layout([TensorSpec("x", (3, 2, 2), torch.float32), TensorSpec("y", (5,), torch.float16)], 4)
@@ -57,7 +57,7 @@ def test_an_unknown_policy_is_refused_on_a_cpu_too() -> None:
 
 def test_what_is_named_is_taken_untried(gpu: Gpu) -> None:
     trial = Trial({})
-    advisor = MemoryAdvisor(GPU, attempt=trial)
+    advisor = MemoryAdvisor(GPU, trial=trial)
     for policy in POLICIES:
         assert advisor.choose(policy.value, LAYOUT, False).policy is policy
     assert trial.asked == []
@@ -69,25 +69,25 @@ def test_what_is_named_is_taken_untried(gpu: Gpu) -> None:
 
 def test_a_prediction_that_the_trial_confirms_is_taken_and_both_are_told(gpu: Gpu, pinned_is_best: None) -> None:
     trial = Trial({D: 2.00e-3, M: 0.98e-3, H: 1e-3})
-    choice = MemoryAdvisor(GPU, attempt=trial).choose(AUTO, LAYOUT, False)
+    choice = MemoryAdvisor(GPU, trial=trial).choose(AUTO, LAYOUT, False)
     assert choice.policy is H
     assert "pinned has the least overhead: device 1 ms, managed 0.5 ms, pinned 0 ms" in choice.reason
     assert choice.reason.endswith("tried: device 2 ms, managed 0.98 ms, pinned 1 ms")
 
 
 def test_a_prediction_that_the_trial_belies_gives_way(gpu: Gpu, pinned_is_best: None) -> None:
-    choice = MemoryAdvisor(GPU, attempt=Trial({D: 2e-3, M: 1e-3, H: 1.2e-3})).choose(AUTO, LAYOUT, False)
+    choice = MemoryAdvisor(GPU, trial=Trial({D: 2e-3, M: 1e-3, H: 1.2e-3})).choose(AUTO, LAYOUT, False)
     assert choice.policy is M
-    choice = MemoryAdvisor(GPU, attempt=Trial({D: 2e-3})).choose(AUTO, LAYOUT, False)  # the others had no room
+    choice = MemoryAdvisor(GPU, trial=Trial({D: 2e-3})).choose(AUTO, LAYOUT, False)  # the others had no room
     assert choice.policy is D
     with pytest.raises(ConfigurationError, match="no room for one slot of"):
-        MemoryAdvisor(GPU, attempt=Trial({})).choose(AUTO, LAYOUT, False)
+        MemoryAdvisor(GPU, trial=Trial({})).choose(AUTO, LAYOUT, False)
 
 
 def test_only_what_is_legal_is_tried_and_once_for_each_size(gpu: Gpu, pinned_is_best: None) -> None:
     gpu.absent.add("cudaDevAttrPageableMemoryAccess")
     trial = Trial(dict.fromkeys(POLICIES, 1e-3))
-    advisor = MemoryAdvisor(GPU, attempt=trial)
+    advisor = MemoryAdvisor(GPU, trial=trial)
     for _ in range(3):
         assert advisor.choose(AUTO, LAYOUT, True).policy is H
     advisor.choose(AUTO, LAYOUT, False)
@@ -102,28 +102,28 @@ def test_beside_another_pipeline_a_smaller_policy_is_taken_though_the_trial_find
     constants = MachineConstants(0.0, 1.0, 1.0, 0.0, 1.0, 2.0, 1.0, 0.0, 0.0, 1.0, 0.0)
     calibrated = type("Calibration", (), {"constants": constants})
     monkeypatch.setattr(memory_choice, "calibrate_machine", lambda device, database: calibrated)
-    first, second = (MemoryAdvisor(GPU, attempt=Trial({D: 1e-3, M: 2e-3, H: 3e-3})) for _ in range(2))
+    first, second = (MemoryAdvisor(GPU, trial=Trial({D: 1e-3, M: 2e-3, H: 3e-3})) for _ in range(2))
     assert first.choose(AUTO, LAYOUT, False).policy is D
-    first.took(LAYOUT, D)
+    first.note_in_use(LAYOUT, D)
     choice = second.choose(AUTO, LAYOUT, False)
     assert choice.policy is M
     assert "enough kernels of policy device remain (Eq. 11)" in choice.reason
-    second.took(LAYOUT, M)
+    second.note_in_use(LAYOUT, M)
     assert first.choose(AUTO, LAYOUT, False).policy is D, "one of the two is enough"
-    first.took(LAYOUT, H)
+    first.note_in_use(LAYOUT, H)
     assert second.choose(AUTO, LAYOUT, False).policy is D
-    first.took(LAYOUT, D)
+    first.note_in_use(LAYOUT, D)
     del first  # with its pipeline
     gc.collect()
     assert second.choose(AUTO, LAYOUT, False).policy is D
-    roomless = MemoryAdvisor(GPU, attempt=Trial({D: 1e-3}))
-    second.took(LAYOUT, D)
+    roomless = MemoryAdvisor(GPU, trial=Trial({D: 1e-3}))
+    second.note_in_use(LAYOUT, D)
     assert roomless.choose(AUTO, LAYOUT, False).policy is D
 
 
 def test_the_trial_times_each_policy_for_which_there_is_room(gpu: Gpu) -> None:
-    found = try_policies(POLICIES, LAYOUT, GPU)
+    found = time_policies(POLICIES, LAYOUT, GPU)
     assert set(found) == set(POLICIES)
     assert all(0 < seconds < 1 for seconds in found.values())
     gpu.page_lockable = 0
-    assert set(try_policies(POLICIES, LAYOUT, GPU)) == {M}
+    assert set(time_policies(POLICIES, LAYOUT, GPU)) == {M}

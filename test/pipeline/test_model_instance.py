@@ -74,7 +74,7 @@ class Bench:
         batch = self.open(*frames)
         loaded = batch.load()
         with torch.inference_mode():
-            batch.plan.run(Stream(CPU), Stream(CPU), loaded, batch.lease, len(frames)).wait()
+            batch.plan.run(loaded, batch.lease, count=len(frames), stream=Stream(CPU), copy_stream=Stream(CPU)).wait()
         self.instance.hand_over(batch)
         return batch
 

@@ -116,7 +116,7 @@ class Pipeline:
         self.handles: list[Handle] = []
         self.gate = threading.Event()
         self.gate.set()
-        self.head = HeadStage(brightness(), Limits(), self.deliver, self.errors.append)
+        self.head = HeadStage.open(brightness(), Limits(), deliver=self.deliver, on_error=self.errors.append)
         self.way = Way(self.publish, lease_s)
         self.backbone = BackboneStage(brightness(), settings, self.way, self.errors.append)
         self.head.start()
@@ -572,18 +572,18 @@ def test_a_frame_costs_three_turns_of_the_loop(start: Start, monkeypatch: pytest
 def test_a_handle_reaches_the_heads_queue_by_three_calls(start: Start) -> None:
     pipeline = start(batch_size=1)
     chains: list[list[str]] = []
-    queue = pipeline.head._head
+    queue = pipeline.head._head_thread
 
     class Queue:
         def put(self, work: object) -> None:
             chains.append([found.name for found in traceback.extract_stack()])
             queue.put(work)  # type: ignore[arg-type]
 
-    pipeline.head._head = Queue()  # type: ignore[assignment]
+    pipeline.head._head_thread = Queue()  # type: ignore[assignment]
     instance = pipeline.backbone._instance
     instance._connection = LocalTransport(pipeline.head.submit).connect(instance._released, lambda: None)
     pipeline.backbone.configure(replace(pipeline.backbone.settings, batch_size=2))
     pipeline.send(1, 2)
     pipeline.settled()
-    pipeline.head._head = queue
+    pipeline.head._head_thread = queue
     assert [chain[chain.index("hand_over") + 1 :] for chain in chains] == [["send", "submit", "put"]]
