@@ -14,6 +14,7 @@ from bright import BrightModel, frame
 
 from split_infer_ros.buffers.pool import FeatureReader
 from split_infer_ros.buffers.slots import Outcome
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import SplitInferError
 from split_infer_ros.pipeline.account import Account
 from split_infer_ros.pipeline.frame import Frame, Handle
@@ -55,7 +56,6 @@ class Bench:
             transport=LocalTransport(lambda handle, reader: self.sent.append((handle, reader))),
             advisor=MemoryAdvisor(CPU),
             changed=self.changed,
-            wake=lambda: None,
             on_error=self.errors.append,
             watch=self.back.append,
         )
@@ -129,7 +129,7 @@ def test_a_release_notifies_once(bench: Bench) -> None:
 def test_frames_settled_before_stay_as_they_are(bench: Bench) -> None:
     first, second = bench.frames(1, 2)
     batch = bench.hand_over(first, second)
-    batch.settle(first, 5.0, "removed")
+    batch.settle(first, 5.0, DropReason.REMOVED)
     bench.answer(published=2)
     assert bench.dropped() == {"removed": 1}
     assert bench.account.ledger.counts().published == 1
@@ -177,9 +177,9 @@ def test_a_batch_that_a_head_has_is_not_dropped(bench: Bench) -> None:
     batch = bench.hand_over(*bench.frames(1))
     handle, reader = bench.sent[0]
     reader.take(handle.lease)
-    bench.instance.drop(batch, "shutdown")
+    bench.instance.drop(batch, DropReason.SHUTDOWN)
     assert bench.dropped() == {}
-    bench.instance.abandon("shutdown")
+    bench.instance.abandon(DropReason.SHUTDOWN)
     assert bench.dropped() == {"shutdown": 1}
     reader.release(handle.lease, Outcome(1, ""))  # too late to count
     assert bench.account.ledger.counts().published == 0
@@ -226,7 +226,9 @@ def test_each_account_counts_its_own_frames(bench: Bench) -> None:
     assert bench.account.meters.batches == other.meters.batches == 1
 
 
-@pytest.mark.parametrize("finish", [lambda bench: bench.answer(1), lambda bench: bench.instance.abandon("shutdown")])
+@pytest.mark.parametrize(
+    "finish", [lambda bench: bench.answer(1), lambda bench: bench.instance.abandon(DropReason.SHUTDOWN)]
+)
 def test_nothing_is_left_in_flight_at_the_end(bench: Bench, finish: Callable[[Bench], None]) -> None:
     bench.hand_over(*bench.frames(1))
     finish(bench)
