@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.memory import Place
@@ -16,7 +14,7 @@ from split_infer_ros.buffers.slots import Lease
 from split_infer_ros.errors import ConfigurationError, StreamError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.pipeline.budget import check_budget, image_buffers_budget
-from split_infer_ros.pipeline.cuda_graphs import GraphedBackbone
+from split_infer_ros.pipeline.cuda_graphs import Backbone, GraphedBackbone
 from split_infer_ros.pipeline.memory_choice import MemoryAdvisor
 from split_infer_ros.pipeline.preprocessor import LoadedBatch, Preprocessor, make_preprocessor
 from split_infer_ros.pipeline.report import WeightsReport
@@ -33,8 +31,6 @@ from split_infer_ros.weight_streaming.streamed_partition import StreamedPartitio
 
 WARM_UP_RUNS = 2  # after this many runs, an engine has packed its weights and compiled
 IMMEDIATE_SETTINGS = ("batch_timeout_s", "drop_policy")  # settings that change without other memory
-
-Backbone = Callable[[Tensor], Sequence[Tensor]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,8 +79,9 @@ class Plan:
             num_threads: with which the backbone runs on a CPU; 0: one for each core.
 
         Raises:
-            ConfigurationError: the split point or the memory policy does not exist, the memory cannot be allocated,
-                the GPU cannot run the batch, or weights cannot be read. Nothing was kept.
+            ConfigurationError: the settings name no split point or memory policy of this model and machine, or memory
+                is short. It is also raised if the GPU cannot run the batch, or if weights cannot be read. Nothing was
+                kept.
         """
         split_point = model.split_point(settings.split_point)
         layout = Layout(split_point.tensors, settings.batch_size)

@@ -33,7 +33,7 @@ class LoadedBatch:
 
 
 class Preprocessor(Protocol):
-    """Pre-processes batches for a backbone. One thread may use it; that of a CPU takes several."""
+    """Pre-processes batches for a backbone. Only a ``HostPreprocessor`` may be used by several threads."""
 
     @property
     def bytes(self) -> int:
