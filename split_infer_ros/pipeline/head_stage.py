@@ -113,8 +113,12 @@ class HeadStage:
         Raises:
             ConfigurationError: weights cannot be packed, or the file has other weights than this model.
         """
-        partitions = HeadPartitions(
-            model, num_threads, batch_size, weights or WeightsSettings(), lambda note: on_error(Notice(note))
+        partitions = HeadPartitions.open(
+            model,
+            weights or WeightsSettings(),
+            num_threads=num_threads,
+            batch_size=batch_size,
+            on_note=lambda note: on_error(Notice(note)),
         )
         return cls(model, limits, partitions, deliver=deliver, on_error=on_error, num_threads=num_threads)
 

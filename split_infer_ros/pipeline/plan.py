@@ -105,7 +105,9 @@ class Plan:
                         settings, split_point=split_point, place=place, input_bytes=input_bytes, taken_bytes=taken_bytes
                     ),
                 )
-                streamed = stream_backbone(model, split_point, settings, ring_memory, cores=num_threads)
+                streamed = stream_backbone(
+                    model, split_point, settings, ring_memory=ring_memory, num_threads=num_threads
+                )
                 if streamed is not None:
                     undo.callback(streamed.close)
                 plan = cls(

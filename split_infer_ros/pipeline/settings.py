@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 
 from split_infer_ros.buffers.policy import AUTO
-from split_infer_ros.weight_streaming.residency import RESIDENT
+from split_infer_ros.weight_streaming.residency import Residency
 
 
 class DropPolicy(enum.Enum):
@@ -26,8 +26,7 @@ class WeightsSettings:
     """Where the weights of a partition are.
 
     Attributes:
-        weights_residency: ``resident``, or how weights are read layer by layer while the partition runs:
-            ``synchronous``, ``asynchronous``, ``two_stage`` or ``auto``. See ``weight_streaming.residency``.
+        weights_residency: whether weights are in memory, or how they are read layer by layer while the partition runs.
         weights_budget_bytes: memory that streamed weights may take.
         weights_delay_s: the delay of a pass that ``auto`` may add to save memory. One hundredth of the pass is always
             allowed.
@@ -35,7 +34,7 @@ class WeightsSettings:
             and made if there is none.
     """
 
-    weights_residency: str = RESIDENT
+    weights_residency: Residency = Residency.RESIDENT
     weights_budget_bytes: float = math.inf
     weights_delay_s: float = 1e-3
     weights_file: str = ""
