@@ -107,7 +107,7 @@ def report_message(now: Callable[[], Time]) -> Callable[..., ReportMessage]:
             split_point=report.split_point,
             batch_size=settings.batch_size,
             batch_timeout_ms=1e3 * settings.batch_timeout_s,
-            drop_policy=settings.drop_policy,
+            drop_policy=settings.drop_policy.value,
             received=counts.received,
             published=counts.published,
             in_flight=counts.in_flight,

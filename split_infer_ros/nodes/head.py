@@ -74,8 +74,14 @@ class HeadNode(ManagedNode):
         self.on_tear_down(Labels(self, self._model.entry.name, self._labels).close)
         threads = values.head_threads or default_head_threads(choose_device("auto"), tuned.threads[1])
         likely = tuned.fill_in(StageSettings(batch_size=0)).batch_size or 1  # as the backbone has it unless told
-        self._stage = HeadStage(
-            self._model, values.limits, self._deliver, self.warn, threads, values.weights_settings, likely
+        self._stage = HeadStage.open(
+            self._model,
+            values.limits,
+            deliver=self._deliver,
+            on_error=self.warn,
+            num_threads=threads,
+            weights=values.weights_settings,
+            batch_size=likely,
         )
         self.on_tear_down(self._stage.stop)  # should a signal come before this node is active
         self._refused_before = self._left_out_before = 0

@@ -66,10 +66,10 @@ def test_the_next_start_measures_nothing_and_the_cut_moves_as_the_stages_drift(
     written = database.read_text()
     run = Plan.run
 
-    def slowly(plan: Plan, *batch: Any) -> Any:
+    def slowly(plan: Plan, *batch: Any, **how: Any) -> Any:
         if plan.split_point.name != "input":
             time.sleep(0.5)
-        return run(plan, *batch)
+        return run(plan, *batch, **how)
 
     monkeypatch.setattr(Plan, "run", slowly)
     monkeypatch.setattr("split_infer_ros.nodes.backbone.DWELL_S", 0.3)

@@ -62,7 +62,7 @@ class Bottleneck:
 
     def _backbone_is_idle(self) -> bool:
         """All slots are full, and the next batch waits in the head's queue."""
-        return self._pipeline is None or len(self._pipeline.nodes["head"]._stage._head) == SLOTS - 1
+        return self._pipeline is None or len(self._pipeline.nodes["head"]._stage._head_thread) == SLOTS - 1
 
 
 def flowing(context: Context, transport: str, **more: dict[str, Any]) -> Pipeline:

@@ -157,7 +157,9 @@ class Stage:
 
     def __init__(self) -> None:
         self.ledger = Ledger()
-        self._preprocessor = HostPreprocessor(CATALOGUE["shapes"].preprocess, 1, torch.float32)
+        self._preprocessor = HostPreprocessor.allocate(
+            CATALOGUE["shapes"].preprocess, batch_size=1, dtype=torch.float32
+        )
 
     def wait_for_room(self, timeout_s: float) -> bool:
         return True

@@ -14,7 +14,7 @@ from split_infer_ros.nodes.parameters.common import (
 from split_infer_ros.nodes.parameters.table import parameter
 from split_infer_ros.nodes.transports import SENDERS
 from split_infer_ros.pipeline.auto_split import Goal
-from split_infer_ros.pipeline.settings import DROP_POLICIES, LATEST, StageSettings
+from split_infer_ros.pipeline.settings import DropPolicy, StageSettings
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.planner import Objective
 
@@ -56,7 +56,9 @@ class BackboneParameters(ModelParameters, ComputeParameters, ImageParameters, We
         50.0, "A smaller batch goes once its oldest frame has waited so long.", at_least=0.0, at_most=60_000.0
     )
     drop_policy: str = parameter(
-        LATEST, "When frames come too fast: latest keeps the newest, block makes senders wait.", choices=DROP_POLICIES
+        DropPolicy.LATEST.value,
+        "When frames come too fast: latest keeps the newest, block makes senders wait.",
+        choices=tuple(policy.value for policy in DropPolicy),
     )
     pool_slots: int = parameter(
         4, "Batches in flight, from closing until the results are out; each holds a slot.", at_least=1, at_most=64
@@ -83,13 +85,13 @@ class BackboneParameters(ModelParameters, ComputeParameters, ImageParameters, We
     def settings(self) -> StageSettings:
         """Those that may change while frames flow; the split point and the batch size may be left open."""
         return StageSettings(
-            self.split_point,
-            self.batch_size,
-            self.batch_timeout_ms / 1e3,
-            self.drop_policy,
-            self.pool_slots,
-            self.memory_policy,
-            1e6 * self.memory_budget_mb or math.inf,
-            self.cuda_graphs,
+            split_point=self.split_point,
+            batch_size=self.batch_size,
+            batch_timeout_s=self.batch_timeout_ms / 1e3,
+            drop_policy=DropPolicy(self.drop_policy),
+            pool_slots=self.pool_slots,
+            memory_policy=self.memory_policy,
+            memory_budget_bytes=1e6 * self.memory_budget_mb or math.inf,
+            cuda_graphs=self.cuda_graphs,
             **asdict(self.weights_settings),
         )
