@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from types import TracebackType
 
 import rclpy
-from _ros import Spinning
+from _ros import SpinningExecutor
 from std_msgs.msg import UInt8MultiArray
 
 WARM_UP = 5
@@ -32,10 +32,10 @@ class DdsHop:
         self._sender, self._receiver = rclpy.create_node("features_sender"), rclpy.create_node("features_receiver")
         self._messages = {size: UInt8MultiArray(data=array.array("B", bytes(size))) for size in sizes}
         self._publisher = self._sender.create_publisher(UInt8MultiArray, "features", 1)
-        self._receiver.create_subscription(UInt8MultiArray, "features", self._hear, 1)
+        self._receiver.create_subscription(UInt8MultiArray, "features", self._receive, 1)
         self._arrived = threading.Event()
         self._arrived_at = 0.0
-        self._spinning = Spinning(self._receiver)
+        self._spinning = SpinningExecutor(self._receiver)
 
     def __enter__(self) -> DdsHop:
         while not self._publisher.get_subscription_count():
@@ -68,6 +68,6 @@ class DdsHop:
             time.sleep(max(0.0, published + period_s - time.monotonic()))
         return statistics.median(hops)
 
-    def _hear(self, message: UInt8MultiArray) -> None:
+    def _receive(self, message: UInt8MultiArray) -> None:
         self._arrived_at = time.monotonic()
         self._arrived.set()

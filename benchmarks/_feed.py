@@ -41,11 +41,11 @@ class Feed(LineProcess):
 
     def rate(self, topic: str, hz: float) -> None:
         """Send so many images a second to a topic from now on; 0: none."""
-        self._tell(f"rate {topic} {hz}")
+        self._send_line(f"rate {topic} {hz}")
 
     def burst(self, topic: str, count: int) -> None:
         """Send so many images to a topic at once."""
-        self._tell(f"burst {topic} {count}")
+        self._send_line(f"burst {topic} {count}")
 
 
 class Camera:

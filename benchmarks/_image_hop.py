@@ -55,7 +55,7 @@ class ImageHop(LineProcess):
         Raises:
             RuntimeError: nothing arrived at a reliable reader, or a process has ended.
         """
-        self._tell(f"{reliability} {count}")
+        self._send_line(f"{reliability} {count}")
         median, arrived = map(float, self._answer())
         if reliability == RELIABLE and math.isnan(median):
             raise RuntimeError(f"No image arrived within {PATIENCE_S[RELIABLE]:g} s.")
@@ -93,7 +93,7 @@ class Hearer:
 
     def __init__(self, node: Node, name: str) -> None:
         self._node = node
-        self._heard: dict[str, float] = {}  # ages in seconds, by the image's number
+        self._arrivals: dict[str, float] = {}  # ages in seconds, by the image's number
         self._sent = 0
         self._subscriptions = [
             node.create_subscription(
@@ -117,15 +117,15 @@ class Hearer:
             self._sent += 1
             self.sender.stdin.write(f"{reliability}\n")
             end = time.monotonic() + PATIENCE_S[reliability]
-            while number not in self._heard and (left := end - time.monotonic()) > 0:
+            while number not in self._arrivals and (left := end - time.monotonic()) > 0:
                 rclpy.spin_once(self._node, timeout_sec=left)
-            if number in self._heard:
-                ages.append(self._heard[number])
+            if number in self._arrivals:
+                ages.append(self._arrivals[number])
         return (statistics.median(ages) if ages else math.nan), len(ages) / count
 
     def _receive(self, message: Image) -> None:
         stamp = message.header.stamp
-        self._heard[message.header.frame_id] = (time.monotonic_ns() - stamp.sec * 10**9 - stamp.nanosec) / 1e9
+        self._arrivals[message.header.frame_id] = (time.monotonic_ns() - stamp.sec * 10**9 - stamp.nanosec) / 1e9
 
 
 def hear(node: Node, name: str) -> None:

@@ -34,8 +34,8 @@ ANSWER_S = 20.0
 STOP_S = 10.0
 ENDING_S = 3.0
 QUIET_S = 0.12  # without an arrival: nothing is under way any more
-LEAST = 3  # arrivals in a measurement
-LOOK_S = 0.005
+MIN_ARRIVALS = 3  # arrivals in a measurement
+POLL_S = 0.005
 
 
 def seconds_of_turns(chosen: argparse.Namespace, full_s: float) -> float:
@@ -94,7 +94,7 @@ class Processes:
                 process.wait()
 
 
-class Spinning:
+class SpinningExecutor:
     """A node's callbacks on a thread of their own."""
 
     def __init__(self, node: Node) -> None:
@@ -119,7 +119,7 @@ class Observer:
     def __init__(self) -> None:
         rclpy.init()
         self._node = rclpy.create_node("observer")
-        self._spinning = Spinning(self._node)
+        self._spinning = SpinningExecutor(self._node)
         self._clients: dict[str, Client] = {}
 
     def __enter__(self) -> Observer:
@@ -132,7 +132,7 @@ class Observer:
         self._node.destroy_node()
         rclpy.try_shutdown()
 
-    def hear(self, message: type, topic: str, receive: Callable[[Any], None]) -> None:
+    def subscribe(self, message: type, topic: str, receive: Callable[[Any], None]) -> None:
         """Have ``receive`` called with every message."""
         self._node.create_subscription(message, topic, receive, 100)
 
@@ -191,12 +191,12 @@ class Arrivals:
 
     def __init__(self, observer: Observer, topic: str) -> None:
         self._topic = topic
-        self._heard: list[tuple[float, float]] = []
-        observer.hear(Detection2DArray, topic, self._hear)
+        self._arrivals: list[tuple[float, float]] = []
+        observer.subscribe(Detection2DArray, topic, self._receive)
 
-    def _hear(self, found: Detection2DArray) -> None:
+    def _receive(self, found: Detection2DArray) -> None:
         age = (time.time_ns() - found.header.stamp.sec * 10**9 - found.header.stamp.nanosec) / 1e9
-        self._heard.append((time.monotonic(), age))
+        self._arrivals.append((time.monotonic(), age))
 
     def settle(self, seconds: float) -> None:
         """Wait for so long, and for the first arrival.
@@ -204,7 +204,7 @@ class Arrivals:
         Raises:
             RuntimeError: nothing comes.
         """
-        heard = len(self._heard)
+        heard = len(self._arrivals)
         time.sleep(seconds)
         self._wait_for(heard + 1)
 
@@ -214,24 +214,24 @@ class Arrivals:
         Raises:
             RuntimeError: nothing comes.
         """
-        begin, first = time.monotonic(), len(self._heard)
+        begin, first = time.monotonic(), len(self._arrivals)
         time.sleep(seconds)
-        self._wait_for(first + LEAST)
+        self._wait_for(first + MIN_ARRIVALS)
         end = time.monotonic()
-        ages = [age for at, age in self._heard[first:] if at < end]
+        ages = [age for at, age in self._arrivals[first:] if at < end]
         return len(ages) / (end - begin), ages
 
     def wait_for_quiet(self) -> None:
         """Return once nothing has arrived for a while, so that the next rival has the machine for itself."""
         while True:
-            heard = len(self._heard)
+            heard = len(self._arrivals)
             time.sleep(QUIET_S)
-            if len(self._heard) == heard:
+            if len(self._arrivals) == heard:
                 return
 
     def _wait_for(self, count: int) -> None:
         end = time.monotonic() + ANSWER_S
-        while len(self._heard) < count:
+        while len(self._arrivals) < count:
             if time.monotonic() > end:
                 raise RuntimeError(f"Hardly anything is published on {self._topic}.")
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)

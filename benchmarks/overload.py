@@ -43,7 +43,7 @@ from split_infer_ros.telemetry.usage import MB, resident_bytes
 PIPELINE = "pipeline"
 CAMERAS = ("/pipeline/left/image", "/pipeline/right/image")
 POOL_SLOTS = 4
-MOST_PERIODS = POOL_SLOTS + 3  # a frame waits for a batch, in the ring and for the head
+MAX_PERIODS = POOL_SLOTS + 3  # a frame waits for a batch, in the ring and for the head
 MODERATE, FLOODED = "moderate", "flooded"
 LOADS = {MODERATE: 0.9, FLOODED: 3.0}  # of what the pipeline can take
 SLOWEST_HZ, FASTEST_HZ = 15.0, 960.0  # of both cameras together, to find that out
@@ -52,7 +52,7 @@ OVERLOAD = 2.0  # so many times more must come than is published, or nothing was
 CAPACITY_S, SETTLE_S, TURN_S = 1.2, 0.3, 0.6
 QUICK_STRETCH_S, FULL_STRETCH_S = 10, 60
 REPORTS_S = 0.6  # within which a pipeline reports
-LOOK_S = 0.1  # how often memory is looked at
+POLL_S = 0.1  # how often memory is looked at
 FULL_S = 120.0
 PICTURES = 8
 IMAGE_MB = 640 * 480 * 3 / MB
@@ -80,7 +80,7 @@ class Bench:
         self._trace = trace
         self._process = process
         self._arrivals = Arrivals(observer, f"/{PIPELINE}/detections")
-        observer.hear(PipelineReport, f"/{PIPELINE}/report", self.reports.append)
+        observer.subscribe(PipelineReport, f"/{PIPELINE}/report", self.reports.append)
 
     def find_capacity(self) -> None:
         """Count how many frames a second the pipeline can take."""
@@ -115,7 +115,7 @@ class Bench:
             start, before, first = time.monotonic(), self.reports[-1], len(self.memory)
             while (now := time.monotonic()) < start + 1.0:
                 self.memory.append((now - begin, resident_bytes(self._process) / MB))
-                time.sleep(LOOK_S)
+                time.sleep(POLL_S)
             after = self.reports[-1]
             come = (after.received - before.received) / max(1, after.published - before.published)
             held = statistics.fmean(held for _, held in self.memory[first:])
@@ -216,7 +216,7 @@ def claims(loads: Contest, bench: Bench) -> list[Claim]:
             turn_s=1.0,
         ),
         Claim("reports in which a frame is missing", exact(missing), "", 0, AT_MOST),
-        Claim("age p99 of a published frame, in periods", late, "", MOST_PERIODS, AT_MOST, turn_s=turns),
+        Claim("age p99 of a published frame, in periods", late, "", MAX_PERIODS, AT_MOST, turn_s=turns),
         Claim("age p99, times that at 0.9 load", over_turns(later, loads.turns), "x", 2.0, AT_MOST, turn_s=turns),
     ]
 

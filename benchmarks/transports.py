@@ -28,7 +28,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import _transport_line as lines
+import _transport_pipeline as pipelines
 import cv2
 import numpy as np
 from _dds_hop import DdsHop
@@ -38,7 +38,7 @@ from _process_usage import ProcessUsage
 from _ros import PROFILE, Observer, Processes, seconds_of_turns, set_up_middleware
 from _rows import in_ms, measured
 from _trace import Trace, busy
-from _transport_line import TransportLine
+from _transport_pipeline import TransportPipeline
 
 from split_infer_ros.nodes.process import PROFILE_VARIABLES
 from split_infer_ros.telemetry.claim import AT_MOST, Claim
@@ -73,7 +73,7 @@ class Bench:
 
     def __init__(
         self,
-        transports: Mapping[str, TransportLine],
+        transports: Mapping[str, TransportPipeline],
         images: Mapping[str, ImageHop],
         dds: DdsHop,
         processes: Mapping[str, Sequence[int]],
@@ -133,15 +133,15 @@ def run(chosen: argparse.Namespace) -> Report:
         draw_picture(folder / "pictures")
         processes = all_of_it.enter_context(Processes())
         traces = {name: folder / f"{name}.json" for name in TRANSPORTS}
-        numbers = {name: lines.start(processes, name, str(trace)) for name, trace in traces.items()}
+        numbers = {name: pipelines.start(processes, name, str(trace)) for name, trace in traces.items()}
         images = {name: all_of_it.enter_context(ImageHop(name, environment(name))) for name in (SHIPPED, DEFAULT)}
-        feed = all_of_it.enter_context(Feed(folder / "pictures", [lines.image_topic(name) for name in TRANSPORTS]))
+        feed = all_of_it.enter_context(Feed(folder / "pictures", [pipelines.image_topic(name) for name in TRANSPORTS]))
         observer = all_of_it.enter_context(Observer())
         dds = all_of_it.enter_context(DdsHop(list(SIZES)))
         numbers |= {name: hop.ready() for name, hop in images.items()}
         for name in TRANSPORTS:
-            lines.wait_for(observer, name)
-        transports = {name: TransportLine(name, observer, feed, Trace(trace)) for name, trace in traces.items()}
+            pipelines.wait_for(observer, name)
+        transports = {name: TransportPipeline(name, observer, feed, Trace(trace)) for name, trace in traces.items()}
         for transport in transports.values():
             transport.set(*SIZES[LARGE])
         bench = Bench(transports, images, dds, numbers, chosen.quick)

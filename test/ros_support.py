@@ -74,7 +74,7 @@ def wait_until(condition: Callable[[], Any], what: str | Callable[[], str], seco
     return found
 
 
-class Spinning:
+class SpinningExecutor:
     """An executor on a thread of its own."""
 
     def __init__(self, context: Context, name: str) -> None:
@@ -113,7 +113,7 @@ class Client:
 
     def __init__(self, context: Context, namespace: str = "") -> None:
         self.node = Node("client", context=context, namespace=namespace, use_global_arguments=False)
-        self._spinning = Spinning(context, "client")
+        self._spinning = SpinningExecutor(context, "client")
         self._spinning.executor.add_node(self.node)
         self._services: dict[str, Any] = {}
 
@@ -122,7 +122,7 @@ class Client:
         self._spinning.stop()
         self.node.destroy_node()
 
-    def listen(self, message: type, topic: str, qos: QoSProfile = RELIABLE) -> Received:
+    def subscribe(self, message: type, topic: str, qos: QoSProfile = RELIABLE) -> Received:
         """Collect what is published on a topic, once somebody publishes there."""
         received = Received()
         self.node.create_subscription(message, topic, received.append, qos)
@@ -200,7 +200,7 @@ class Pipeline:
         self.namespace = f"/n{next(_numbers)}"
         self.client = Client(context, self.namespace)
         self.nodes: dict[str, ManagedNode] = {}
-        self._spinning = Spinning(context, "nodes")
+        self._spinning = SpinningExecutor(context, "nodes")
         try:
             for name in NODE_TYPES:
                 if name in parameters:
@@ -242,7 +242,7 @@ class Pipeline:
         """Frames that come before a head is chosen are lost, and so are those before DDS has matched its topic."""
         sender = self.backbone.stage._transport
         assert isinstance(sender, NetworkSender)
-        wait_until(lambda: sender._active and sender._heads.reached_by(sender._publisher), "a head", START_S)
+        wait_until(lambda: sender._announced and sender._monitor.count_reached(sender._publisher), "a head", START_S)
 
     def remove(self, name: str) -> None:
         """End a node."""
@@ -322,7 +322,7 @@ class Process:
     """An executable of the package, started as ``ros2 run`` does; what it prints is kept.
 
     Attributes:
-        segments: the shared memory that it mapped, as seen by ``look_at_memory``.
+        segments: the shared memory that it mapped, as seen by ``record_segments``.
     """
 
     def __init__(self, executable: str, *arguments: str) -> None:
@@ -370,7 +370,7 @@ class Process:
         return self._popen.poll() is None
 
     @property
-    def obeys(self) -> bool:
+    def handles_sigterm(self) -> bool:
         """True once it has its own way to end when SIGTERM comes; also once it has ended."""
         caught = self._status().partition("SigCgt:")[2].split() or ["0"]
         return not self.runs or bool(int(caught[0], 16) >> (signal.SIGTERM - 1) & 1)
@@ -379,12 +379,12 @@ class Process:
         """True once it has a file of such a name in memory, such as a library; also once it has ended."""
         return not self.runs or name in self._status("maps")
 
-    def look_at_memory(self) -> None:
+    def record_segments(self) -> None:
         """Note which shared memory it uses: its own and what others of its domain gave it to read."""
         self.segments = shared_memory_of(self._popen.pid) - self._others
 
     @property
-    def rings(self) -> set[Path]:
+    def slot_segments(self) -> set[Path]:
         """The rings of features that it has in memory."""
         return {Path(word) for word in self._status("maps").split() if word.startswith("/dev/shm/split_infer_")}
 

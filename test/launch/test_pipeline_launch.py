@@ -54,7 +54,7 @@ class TestRunningPipeline(unittest.TestCase):
         cls.context = rclpy.Context()
         rclpy.init(context=cls.context)
         cls.client = Client(cls.context, NAMESPACE)
-        cls.detections = cls.client.listen(Detection2DArray, "detections")
+        cls.detections = cls.client.subscribe(Detection2DArray, "detections")
 
     @classmethod
     def tearDownClass(cls) -> None:
@@ -78,7 +78,7 @@ class TestRunningPipeline(unittest.TestCase):
         assert self.client.get("head", "score_threshold") == 0.5
 
     def test_parameters_change_and_bad_ones_are_refused(self) -> None:
-        handles = self.client.listen(FeatureHandle, "features")
+        handles = self.client.subscribe(FeatureHandle, "features")
         assert self.client.set("backbone", split_point="block5", batch_size=2) == ["", ""]
         handles.wait_for_one(
             lambda handle: (handle.split_point, len(handle.headers)) == ("block5", 2), "handles of the new kind"
@@ -90,14 +90,14 @@ class TestRunningPipeline(unittest.TestCase):
         def flowing(message: Any) -> bool:
             return bool(message.report.published > 20 and message.published_hz > 0)
 
-        report = self.client.listen(PipelineStats, "stats").wait_for_one(flowing, "frames published", START_S).report
+        report = self.client.subscribe(PipelineStats, "stats").wait_for_one(flowing, "frames published", START_S).report
         assert report.model == "shapes"
         assert list(report.dropped) == []  # the scenario loses nothing
         assert report.received == report.published + report.in_flight
 
     def test_the_labels_are_latched(self) -> None:
         latched = rclpy.qos.QoSProfile(depth=1, durability=rclpy.qos.DurabilityPolicy.TRANSIENT_LOCAL)
-        (info,) = self.client.listen(VisionInfo, "vision_info", latched).wait_for(1)
+        (info,) = self.client.subscribe(VisionInfo, "vision_info", latched).wait_for(1)
         assert info.method == "shapes"
 
 

@@ -26,7 +26,9 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def listening(pipeline: Pipeline) -> tuple[Received, Received]:
-    return pipeline.client.listen(Detection2DArray, "detections"), pipeline.client.listen(PipelineReport, "report")
+    return pipeline.client.subscribe(Detection2DArray, "detections"), pipeline.client.subscribe(
+        PipelineReport, "report"
+    )
 
 
 def test_the_first_start_measures_and_takes_the_best(context: Context, database: Path) -> None:
@@ -72,7 +74,7 @@ def test_the_next_start_measures_nothing_and_the_cut_moves_as_the_stages_drift(
         return run(plan, *batch)
 
     monkeypatch.setattr(Plan, "run", slowly)
-    monkeypatch.setattr("split_infer_ros.nodes.backbone.DWELL_S", 0.3)
+    monkeypatch.setattr("split_infer_ros.nodes.backbone_pipeline.DWELL_S", 0.3)
     backbone = {"split_point": "auto", "objective": LATENCY, "batch_size": 2, "weights": "none"}
     backbone["tuning_database"] = str(database)
     with Pipeline(context, stats={}, head={"weights": "none"}, backbone=backbone, camera=CAMERA) as pipeline:

@@ -87,7 +87,7 @@ def send(pipeline: Pipeline, count: int) -> None:
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_an_idle_pipeline_is_not_busy(context: Context, transport: str) -> None:
     with flowing(context, transport) as pipeline:
-        found = pipeline.client.listen(PipelineStats, "stats")
+        found = pipeline.client.subscribe(PipelineStats, "stats")
         found.wait_for_one(lambda it: it.period_s > 0, "a period", START_S)  # seconds before the first do not count
         send(pipeline, 1)
         found.wait_for_one(lambda it: it.backbone_busy > 0, "a busy backbone", START_S)
@@ -107,7 +107,7 @@ def test_the_bottleneck_of_a_full_pipeline_is_busy_nearly_always(
     bottleneck = Bottleneck(monkeypatch, slow)
     with flowing(context, transport, camera=CAMERA) as pipeline:
         bottleneck.begin(pipeline)
-        found = pipeline.client.listen(PipelineStats, "stats")
+        found = pipeline.client.subscribe(PipelineStats, "stats")
         found.wait_for_one(lambda it: it.report.published > 1, "a second frame", START_S)
         begin = len(found)
         wait_until(lambda: len(shares(found[begin:])) > PERIODS, "periods with frames", START_S)
@@ -163,7 +163,7 @@ class Feigned:
 def test_energy_is_shared_among_the_images(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stats_node, "Sensors", Feigned)
     with flowing(context, "intra_process", camera=CAMERA) as pipeline:
-        found = pipeline.client.listen(PipelineStats, "stats")
+        found = pipeline.client.subscribe(PipelineStats, "stats")
         told = found.wait_for_one(lambda it: it.published_hz > 0 and it.joules_per_image > 0, "energy", START_S)
         assert told.joules_per_image * told.published_hz == pytest.approx(10.0, rel=1e-5)
         pipeline.nodes["camera"].trigger_deactivate()

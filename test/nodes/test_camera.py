@@ -27,7 +27,7 @@ def test_each_unreadable_file_is_named_once(
         return len(images) >= 3
 
     with Pipeline(context, camera={"source": f"folder:{tmp_path}", "rate_hz": 20.0}) as pipeline:
-        images = pipeline.client.listen(Image, "image")
+        images = pipeline.client.subscribe(Image, "image")
         wait_until(passed_twice, "the folder to be gone through more than once")
     printed += "".join(capfd.readouterr())
     counts = {name: printed.count(f"{name} cannot be read as an image.") for name in damaged}

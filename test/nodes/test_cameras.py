@@ -27,15 +27,15 @@ def pipeline(context: Context) -> Iterator[Pipeline]:
 
 @pytest.fixture(scope="module")
 def handles(pipeline: Pipeline) -> Received:
-    found = pipeline.client.listen(FeatureHandle, "features")
+    found = pipeline.client.subscribe(FeatureHandle, "features")
     features = pipeline.backbone.stage._transport._publisher
-    wait_until(lambda: features.has_outside_subscribers, "a match")
+    wait_until(lambda: features.has_remote_subscribers, "a match")
     return found
 
 
 @pytest.fixture(scope="module")
 def detections(pipeline: Pipeline) -> Received:
-    return pipeline.client.listen(Detection2DArray, "detections")
+    return pipeline.client.subscribe(Detection2DArray, "detections")
 
 
 def test_frames_of_two_cameras_share_a_batch_which_goes_when_it_is_full(

@@ -55,7 +55,7 @@ def test_every_frame_of_a_recording_comes_out_with_its_own_header(
     way = {"transport": transport}
     camera = {"source": f"bag:{recording}", "loop": False, "rate_hz": 0.0, "autostart": False}
     with Pipeline(context, head=way, backbone={"drop_policy": "block", **way}, camera=camera) as pipeline:
-        detections = pipeline.client.listen(Detection2DArray, "detections")
+        detections = pipeline.client.subscribe(Detection2DArray, "detections")
         assert pipeline.client.transition("camera", "configure")
         assert pipeline.client.transition("camera", "activate")
         counts = pipeline.settled(FRAMES)
@@ -68,7 +68,7 @@ def test_every_frame_of_a_recording_comes_out_with_its_own_header(
 def test_a_looped_recording_whose_stamps_jump_back_flows_on(context: Context, recording: Path) -> None:
     camera = {"source": f"bag:{recording}", "loop": True, "rate_hz": 0.0}
     with Pipeline(context, head={}, backbone={"drop_policy": "block"}, camera=camera) as pipeline:
-        detections = pipeline.client.listen(Detection2DArray, "detections")
+        detections = pipeline.client.subscribe(Detection2DArray, "detections")
         found = detections.wait_for(2 * FRAMES + 10)
         stamps = [message.header.stamp.sec for message in found]
         back = [later for former, later in itertools.pairwise(stamps) if later < former]
@@ -87,8 +87,8 @@ def test_simulated_time_that_stands_still_or_jumps_stops_nothing(context: Contex
     nodes = {"stats": {}, "head": {}, "backbone": {}, "camera": CAMERA}
     with Pipeline(context, **{name: {**values, **SIMULATED} for name, values in nodes.items()}) as pipeline:
         client = pipeline.client
-        detections = client.listen(Detection2DArray, "detections")
-        reports = client.listen(PipelineReport, "report")
+        detections = client.subscribe(Detection2DArray, "detections")
+        reports = client.subscribe(PipelineReport, "report")
         assert detections.wait_for(5)[-1].header.stamp.sec == 0  # no clock yet: time stands at its beginning
         reports.wait_for_one(is_sound, "durations while time stands still")
         clock = client.publisher(Clock, "/clock", QoSProfile(depth=10))
@@ -107,7 +107,7 @@ def test_simulated_time_that_stands_still_or_jumps_stops_nothing(context: Contex
 
 def test_a_system_clock_that_jumps_back_costs_no_frame(context: Context) -> None:
     with Pipeline(context, head={}, backbone={"drop_policy": "block"}) as pipeline:
-        detections = pipeline.client.listen(Detection2DArray, "detections")
+        detections = pipeline.client.subscribe(Detection2DArray, "detections")
         publisher = IntraProcessPublisher(pipeline.client.node, Image, "image", QoSProfile(depth=5))
         stamps = [500, 600, 100, 101, 0]
         for stamp in stamps:

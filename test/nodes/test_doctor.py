@@ -73,7 +73,7 @@ def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_ros_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(rclpy.node.Node, doctor.OLDEST_RCLPY_HAS)
+    monkeypatch.delattr(rclpy.node.Node, doctor.REQUIRED_RCLPY_METHOD)
     finding = find(doctor.check_ros(os.environ), "rclpy")
     assert finding.level == PROBLEM
     assert "Jazzy" in finding.advice

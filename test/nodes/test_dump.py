@@ -49,11 +49,11 @@ def test_a_dump_loaded_again_gives_the_same_pipeline(context: Context, tmp_path:
     client = Client(context, namespace)
     try:
         with Process("pipeline", "--ros-args", *files, "-r", f"__ns:={namespace}") as process:
-            wait_until(lambda: "cut at" in process.printed or not process.runs, "the backbone to be active", START_S)
+            wait_until(lambda: "split at" in process.printed or not process.runs, "the backbone to be active", START_S)
             assert process.runs, process.printed
             for node, before in dumps.items():
                 assert dump(client, node) == before
-            (found,) = client.listen(Detection2DArray, "detections").wait_for(1, START_S)
+            (found,) = client.subscribe(Detection2DArray, "detections").wait_for(1, START_S)
             assert found.header.frame_id == "left_eye"
             assert len(found.detections) <= 7
             assert client.get("backbone", "max_rate_hz") == 1000.0

@@ -179,7 +179,9 @@ def test_whatever_comes_is_taken_or_dropped_under_its_name(context: Context, kin
     backbone = {"autostart": False, "image_transport": kind, "max_image_pixels": MAX_PIXELS}
     with Pipeline(context, backbone=backbone) as pipeline:
         node = pipeline.backbone
-        images = ImageInput(node, "image", cast(BackboneStage, stage), RateLimiter(0.0), node._enable)
+        images = ImageInput(
+            node, "image", sink=cast(BackboneStage, stage), limiter=RateLimiter(0.0), enable=node._enable
+        )
         publisher = IntraProcessPublisher(pipeline.client.node, message, topic, QoSProfile(depth=5))
 
         def send(sent: Any) -> None:

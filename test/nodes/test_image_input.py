@@ -39,7 +39,7 @@ def send(pipeline: Pipeline, count: int) -> None:
 @pytest.mark.parametrize("kind", ["jpeg", "png"])
 def test_compressed_images_come_in(context: Context, kind: str) -> None:
     with Pipeline(context, head={"score_threshold": 0.0}, backbone=COMPRESSED) as pipeline:
-        detections = pipeline.client.listen(Detection2DArray, "detections")
+        detections = pipeline.client.subscribe(Detection2DArray, "detections")
         pipeline.client.publisher(CompressedImage, "image/compressed").publish(compressed(kind))
         (found,) = detections.wait_for(1)
         assert (found.header.stamp.sec, found.header.frame_id) == (1, "left_eye")
@@ -112,7 +112,7 @@ def test_the_pipeline_is_paused_and_goes_on(context: Context) -> None:
 
 def test_a_camera_may_change_size_and_encoding_in_mid_stream(context: Context) -> None:
     with Pipeline(context, head={"score_threshold": 0.0}, backbone={"drop_policy": "block"}) as pipeline:
-        detections = pipeline.client.listen(Detection2DArray, "detections")
+        detections = pipeline.client.subscribe(Detection2DArray, "detections")
         publisher = IntraProcessPublisher(pipeline.client.node, Image, "image", QoSProfile(depth=5))
         kinds = ["rgb8", "mono8", "bgra8", "nonsense", "mono16", "rgb8", "bgr8"]
         for number, kind in enumerate(kinds):
@@ -138,7 +138,7 @@ def test_floats_that_are_no_numbers_do_no_harm(context: Context, values: list[fl
     depth = np.resize(np.array(values, np.float32), (48, 64))
     message = Image(height=48, width=64, encoding="32FC1", step=256, data=depth.tobytes())
     with Pipeline(context, head={"score_threshold": 0.0}, backbone={}) as pipeline:
-        detections = pipeline.client.listen(Detection2DArray, "detections")
+        detections = pipeline.client.subscribe(Detection2DArray, "detections")
         pipeline.client.publisher(Image, "image").publish(message)
         (found,) = detections.wait_for(1)
         for detection in found.detections:

@@ -41,7 +41,7 @@ def pipeline(context: Context, trained: SplitModel) -> Iterator[Pipeline]:
 
 @pytest.fixture(scope="module")
 def detections(pipeline: Pipeline) -> Received:
-    return pipeline.client.listen(Detection2DArray, "detections")
+    return pipeline.client.subscribe(Detection2DArray, "detections")
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +195,7 @@ def test_an_image_that_cannot_be_read_is_dropped_by_name_and_the_next_one_is_ser
 
 
 def test_a_refused_image_is_explained_in_the_log(pipeline: Pipeline, images: Any) -> None:
-    log = pipeline.client.listen(Log, "/rosout")
+    log = pipeline.client.subscribe(Log, "/rosout")
     message = spoilt(encoding="nv24")
 
     def explained() -> bool:

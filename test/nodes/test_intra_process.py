@@ -17,7 +17,7 @@ from std_msgs.msg import String
 
 from split_infer_ros.buffers.slots import Lease
 from split_infer_ros.msg import FeatureHandle
-from split_infer_ros.nodes import head as head_node
+from split_infer_ros.nodes import result_publisher
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher, IntraProcessSubscription
 from split_infer_ros.pipeline.frame import Handle
 from split_infer_ros.pipeline.head_stage import HeadStage
@@ -46,7 +46,9 @@ def stranger(ros_domain: int, client: Client) -> Iterator[Client]:
 class Listener(Received):
     """A subscriber that shares the nodes' process, and on which threads it was called."""
 
-    def __init__(self, client: Client, message: type, topic: str, from_outside: bool = False, depth: int = 200) -> None:
+    def __init__(
+        self, client: Client, message: type, topic: str, receive_remote: bool = False, depth: int = 200
+    ) -> None:
         super().__init__()
         self.threads: set[str] = set()
         self.missed = 0
@@ -56,8 +58,8 @@ class Listener(Received):
             topic,
             QoSProfile(depth=depth),
             self._hear,
-            from_outside=self._hear if from_outside else None,
-            on_gap=self._count,
+            receive_remote=self._hear if receive_remote else None,
+            on_lost=self._count,
         )
 
     def _hear(self, thing: Any) -> None:
@@ -90,31 +92,31 @@ def test_subscribers_in_the_process_get_the_object_at_once_on_the_publishers_thr
 
 
 def test_dds_carries_a_message_only_while_somebody_outside_subscribes(client: Client, stranger: Client) -> None:
-    listener, speaker = Listener(client, String, "topic", from_outside=True), Speaker(client)
-    assert not speaker.has_outside_subscribers
+    listener, speaker = Listener(client, String, "topic", receive_remote=True), Speaker(client)
+    assert not speaker.has_remote_subscribers
     speaker.publish("alone")
     assert speaker.converted == 0
 
-    outside = stranger.listen(String, "topic")
-    wait_until(lambda: speaker.has_outside_subscribers, "a match")
+    outside = stranger.subscribe(String, "topic")
+    wait_until(lambda: speaker.has_remote_subscribers, "a match")
     speaker.publish("watched")
     assert [message.data for message in outside.wait_for(1)] == ["watched"]
     assert speaker.converted == 1
 
     for subscription in list(stranger.node.subscriptions):
         stranger.node.destroy_subscription(subscription)
-    wait_until(lambda: not speaker.has_outside_subscribers, "the stranger to leave")
+    wait_until(lambda: not speaker.has_remote_subscribers, "the stranger to leave")
     speaker.publish("alone again")
     assert speaker.converted == 1
     assert listener == ["alone", "watched", "alone again"]
 
 
 def test_nobody_in_the_process_hears_twice_what_dds_carries_too(client: Client, stranger: Client) -> None:
-    listener, speaker = Listener(client, String, "topic", from_outside=True), Speaker(client)
-    outside = stranger.listen(String, "topic")
-    plain = client.listen(String, "topic")  # rclpy's own subscription, in this process
+    listener, speaker = Listener(client, String, "topic", receive_remote=True), Speaker(client)
+    outside = stranger.subscribe(String, "topic")
+    plain = client.subscribe(String, "topic")  # rclpy's own subscription, in this process
     wait_until(lambda: speaker._publisher.get_subscription_count() == 3, "all to match")
-    wait_until(lambda: speaker.has_outside_subscribers, "the publisher to notice")
+    wait_until(lambda: speaker.has_remote_subscribers, "the publisher to notice")
     for number in range(50):
         speaker.publish(number)
     expected = [str(number) for number in range(50)]
@@ -125,18 +127,18 @@ def test_nobody_in_the_process_hears_twice_what_dds_carries_too(client: Client, 
 
 
 def test_what_strangers_publish_is_heard_and_wanted(client: Client, stranger: Client) -> None:
-    listener, speaker = Listener(client, String, "topic", from_outside=True), Speaker(client)
-    assert speaker.is_wanted
+    listener, speaker = Listener(client, String, "topic", receive_remote=True), Speaker(client)
+    assert speaker.has_subscribers
     stranger.publisher(String, "topic").publish(String(data="from outside"))
     (message,) = listener.wait_for(1)
     assert message.data == "from outside"
     assert listener.threads == {"client"}  # the executor's thread
     listener.subscription.destroy()
-    wait_until(lambda: not speaker.is_wanted, "nobody to subscribe any more")
+    wait_until(lambda: not speaker.has_subscribers, "nobody to subscribe any more")
 
 
 def test_a_stranger_whose_node_has_the_same_name_is_heard_all_the_same(client: Client, stranger: Client) -> None:
-    listener = Listener(client, String, "topic", from_outside=True)
+    listener = Listener(client, String, "topic", receive_remote=True)
     theirs = stranger.publisher(String, "topic")
     wait_until(lambda: client.node.count_publishers("topic") == 1, "the stranger to be seen")
     Speaker(client).publish("ours")
@@ -162,7 +164,7 @@ def test_one_subscribers_fault_is_neither_the_publishers_nor_the_others(client: 
 
 
 def test_what_the_middleware_overwrote_is_counted_for_each_publisher(client: Client, stranger: Client) -> None:
-    listener = Listener(client, String, "topic", from_outside=True, depth=5)
+    listener = Listener(client, String, "topic", receive_remote=True, depth=5)
     publishers = [stranger.publisher(String, "topic", QoSProfile(depth=5)) for _ in range(2)]
     for publisher in publishers:
         publisher.publish(String(data="first"))
@@ -194,10 +196,12 @@ def test_the_head_gets_the_backbones_object_and_works_on_threads_of_its_own(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handles, threads = [], []
-    submit, convert = HeadStage.submit, head_node.detections_message
+    submit, convert = HeadStage.submit, result_publisher.detections_message
     monkeypatch.setattr(HeadStage, "submit", lambda *a: (handles.append(a[1]), submit(*a))[1])
     monkeypatch.setattr(
-        head_node, "detections_message", lambda *a: (threads.append(threading.current_thread().name), convert(*a))[1]
+        result_publisher,
+        "detections_message",
+        lambda *a: (threads.append(threading.current_thread().name), convert(*a))[1],
     )
     with Pipeline(context, head={}, backbone={}) as pipeline:
         listener = Listener(pipeline.client, FeatureHandle, "features")
@@ -215,8 +219,8 @@ def test_a_frame_that_goes_both_ways_is_counted_once(context: Context) -> None:
     camera = {"width": 64, "height": 48, "rate_hz": 50.0, "autostart": False}
     with Pipeline(context, head={}, backbone={}, camera=camera) as pipeline:
         assert pipeline.client.transition("camera", "configure")
-        watched = pipeline.client.listen(Image, "image")
-        wait_until(lambda: pipeline.nodes["camera"]._images.has_outside_subscribers, "a match")
+        watched = pipeline.client.subscribe(Image, "image")
+        wait_until(lambda: pipeline.nodes["camera"]._images.has_remote_subscribers, "a match")
         assert pipeline.client.transition("camera", "activate")
         watched.wait_for(30)
         assert pipeline.client.transition("camera", "deactivate")

@@ -15,7 +15,7 @@ from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray
 
 from split_infer_ros.msg import FeatureHandle
-from split_infer_ros.nodes import head as head_node
+from split_infer_ros.nodes import result_publisher
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher, IntraProcessSubscription
 
 CAMERA = {"width": 64, "height": 48, "rate_hz": 0.0}
@@ -26,9 +26,9 @@ class Gate:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._open = threading.Event()
-        self._convert = head_node.detections_message
+        self._convert = result_publisher.detections_message
         self.arrived = 0
-        monkeypatch.setattr(head_node, "detections_message", self._pass)
+        monkeypatch.setattr(result_publisher, "detections_message", self._pass)
 
     def _pass(self, *arguments: Any) -> Any:
         self.arrived += 1
@@ -58,10 +58,10 @@ def stamps(detections: Received) -> list[int]:
 
 
 def test_the_ledger_closes_while_a_camera_floods_a_slow_head(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    convert = head_node.detections_message
-    monkeypatch.setattr(head_node, "detections_message", lambda *a: (time.sleep(0.05), convert(*a))[1])
+    convert = result_publisher.detections_message
+    monkeypatch.setattr(result_publisher, "detections_message", lambda *a: (time.sleep(0.05), convert(*a))[1])
     with Pipeline(context, stats={}, head={}, backbone={"pool_slots": 1}, camera=CAMERA) as pipeline:
-        detections = pipeline.client.listen(Detection2DArray, "detections")
+        detections = pipeline.client.subscribe(Detection2DArray, "detections")
         looks = 0
         while len(detections) < 20:
             assert pipeline.counts.balanced
@@ -78,7 +78,7 @@ def test_the_ledger_closes_while_a_camera_floods_a_slow_head(context: Context, m
 
 def test_latest_keeps_the_newest_frame_when_the_head_does_not_follow(context: Context, gate: Gate) -> None:
     with Pipeline(context, head={}, backbone={"pool_slots": 2}) as pipeline:
-        detections = pipeline.client.listen(Detection2DArray, "detections")
+        detections = pipeline.client.subscribe(Detection2DArray, "detections")
         for number in range(2):  # one with the head, one waiting for it: the ring is full
             send(pipeline, 1)
             wait_until(lambda n=number: pipeline.backbone.stage.report(0.0).slots_used > n, "the handle to be out")
@@ -95,7 +95,7 @@ def test_latest_keeps_the_newest_frame_when_the_head_does_not_follow(context: Co
 def test_block_makes_a_camera_in_the_process_wait_and_loses_nothing(context: Context) -> None:
     backbone = {"drop_policy": "block", "batch_size": 4, "pool_slots": 2}
     with Pipeline(context, head={}, backbone=backbone) as pipeline:
-        detections = pipeline.client.listen(Detection2DArray, "detections")
+        detections = pipeline.client.subscribe(Detection2DArray, "detections")
         most = 0
 
         def look() -> None:
@@ -116,7 +116,7 @@ def test_block_makes_a_camera_in_the_process_wait_and_loses_nothing(context: Con
 def test_block_loses_nothing_of_a_burst_from_outside_that_the_middleware_was_told_to_keep(context: Context) -> None:
     backbone = {"drop_policy": "block", "batch_size": 4, "image_reliability": "reliable", "image_depth": 100}
     with Pipeline(context, head={}, backbone=backbone) as pipeline:
-        detections = pipeline.client.listen(Detection2DArray, "detections")
+        detections = pipeline.client.subscribe(Detection2DArray, "detections")
         images = pipeline.client.publisher(Image, "image", QoSProfile(depth=100))
         for number in range(100):
             images.publish(image(stamp=number))
@@ -237,14 +237,14 @@ def test_frames_that_come_while_the_node_ends_are_dropped_as_inactive(context: C
 def test_a_head_that_fails_costs_its_frame_by_name_and_no_other(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    convert, fail = head_node.detections_message, threading.Event()
+    convert, fail = result_publisher.detections_message, threading.Event()
 
     def sometimes(*arguments: Any) -> Any:
         if fail.is_set():
             raise RuntimeError("no message can be made")
         return convert(*arguments)
 
-    monkeypatch.setattr(head_node, "detections_message", sometimes)
+    monkeypatch.setattr(result_publisher, "detections_message", sometimes)
     with Pipeline(context, head={}, backbone={}) as pipeline:
         fail.set()
         send(pipeline, 1)

@@ -38,7 +38,7 @@ def test_nodes_go_through_all_states_more_than_once(context: Context) -> None:
         for _ in range(2):
             assert all(client.transition(node, "configure") for node in NODES)
             assert state(pipeline) == {"inactive"}
-            detections = client.listen(Detection2DArray, "detections")
+            detections = client.subscribe(Detection2DArray, "detections")
             for _ in range(2):
                 assert all(client.transition(node, "activate") for node in NODES)
                 assert state(pipeline) == {"active"}

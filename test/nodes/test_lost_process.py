@@ -103,8 +103,8 @@ def ends_in_time(process: Losing, when: Path, *heard: Received) -> None:
 def test_a_lost_gpu_ends_the_pipeline_in_time(client: Client, moment: str, tmp_path: Path) -> None:
     when = tmp_path / "now"
     process = Losing("pipeline", moment, *ONE_MODEL, when=when)
-    diagnostics = client.listen(DiagnosticArray, "/diagnostics")
-    detections = client.listen(Detection2DArray, "detections")
+    diagnostics = client.subscribe(DiagnosticArray, "/diagnostics")
+    detections = client.subscribe(Detection2DArray, "detections")
     ends_in_time(process, when, detections, diagnostics)
     print(f"it lasted {process.lasted_s:.2f} s")
     facts = last_words(diagnostics, "pipeline")
@@ -120,8 +120,8 @@ def test_a_lost_gpu_ends_the_pipeline_in_time(client: Client, moment: str, tmp_p
 def test_a_lost_gpu_ends_tenants_in_time(client: Client, tmp_path: Path) -> None:
     when = tmp_path / "now"
     process = Losing("pipeline", LATER, *TENANTS, when=when)
-    detections = client.listen(Detection2DArray, "front/detections")
-    diagnostics = client.listen(DiagnosticArray, "/diagnostics")
+    detections = client.subscribe(Detection2DArray, "front/detections")
+    diagnostics = client.subscribe(DiagnosticArray, "/diagnostics")
     ends_in_time(process, when, detections, diagnostics)
     assert len(detections) > 0
     facts = [last_words(diagnostics, f"pipeline/{name}") for name in ("front", "rear")]

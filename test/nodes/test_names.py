@@ -33,9 +33,9 @@ def test_two_pipelines_in_namespaces_of_their_own_do_not_hear_each_other(client:
     left, right = (Process("pipeline", *QUICK, "-p", f"frame_id:={side}", "-r", f"__ns:=/{side}") for side in sides)
     with left, right:
         for side in sides:
-            found = client.listen(Detection2DArray, f"/{side}/detections").wait_for(10, START_S)
+            found = client.subscribe(Detection2DArray, f"/{side}/detections").wait_for(10, START_S)
             assert {message.header.frame_id for message in found} == {side}
-            report = client.listen(PipelineReport, f"/{side}/report").wait_for_one(
+            report = client.subscribe(PipelineReport, f"/{side}/report").wait_for_one(
                 lambda report: report.published >= 10, "ten frames published", START_S
             )
             assert is_closed(report)
@@ -48,8 +48,8 @@ def test_nodes_and_topics_are_renamed_from_the_command_line(client: Client) -> N
     names = ("backbone:__node:=eyes", "head:__node:=mind", "image:=/front/picture", "detections:=/found/things")
     remaps = [word for name in names for word in ("-r", name)]
     with Process("pipeline", *QUICK, *remaps) as process:
-        client.listen(Detection2DArray, "/found/things").wait_for(3, START_S)
-        client.listen(Image, "/front/picture").wait_for(1)
+        client.subscribe(Detection2DArray, "/found/things").wait_for(3, START_S)
+        client.subscribe(Image, "/front/picture").wait_for(1)
         for name in ("eyes", "mind", "camera", "stats"):
             assert client.state(name) == "active"
         assert {"backbone", "head"}.isdisjoint(client.node.get_node_names())
@@ -62,14 +62,14 @@ def test_two_pipelines_of_the_same_names_do_no_harm_in_silence(client: Client, t
     """Each takes the other's images too, which nobody meant: it is said, and no frame goes astray meanwhile."""
     arguments = (*QUICK, "-p", f"transport:={transport}")
     with Process("pipeline", *arguments) as one, Process("pipeline", *arguments) as other:
-        said = client.listen(DiagnosticArray, "/diagnostics")
+        said = client.subscribe(DiagnosticArray, "/diagnostics")
         status = said.wait_for_one(
             lambda array: "backbones report on /report" in array.status[0].message, "a warning", START_S
         ).status[0]
         assert status.level == DiagnosticStatus.WARN
         assert "__ns:=" in status.message
         wait_until(lambda: "backbones report" in one.printed + other.printed, "the same in the log")
-        reports = client.listen(PipelineReport, "report").wait_for(20, START_S)
+        reports = client.subscribe(PipelineReport, "report").wait_for(20, START_S)
         assert all(is_closed(report) for report in reports)
         known = {"overrun", "middleware", "stale", "busy", "foreign", "lease_expired", "head_error"}
         assert {drop.reason for report in reports for drop in report.dropped} <= known

@@ -31,7 +31,7 @@ def pipeline(context: Context) -> Iterator[Pipeline]:
 
 
 def test_the_label_map_is_there_for_whoever_comes_late(pipeline: Pipeline) -> None:
-    (info,) = pipeline.client.listen(VisionInfo, "vision_info", LATCHED).wait_for(1)
+    (info,) = pipeline.client.subscribe(VisionInfo, "vision_info", LATCHED).wait_for(1)
     assert info.method == "shapes"
     node, name = info.database_location.rsplit("/", 1)
     assert node == f"{pipeline.namespace}/head"
@@ -42,15 +42,15 @@ def test_the_label_map_is_there_for_whoever_comes_late(pipeline: Pipeline) -> No
 def test_pictures_are_drawn_only_while_somebody_looks(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn, draw = [], overlay.draw_detections
     monkeypatch.setattr(overlay, "draw_detections", lambda *a: (drawn.append(a), draw(*a))[1])
-    detections = pipeline.client.listen(Detection2DArray, "detections")
+    detections = pipeline.client.subscribe(Detection2DArray, "detections")
     images = pipeline.client.publisher(Image, "image")
     images.publish(image())
     detections.wait_for(1)
     assert drawn == []
 
     assert pipeline.client.set("head", score_threshold=0.0, max_detections=5) == ["", ""]
-    pictures = pipeline.client.listen(Image, "detections/image")
-    wait_until(lambda: pipeline.nodes["head"]._overlay._publisher.is_wanted, "a match")
+    pictures = pipeline.client.subscribe(Image, "detections/image")
+    wait_until(lambda: pipeline.nodes["head"]._results._overlay._publisher.has_subscribers, "a match")
     message = image(50, 70, "mono8", stamp=9, frame_id="seen", padding=3)
     images.publish(message)
     (picture,) = pictures.wait_for(1)
@@ -63,7 +63,9 @@ def test_pictures_are_drawn_only_while_somebody_looks(pipeline: Pipeline, monkey
     for subscription in list(pipeline.client.node.subscriptions):
         if subscription.topic_name.endswith("detections/image"):
             pipeline.client.node.destroy_subscription(subscription)
-    wait_until(lambda: not pipeline.nodes["head"]._overlay._publisher.is_wanted, "nobody to look any more")
+    wait_until(
+        lambda: not pipeline.nodes["head"]._results._overlay._publisher.has_subscribers, "nobody to look any more"
+    )
     before = len(drawn)
     images.publish(image())
     detections.wait_for(3)
@@ -73,7 +75,7 @@ def test_pictures_are_drawn_only_while_somebody_looks(pipeline: Pipeline, monkey
 def test_statistics_tell_what_is_counted_and_how_fast_it_goes(context: Context) -> None:
     camera = {"width": 64, "height": 48, "rate_hz": 10.0}
     with Pipeline(context, stats={"period_s": 0.5}, head={}, backbone={}, camera=camera) as pipeline:
-        stats = pipeline.client.listen(PipelineStats, "stats")
+        stats = pipeline.client.subscribe(PipelineStats, "stats")
         found = stats.wait_for_one(lambda message: message.report.published > 10, "ten frames published")
         report = found.report
         assert counts_of(report).balanced
@@ -99,7 +101,7 @@ def test_statistics_tell_what_is_counted_and_how_fast_it_goes(context: Context) 
 
 
 def test_diagnostics_tell_how_the_pipeline_is(pipeline: Pipeline) -> None:
-    diagnostics = pipeline.client.listen(DiagnosticArray, "/diagnostics")
+    diagnostics = pipeline.client.subscribe(DiagnosticArray, "/diagnostics")
 
     def status(level: bytes, words: str, **facts: str) -> DiagnosticStatus:
         def fits(message: DiagnosticArray) -> bool:
@@ -131,10 +133,10 @@ def test_the_camera_shows_scenes_with_their_truth(context: Context) -> None:
     camera = {"width": 320, "height": 240, "rate_hz": 0.0, "seed": 7, "frame_id": "eye", "autostart": False}
     with Pipeline(context, camera=camera) as pipeline:
         assert pipeline.client.transition("camera", "configure")
-        images = pipeline.client.listen(Image, "image")
-        truth = pipeline.client.listen(Detection2DArray, "truth")
-        wait_until(lambda: pipeline.nodes["camera"]._truth.has_outside_subscribers, "a match")
-        wait_until(lambda: pipeline.nodes["camera"]._images.has_outside_subscribers, "a match")
+        images = pipeline.client.subscribe(Image, "image")
+        truth = pipeline.client.subscribe(Detection2DArray, "truth")
+        wait_until(lambda: pipeline.nodes["camera"]._truth.has_remote_subscribers, "a match")
+        wait_until(lambda: pipeline.nodes["camera"]._images.has_remote_subscribers, "a match")
         assert pipeline.client.transition("camera", "activate")
         for index, (shown, known) in enumerate(zip(images.wait_for(3), truth.wait_for(3), strict=True)):
             scene = draw_scene(7, index, 320, 240)
@@ -152,8 +154,8 @@ def test_the_camera_shows_a_folder_to_its_end(context: Context, tmp_path: Path) 
     camera = {"source": f"folder:{tmp_path}", "loop": False, "rate_hz": 0.0, "autostart": False}
     with Pipeline(context, camera=camera) as pipeline:
         assert pipeline.client.transition("camera", "configure")
-        images = pipeline.client.listen(Image, "image")
-        wait_until(lambda: pipeline.nodes["camera"]._images.has_outside_subscribers, "a match")
+        images = pipeline.client.subscribe(Image, "image")
+        wait_until(lambda: pipeline.nodes["camera"]._images.has_remote_subscribers, "a match")
         assert pipeline.client.transition("camera", "activate")
         found = [(message.height, message.width, message.data[0]) for message in images.wait_for(3)]
         assert found == [(20, 30, 10), (21, 30, 20), (22, 30, 30)]

@@ -40,7 +40,7 @@ class Watcher:
         self.ages: list[float] = []
         self.footprints: list[Footprint] = []
         self._process = process
-        self.reports: Received = client.listen(PipelineReport, "report")
+        self.reports: Received = client.subscribe(PipelineReport, "report")
         client.node.create_subscription(Detection2DArray, "detections", self._hear, 100)
 
     def _hear(self, found: Detection2DArray) -> None:

@@ -14,14 +14,14 @@ from split_infer_ros.nodes.parameters.table import Rows, family, like, parameter
 @dataclass(frozen=True)
 class Dog:
     breed: str = parameter("mongrel", "Which breed it is.", choices=("mongrel", "poodle"))
-    age: float = parameter(1.0, "In years.", at_least=0.0, at_most=30.0)
+    age: float = parameter(1.0, "In years.", minimum=0.0, maximum=30.0)
 
 
 @dataclass(frozen=True)
 class Kennel:
     dogs: tuple[str, ...] = parameter((), "Their names.")
     of: Mapping[str, Dog] = family("dogs", Dog)
-    age: float = like(Dog, "age", default=10.0, at_most=500.0)
+    age: float = like(Dog, "age", default=10.0, maximum=500.0)
 
 
 ROWS = Rows(Kennel)
@@ -31,8 +31,8 @@ def test_a_row_like_another_one_differs_only_where_it_says_so() -> None:
     mine, theirs = ROWS.row("age"), ROWS.row("dogs.rex.age")
     assert mine is not None
     assert theirs is not None
-    assert (mine.default, mine.metadata["at_most"]) == (10.0, 500.0)
-    assert (theirs.default, theirs.metadata["at_most"]) == (1.0, 30.0)
+    assert (mine.default, mine.metadata["maximum"]) == (10.0, 500.0)
+    assert (theirs.default, theirs.metadata["maximum"]) == (1.0, 30.0)
     assert mine.metadata["description"] == theirs.metadata["description"]
 
 

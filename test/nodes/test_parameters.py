@@ -43,12 +43,12 @@ def pipeline(context: Context, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 @pytest.fixture(scope="module")
 def detections(pipeline: Pipeline) -> Received:
-    return pipeline.client.listen(Detection2DArray, "detections")
+    return pipeline.client.subscribe(Detection2DArray, "detections")
 
 
 @pytest.fixture(scope="module")
 def reports(pipeline: Pipeline) -> Received:
-    return pipeline.client.listen(PipelineReport, "report")
+    return pipeline.client.subscribe(PipelineReport, "report")
 
 
 def flows_on(pipeline: Pipeline, detections: Received) -> None:
@@ -69,14 +69,14 @@ def test_descriptors_tell_what_each_parameter_is_and_takes(pipeline: Pipeline, n
         assert descriptor.read_only == facts["read_only"]
         ranges = [*descriptor.integer_range, *descriptor.floating_point_range]
         assert [(r.from_value, r.to_value) for r in ranges] == (
-            [(facts["at_least"], facts["at_most"])] if facts["at_most"] is not None else []
+            [(facts["minimum"], facts["maximum"])] if facts["maximum"] is not None else []
         )
         for choice in facts["choices"]:
             assert choice in descriptor.additional_constraints
 
 
 def test_the_split_point_changes_while_frames_flow(pipeline: Pipeline, detections: Received, reports: Received) -> None:
-    handles = pipeline.client.listen(FeatureHandle, "features")
+    handles = pipeline.client.subscribe(FeatureHandle, "features")
     for name in ("input", "block3", "output", "neck"):
         assert pipeline.client.set("backbone", split_point=name) == [""]
         assert pipeline.client.get("backbone", "split_point") == name
@@ -86,7 +86,7 @@ def test_the_split_point_changes_while_frames_flow(pipeline: Pipeline, detection
 
 
 def test_batches_change_while_frames_flow(pipeline: Pipeline, detections: Received, reports: Received) -> None:
-    handles = pipeline.client.listen(FeatureHandle, "features")
+    handles = pipeline.client.subscribe(FeatureHandle, "features")
     assert pipeline.client.set("backbone", batch_size=3, batch_timeout_ms=5000.0, pool_slots=2) == ["", "", ""]
     handles.wait_for_one(lambda handle: len(handle.headers) == 3, "a batch of three")
     report = reports.wait_for_one(lambda report: report.batch_size == 3, "a report that says so")
@@ -122,7 +122,7 @@ def test_the_heads_weights_are_streamed_and_resident_again_while_frames_flow(
     pipeline: Pipeline, detections: Received, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    diagnostics = pipeline.client.listen(DiagnosticArray, "/diagnostics")
+    diagnostics = pipeline.client.subscribe(DiagnosticArray, "/diagnostics")
 
     def weights(message: DiagnosticArray) -> str | None:
         """What the head says of them; None if another node says something."""
@@ -264,7 +264,7 @@ def in_force(pipeline: Pipeline) -> dict[str, Any]:
     backbone, head = pipeline.backbone, pipeline.nodes["head"]
     settings, limits = dataclasses.asdict(backbone.stage.settings), dataclasses.asdict(head._stage.limits)
     settings["batch_timeout_ms"] = 1e3 * settings.pop("batch_timeout_s")
-    rates = {"max_rate_hz": backbone._limiter.max_rate_hz, "rate_hz": pipeline.nodes["camera"].values.rate_hz}
+    rates = {"max_rate_hz": backbone.pipeline.limiter.max_rate_hz, "rate_hz": pipeline.nodes["camera"].values.rate_hz}
     return {**settings, **limits, **rates}
 
 

@@ -51,7 +51,7 @@ def test_photographs_give_what_the_model_gives_when_called_directly(context: Con
     whole = reference(tmp_path / "ssdlite.safetensors")
     chosen = {"model": "ssdlite320", "weights": str(tmp_path / "ssdlite.safetensors")}
     with Pipeline(context, backbone=chosen, head=chosen | LIMITS) as pipeline:
-        detections = pipeline.client.listen(Detection2DArray, "detections")
+        detections = pipeline.client.subscribe(Detection2DArray, "detections")
         publisher = pipeline.client.publisher(Image, "image")
         for number, photograph in enumerate(photographs()[:SOME], 1):
             publisher.publish(message(photograph))

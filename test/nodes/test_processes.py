@@ -35,7 +35,7 @@ class Machine:
     def end(self, number: int = signal.SIGINT) -> None:
         """A signal ends all processes, by their own will; nothing is left behind."""
         for process in self.processes:
-            process.look_at_memory()
+            process.record_segments()
             process.send(number)
         for process in self.processes:
             assert process.wait() == 0, process.printed
@@ -62,18 +62,18 @@ def machine(ros_domain: int) -> Iterator[Machine]:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_running_pipeline(machine: Machine, number: int) -> None:
     process = machine.start("pipeline", *QUICK)
-    machine.client.listen(Detection2DArray, "detections").wait_for(5, START_S)
-    process.look_at_memory()
+    machine.client.subscribe(Detection2DArray, "detections").wait_for(5, START_S)
+    process.record_segments()
     assert process.segments  # else nothing is looked at
     machine.end(number)
 
 
 MOMENTS: dict[str, Callable[[Process], bool]] = {
-    "Python has begun": lambda process: process.obeys,
+    "Python has begun": lambda process: process.handles_sigterm,
     "torch is loaded": lambda process: process.maps("libtorch_cpu"),
     "ROS is loaded": lambda process: process.maps("_rclpy_pybind11"),
     "ROS has begun": lambda process: process.maps("/dev/shm/fast"),
-    "the backbone is active": lambda process: "cut at" in process.printed or not process.runs,
+    "the backbone is active": lambda process: "split at" in process.printed or not process.runs,
 }
 
 
@@ -92,7 +92,7 @@ def test_a_signal_ends_a_process_at_any_moment_of_its_start(
 def test_impatience_does_no_harm(machine: Machine) -> None:
     """Signals that come while the process is ending already change nothing."""
     process = machine.start("pipeline", *QUICK, "-p", "drop_policy:=block", "-p", "batch_size:=4", "-p", "rate_hz:=0.0")
-    machine.client.listen(Detection2DArray, "detections").wait_for(5, START_S)
+    machine.client.subscribe(Detection2DArray, "detections").wait_for(5, START_S)
     for _ in range(20):
         if process.runs:
             process.send(signal.SIGINT)
@@ -109,7 +109,7 @@ def test_each_node_also_runs_alone(machine: Machine) -> None:
     machine.start("stats")
     for name in ("camera", "backbone", "head", "stats"):
         wait_until(lambda name=name: machine.client.state(name) == "active", f"{name} to be active", START_S)
-    stats = machine.client.listen(PipelineStats, "stats")
+    stats = machine.client.subscribe(PipelineStats, "stats")
     report = stats.wait_for_one(lambda message: message.report.received > 3, "frames received").report
     assert report.published == 0
     assert "no_head" in {entry.reason for entry in report.dropped}
@@ -120,10 +120,10 @@ def test_an_outside_camera_feeds_the_pipeline_and_outside_eyes_see_all_of_it(mac
     machine.start("pipeline", *QUICK, "-p", "source:=none")
     machine.start("camera", "-p", "width:=1920", "-p", "height:=1080", "-p", "rate_hz:=5.0", "-r", "__node:=other")
     client = machine.client
-    detections = client.listen(Detection2DArray, "detections")
-    images = client.listen(Image, "image")
-    handles = client.listen(FeatureHandle, "features")
-    stats = client.listen(PipelineStats, "stats")
+    detections = client.subscribe(Detection2DArray, "detections")
+    images = client.subscribe(Image, "image")
+    handles = client.subscribe(FeatureHandle, "features")
+    stats = client.subscribe(PipelineStats, "stats")
     detections.wait_for(5, START_S)
     (message, *_) = images.wait_for(5)
     assert (message.height, message.width, message.encoding) == (1080, 1920, "rgb8")

@@ -25,7 +25,7 @@ def endpoints(pipeline: Pipeline, node: str, topic: str, kind: str) -> list[Any]
 
 
 def log(pipeline: Pipeline) -> Received:
-    return pipeline.client.listen(Log, "/rosout", QoSProfile(depth=100, durability=DurabilityPolicy.TRANSIENT_LOCAL))
+    return pipeline.client.subscribe(Log, "/rosout", QoSProfile(depth=100, durability=DurabilityPolicy.TRANSIENT_LOCAL))
 
 
 def mismatch(pipeline: Pipeline, said: Received) -> str:

@@ -26,14 +26,14 @@ def test_rounds_of_the_lifecycle_keep_nothing(context: Context, transport: str) 
                     for node in ("head", "backbone"):
                         assert client.transition(node, transition), (turn, node, transition, process.printed)
                     if transition == "activate":
-                        rings |= process.rings
+                        rings |= process.slot_segments
                 seen.append(Footprint.of(process.pid))
             early, late = seen[SETTLED : SETTLED + 10], seen[-10:]
             for kind, slack in (("memory", SLACK_BYTES), ("threads", 0), ("files", 0), ("segments", 0)):
                 before, after = (max(getattr(one, kind) for one in some) for some in (early, late))
                 assert after <= before + slack, (kind, [getattr(one, kind) for one in seen])
             assert len(rings) == (ROUNDS if transport == "shared_memory" else 0)
-            assert process.rings == set()
+            assert process.slot_segments == set()
             assert not any(ring.exists() for ring in rings)
     finally:
         client.close()

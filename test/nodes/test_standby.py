@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
-from nursery import NodeProcess, Nursery
+from fork_server import ForkServer, NodeProcess
 from ros_support import RELIABLE, START_S, Client, Received, image, wait_until
 from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray
@@ -36,7 +36,7 @@ class Scene:
         self.context = rclpy.Context()
         rclpy.init(context=self.context, domain_id=domain)
         self.client = Client(self.context)
-        self.nursery = Nursery(folder)
+        self.fork_server = ForkServer(folder)
         self._transport = transport
         self.detections, self.diagnostics, self.reports = Received(), Received(), Received()
         for message, topic, heard in (
@@ -49,22 +49,22 @@ class Scene:
         images = self.client.node.create_publisher(Image, "image", 10)
         self.sent = 0
         self.heads: dict[str, NodeProcess] = {}
-        self.backbone = self.nursery.start("backbone", transport=transport)
+        self.backbone = self.fork_server.start("backbone", transport=transport)
         self._timer = self.client.node.create_timer(0.05, lambda: self._send(images))
 
     def close(self) -> None:
         """All ends."""
-        self.nursery.__exit__(None, None, None)
+        self.fork_server.__exit__(None, None, None)
         self.client.close()
         rclpy.try_shutdown(context=self.context)
 
     def add(self, *names: str) -> None:
-        """Heads of these names begin at once."""
+        """HeadMonitor of these names begin at once."""
         for name in names:
-            self.heads[name] = self.nursery.start("head", waits=True, transport=self._transport, name=name)
+            self.heads[name] = self.fork_server.start("head", paused=True, transport=self._transport, name=name)
         time.sleep(0.5)
         for name in names:
-            self.heads[name].go()
+            self.heads[name].resume()
 
     def hear(self, message: Any) -> None:
         """Detections came."""
@@ -152,7 +152,7 @@ def test_another_head_takes_over_when_one_ends(scene: Scene, number: int) -> Non
     begin = time.monotonic()
     head = scene.heads.pop("one")
     if number == signal.SIGKILL:
-        scene.nursery.kill(head)
+        scene.fork_server.kill(head)
     else:
         head.end(number)
     took_s = scene.next_detections_after(begin)

@@ -24,7 +24,7 @@ from tenant_nets import SHADES
 from vision_msgs.msg import Detection2DArray, VisionInfo
 
 from split_infer_ros.msg import PipelineReport, PipelineStats
-from split_infer_ros.nodes import tenant_topics
+from split_infer_ros.nodes import result_publisher
 from split_infer_ros.pipeline.ledger import LedgerCounts
 
 LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
@@ -96,7 +96,7 @@ def tenants_of(pipeline: Pipeline) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def diagnostics(pipeline: Pipeline) -> Callable[[str, bytes, str], DiagnosticStatus]:
     """Waits for a tenant's line of that level, with those words."""
-    heard = pipeline.client.listen(DiagnosticArray, "/diagnostics")
+    heard = pipeline.client.subscribe(DiagnosticArray, "/diagnostics")
 
     def find(tenant: str, level: bytes, words: str) -> DiagnosticStatus:
         heard.clear()
@@ -115,19 +115,19 @@ def test_each_tenant_has_its_own_detections_labels_statistics_and_diagnostics(
 ) -> None:
     client = pipeline.client
     for name, topic, kind, model in (("front", "front/image", "red", RED), ("rear", "behind", "green", GREEN)):
-        detections = client.listen(Detection2DArray, f"{name}/detections")
+        detections = client.subscribe(Detection2DArray, f"{name}/detections")
         message = shown(SHADES[2], 7, f"{name} lens", height=30)
         client.publisher(Image, topic).publish(message)
         (found,) = detections.wait_for(1)
         assert found.header == message.header
         assert found.detections[0].header == message.header
         assert seen(found) == f"{kind}{SHADES[2]}"
-        (info,) = client.listen(VisionInfo, f"{name}/vision_info", LATCHED).wait_for(1)
+        (info,) = client.subscribe(VisionInfo, f"{name}/vision_info", LATCHED).wait_for(1)
         node, parameter = info.database_location.rsplit("/", 1)
         assert (info.method, node) == (model, f"{pipeline.namespace}/tenants")
         assert client.get("tenants", parameter) == [f"{kind}{shade}" for shade in SHADES]
         assert "read-only" in client.set("tenants", **{parameter: ["other"]})[0]
-        stats = client.listen(PipelineStats, f"{name}/stats").wait_for_one(lambda it: it.report.published, "a frame")
+        stats = client.subscribe(PipelineStats, f"{name}/stats").wait_for_one(lambda it: it.report.published, "a frame")
         assert (stats.tenant, stats.report.tenant) == (name, name)
         facts = {entry.key: entry.value for entry in diagnostics(name, DiagnosticStatus.OK, "Frames flow").values}
         assert int(facts["published"]) == counts(pipeline, name).published
@@ -139,7 +139,7 @@ def test_a_tenant_comes_changes_and_goes_while_the_others_run(
     pipeline: Pipeline, diagnostics: Callable[..., DiagnosticStatus]
 ) -> None:
     client = pipeline.client
-    client.listen(Detection2DArray, "front/detections")
+    client.subscribe(Detection2DArray, "front/detections")
     front = client.publisher(Image, "front/image")
     done = threading.Event()
     sent = [0]
@@ -158,7 +158,7 @@ def test_a_tenant_comes_changes_and_goes_while_the_others_run(
         (described,) = client.describe("tenants", "tenants.side.deadline_ms")
         assert "How soon" in described.description
         assert client.set("tenants", tenants=["front", "rear", "side"]) == [""]
-        found = client.listen(Detection2DArray, "side/detections")
+        found = client.subscribe(Detection2DArray, "side/detections")
         side = client.publisher(Image, "aside")
         side.publish(shown(SHADES[5], 1))
         assert seen(found.wait_for(1)[0]) == f"blue{SHADES[5]}"
@@ -178,7 +178,7 @@ def test_a_tenant_comes_changes_and_goes_while_the_others_run(
         client.publisher(Image, "elsewhere").publish(shown(SHADES[6], 3))
         assert seen(found.wait_for(3)[2]) == f"green{SHADES[6]}"
 
-        reports = client.listen(PipelineReport, "report")
+        reports = client.subscribe(PipelineReport, "report")
         assert client.set("tenants", tenants=["front", "rear"]) == [""]
         gone = reports.wait_for_one(lambda it: it.tenant == "side" and it.state == it.REMOVED, "word of the removal")
         assert gone.received == 0
@@ -236,13 +236,13 @@ def test_a_tenant_whose_model_does_not_load_is_reported_and_can_be_mended(
     rows = {"tenants.side.model": "resnet5", "tenants.side.image_topic": "aside"}
     assert client.set_all("tenants", tenants=["front", "side", "rear"], **rows) == ""
     diagnostics("side", DiagnosticStatus.ERROR, "It does not run: There is no model 'resnet5'")
-    rear = client.listen(Detection2DArray, "rear/detections")
+    rear = client.subscribe(Detection2DArray, "rear/detections")
     client.publisher(Image, "behind").publish(shown(SHADES[1]))
     assert seen(rear.wait_for(1)[0]) == f"green{SHADES[1]}"
     assert not client.node.count_publishers("side/detections")
 
     assert client.set("tenants", **{"tenants.side.model": BLUE}) == [""]
-    side = client.listen(Detection2DArray, "side/detections")
+    side = client.subscribe(Detection2DArray, "side/detections")
     client.publisher(Image, "aside").publish(shown(SHADES[3]))
     assert seen(side.wait_for(1)[0]) == f"blue{SHADES[3]}"
 
@@ -261,14 +261,14 @@ def test_changes_that_come_faster_than_they_can_be_made_all_take_place(pipeline:
     node = pipeline.nodes["tenants"]
     last = set(asked[-1])
     wait_until(lambda: set(node._topics) == set(tenants_of(pipeline)) == last, "those that were asked for last")
-    found = pipeline.client.listen(Detection2DArray, "rear/detections")
+    found = pipeline.client.subscribe(Detection2DArray, "rear/detections")
     pipeline.client.publisher(Image, "behind").publish(shown(SHADES[1]))
     assert seen(found.wait_for(1)[0]) == f"green{SHADES[1]}"
 
 
 def test_each_tenants_shares_are_of_its_own_batches(pipeline: Pipeline) -> None:
     client = pipeline.client
-    front, rear = (client.listen(PipelineStats, f"{name}/stats") for name in ("front", "rear"))
+    front, rear = (client.subscribe(PipelineStats, f"{name}/stats") for name in ("front", "rear"))
     for found in (front, rear):
         found.wait_for_one(lambda it: it.period_s > 0, "a period")  # what was before it does not count
     begin, before = len(rear), counts(pipeline, "front")
@@ -315,10 +315,10 @@ def test_what_no_detection_can_be_is_left_out_and_told(
     client = pipeline.client
     rows = {"tenants.side.model": "tenant_nets:odd", "tenants.side.image_topic": "side/image"}
     assert client.set_all("tenants", tenants=["front", "rear", "side"], **rows) == ""
-    side, stats = client.listen(Detection2DArray, "side/detections"), client.listen(PipelineStats, "side/stats")
+    side, stats = client.subscribe(Detection2DArray, "side/detections"), client.subscribe(PipelineStats, "side/stats")
     stats.wait_for_one(lambda it: it.report.state == PipelineReport.RUNS, "its first report")
     client.publisher(Image, "side/image").publish(shown(SHADES[0]))
-    told = diagnostics("side", DiagnosticStatus.WARN, "boxes, scores or labels that cannot be")
+    told = diagnostics("side", DiagnosticStatus.WARN, "impossible boxes, scores or labels")
     assert {entry.key: entry.value for entry in told.values}["left out: box_not_finite"] == "1"
     assert seen(side.wait_for(1)[0]) == "square"
     left_out = stats.wait_for_one(lambda it: it.report.left_out, "a count").report.left_out
@@ -330,7 +330,7 @@ def test_two_tenants_look_at_one_camera(pipeline: Pipeline) -> None:
     client = pipeline.client
     assert client.set("tenants", **{"tenants.front.image_topic": "behind"}) == [""]
     wait_until(lambda: client.node.count_subscribers("behind") == 2, "both to hear it")
-    found = {name: client.listen(Detection2DArray, f"{name}/detections") for name in ("front", "rear")}
+    found = {name: client.subscribe(Detection2DArray, f"{name}/detections") for name in ("front", "rear")}
     images = client.publisher(Image, "behind")
     wait_until(lambda: images.get_subscription_count() == 2, "both to be matched")
     images.publish(shown(SHADES[7], 5))
@@ -339,7 +339,7 @@ def test_two_tenants_look_at_one_camera(pipeline: Pipeline) -> None:
 
 def test_a_camera_that_floods_costs_the_others_no_frame(pipeline: Pipeline) -> None:
     client = pipeline.client
-    found = client.listen(Detection2DArray, "rear/detections")
+    found = client.subscribe(Detection2DArray, "rear/detections")
     flood, calm = client.publisher(Image, "front/image"), client.publisher(Image, "behind")
     before = {name: counts(pipeline, name) for name in ("front", "rear")}
     for number in range(5):
@@ -384,7 +384,7 @@ def test_a_deadline_of_zero_is_the_models_own_time_and_drops_nothing(pipeline: P
     rows = {"tenants.front.deadline_ms": 0, "tenants.front.when_late": "drop"}
     assert client.set_all("tenants", **rows) == ""
     wait_until(lambda: pipeline.nodes["tenants"]._pipeline.tenants["front"].when_late == "drop", "the change")
-    found = client.listen(Detection2DArray, "front/detections")
+    found = client.subscribe(Detection2DArray, "front/detections")
     front = client.publisher(Image, "front/image")
     for number in range(3):
         front.publish(shown(SHADES[0], number))
@@ -393,7 +393,7 @@ def test_a_deadline_of_zero_is_the_models_own_time_and_drops_nothing(pipeline: P
 
 @pytest.mark.usefixtures("again")
 def test_a_tenant_is_removed_with_work_in_flight(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    client, convert = pipeline.client, tenant_topics.detections_message
+    client, convert = pipeline.client, result_publisher.detections_message
     arrived, go_on = threading.Event(), threading.Event()
 
     def gate(detections: Any, labels: Any, header: Header) -> Detection2DArray:
@@ -402,7 +402,7 @@ def test_a_tenant_is_removed_with_work_in_flight(pipeline: Pipeline, monkeypatch
             assert go_on.wait(WAIT_S)
         return convert(detections, labels, header)
 
-    monkeypatch.setattr(tenant_topics, "detections_message", gate)
+    monkeypatch.setattr(result_publisher, "detections_message", gate)
     front = client.publisher(Image, "front/image")
     ledger = pipeline.nodes["tenants"]._pipeline._members["front"].ledger
     before = ledger.counts()
@@ -412,7 +412,7 @@ def test_a_tenant_is_removed_with_work_in_flight(pipeline: Pipeline, monkeypatch
         assert arrived.wait(WAIT_S)
         assert client.set("tenants", tenants=["rear"]) == [""]
         wait_until(lambda: set(tenants_of(pipeline)) == {"rear"}, "the removal")
-        rear = client.listen(Detection2DArray, "rear/detections")
+        rear = client.subscribe(Detection2DArray, "rear/detections")
         client.publisher(Image, "behind").publish(shown(SHADES[1]))
         rear.wait_for(1)
     finally:
@@ -433,7 +433,7 @@ def test_with_an_empty_list_none_runs_and_others_may_come(
     diagnostics("", DiagnosticStatus.STALE, "any tenant listed?")
     assert pipeline.client.get("tenants", "tenants") == []
     assert pipeline.client.set("tenants", tenants=["rear"]) == [""]
-    found = pipeline.client.listen(Detection2DArray, "rear/detections")
+    found = pipeline.client.subscribe(Detection2DArray, "rear/detections")
     pipeline.client.publisher(Image, "behind").publish(shown(SHADES[2]))
     assert seen(found.wait_for(1)[0]) == f"green{SHADES[2]}"
 
@@ -442,7 +442,7 @@ def test_the_first_tenant_may_come_after_the_start(context: Context, costs: dict
     with Pipeline(context, tenants=costs) as empty:
         assert empty.client.state("tenants") == "active"
         assert empty.client.set_all("tenants", tenants=["late"], **{"tenants.late.model": BLUE}) == ""
-        found = empty.client.listen(Detection2DArray, "late/detections")
+        found = empty.client.subscribe(Detection2DArray, "late/detections")
         empty.client.publisher(Image, "late/image").publish(shown(SHADES[2]))
         assert seen(found.wait_for(1)[0]) == f"blue{SHADES[2]}"
 
@@ -451,7 +451,7 @@ def test_tenants_go_through_all_states_more_than_once(pipeline: Pipeline) -> Non
     client = pipeline.client
     for _ in range(2):
         assert all(client.transition("tenants", name) for name in ("deactivate", "cleanup", "configure", "activate"))
-        found = client.listen(Detection2DArray, "front/detections")
+        found = client.subscribe(Detection2DArray, "front/detections")
         client.publisher(Image, "front/image").publish(shown(SHADES[2]))
         assert seen(found.wait_for(1)[0]) == f"red{SHADES[2]}"
 
@@ -504,10 +504,10 @@ def test_eight_cameras_and_three_models(context: Context, costs: dict[str, Any],
     with Pipeline(context, stats={"period_s": 0.5}, tenants=tenants) as pipeline:
         client = pipeline.client
         assert len(pipeline.nodes["tenants"]._pipeline._dispatcher.lines) == 3  # those on one model share it
-        stats = [client.listen(PipelineStats, f"{camera.name}/stats") for camera in cameras]
+        stats = [client.subscribe(PipelineStats, f"{camera.name}/stats") for camera in cameras]
         publishers = [client.publisher(Image, f"{camera.name}/image") for camera in cameras]
         for camera in cameras:
-            camera.found = client.listen(Detection2DArray, f"{camera.name}/detections")
+            camera.found = client.subscribe(Detection2DArray, f"{camera.name}/detections")
         show(cameras, lambda camera, message: publishers[camera.number].publish(message), seconds)
         for camera in cameras:
             final = settled(pipeline, camera.name, camera.sent)

@@ -23,7 +23,7 @@ import rclpy
 import torch
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from domains import own_domain
-from nursery import NodeProcess, Nursery
+from fork_server import ForkServer, NodeProcess
 from rclpy.context import Context
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
@@ -39,7 +39,7 @@ from split_infer_ros.buffers.shared_pool import SharedSlotPool
 from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.buffers.slots import Lease
 from split_infer_ros.msg import FeatureBatch, FeatureHandle, FeatureRelease, HeadClaim, PipelineReport
-from split_infer_ros.nodes.transports.heads import RELEASE_QOS
+from split_infer_ros.nodes.transports.head_monitor import RELEASE_QOS
 from split_infer_ros.nodes.transports.messages import handle_message
 from split_infer_ros.nodes.transports.network import LATCHED
 from split_infer_ros.pipeline.frame import Handle, Origin
@@ -72,8 +72,8 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture
-def nursery(ros_domain: int, folder: Path) -> Iterator[Nursery]:
-    with Nursery(folder) as found:
+def fork_server(ros_domain: int, folder: Path) -> Iterator[ForkServer]:
+    with ForkServer(folder) as found:
         yield found
 
 
@@ -133,15 +133,15 @@ class Successors:
 
     AHEAD = 4
 
-    def __init__(self, nursery: Nursery, name: str, transport: str) -> None:
-        self._start = lambda: nursery.start(name, waits=True, transport=transport)
+    def __init__(self, fork_server: ForkServer, name: str, transport: str) -> None:
+        self._start = lambda: fork_server.start(name, paused=True, transport=transport)
         self._waiting = deque(self._start() for _ in range(self.AHEAD))
 
     def next(self) -> NodeProcess:
         """The next one, which begins now."""
         self._waiting.append(self._start())
         node = self._waiting.popleft()
-        node.go()
+        node.resume()
         return node
 
 
@@ -163,12 +163,12 @@ def rings() -> set[str]:
 
 @pytest.mark.parametrize("transport", OTHER_PROCESS)
 def test_results_come_from_another_process_while_settings_change(
-    client: Client, nursery: Nursery, transport: str
+    client: Client, fork_server: ForkServer, transport: str
 ) -> None:
-    backbone = nursery.start("backbone", transport=transport, batch_timeout_ms=5.0)
+    backbone = fork_server.start("backbone", transport=transport, batch_timeout_ms=5.0)
     # none is overwritten before this process has taken it, however busy the machine is
     deep = {"qos_overrides./detections.publisher.depth": 1000}
-    head = nursery.start("head", transport=transport, **deep)
+    head = fork_server.start("head", transport=transport, **deep)
     stream = Stream(client)
     wait_until(lambda: client.node.count_publishers("detections"), "a head", START_S)
     with stream:
@@ -226,7 +226,7 @@ def test_the_head_gets_features_with_the_backbones_strides(
     monkeypatch.setattr(SlotMemory, "write", write_so)
     monkeypatch.setattr(HeadPartitions, "run", read_so)
     with Pipeline(context, backbone={"transport": transport}, head={"transport": transport}) as pipeline:
-        detections = pipeline.client.listen(Detection2DArray, "detections")
+        detections = pipeline.client.subscribe(Detection2DArray, "detections")
         pipeline.client.publisher(Image, "image").publish(image())
         detections.wait_for(1)
     assert [feature.stride() for feature in read] == [feature.stride() for feature in written]
@@ -254,16 +254,16 @@ class Survivor:
             assert late <= early + slack, (kind, values)
 
 
-def kill_heads(client: Client, nursery: Nursery, transport: str, kills: int) -> None:
-    backbone = nursery.start("backbone", transport=transport)
-    head = nursery.start("head", transport=transport)
+def kill_heads(client: Client, fork_server: ForkServer, transport: str, kills: int) -> None:
+    backbone = fork_server.start("backbone", transport=transport)
+    head = fork_server.start("head", transport=transport)
     survivor = Survivor(backbone)
-    successors = Successors(nursery, "head", transport)
+    successors = Successors(fork_server, "head", transport)
     with Stream(client) as stream:
         stream.flows(backbone, head)
         mine = rings()
         for _ in range(kills):
-            nursery.kill(head)
+            fork_server.kill(head)
             assert rings() == mine  # a reader's death takes no memory away
             head = successors.next()
             stream.flows(backbone, head)
@@ -285,17 +285,17 @@ def kill_heads(client: Client, nursery: Nursery, transport: str, kills: int) -> 
     assert rings() == set()
 
 
-def kill_backbones(client: Client, nursery: Nursery, transport: str, kills: int) -> None:
-    head = nursery.start("head", transport=transport)
-    backbone = nursery.start("backbone", transport=transport)
+def kill_backbones(client: Client, fork_server: ForkServer, transport: str, kills: int) -> None:
+    head = fork_server.start("head", transport=transport)
+    backbone = fork_server.start("backbone", transport=transport)
     survivor = Survivor(head)
-    successors = Successors(nursery, "backbone", transport)
+    successors = Successors(fork_server, "backbone", transport)
     others = Segment.create(1, 300, 1)  # another pipeline's of this user, whose owner lives
     with Stream(client) as stream:
         stream.flows(backbone, head)
         for _ in range(kills):
             mine = rings() - {others.name}
-            nursery.kill(backbone)
+            fork_server.kill(backbone)
             assert len(mine) == (1 if transport == "shared_memory" else 0)
             assert mine <= rings()  # nobody is left to remove it
             backbone = successors.next()
@@ -328,11 +328,11 @@ def kill_in_a_domain_of_their_own(kill: Callable[..., None], folder: Path, trans
     issue 6502).
     """
     context = Context()
-    with own_domain(f"{kill.__name__} {transport}") as domain, Nursery(folder) as nursery:
+    with own_domain(f"{kill.__name__} {transport}") as domain, ForkServer(folder) as fork_server:
         rclpy.init(context=context, domain_id=domain)
         client = Client(context)
         try:
-            kill(client, nursery, transport, kills)
+            kill(client, fork_server, transport, kills)
         finally:
             client.close()
             rclpy.try_shutdown(context=context)
@@ -456,9 +456,9 @@ def forged(message: FeatureHandle, folder: Path) -> Iterator[tuple[str, str, dic
 def test_forged_handles_are_refused_and_counted(context: Context, ring: SharedSlotPool, folder: Path) -> None:
     with Pipeline(context, head={"transport": "shared_memory"}) as pipeline:
         stage = pipeline.nodes["head"]._stage
-        detections = pipeline.client.listen(Detection2DArray, "detections")
-        releases = pipeline.client.listen(FeatureRelease, "features/release")
-        diagnostics = pipeline.client.listen(DiagnosticArray, "/diagnostics")
+        detections = pipeline.client.subscribe(Detection2DArray, "detections")
+        releases = pipeline.client.subscribe(FeatureRelease, "features/release")
+        diagnostics = pipeline.client.subscribe(DiagnosticArray, "/diagnostics")
         features = pipeline.client.publisher(FeatureHandle, "features")
         lease = written(ring)
         good = handle_to(ring, lease)
@@ -499,7 +499,7 @@ def test_forged_features_are_refused_and_counted(context: Context, model: SplitM
     message = handle_message(Handle(Lease(1, 0, 1), "shapes", "neck", 1, "", (origin,)), layout, features)
     with Pipeline(context, head={"transport": "network"}) as pipeline:
         stage = pipeline.nodes["head"]._stage
-        detections = pipeline.client.listen(Detection2DArray, "detections")
+        detections = pipeline.client.subscribe(Detection2DArray, "detections")
         head = pipeline.nodes["head"]._receiver._name
         pipeline.client.publisher(HeadClaim, "features/head", LATCHED).publish(HeadClaim(head=head))
         features = pipeline.client.publisher(FeatureBatch, "features/data")
@@ -522,7 +522,7 @@ def test_forged_features_are_refused_and_counted(context: Context, model: SplitM
 @pytest.mark.parametrize("transport", OTHER_PROCESS)
 def test_forged_releases_settle_nothing(context: Context, folder: Path, transport: str) -> None:
     with Pipeline(context, backbone={"transport": transport}, head={"transport": transport}) as pipeline:
-        detections = pipeline.client.listen(Detection2DArray, "detections")
+        detections = pipeline.client.subscribe(Detection2DArray, "detections")
         releases = pipeline.client.publisher(FeatureRelease, "features/release", RELEASE_QOS)
         images = pipeline.client.publisher(Image, "image")
         ring = pipeline.backbone.stage._plan.pool.leases
@@ -548,7 +548,7 @@ def test_a_subscriber_that_never_reads_holds_up_nobody(
     context: Context, folder: Path, lazy: Node, transport: str
 ) -> None:
     with Pipeline(context, backbone={"transport": transport}, head={"transport": transport}) as pipeline:
-        detections = pipeline.client.listen(Detection2DArray, "detections")
+        detections = pipeline.client.subscribe(Detection2DArray, "detections")
         features = "features" if transport == "shared_memory" else "features/data"
         wait_until(lambda: pipeline.client.node.count_subscribers(features), "a head")
         for kind, topic in (
@@ -586,7 +586,7 @@ def test_memory_that_cannot_be_had_later_changes_nothing(
 
     transport = {"transport": "shared_memory"}
     with Pipeline(context, backbone=transport, head=transport) as pipeline:
-        detections = pipeline.client.listen(Detection2DArray, "detections")
+        detections = pipeline.client.subscribe(Detection2DArray, "detections")
         images = pipeline.client.publisher(Image, "image")
         with monkeypatch.context() as patch:
             patch.setattr(segments.os, "posix_fallocate", no_room)

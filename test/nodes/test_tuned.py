@@ -16,7 +16,8 @@ from split_infer_ros.autotuning.tune import network_task, pipeline_task
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.record import Record
-from split_infer_ros.nodes import backbone as module
+from split_infer_ros.nodes import backbone as backbone_node
+from split_infer_ros.nodes import backbone_pipeline
 from split_infer_ros.nodes.backbone import BackboneNode
 from split_infer_ros.pipeline.auto_split import AutoSplit, Goal
 from split_infer_ros.pipeline.backbone_stage import BackboneStage
@@ -61,7 +62,7 @@ def test_a_start_tunes_for_its_own_precision_alone(
         def tune(self, seconds: float) -> None:
             self._database.add(self._found)
 
-    monkeypatch.setattr(module, "Tuner", Simulated)
+    monkeypatch.setattr(backbone_node, "Tuner", Simulated)
     values = {"tuning_database": str(tmp_path / "tuning.jsonl"), "precision": "bf16", "tune_at_start": 5.0}
     for _ in range(2):
         configure(context, **values)
@@ -81,7 +82,7 @@ def test_cores_are_taken_with_the_cut_and_batch_that_they_were_found_for(
     def begin(split: AutoSplit, wanted: StageSettings, goal: Goal) -> StageSettings:
         return replace(wanted, split_point=PLACE["split_point"], batch_size=PLACE["batch_size"])
 
-    monkeypatch.setattr(module, "BackboneStage", Stage)
+    monkeypatch.setattr(backbone_pipeline, "BackboneStage", Stage)
     path = tmp_path / "tuning.jsonl"
     Database(path).add(found_for(load_model("shapes", "none", "cpu"), "fp32"))
     for values in ({}, {"split_point": "neck", "batch_size": 2}, {"split_point": "neck"}, {"batch_size": 4}):

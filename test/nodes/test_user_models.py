@@ -57,7 +57,7 @@ def model(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 def test_it_runs_as_any_other_model(context: Context, model: str) -> None:
     chosen = {"model": model, "allow_user_code": True, "weights": "default"}
     with Pipeline(context, backbone=chosen, head=chosen) as pipeline:
-        detections = pipeline.client.listen(Detection2DArray, "detections")
+        detections = pipeline.client.subscribe(Detection2DArray, "detections")
         publisher = pipeline.client.publisher(Image, "image")
         publisher.publish(image(stamp=1))
         detections.wait_for(1)  # the next image would take its place, were it still waiting
@@ -74,8 +74,8 @@ def test_it_runs_as_any_other_model(context: Context, model: str) -> None:
 def test_what_no_detection_can_be_is_left_out_and_told(context: Context, model: str) -> None:
     chosen = {"model": model.replace(":make", ":odd"), "allow_user_code": True}
     with Pipeline(context, backbone=chosen, head=chosen) as pipeline:
-        detections = pipeline.client.listen(Detection2DArray, "detections")
-        diagnostics = pipeline.client.listen(DiagnosticArray, "/diagnostics")
+        detections = pipeline.client.subscribe(Detection2DArray, "detections")
+        diagnostics = pipeline.client.subscribe(DiagnosticArray, "/diagnostics")
         pipeline.client.publisher(Image, "image").publish(image())
         (message,) = detections.wait_for(1)
         assert [one.results[0].hypothesis.class_id for one in message.detections] == ["square"]
@@ -84,4 +84,4 @@ def test_what_no_detection_can_be_is_left_out_and_told(context: Context, model: 
         ).status[0]
         assert {entry.key: entry.value for entry in told.values}["left out: box_not_finite"] == "1"
         assert told.level == DiagnosticStatus.WARN
-        assert "boxes, scores or labels that cannot be" in told.message
+        assert "impossible boxes, scores or labels" in told.message

@@ -1,6 +1,8 @@
-"""``intra_process``: backbone and head in one process; the handle is handed over as it is."""
+"""The transport ``intra_process``: backbone and head in one process, and the handle goes over as an object."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from rclpy.qos import QoSProfile
 
@@ -17,34 +19,36 @@ from split_infer_ros.split.model import SplitModel
 
 
 class IntraProcessSender(LocalTransport):
-    """Slots of this process; handles to them on ``features``."""
+    """Keeps slots in this process and publishes handles to them on ``features``."""
 
-    def __init__(self, node: ManagedNode, model: SplitModel) -> None:
-        self._publisher = IntraProcessPublisher(node, FeatureHandle, "features", QoSProfile(depth=10), _to_message)
+    def __init__(self, node: ManagedNode[Any], model: SplitModel) -> None:
+        self._publisher = IntraProcessPublisher(
+            node, FeatureHandle, "features", QoSProfile(depth=10), to_message=_to_message
+        )
         super().__init__(self._publisher.publish)
 
     def close(self) -> None:
-        """Leave the topic."""
+        """Removes the publisher from the topic."""
         self._publisher.destroy()
 
 
 class IntraProcessReceiver:
-    """Takes handles from this process's backbone."""
+    """Takes handles from the backbone of this process."""
 
-    stands_by = False  # all that hear this backbone are in its process
+    is_standby = False  # every head that subscribes to this backbone is in its process
 
-    def __init__(self, node: ManagedNode, model: SplitModel, stage: HeadStage) -> None:
+    def __init__(self, node: ManagedNode[Any], model: SplitModel, stage: HeadStage) -> None:
         self._stage = stage
         self._subscription = IntraProcessSubscription(
-            node, FeatureHandle, "features", QoSProfile(depth=10), self._receive
+            node, FeatureHandle, "features", QoSProfile(depth=10), receive=self._receive
         )
 
-    def leave(self) -> None:
-        """Take no more handles."""
+    def stop_receiving(self) -> None:
+        """Takes no more handles."""
         self._subscription.destroy()
 
     def close(self) -> None:
-        """Nothing to let go of: the memory is the backbone's."""
+        """Does nothing, because the memory is the backbone's."""
 
     def _receive(self, handle: Handle) -> None:
         try:

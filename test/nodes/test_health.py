@@ -8,7 +8,7 @@ import pytest
 from diagnostic_msgs.msg import DiagnosticStatus
 
 from split_infer_ros.msg import DropCount, PipelineReport
-from split_infer_ros.nodes.watch import Watch
+from split_infer_ros.nodes.health import PipelineHealth
 
 CAMERA_S = 5.0
 FLOWS = DiagnosticStatus.OK, "Frames flow."
@@ -20,27 +20,27 @@ def report(received: int, published: int, failure: str = "", in_flight: int = 0,
 
 
 def test_a_lasting_failure_is_said_by_name_and_sentence_until_frames_flow_again() -> None:
-    watch = Watch(report(2, 1, corrupt_image=1), 0.0)
-    assert watch.verdict(0.5, CAMERA_S) == FLOWS
+    health = PipelineHealth(report(2, 1, corrupt_image=1), 0.0)
+    assert health.diagnose(0.5, CAMERA_S) == FLOWS
     for second in range(1, 6):
-        watch.hear(report(2 + second, 1, "Layer 'a' is gone.", corrupt_image=1, weights_unreadable=second), second)
-    assert watch.verdict(5.0, CAMERA_S) == (
+        health.update(report(2 + second, 1, "Layer 'a' is gone.", corrupt_image=1, weights_unreadable=second), second)
+    assert health.diagnose(5.0, CAMERA_S) == (
         DiagnosticStatus.ERROR,
         "Frames come in and none goes out; dropped as weights_unreadable. Layer 'a' is gone.",
     )
-    watch.hear(report(8, 2, corrupt_image=1, weights_unreadable=5), 6.0)
-    assert watch.verdict(6.0, CAMERA_S) == FLOWS
+    health.update(report(8, 2, corrupt_image=1, weights_unreadable=5), 6.0)
+    assert health.diagnose(6.0, CAMERA_S) == FLOWS
 
 
 def test_a_stall_is_said_while_frames_wait_behind_it() -> None:
     """One batch in ten seconds fails; meanwhile newer frames take older ones' places."""
-    watch = Watch(report(1, 1), 0.0)
-    watch.hear(report(20, 1, in_flight=2, overrun=17), 9.0)
-    assert watch.verdict(9.0, CAMERA_S) == FLOWS, "a slow model is no failure"
+    health = PipelineHealth(report(1, 1), 0.0)
+    health.update(report(20, 1, in_flight=2, overrun=17), 9.0)
+    assert health.diagnose(9.0, CAMERA_S) == FLOWS, "a slow model is no failure"
     for second in (10.0, 14.0, 19.0):
         received = 2 * int(second)
-        watch.hear(report(received, 1, "It stalls.", 2, overrun=received - 4, weights_stalled=1), second)
-        level, words = watch.verdict(second, CAMERA_S)
+        health.update(report(received, 1, "It stalls.", 2, overrun=received - 4, weights_stalled=1), second)
+        level, words = health.diagnose(second, CAMERA_S)
         assert level == DiagnosticStatus.ERROR
         assert words.endswith("dropped as weights_stalled. It stalls.")
 
@@ -50,33 +50,33 @@ def busy(time: float, backbone_s: float, head_s: float, received: int = 0) -> Pi
 
 
 def test_busy_stages_are_a_share_of_the_time_between_two_reports() -> None:
-    watch = Watch(busy(10.0, 3.0, 1.0), 0.0)
-    watch.hear(busy(10.5, 3.2, 1.0), 0.5)
-    watch.hear(busy(12.0, 4.5, 1.5), 2.0)  # a lost message in between would change nothing
-    stats = watch.rates()
+    health = PipelineHealth(busy(10.0, 3.0, 1.0), 0.0)
+    health.update(busy(10.5, 3.2, 1.0), 0.5)
+    health.update(busy(12.0, 4.5, 1.5), 2.0)  # a lost message in between would change nothing
+    stats = health.take_rates()
     assert (stats.period_s, stats.backbone_busy, stats.head_busy) == pytest.approx((2.0, 0.75, 0.25))
     assert math.isnan(stats.joules_per_image)
-    facts = watch.facts(stats)
+    facts = health.diagnostic_values(stats)
     assert (facts["backbone busy (%)"], facts["head busy (%)"]) == ("75", "25")
-    watch.hear(busy(13.0, 4.5, 2.5), 3.0)
-    stats = watch.rates()
+    health.update(busy(13.0, 4.5, 2.5), 3.0)
+    stats = health.take_rates()
     assert (stats.backbone_busy, stats.head_busy) == pytest.approx((0.0, 1.0))
 
 
 def test_a_backbone_that_counts_anew_has_no_shares_until_its_next_report() -> None:
-    watch = Watch(busy(10.0, 3.0, 1.0), 0.0)
-    watch.hear(busy(12.0, 0.5, 0.25, received=7), 2.0)  # more frames in two seconds than before in all
-    assert watch.rates().period_s == 0
-    watch.hear(busy(13.0, 1.0, 0.5, received=9), 3.0)
-    stats = watch.rates()
+    health = PipelineHealth(busy(10.0, 3.0, 1.0), 0.0)
+    health.update(busy(12.0, 0.5, 0.25, received=7), 2.0)  # more frames in two seconds than before in all
+    assert health.take_rates().period_s == 0
+    health.update(busy(13.0, 1.0, 0.5, received=9), 3.0)
+    stats = health.take_rates()
     assert (stats.backbone_busy, stats.head_busy) == pytest.approx((0.5, 0.25))
 
 
 @pytest.mark.parametrize(("name", "level"), [("paused", DiagnosticStatus.OK), ("lease_expired", DiagnosticStatus.WARN)])
 def test_frames_that_nobody_wants_are_no_failure(name: str, level: bytes) -> None:
-    watch = Watch(report(1, 1), 0.0)
+    health = PipelineHealth(report(1, 1), 0.0)
     for second in range(1, 6):
-        watch.hear(report(1 + second, 1, **{name: second}), second)
-    found, words = watch.verdict(5.0, CAMERA_S)
+        health.update(report(1 + second, 1, **{name: second}), second)
+    found, words = health.diagnose(5.0, CAMERA_S)
     assert found == level
     assert (name in words) == (level == DiagnosticStatus.WARN)

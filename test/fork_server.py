@@ -74,7 +74,7 @@ class NodeProcess:
         except (FileNotFoundError, ProcessLookupError):
             return False
 
-    def go(self) -> None:
+    def resume(self) -> None:
         """Have one that waits begin."""
         os.kill(self.pid, signal.SIGUSR1)
 
@@ -85,7 +85,7 @@ class NodeProcess:
         wait_until(lambda: not self.runs, f"the end of {self.pid}: {self.printed}", START_S)
 
 
-class Nursery:
+class ForkServer:
     """Where nodes are born; all that are still there die with it, and Fast DDS's files of those that were killed.
 
     Args:
@@ -101,7 +101,7 @@ class Nursery:
         )
         self._born: list[NodeProcess] = []
 
-    def __enter__(self) -> Nursery:
+    def __enter__(self) -> ForkServer:
         return self
 
     def __exit__(

@@ -3,7 +3,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from split_infer_ros.pipeline.bus import Bus
+from split_infer_ros.nodes.bus import Bus
 
 
 def test_the_object_itself_arrives_in_the_publishers_thread() -> None:
@@ -22,8 +22,8 @@ def test_topics_are_apart() -> None:
     bus.subscribe("features", received.append)
     assert bus.publish("detections", 1) == 0
     assert received == []
-    assert bus.has_receivers("features")
-    assert not bus.has_receivers("detections")
+    assert bus.has_subscribers("features")
+    assert not bus.has_subscribers("detections")
 
 
 def test_each_subscription_is_ended_alone_and_once() -> None:
@@ -36,7 +36,7 @@ def test_each_subscription_is_ended_alone_and_once() -> None:
     assert bus.publish("features", 2) == 1
     second()
     second()
-    assert not bus.has_receivers("features")
+    assert not bus.has_subscribers("features")
     assert bus.publish("features", 3) == 0
     assert received == [1, 1, 2]
 

@@ -14,7 +14,7 @@ DEPTH = 64  # images that wait for the pipeline, so that none of a burst is lost
 PATIENCE_S = 20.0
 
 
-class TransportLine:
+class TransportPipeline:
     """Backbone and head on either side of a transport, quiet until it gets images.
 
     Args:

@@ -10,13 +10,13 @@ import pytest
 
 from split_infer_ros.buffers.slots import Lease, Outcome
 from split_infer_ros.msg import FeatureRelease
-from split_infer_ros.nodes.transports import heads as module
-from split_infer_ros.nodes.transports.heads import Heads
+from split_infer_ros.nodes.transports import head_monitor as module
+from split_infer_ros.nodes.transports.head_monitor import HeadMonitor
 from split_infer_ros.nodes.transports.messages import read_release, release_message
 
 
 class Watched:
-    """Heads whose coming and going is told by the test, at times of the test's own."""
+    """HeadMonitor whose coming and going is told by the test, at times of the test's own."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
@@ -24,9 +24,9 @@ class Watched:
         self.subscribers = 0
         self._alive = self._silent = 0
         heard: dict[str, Any] = {}
-        monkeypatch.setattr(module, "listen", lambda *_, on_liveliness: heard.update(tell=on_liveliness))
+        monkeypatch.setattr(module, "create_subscription", lambda *_, on_liveliness: heard.update(tell=on_liveliness))
         monkeypatch.setattr(module.time, "monotonic", lambda: self.now)
-        self.heads = Heads(SimpleNamespace(), print, self.deaths.append)
+        self.heads = HeadMonitor(SimpleNamespace(), print, self.deaths.append)
         self._tell = heard["tell"]
 
     def change(self, now: float, alive: int = 0, silent: int = 0) -> None:
@@ -45,7 +45,7 @@ class Watched:
 
     @property
     def reached(self) -> int:
-        return self.heads.reached_by(SimpleNamespace(get_subscription_count=lambda: self.subscribers))
+        return self.heads.count_reached(SimpleNamespace(get_subscription_count=lambda: self.subscribers))
 
 
 @pytest.fixture
