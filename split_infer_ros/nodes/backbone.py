@@ -74,7 +74,7 @@ class BackboneNode(ManagedNode[BackboneParameters]):
         self.get_logger().info(f"{values.model}: {best_known}")
         self._model = self._load(best_known.form)
         self._pipeline = BackbonePipeline.open(self, self._model, best_known)
-        timer = self.create_steady_timer(REPORT_PERIOD_S, self._pipeline.report)
+        timer = self.create_steady_timer(REPORT_PERIOD_S, self._report)
         self.add_cleanup(lambda: self.destroy_timer(timer))
 
     def activate(self) -> None:
@@ -95,12 +95,20 @@ class BackboneNode(ManagedNode[BackboneParameters]):
             images.close()
         self._inputs.clear()  # each of them refers to the stage
         self.pipeline.stop(LOST_DRAIN_S if self.device_loss else DRAIN_S)
-        self.pipeline.report()
+        self._report()
 
     def apply(self, values: BackboneParameters) -> None:
         self.pipeline.apply(values)
 
     def report_device_loss(self) -> None:
+        self._report()
+
+    def _report(self) -> None:
+        """Publishes a report.
+
+        The timer calls this and not the pipeline's method, because an executor may keep a callback for a while, and the
+        pipeline's memory must be free after the clean-up.
+        """
         if self._pipeline is not None:
             self._pipeline.report()
 

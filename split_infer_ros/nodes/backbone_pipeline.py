@@ -93,8 +93,8 @@ class BackbonePipeline:
         auto_split.attach(stage.configure)
         node.add_cleanup(auto_split.detach)
         node.add_cleanup(stage.close)
+        stage.when_ready_for_more(lambda: _wake_executor(node))
         pipeline = cls(node, best_known=best_known, stage=stage, auto_split=auto_split, reports=reports)
-        stage.when_ready_for_more(pipeline._wake_executor)
         node.add_cleanup(pipeline.stop)  # a signal may come after the threads' start and before the node is active
         return pipeline
 
@@ -128,6 +128,7 @@ class BackbonePipeline:
         stamp = self._node.get_clock().now().to_msg()
         self._reports.publish(report_message(self.stage.report(time.monotonic()), stamp, **fields))
 
-    def _wake_executor(self) -> None:
-        if self._node.executor is not None:
-            self._node.executor.wake()
+
+def _wake_executor(node: ManagedNode[BackboneParameters]) -> None:
+    if node.executor is not None:
+        node.executor.wake()

@@ -31,7 +31,7 @@ def listening(pipeline: Pipeline) -> tuple[Received, Received]:
     )
 
 
-def test_the_first_start_measures_and_takes_the_best(context: Context, database: Path) -> None:
+def test_first_start_measures_and_takes_the_best(context: Context, database: Path) -> None:
     backbone = {"split_point": "auto", "batch_size": 2, "tuning_database": str(database), "weights": "none"}
     with Pipeline(context, stats={}, head={"weights": "none"}, backbone=backbone, camera=CAMERA) as pipeline:
         assert len(database.read_text().splitlines()) > 10
@@ -61,7 +61,7 @@ def test_the_first_start_measures_and_takes_the_best(context: Context, database:
         assert set(pipeline.settled(0).dropped) <= {"overrun"}
 
 
-def test_the_next_start_measures_nothing_and_the_cut_moves_as_the_stages_drift(
+def test_second_start_measures_nothing_and_split_follows_drift(
     context: Context, database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a backbone that takes many times as long as it was measured to, all goes to the head."""

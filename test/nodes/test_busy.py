@@ -85,7 +85,7 @@ def send(pipeline: Pipeline, count: int) -> None:
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_an_idle_pipeline_is_not_busy(context: Context, transport: str) -> None:
+def test_idle_pipeline_is_not_busy(context: Context, transport: str) -> None:
     with flowing(context, transport) as pipeline:
         found = pipeline.client.subscribe(PipelineStats, "stats")
         found.wait_for_one(lambda it: it.period_s > 0, "a period", START_S)  # seconds before the first do not count
@@ -101,7 +101,7 @@ def test_an_idle_pipeline_is_not_busy(context: Context, transport: str) -> None:
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("slow", ["backbone", "head"])
-def test_the_bottleneck_of_a_full_pipeline_is_busy_nearly_always(
+def test_bottleneck_of_a_full_pipeline_is_busy(
     context: Context, monkeypatch: pytest.MonkeyPatch, transport: str, slow: str
 ) -> None:
     bottleneck = Bottleneck(monkeypatch, slow)
@@ -121,9 +121,7 @@ def test_the_bottleneck_of_a_full_pipeline_is_busy_nearly_always(
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_busy_seconds_are_those_that_the_stages_took(
-    context: Context, monkeypatch: pytest.MonkeyPatch, transport: str
-) -> None:
+def test_busy_seconds_equal_the_stages_time(context: Context, monkeypatch: pytest.MonkeyPatch, transport: str) -> None:
     """One batch after the other, so that the seconds of all of them add up."""
     frames, spied = 10, []
     write, partitions = SlotMemory.write, HeadPartitions.run
@@ -160,7 +158,7 @@ class Feigned:
         return [Reading("VDD_IN", 10.0, WATT)]
 
 
-def test_energy_is_shared_among_the_images(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_energy_is_divided_among_images(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stats_node, "Sensors", Feigned)
     with flowing(context, "intra_process", camera=CAMERA) as pipeline:
         found = pipeline.client.subscribe(PipelineStats, "stats")

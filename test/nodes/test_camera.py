@@ -12,9 +12,7 @@ from ros_support import Pipeline, wait_until
 from sensor_msgs.msg import Image
 
 
-def test_each_unreadable_file_is_named_once(
-    context: Context, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_unreadable_file_is_named_once(context: Context, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     cv2.imwrite(str(tmp_path / "good.png"), np.zeros((48, 64, 3), np.uint8))
     damaged = ("one.jpg", "two.jpg", "three.png")
     for name in damaged:

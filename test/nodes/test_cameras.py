@@ -38,9 +38,7 @@ def detections(pipeline: Pipeline) -> Received:
     return pipeline.client.subscribe(Detection2DArray, "detections")
 
 
-def test_frames_of_two_cameras_share_a_batch_which_goes_when_it_is_full(
-    pipeline: Pipeline, handles: Received, detections: Received
-) -> None:
+def test_two_cameras_share_a_batch_sent_when_full(pipeline: Pipeline, handles: Received, detections: Received) -> None:
     left, right = (pipeline.client.publisher(Image, topic) for topic in TOPICS[:2])
     started = time.monotonic()
     left.publish(image(stamp=1, frame_id="left"))
@@ -54,9 +52,7 @@ def test_frames_of_two_cameras_share_a_batch_which_goes_when_it_is_full(
     assert [header.frame_id for header in handle.headers] == ["left", "right"]
 
 
-def test_a_camera_alone_waits_no_longer_than_the_timeout(
-    pipeline: Pipeline, handles: Received, detections: Received
-) -> None:
+def test_single_camera_waits_for_the_timeout(pipeline: Pipeline, handles: Received, detections: Received) -> None:
     right = pipeline.client.publisher(Image, TOPICS[1])
     handles.clear()
     detections.clear()
@@ -68,7 +64,7 @@ def test_a_camera_alone_waits_no_longer_than_the_timeout(
     assert handles.wait_for(1)[0].sources == TOPICS[1:2]
 
 
-def test_a_camera_that_floods_costs_the_others_no_frame(pipeline: Pipeline, detections: Received) -> None:
+def test_flooding_camera_costs_others_no_frame(pipeline: Pipeline, detections: Received) -> None:
     left, right = (pipeline.client.publisher(Image, topic) for topic in TOPICS[:2])
     pipeline.client.set("backbone", batch_timeout_ms=20.0)
     before = pipeline.settled(0)

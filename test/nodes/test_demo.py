@@ -52,7 +52,7 @@ def report(**counts: Any) -> PipelineReport:
     )
 
 
-def test_the_demo_shows_measures_and_judges(ros_domain: int, tmp_path: Path) -> None:
+def test_demo_prints_figures_and_a_verdict(ros_domain: int, tmp_path: Path) -> None:
     figures, picture = tmp_path / "demo.json", tmp_path / "demo.png"
     with Process("demo", "--seconds", "6", "--json", str(figures), "--picture", str(picture)) as process:
         assert process.wait() == 0, process.printed
@@ -75,7 +75,7 @@ def test_the_demo_shows_measures_and_judges(ros_domain: int, tmp_path: Path) -> 
     assert json.loads(printed[printed.index("{") : printed.rindex("}") + 1]) == found
 
 
-def test_a_detector_that_does_not_find_what_is_there_fails_the_demo(ros_domain: int, tmp_path: Path) -> None:
+def test_poor_detector_fails_the_demo(ros_domain: int, tmp_path: Path) -> None:
     figures = tmp_path / "demo.json"
     with Process("demo", "--seconds", "3", "--json", str(figures), "--ros-args", "-p", "weights:=none") as process:
         assert process.wait() == 1
@@ -97,7 +97,7 @@ def test_a_detector_that_does_not_find_what_is_there_fails_the_demo(ros_domain: 
         ({"received": 3, "published": 3}, 0.0, 900, "F1 is 0.000"),
     ],
 )
-def test_the_verdict(
+def test_judge_names_each_fault(
     counts: dict[str, Any], f1: float | None, objects: int, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert judge(report(**counts), f1, objects) == (1 if words else 0)
@@ -116,7 +116,7 @@ def test_the_verdict(
         (["--seconds", "many"], "invalid float value: 'many'"),
     ],
 )
-def test_what_cannot_be_done_at_the_end_is_refused_at_the_start(
+def test_unusable_output_file_is_refused_at_start(
     arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
@@ -124,7 +124,7 @@ def test_what_cannot_be_done_at_the_end_is_refused_at_the_start(
     assert words in capsys.readouterr().err
 
 
-def test_the_viewer_compares_what_was_found_with_the_truth_of_the_same_frame(context: Context) -> None:
+def test_viewer_compares_results_with_truth_of_same_frame(context: Context) -> None:
     viewer = ViewerNode(context=context, namespace="/viewer", use_global_arguments=False)
     viewer.start()
     truth, found = (
@@ -142,7 +142,7 @@ def test_the_viewer_compares_what_was_found_with_the_truth_of_the_same_frame(con
     viewer.close()
 
 
-def test_what_was_not_measured_is_null() -> None:
+def test_unmeasured_values_are_null() -> None:
     found = summarise(report(received=4, published=4), 2.0, None)
     assert found == {
         "received": 4,

@@ -14,7 +14,7 @@ from split_infer_ros.nodes import doctor
 from split_infer_ros.telemetry.checkup import NOTE, OK, PROBLEM, Finding
 
 
-def test_a_machine_that_runs_these_tests_is_well() -> None:
+def test_doctor_approves_this_machine() -> None:
     result = subprocess.run([sys.executable, "-m", "split_infer_ros.nodes.doctor"], capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
     for what in ("ROS 2", "vision_msgs", "Middleware", "Fast DDS profile", "torch", "Shared memory", "cv_bridge"):
@@ -22,7 +22,7 @@ def test_a_machine_that_runs_these_tests_is_well() -> None:
     assert result.stdout.endswith("The pipeline can run.\n")
 
 
-def test_without_ros_it_says_so_and_fails(tmp_path: Path) -> None:
+def test_doctor_without_ros_fails_with_advice(tmp_path: Path) -> None:
     """Those who need it most have least."""
     (tmp_path / "rclpy.py").write_text("raise ImportError('librcl.so: cannot open shared object file')")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
@@ -41,7 +41,7 @@ def find(findings: list[Finding], what: str) -> Finding:
     return next(finding for finding in findings if finding.what == what)
 
 
-def test_vision_msgs_are_known_by_their_hash(tmp_path: Path) -> None:
+def test_vision_msgs_is_checked_by_its_hash(tmp_path: Path) -> None:
     prefixes = os.environ["AMENT_PREFIX_PATH"]
     assert doctor.check_vision_msgs(prefixes).level == OK
     assert doctor.check_vision_msgs("").level == NOTE
@@ -53,7 +53,7 @@ def test_vision_msgs_are_known_by_their_hash(tmp_path: Path) -> None:
     assert doctor.check_vision_msgs(str(tmp_path)).level == PROBLEM
 
 
-def test_the_profile_that_counts_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_profile_in_use_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mine = tmp_path / "mine.xml"
     mine.write_text("")
     environment = {"FASTRTPS_DEFAULT_PROFILES_FILE": str(mine)}
@@ -64,7 +64,7 @@ def test_the_profile_that_counts_is_named(tmp_path: Path, monkeypatch: pytest.Mo
     assert (finding.level, "does not exist" in finding.found) == (NOTE, True)
 
 
-def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_ros_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     module = doctor.module
     monkeypatch.setattr(doctor, "module", lambda name: ImportError() if name == "std_srvs" else module(name))
     finding = find(doctor.check_ros(os.environ), "ROS packages")
@@ -72,7 +72,7 @@ def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     assert "ros-$ROS_DISTRO-std-srvs" in finding.advice
 
 
-def test_a_ros_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_old_rclpy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(rclpy.node.Node, doctor.REQUIRED_RCLPY_METHOD)
     finding = find(doctor.check_ros(os.environ), "rclpy")
     assert finding.level == PROBLEM
@@ -80,9 +80,7 @@ def test_a_ros_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize(("name", "level"), [("cv2", PROBLEM), ("safetensors", PROBLEM), ("rosbags", NOTE)])
-def test_a_library_that_is_missing_is_named_with_what_brings_it(
-    name: str, level: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_library_is_named_with_its_package(name: str, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module = doctor.module
     monkeypatch.setattr(doctor, "module", lambda asked: ImportError() if asked == name else module(asked))
     finding = find(doctor.check_optional(), name)

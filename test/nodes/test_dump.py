@@ -36,7 +36,7 @@ CHOSEN: dict[str, dict[str, Any]] = {
 }
 
 
-def test_a_dump_loaded_again_gives_the_same_pipeline(context: Context, tmp_path: Path) -> None:
+def test_loaded_dump_gives_the_same_pipeline(context: Context, tmp_path: Path) -> None:
     with Pipeline(context, **CHOSEN) as pipeline:
         namespace = pipeline.namespace
         assert pipeline.client.set("backbone", batch_timeout_ms=20.0, max_rate_hz=1000.0) == ["", ""]

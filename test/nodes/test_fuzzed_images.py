@@ -171,7 +171,7 @@ def outcomes(counts: LedgerCounts) -> Counter[str]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_whatever_comes_is_taken_or_dropped_under_its_name(context: Context, kind: str) -> None:
+def test_damaged_image_is_served_or_dropped(context: Context, kind: str) -> None:
     message, topic, damaged, drawn, names = KINDS[kind]
     rng = random.Random(1)
     wanted: Counter[str] = Counter()
@@ -198,7 +198,7 @@ def test_whatever_comes_is_taken_or_dropped_under_its_name(context: Context, kin
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_comes_over_dds_is_served_or_dropped_under_its_name(context: Context, kind: str) -> None:
+def test_damaged_image_over_dds_is_served_or_dropped(context: Context, kind: str) -> None:
     message, topic, damaged, _, names = KINDS[kind]
     rng = random.Random(2)
     wanted: Counter[str] = Counter()

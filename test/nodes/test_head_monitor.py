@@ -53,7 +53,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
     return Watched(monkeypatch)
 
 
-def test_a_head_that_falls_silent_takes_with_it_all_that_was_sent(watched: Watched) -> None:
+def test_silent_head_loses_all_that_was_sent(watched: Watched) -> None:
     assert watched.reached == 0
     watched.change(1.0, alive=1)
     watched.subscribers = 1
@@ -67,7 +67,7 @@ def test_a_head_that_falls_silent_takes_with_it_all_that_was_sent(watched: Watch
     assert watched.reached == 0
 
 
-def test_what_was_sent_since_another_head_came_is_that_ones(watched: Watched) -> None:
+def test_batches_since_a_new_head_belong_to_it(watched: Watched) -> None:
     watched.change(1.0, alive=1)
     watched.change(7.0, alive=1)
     watched.subscribers = 2
@@ -76,13 +76,13 @@ def test_what_was_sent_since_another_head_came_is_that_ones(watched: Watched) ->
     assert watched.reached == 1
 
 
-def test_a_head_that_leaves_has_settled_what_it_took(watched: Watched) -> None:
+def test_leaving_head_has_settled_its_batches(watched: Watched) -> None:
     watched.change(1.0, alive=1)
     watched.change(2.0, alive=-1)
     assert watched.deaths == []
 
 
-def test_the_time_at_the_head_is_measured_without_comparing_two_hosts_clocks() -> None:
+def test_head_time_needs_no_common_clock() -> None:
     lease = Lease(1, 2, 3)
     head_clock = 1e6  # another host's: it has been up for longer
     message = release_message(lease, Outcome(4, "head_error", head_clock, head_clock + 0.25, head_clock + 0.75))
@@ -93,7 +93,7 @@ def test_the_time_at_the_head_is_measured_without_comparing_two_hosts_clocks() -
 
 @pytest.mark.parametrize("field", ["_head_s", "_postprocess_s"])
 @pytest.mark.parametrize("seconds", [math.nan, math.inf, -math.inf, -1.0])
-def test_a_time_that_cannot_be_is_no_time(field: str, seconds: float) -> None:
+def test_impossible_time_becomes_nan(field: str, seconds: float) -> None:
     message = FeatureRelease(published=1, reason="head_error")
     setattr(message, field, seconds)  # as it may come in; the setter would refuse some of these
     outcome = read_release(message, 50.0)[1]
@@ -101,5 +101,5 @@ def test_a_time_that_cannot_be_is_no_time(field: str, seconds: float) -> None:
     assert math.isnan(outcome.head_start)
 
 
-def test_a_reason_that_no_head_has_gets_a_name_of_its_own() -> None:
+def test_unknown_reason_gets_its_own_name() -> None:
     assert read_release(FeatureRelease(reason="my own"), 1.0)[1].reason == "unknown_reason"

@@ -14,7 +14,7 @@ def registry() -> HeadRegistry:
     return HeadRegistry(SILENT_S)
 
 
-def test_the_first_head_is_active(registry: HeadRegistry) -> None:
+def test_first_head_is_active(registry: HeadRegistry) -> None:
     assert registry.active == ""
     registry.heartbeat("a", 0.0)
     registry.heartbeat("b", 0.0)
@@ -24,7 +24,7 @@ def test_the_first_head_is_active(registry: HeadRegistry) -> None:
         assert registry.active == "a"
 
 
-def test_a_silent_head_gives_way_to_one_that_speaks(registry: HeadRegistry) -> None:
+def test_silent_head_is_replaced(registry: HeadRegistry) -> None:
     registry.heartbeat("a", 0.0)
     registry.heartbeat("b", 1.5)
     registry.update(2.0)
@@ -35,7 +35,7 @@ def test_a_silent_head_gives_way_to_one_that_speaks(registry: HeadRegistry) -> N
     assert registry.active == "b"
 
 
-def test_a_silent_head_that_is_alone_stays_active(registry: HeadRegistry) -> None:
+def test_silent_head_without_rival_stays_active(registry: HeadRegistry) -> None:
     registry.heartbeat("a", 0.0)
     registry.update(50.0)
     assert registry.active == "a"
@@ -43,7 +43,7 @@ def test_a_silent_head_that_is_alone_stays_active(registry: HeadRegistry) -> Non
     assert registry.active == "b"
 
 
-def test_a_head_that_leaves_hands_over_at_once(registry: HeadRegistry) -> None:
+def test_leaving_head_is_replaced_at_once(registry: HeadRegistry) -> None:
     registry.heartbeat("a", 0.0)
     registry.heartbeat("b", 0.1)
     registry.heartbeat("c", 0.2)
@@ -57,7 +57,7 @@ def test_a_head_that_leaves_hands_over_at_once(registry: HeadRegistry) -> None:
     assert registry.active == ""
 
 
-def test_the_dead_are_forgotten(registry: HeadRegistry) -> None:
+def test_dead_heads_are_forgotten(registry: HeadRegistry) -> None:
     for number in range(100):
         registry.heartbeat(f"dead {number}", 0.0)
     registry.update(FORGET_AFTER_S + 1)

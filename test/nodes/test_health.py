@@ -19,7 +19,7 @@ def report(received: int, published: int, failure: str = "", in_flight: int = 0,
     return PipelineReport(received=received, published=published, in_flight=in_flight, dropped=names, failure=failure)
 
 
-def test_a_lasting_failure_is_said_by_name_and_sentence_until_frames_flow_again() -> None:
+def test_lasting_failure_is_named_until_frames_flow() -> None:
     health = PipelineHealth(report(2, 1, corrupt_image=1), 0.0)
     assert health.diagnose(0.5, CAMERA_S) == FLOWS
     for second in range(1, 6):
@@ -32,7 +32,7 @@ def test_a_lasting_failure_is_said_by_name_and_sentence_until_frames_flow_again(
     assert health.diagnose(6.0, CAMERA_S) == FLOWS
 
 
-def test_a_stall_is_said_while_frames_wait_behind_it() -> None:
+def test_stall_is_reported_while_frames_wait() -> None:
     """One batch in ten seconds fails; meanwhile newer frames take older ones' places."""
     health = PipelineHealth(report(1, 1), 0.0)
     health.update(report(20, 1, in_flight=2, overrun=17), 9.0)
@@ -49,7 +49,7 @@ def busy(time: float, backbone_s: float, head_s: float, received: int = 0) -> Pi
     return PipelineReport(time=time, received=received, backbone_busy_s=backbone_s, head_busy_s=head_s)
 
 
-def test_busy_stages_are_a_share_of_the_time_between_two_reports() -> None:
+def test_busy_is_a_share_of_time_between_reports() -> None:
     health = PipelineHealth(busy(10.0, 3.0, 1.0), 0.0)
     health.update(busy(10.5, 3.2, 1.0), 0.5)
     health.update(busy(12.0, 4.5, 1.5), 2.0)  # a lost message in between would change nothing
@@ -63,7 +63,7 @@ def test_busy_stages_are_a_share_of_the_time_between_two_reports() -> None:
     assert (stats.backbone_busy, stats.head_busy) == pytest.approx((0.0, 1.0))
 
 
-def test_a_backbone_that_counts_anew_has_no_shares_until_its_next_report() -> None:
+def test_restarted_backbone_has_no_rates_until_next_report() -> None:
     health = PipelineHealth(busy(10.0, 3.0, 1.0), 0.0)
     health.update(busy(12.0, 0.5, 0.25, received=7), 2.0)  # more frames in two seconds than before in all
     assert health.take_rates().period_s == 0
@@ -73,7 +73,7 @@ def test_a_backbone_that_counts_anew_has_no_shares_until_its_next_report() -> No
 
 
 @pytest.mark.parametrize(("name", "level"), [("paused", DiagnosticStatus.OK), ("lease_expired", DiagnosticStatus.WARN)])
-def test_frames_that_nobody_wants_are_no_failure(name: str, level: bytes) -> None:
+def test_intended_drops_are_no_failure(name: str, level: bytes) -> None:
     health = PipelineHealth(report(1, 1), 0.0)
     for second in range(1, 6):
         health.update(report(1 + second, 1, **{name: second}), second)

@@ -103,7 +103,7 @@ def check(answer: Detection2DArray, expected: Detections) -> None:
 
 @pytest.mark.parametrize("padding", [0, 5])
 @pytest.mark.parametrize("encoding", PICTURED)
-def test_every_encoding_gives_what_the_model_gives(
+def test_every_encoding_gives_the_models_detections(
     trained: SplitModel, detect: Callable[[Image], Detection2DArray], encoding: str, padding: int
 ) -> None:
     message = pictured(draw_scene(3, 0).image, encoding, padding)
@@ -112,9 +112,7 @@ def test_every_encoding_gives_what_the_model_gives(
     check(detect(message), expected)
 
 
-def test_boxes_are_in_the_pixels_of_images_whose_size_changes_every_time(
-    trained: SplitModel, detect: Callable[[Image], Detection2DArray]
-) -> None:
+def test_boxes_follow_the_size_of_each_image(trained: SplitModel, detect: Callable[[Image], Detection2DArray]) -> None:
     found = 0
     for height, width in [(240, 320), (600, 800), (480, 640), (333, 517), (1080, 1920), (1, 1), (2, 700)]:
         drawn = min(height, width) >= 240
@@ -125,7 +123,7 @@ def test_boxes_are_in_the_pixels_of_images_whose_size_changes_every_time(
     assert found >= 10
 
 
-def test_what_is_in_the_scene_is_found_where_it_is(detect: Callable[[Image], Detection2DArray]) -> None:
+def test_objects_of_the_scene_are_found(detect: Callable[[Image], Detection2DArray]) -> None:
     matcher = Matcher()
     for index in range(5):
         scene = draw_scene(11, index, 800, 600)
@@ -136,7 +134,7 @@ def test_what_is_in_the_scene_is_found_where_it_is(detect: Callable[[Image], Det
     assert matcher.score().f1 > 0.8
 
 
-def test_the_header_is_repeated_also_by_every_detection(detect: Callable[[Image], Detection2DArray]) -> None:
+def test_every_detection_repeats_the_header(detect: Callable[[Image], Detection2DArray]) -> None:
     message = pictured(draw_scene(3, 0).image)
     message.header.frame_id = "left_eye"
     message.header.stamp.sec, message.header.stamp.nanosec = 1_700_000_000, 999_999_999
@@ -146,7 +144,7 @@ def test_the_header_is_repeated_also_by_every_detection(detect: Callable[[Image]
     assert all(found.header == message.header for found in answer.detections)
 
 
-def test_where_nothing_is_seen_an_empty_array_says_so(detect: Callable[[Image], Detection2DArray]) -> None:
+def test_empty_image_gives_an_empty_array(detect: Callable[[Image], Detection2DArray]) -> None:
     message = image(48, 64, stamp=55, frame_id="dark")
     message.data = array.array("B", bytes(len(message.data)))
     answer = detect(message)
@@ -180,7 +178,7 @@ def spoilt(**changes: Any) -> Image:
         ("empty_image", spoilt(width=0)),
     ],
 )
-def test_an_image_that_cannot_be_read_is_dropped_by_name_and_the_next_one_is_served(
+def test_unreadable_image_is_dropped_and_next_is_served(
     pipeline: Pipeline, detections: Received, images: Any, reason: str, message: Image
 ) -> None:
     before = pipeline.settled(0)
@@ -194,7 +192,7 @@ def test_an_image_that_cannot_be_read_is_dropped_by_name_and_the_next_one_is_ser
     assert after.dropped.get(reason, 0) == before.dropped.get(reason, 0) + 1
 
 
-def test_a_refused_image_is_explained_in_the_log(pipeline: Pipeline, images: Any) -> None:
+def test_refused_image_is_explained_in_the_log(pipeline: Pipeline, images: Any) -> None:
     log = pipeline.client.subscribe(Log, "/rosout")
     message = spoilt(encoding="nv24")
 

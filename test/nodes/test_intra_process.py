@@ -82,7 +82,7 @@ class Speaker(IntraProcessPublisher):
         return String(data=str(thing))
 
 
-def test_subscribers_in_the_process_get_the_object_at_once_on_the_publishers_thread(client: Client) -> None:
+def test_local_subscribers_get_the_object_at_once(client: Client) -> None:
     first, second, speaker = Listener(client, String, "topic"), Listener(client, String, "topic"), Speaker(client)
     thing = object()
     assert speaker.publish(thing) == 2
@@ -91,7 +91,7 @@ def test_subscribers_in_the_process_get_the_object_at_once_on_the_publishers_thr
     assert first.threads == {threading.current_thread().name}
 
 
-def test_dds_carries_a_message_only_while_somebody_outside_subscribes(client: Client, stranger: Client) -> None:
+def test_dds_is_used_only_with_remote_subscribers(client: Client, stranger: Client) -> None:
     listener, speaker = Listener(client, String, "topic", receive_remote=True), Speaker(client)
     assert not speaker.has_remote_subscribers
     speaker.publish("alone")
@@ -111,7 +111,7 @@ def test_dds_carries_a_message_only_while_somebody_outside_subscribes(client: Cl
     assert listener == ["alone", "watched", "alone again"]
 
 
-def test_nobody_in_the_process_hears_twice_what_dds_carries_too(client: Client, stranger: Client) -> None:
+def test_local_subscriber_receives_each_message_once(client: Client, stranger: Client) -> None:
     listener, speaker = Listener(client, String, "topic", receive_remote=True), Speaker(client)
     outside = stranger.subscribe(String, "topic")
     plain = client.subscribe(String, "topic")  # rclpy's own subscription, in this process
@@ -126,7 +126,7 @@ def test_nobody_in_the_process_hears_twice_what_dds_carries_too(client: Client, 
     assert listener.missed == 0
 
 
-def test_what_strangers_publish_is_heard_and_wanted(client: Client, stranger: Client) -> None:
+def test_remote_messages_are_received(client: Client, stranger: Client) -> None:
     listener, speaker = Listener(client, String, "topic", receive_remote=True), Speaker(client)
     assert speaker.has_subscribers
     stranger.publisher(String, "topic").publish(String(data="from outside"))
@@ -137,7 +137,7 @@ def test_what_strangers_publish_is_heard_and_wanted(client: Client, stranger: Cl
     wait_until(lambda: not speaker.has_subscribers, "nobody to subscribe any more")
 
 
-def test_a_stranger_whose_node_has_the_same_name_is_heard_all_the_same(client: Client, stranger: Client) -> None:
+def test_remote_node_of_the_same_name_is_received(client: Client, stranger: Client) -> None:
     listener = Listener(client, String, "topic", receive_remote=True)
     theirs = stranger.publisher(String, "topic")
     wait_until(lambda: client.node.count_publishers("topic") == 1, "the stranger to be seen")
@@ -147,13 +147,13 @@ def test_a_stranger_whose_node_has_the_same_name_is_heard_all_the_same(client: C
     assert listener[1].data == "theirs"
 
 
-def test_without_from_outside_strangers_are_not_listened_to(client: Client, stranger: Client) -> None:
+def test_local_subscription_ignores_remote_publishers(client: Client, stranger: Client) -> None:
     Listener(client, String, "topic")
     assert stranger.node.count_subscribers("topic") == 0
     assert client.node.count_subscribers("topic") == 0
 
 
-def test_one_subscribers_fault_is_neither_the_publishers_nor_the_others(client: Client) -> None:
+def test_failing_subscriber_does_not_affect_others(client: Client) -> None:
     def fail(thing: Any) -> None:
         raise ValueError("a fault")
 
@@ -163,7 +163,7 @@ def test_one_subscribers_fault_is_neither_the_publishers_nor_the_others(client: 
     assert listener == ["one"]
 
 
-def test_what_the_middleware_overwrote_is_counted_for_each_publisher(client: Client, stranger: Client) -> None:
+def test_lost_messages_are_counted_for_each_publisher(client: Client, stranger: Client) -> None:
     listener = Listener(client, String, "topic", receive_remote=True, depth=5)
     publishers = [stranger.publisher(String, "topic", QoSProfile(depth=5)) for _ in range(2)]
     for publisher in publishers:
@@ -192,9 +192,7 @@ def pipeline(context: Context) -> Iterator[Pipeline]:
         yield found
 
 
-def test_the_head_gets_the_backbones_object_and_works_on_threads_of_its_own(
-    context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_head_gets_the_object_and_uses_its_own_threads(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     handles, threads = [], []
     submit, convert = HeadStage.submit, result_publisher.detections_message
     monkeypatch.setattr(HeadStage, "submit", lambda *a: (handles.append(a[1]), submit(*a))[1])
@@ -215,7 +213,7 @@ def test_the_head_gets_the_backbones_object_and_works_on_threads_of_its_own(
         assert threads == 3 * ["postprocess"]
 
 
-def test_a_frame_that_goes_both_ways_is_counted_once(context: Context) -> None:
+def test_frame_over_bus_and_dds_is_counted_once(context: Context) -> None:
     camera = {"width": 64, "height": 48, "rate_hz": 50.0, "autostart": False}
     with Pipeline(context, head={}, backbone={}, camera=camera) as pipeline:
         assert pipeline.client.transition("camera", "configure")
@@ -230,7 +228,7 @@ def test_a_frame_that_goes_both_ways_is_counted_once(context: Context) -> None:
         assert "middleware" not in counts.dropped
 
 
-def test_handles_that_were_used_before_are_refused_and_counted(pipeline: Pipeline) -> None:
+def test_stale_handle_is_refused_and_counted(pipeline: Pipeline) -> None:
     listener = Listener(pipeline.client, FeatureHandle, "features")
     images = pipeline.client.publisher(Image, "image")
     images.publish(image())

@@ -57,7 +57,7 @@ def stamps(detections: Received) -> list[int]:
     return [found.header.stamp.nanosec for found in list(detections)]
 
 
-def test_the_ledger_closes_while_a_camera_floods_a_slow_head(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ledger_closes_while_a_camera_floods_a_slow_head(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     convert = result_publisher.detections_message
     monkeypatch.setattr(result_publisher, "detections_message", lambda *a: (time.sleep(0.05), convert(*a))[1])
     with Pipeline(context, stats={}, head={}, backbone={"pool_slots": 1}, camera=CAMERA) as pipeline:
@@ -76,7 +76,7 @@ def test_the_ledger_closes_while_a_camera_floods_a_slow_head(context: Context, m
         assert len(detections) == counts.published
 
 
-def test_latest_keeps_the_newest_frame_when_the_head_does_not_follow(context: Context, gate: Gate) -> None:
+def test_latest_keeps_the_newest_frame(context: Context, gate: Gate) -> None:
     with Pipeline(context, head={}, backbone={"pool_slots": 2}) as pipeline:
         detections = pipeline.client.subscribe(Detection2DArray, "detections")
         for number in range(2):  # one with the head, one waiting for it: the ring is full
@@ -92,7 +92,7 @@ def test_latest_keeps_the_newest_frame_when_the_head_does_not_follow(context: Co
         assert stamps(detections) == [0, 0, 29]
 
 
-def test_block_makes_a_camera_in_the_process_wait_and_loses_nothing(context: Context) -> None:
+def test_block_makes_a_local_camera_wait_and_loses_nothing(context: Context) -> None:
     backbone = {"drop_policy": "block", "batch_size": 4, "pool_slots": 2}
     with Pipeline(context, head={}, backbone=backbone) as pipeline:
         detections = pipeline.client.subscribe(Detection2DArray, "detections")
@@ -113,7 +113,7 @@ def test_block_makes_a_camera_in_the_process_wait_and_loses_nothing(context: Con
         assert most <= 4 + 2 * 4 + 1  # a batch that waits, the ring, and the one that is being taken in
 
 
-def test_block_loses_nothing_of_a_burst_from_outside_that_the_middleware_was_told_to_keep(context: Context) -> None:
+def test_block_loses_nothing_of_a_burst_that_dds_keeps(context: Context) -> None:
     backbone = {"drop_policy": "block", "batch_size": 4, "image_reliability": "reliable", "image_depth": 100}
     with Pipeline(context, head={}, backbone=backbone) as pipeline:
         detections = pipeline.client.subscribe(Detection2DArray, "detections")
@@ -126,7 +126,7 @@ def test_block_loses_nothing_of_a_burst_from_outside_that_the_middleware_was_tol
         assert stamps(detections) == list(range(100))
 
 
-def test_block_lets_go_of_waiting_cameras_when_the_policy_changes(context: Context, gate: Gate) -> None:
+def test_policy_change_releases_waiting_cameras(context: Context, gate: Gate) -> None:
     with Pipeline(context, head={}, backbone={"drop_policy": "block", "pool_slots": 1}) as pipeline:
         sending = threading.Thread(target=send, args=(pipeline, 20))
         sending.start()
@@ -142,9 +142,7 @@ def test_block_lets_go_of_waiting_cameras_when_the_policy_changes(context: Conte
         assert set(counts.dropped) == {"overrun"}
 
 
-def test_what_the_middleware_overwrote_is_dropped_by_that_name(
-    context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_frames_lost_in_dds_drop_as_middleware(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     with Pipeline(context, head={}, backbone={}) as pipeline:
         images = pipeline.client.publisher(Image, "image")
         images.publish(image())
@@ -161,7 +159,7 @@ def test_what_the_middleware_overwrote_is_dropped_by_that_name(
         assert counts.dropped["middleware"] == 20  # the subscription keeps 5
 
 
-def test_without_a_head_frames_are_dropped_by_that_name_until_one_comes(context: Context) -> None:
+def test_frames_drop_as_no_head_until_a_head_comes(context: Context) -> None:
     with Pipeline(context, backbone={}) as pipeline:
         send(pipeline, 1)
         assert pipeline.settled(1).dropped == {"no_head": 1}
@@ -173,7 +171,7 @@ def test_without_a_head_frames_are_dropped_by_that_name_until_one_comes(context:
         assert pipeline.settled(3).dropped == {"no_head": 2}
 
 
-def test_a_slot_whose_head_died_comes_back_when_its_lease_ends(context: Context) -> None:
+def test_slot_of_a_dead_head_is_recovered(context: Context) -> None:
     with Pipeline(context, backbone={"pool_slots": 1}) as pipeline:
         dead = IntraProcessSubscription(
             pipeline.client.node, FeatureHandle, "features", QoSProfile(depth=1), lambda handle: None
@@ -187,7 +185,7 @@ def test_a_slot_whose_head_died_comes_back_when_its_lease_ends(context: Context)
         assert pipeline.settled(2).published == 1
 
 
-def test_frames_under_way_at_the_end_are_finished_or_dropped_as_shutdown(context: Context, gate: Gate) -> None:
+def test_frames_in_flight_at_the_end_drop_as_shutdown(context: Context, gate: Gate) -> None:
     with Pipeline(context, head={}, backbone={"pool_slots": 1}) as pipeline:
         ledger = pipeline.backbone.stage.ledger
         send(pipeline, 1)
@@ -202,7 +200,7 @@ def test_frames_under_way_at_the_end_are_finished_or_dropped_as_shutdown(context
         assert pipeline.settled(3).published == 1
 
 
-def test_slots_of_a_head_that_never_came_are_there_again_after_a_restart(context: Context) -> None:
+def test_restart_frees_slots_of_a_head_that_never_came(context: Context) -> None:
     with Pipeline(context, backbone={"pool_slots": 1}) as pipeline:
         dead = IntraProcessSubscription(
             pipeline.client.node, FeatureHandle, "features", QoSProfile(depth=1), lambda handle: None
@@ -218,7 +216,7 @@ def test_slots_of_a_head_that_never_came_are_there_again_after_a_restart(context
             assert pipeline.settled(2 + number).published == 1 + number
 
 
-def test_frames_that_come_while_the_node_ends_are_dropped_as_inactive(context: Context, gate: Gate) -> None:
+def test_frames_during_stop_drop_as_inactive(context: Context, gate: Gate) -> None:
     with Pipeline(context, head={}, backbone={}) as pipeline:
         send(pipeline, 1)
         wait_until(lambda: gate.arrived, "the head to be at work")
@@ -234,9 +232,7 @@ def test_frames_that_come_while_the_node_ends_are_dropped_as_inactive(context: C
         assert (counts.received, counts.published, counts.in_flight) == (3, 1, 0)
 
 
-def test_a_head_that_fails_costs_its_frame_by_name_and_no_other(
-    context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failing_head_costs_only_its_frame(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     convert, fail = result_publisher.detections_message, threading.Event()
 
     def sometimes(*arguments: Any) -> Any:
@@ -254,9 +250,7 @@ def test_a_head_that_fails_costs_its_frame_by_name_and_no_other(
         assert pipeline.settled(2).published == 1
 
 
-def test_a_backbone_that_fails_costs_its_batch_by_name_and_no_other(
-    context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failing_backbone_costs_only_its_batch(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     with Pipeline(context, head={}, backbone={}) as pipeline:
         normalise = type(pipeline.backbone._model.entry.preprocess).normalise
         monkeypatch.setattr(

@@ -100,7 +100,7 @@ def ends_in_time(process: Losing, when: Path, *heard: Received) -> None:
 
 
 @pytest.mark.parametrize("moment", [LATER, HANGS])
-def test_a_lost_gpu_ends_the_pipeline_in_time(client: Client, moment: str, tmp_path: Path) -> None:
+def test_lost_gpu_ends_the_pipeline_in_time(client: Client, moment: str, tmp_path: Path) -> None:
     when = tmp_path / "now"
     process = Losing("pipeline", moment, *ONE_MODEL, when=when)
     diagnostics = client.subscribe(DiagnosticArray, "/diagnostics")
@@ -117,7 +117,7 @@ def test_a_lost_gpu_ends_the_pipeline_in_time(client: Client, moment: str, tmp_p
     assert in_flight == 0 or moment == HANGS  # one that the head still had when all stood still
 
 
-def test_a_lost_gpu_ends_tenants_in_time(client: Client, tmp_path: Path) -> None:
+def test_lost_gpu_ends_tenants_in_time(client: Client, tmp_path: Path) -> None:
     when = tmp_path / "now"
     process = Losing("pipeline", LATER, *TENANTS, when=when)
     detections = client.subscribe(Detection2DArray, "front/detections")
@@ -129,14 +129,14 @@ def test_a_lost_gpu_ends_tenants_in_time(client: Client, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("arguments", [ONE_MODEL, TENANTS], ids=["one model", "tenants"])
-def test_a_gpu_that_is_lost_at_the_start_ends_the_process(ros_domain: int, arguments: tuple[str, ...]) -> None:
+def test_gpu_lost_at_start_ends_the_process(ros_domain: int, arguments: tuple[str, ...]) -> None:
     process = Losing("pipeline", AT_START, *arguments)
     assert process.end() == DEVICE_LOST_EXIT, process.printed
     assert process.lasted_s < IN_TIME_S
     assert "illegal memory access" in process.printed
 
 
-def test_a_backbone_alone_ends_in_time(client: Client) -> None:
+def test_lost_gpu_ends_a_single_backbone_in_time(client: Client) -> None:
     camera = subprocess.Popen(
         [sys.executable, "-m", "split_infer_ros.nodes.camera", "--ros-args", *SMALL], stdin=subprocess.DEVNULL
     )

@@ -28,7 +28,7 @@ def is_closed(report: PipelineReport) -> bool:
     return report.received == report.published + sum(drop.count for drop in report.dropped) + report.in_flight
 
 
-def test_two_pipelines_in_namespaces_of_their_own_do_not_hear_each_other(client: Client) -> None:
+def test_pipelines_in_two_namespaces_are_independent(client: Client) -> None:
     sides = ("left", "right")
     left, right = (Process("pipeline", *QUICK, "-p", f"frame_id:={side}", "-r", f"__ns:=/{side}") for side in sides)
     with left, right:
@@ -44,7 +44,7 @@ def test_two_pipelines_in_namespaces_of_their_own_do_not_hear_each_other(client:
         assert client.get("/right/backbone", "batch_size") == 0
 
 
-def test_nodes_and_topics_are_renamed_from_the_command_line(client: Client) -> None:
+def test_command_line_renames_nodes_and_topics(client: Client) -> None:
     names = ("backbone:__node:=eyes", "head:__node:=mind", "image:=/front/picture", "detections:=/found/things")
     remaps = [word for name in names for word in ("-r", name)]
     with Process("pipeline", *QUICK, *remaps) as process:
@@ -58,7 +58,7 @@ def test_nodes_and_topics_are_renamed_from_the_command_line(client: Client) -> N
 
 
 @pytest.mark.parametrize("transport", ["intra_process", "shared_memory"])
-def test_two_pipelines_of_the_same_names_do_no_harm_in_silence(client: Client, transport: str) -> None:
+def test_two_pipelines_of_one_name_cause_a_warning(client: Client, transport: str) -> None:
     """Each takes the other's images too, which nobody meant: it is said, and no frame goes astray meanwhile."""
     arguments = (*QUICK, "-p", f"transport:={transport}")
     with Process("pipeline", *arguments) as one, Process("pipeline", *arguments) as other:

@@ -30,7 +30,7 @@ def pipeline(context: Context) -> Iterator[Pipeline]:
         yield found
 
 
-def test_the_label_map_is_there_for_whoever_comes_late(pipeline: Pipeline) -> None:
+def test_late_subscriber_receives_the_labels(pipeline: Pipeline) -> None:
     (info,) = pipeline.client.subscribe(VisionInfo, "vision_info", LATCHED).wait_for(1)
     assert info.method == "shapes"
     node, name = info.database_location.rsplit("/", 1)
@@ -39,7 +39,7 @@ def test_the_label_map_is_there_for_whoever_comes_late(pipeline: Pipeline) -> No
     assert name in pipeline.client.set("head", **{name: ["other"]})[0]  # read-only
 
 
-def test_pictures_are_drawn_only_while_somebody_looks(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pictures_are_drawn_only_for_subscribers(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn, draw = [], overlay.draw_detections
     monkeypatch.setattr(overlay, "draw_detections", lambda *a: (drawn.append(a), draw(*a))[1])
     detections = pipeline.client.subscribe(Detection2DArray, "detections")
@@ -72,7 +72,7 @@ def test_pictures_are_drawn_only_while_somebody_looks(pipeline: Pipeline, monkey
     assert len(drawn) == before
 
 
-def test_statistics_tell_what_is_counted_and_how_fast_it_goes(context: Context) -> None:
+def test_stats_contain_counts_and_rates(context: Context) -> None:
     camera = {"width": 64, "height": 48, "rate_hz": 10.0}
     with Pipeline(context, stats={"period_s": 0.5}, head={}, backbone={}, camera=camera) as pipeline:
         stats = pipeline.client.subscribe(PipelineStats, "stats")
@@ -100,7 +100,7 @@ def test_statistics_tell_what_is_counted_and_how_fast_it_goes(context: Context) 
         )
 
 
-def test_diagnostics_tell_how_the_pipeline_is(pipeline: Pipeline) -> None:
+def test_diagnostics_show_the_pipelines_state(pipeline: Pipeline) -> None:
     diagnostics = pipeline.client.subscribe(DiagnosticArray, "/diagnostics")
 
     def status(level: bytes, words: str, **facts: str) -> DiagnosticStatus:
@@ -129,7 +129,7 @@ def test_diagnostics_tell_how_the_pipeline_is(pipeline: Pipeline) -> None:
     status(DiagnosticStatus.STALE, "No backbone reports")
 
 
-def test_the_camera_shows_scenes_with_their_truth(context: Context) -> None:
+def test_camera_publishes_scenes_with_truth(context: Context) -> None:
     camera = {"width": 320, "height": 240, "rate_hz": 0.0, "seed": 7, "frame_id": "eye", "autostart": False}
     with Pipeline(context, camera=camera) as pipeline:
         assert pipeline.client.transition("camera", "configure")
@@ -148,7 +148,7 @@ def test_the_camera_shows_scenes_with_their_truth(context: Context) -> None:
             ]
 
 
-def test_the_camera_shows_a_folder_to_its_end(context: Context, tmp_path: Path) -> None:
+def test_camera_publishes_a_folder_to_its_end(context: Context, tmp_path: Path) -> None:
     for number, shade in enumerate((10, 20, 30)):
         cv2.imwrite(str(tmp_path / f"{number}.png"), np.full((20 + number, 30, 3), shade, np.uint8))
     camera = {"source": f"folder:{tmp_path}", "loop": False, "rate_hz": 0.0, "autostart": False}
@@ -164,7 +164,7 @@ def test_the_camera_shows_a_folder_to_its_end(context: Context, tmp_path: Path) 
         assert pipeline.client.state("camera") == "active"
 
 
-def test_a_silent_camera_is_silent(context: Context) -> None:
+def test_camera_without_source_publishes_nothing(context: Context) -> None:
     with Pipeline(context, camera={"source": "none"}) as pipeline:
         assert pipeline.client.state("camera") == "active"
         wait_until(lambda: not pipeline.nodes["camera"]._thread.is_alive(), "the end")

@@ -111,19 +111,19 @@ def flood(client: Client, seconds: float, transport: str) -> None:
 
 
 @pytest.mark.parametrize("transport", ["intra_process", pytest.param("shared_memory", marks=pytest.mark.slow)])
-def test_too_many_frames_cost_nothing_but_themselves(client: Client, transport: str) -> None:
+def test_overload_costs_only_the_dropped_frames(client: Client, transport: str) -> None:
     flood(client, 6.0, transport)
 
 
 @pytest.mark.slow
-def test_a_minute_of_too_many_frames(client: Client) -> None:
+def test_overload_for_a_minute(client: Client) -> None:
     flood(client, 60.0, "intra_process")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(SOAK_S + 300)
 @pytest.mark.parametrize("transport", ["intra_process", "shared_memory"])
-def test_a_long_run_leaves_no_trace(client: Client, transport: str) -> None:
+def test_long_run_leaks_nothing(client: Client, transport: str) -> None:
     """Ten minutes, or SOAK_S seconds if the environment has that."""
     with Process("pipeline", *NODES, "-p", f"transport:={transport}", "-p", "rate_hz:=5.0") as process:
         watcher = Watcher(client, process)

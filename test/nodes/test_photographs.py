@@ -47,7 +47,7 @@ def message(photograph: np.ndarray) -> Image:
     return Image(height=height, width=width, encoding="rgb8", step=3 * width, data=data)
 
 
-def test_photographs_give_what_the_model_gives_when_called_directly(context: Context, tmp_path: Path) -> None:
+def test_pipeline_gives_the_models_own_detections(context: Context, tmp_path: Path) -> None:
     whole = reference(tmp_path / "ssdlite.safetensors")
     chosen = {"model": "ssdlite320", "weights": str(tmp_path / "ssdlite.safetensors")}
     with Pipeline(context, backbone=chosen, head=chosen | LIMITS) as pipeline:

@@ -60,7 +60,7 @@ def machine(ros_domain: int) -> Iterator[Machine]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_a_running_pipeline(machine: Machine, number: int) -> None:
+def test_signal_ends_a_running_pipeline(machine: Machine, number: int) -> None:
     process = machine.start("pipeline", *QUICK)
     machine.client.subscribe(Detection2DArray, "detections").wait_for(5, START_S)
     process.record_segments()
@@ -78,7 +78,7 @@ MOMENTS: dict[str, Callable[[Process], bool]] = {
 
 
 @pytest.mark.parametrize(("name", "reached"), MOMENTS.items())
-def test_a_signal_ends_a_process_at_any_moment_of_its_start(
+def test_signal_ends_a_process_at_any_moment_of_its_start(
     ros_domain: int, name: str, reached: Callable[[Process], bool]
 ) -> None:
     with Process("pipeline", "--ros-args", *QUICK) as process:
@@ -89,7 +89,7 @@ def test_a_signal_ends_a_process_at_any_moment_of_its_start(
         assert process.leftovers == []
 
 
-def test_impatience_does_no_harm(machine: Machine) -> None:
+def test_repeated_signals_are_harmless(machine: Machine) -> None:
     """Signals that come while the process is ending already change nothing."""
     process = machine.start("pipeline", *QUICK, "-p", "drop_policy:=block", "-p", "batch_size:=4", "-p", "rate_hz:=0.0")
     machine.client.subscribe(Detection2DArray, "detections").wait_for(5, START_S)
@@ -101,7 +101,7 @@ def test_impatience_does_no_harm(machine: Machine) -> None:
     machine.end()
 
 
-def test_each_node_also_runs_alone(machine: Machine) -> None:
+def test_each_node_runs_alone(machine: Machine) -> None:
     """All four at once; without a head in its process the backbone drops its frames by that name."""
     machine.start("camera", "-p", "width:=64", "-p", "height:=48")
     machine.start("backbone", "-p", "weights:=none")
@@ -116,7 +116,7 @@ def test_each_node_also_runs_alone(machine: Machine) -> None:
     machine.end(signal.SIGTERM)
 
 
-def test_an_outside_camera_feeds_the_pipeline_and_outside_eyes_see_all_of_it(machine: Machine) -> None:
+def test_other_processes_feed_and_observe_the_pipeline(machine: Machine) -> None:
     machine.start("pipeline", *QUICK, "-p", "source:=none")
     machine.start("camera", "-p", "width:=1920", "-p", "height:=1080", "-p", "rate_hz:=5.0", "-r", "__node:=other")
     client = machine.client

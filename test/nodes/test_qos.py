@@ -35,13 +35,13 @@ def mismatch(pipeline: Pipeline, said: Received) -> str:
 
 
 @pytest.mark.parametrize("qos", [BEST_EFFORT, RELIABLE], ids=["best_effort", "reliable"])
-def test_publishers_of_either_reliability_are_heard(context: Context, qos: QoSProfile) -> None:
+def test_both_reliabilities_are_received(context: Context, qos: QoSProfile) -> None:
     with Pipeline(context, head={}, backbone={}) as pipeline:
         pipeline.client.publisher(Image, "image", qos).publish(image())
         assert pipeline.settled(1).published == 1
 
 
-def test_a_mismatch_is_named_with_both_sides(context: Context) -> None:
+def test_qos_mismatch_names_both_sides(context: Context) -> None:
     with Pipeline(context, backbone={"image_reliability": "reliable"}) as pipeline:
         said = log(pipeline)
         pipeline.client.node.create_publisher(Image, "image", RELIABLE)  # this one matches
@@ -58,7 +58,7 @@ def test_a_mismatch_is_named_with_both_sides(context: Context) -> None:
         assert "client (reliable)" not in warning
 
 
-def test_a_mismatch_of_what_we_publish_is_named_too(context: Context) -> None:
+def test_mismatch_of_a_publisher_is_logged(context: Context) -> None:
     with Pipeline(context) as pipeline:
         said = log(pipeline)
         pipeline.add("head", **{f"qos_overrides.{pipeline.namespace}/detections.publisher.reliability": "best_effort"})
@@ -82,7 +82,7 @@ ENDPOINTS = [
 ]
 
 
-def test_every_endpoint_can_be_overridden(context: Context) -> None:
+def test_qos_of_every_endpoint_can_be_overridden(context: Context) -> None:
     with Pipeline(context) as pipeline:
 
         def full_name(topic: str) -> str:
@@ -105,7 +105,7 @@ def test_every_endpoint_can_be_overridden(context: Context) -> None:
 
 
 @pytest.mark.parametrize("transport", ["shared_memory", "network"])
-def test_endpoints_of_the_other_transports_can_be_overridden(context: Context, transport: str) -> None:
+def test_qos_of_other_transports_can_be_overridden(context: Context, transport: str) -> None:
     topic = {"shared_memory": "features", "network": "features/data"}[transport]
     with Pipeline(context) as pipeline:
         name = f"qos_overrides.{pipeline.namespace}/"
@@ -139,7 +139,7 @@ def test_endpoints_of_the_other_transports_can_be_overridden(context: Context, t
         assert info.qos_profile.reliability == ReliabilityPolicy.RELIABLE
 
 
-def test_an_override_lasts_over_a_restart_of_the_node(context: Context) -> None:
+def test_qos_override_survives_a_restart(context: Context) -> None:
     with Pipeline(context) as pipeline:
         name = f"qos_overrides.{pipeline.namespace}/image.subscription.reliability"
         pipeline.add("backbone", **{name: "reliable"})

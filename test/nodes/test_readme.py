@@ -41,7 +41,7 @@ def rows() -> dict[tuple[str, str], tuple[str, bool]]:
 
 
 @pytest.mark.parametrize("node", TABLES)
-def test_every_parameter_stands_in_the_readme(node: str) -> None:
+def test_readme_lists_every_parameter(node: str) -> None:
     told = {name: fact for (of, name), fact in rows().items() if of == node}
     one_of_each = {"of": {"NAME": TenantParameters()}} if node == "tenants" else {}
     meant = {

@@ -98,7 +98,7 @@ def launched(*arguments: str) -> Iterator[Launch]:
         found.kill()
 
 
-def test_a_process_whose_gpu_was_lost_starts_again(ros_domain: int) -> None:
+def test_process_restarts_after_a_lost_gpu(ros_domain: int) -> None:
     with launched(*LOSES) as launch:
         wait_until(lambda: launch.printed.count(SAID) >= 2 or not launch.runs, "a second start", 2 * START_S)
         assert launch.printed.count(SAID) == 2, launch.printed
@@ -111,7 +111,7 @@ def test_a_process_whose_gpu_was_lost_starts_again(ros_domain: int) -> None:
     [((*LOSES, "respawn:=false"), SAID), (("model:=nothing_of_this_name",), "error: ")],
     ids=["told not to", "another error"],
 )
-def test_other_processes_are_left_ended(ros_domain: int, arguments: tuple[str, ...], said: str) -> None:
+def test_other_failures_are_not_restarted(ros_domain: int, arguments: tuple[str, ...], said: str) -> None:
     with launched(*arguments) as launch:
         launch.wait()
         assert launch.printed.count(said) == 1, launch.printed

@@ -13,7 +13,7 @@ SLACK_BYTES = 32 * MB  # what allocators keep; rings that were kept would be som
 
 
 @pytest.mark.parametrize("transport", ["intra_process", "shared_memory"])
-def test_rounds_of_the_lifecycle_keep_nothing(context: Context, transport: str) -> None:
+def test_lifecycle_rounds_leak_nothing(context: Context, transport: str) -> None:
     arguments = ["-p", "weights:=none", "-p", "autostart:=false", "-p", f"transport:={transport}"]
     arguments += ["-p", "pool_slots:=64", "-p", "source:=none"]
     client = Client(context)

@@ -26,12 +26,12 @@ def given(path: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
-def test_there_are_scenarios() -> None:
+def test_scenarios_exist() -> None:
     assert SCENARIOS
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
-def test_a_scenario_is_accepted_in_any_namespace(context: Context, path: Path) -> None:
+def test_scenario_is_accepted_in_any_namespace(context: Context, path: Path) -> None:
     for name, values in given(path).items():
         node = NODE_TYPES[name](
             context=context,
@@ -46,7 +46,7 @@ def test_a_scenario_is_accepted_in_any_namespace(context: Context, path: Path) -
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
-def test_a_scenario_repeats_no_default(context: Context, path: Path) -> None:
+def test_scenario_repeats_no_default(context: Context, path: Path) -> None:
     for name, values in given(path).items():
         node = NODE_TYPES[name](context=context, use_global_arguments=False)
         rows = Rows(type(node.values))

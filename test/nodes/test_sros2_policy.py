@@ -73,9 +73,9 @@ def used(context: Context) -> Grants:
 
 @pytest.mark.parametrize("kind", ["publish", "subscribe", "reply", "request"])
 @pytest.mark.parametrize("node", NODES)
-def test_the_policy_has_what_the_node_uses(used: Grants, node: str, kind: str) -> None:
+def test_policy_grants_what_the_node_uses(used: Grants, node: str, kind: str) -> None:
     assert granted()[node].get(kind, set()) == used[node][kind]
 
 
-def test_the_policy_is_for_these_nodes_alone() -> None:
+def test_policy_covers_only_these_nodes() -> None:
     assert set(granted()) == set(NODES)

@@ -132,7 +132,7 @@ def stamps(messages: list[Any]) -> list[int]:
     return [message.header.stamp.sec * 1000 + message.header.stamp.nanosec for message in messages]
 
 
-def test_of_two_heads_that_start_at_once_one_computes(scene: Scene) -> None:
+def test_one_of_two_simultaneous_heads_computes(scene: Scene) -> None:
     scene.add("one", "two")
     scene.flows()
     scene.active()
@@ -144,7 +144,7 @@ def test_of_two_heads_that_start_at_once_one_computes(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_another_head_takes_over_when_one_ends(scene: Scene, number: int) -> None:
+def test_standby_head_takes_over(scene: Scene, number: int) -> None:
     scene.add("one")
     scene.flows()
     scene.add("two")

@@ -110,7 +110,7 @@ def diagnostics(pipeline: Pipeline) -> Callable[[str, bytes, str], DiagnosticSta
     return find
 
 
-def test_each_tenant_has_its_own_detections_labels_statistics_and_diagnostics(
+def test_each_tenant_has_its_own_topics_and_diagnostics(
     pipeline: Pipeline, diagnostics: Callable[..., DiagnosticStatus]
 ) -> None:
     client = pipeline.client
@@ -135,7 +135,7 @@ def test_each_tenant_has_its_own_detections_labels_statistics_and_diagnostics(
 
 
 @pytest.mark.usefixtures("again")
-def test_a_tenant_comes_changes_and_goes_while_the_others_run(
+def test_tenant_is_added_changed_and_removed_live(
     pipeline: Pipeline, diagnostics: Callable[..., DiagnosticStatus]
 ) -> None:
     client = pipeline.client
@@ -215,7 +215,7 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
 
 
 @pytest.mark.parametrize(("change", "words"), REFUSED)
-def test_a_refused_change_gets_a_sentence_and_changes_nothing(
+def test_refused_change_gets_a_sentence_and_has_no_effect(
     pipeline: Pipeline, change: dict[str, Any], words: list[str]
 ) -> None:
     node = pipeline.nodes["tenants"]
@@ -229,7 +229,7 @@ def test_a_refused_change_gets_a_sentence_and_changes_nothing(
 
 
 @pytest.mark.usefixtures("again")
-def test_a_tenant_whose_model_does_not_load_is_reported_and_can_be_mended(
+def test_tenant_with_bad_model_is_reported_and_recovers(
     pipeline: Pipeline, diagnostics: Callable[..., DiagnosticStatus]
 ) -> None:
     client = pipeline.client
@@ -253,7 +253,7 @@ def test_a_tenant_whose_model_does_not_load_is_reported_and_can_be_mended(
 
 
 @pytest.mark.usefixtures("again")
-def test_changes_that_come_faster_than_they_can_be_made_all_take_place(pipeline: Pipeline) -> None:
+def test_fast_tenant_changes_are_all_applied(pipeline: Pipeline) -> None:
     names = ["front", "rear", "one", "two", "three"]
     asked = [names[: 2 + number % 4] for number in (3, 1, 0, 2, 0, 3, 1)]
     for listed in asked:
@@ -266,7 +266,7 @@ def test_changes_that_come_faster_than_they_can_be_made_all_take_place(pipeline:
     assert seen(found.wait_for(1)[0]) == f"green{SHADES[1]}"
 
 
-def test_each_tenants_shares_are_of_its_own_batches(pipeline: Pipeline) -> None:
+def test_busy_shares_are_those_of_the_tenant(pipeline: Pipeline) -> None:
     client = pipeline.client
     front, rear = (client.subscribe(PipelineStats, f"{name}/stats") for name in ("front", "rear"))
     for found in (front, rear):
@@ -279,7 +279,7 @@ def test_each_tenants_shares_are_of_its_own_batches(pipeline: Pipeline) -> None:
     assert {(it.backbone_busy, it.head_busy) for it in rear[begin:]} <= {(0.0, 0.0)}
 
 
-def test_all_are_paused_by_name_and_go_on(pipeline: Pipeline) -> None:
+def test_tenants_pause_and_resume(pipeline: Pipeline) -> None:
     client, images = pipeline.client, pipeline.client.publisher(Image, "front/image")
     before = counts(pipeline, "front")
     for number, (on, what) in enumerate(((False, "paused"), (True, "taken")), 1):
@@ -292,7 +292,7 @@ def test_all_are_paused_by_name_and_go_on(pipeline: Pipeline) -> None:
     assert found.published == before.published + 1
 
 
-def test_a_trace_tells_of_every_batch_whose_it_was_and_where_it_lay(pipeline: Pipeline) -> None:
+def test_trace_names_tenant_and_slot_of_every_batch(pipeline: Pipeline) -> None:
     before = counts(pipeline, "front")
     pipeline.client.publisher(Image, "front/image").publish(shown(SHADES[0]))
     settled(pipeline, "front", before.received + 1)
@@ -309,7 +309,7 @@ def test_a_trace_tells_of_every_batch_whose_it_was_and_where_it_lay(pipeline: Pi
 
 
 @pytest.mark.usefixtures("again")
-def test_what_no_detection_can_be_is_left_out_and_told(
+def test_impossible_detection_is_left_out_and_counted(
     pipeline: Pipeline, diagnostics: Callable[..., DiagnosticStatus]
 ) -> None:
     client = pipeline.client
@@ -326,7 +326,7 @@ def test_what_no_detection_can_be_is_left_out_and_told(
 
 
 @pytest.mark.usefixtures("again")
-def test_two_tenants_look_at_one_camera(pipeline: Pipeline) -> None:
+def test_two_tenants_share_one_camera(pipeline: Pipeline) -> None:
     client = pipeline.client
     assert client.set("tenants", **{"tenants.front.image_topic": "behind"}) == [""]
     wait_until(lambda: client.node.count_subscribers("behind") == 2, "both to hear it")
@@ -337,7 +337,7 @@ def test_two_tenants_look_at_one_camera(pipeline: Pipeline) -> None:
     assert [seen(found[name].wait_for(1)[0]) for name in found] == [f"red{SHADES[7]}", f"green{SHADES[7]}"]
 
 
-def test_a_camera_that_floods_costs_the_others_no_frame(pipeline: Pipeline) -> None:
+def test_flooding_camera_costs_others_no_frame(pipeline: Pipeline) -> None:
     client = pipeline.client
     found = client.subscribe(Detection2DArray, "rear/detections")
     flood, calm = client.publisher(Image, "front/image"), client.publisher(Image, "behind")
@@ -354,7 +354,7 @@ def test_a_camera_that_floods_costs_the_others_no_frame(pipeline: Pipeline) -> N
     assert (calm_one.published - before["rear"].published, calm_one.dropped) == (5, before["rear"].dropped)
 
 
-def test_a_camera_that_falls_silent_is_warned_of_alone(
+def test_only_the_silent_camera_causes_a_warning(
     pipeline: Pipeline, diagnostics: Callable[..., DiagnosticStatus]
 ) -> None:
     client = pipeline.client
@@ -379,7 +379,7 @@ def test_a_camera_that_falls_silent_is_warned_of_alone(
 
 
 @pytest.mark.usefixtures("again")
-def test_a_deadline_of_zero_is_the_models_own_time_and_drops_nothing(pipeline: Pipeline) -> None:
+def test_deadline_of_zero_drops_nothing(pipeline: Pipeline) -> None:
     client = pipeline.client
     rows = {"tenants.front.deadline_ms": 0, "tenants.front.when_late": "drop"}
     assert client.set_all("tenants", **rows) == ""
@@ -392,7 +392,7 @@ def test_a_deadline_of_zero_is_the_models_own_time_and_drops_nothing(pipeline: P
 
 
 @pytest.mark.usefixtures("again")
-def test_a_tenant_is_removed_with_work_in_flight(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tenant_is_removed_with_frames_in_flight(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     client, convert = pipeline.client, result_publisher.detections_message
     arrived, go_on = threading.Event(), threading.Event()
 
@@ -425,9 +425,7 @@ def test_a_tenant_is_removed_with_work_in_flight(pipeline: Pipeline, monkeypatch
 
 
 @pytest.mark.usefixtures("again")
-def test_with_an_empty_list_none_runs_and_others_may_come(
-    pipeline: Pipeline, diagnostics: Callable[..., DiagnosticStatus]
-) -> None:
+def test_empty_list_of_tenants_can_grow(pipeline: Pipeline, diagnostics: Callable[..., DiagnosticStatus]) -> None:
     assert pipeline.client.set("tenants", tenants=[]) == [""]
     wait_until(lambda: not tenants_of(pipeline), "the end of both")
     diagnostics("", DiagnosticStatus.STALE, "any tenant listed?")
@@ -438,7 +436,7 @@ def test_with_an_empty_list_none_runs_and_others_may_come(
     assert seen(found.wait_for(1)[0]) == f"green{SHADES[2]}"
 
 
-def test_the_first_tenant_may_come_after_the_start(context: Context, costs: dict[str, Any]) -> None:
+def test_first_tenant_may_come_after_start(context: Context, costs: dict[str, Any]) -> None:
     with Pipeline(context, tenants=costs) as empty:
         assert empty.client.state("tenants") == "active"
         assert empty.client.set_all("tenants", tenants=["late"], **{"tenants.late.model": BLUE}) == ""
@@ -447,7 +445,7 @@ def test_the_first_tenant_may_come_after_the_start(context: Context, costs: dict
         assert seen(found.wait_for(1)[0]) == f"blue{SHADES[2]}"
 
 
-def test_tenants_go_through_all_states_more_than_once(pipeline: Pipeline) -> None:
+def test_tenants_pass_all_lifecycle_states_repeatedly(pipeline: Pipeline) -> None:
     client = pipeline.client
     for _ in range(2):
         assert all(client.transition("tenants", name) for name in ("deactivate", "cleanup", "configure", "activate"))
@@ -495,7 +493,7 @@ def show(cameras: list[Camera], publish: Callable[[Camera, Image], None], second
 
 
 @pytest.mark.parametrize("seconds", [4.0, pytest.param(60.0, marks=pytest.mark.slow)])
-def test_eight_cameras_and_three_models(context: Context, costs: dict[str, Any], seconds: float) -> None:
+def test_eight_cameras_share_three_models(context: Context, costs: dict[str, Any], seconds: float) -> None:
     """Every frame is accounted for by tenant, and no detection comes out at another camera."""
     rates = (5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0)
     cameras = [Camera(number, rate) for number, rate in enumerate(rates)]
@@ -535,5 +533,5 @@ def test_eight_cameras_and_three_models(context: Context, costs: dict[str, Any],
                 assert report.received == report.published + sum(it.count for it in report.dropped) + report.in_flight
 
 
-def test_the_database_of_costs_is_the_one_that_was_named(costs: dict[str, Any], pipeline: Pipeline) -> None:
+def test_costs_are_stored_in_the_given_database(costs: dict[str, Any], pipeline: Pipeline) -> None:
     assert Path(costs["tuning_database"]).is_file()

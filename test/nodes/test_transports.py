@@ -162,9 +162,7 @@ def rings() -> set[str]:
 
 
 @pytest.mark.parametrize("transport", OTHER_PROCESS)
-def test_results_come_from_another_process_while_settings_change(
-    client: Client, fork_server: ForkServer, transport: str
-) -> None:
+def test_settings_change_while_another_process_serves(client: Client, fork_server: ForkServer, transport: str) -> None:
     backbone = fork_server.start("backbone", transport=transport, batch_timeout_ms=5.0)
     # none is overwritten before this process has taken it, however busy the machine is
     deep = {"qos_overrides./detections.publisher.depth": 1000}
@@ -208,7 +206,7 @@ def test_results_come_from_another_process_while_settings_change(
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("transport", OTHER_PROCESS)
-def test_the_head_gets_features_with_the_backbones_strides(
+def test_head_gets_the_backbones_strides(
     context: Context, folder: Path, monkeypatch: pytest.MonkeyPatch, transport: str, memory_format: torch.memory_format
 ) -> None:
     written: list[Tensor] = []
@@ -339,19 +337,19 @@ def kill_in_a_domain_of_their_own(kill: Callable[..., None], folder: Path, trans
 
 
 @pytest.mark.parametrize("transport", OTHER_PROCESS)
-def test_the_stream_outlives_heads_that_are_killed(folder: Path, transport: str) -> None:
+def test_stream_survives_killed_heads(folder: Path, transport: str) -> None:
     kill_in_a_domain_of_their_own(kill_heads, folder, transport, KILLS[transport])
 
 
 @pytest.mark.parametrize("transport", OTHER_PROCESS)
-def test_the_head_outlives_backbones_that_are_killed(folder: Path, transport: str) -> None:
+def test_head_survives_killed_backbones(folder: Path, transport: str) -> None:
     kill_in_a_domain_of_their_own(kill_backbones, folder, transport, KILLS[transport])
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kill", [kill_heads, kill_backbones])
-def test_five_hundred_kills(folder: Path, kill: Callable[..., None]) -> None:
+def test_survives_five_hundred_kills(folder: Path, kill: Callable[..., None]) -> None:
     """Each group in a domain and a process of its own.
 
     One process of a camera in which DDS has seen a hundred or two backbones die no longer reaches a new one; why is
@@ -544,9 +542,7 @@ def lazy(context: Context) -> Iterator[Node]:
 
 
 @pytest.mark.parametrize("transport", OTHER_PROCESS)
-def test_a_subscriber_that_never_reads_holds_up_nobody(
-    context: Context, folder: Path, lazy: Node, transport: str
-) -> None:
+def test_subscriber_that_never_reads_blocks_nothing(context: Context, folder: Path, lazy: Node, transport: str) -> None:
     with Pipeline(context, backbone={"transport": transport}, head={"transport": transport}) as pipeline:
         detections = pipeline.client.subscribe(Detection2DArray, "detections")
         features = "features" if transport == "shared_memory" else "features/data"
@@ -566,7 +562,7 @@ def test_a_subscriber_that_never_reads_holds_up_nobody(
         assert pipeline.settled(100).published == 100
 
 
-def test_a_head_that_never_reads_costs_its_frames_by_name(context: Context, folder: Path, lazy: Node) -> None:
+def test_head_that_never_reads_costs_only_its_frames(context: Context, folder: Path, lazy: Node) -> None:
     with Pipeline(context, backbone={"transport": "shared_memory", "pool_slots": 2}) as pipeline:
         lazy.create_subscription(FeatureHandle, f"{pipeline.namespace}/features", print, 10)
         images = pipeline.client.publisher(Image, "image")
@@ -578,9 +574,7 @@ def test_a_head_that_never_reads_costs_its_frames_by_name(context: Context, fold
         wait_until(lambda: pipeline.backbone.stage.report(0.0).slots_used == 0, "the slots to come back")
 
 
-def test_memory_that_cannot_be_had_later_changes_nothing(
-    context: Context, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_allocation_changes_nothing(context: Context, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_room(*arguments: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -607,7 +601,7 @@ sys.exit(backbone.main())
 """
 
 
-def test_memory_that_cannot_be_had_is_told_in_a_sentence(folder: Path) -> None:
+def test_failed_allocation_gives_a_sentence(folder: Path) -> None:
     """In a folder of 1 MB, as small as some containers have it, and in one that is read-only."""
     for options, words in (("size=1m", f"error: {folder} has no room for a ring of 16 slots"), ("ro", "Read-only")):
         mount = f'mount -t tmpfs -o {options} none "$0" && exec "$@"'

@@ -49,9 +49,7 @@ def configure(context: Context, **values: Any) -> None:
         node.close()
 
 
-def test_a_start_tunes_for_its_own_precision_alone(
-    context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_start_tunes_only_for_its_precision(context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, ...]] = []
 
     class Simulated:
@@ -69,7 +67,7 @@ def test_a_start_tunes_for_its_own_precision_alone(
     assert asked == [("bf16",)], "the second start finds what the first one found"
 
 
-def test_cores_are_taken_with_the_cut_and_batch_that_they_were_found_for(
+def test_tuned_cores_need_the_tuned_split_and_batch(
     context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken: list[int] = []

@@ -54,7 +54,7 @@ def model(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     return str(tmp_path / "net.pt2")
 
 
-def test_it_runs_as_any_other_model(context: Context, model: str) -> None:
+def test_user_model_runs_as_any_other(context: Context, model: str) -> None:
     chosen = {"model": model, "allow_user_code": True, "weights": "default"}
     with Pipeline(context, backbone=chosen, head=chosen) as pipeline:
         detections = pipeline.client.subscribe(Detection2DArray, "detections")
@@ -71,7 +71,7 @@ def test_it_runs_as_any_other_model(context: Context, model: str) -> None:
 
 
 @pytest.mark.parametrize("model", ["factory"], indirect=True)
-def test_what_no_detection_can_be_is_left_out_and_told(context: Context, model: str) -> None:
+def test_impossible_detection_is_left_out_and_counted(context: Context, model: str) -> None:
     chosen = {"model": model.replace(":make", ":odd"), "allow_user_code": True}
     with Pipeline(context, backbone=chosen, head=chosen) as pipeline:
         detections = pipeline.client.subscribe(Detection2DArray, "detections")
