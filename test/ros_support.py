@@ -1,6 +1,6 @@
-"""What a user of the nodes has at hand: a client that listens, publishes, sets parameters and changes states.
+"""Support for tests of the nodes: a client, a pipeline of nodes, and executables as processes.
 
-All waits are bounded, by about ten times what they take on a busy machine with two cores.
+All waits are bounded by about ten times what they take on a busy machine with two cores.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _numbers = itertools.count()
 
 
 def wait_until(condition: Callable[[], Any], what: str | Callable[[], str], seconds: float = WAIT_S) -> Any:
-    """Look until ``condition`` gives something true, and return that."""
+    """Waits until ``condition`` returns something true, and returns that."""
     end = time.monotonic() + seconds
     while not (found := condition()):
         if time.monotonic() > end:
@@ -75,7 +75,7 @@ def wait_until(condition: Callable[[], Any], what: str | Callable[[], str], seco
 
 
 class SpinningExecutor:
-    """An executor on a thread of its own."""
+    """An executor that spins on a thread of its own."""
 
     def __init__(self, context: Context, name: str) -> None:
         self.executor = SingleThreadedExecutor(context=context)
@@ -86,7 +86,7 @@ class SpinningExecutor:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; a callback that runs finishes first."""
+        """Ends the thread; a running callback finishes first."""
         self._end.set_result(None)
         self._thread.join(WAIT_S)
         assert not self._thread.is_alive(), f"{self._thread.name} hangs in a callback"
@@ -94,22 +94,22 @@ class SpinningExecutor:
 
 
 class Received(list[Any]):
-    """Messages as they come in."""
+    """A list of the messages that came in."""
 
     def wait_for(self, count: int, seconds: float = WAIT_S) -> list[Any]:
-        """The first ``count`` of them."""
+        """Waits for ``count`` messages and returns the first ones."""
         wait_until(lambda: len(self) >= count, lambda: f"{count} messages; there are {len(self)}", seconds)
         return self[:count]
 
     def wait_for_one(
         self, condition: Callable[[Any], bool], what: str | Callable[[], str], seconds: float = WAIT_S
     ) -> Any:
-        """The first of them that is so."""
+        """Waits for a message that meets the condition and returns the first one."""
         return wait_until(lambda: next(filter(condition, list(self)), None), what, seconds)
 
 
 class Client:
-    """A plain rclpy node: to the nodes under test it is somebody outside, though it shares their process."""
+    """A plain rclpy node that acts as a user. To the nodes under test it is remote, though it shares their process."""
 
     def __init__(self, context: Context, namespace: str = "") -> None:
         self.node = Node("client", context=context, namespace=namespace, use_global_arguments=False)
@@ -118,30 +118,30 @@ class Client:
         self._services: dict[str, Any] = {}
 
     def close(self) -> None:
-        """Leave ROS."""
+        """Destroys the node."""
         self._spinning.stop()
         self.node.destroy_node()
 
     def subscribe(self, message: type, topic: str, qos: QoSProfile = RELIABLE) -> Received:
-        """Collect what is published on a topic, once somebody publishes there."""
+        """Collects the messages on a topic, once it has a publisher."""
         received = Received()
         self.node.create_subscription(message, topic, received.append, qos)
         wait_until(lambda: self.node.count_publishers(topic), f"a publisher of {topic}", START_S)
         return received
 
     def publisher(self, message: type, topic: str, qos: QoSProfile = RELIABLE) -> Any:
-        """A publisher that somebody listens to."""
+        """Returns a publisher, once its topic has a subscriber."""
         publisher = self.node.create_publisher(message, topic, qos)
         wait_until(publisher.get_subscription_count, f"a subscriber of {topic}", START_S)
         return publisher
 
     def call(self, service: type, name: str, request: Any) -> Any:
-        """A service's answer."""
+        """Calls a service and returns its answer."""
         if name not in self._services:
             self._services[name] = self.node.create_client(service, name)
         client = self._services[name]
         wait_until(client.service_is_ready, f"the service {name}", START_S)
-        # An answer is lost if the server gives it before it has found this client's reader: so a second question.
+        # An answer is lost if the server sends it before it has discovered this client. So there is a second request.
         first = client.call_async(request)
         try:
             wait_until(first.done, f"an answer of {name}")
@@ -152,33 +152,33 @@ class Client:
         return first.result()
 
     def set(self, node: str, **values: Any) -> list[str]:
-        """Set parameters one by one, as ``ros2 param set`` does; returns why each was refused, or ''."""
+        """Sets parameters one by one, as ``ros2 param set`` does; returns why each was refused, or ''."""
         request = SetParameters.Request(parameters=_parameters(values))
         results = self.call(SetParameters, f"{node}/set_parameters", request).results
         return [result.reason if not result.successful else "" for result in results]
 
     def set_all(self, node: str, **values: Any) -> str:
-        """Set parameters all at once or not at all; returns why they were refused, or ''."""
+        """Sets parameters all at once or not at all; returns why they were refused, or ''."""
         request = SetParametersAtomically.Request(parameters=_parameters(values))
         result = self.call(SetParametersAtomically, f"{node}/set_parameters_atomically", request).result
         return result.reason if not result.successful else ""
 
     def get(self, node: str, name: str) -> Any:
-        """A parameter's value; None if there is no such parameter."""
+        """Returns a parameter's value; None if there is no such parameter."""
         answer = self.call(GetParameters, f"{node}/get_parameters", GetParameters.Request(names=[name]))
         return rclpy.parameter.parameter_value_to_python(answer.values[0]) if answer.values else None
 
     def describe(self, node: str, *names: str) -> list[Any]:
-        """Descriptors of parameters."""
+        """Returns the descriptors of parameters."""
         request = DescribeParameters.Request(names=names)
         return list(self.call(DescribeParameters, f"{node}/describe_parameters", request).descriptors)
 
     def state(self, node: str) -> str:
-        """Of its lifecycle."""
+        """Returns the state of a node's lifecycle."""
         return str(self.call(GetState, f"{node}/get_state", GetState.Request()).current_state.label)
 
     def transition(self, node: str, name: str) -> bool:
-        """Have a node's lifecycle change; returns whether it did."""
+        """Triggers a transition of a node's lifecycle; returns whether it succeeded."""
         request = ChangeState.Request()
         request.transition.label = name
         return bool(self.call(ChangeState, f"{node}/change_state", request).success)
@@ -189,11 +189,11 @@ def _parameters(values: Mapping[str, Any]) -> list[Any]:
 
 
 class Pipeline:
-    """Nodes of this process on an executor of their own, in a namespace of their own, with a client.
+    """Nodes of this process with their own executor and namespace, and a client.
 
     Args:
-        context: ROS's.
-        parameters: of each node, by its name; what is not named does not run. Weights are ``none`` unless given.
+        context: the ROS context.
+        parameters: the parameters of each node that runs, by its name. Weights are ``none`` unless given.
     """
 
     def __init__(self, context: Context, **parameters: Mapping[str, Any]) -> None:
@@ -220,10 +220,10 @@ class Pipeline:
         self.close()
 
     def add(self, name: str, **values: Any) -> ManagedNode:
-        """Start a node."""
+        """Starts a node."""
         if name in ("backbone", "head"):
             values = {"weights": "none", **values}
-        if name == "head":  # none is overwritten before the client has taken it, however busy the machine is
+        if name == "head":  # deep enough that no message is overwritten before a client takes it
             values = {f"qos_overrides.{self.namespace}/detections.publisher.depth": 1000, **values}
         for tenant in values.get("tenants", ()) if name == "tenants" else ():
             values = {f"qos_overrides.{self.namespace}/{tenant}/detections.publisher.depth": 1000, **values}
@@ -239,19 +239,19 @@ class Pipeline:
         return node
 
     def _wait_for_head(self) -> None:
-        """Frames that come before a head is chosen are lost, and so are those before DDS has matched its topic."""
+        """Waits for a chosen head whose topic DDS has matched. Frames that come earlier are lost."""
         sender = self.backbone.stage._transport
         assert isinstance(sender, NetworkSender)
         wait_until(lambda: sender._announced and sender._monitor.count_reached(sender._publisher), "a head", START_S)
 
     def remove(self, name: str) -> None:
-        """End a node."""
+        """Closes a node."""
         node = self.nodes.pop(name)
         self._spinning.executor.remove_node(node)
         node.close()
 
     def close(self) -> None:
-        """End all."""
+        """Closes all nodes and the client."""
         self._spinning.stop()
         for node in reversed(self.nodes.values()):
             node.close()
@@ -259,7 +259,7 @@ class Pipeline:
 
     @property
     def backbone(self) -> BackboneNode:
-        """The backbone's node."""
+        """The node ``backbone``."""
         node = self.nodes["backbone"]
         assert isinstance(node, BackboneNode)
         return node
@@ -272,7 +272,7 @@ class Pipeline:
         return counts
 
     def settled(self, received: int) -> LedgerCounts:
-        """The counts once so many frames came in and none is under way."""
+        """Returns the counts once so many frames came in and none is in flight."""
         wait_until(
             lambda: self.counts.received >= received and not self.counts.in_flight,
             lambda: f"{received} frames settled: {self.counts}",
@@ -291,7 +291,7 @@ def image(
     padding: int = 0,
     seed: int = 0,
 ) -> Image:
-    """An image of noise, with rows that are ``padding`` bytes longer than they need to be."""
+    """Returns an image of noise whose rows end with ``padding`` unused bytes."""
     size = {"rgb8": 3, "bgr8": 3, "rgba8": 4, "bgra8": 4, "mono8": 1}.get(encoding, 2)
     step = width * size + padding
     noise = random.Random(seed).randbytes(step * height)
@@ -300,7 +300,7 @@ def image(
 
 
 def detections_of(message: Detection2DArray, labels: Sequence[str]) -> Detections:
-    """What a message says was found; of several labels of one name, the first."""
+    """Returns the detections in a message; of several labels with one name, it takes the first."""
     hypotheses = [found.results[0].hypothesis for found in message.detections]
     return Detections(
         torch.tensor([corners(found) for found in message.detections], dtype=torch.float32).reshape(-1, 4),
@@ -310,7 +310,7 @@ def detections_of(message: Detection2DArray, labels: Sequence[str]) -> Detection
 
 
 def shared_memory_of(process: int) -> set[Path]:
-    """Shared memory of Fast DDS that a process maps, apart from what belongs to its whole domain."""
+    """Returns the shared memory of Fast DDS that a process maps, without that of its whole domain."""
     try:
         words = Path(f"/proc/{process}/maps").read_text().split()
     except (FileNotFoundError, ProcessLookupError):
@@ -319,16 +319,16 @@ def shared_memory_of(process: int) -> set[Path]:
 
 
 class Process:
-    """An executable of the package, started as ``ros2 run`` does; what it prints is kept.
+    """An executable of the package, started as ``ros2 run`` does. Its output is kept.
 
     Attributes:
-        segments: the shared memory that it mapped, as seen by ``record_segments``.
+        segments: the shared memory of Fast DDS that ``record_segments`` found.
     """
 
     def __init__(self, executable: str, *arguments: str) -> None:
         path = Path(get_package_prefix("split_infer_ros"), "lib/split_infer_ros", executable)
         self._printed = tempfile.TemporaryFile("w+")
-        self._others = shared_memory_of(os.getpid())  # the tests' own, which stays
+        self._others = shared_memory_of(os.getpid())  # the shared memory of the test process, which stays
         self._popen = subprocess.Popen(
             [sys.executable, path, *arguments],
             stdin=subprocess.DEVNULL,
@@ -347,7 +347,7 @@ class Process:
         self.kill()
 
     def kill(self) -> None:
-        """End it for sure, with all that it started."""
+        """Kills the process and all that it started."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._popen.pid, signal.SIGKILL)
         self._popen.wait()
@@ -355,12 +355,12 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """The process id."""
         return self._popen.pid
 
     @property
     def printed(self) -> str:
-        """All that it printed so far."""
+        """Everything that it printed so far."""
         self._printed.seek(0)
         return self._printed.read()
 
@@ -371,26 +371,26 @@ class Process:
 
     @property
     def handles_sigterm(self) -> bool:
-        """True once it has its own way to end when SIGTERM comes; also once it has ended."""
+        """True once the process handles SIGTERM itself, or has ended."""
         caught = self._status().partition("SigCgt:")[2].split() or ["0"]
         return not self.runs or bool(int(caught[0], 16) >> (signal.SIGTERM - 1) & 1)
 
     def maps(self, name: str) -> bool:
-        """True once it has a file of such a name in memory, such as a library; also once it has ended."""
+        """Returns whether it has mapped a file with such a name, such as a library, or has ended."""
         return not self.runs or name in self._status("maps")
 
     def record_segments(self) -> None:
-        """Note which shared memory it uses: its own and what others of its domain gave it to read."""
+        """Records which shared memory of Fast DDS it maps: its own, and that of others in its domain."""
         self.segments = shared_memory_of(self._popen.pid) - self._others
 
     @property
     def slot_segments(self) -> set[Path]:
-        """The rings of features that it has in memory."""
+        """The segments of slots that it has mapped."""
         return {Path(word) for word in self._status("maps").split() if word.startswith("/dev/shm/split_infer_")}
 
     @property
     def leftovers(self) -> list[str]:
-        """What is still there of an ended process, once those of its domain have ended too."""
+        """What an ended process left behind, once the others of its domain have ended too."""
         left = [str(segment) for segment in self.segments if segment.exists()]
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._popen.pid, 0)
@@ -404,25 +404,25 @@ class Process:
             return ""
 
     def send(self, number: int) -> None:
-        """Send it a signal."""
+        """Sends it a signal."""
         self._popen.send_signal(number)
 
     def wait(self, seconds: float = START_S) -> int:
-        """Its exit code, once it has ended."""
+        """Waits until it has ended and returns its exit code."""
         try:
             return self._popen.wait(seconds)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"still runs after {seconds:g} s; it printed:\n{self.printed}") from None
 
     def wait_until_printed(self, words: str, seconds: float = START_S) -> None:
-        """Wait until it has said so."""
+        """Waits until it has printed these words."""
         wait_until(lambda: words in self.printed or not self.runs, f"'{words}' printed", seconds)
         assert words in self.printed, self.printed
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """What a process holds, seen from outside."""
+    """The resources that a process holds, as the operating system sees them."""
 
     at: float
     memory: int
@@ -432,7 +432,7 @@ class Footprint:
 
     @classmethod
     def of(cls, pid: int) -> Footprint:
-        """The one that it has now."""
+        """Returns the present footprint of a process."""
         process = psutil.Process(pid)
         mapped = {line.split()[-1] for line in Path(f"/proc/{pid}/maps").read_text().splitlines() if "/dev/shm" in line}
         return cls(time.monotonic(), process.memory_info().rss, process.num_threads(), process.num_fds(), len(mapped))

@@ -1,4 +1,4 @@
-"""Every frame is accounted for: received = published + dropped by a name + in flight, whatever happens."""
+"""The ledger always closes: received = published + dropped by a named reason + in flight."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CAMERA = {"width": 64, "height": 48, "rate_hz": 0.0}
 
 
 class Gate:
-    """Holds the head up while it is shut, and knows how many frames came to it."""
+    """Blocks the head until it is opened, and counts the frames that came to it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._open = threading.Event()
@@ -47,7 +47,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
 
 
 def send(pipeline: Pipeline, count: int) -> None:
-    """Frames of a camera in this process, with stamps from 0."""
+    """Publishes frames as a camera in this process does, with stamps from 0."""
     publisher = IntraProcessPublisher(pipeline.client.node, Image, "image", QoSProfile(depth=5))
     for number in range(count):
         publisher.publish(image(stamp=number))
@@ -62,15 +62,15 @@ def test_ledger_closes_while_a_camera_floods_a_slow_head(context: Context, monke
     monkeypatch.setattr(result_publisher, "detections_message", lambda *a: (time.sleep(0.05), convert(*a))[1])
     with Pipeline(context, stats={}, head={}, backbone={"pool_slots": 1}, camera=CAMERA) as pipeline:
         detections = pipeline.client.subscribe(Detection2DArray, "detections")
-        looks = 0
+        samples = 0
         while len(detections) < 20:
             assert pipeline.counts.balanced
-            looks += 1
+            samples += 1
             time.sleep(1e-3)  # the camera needs the interpreter too
         pipeline.nodes["camera"].trigger_deactivate()
         counts = pipeline.settled(20)
         wait_until(lambda: len(detections) >= counts.published, "all detections")
-        assert looks > 100
+        assert samples > 100
         assert counts.dropped["overrun"] > 5
         assert set(counts.dropped) == {"overrun"}
         assert len(detections) == counts.published
@@ -79,7 +79,7 @@ def test_ledger_closes_while_a_camera_floods_a_slow_head(context: Context, monke
 def test_latest_keeps_the_newest_frame(context: Context, gate: Gate) -> None:
     with Pipeline(context, head={}, backbone={"pool_slots": 2}) as pipeline:
         detections = pipeline.client.subscribe(Detection2DArray, "detections")
-        for number in range(2):  # one with the head, one waiting for it: the ring is full
+        for number in range(2):  # one with the head, one waiting for it: the slot pool is full
             send(pipeline, 1)
             wait_until(lambda n=number: pipeline.backbone.stage.report(0.0).slots_used > n, "the handle to be out")
         send(pipeline, 30)
@@ -96,21 +96,21 @@ def test_block_makes_a_local_camera_wait_and_loses_nothing(context: Context) -> 
     backbone = {"drop_policy": "block", "batch_size": 4, "pool_slots": 2}
     with Pipeline(context, head={}, backbone=backbone) as pipeline:
         detections = pipeline.client.subscribe(Detection2DArray, "detections")
-        most = 0
+        max_in_flight = 0
 
-        def look() -> None:
-            nonlocal most
-            most = max(most, pipeline.counts.in_flight)
+        def sample() -> None:
+            nonlocal max_in_flight
+            max_in_flight = max(max_in_flight, pipeline.counts.in_flight)
 
         sending = threading.Thread(target=send, args=(pipeline, 100))
         sending.start()
         while sending.is_alive():
-            look()
+            sample()
         counts = pipeline.settled(100)
         assert (counts.received, counts.published, counts.dropped) == (100, 100, {})
         detections.wait_for(100)
         assert stamps(detections) == list(range(100))
-        assert most <= 4 + 2 * 4 + 1  # a batch that waits, the ring, and the one that is being taken in
+        assert max_in_flight <= 4 + 2 * 4 + 1  # a batch that waits, the slot pool, and the frame that is being taken
 
 
 def test_block_loses_nothing_of_a_burst_that_dds_keeps(context: Context) -> None:

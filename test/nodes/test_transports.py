@@ -157,7 +157,7 @@ def stamps(detections: Sequence[Any]) -> list[int]:
     return [found.header.stamp.sec * 1000 + found.header.stamp.nanosec for found in detections]
 
 
-def rings() -> set[str]:
+def segment_names() -> set[str]:
     return {path.name for path in segments.FOLDER.iterdir()}
 
 
@@ -180,7 +180,7 @@ def test_settings_change_while_another_process_serves(client: Client, fork_serve
         ):
             assert client.set_all("backbone", **values) == ""
             stream.flows(backbone, head, frames=8)
-            assert len(rings()) <= 2  # the new one and the one that is being emptied
+            assert len(segment_names()) <= 2  # the new one and the one that is being emptied
         assert client.set_all("backbone", split_point="nowhere")
         stream.flows(backbone, head)
         report = stream.settled()
@@ -201,7 +201,7 @@ def test_settings_change_while_another_process_serves(client: Client, fork_serve
         assert not [topic for topic, _ in client.node.get_topic_names_and_types() if topic == "/detections/image"]
         for process in (head, backbone):
             process.end(signal.SIGTERM)
-    assert rings() == set()
+    assert segment_names() == set()
 
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
@@ -259,10 +259,10 @@ def kill_heads(client: Client, fork_server: ForkServer, transport: str, kills: i
     successors = Successors(fork_server, "head", transport)
     with Stream(client) as stream:
         stream.flows(backbone, head)
-        mine = rings()
+        mine = segment_names()
         for _ in range(kills):
             fork_server.kill(head)
-            assert rings() == mine  # a reader's death takes no memory away
+            assert segment_names() == mine  # a reader's death takes no memory away
             head = successors.next()
             stream.flows(backbone, head)
             survivor.look()
@@ -274,13 +274,13 @@ def kill_heads(client: Client, fork_server: ForkServer, transport: str, kills: i
             assert lost["reader_died"] > lost.get("lease_expired", 0)
         found = stamps(stream.detections)
         assert len(set(found)) == len(found)
-        # A killed head's last results may have come out uncounted, a ring's worth at most. (Fewer may be heard than
+        # A killed head's last results may have come out uncounted, a slot pool's worth at most. (Fewer may be heard than
         # were published: until DDS has found a new head, nobody hears it.)
         assert len(found) - report.published <= 10 * kills
         survivor.holds_no_more()
         assert "Traceback" not in backbone.printed
         backbone.end(signal.SIGTERM)
-    assert rings() == set()
+    assert segment_names() == set()
 
 
 def kill_backbones(client: Client, fork_server: ForkServer, transport: str, kills: int) -> None:
@@ -292,13 +292,13 @@ def kill_backbones(client: Client, fork_server: ForkServer, transport: str, kill
     with Stream(client) as stream:
         stream.flows(backbone, head)
         for _ in range(kills):
-            mine = rings() - {others.name}
+            mine = segment_names() - {others.name}
             fork_server.kill(backbone)
             assert len(mine) == (1 if transport == "shared_memory" else 0)
-            assert mine <= rings()  # nobody is left to remove it
+            assert mine <= segment_names()  # nobody is left to remove it
             backbone = successors.next()
             stream.flows(backbone, head)
-            assert not mine & rings()
+            assert not mine & segment_names()
             survivor.look()
         report = stream.settled()
         assert all(closes(found) for found in stream.reports)
@@ -307,7 +307,7 @@ def kill_backbones(client: Client, fork_server: ForkServer, transport: str, kill
         assert len(set(found)) == len(found)
         survivor.holds_no_more()
         assert "Traceback" not in head.printed + backbone.printed
-        assert others.name in rings()
+        assert others.name in segment_names()
         mapped = [
             line
             for line in Path(f"/proc/{head.pid}/maps").read_text().splitlines()
@@ -316,7 +316,7 @@ def kill_backbones(client: Client, fork_server: ForkServer, transport: str, kill
         assert len(mapped) <= 2  # those of the dead are let go
         backbone.end(signal.SIGTERM)
     others.close()
-    assert rings() == set()
+    assert segment_names() == set()
 
 
 def kill_in_a_domain_of_their_own(kill: Callable[..., None], folder: Path, transport: str, kills: int) -> None:
@@ -370,7 +370,7 @@ def test_survives_five_hundred_kills(folder: Path, kill: Callable[..., None]) ->
 
 
 @pytest.fixture
-def ring(model: SplitModel, folder: Path) -> Iterator[SharedSlotPool]:
+def pool(model: SplitModel, folder: Path) -> Iterator[SharedSlotPool]:
     """A backbone's memory, in this process."""
     pool = SharedSlotPool(Layout(model.split_point("neck").tensors, 2), 2)
     yield pool
@@ -451,15 +451,15 @@ def forged(message: FeatureHandle, folder: Path) -> Iterator[tuple[str, str, dic
     yield "one tensor more", "foreign", {"tensors": [*message.tensors, tensor]}
 
 
-def test_forged_handles_are_refused_and_counted(context: Context, ring: SharedSlotPool, folder: Path) -> None:
+def test_forged_handles_are_refused_and_counted(context: Context, pool: SharedSlotPool, folder: Path) -> None:
     with Pipeline(context, head={"transport": "shared_memory"}) as pipeline:
         stage = pipeline.nodes["head"]._stage
         detections = pipeline.client.subscribe(Detection2DArray, "detections")
         releases = pipeline.client.subscribe(FeatureRelease, "features/release")
         diagnostics = pipeline.client.subscribe(DiagnosticArray, "/diagnostics")
         features = pipeline.client.publisher(FeatureHandle, "features")
-        lease = written(ring)
-        good = handle_to(ring, lease)
+        lease = written(pool)
+        good = handle_to(pool, lease)
         expected: Counter[str] = Counter()
         for name, reason, fields in forged(good, folder):
             expected[reason] += 1
@@ -483,7 +483,7 @@ def test_forged_handles_are_refused_and_counted(context: Context, ring: SharedSl
         features.publish(good)  # the true one still gets through
         detections.wait_for(1)
         releases.wait_for(1)
-        ((settled, outcome),) = ring.collect(0.0)
+        ((settled, outcome),) = pool.collect(0.0)
         assert (settled, outcome.published) == (lease, 1)
         features.publish(good)  # once
         wait_until(lambda: stage.refused["stale"] == expected["stale"] + 1, "the used handle to be refused")
@@ -523,14 +523,14 @@ def test_forged_releases_settle_nothing(context: Context, folder: Path, transpor
         detections = pipeline.client.subscribe(Detection2DArray, "detections")
         releases = pipeline.client.publisher(FeatureRelease, "features/release", RELEASE_QOS)
         images = pipeline.client.publisher(Image, "image")
-        ring = pipeline.backbone.stage._plan.pool.leases
-        for slot, pool, generation in itertools.product((0, 3, 4, 2**32 - 1), (ring.pool, 1), (0, 2**64 - 1)):
+        leases = pipeline.backbone.stage._plan.pool.leases
+        for slot, pool, generation in itertools.product((0, 3, 4, 2**32 - 1), (leases.pool, 1), (0, 2**64 - 1)):
             releases.publish(FeatureRelease(pool=pool, slot=slot, generation=generation, published=9, reason="x"))
         images.publish(image())
         detections.wait_for(1)
         counts = pipeline.settled(1)
         assert (counts.published, dict(counts.dropped)) == (1, {})
-        wait_until(lambda: ring.used == 0, "all slots to be free")
+        wait_until(lambda: leases.used == 0, "all slots to be free")
 
 
 @pytest.fixture
@@ -589,7 +589,7 @@ def test_failed_allocation_changes_nothing(context: Context, folder: Path, monke
         assert pipeline.client.get("backbone", "batch_size") == 0
         images.publish(image())
         detections.wait_for(1)
-        assert len(rings()) == 1
+        assert len(segment_names()) == 1
 
 
 FULL = """
