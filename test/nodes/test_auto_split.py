@@ -1,4 +1,4 @@
-"""``split_point: auto``: measured before frames flow, then planned, kept for the next start, and changed like any."""
+"""``split_point: auto`` measures at its first start, keeps the measurements, and follows drift."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_first_start_measures_and_takes_the_best(context: Context, database: Pat
 def test_second_start_measures_nothing_and_split_follows_drift(
     context: Context, database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a backbone that takes many times as long as it was measured to, all goes to the head."""
+    """If the backbone becomes much slower than it was measured, all work goes to the head."""
     written = database.read_text()
     run = Plan.run
 

@@ -122,7 +122,7 @@ def test_bottleneck_of_a_full_pipeline_is_busy(
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_busy_seconds_equal_the_stages_time(context: Context, monkeypatch: pytest.MonkeyPatch, transport: str) -> None:
-    """One batch after the other, so that the seconds of all of them add up."""
+    """Batches go one after the other, so that their seconds add up."""
     frames, head_times = 10, []
     write, partitions = SlotMemory.write, HeadPartitions.run
     monkeypatch.setattr(SlotMemory, "write", lambda *a: (time.sleep(SLOW_S / 2), write(*a))[1])

@@ -1,4 +1,4 @@
-"""The camera node names each image that it cannot read."""
+"""The node ``camera`` names each image that it cannot read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several cameras share batches, and none of them holds up the others."""
+"""Several cameras share batches, and no camera delays the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recordings and clocks: stamps only pass through, durations come from a steady clock, a recording loses no frame."""
+"""Recordings and clocks: stamps are only passed on, and durations come from a steady clock."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FRAMES = 60
 
 @pytest.fixture
 def recording(tmp_path: Path) -> Path:
-    """A bag whose images were taken long ago, in one instant's order and not in their stamps'."""
+    """A bag of old images, whose order is not that of their stamps."""
     pytest.importorskip("rosbags")
     from rosbags.rosbag2 import StoragePlugin, Writer
     from rosbags.typesys import Stores, get_typestore
@@ -49,7 +49,7 @@ def recording(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("transport", ["intra_process", "shared_memory"])
 def test_recording_keeps_every_frame_and_header(context: Context, recording: Path, transport: str) -> None:
-    """Replayed as fast as it can be read, which is faster than the pipeline."""
+    """The recording is replayed as fast as it can be read, which is faster than the pipeline."""
     way = {"transport": transport}
     camera = {"source": f"bag:{recording}", "loop": False, "rate_hz": 0.0, "autostart": False}
     with Pipeline(context, head=way, backbone={"drop_policy": "block", **way}, camera=camera) as pipeline:
@@ -75,7 +75,7 @@ def test_looped_recording_flows_on(context: Context, recording: Path) -> None:
 
 
 def is_sound(report: PipelineReport) -> bool:
-    """Durations are numbers, and such as steady clocks give."""
+    """Returns whether durations are plausible numbers."""
     stages = (report.preprocess_p50_ms, report.backbone_p50_ms, report.head_p50_ms, report.postprocess_p50_ms)
     times = (report.latency_p50_ms, report.hop_p50_ms, *stages)
     return all(math.isfinite(time) and 0 < time < 60_000 for time in times)

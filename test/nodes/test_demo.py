@@ -1,4 +1,4 @@
-"""The demo watches the pipeline on its built-in camera, and says in figures and a picture what it saw."""
+"""The demo runs the pipeline on its built-in camera, and prints figures and a verdict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The doctor's page tells the truth about this machine, and its exit code whether the pipeline can run."""
+"""The command ``doctor`` describes this machine, and its exit code tells whether the pipeline can run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_doctor_approves_this_machine() -> None:
 
 
 def test_doctor_without_ros_fails_with_advice(tmp_path: Path) -> None:
-    """Those who need it most have least."""
+    """The command needs no ROS, because users without ROS need it most."""
     (tmp_path / "rclpy.py").write_text("raise ImportError('librcl.so: cannot open shared object file')")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     result = subprocess.run(

@@ -1,4 +1,4 @@
-"""What ``ros2 param dump`` writes of each node, loaded again, gives the same pipeline."""
+"""A dump of each node's parameters, loaded again, gives the same pipeline."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vision_msgs.msg import Detection2DArray
 
 
 def dump(client: Client, node: str) -> dict[str, Any]:
-    """As ``ros2 param dump`` does: every parameter that the node lists, names with dots as tables in tables."""
+    """Returns all parameters of a node as ``ros2 param dump`` writes them; names with dots become nested tables."""
     names = list(client.call(ListParameters, f"{node}/list_parameters", ListParameters.Request()).result.names)
     answer = client.call(GetParameters, f"{node}/get_parameters", GetParameters.Request(names=names))
     tree: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Damaged image messages, ten thousand of them: each is served, or dropped under the one name that fits it."""
+"""Ten thousand damaged image messages: each is served, or dropped for the one reason that fits."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ ODD_ENCODINGS = ("", "RGB8", "rgb8 ", "jpeg", "8UC2", "32FC3", "64FC1", "nv24", 
 
 @cache
 def photograph() -> bytes:
-    """Grey, 512x512."""
+    """Returns a grey photograph of 512x512 pixels."""
     return bytes(skimage.data.camera().tobytes())
 
 
 def real(rng: random.Random) -> Image:
-    """A part of a photograph in any encoding; where it holds floats, some are none."""
+    """Returns a part of a photograph in any encoding. Some floats of a float encoding are NaN or infinite."""
     encoding = rng.choice(sorted(ENCODINGS))
     layout = ENCODINGS[encoding]
     height, width, padding = 2 * rng.randint(2, 24), 2 * rng.randint(2, 32), rng.choice((0, 0, 1, 7))
@@ -67,7 +67,7 @@ def real(rng: random.Random) -> Image:
 
 
 def damaged_raw(rng: random.Random) -> Image:
-    """A real image with up to three damages."""
+    """Returns a real image with up to three damages."""
     message = real(rng)
     for _ in range(rng.choice((0, 1, 1, 1, 2, 3))):
         damage = rng.randrange(7)
@@ -87,7 +87,7 @@ def damaged_raw(rng: random.Random) -> Image:
 
 
 def damaged_compressed(rng: random.Random) -> CompressedImage:
-    """A damaged JPEG or PNG image, at times under a wrong name."""
+    """Returns a damaged JPEG or PNG image, sometimes with a wrong format."""
     name = rng.choice((*FORMATS, "tiff", "rgb8; png compressed \0"))
     return CompressedImage(format=name, data=array.array("B", damaged_image(rng)))
 
@@ -131,7 +131,7 @@ KINDS: dict[str, tuple[Any, str, Callable[[random.Random], Any], st.SearchStrate
 
 
 def expected(message: Any) -> str:
-    """Under which name it is dropped, or that it is published."""
+    """Returns the reason for which a message must be dropped, or ``published``."""
     try:
         if isinstance(message, CompressedImage):
             read_compressed(message.data, message.format, MAX_PIXELS)
@@ -144,7 +144,7 @@ def expected(message: Any) -> str:
 
 
 class Stage:
-    """What images meet behind the subscription, up to the model: they are counted and pre-processed."""
+    """A sink that counts and pre-processes frames, but runs no model."""
 
     full = False
 

@@ -1,4 +1,4 @@
-"""How a backbone learns of its heads' death, and what it believes of what they say."""
+"""How a backbone notices the death of its heads, and how it checks their releases."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from split_infer_ros.nodes.transports.messages import read_release, release_mess
 
 
 class Watched:
-    """HeadMonitor whose coming and going is told by the test, at times of the test's own."""
+    """A head monitor whose liveliness events and times the test decides."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
@@ -30,7 +30,7 @@ class Watched:
         self._tell = heard["tell"]
 
     def change(self, now: float, alive: int = 0, silent: int = 0) -> None:
-        """So many more, or less, are alive and silent."""
+        """Changes the numbers of living and silent heads."""
         self.now = now
         self._alive += alive
         self._silent += silent

@@ -1,4 +1,4 @@
-"""Which of several heads has the batches, by what they say of themselves; the times are the test's own."""
+"""Which of several heads has the batches. The test decides the times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of a pipeline, report by report; times are the test's own."""
+"""The health of a pipeline, report by report. The test decides the times."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_lasting_failure_is_named_until_frames_flow() -> None:
 
 
 def test_stall_is_reported_while_frames_wait() -> None:
-    """One batch in ten seconds fails; meanwhile newer frames take older ones' places."""
+    """One batch in ten seconds fails. Meanwhile newer frames replace older ones."""
     health = PipelineHealth(report(1, 1), 0.0)
     health.update(report(20, 1, in_flight=2, overrun=17), 9.0)
     assert health.diagnose(9.0, CAMERA_S) == FLOWS, "a slow model is no failure"

@@ -1,4 +1,4 @@
-"""What comes in: compressed or raw, too large, too fast, while paused, in other encodings, without a number."""
+"""Image input: compressed, raw, too large, too fast, paused, in other encodings, with NaN pixels."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def compressed(kind: str = "jpeg", stamp: int = 1, height: int = 48, width: int 
 
 
 def send(pipeline: Pipeline, count: int) -> None:
-    """Frames from this process, none of which the middleware can lose."""
+    """Publishes frames within this process, where the middleware cannot lose them."""
     publisher = IntraProcessPublisher(pipeline.client.node, Image, "image", QoSProfile(depth=5))
     for number in range(count):
         publisher.publish(image(stamp=number))
@@ -62,7 +62,7 @@ def test_corrupt_compressed_image_costs_only_itself(context: Context) -> None:
     ("compressed", "image/compressed", "image"),
 ])  # fmt: skip
 def test_only_one_image_topic_is_subscribed(context: Context, transport: str, heard: str, not_heard: str) -> None:
-    """Each frame would come twice."""
+    """With both subscriptions, each frame would come twice."""
     with Pipeline(context, backbone={"image_transport": transport}) as pipeline:
         node = pipeline.client.node
         wait_until(lambda: node.count_subscribers(heard) == 1, f"the subscription of {heard}")

@@ -1,4 +1,4 @@
-"""Images of every kind come in; detections go out, in their pixels and with their header."""
+"""Images of every encoding and size give detections in their own pixels, with their header."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def images(pipeline: Pipeline) -> Any:
 
 @pytest.fixture
 def detect(detections: Received, images: Any) -> Callable[[Image], Detection2DArray]:
-    """What the pipeline answers to an image."""
+    """A function that sends an image and returns its detections."""
 
     def ask(message: Image) -> Detection2DArray:
         detections.clear()
@@ -65,7 +65,7 @@ PICTURED = ("rgb8", "bgr8", "rgba8", "bgra8", "mono8", "mono16", "bayer_grbg8")
 
 
 def pictured(rgb: np.ndarray, encoding: str = "rgb8", padding: int = 0) -> Image:
-    """A picture as a message; the bytes between its rows are of no picture."""
+    """Returns the message of a picture, with unused bytes between its rows."""
     grey = rgb.mean(axis=2, dtype=np.float32).astype(np.uint8)[..., None]
     opaque = np.full_like(grey, 255)
     mosaic = rgb[..., 1].copy()
@@ -88,7 +88,7 @@ def pictured(rgb: np.ndarray, encoding: str = "rgb8", padding: int = 0) -> Image
 
 
 def directly(model: SplitModel, message: Image) -> Detections:
-    """What the whole model says of an image when it is simply called."""
+    """Returns the detections of the whole model, called directly."""
     preprocess, partitions, pixels = model.entry.preprocess, model.partitions("output"), pixels_of(message)
     with torch.inference_mode():
         gathered = preprocess.gather([pixels], preprocess.staging(1))
@@ -97,7 +97,7 @@ def directly(model: SplitModel, message: Image) -> Detections:
 
 
 def check(answer: Detection2DArray, expected: Detections) -> None:
-    """But for rounding: the pipeline split points elsewhere, and its threads may be others."""
+    """Compares detections up to rounding, because the pipeline is split and may use another number of threads."""
     assert_same_detections(detections_of(answer, LABELS), expected, scores=1e-3)
 
 

@@ -1,4 +1,4 @@
-"""In one process the object itself goes from node to node; DDS carries it for others, and nobody hears it twice."""
+"""Within a process nodes exchange the object itself. DDS carries it to others, and none receives it twice."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def client(context: Context) -> Iterator[Client]:
 
 @pytest.fixture
 def stranger(ros_domain: int, client: Client) -> Iterator[Client]:
-    """As another process would be: in the same namespace, with a ROS context of its own."""
+    """A client that acts as another process: in the same namespace, with its own ROS context."""
     context = rclpy.Context()
     rclpy.init(context=context, domain_id=ros_domain)
     found = Client(context, client.node.get_namespace())
@@ -44,7 +44,7 @@ def stranger(ros_domain: int, client: Client) -> Iterator[Client]:
 
 
 class Listener(Received):
-    """A subscriber that shares the nodes' process, and on which threads it was called."""
+    """A local subscriber that records on which threads it was called."""
 
     def __init__(
         self, client: Client, message: type, topic: str, receive_remote: bool = False, depth: int = 200
@@ -71,7 +71,7 @@ class Listener(Received):
 
 
 class Speaker(IntraProcessPublisher):
-    """Publishes any object; counts how often a message was made of one."""
+    """Publishes any object, and counts how often it was converted to a message."""
 
     def __init__(self, client: Client) -> None:
         super().__init__(client.node, String, "topic", RELIABLE, self._convert)

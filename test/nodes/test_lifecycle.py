@@ -1,4 +1,4 @@
-"""The nodes are managed: through the lifecycle services they can be configured, activated and taken back."""
+"""The lifecycle services configure, activate, deactivate and clean up the nodes."""
 
 from __future__ import annotations
 

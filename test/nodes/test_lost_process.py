@@ -1,4 +1,4 @@
-"""A process whose GPU is lost: it says so, ends in time with a code of its own, and is found as it ended."""
+"""A process that loses its GPU reports it, and ends in time with its own exit code."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TENANTS = (
 
 
 class Losing:
-    """A process that loses its device, and how it ended.
+    """A process that loses its device.
 
     Args:
         node: its executable.
@@ -53,7 +53,7 @@ class Losing:
         self.lasted_s = 0.0  # from the loss to the end
 
     def end(self) -> int:
-        """Its exit code, once it has ended by itself."""
+        """Waits until the process has ended by itself and returns its exit code."""
         try:
             self.printed = self._popen.communicate(timeout=END_S)[0]
         except subprocess.TimeoutExpired:
@@ -77,7 +77,7 @@ def client(ros_domain: int) -> Iterator[Client]:
 
 
 def last_words(diagnostics: Received, line: str) -> dict[str, str]:
-    """The facts of the latest status of that name that is an error, and says that the GPU was lost."""
+    """Returns the values of the latest status of that name that reports the lost GPU as an error."""
     found = [
         status
         for message in diagnostics
@@ -91,7 +91,7 @@ def last_words(diagnostics: Received, line: str) -> dict[str, str]:
 
 
 def ends_in_time(process: Losing, when: Path, *heard: Received) -> None:
-    """Once something was heard of each, the process loses its device, and ends as it should."""
+    """Has the process lose its device once both topics have messages, and checks how it ends."""
     for messages in heard:
         messages.wait_for(1, START_S)
     when.touch()

@@ -1,4 +1,4 @@
-"""Namespaces, names and topics are the user's: pipelines live side by side, nodes are renamed, topics remapped."""
+"""Users choose namespaces, names and topics: pipelines run side by side, nodes and topics are renamed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def client(context: Context) -> Iterator[Client]:
 
 
 def is_closed(report: PipelineReport) -> bool:
-    """No frame was lost without a name."""
+    """Returns whether every frame of a report is accounted for."""
     return report.received == report.published + sum(drop.count for drop in report.dropped) + report.in_flight
 
 
@@ -59,7 +59,7 @@ def test_command_line_renames_nodes_and_topics(client: Client) -> None:
 
 @pytest.mark.parametrize("transport", ["intra_process", "shared_memory"])
 def test_two_pipelines_of_one_name_cause_a_warning(client: Client, transport: str) -> None:
-    """Each takes the other's images too, which nobody meant: it is said, and no frame goes astray meanwhile."""
+    """Each pipeline receives the other's images too. Both warn about it, and their ledgers stay closed."""
     arguments = (*QUICK, "-p", f"transport:={transport}")
     with Process("pipeline", *arguments) as one, Process("pipeline", *arguments) as other:
         said = client.subscribe(DiagnosticArray, "/diagnostics")

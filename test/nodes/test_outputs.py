@@ -1,4 +1,4 @@
-"""What the nodes say beside detections: labels, pictures, statistics, diagnostics; and what the camera shows."""
+"""What the nodes publish besides detections: labels, pictures, stats, diagnostics and the camera's images."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class ProcessWatcher:
             self.footprints.append(Footprint.of(self._process.pid))
             time.sleep(every)
 
-    def stays_flat(self) -> None:
+    def assert_stays_flat(self) -> None:
         """Asserts that the last third of the footprints is no larger than the first."""
         third = len(self.footprints) // 3
         for kind, slack in KINDS.items():
@@ -68,7 +68,7 @@ class ProcessWatcher:
         hours = np.linspace(0.0, (late[-1].at - late[0].at) / 3600, len(late))
         return {kind: float(np.polyfit(hours, [getattr(one, kind) for one in late], 1)[0]) for kind in KINDS}
 
-    def ledger_closes(self) -> None:
+    def assert_ledger_closes(self) -> None:
         """Asserts that the ledger closes in every report."""
         for report in self.reports:
             dropped = sum(entry.count for entry in report.dropped)
@@ -101,8 +101,8 @@ def flood(client: Client, seconds: float, transport: str) -> None:
         published = after.published - before.published
         assert after.received - before.received > 1.2 * published  # else there was no overload
         assert {entry.reason for entry in after.dropped} == {"overrun"}
-        watcher.stays_flat()
-        watcher.ledger_closes()
+        watcher.assert_stays_flat()
+        watcher.assert_ledger_closes()
         # A frame waits for a batch, in the slot pool, and for the head, but never for old frames.
         period = passed / published
         assert statistics.median(watcher.ages) < (POOL_SLOTS + 3) * period
@@ -132,8 +132,8 @@ def test_long_run_leaks_nothing(client: Client, transport: str) -> None:
         last = watcher.reports[-1]
         print(f"{transport}, {SOAK_S:g} s: {watcher.footprints[0]} to {watcher.footprints[-1]}")
         print(f"slopes an hour: {watcher.slopes()}; published {last.published}, in flight {last.in_flight}")
-        watcher.stays_flat()
-        watcher.ledger_closes()
+        watcher.assert_stays_flat()
+        watcher.assert_ledger_closes()
         assert len(watcher.ages) > SOAK_S
         seen = len(watcher.reports)
         watcher.reports.wait_for_one(  # between two frames of a camera that is slow

@@ -1,4 +1,4 @@
-"""Tables of parameters: rows that tables share, families of rows, and names that are not."""
+"""Tables of parameters: copied rows, families of rows, and unknown names."""
 
 from __future__ import annotations
 

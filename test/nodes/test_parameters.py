@@ -1,4 +1,4 @@
-"""Parameters change while frames flow, through the services of ``ros2 param``; what is refused changes nothing."""
+"""Parameters change while frames flow. A refused change has no effect."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def reports(pipeline: Pipeline) -> Received:
 
 
 def flows_on(pipeline: Pipeline, detections: Received) -> None:
-    """Frames still come out at the end, and every one is accounted for."""
+    """Asserts that detections still come, and that the ledger closes."""
     count = len(detections)
     detections.wait_for(count + 3)
     assert pipeline.counts.balanced
@@ -125,7 +125,7 @@ def test_head_weights_change_residency_while_frames_flow(
     diagnostics = pipeline.client.subscribe(DiagnosticArray, "/diagnostics")
 
     def weights(message: DiagnosticArray) -> str | None:
-        """What the head says of them; None if another node says something."""
+        """Returns what the head's status says about its weights; None for another node's status."""
         if not message.status[0].name.endswith("/head"):
             return None
         return {entry.key: entry.value for entry in message.status[0].values}.get("weights", "resident")
@@ -139,7 +139,7 @@ def test_head_weights_change_residency_while_frames_flow(
 
 
 def test_limits_apply_to_the_next_frames(pipeline: Pipeline, detections: Received) -> None:
-    """What is in the array tells that a parameter which was accepted acts."""
+    """The number of detections shows that an accepted parameter takes effect."""
 
     def newest() -> list[Any]:
         detections.clear()
@@ -260,7 +260,7 @@ CHANGES: dict[str, dict[str, list[Any]]] = {
 
 
 def in_force(pipeline: Pipeline) -> dict[str, Any]:
-    """What the parts that do the work were last told; not what the nodes say of themselves."""
+    """Returns the settings that the stages use, not those that the nodes report."""
     backbone, head = pipeline.backbone, pipeline.nodes["head"]
     settings, limits = dataclasses.asdict(backbone.stage.settings), dataclasses.asdict(head._stage.limits)
     settings["batch_timeout_ms"] = 1e3 * settings.pop("batch_timeout_s")
@@ -271,7 +271,7 @@ def in_force(pipeline: Pipeline) -> dict[str, Any]:
 def test_many_changes_under_load_keep_the_ledger_closed(
     pipeline: Pipeline, detections: Received, reports: Received
 ) -> None:
-    """500 changes, valid and not, one at a time and several at once: refused with a reason, or in force at once."""
+    """Each of 500 changes is refused with a reason, or takes effect at once."""
     dice = random.Random(5)
     refused = 0
     start = pipeline.counts.received

@@ -1,4 +1,4 @@
-"""SSDlite320 in the whole pipeline, on photographs: what torchvision's model finds when it is called directly."""
+"""SSDlite320 in the pipeline finds in photographs what torchvision's model finds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NAMES = find_model("ssdlite320").labels
 
 
 def reference(path: Path) -> SSD:
-    """The model, as sure of itself as a trained one; its weights are also in a file."""
+    """Returns a model with the confidence of a trained one, and writes its weights to a file."""
     whole, net = ssdlite320(), SsdNet(ssdlite320)
     net.load_state_dict(whole.state_dict())
     randomise(net, photograph_batch(320, 320)[:SOME])

@@ -1,4 +1,4 @@
-"""The executables as real processes: with others around them, and how they end."""
+"""The executables as real processes: how they work together, and how they end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ QUICK = ("-p", "weights:=none", "-p", "width:=64", "-p", "height:=48")
 
 
 class Machine:
-    """Processes of a test, and a client whose ROS context ends with the test."""
+    """The processes of a test, and a client whose ROS context ends with the test."""
 
     def __init__(self, domain: int) -> None:
         self.context = rclpy.Context()
@@ -28,12 +28,12 @@ class Machine:
         self.processes: list[Process] = []
 
     def start(self, executable: str, *arguments: str) -> Process:
-        """Start an executable with ROS arguments."""
+        """Starts an executable with ROS arguments."""
         self.processes.append(Process(executable, "--ros-args", *arguments))
         return self.processes[-1]
 
     def end(self, number: int = signal.SIGINT) -> None:
-        """A signal ends all processes, by their own will; nothing is left behind."""
+        """Sends a signal to all processes, and asserts that they end by themselves and leave nothing behind."""
         for process in self.processes:
             process.record_segments()
             process.send(number)
@@ -44,7 +44,7 @@ class Machine:
         assert [process.leftovers for process in self.processes] == [[] for _ in self.processes]
 
     def close(self) -> None:
-        """Leave ROS."""
+        """Shuts the ROS context down."""
         if self.context.ok():
             self.client.close()
             rclpy.try_shutdown(context=self.context)
@@ -90,7 +90,7 @@ def test_signal_ends_a_process_at_any_moment_of_its_start(
 
 
 def test_repeated_signals_are_harmless(machine: Machine) -> None:
-    """Signals that come while the process is ending already change nothing."""
+    """Signals that come while the process is ending have no effect."""
     process = machine.start("pipeline", *QUICK, "-p", "drop_policy:=block", "-p", "batch_size:=4", "-p", "rate_hz:=0.0")
     machine.client.subscribe(Detection2DArray, "detections").wait_for(5, START_S)
     for _ in range(20):
@@ -102,7 +102,7 @@ def test_repeated_signals_are_harmless(machine: Machine) -> None:
 
 
 def test_each_node_runs_alone(machine: Machine) -> None:
-    """All four at once; without a head in its process the backbone drops its frames by that name."""
+    """All four run at once. Without a head in its process, the backbone drops its frames as ``no_head``."""
     machine.start("camera", "-p", "width:=64", "-p", "height:=48")
     machine.start("backbone", "-p", "weights:=none")
     machine.start("head", "-p", "weights:=none")

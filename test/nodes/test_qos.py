@@ -1,4 +1,4 @@
-"""Quality of service: every publisher is heard, every endpoint can be overridden, and a mismatch is said aloud."""
+"""Quality of service: all publishers are received, parameters override every endpoint, mismatches are logged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CAMERA = {"width": 64, "height": 48, "rate_hz": 20.0}
 
 
 def endpoints(pipeline: Pipeline, node: str, topic: str, kind: str) -> list[Any]:
-    """A node's publishers or subscriptions of a topic, as the rest of the system sees them."""
+    """Returns a node's publishers or subscriptions of a topic, as other nodes see them."""
     name = pipeline.client.node.resolve_topic_name(topic)
     look = getattr(pipeline.client.node, f"get_{kind}s_info_by_topic")
     return [info for info in look(name) if (info.node_namespace, info.node_name) == (pipeline.namespace, node)]
@@ -29,7 +29,7 @@ def log(pipeline: Pipeline) -> Received:
 
 
 def mismatch(pipeline: Pipeline, said: Received) -> str:
-    """The warning of this pipeline; nodes of other tests may still be heard."""
+    """Returns the warning of this pipeline. Nodes of other tests may still log as well."""
     start = f"{pipeline.namespace}/"
     return said.wait_for_one(lambda line: line.msg.startswith(start) and "do not match" in line.msg, "a warning").msg
 

@@ -1,4 +1,4 @@
-"""The README says of every parameter what the nodes' tables say."""
+"""The README lists every parameter with its default."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TABLES = {
 
 
 def rows() -> dict[tuple[str, str], tuple[str, bool]]:
-    """(node, parameter) to (default, read-only) as the README's table has them."""
+    """Returns (default, read-only) by (node, parameter) from the README's table."""
     found = {}
     lines = README.read_text().split("| node | parameter | default |")[1].splitlines()[2:]
     for line in lines:

@@ -1,4 +1,4 @@
-"""The launch file starts a process again whose GPU was lost, and no other."""
+"""The launch file restarts a process that lost its GPU, and no other."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ pytestmark = pytest.mark.timeout(4 * START_S)
 
 
 def before(folder: Path, variable: str) -> str:
-    """The variable's value with a folder in front."""
+    """Returns an environment variable's value with a folder in front."""
     return os.pathsep.join(filter(None, [str(folder), os.environ.get(variable, "")]))
 
 
 class Launch:
-    """``ros2 launch`` of the pipeline, and what it printed."""
+    """A process that launches the pipeline. Its output is kept."""
 
     def __init__(self, *arguments: str) -> None:
         self._printed = tempfile.TemporaryFile("w+")
@@ -61,7 +61,7 @@ class Launch:
 
     @property
     def printed(self) -> str:
-        """All that it, and the processes that it started, printed so far."""
+        """Everything that it and its processes printed so far."""
         self._printed.seek(0)
         return self._printed.read()
 
@@ -71,18 +71,18 @@ class Launch:
         return self._popen.poll() is None
 
     def interrupt(self) -> None:
-        """As Ctrl-C does."""
+        """Interrupts it as Ctrl-C does."""
         os.killpg(self._popen.pid, signal.SIGINT)
 
     def wait(self) -> None:
-        """Until it has ended by itself."""
+        """Waits until it has ended by itself."""
         try:
             self._popen.wait(START_S)
         except subprocess.TimeoutExpired:
             pytest.fail(f"it still runs after {START_S:g} s; it printed:\n{self.printed}")
 
     def kill(self) -> None:
-        """It, and all that it started."""
+        """Kills it and all that it started."""
         if self._popen.poll() is None:
             os.killpg(self._popen.pid, signal.SIGKILL)
         self._popen.wait()

@@ -1,4 +1,4 @@
-"""A node that is configured and cleaned up again and again gives everything back, seen from outside."""
+"""A node that is configured and cleaned up repeatedly gives all its resources back."""
 
 from __future__ import annotations
 

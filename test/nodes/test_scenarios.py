@@ -1,4 +1,4 @@
-"""config/: each scenario says only what the nodes know and accept, and what differs from their own defaults."""
+"""The scenarios in config/ contain only parameters that the nodes accept and that differ from the defaults."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCENARIOS = sorted((Path(__file__).parents[2] / "config").glob("*.yaml"))
 
 
 def given(path: Path) -> dict[str, dict[str, Any]]:
-    """What a file gives to each node, which it names so that it is found in every namespace."""
+    """Returns a file's parameters by node. The file must name nodes so that they match in every namespace."""
     found = {}
     for key, value in yaml.safe_load(path.read_text()).items():
         stars, name = key.rsplit("/", 1)

@@ -1,4 +1,4 @@
-"""The SROS 2 policy grants what the nodes use, all of it and nothing else."""
+"""The SROS 2 policy grants exactly what the nodes use."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Grants = dict[str, dict[str, set[str]]]  # node, kind of use, names
 
 
 def granted() -> Grants:
-    """What the policy has, with full names in the root namespace."""
+    """Returns what the policy grants, with full names in the root namespace."""
     found: Grants = {}
     for profile in ElementTree.parse(POLICY).iter("profile"):
         assert profile.get("ns") == "/"
@@ -48,7 +48,7 @@ def granted() -> Grants:
 
 @pytest.fixture(scope="module")
 def used(context: Context) -> Grants:
-    """What the nodes have, as the graph shows it, in all ways in which they run."""
+    """Returns what the nodes use in all configurations, as the ROS graph shows it."""
     found: Grants = {node: defaultdict(set) for node in NODES}
     for way in WAYS:
         nodes = [node for node in NODES if node != "tenants" or node in way]

@@ -1,4 +1,4 @@
-"""Several heads of one backbone: one computes, the others stand by, and one of them takes over when it ends."""
+"""Several heads of one backbone: one computes, and another takes over when it ends."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.timeout(4 * START_S)
 
 
 class Scene:
-    """A backbone, two heads, a camera, and all that is said."""
+    """A backbone, its heads and a camera, with all messages that they publish."""
 
     def __init__(self, domain: int, folder: Path, transport: str) -> None:
         self.context = rclpy.Context()
@@ -53,13 +53,13 @@ class Scene:
         self._timer = self.client.node.create_timer(0.05, lambda: self._send(images))
 
     def close(self) -> None:
-        """All ends."""
+        """Ends all processes."""
         self.fork_server.__exit__(None, None, None)
         self.client.close()
         rclpy.try_shutdown(context=self.context)
 
     def add(self, *names: str) -> None:
-        """HeadMonitor of these names begin at once."""
+        """Starts heads of these names at the same time."""
         for name in names:
             self.heads[name] = self.fork_server.start("head", paused=True, transport=self._transport, name=name)
         time.sleep(0.5)
@@ -67,17 +67,17 @@ class Scene:
             self.heads[name].resume()
 
     def hear(self, message: Any) -> None:
-        """Detections came."""
+        """Records detections and when they came."""
         self.heard_at.append(time.monotonic())
         self.detections.append(message)
 
     def flows(self, frames: int = 5) -> None:
-        """Detections come from now on."""
+        """Waits until so many more detections came."""
         known = len(self.detections)
         wait_until(lambda: len(self.detections) >= known + frames, lambda: f"detections: {self.printed}", START_S)
 
     def says(self, name: str) -> str:
-        """What a head said last of how it is."""
+        """Returns the last diagnostic message of a head."""
         return next(
             (
                 status.message
@@ -89,7 +89,7 @@ class Scene:
         )
 
     def active(self) -> str:
-        """The one head that does not stand by, once each has said how it is."""
+        """Returns the only head that does not stand by, once each has published its status."""
 
         def one() -> str:
             stand_by = [name for name in self.heads if self.says(name).startswith(STANDS_BY)]
@@ -99,19 +99,19 @@ class Scene:
         return str(wait_until(one, lambda: f"one active head: {[self.says(name) for name in self.heads]}", START_S))
 
     def next_detections_after(self, moment: float) -> float:
-        """Seconds until detections came again: the longest silence since then, from its beginning."""
+        """Returns the longest time without detections after a moment, in seconds."""
         self.flows(20)
         times = [moment, *(heard for heard in self.heard_at if heard > moment)]
         return max(after - before for before, after in pairwise(times))
 
     @property
     def printed(self) -> str:
-        """By all processes."""
+        """What all processes printed."""
         return "\n".join(node.printed[-2000:] for node in (self.backbone, *self.heads.values()))
 
     @property
     def dropped(self) -> dict[str, int]:
-        """By the backbone."""
+        """The backbone's dropped frames by reason."""
         return {entry.reason: entry.count for entry in self.reports[-1].dropped}
 
     def _send(self, images: Any) -> None:

@@ -1,4 +1,4 @@
-"""What the executables refuse to start with: exit code 1 and one sentence, never a traceback.
+"""The executables refuse bad arguments with exit code 1 and one sentence, without a traceback.
 
 Their main functions run in this process: starting Python and torch anew for each mistake would take minutes.
 """
@@ -25,7 +25,7 @@ Refuse = Callable[..., str]
 
 @pytest.fixture
 def refuse(ros_domain: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Refuse]:
-    """Starts a main function with arguments that it must refuse; gives its sentence."""
+    """A function that calls a main function with arguments that it must refuse, and returns its sentence."""
 
     def start(main: Callable[[], int], *arguments: str) -> str:
         monkeypatch.setattr(sys, "argv", ["executable", "--ros-args", *arguments])
@@ -42,7 +42,7 @@ def refuse(ros_domain: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
 
 
 class Touch:
-    """Unpickling it would make a folder: code that runs."""
+    """Code in a pickle: unpickling it would make a folder."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -1,4 +1,4 @@
-"""Tenants through ROS: many cameras and models in one process, that come, change and go while the others run."""
+"""The node ``tenants``: cameras and models are added, changed and removed while the others run."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ RED, GREEN, BLUE = (f"tenant_nets:{name}" for name in ("red", "green", "blue"))
 
 
 def shown(shade: int, stamp: int = 0, frame_id: str = "", height: int = 48, width: int = 64) -> Image:
-    """An image of that shade."""
+    """Returns an image of one shade."""
     header = Header(stamp=Time(sec=stamp), frame_id=frame_id)
     size = 3 * width * height
     return Image(header=header, height=height, width=width, encoding="rgb8", step=3 * width, data=bytes([shade]) * size)
 
 
 def seen(message: Detection2DArray) -> str:
-    """The label that the model found."""
+    """Returns the label that the model found."""
     return str(message.detections[0].results[0].hypothesis.class_id)
 
 
 def counts(pipeline: Pipeline, tenant: str) -> LedgerCounts:
-    """A tenant's counts now, which must close at every instant."""
+    """Returns a tenant's counts, which must close at every instant."""
     found = pipeline.nodes["tenants"]._pipeline.report(tenant, time.monotonic()).counts
     assert found.balanced, found
     return found
 
 
 def settled(pipeline: Pipeline, tenant: str, received: int) -> LedgerCounts:
-    """The counts once so many frames came in and none is under way."""
+    """Returns the counts once so many frames came in and none is in flight."""
     wait_until(
         lambda: (now := counts(pipeline, tenant)).received >= received and not now.in_flight,
         lambda: f"{received} frames of {tenant} settled: {counts(pipeline, tenant)}",
@@ -62,14 +62,14 @@ def settled(pipeline: Pipeline, tenant: str, received: int) -> LedgerCounts:
 
 @pytest.fixture(scope="module")
 def costs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Models of the test's may be loaded, and what they cost is measured once for the whole file."""
+    """Parameters that allow the test's own models. Their costs are measured once for the whole file."""
     database = tmp_path_factory.mktemp("tuning") / "tuning.jsonl"
     return {"allow_user_code": True, "tuning_database": str(database), "image_reliability": "reliable"}
 
 
 @pytest.fixture(scope="module")
 def pipeline(context: Context, costs: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pipeline]:
-    """Two tenants that no test changes for good: a red and a green one."""
+    """A pipeline with a red and a green tenant, which every test restores."""
     tenants = {**costs, "tenants": ["front", "rear"], "tenants.front.model": RED, "tenants.rear.model": GREEN}
     tenants |= {"image_depth": 500, "tenants.rear.image_topic": "behind"}
     tenants |= {"trace": str(tmp_path_factory.mktemp("trace") / "trace.json")}
@@ -79,7 +79,7 @@ def pipeline(context: Context, costs: dict[str, Any], tmp_path_factory: pytest.T
 
 @pytest.fixture
 def again(pipeline: Pipeline) -> Iterator[None]:
-    """Afterwards the two tenants run alone, as before."""
+    """Restores the two tenants after a test."""
     yield
     first = {"image_topic": "", "model": RED, "deadline_ms": 0.0, "when_late": "finish"}
     rows = {f"tenants.front.{name}": value for name, value in first.items()}
@@ -89,13 +89,13 @@ def again(pipeline: Pipeline) -> Iterator[None]:
 
 
 def tenants_of(pipeline: Pipeline) -> dict[str, str]:
-    """Who runs, and on which model."""
+    """Returns the models of the running tenants by name."""
     return {name: tenant.model for name, tenant in pipeline.nodes["tenants"]._pipeline.tenants.items()}
 
 
 @pytest.fixture(scope="module")
 def diagnostics(pipeline: Pipeline) -> Callable[[str, bytes, str], DiagnosticStatus]:
-    """Waits for a tenant's line of that level, with those words."""
+    """A function that waits for a tenant's status of a given level and message."""
     heard = pipeline.client.subscribe(DiagnosticArray, "/diagnostics")
 
     def find(tenant: str, level: bytes, words: str) -> DiagnosticStatus:
@@ -456,7 +456,7 @@ def test_tenants_pass_all_lifecycle_states_repeatedly(pipeline: Pipeline) -> Non
 
 @dataclass
 class Camera:
-    """One of the trial: a tenant of its own, whose images bear its shade, its size and its name."""
+    """A camera with its own tenant. Its images have its own shade, size and frame_id."""
 
     number: int
     rate_hz: float
@@ -481,7 +481,7 @@ class Camera:
 
 
 def show(cameras: list[Camera], publish: Callable[[Camera, Image], None], seconds: float) -> None:
-    """Each at its own rate, all on this thread."""
+    """Publishes the images of all cameras on this thread, each at its own rate."""
     started = time.monotonic()
     due = [(camera.number / 100, camera.number) for camera in cameras]
     heapq.heapify(due)
@@ -494,7 +494,7 @@ def show(cameras: list[Camera], publish: Callable[[Camera, Image], None], second
 
 @pytest.mark.parametrize("seconds", [4.0, pytest.param(60.0, marks=pytest.mark.slow)])
 def test_eight_cameras_share_three_models(context: Context, costs: dict[str, Any], seconds: float) -> None:
-    """Every frame is accounted for by tenant, and no detection comes out at another camera."""
+    """Every tenant's ledger closes, and no detection is published for another camera."""
     rates = (5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0)
     cameras = [Camera(number, rate) for number, rate in enumerate(rates)]
     tenants = {**costs, "tenants": [camera.name for camera in cameras], "image_depth": 500}

@@ -1,4 +1,4 @@
-"""Backbone and head in two processes: how features get across, and what is lost when one of the two dies."""
+"""Backbone and head in two processes: how features get across, and what is lost when a process dies."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def client(context: Context) -> Iterator[Client]:
 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """In the place of /dev/shm, which others use too."""
+    """A folder in place of /dev/shm, which other processes use too."""
     with tempfile.TemporaryDirectory(dir=segments.FOLDER) as found:
         monkeypatch.setattr(segments, "FOLDER", Path(found))
         yield Path(found)
@@ -78,7 +78,7 @@ def fork_server(ros_domain: int, folder: Path) -> Iterator[ForkServer]:
 
 
 class Stream:
-    """A camera, and all that is said of its frames."""
+    """A camera, with the detections and reports of its frames."""
 
     def __init__(self, client: Client, rate_hz: float = 50.0) -> None:
         self.detections: Received = Received()
@@ -99,12 +99,12 @@ class Stream:
         self.stop()
 
     def stop(self) -> None:
-        """No more images."""
+        """Stops the camera."""
         self._stop.set()
         self._thread.join()
 
     def flows(self, *processes: NodeProcess, frames: int = 3) -> None:
-        """Detections come of so many images that are sent from now on."""
+        """Waits for the detections of so many images that are sent from now on."""
         begin, known = self.sent, len(self.detections)
         wait_until(
             lambda: sum(stamp >= begin for stamp in stamps(self.detections[known:])) >= frames,
@@ -113,7 +113,7 @@ class Stream:
         )
 
     def settled(self) -> Any:
-        """The last report, once nothing is under way."""
+        """Stops the camera and returns the last report, once nothing is in flight."""
         self.stop()
         begin = len(self.reports)
         return wait_until(
@@ -129,7 +129,10 @@ class Stream:
 
 
 class Successors:
-    """Nodes that wait to take the place of one that is killed: DDS takes seconds to make processes known."""
+    """Paused nodes that replace killed ones.
+
+    They are started early, because DDS takes seconds to discover a process.
+    """
 
     AHEAD = 4
 
@@ -138,7 +141,7 @@ class Successors:
         self._waiting = deque(self._start() for _ in range(self.AHEAD))
 
     def next(self) -> NodeProcess:
-        """The next one, which begins now."""
+        """Resumes the next node and returns it."""
         self._waiting.append(self._start())
         node = self._waiting.popleft()
         node.resume()
@@ -232,18 +235,18 @@ def test_head_gets_the_backbones_strides(
 
 
 class Survivor:
-    """What a node holds while others die around it."""
+    """Records the resources of a node while other nodes are killed."""
 
     def __init__(self, process: NodeProcess) -> None:
         self._process = process
         self.seen: list[Footprint] = []
 
-    def look(self) -> None:
-        """After a death."""
+    def record(self) -> None:
+        """Records a footprint after a death."""
         self.seen.append(Footprint.of(self._process.pid))
 
-    def holds_no_more(self) -> None:
-        """In the last third of it all than in the first."""
+    def assert_stays_flat(self) -> None:
+        """Asserts that the last third of the footprints is no larger than the first."""
         third = len(self.seen) // 3
         for kind, slack in SLACK.items():
             values = [getattr(one, kind) for one in self.seen]
@@ -265,7 +268,7 @@ def kill_heads(client: Client, fork_server: ForkServer, transport: str, kills: i
             assert segment_names() == mine  # a reader's death takes no memory away
             head = successors.next()
             stream.flows(backbone, head)
-            survivor.look()
+            survivor.record()
         report = stream.settled()
         assert all(closes(found) for found in stream.reports)
         lost = dropped(report)
@@ -274,10 +277,10 @@ def kill_heads(client: Client, fork_server: ForkServer, transport: str, kills: i
             assert lost["reader_died"] > lost.get("lease_expired", 0)
         found = stamps(stream.detections)
         assert len(set(found)) == len(found)
-        # A killed head's last results may have come out uncounted, a slot pool's worth at most. (Fewer may be heard than
-        # were published: until DDS has found a new head, nobody hears it.)
+        # The last results of a killed head may be published uncounted, at most as many as the pool has slots. Fewer may
+        # be received than were published, until DDS has discovered a new head.
         assert len(found) - report.published <= 10 * kills
-        survivor.holds_no_more()
+        survivor.assert_stays_flat()
         assert "Traceback" not in backbone.printed
         backbone.end(signal.SIGTERM)
     assert segment_names() == set()
@@ -299,13 +302,13 @@ def kill_backbones(client: Client, fork_server: ForkServer, transport: str, kill
             backbone = successors.next()
             stream.flows(backbone, head)
             assert not mine & segment_names()
-            survivor.look()
+            survivor.record()
         report = stream.settled()
         assert all(closes(found) for found in stream.reports)
         assert set(dropped(report)) <= LOST | HURRY, backbone.printed
         found = stamps(stream.detections)
         assert len(set(found)) == len(found)
-        survivor.holds_no_more()
+        survivor.assert_stays_flat()
         assert "Traceback" not in head.printed + backbone.printed
         assert others.name in segment_names()
         mapped = [
@@ -320,10 +323,10 @@ def kill_backbones(client: Client, fork_server: ForkServer, transport: str, kill
 
 
 def kill_in_a_domain_of_their_own(kill: Callable[..., None], folder: Path, transport: str, kills: int) -> None:
-    """Over before Fast DDS drops the first of the dead, after 20 s.
+    """Kills nodes in a domain of its own, within the 20 s after which Fast DDS drops the first dead one.
 
-    While it does so, a process that is just making its publishers may hang, probably in Fast DDS (see its
-    issue 6502).
+    While Fast DDS does so, a process that is creating its publishers may hang, probably in Fast DDS (see its issue
+    6502).
     """
     context = Context()
     with own_domain(f"{kill.__name__} {transport}") as domain, ForkServer(folder) as fork_server:
@@ -350,10 +353,9 @@ def test_head_survives_killed_backbones(folder: Path, transport: str) -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kill", [kill_heads, kill_backbones])
 def test_survives_five_hundred_kills(folder: Path, kill: Callable[..., None]) -> None:
-    """Each group in a domain and a process of its own.
+    """Each group of kills has a domain and a process of its own.
 
-    One process of a camera in which DDS has seen a hundred or two backbones die no longer reaches a new one; why is
-    not established.
+    A camera whose process has seen a hundred or two backbones die no longer reaches a new one. The cause is unknown.
     """
     fork = multiprocessing.get_context("fork")
     begin = time.monotonic()
@@ -371,7 +373,7 @@ def test_survives_five_hundred_kills(folder: Path, kill: Callable[..., None]) ->
 
 @pytest.fixture
 def pool(model: SplitModel, folder: Path) -> Iterator[SharedSlotPool]:
-    """A backbone's memory, in this process."""
+    """The slot pool of a backbone, in this process."""
     pool = SharedSlotPool(Layout(model.split_point("neck").tensors, 2), 2)
     yield pool
     pool.close()
@@ -399,7 +401,7 @@ def copy(message: Any, **fields: Any) -> Any:
 
 
 def forged(message: FeatureHandle, folder: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Fields that do not check out: a name for them, why the handle is refused, and the fields."""
+    """Yields forged fields: a name for them, the reason for which the handle is refused, and the fields."""
     whole = (folder / message.segment).read_bytes()
     for letter, mode, content in (("c", 0o644, whole), ("d", 0o600, whole[:-1]), ("e", 0o600, bytes(len(whole)))):
         file = folder / f"{PREFIX}{32 * letter}"  # one that others may read, one cut short, one of zeros
@@ -535,7 +537,7 @@ def test_forged_releases_settle_nothing(context: Context, folder: Path, transpor
 
 @pytest.fixture
 def lazy(context: Context) -> Iterator[Node]:
-    """A node that never spins."""
+    """A node that never spins, so its subscriptions are never read."""
     found = Node("lazy", context=context, use_global_arguments=False)
     yield found
     found.destroy_node()
@@ -602,7 +604,7 @@ sys.exit(backbone.main())
 
 
 def test_failed_allocation_gives_a_sentence(folder: Path) -> None:
-    """In a folder of 1 MB, as small as some containers have it, and in one that is read-only."""
+    """The folder has 1 MB, as in some containers, or is read-only."""
     for options, words in (("size=1m", f"error: {folder} has no room for a ring of 16 slots"), ("ro", "Read-only")):
         mount = f'mount -t tmpfs -o {options} none "$0" && exec "$@"'
         if subprocess.run(["unshare", "-rm", "sh", "-c", mount, folder, "true"], check=False).returncode:

@@ -1,4 +1,4 @@
-"""What tuning found, as the backbone takes it when it is configured."""
+"""The backbone uses what tuning found when it is configured."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PLACE: dict[str, Any] = {"split_point": "neck", "batch_size": 2, "backbone_threa
 
 
 def found_for(model: SplitModel, precision: str) -> list[Record]:
-    """A network and a pipeline, cut and batched as ``PLACE`` has it."""
+    """Returns records of a network, and of a pipeline with the split point and batch size of ``PLACE``."""
     key, network = Key.here("cpu"), dict(network_space(cores(), (precision,)).default)
     place = {**pipeline_space(model, cores()).default, **PLACE}
     measured = (network_task(model, 1), network), (pipeline_task(model, network), place)
@@ -38,7 +38,7 @@ def found_for(model: SplitModel, precision: str) -> list[Record]:
 
 
 def configure(context: Context, **values: Any) -> None:
-    """A backbone's node, for as long as that takes."""
+    """Configures a backbone's node and closes it."""
     values = {"weights": "none", "device": "cpu", **values}
     overrides = [Parameter(name, value=value) for name, value in values.items()]
     node = BackboneNode(context=context, use_global_arguments=False, parameter_overrides=overrides)

@@ -1,4 +1,4 @@
-"""Backbone and head on two hosts: two network namespaces with a cable between them, and no memory in common."""
+"""Backbone and head on two hosts: two network namespaces that a cable connects, without shared memory."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ rclpy.spin(node)
 
 
 class Host:
-    """A network namespace with its own /dev/shm, for as long as a process holds it."""
+    """A network namespace with its own /dev/shm, which exists while a process holds it."""
 
     def __init__(self, *inside: str) -> None:
         names = ("unshare", "--net", "--mount", *(() if inside else ("--user", "--map-root-user")))
@@ -57,16 +57,16 @@ class Host:
         self.is_there = self._holder.stdout.readline() == "ready\n"
 
     def run(self, *command: str) -> None:
-        """A command there."""
+        """Runs a command on this host."""
         subprocess.run([*self.enter, *command], check=True, timeout=START_S)
 
     def close(self) -> None:
-        """Let it go, once its last process has ended."""
+        """Releases the namespace, once its last process has ended."""
         self._holder.communicate()
 
 
 class Running:
-    """A process on a host; what it prints is kept."""
+    """A process on a host. Its output is kept."""
 
     def __init__(self, host: Host, log: Path, *command: str) -> None:
         self._log = log
@@ -77,20 +77,20 @@ class Running:
 
     @property
     def printed(self) -> str:
-        """All that it printed so far."""
+        """Everything that it printed so far."""
         return self._log.read_text()
 
     def kill(self) -> None:
-        """End it for sure."""
+        """Kills it."""
         self._process.kill()
         self._process.wait()
 
     def terminate(self) -> None:
-        """Have it end by its own will."""
+        """Sends SIGTERM."""
         self._process.terminate()
 
     def wait(self) -> int:
-        """Its exit code, once it has ended."""
+        """Waits until it has ended and returns its exit code."""
         return self._process.wait(START_S)
 
 

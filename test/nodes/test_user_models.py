@@ -1,4 +1,4 @@
-"""Models of the user's own in the running pipeline: a factory's, and an exported program."""
+"""A user's own models in the pipeline: one from a factory, and an exported program."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ FACTORY = """
 
 @pytest.fixture(params=["factory", "program"])
 def model(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Its name; it takes every image for its second class."""
+    """The name of a model that finds its second class in every image."""
     (tmp_path / "nets_of_mine.py").write_text(textwrap.dedent(FACTORY))
     monkeypatch.syspath_prepend(tmp_path)
     if request.param == "factory":
