@@ -88,11 +88,13 @@ def send(pipeline: Pipeline, count: int) -> None:
 def test_idle_pipeline_is_not_busy(context: Context, transport: str) -> None:
     with flowing(context, transport) as pipeline:
         found = pipeline.client.subscribe(PipelineStats, "stats")
-        found.wait_for_one(lambda it: it.period_s > 0, "a period", START_S)  # seconds before the first do not count
+        found.wait_for_one(
+            lambda message: message.period_s > 0, "a period", START_S
+        )  # seconds before the first do not count
         send(pipeline, 1)
-        found.wait_for_one(lambda it: it.backbone_busy > 0, "a busy backbone", START_S)
-        found.wait_for_one(lambda it: it.head_busy > 0, "a busy head", START_S)
-        found.wait_for_one(lambda it: it.report.published == 1, "a report of the frame", START_S)
+        found.wait_for_one(lambda message: message.backbone_busy > 0, "a busy backbone", START_S)
+        found.wait_for_one(lambda message: message.head_busy > 0, "a busy head", START_S)
+        found.wait_for_one(lambda message: message.report.published == 1, "a report of the frame", START_S)
         begin = len(found)
         wait_until(lambda: len(shares(found[begin:])) > PERIODS, "periods without a frame", START_S)
         assert set(shares(found[begin:])[1:]) == {(0.0, 0.0)}
@@ -108,7 +110,7 @@ def test_bottleneck_of_a_full_pipeline_is_busy(
     with flowing(context, transport, camera=CAMERA) as pipeline:
         bottleneck.begin(pipeline)
         found = pipeline.client.subscribe(PipelineStats, "stats")
-        found.wait_for_one(lambda it: it.report.published > 1, "a second frame", START_S)
+        found.wait_for_one(lambda message: message.report.published > 1, "a second frame", START_S)
         begin = len(found)
         wait_until(lambda: len(shares(found[begin:])) > PERIODS, "periods with frames", START_S)
         bottleneck.end()
@@ -162,8 +164,12 @@ def test_energy_is_divided_among_images(context: Context, monkeypatch: pytest.Mo
     monkeypatch.setattr(stats_node, "Sensors", SimulatedSensors)
     with flowing(context, "intra_process", camera=CAMERA) as pipeline:
         found = pipeline.client.subscribe(PipelineStats, "stats")
-        found_shares = found.wait_for_one(lambda it: it.published_hz > 0 and it.joules_per_image > 0, "energy", START_S)
-        assert found_shares.joules_per_image * found_shares.published_hz == pytest.approx(10.0, rel=1e-5)
+        stats = found.wait_for_one(
+            lambda message: message.published_hz > 0 and message.joules_per_image > 0, "energy", START_S
+        )
+        assert stats.joules_per_image * stats.published_hz == pytest.approx(10.0, rel=1e-5)
         pipeline.nodes["camera"].trigger_deactivate()
-        found.wait_for_one(lambda it: it.report.received and not it.published_hz, "a period without images", START_S)
+        found.wait_for_one(
+            lambda message: message.report.received and not message.published_hz, "a period without images", START_S
+        )
         assert all(math.isnan(message.joules_per_image) for message in found if not message.published_hz)

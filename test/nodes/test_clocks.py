@@ -50,9 +50,9 @@ def recording(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("transport", ["intra_process", "shared_memory"])
 def test_recording_keeps_every_frame_and_header(context: Context, recording: Path, transport: str) -> None:
     """The recording is replayed as fast as it can be read, which is faster than the pipeline."""
-    way = {"transport": transport}
+    chosen = {"transport": transport}
     camera = {"source": f"bag:{recording}", "loop": False, "rate_hz": 0.0, "autostart": False}
-    with Pipeline(context, head=way, backbone={"drop_policy": "block", **way}, camera=camera) as pipeline:
+    with Pipeline(context, head=chosen, backbone={"drop_policy": "block", **chosen}, camera=camera) as pipeline:
         detections = pipeline.client.subscribe(Detection2DArray, "detections")
         assert pipeline.client.transition("camera", "configure")
         assert pipeline.client.transition("camera", "activate")

@@ -101,9 +101,9 @@ def test_judge_names_each_fault(
     counts: dict[str, Any], f1: float | None, objects: int, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert judge(report(**counts), f1, objects) == (1 if words else 0)
-    said = capsys.readouterr().err
-    assert words in said
-    assert bool(said) == bool(words)
+    stderr = capsys.readouterr().err
+    assert words in stderr
+    assert bool(stderr) == bool(words)
 
 
 @pytest.mark.parametrize(

@@ -54,12 +54,12 @@ def test_vision_msgs_is_checked_by_its_hash(tmp_path: Path) -> None:
 
 
 def test_profile_in_use_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mine = tmp_path / "mine.xml"
-    mine.write_text("")
-    environment = {"FASTRTPS_DEFAULT_PROFILES_FILE": str(mine)}
+    profile = tmp_path / "mine.xml"
+    profile.write_text("")
+    environment = {"FASTRTPS_DEFAULT_PROFILES_FILE": str(profile)}
     finding = find(doctor.check_middleware(environment), "Fast DDS profile")
-    assert (finding.level, str(mine) in finding.found) == (OK, True)
-    mine.unlink()
+    assert (finding.level, str(profile) in finding.found) == (OK, True)
+    profile.unlink()
     finding = find(doctor.check_middleware(environment), "Fast DDS profile")
     assert (finding.level, "does not exist" in finding.found) == (NOTE, True)
 

@@ -15,7 +15,7 @@ from split_infer_ros.nodes.transports.head_monitor import HeadMonitor
 from split_infer_ros.nodes.transports.messages import read_release, release_message
 
 
-class Watched:
+class SimulatedHeads:
     """A head monitor whose liveliness events and times the test decides."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,18 +23,20 @@ class Watched:
         self.deaths: list[float] = []
         self.subscribers = 0
         self._alive = self._silent = 0
-        heard: dict[str, Any] = {}
-        monkeypatch.setattr(module, "create_subscription", lambda *_, on_liveliness: heard.update(tell=on_liveliness))
+        callbacks: dict[str, Any] = {}
+        monkeypatch.setattr(
+            module, "create_subscription", lambda *_, on_liveliness: callbacks.update(on_liveliness=on_liveliness)
+        )
         monkeypatch.setattr(module.time, "monotonic", lambda: self.now)
         self.heads = HeadMonitor(SimpleNamespace(), print, self.deaths.append)
-        self._tell = heard["tell"]
+        self._on_liveliness = callbacks["on_liveliness"]
 
     def change(self, now: float, alive: int = 0, silent: int = 0) -> None:
         """Changes the numbers of living and silent heads."""
         self.now = now
         self._alive += alive
         self._silent += silent
-        self._tell(
+        self._on_liveliness(
             SimpleNamespace(
                 alive_count=self._alive,
                 alive_count_change=alive,
@@ -49,37 +51,37 @@ class Watched:
 
 
 @pytest.fixture
-def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
-    return Watched(monkeypatch)
+def simulated(monkeypatch: pytest.MonkeyPatch) -> SimulatedHeads:
+    return SimulatedHeads(monkeypatch)
 
 
-def test_silent_head_loses_all_that_was_sent(watched: Watched) -> None:
-    assert watched.reached == 0
-    watched.change(1.0, alive=1)
-    watched.subscribers = 1
-    assert watched.reached == 1
-    watched.change(9.0, alive=-1, silent=1)
-    assert watched.deaths == [9.0]
-    assert watched.reached == 0  # though its subscription will be there for a while
-    watched.subscribers = 0
-    watched.change(27.0, silent=-1)
-    assert watched.deaths == [9.0]
-    assert watched.reached == 0
+def test_silent_head_loses_all_that_was_sent(simulated: SimulatedHeads) -> None:
+    assert simulated.reached == 0
+    simulated.change(1.0, alive=1)
+    simulated.subscribers = 1
+    assert simulated.reached == 1
+    simulated.change(9.0, alive=-1, silent=1)
+    assert simulated.deaths == [9.0]
+    assert simulated.reached == 0  # though its subscription will be there for a while
+    simulated.subscribers = 0
+    simulated.change(27.0, silent=-1)
+    assert simulated.deaths == [9.0]
+    assert simulated.reached == 0
 
 
-def test_batches_since_a_new_head_belong_to_it(watched: Watched) -> None:
-    watched.change(1.0, alive=1)
-    watched.change(7.0, alive=1)
-    watched.subscribers = 2
-    watched.change(8.0, alive=-1, silent=1)
-    assert watched.deaths == [7.0]
-    assert watched.reached == 1
+def test_batches_since_a_new_head_belong_to_it(simulated: SimulatedHeads) -> None:
+    simulated.change(1.0, alive=1)
+    simulated.change(7.0, alive=1)
+    simulated.subscribers = 2
+    simulated.change(8.0, alive=-1, silent=1)
+    assert simulated.deaths == [7.0]
+    assert simulated.reached == 1
 
 
-def test_leaving_head_has_settled_its_batches(watched: Watched) -> None:
-    watched.change(1.0, alive=1)
-    watched.change(2.0, alive=-1)
-    assert watched.deaths == []
+def test_leaving_head_has_settled_its_batches(simulated: SimulatedHeads) -> None:
+    simulated.change(1.0, alive=1)
+    simulated.change(2.0, alive=-1)
+    assert simulated.deaths == []
 
 
 def test_head_time_needs_no_common_clock() -> None:

@@ -57,16 +57,18 @@ def test_corrupt_compressed_image_costs_only_itself(context: Context) -> None:
         assert (counts.published, counts.dropped) == (1, {"corrupt_image": 1})
 
 
-@pytest.mark.parametrize(("transport", "heard", "not_heard"), [
+@pytest.mark.parametrize(("transport", "subscribed", "unsubscribed"), [
     ("raw", "image", "image/compressed"),
     ("compressed", "image/compressed", "image"),
 ])  # fmt: skip
-def test_only_one_image_topic_is_subscribed(context: Context, transport: str, heard: str, not_heard: str) -> None:
+def test_only_one_image_topic_is_subscribed(
+    context: Context, transport: str, subscribed: str, unsubscribed: str
+) -> None:
     """With both subscriptions, each frame would come twice."""
     with Pipeline(context, backbone={"image_transport": transport}) as pipeline:
         node = pipeline.client.node
-        wait_until(lambda: node.count_subscribers(heard) == 1, f"the subscription of {heard}")
-        assert node.count_subscribers(not_heard) == 0
+        wait_until(lambda: node.count_subscribers(subscribed) == 1, f"the subscription of {subscribed}")
+        assert node.count_subscribers(unsubscribed) == 0
 
 
 @pytest.mark.parametrize("transport", ["raw", "compressed"])

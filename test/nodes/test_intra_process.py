@@ -33,7 +33,7 @@ def client(context: Context) -> Iterator[Client]:
 
 
 @pytest.fixture
-def stranger(ros_domain: int, client: Client) -> Iterator[Client]:
+def remote(ros_domain: int, client: Client) -> Iterator[Client]:
     """A client that acts as another process: in the same namespace, with its own ROS context."""
     context = rclpy.Context()
     rclpy.init(context=context, domain_id=ros_domain)
@@ -43,7 +43,7 @@ def stranger(ros_domain: int, client: Client) -> Iterator[Client]:
     rclpy.try_shutdown(context=context)
 
 
-class Listener(Received):
+class LocalSubscriber(Received):
     """A local subscriber that records on which threads it was called."""
 
     def __init__(
@@ -57,12 +57,12 @@ class Listener(Received):
             message,
             topic,
             QoSProfile(depth=depth),
-            self._hear,
-            receive_remote=self._hear if receive_remote else None,
+            self._receive,
+            receive_remote=self._receive if receive_remote else None,
             on_lost=self._count,
         )
 
-    def _hear(self, thing: Any) -> None:
+    def _receive(self, thing: Any) -> None:
         self.threads.add(threading.current_thread().name)
         self.append(thing)
 
@@ -70,7 +70,7 @@ class Listener(Received):
         self.missed += missed
 
 
-class Speaker(IntraProcessPublisher):
+class CountingPublisher(IntraProcessPublisher):
     """Publishes any object, and counts how often it was converted to a message."""
 
     def __init__(self, client: Client) -> None:
@@ -83,73 +83,77 @@ class Speaker(IntraProcessPublisher):
 
 
 def test_local_subscribers_get_the_object_at_once(client: Client) -> None:
-    first, second, speaker = Listener(client, String, "topic"), Listener(client, String, "topic"), Speaker(client)
+    first, second, publisher = (
+        LocalSubscriber(client, String, "topic"),
+        LocalSubscriber(client, String, "topic"),
+        CountingPublisher(client),
+    )
     thing = object()
-    assert speaker.publish(thing) == 2
+    assert publisher.publish(thing) == 2
     assert first[0] is thing
     assert second[0] is thing
     assert first.threads == {threading.current_thread().name}
 
 
-def test_dds_is_used_only_with_remote_subscribers(client: Client, stranger: Client) -> None:
-    listener, speaker = Listener(client, String, "topic", receive_remote=True), Speaker(client)
-    assert not speaker.has_remote_subscribers
-    speaker.publish("alone")
-    assert speaker.converted == 0
+def test_dds_is_used_only_with_remote_subscribers(client: Client, remote: Client) -> None:
+    subscriber, publisher = LocalSubscriber(client, String, "topic", receive_remote=True), CountingPublisher(client)
+    assert not publisher.has_remote_subscribers
+    publisher.publish("alone")
+    assert publisher.converted == 0
 
-    outside = stranger.subscribe(String, "topic")
-    wait_until(lambda: speaker.has_remote_subscribers, "a match")
-    speaker.publish("watched")
+    outside = remote.subscribe(String, "topic")
+    wait_until(lambda: publisher.has_remote_subscribers, "a match")
+    publisher.publish("watched")
     assert [message.data for message in outside.wait_for(1)] == ["watched"]
-    assert speaker.converted == 1
+    assert publisher.converted == 1
 
-    for subscription in list(stranger.node.subscriptions):
-        stranger.node.destroy_subscription(subscription)
-    wait_until(lambda: not speaker.has_remote_subscribers, "the stranger to leave")
-    speaker.publish("alone again")
-    assert speaker.converted == 1
-    assert listener == ["alone", "watched", "alone again"]
+    for subscription in list(remote.node.subscriptions):
+        remote.node.destroy_subscription(subscription)
+    wait_until(lambda: not publisher.has_remote_subscribers, "the remote to leave")
+    publisher.publish("alone again")
+    assert publisher.converted == 1
+    assert subscriber == ["alone", "watched", "alone again"]
 
 
-def test_local_subscriber_receives_each_message_once(client: Client, stranger: Client) -> None:
-    listener, speaker = Listener(client, String, "topic", receive_remote=True), Speaker(client)
-    outside = stranger.subscribe(String, "topic")
+def test_local_subscriber_receives_each_message_once(client: Client, remote: Client) -> None:
+    subscriber, publisher = LocalSubscriber(client, String, "topic", receive_remote=True), CountingPublisher(client)
+    outside = remote.subscribe(String, "topic")
     plain = client.subscribe(String, "topic")  # rclpy's own subscription, in this process
-    wait_until(lambda: speaker._publisher.get_subscription_count() == 3, "all to match")
-    wait_until(lambda: speaker.has_remote_subscribers, "the publisher to notice")
+    wait_until(lambda: publisher._publisher.get_subscription_count() == 3, "all to match")
+    wait_until(lambda: publisher.has_remote_subscribers, "the publisher to notice")
     for number in range(50):
-        speaker.publish(number)
+        publisher.publish(number)
     expected = [str(number) for number in range(50)]
     assert [message.data for message in outside.wait_for(50)] == expected
     assert [message.data for message in plain.wait_for(50)] == expected
-    assert listener == list(range(50))
-    assert listener.missed == 0
+    assert subscriber == list(range(50))
+    assert subscriber.missed == 0
 
 
-def test_remote_messages_are_received(client: Client, stranger: Client) -> None:
-    listener, speaker = Listener(client, String, "topic", receive_remote=True), Speaker(client)
-    assert speaker.has_subscribers
-    stranger.publisher(String, "topic").publish(String(data="from outside"))
-    (message,) = listener.wait_for(1)
+def test_remote_messages_are_received(client: Client, remote: Client) -> None:
+    subscriber, publisher = LocalSubscriber(client, String, "topic", receive_remote=True), CountingPublisher(client)
+    assert publisher.has_subscribers
+    remote.publisher(String, "topic").publish(String(data="from outside"))
+    (message,) = subscriber.wait_for(1)
     assert message.data == "from outside"
-    assert listener.threads == {"client"}  # the executor's thread
-    listener.subscription.destroy()
-    wait_until(lambda: not speaker.has_subscribers, "nobody to subscribe any more")
+    assert subscriber.threads == {"client"}  # the executor's thread
+    subscriber.subscription.destroy()
+    wait_until(lambda: not publisher.has_subscribers, "nobody to subscribe any more")
 
 
-def test_remote_node_of_the_same_name_is_received(client: Client, stranger: Client) -> None:
-    listener = Listener(client, String, "topic", receive_remote=True)
-    theirs = stranger.publisher(String, "topic")
-    wait_until(lambda: client.node.count_publishers("topic") == 1, "the stranger to be seen")
-    Speaker(client).publish("ours")
-    theirs.publish(String(data="theirs"))
-    assert listener.wait_for(2)[0] == "ours"
-    assert listener[1].data == "theirs"
+def test_remote_node_of_the_same_name_is_received(client: Client, remote: Client) -> None:
+    subscriber = LocalSubscriber(client, String, "topic", receive_remote=True)
+    remote_publisher = remote.publisher(String, "topic")
+    wait_until(lambda: client.node.count_publishers("topic") == 1, "the remote to be seen")
+    CountingPublisher(client).publish("ours")
+    remote_publisher.publish(String(data="theirs"))
+    assert subscriber.wait_for(2)[0] == "ours"
+    assert subscriber[1].data == "theirs"
 
 
-def test_local_subscription_ignores_remote_publishers(client: Client, stranger: Client) -> None:
-    Listener(client, String, "topic")
-    assert stranger.node.count_subscribers("topic") == 0
+def test_local_subscription_ignores_remote_publishers(client: Client, remote: Client) -> None:
+    LocalSubscriber(client, String, "topic")
+    assert remote.node.count_subscribers("topic") == 0
     assert client.node.count_subscribers("topic") == 0
 
 
@@ -158,18 +162,18 @@ def test_failing_subscriber_does_not_affect_others(client: Client) -> None:
         raise ValueError("a fault")
 
     IntraProcessSubscription(client.node, String, "topic", RELIABLE, fail)
-    listener, speaker = Listener(client, String, "topic"), Speaker(client)
-    speaker.publish("one")
-    assert listener == ["one"]
+    subscriber, publisher = LocalSubscriber(client, String, "topic"), CountingPublisher(client)
+    publisher.publish("one")
+    assert subscriber == ["one"]
 
 
-def test_lost_messages_are_counted_for_each_publisher(client: Client, stranger: Client) -> None:
-    listener = Listener(client, String, "topic", receive_remote=True, depth=5)
-    publishers = [stranger.publisher(String, "topic", QoSProfile(depth=5)) for _ in range(2)]
+def test_lost_messages_are_counted_for_each_publisher(client: Client, remote: Client) -> None:
+    subscriber = LocalSubscriber(client, String, "topic", receive_remote=True, depth=5)
+    publishers = [remote.publisher(String, "topic", QoSProfile(depth=5)) for _ in range(2)]
     for publisher in publishers:
         publisher.publish(String(data="first"))
-    listener.wait_for(2)
-    assert listener.missed == 0
+    subscriber.wait_for(2)
+    assert subscriber.missed == 0
 
     busy, done = threading.Event(), threading.Event()
     client.node.create_timer(0.0, lambda: (busy.set(), done.wait(20)))  # holds the executor up
@@ -179,8 +183,10 @@ def test_lost_messages_are_counted_for_each_publisher(client: Client, stranger: 
             publisher.publish(String(data="flood"))
     wait_until(lambda: all(publisher.wait_for_all_acked() for publisher in publishers), "receipt")
     done.set()
-    wait_until(lambda: len(listener) + listener.missed == 42, f"{len(listener)} heard and {listener.missed} missed")
-    assert listener.missed >= 20
+    wait_until(
+        lambda: len(subscriber) + subscriber.missed == 42, f"{len(subscriber)} heard and {subscriber.missed} missed"
+    )
+    assert subscriber.missed >= 20
 
 
 # The same in a running pipeline.
@@ -202,14 +208,14 @@ def test_head_gets_the_object_and_uses_its_own_threads(context: Context, monkeyp
         lambda *a: (threads.append(threading.current_thread().name), convert(*a))[1],
     )
     with Pipeline(context, head={}, backbone={}) as pipeline:
-        listener = Listener(pipeline.client, FeatureHandle, "features")
+        subscriber = LocalSubscriber(pipeline.client, FeatureHandle, "features")
         images = pipeline.client.publisher(Image, "image")
         for _ in range(3):
             images.publish(image())
             pipeline.settled(len(threads) + 1)
         assert [type(handle) for handle in handles] == 3 * [Handle]
-        assert all(mine is its for mine, its in zip(listener.wait_for(3), handles, strict=True))
-        assert listener.threads == {"backbone"}
+        assert all(received is sent for received, sent in zip(subscriber.wait_for(3), handles, strict=True))
+        assert subscriber.threads == {"backbone"}
         assert threads == 3 * ["postprocess"]
 
 
@@ -229,11 +235,11 @@ def test_frame_over_bus_and_dds_is_counted_once(context: Context) -> None:
 
 
 def test_stale_handle_is_refused_and_counted(pipeline: Pipeline) -> None:
-    listener = Listener(pipeline.client, FeatureHandle, "features")
+    subscriber = LocalSubscriber(pipeline.client, FeatureHandle, "features")
     images = pipeline.client.publisher(Image, "image")
     images.publish(image())
     before = pipeline.settled(1)
-    (used,) = listener.wait_for(1)
+    (used,) = subscriber.wait_for(1)
     again = IntraProcessPublisher(pipeline.client.node, FeatureHandle, "features", RELIABLE)
     refused = pipeline.nodes["head"]._stage.refused
 

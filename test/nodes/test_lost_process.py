@@ -30,7 +30,7 @@ TENANTS = (
 )
 
 
-class Losing:
+class LosingProcess:
     """A process that loses its device.
 
     Args:
@@ -76,7 +76,7 @@ def client(ros_domain: int) -> Iterator[Client]:
     rclpy.try_shutdown(context=context)
 
 
-def last_words(diagnostics: Received, line: str) -> dict[str, str]:
+def last_values(diagnostics: Received, line: str) -> dict[str, str]:
     """Returns the values of the latest status of that name that reports the lost GPU as an error."""
     found = [
         status
@@ -90,9 +90,9 @@ def last_words(diagnostics: Received, line: str) -> dict[str, str]:
     return {value.key: value.value for value in found[-1].values}
 
 
-def ends_in_time(process: Losing, when: Path, *heard: Received) -> None:
+def ends_in_time(process: LosingProcess, when: Path, *topics: Received) -> None:
     """Has the process lose its device once both topics have messages, and checks how it ends."""
-    for messages in heard:
+    for messages in topics:
         messages.wait_for(1, START_S)
     when.touch()
     assert process.end() == DEVICE_LOST_EXIT, process.printed
@@ -102,12 +102,12 @@ def ends_in_time(process: Losing, when: Path, *heard: Received) -> None:
 @pytest.mark.parametrize("moment", [LATER, HANGS])
 def test_lost_gpu_ends_the_pipeline_in_time(client: Client, moment: str, tmp_path: Path) -> None:
     when = tmp_path / "now"
-    process = Losing("pipeline", moment, *ONE_MODEL, when=when)
+    process = LosingProcess("pipeline", moment, *ONE_MODEL, when=when)
     diagnostics = client.subscribe(DiagnosticArray, "/diagnostics")
     detections = client.subscribe(Detection2DArray, "detections")
     ends_in_time(process, when, detections, diagnostics)
     print(f"it lasted {process.lasted_s:.2f} s")
-    facts = last_words(diagnostics, "pipeline")
+    facts = last_values(diagnostics, "pipeline")
     received, published, in_flight, lost = (
         int(facts[key]) for key in ("received", "published", "in flight", "dropped: device_lost")
     )
@@ -119,18 +119,18 @@ def test_lost_gpu_ends_the_pipeline_in_time(client: Client, moment: str, tmp_pat
 
 def test_lost_gpu_ends_tenants_in_time(client: Client, tmp_path: Path) -> None:
     when = tmp_path / "now"
-    process = Losing("pipeline", LATER, *TENANTS, when=when)
+    process = LosingProcess("pipeline", LATER, *TENANTS, when=when)
     detections = client.subscribe(Detection2DArray, "front/detections")
     diagnostics = client.subscribe(DiagnosticArray, "/diagnostics")
     ends_in_time(process, when, detections, diagnostics)
     assert len(detections) > 0
-    facts = [last_words(diagnostics, f"pipeline/{name}") for name in ("front", "rear")]
+    facts = [last_values(diagnostics, f"pipeline/{name}") for name in ("front", "rear")]
     assert sum(int(each.get("dropped: device_lost", 0)) for each in facts) > 0
 
 
 @pytest.mark.parametrize("arguments", [ONE_MODEL, TENANTS], ids=["one model", "tenants"])
 def test_gpu_lost_at_start_ends_the_process(ros_domain: int, arguments: tuple[str, ...]) -> None:
-    process = Losing("pipeline", AT_START, *arguments)
+    process = LosingProcess("pipeline", AT_START, *arguments)
     assert process.end() == DEVICE_LOST_EXIT, process.printed
     assert process.lasted_s < IN_TIME_S
     assert "illegal memory access" in process.printed
@@ -141,7 +141,7 @@ def test_lost_gpu_ends_a_single_backbone_in_time(client: Client) -> None:
         [sys.executable, "-m", "split_infer_ros.nodes.camera", "--ros-args", *SMALL], stdin=subprocess.DEVNULL
     )
     try:
-        process = Losing("backbone", LATER, "-p", "weights:=none")
+        process = LosingProcess("backbone", LATER, "-p", "weights:=none")
         assert process.end() == DEVICE_LOST_EXIT, process.printed
         assert process.lasted_s < IN_TIME_S
     finally:

@@ -62,8 +62,8 @@ def test_two_pipelines_of_one_name_cause_a_warning(client: Client, transport: st
     """Each pipeline receives the other's images too. Both warn about it, and their ledgers stay closed."""
     arguments = (*QUICK, "-p", f"transport:={transport}")
     with Process("pipeline", *arguments) as one, Process("pipeline", *arguments) as other:
-        said = client.subscribe(DiagnosticArray, "/diagnostics")
-        status = said.wait_for_one(
+        diagnostics = client.subscribe(DiagnosticArray, "/diagnostics")
+        status = diagnostics.wait_for_one(
             lambda array: "backbones report on /report" in array.status[0].message, "a warning", START_S
         ).status[0]
         assert status.level == DiagnosticStatus.WARN

@@ -63,9 +63,7 @@ def test_pictures_are_drawn_only_for_subscribers(pipeline: Pipeline, monkeypatch
     for subscription in list(pipeline.client.node.subscriptions):
         if subscription.topic_name.endswith("detections/image"):
             pipeline.client.node.destroy_subscription(subscription)
-    wait_until(
-        lambda: not pipeline.nodes["head"]._results._overlay._publisher.has_subscribers, "nobody to look any more"
-    )
+    wait_until(lambda: not pipeline.nodes["head"]._results._overlay._publisher.has_subscribers, "no subscriber")
     before = len(drawn)
     images.publish(image())
     detections.wait_for(3)
@@ -106,8 +104,8 @@ def test_diagnostics_show_the_pipelines_state(pipeline: Pipeline) -> None:
     def status(level: bytes, words: str, **facts: str) -> DiagnosticStatus:
         def fits(message: DiagnosticArray) -> bool:
             found = message.status[0]
-            told = {entry.key: entry.value for entry in found.values}
-            return found.level == level and words in found.message and facts.items() <= told.items()
+            values = {entry.key: entry.value for entry in found.values}
+            return found.level == level and words in found.message and facts.items() <= values.items()
 
         found = diagnostics.wait_for_one(fits, f"'{words}'").status[0]
         diagnostics.clear()

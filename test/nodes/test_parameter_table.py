@@ -28,12 +28,12 @@ ROWS = Rows(Kennel)
 
 
 def test_copied_row_differs_only_where_changed() -> None:
-    mine, theirs = ROWS.row("age"), ROWS.row("dogs.rex.age")
-    assert mine is not None
-    assert theirs is not None
-    assert (mine.default, mine.metadata["maximum"]) == (10.0, 500.0)
-    assert (theirs.default, theirs.metadata["maximum"]) == (1.0, 30.0)
-    assert mine.metadata["description"] == theirs.metadata["description"]
+    copied, original = ROWS.row("age"), ROWS.row("dogs.rex.age")
+    assert copied is not None
+    assert original is not None
+    assert (copied.default, copied.metadata["maximum"]) == (10.0, 500.0)
+    assert (original.default, original.metadata["maximum"]) == (1.0, 30.0)
+    assert copied.metadata["description"] == original.metadata["description"]
 
 
 def test_listing_a_name_or_setting_its_row_adds_it() -> None:

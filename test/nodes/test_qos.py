@@ -20,18 +20,20 @@ CAMERA = {"width": 64, "height": 48, "rate_hz": 20.0}
 def endpoints(pipeline: Pipeline, node: str, topic: str, kind: str) -> list[Any]:
     """Returns a node's publishers or subscriptions of a topic, as other nodes see them."""
     name = pipeline.client.node.resolve_topic_name(topic)
-    look = getattr(pipeline.client.node, f"get_{kind}s_info_by_topic")
-    return [info for info in look(name) if (info.node_namespace, info.node_name) == (pipeline.namespace, node)]
+    query = getattr(pipeline.client.node, f"get_{kind}s_info_by_topic")
+    return [info for info in query(name) if (info.node_namespace, info.node_name) == (pipeline.namespace, node)]
 
 
 def log(pipeline: Pipeline) -> Received:
     return pipeline.client.subscribe(Log, "/rosout", QoSProfile(depth=100, durability=DurabilityPolicy.TRANSIENT_LOCAL))
 
 
-def mismatch(pipeline: Pipeline, said: Received) -> str:
+def mismatch(pipeline: Pipeline, log_messages: Received) -> str:
     """Returns the warning of this pipeline. Nodes of other tests may still log as well."""
     start = f"{pipeline.namespace}/"
-    return said.wait_for_one(lambda line: line.msg.startswith(start) and "do not match" in line.msg, "a warning").msg
+    return log_messages.wait_for_one(
+        lambda line: line.msg.startswith(start) and "do not match" in line.msg, "a warning"
+    ).msg
 
 
 @pytest.mark.parametrize("qos", [BEST_EFFORT, RELIABLE], ids=["best_effort", "reliable"])
@@ -43,10 +45,10 @@ def test_both_reliabilities_are_received(context: Context, qos: QoSProfile) -> N
 
 def test_qos_mismatch_names_both_sides(context: Context) -> None:
     with Pipeline(context, backbone={"image_reliability": "reliable"}) as pipeline:
-        said = log(pipeline)
+        log_messages = log(pipeline)
         pipeline.client.node.create_publisher(Image, "image", RELIABLE)  # this one matches
         pipeline.client.node.create_publisher(Image, "image", BEST_EFFORT)
-        warning = mismatch(pipeline, said)
+        warning = mismatch(pipeline, log_messages)
         for words in (
             f"{pipeline.namespace}/image",
             "the subscription here (reliable)",
@@ -60,10 +62,10 @@ def test_qos_mismatch_names_both_sides(context: Context) -> None:
 
 def test_mismatch_of_a_publisher_is_logged(context: Context) -> None:
     with Pipeline(context) as pipeline:
-        said = log(pipeline)
+        log_messages = log(pipeline)
         pipeline.add("head", **{f"qos_overrides.{pipeline.namespace}/detections.publisher.reliability": "best_effort"})
         pipeline.client.node.create_subscription(Detection2DArray, "detections", print, RELIABLE)
-        warning = mismatch(pipeline, said)
+        warning = mismatch(pipeline, log_messages)
         assert "the publisher here (best_effort)" in warning
         assert f"{pipeline.namespace}/client (reliable)" in warning
 
@@ -133,7 +135,7 @@ def test_qos_of_other_transports_can_be_overridden(context: Context, transport: 
         ):
             (info,) = wait_until(lambda: endpoints(pipeline, node, where, kind), f"{node}'s {kind} of {where}")
             assert info.qos_profile.reliability == ReliabilityPolicy.BEST_EFFORT, (node, where)
-    nodes = {name: {"transport": transport} for name in ("backbone", "head")}  # of which nobody has said anything
+    nodes = {name: {"transport": transport} for name in ("backbone", "head")}  # without overrides
     with Pipeline(context, **nodes) as pipeline:
         (info,) = wait_until(lambda: endpoints(pipeline, "head", "features/release", "publisher"), "the publisher")
         assert info.qos_profile.reliability == ReliabilityPolicy.RELIABLE

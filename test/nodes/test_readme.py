@@ -42,10 +42,10 @@ def rows() -> dict[tuple[str, str], tuple[str, bool]]:
 
 @pytest.mark.parametrize("node", TABLES)
 def test_readme_lists_every_parameter(node: str) -> None:
-    told = {name: fact for (of, name), fact in rows().items() if of == node}
+    documented = {name: fact for (of, name), fact in rows().items() if of == node}
     one_of_each = {"of": {"NAME": TenantParameters()}} if node == "tenants" else {}
-    meant = {
+    declared = {
         name: (f"[{', '.join(value)}]" if isinstance(value, tuple) else str(value), row.metadata["read_only"])
         for name, (row, value) in Rows(TABLES[node]).flat(TABLES[node](**one_of_each)).items()
     }
-    assert told == meant
+    assert documented == declared

@@ -107,11 +107,11 @@ def test_process_restarts_after_a_lost_gpu(ros_domain: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected_line"),
     [((*LOSES, "respawn:=false"), SAID), (("model:=nothing_of_this_name",), "error: ")],
-    ids=["told not to", "another error"],
+    ids=["respawn is off", "another error"],
 )
-def test_other_failures_are_not_restarted(ros_domain: int, arguments: tuple[str, ...], said: str) -> None:
+def test_other_failures_are_not_restarted(ros_domain: int, arguments: tuple[str, ...], expected_line: str) -> None:
     with launched(*arguments) as launch:
         launch.wait()
-        assert launch.printed.count(said) == 1, launch.printed
+        assert launch.printed.count(expected_line) == 1, launch.printed

@@ -16,7 +16,7 @@ NODES = ("camera", "backbone", "head", "tenants", "stats")
 CAMERA = {"source": "none"}
 FRONT = {"tenants": ["front"], "tenants.front.weights": "none"}
 # together they use all that the nodes can use
-WAYS: list[dict[str, dict[str, Any]]] = [
+CONFIGURATIONS: list[dict[str, dict[str, Any]]] = [
     {"backbone": {"use_sim_time": True}, "head": {"use_sim_time": True}},
     {
         "backbone": {"transport": "shared_memory", "image_transport": "compressed"},
@@ -50,12 +50,12 @@ def granted() -> Grants:
 def used(context: Context) -> Grants:
     """Returns what the nodes use in all configurations, as the ROS graph shows it."""
     found: Grants = {node: defaultdict(set) for node in NODES}
-    for way in WAYS:
-        nodes = [node for node in NODES if node != "tenants" or node in way]
-        parameters = {node: {**(CAMERA if node == "camera" else {}), **way.get(node, {})} for node in nodes}
+    for configuration in CONFIGURATIONS:
+        nodes = [node for node in NODES if node != "tenants" or node in configuration]
+        parameters = {node: {**(CAMERA if node == "camera" else {}), **configuration.get(node, {})} for node in nodes}
         with Pipeline(context, **parameters) as pipeline:
             graph, namespace = pipeline.client.node, pipeline.namespace
-            looks = {
+            queries = {
                 "publish": graph.get_publisher_names_and_types_by_node,
                 "subscribe": graph.get_subscriber_names_and_types_by_node,
                 "reply": graph.get_service_names_and_types_by_node,
@@ -65,8 +65,8 @@ def used(context: Context) -> Grants:
             if "tenants" in nodes:
                 wait_until(lambda: graph.count_publishers("front/stats"), "statistics of the tenant")
             for node in nodes:
-                for kind, look in looks.items():
-                    names = {name.removeprefix(namespace) for name, _ in look(node, namespace)}
+                for kind, query in queries.items():
+                    names = {name.removeprefix(namespace) for name, _ in query(node, namespace)}
                     found[node][kind] |= names
     return found
 

@@ -30,9 +30,9 @@ def refuse(ros_domain: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
     def start(main: Callable[[], int], *arguments: str) -> str:
         monkeypatch.setattr(sys, "argv", ["executable", "--ros-args", *arguments])
         assert main() == 1
-        said = capfd.readouterr().err
-        assert "Traceback" not in said
-        (sentence,) = [line for line in said.splitlines() if line.startswith("error: ")]
+        stderr = capfd.readouterr().err
+        assert "Traceback" not in stderr
+        (sentence,) = [line for line in stderr.splitlines() if line.startswith("error: ")]
         return sentence
 
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -38,7 +38,7 @@ def shown(shade: int, stamp: int = 0, frame_id: str = "", height: int = 48, widt
     return Image(header=header, height=height, width=width, encoding="rgb8", step=3 * width, data=bytes([shade]) * size)
 
 
-def seen(message: Detection2DArray) -> str:
+def label_of(message: Detection2DArray) -> str:
     """Returns the label that the model found."""
     return str(message.detections[0].results[0].hypothesis.class_id)
 
@@ -96,16 +96,20 @@ def tenants_of(pipeline: Pipeline) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def diagnostics(pipeline: Pipeline) -> Callable[[str, bytes, str], DiagnosticStatus]:
     """A function that waits for a tenant's status of a given level and message."""
-    heard = pipeline.client.subscribe(DiagnosticArray, "/diagnostics")
+    arrays = pipeline.client.subscribe(DiagnosticArray, "/diagnostics")
 
     def find(tenant: str, level: bytes, words: str) -> DiagnosticStatus:
-        heard.clear()
+        arrays.clear()
         name = f"{pipeline.namespace[1:]}/pipeline/{tenant}".rstrip("/")
 
         def fitting(array: DiagnosticArray) -> list[DiagnosticStatus]:
-            return [it for it in array.status if (it.name, it.level) == (name, level) and words in it.message]
+            return [
+                status
+                for status in array.status
+                if (status.name, status.level) == (name, level) and words in status.message
+            ]
 
-        return fitting(heard.wait_for_one(lambda array: bool(fitting(array)), f"{name}: {words}"))[0]
+        return fitting(arrays.wait_for_one(lambda array: bool(fitting(array)), f"{name}: {words}"))[0]
 
     return find
 
@@ -121,13 +125,15 @@ def test_each_tenant_has_its_own_topics_and_diagnostics(
         (found,) = detections.wait_for(1)
         assert found.header == message.header
         assert found.detections[0].header == message.header
-        assert seen(found) == f"{kind}{SHADES[2]}"
+        assert label_of(found) == f"{kind}{SHADES[2]}"
         (info,) = client.subscribe(VisionInfo, f"{name}/vision_info", LATCHED).wait_for(1)
         node, parameter = info.database_location.rsplit("/", 1)
         assert (info.method, node) == (model, f"{pipeline.namespace}/tenants")
         assert client.get("tenants", parameter) == [f"{kind}{shade}" for shade in SHADES]
         assert "read-only" in client.set("tenants", **{parameter: ["other"]})[0]
-        stats = client.subscribe(PipelineStats, f"{name}/stats").wait_for_one(lambda it: it.report.published, "a frame")
+        stats = client.subscribe(PipelineStats, f"{name}/stats").wait_for_one(
+            lambda stats: stats.report.published, "a frame"
+        )
         assert (stats.tenant, stats.report.tenant) == (name, name)
         facts = {entry.key: entry.value for entry in diagnostics(name, DiagnosticStatus.OK, "Frames flow").values}
         assert int(facts["published"]) == counts(pipeline, name).published
@@ -161,7 +167,7 @@ def test_tenant_is_added_changed_and_removed_live(
         found = client.subscribe(Detection2DArray, "side/detections")
         side = client.publisher(Image, "aside")
         side.publish(shown(SHADES[5], 1))
-        assert seen(found.wait_for(1)[0]) == f"blue{SHADES[5]}"
+        assert label_of(found.wait_for(1)[0]) == f"blue{SHADES[5]}"
         diagnostics("side", DiagnosticStatus.OK, "Frames flow")
 
         rows = {"tenants.side.deadline_ms": 30_000, "tenants.side.when_late": "drop"}
@@ -172,15 +178,17 @@ def test_tenant_is_added_changed_and_removed_live(
         assert client.set("tenants", **{"tenants.side.model": GREEN}) == [""]
         wait_until(lambda: tenants_of(pipeline)["side"] == GREEN, "another model")
         side.publish(shown(SHADES[5], 2))
-        assert seen(found.wait_for(2)[1]) == f"green{SHADES[5]}"
+        assert label_of(found.wait_for(2)[1]) == f"green{SHADES[5]}"
         assert counts(pipeline, "side").received == 2
         assert client.set("tenants", **{"tenants.side.image_topic": "elsewhere"}) == [""]
         client.publisher(Image, "elsewhere").publish(shown(SHADES[6], 3))
-        assert seen(found.wait_for(3)[2]) == f"green{SHADES[6]}"
+        assert label_of(found.wait_for(3)[2]) == f"green{SHADES[6]}"
 
         reports = client.subscribe(PipelineReport, "report")
         assert client.set("tenants", tenants=["front", "rear"]) == [""]
-        gone = reports.wait_for_one(lambda it: it.tenant == "side" and it.state == it.REMOVED, "word of the removal")
+        gone = reports.wait_for_one(
+            lambda stats: stats.tenant == "side" and stats.state == stats.REMOVED, "word of the removal"
+        )
         assert gone.received == 0
         wait_until(lambda: not client.node.count_publishers("side/stats"), "the end of its statistics")
         wait_until(lambda: not client.node.count_publishers("side/detections"), "the end of its detections")
@@ -238,18 +246,18 @@ def test_tenant_with_bad_model_is_reported_and_recovers(
     diagnostics("side", DiagnosticStatus.ERROR, "It does not run: There is no model 'resnet5'")
     rear = client.subscribe(Detection2DArray, "rear/detections")
     client.publisher(Image, "behind").publish(shown(SHADES[1]))
-    assert seen(rear.wait_for(1)[0]) == f"green{SHADES[1]}"
+    assert label_of(rear.wait_for(1)[0]) == f"green{SHADES[1]}"
     assert not client.node.count_publishers("side/detections")
 
     assert client.set("tenants", **{"tenants.side.model": BLUE}) == [""]
     side = client.subscribe(Detection2DArray, "side/detections")
     client.publisher(Image, "aside").publish(shown(SHADES[3]))
-    assert seen(side.wait_for(1)[0]) == f"blue{SHADES[3]}"
+    assert label_of(side.wait_for(1)[0]) == f"blue{SHADES[3]}"
 
     assert client.set("tenants", **{"tenants.side.model": "tenant_nets:yellow"}) == [""]
     diagnostics("side", DiagnosticStatus.WARN, "It runs as before: model 'tenant_nets:yellow' cannot be made")
     client.publisher(Image, "aside").publish(shown(SHADES[4]))
-    assert seen(side.wait_for(2)[1]) == f"blue{SHADES[4]}"
+    assert label_of(side.wait_for(2)[1]) == f"blue{SHADES[4]}"
 
 
 @pytest.mark.usefixtures("again")
@@ -263,20 +271,20 @@ def test_fast_tenant_changes_are_all_applied(pipeline: Pipeline) -> None:
     wait_until(lambda: set(node._topics) == set(tenants_of(pipeline)) == last, "those that were asked for last")
     found = pipeline.client.subscribe(Detection2DArray, "rear/detections")
     pipeline.client.publisher(Image, "behind").publish(shown(SHADES[1]))
-    assert seen(found.wait_for(1)[0]) == f"green{SHADES[1]}"
+    assert label_of(found.wait_for(1)[0]) == f"green{SHADES[1]}"
 
 
 def test_busy_shares_are_those_of_the_tenant(pipeline: Pipeline) -> None:
     client = pipeline.client
     front, rear = (client.subscribe(PipelineStats, f"{name}/stats") for name in ("front", "rear"))
     for found in (front, rear):
-        found.wait_for_one(lambda it: it.period_s > 0, "a period")  # what was before it does not count
+        found.wait_for_one(lambda stats: stats.period_s > 0, "a period")  # what was before it does not count
     begin, before = len(rear), counts(pipeline, "front")
     client.publisher(Image, "front/image").publish(shown(SHADES[0]))
     settled(pipeline, "front", before.received + 1)
-    front.wait_for_one(lambda it: 0 < it.backbone_busy <= 1, "a busy backbone")
-    front.wait_for_one(lambda it: 0 < it.head_busy <= 1, "a busy head")
-    assert {(it.backbone_busy, it.head_busy) for it in rear[begin:]} <= {(0.0, 0.0)}
+    front.wait_for_one(lambda stats: 0 < stats.backbone_busy <= 1, "a busy backbone")
+    front.wait_for_one(lambda stats: 0 < stats.head_busy <= 1, "a busy head")
+    assert {(stats.backbone_busy, stats.head_busy) for stats in rear[begin:]} <= {(0.0, 0.0)}
 
 
 def test_tenants_pause_and_resume(pipeline: Pipeline) -> None:
@@ -301,9 +309,11 @@ def test_trace_names_tenant_and_slot_of_every_batch(pipeline: Pipeline) -> None:
     def stages() -> set[str]:
         events = json.loads(path.read_text().rstrip(",\n") + "]")
         rows = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
-        mine = [event for event in events if event["ph"] == "X" and event["args"]["tenants"] == "front"]
-        assert all(event["dur"] >= 0 and event["args"]["frames"] for event in mine)
-        return {rows[event["tid"]].partition(": ")[2] for event in mine if rows[event["tid"]].startswith(f"{RED}, ")}
+        own_events = [event for event in events if event["ph"] == "X" and event["args"]["tenants"] == "front"]
+        assert all(event["dur"] >= 0 and event["args"]["frames"] for event in own_events)
+        return {
+            rows[event["tid"]].partition(": ")[2] for event in own_events if rows[event["tid"]].startswith(f"{RED}, ")
+        }
 
     wait_until(lambda: stages() == {"preprocess", "backbone", "head", "postprocess"}, "all stages")
 
@@ -316,12 +326,12 @@ def test_impossible_detection_is_left_out_and_counted(
     rows = {"tenants.side.model": "tenant_nets:odd", "tenants.side.image_topic": "side/image"}
     assert client.set_all("tenants", tenants=["front", "rear", "side"], **rows) == ""
     side, stats = client.subscribe(Detection2DArray, "side/detections"), client.subscribe(PipelineStats, "side/stats")
-    stats.wait_for_one(lambda it: it.report.state == PipelineReport.RUNS, "its first report")
+    stats.wait_for_one(lambda stats: stats.report.state == PipelineReport.RUNS, "its first report")
     client.publisher(Image, "side/image").publish(shown(SHADES[0]))
-    told = diagnostics("side", DiagnosticStatus.WARN, "impossible boxes, scores or labels")
-    assert {entry.key: entry.value for entry in told.values}["left out: box_not_finite"] == "1"
-    assert seen(side.wait_for(1)[0]) == "square"
-    left_out = stats.wait_for_one(lambda it: it.report.left_out, "a count").report.left_out
+    status = diagnostics("side", DiagnosticStatus.WARN, "impossible boxes, scores or labels")
+    assert {entry.key: entry.value for entry in status.values}["left out: box_not_finite"] == "1"
+    assert label_of(side.wait_for(1)[0]) == "square"
+    left_out = stats.wait_for_one(lambda stats: stats.report.left_out, "a count").report.left_out
     assert [(entry.reason, entry.count) for entry in left_out] == [("box_not_finite", 1)]
 
 
@@ -334,7 +344,7 @@ def test_two_tenants_share_one_camera(pipeline: Pipeline) -> None:
     images = client.publisher(Image, "behind")
     wait_until(lambda: images.get_subscription_count() == 2, "both to be matched")
     images.publish(shown(SHADES[7], 5))
-    assert [seen(found[name].wait_for(1)[0]) for name in found] == [f"red{SHADES[7]}", f"green{SHADES[7]}"]
+    assert [label_of(found[name].wait_for(1)[0]) for name in found] == [f"red{SHADES[7]}", f"green{SHADES[7]}"]
 
 
 def test_flooding_camera_costs_others_no_frame(pipeline: Pipeline) -> None:
@@ -433,7 +443,7 @@ def test_empty_list_of_tenants_can_grow(pipeline: Pipeline, diagnostics: Callabl
     assert pipeline.client.set("tenants", tenants=["rear"]) == [""]
     found = pipeline.client.subscribe(Detection2DArray, "rear/detections")
     pipeline.client.publisher(Image, "behind").publish(shown(SHADES[2]))
-    assert seen(found.wait_for(1)[0]) == f"green{SHADES[2]}"
+    assert label_of(found.wait_for(1)[0]) == f"green{SHADES[2]}"
 
 
 def test_first_tenant_may_come_after_start(context: Context, costs: dict[str, Any]) -> None:
@@ -442,7 +452,7 @@ def test_first_tenant_may_come_after_start(context: Context, costs: dict[str, An
         assert empty.client.set_all("tenants", tenants=["late"], **{"tenants.late.model": BLUE}) == ""
         found = empty.client.subscribe(Detection2DArray, "late/detections")
         empty.client.publisher(Image, "late/image").publish(shown(SHADES[2]))
-        assert seen(found.wait_for(1)[0]) == f"blue{SHADES[2]}"
+        assert label_of(found.wait_for(1)[0]) == f"blue{SHADES[2]}"
 
 
 def test_tenants_pass_all_lifecycle_states_repeatedly(pipeline: Pipeline) -> None:
@@ -451,11 +461,11 @@ def test_tenants_pass_all_lifecycle_states_repeatedly(pipeline: Pipeline) -> Non
         assert all(client.transition("tenants", name) for name in ("deactivate", "cleanup", "configure", "activate"))
         found = client.subscribe(Detection2DArray, "front/detections")
         client.publisher(Image, "front/image").publish(shown(SHADES[2]))
-        assert seen(found.wait_for(1)[0]) == f"red{SHADES[2]}"
+        assert label_of(found.wait_for(1)[0]) == f"red{SHADES[2]}"
 
 
 @dataclass
-class Camera:
+class TrialCamera:
     """A camera with its own tenant. Its images have its own shade, size and frame_id."""
 
     number: int
@@ -480,7 +490,7 @@ class Camera:
         return shown(SHADES[self.number], self.sent, f"lens {self.number}", 40 + 8 * self.number, 64 + 4 * self.number)
 
 
-def show(cameras: list[Camera], publish: Callable[[Camera, Image], None], seconds: float) -> None:
+def show(cameras: list[TrialCamera], publish: Callable[[TrialCamera, Image], None], seconds: float) -> None:
     """Publishes the images of all cameras on this thread, each at its own rate."""
     started = time.monotonic()
     due = [(camera.number / 100, camera.number) for camera in cameras]
@@ -496,7 +506,7 @@ def show(cameras: list[Camera], publish: Callable[[Camera, Image], None], second
 def test_eight_cameras_share_three_models(context: Context, costs: dict[str, Any], seconds: float) -> None:
     """Every tenant's ledger closes, and no detection is published for another camera."""
     rates = (5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0)
-    cameras = [Camera(number, rate) for number, rate in enumerate(rates)]
+    cameras = [TrialCamera(number, rate) for number, rate in enumerate(rates)]
     tenants = {**costs, "tenants": [camera.name for camera in cameras], "image_depth": 500}
     tenants |= {f"tenants.{camera.name}.model": camera.model for camera in cameras}
     with Pipeline(context, stats={"period_s": 0.5}, tenants=tenants) as pipeline:
@@ -515,12 +525,13 @@ def test_eight_cameras_share_three_models(context: Context, costs: dict[str, Any
             camera.found.wait_for(final.published)
             assert len(camera.found) == final.published
             assert {found.header.frame_id for found in camera.found} == {f"lens {camera.number}"}
-            assert {seen(found) for found in camera.found} == {camera.label}
+            assert {label_of(found) for found in camera.found} == {camera.label}
             stamps = [found.header.stamp.sec for found in camera.found]
             assert stamps == sorted(set(stamps))
             assert set(stamps) <= set(range(1, camera.sent + 1))
             last = stats[camera.number].wait_for_one(
-                lambda it, sent=camera.sent: it.report.received == sent and not it.report.in_flight, "the last figures"
+                lambda stats, sent=camera.sent: stats.report.received == sent and not stats.report.in_flight,
+                "the last figures",
             )
             assert (last.tenant, last.report.published) == (camera.name, final.published)
             print(
@@ -530,7 +541,10 @@ def test_eight_cameras_share_three_models(context: Context, costs: dict[str, Any
             )
             for message in stats[camera.number]:
                 report = message.report
-                assert report.received == report.published + sum(it.count for it in report.dropped) + report.in_flight
+                assert (
+                    report.received
+                    == report.published + sum(entry.count for entry in report.dropped) + report.in_flight
+                )
 
 
 def test_costs_are_stored_in_the_given_database(costs: dict[str, Any], pipeline: Pipeline) -> None:

@@ -262,10 +262,10 @@ def kill_heads(client: Client, fork_server: ForkServer, transport: str, kills: i
     successors = Successors(fork_server, "head", transport)
     with Stream(client) as stream:
         stream.flows(backbone, head)
-        mine = segment_names()
+        own_segments = segment_names()
         for _ in range(kills):
             fork_server.kill(head)
-            assert segment_names() == mine  # a reader's death takes no memory away
+            assert segment_names() == own_segments  # a reader's death takes no memory away
             head = successors.next()
             stream.flows(backbone, head)
             survivor.record()
@@ -291,17 +291,17 @@ def kill_backbones(client: Client, fork_server: ForkServer, transport: str, kill
     backbone = fork_server.start("backbone", transport=transport)
     survivor = Survivor(head)
     successors = Successors(fork_server, "backbone", transport)
-    others = Segment.create(1, 300, 1)  # another pipeline's of this user, whose owner lives
+    other_pipeline = Segment.create(1, 300, 1)  # another pipeline's of this user, whose owner lives
     with Stream(client) as stream:
         stream.flows(backbone, head)
         for _ in range(kills):
-            mine = segment_names() - {others.name}
+            own_segments = segment_names() - {other_pipeline.name}
             fork_server.kill(backbone)
-            assert len(mine) == (1 if transport == "shared_memory" else 0)
-            assert mine <= segment_names()  # nobody is left to remove it
+            assert len(own_segments) == (1 if transport == "shared_memory" else 0)
+            assert own_segments <= segment_names()  # nobody is left to remove it
             backbone = successors.next()
             stream.flows(backbone, head)
-            assert not mine & segment_names()
+            assert not own_segments & segment_names()
             survivor.record()
         report = stream.settled()
         assert all(closes(found) for found in stream.reports)
@@ -310,7 +310,7 @@ def kill_backbones(client: Client, fork_server: ForkServer, transport: str, kill
         assert len(set(found)) == len(found)
         survivor.assert_stays_flat()
         assert "Traceback" not in head.printed + backbone.printed
-        assert others.name in segment_names()
+        assert other_pipeline.name in segment_names()
         mapped = [
             line
             for line in Path(f"/proc/{head.pid}/maps").read_text().splitlines()
@@ -318,7 +318,7 @@ def kill_backbones(client: Client, fork_server: ForkServer, transport: str, kill
         ]
         assert len(mapped) <= 2  # those of the dead are let go
         backbone.end(signal.SIGTERM)
-    others.close()
+    other_pipeline.close()
     assert segment_names() == set()
 
 
@@ -368,7 +368,7 @@ def test_survives_five_hundred_kills(folder: Path, kill: Callable[..., None]) ->
         print(f"{kill.__name__}: {done} in {time.monotonic() - begin:.0f} s", flush=True)
 
 
-# What anybody may publish.
+# What any process may publish.
 
 
 @pytest.fixture
@@ -472,13 +472,13 @@ def test_forged_handles_are_refused_and_counted(context: Context, pool: SharedSl
             )
         assert expected.total() > 30
 
-        def told(message: DiagnosticArray) -> bool:
+        def is_counted(message: DiagnosticArray) -> bool:
             (status,) = message.status
             counts = {f"refused: {reason}": str(count) for reason, count in expected.items()}
-            told = {entry.key: entry.value for entry in status.values}
-            return status.name == f"{pipeline.namespace[1:]}/head" and counts.items() <= told.items()
+            values = {entry.key: entry.value for entry in status.values}
+            return status.name == f"{pipeline.namespace[1:]}/head" and counts.items() <= values.items()
 
-        diagnostics.wait_for_one(told, lambda: f"{expected} on /diagnostics: {diagnostics[-1:]}")
+        diagnostics.wait_for_one(is_counted, lambda: f"{expected} on /diagnostics: {diagnostics[-1:]}")
         assert DiagnosticStatus.WARN in {message.status[0].level for message in diagnostics}
         assert len(detections) == 0
         assert len(releases) == 0

@@ -14,7 +14,7 @@ import pytest
 from ament_index_python.packages import get_package_prefix
 from ros_support import START_S, wait_until
 
-# A camera and whoever looks at the results; one line of JSON for each report of the backbone.
+# A camera and an observer of the results, which prints each report of the backbone as a line of JSON.
 OBSERVER = """
 import json, pathlib, rclpy, sys
 from rclpy.executors import ExternalShutdownException
@@ -29,14 +29,14 @@ def send():
     message = Image(height=48, width=64, encoding="mono8", step=64, data=bytes(48 * 64))
     message.header.frame_id = "camera"
     images.publish(message)
-def tell(report):
+def print_report(report):
     print(json.dumps({
         "received": report.received, "published": report.published, "in_flight": report.in_flight,
         "dropped": {entry.reason: entry.count for entry in report.dropped},
         "memory": report.memory, "hop_p50_ms": report.hop_p50_ms, "detections": len(detections),
     }), flush=True)
 node.create_subscription(Detection2DArray, "detections", detections.append, 100)
-node.create_subscription(PipelineReport, "report", tell, 10)
+node.create_subscription(PipelineReport, "report", print_report, 10)
 node.create_timer(0.02, send)
 rclpy.spin(node)
 """

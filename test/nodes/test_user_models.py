@@ -79,9 +79,9 @@ def test_impossible_detection_is_left_out_and_counted(context: Context, model: s
         pipeline.client.publisher(Image, "image").publish(image())
         (message,) = detections.wait_for(1)
         assert [one.results[0].hypothesis.class_id for one in message.detections] == ["square"]
-        told = diagnostics.wait_for_one(
+        status = diagnostics.wait_for_one(
             lambda array: any(entry.key == "left out: box_not_finite" for entry in array.status[0].values), "a count"
         ).status[0]
-        assert {entry.key: entry.value for entry in told.values}["left out: box_not_finite"] == "1"
-        assert told.level == DiagnosticStatus.WARN
-        assert "impossible boxes, scores or labels" in told.message
+        assert {entry.key: entry.value for entry in status.values}["left out: box_not_finite"] == "1"
+        assert status.level == DiagnosticStatus.WARN
+        assert "impossible boxes, scores or labels" in status.message
