@@ -11,7 +11,8 @@ import tempfile
 from pathlib import Path
 from types import TracebackType
 
-from ros_support import START_S, shared_memory_of, wait_until
+from ros_processes import shared_memory_of
+from ros_support import START_S, wait_until
 
 PROGRAM = """
 import json, os, pathlib, signal, sys

@@ -1,4 +1,4 @@
-"""Support for tests of the nodes: a client, a pipeline of nodes, and executables as processes.
+"""Support for tests of the nodes: a client, messages, and bounded waits.
 
 All waits are bounded by about ten times what they take on a busy machine with two cores.
 """
@@ -6,26 +6,14 @@ All waits are bounded by about ten times what they take on a busy machine with t
 from __future__ import annotations
 
 import array
-import contextlib
-import itertools
-import os
 import random
-import signal
-import subprocess
-import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-import psutil
 import rclpy
 import torch
-from ament_index_python.packages import get_package_prefix
 from builtin_interfaces.msg import Time
 from lifecycle_msgs.srv import ChangeState, GetState
 from rcl_interfaces.srv import DescribeParameters, GetParameters, SetParameters, SetParametersAtomically
@@ -40,28 +28,11 @@ from std_msgs.msg import Header
 from vision_msgs.msg import Detection2DArray
 
 from split_infer_ros.models.detections import Detections
-from split_infer_ros.nodes.backbone import BackboneNode
-from split_infer_ros.nodes.camera import CameraNode
 from split_infer_ros.nodes.conversions import corners
-from split_infer_ros.nodes.head import HeadNode
-from split_infer_ros.nodes.managed import ManagedNode
-from split_infer_ros.nodes.stats import StatsNode
-from split_infer_ros.nodes.tenants import TenantsNode
-from split_infer_ros.nodes.transports.network import NetworkSender
-from split_infer_ros.pipeline.ledger import LedgerCounts
 
 WAIT_S = 20.0
 START_S = 60.0
 RELIABLE = QoSProfile(depth=1000)
-NODE_TYPES = {
-    "stats": StatsNode,
-    "head": HeadNode,
-    "backbone": BackboneNode,
-    "tenants": TenantsNode,
-    "camera": CameraNode,
-}
-
-_numbers = itertools.count()
 
 
 def wait_until(condition: Callable[[], Any], what: str | Callable[[], str], seconds: float = WAIT_S) -> Any:
@@ -188,99 +159,6 @@ def _parameters(values: Mapping[str, Any]) -> list[Any]:
     return [Parameter(name, value=value).to_parameter_msg() for name, value in values.items()]
 
 
-class Pipeline:
-    """Nodes of this process with their own executor and namespace, and a client.
-
-    Args:
-        context: the ROS context.
-        parameters: the parameters of each node that runs, by its name. Weights are ``none`` unless given.
-    """
-
-    def __init__(self, context: Context, **parameters: Mapping[str, Any]) -> None:
-        self.namespace = f"/n{next(_numbers)}"
-        self.client = Client(context, self.namespace)
-        self.nodes: dict[str, ManagedNode] = {}
-        self._spinning = SpinningExecutor(context, "nodes")
-        try:
-            for name in NODE_TYPES:
-                if name in parameters:
-                    self.add(name, **parameters[name])
-            if "head" in parameters and parameters.get("backbone", {}).get("transport") == "network":
-                self._wait_for_head()
-        except BaseException:
-            self.close()
-            raise
-
-    def __enter__(self) -> Pipeline:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def add(self, name: str, **values: Any) -> ManagedNode:
-        """Starts a node."""
-        if name in ("backbone", "head"):
-            values = {"weights": "none", **values}
-        if name == "head":  # deep enough that no message is overwritten before a client takes it
-            values = {f"qos_overrides.{self.namespace}/detections.publisher.depth": 1000, **values}
-        for tenant in values.get("tenants", ()) if name == "tenants" else ():
-            values = {f"qos_overrides.{self.namespace}/{tenant}/detections.publisher.depth": 1000, **values}
-        node = NODE_TYPES[name](
-            context=self.client.node.context,
-            namespace=self.namespace,
-            use_global_arguments=False,
-            parameter_overrides=[Parameter(key, value=value) for key, value in values.items()],
-        )
-        self.nodes[name] = node
-        self._spinning.executor.add_node(node)
-        node.start()
-        return node
-
-    def _wait_for_head(self) -> None:
-        """Waits for a chosen head whose topic DDS has matched. Frames that come earlier are lost."""
-        sender = self.backbone.stage._transport
-        assert isinstance(sender, NetworkSender)
-        wait_until(lambda: sender._announced and sender._monitor.count_reached(sender._publisher), "a head", START_S)
-
-    def remove(self, name: str) -> None:
-        """Closes a node."""
-        node = self.nodes.pop(name)
-        self._spinning.executor.remove_node(node)
-        node.close()
-
-    def close(self) -> None:
-        """Closes all nodes and the client."""
-        self._spinning.stop()
-        for node in reversed(self.nodes.values()):
-            node.close()
-        self.client.close()
-
-    @property
-    def backbone(self) -> BackboneNode:
-        """The node ``backbone``."""
-        node = self.nodes["backbone"]
-        assert isinstance(node, BackboneNode)
-        return node
-
-    @property
-    def counts(self) -> LedgerCounts:
-        """The ledger's counts now, which must close at every instant."""
-        counts = self.backbone.stage.ledger.counts()
-        assert counts.balanced, counts
-        return counts
-
-    def settled(self, received: int) -> LedgerCounts:
-        """Returns the counts once so many frames came in and none is in flight."""
-        wait_until(
-            lambda: self.counts.received >= received and not self.counts.in_flight,
-            lambda: f"{received} frames settled: {self.counts}",
-            START_S,
-        )
-        return self.counts
-
-
 def image(
     height: int = 48,
     width: int = 64,
@@ -307,132 +185,3 @@ def detections_of(message: Detection2DArray, labels: Sequence[str]) -> Detection
         torch.tensor([hypothesis.score for hypothesis in hypotheses], dtype=torch.float32),
         torch.tensor([labels.index(hypothesis.class_id) for hypothesis in hypotheses], dtype=torch.int64),
     )
-
-
-def shared_memory_of(process: int) -> set[Path]:
-    """Returns the shared memory of Fast DDS that a process maps, without that of its whole domain."""
-    try:
-        words = Path(f"/proc/{process}/maps").read_text().split()
-    except (FileNotFoundError, ProcessLookupError):
-        return set()
-    return {Path(word) for word in words if word.startswith("/dev/shm/fast") and "_port" not in word}
-
-
-class Process:
-    """An executable of the package, started as ``ros2 run`` does. Its output is kept.
-
-    Attributes:
-        segments: the shared memory of Fast DDS that ``record_segments`` found.
-    """
-
-    def __init__(self, executable: str, *arguments: str) -> None:
-        path = Path(get_package_prefix("split_infer_ros"), "lib/split_infer_ros", executable)
-        self._printed = tempfile.TemporaryFile("w+")
-        self._others = shared_memory_of(os.getpid())  # the shared memory of the test process, which stays
-        self._popen = subprocess.Popen(
-            [sys.executable, path, *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=self._printed,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        self.segments: set[Path] = set()
-
-    def __enter__(self) -> Process:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.kill()
-
-    def kill(self) -> None:
-        """Kills the process and all that it started."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._popen.pid, signal.SIGKILL)
-        self._popen.wait()
-        self._printed.close()
-
-    @property
-    def pid(self) -> int:
-        """The process id."""
-        return self._popen.pid
-
-    @property
-    def printed(self) -> str:
-        """Everything that it printed so far."""
-        self._printed.seek(0)
-        return self._printed.read()
-
-    @property
-    def runs(self) -> bool:
-        """False once it has ended."""
-        return self._popen.poll() is None
-
-    @property
-    def handles_sigterm(self) -> bool:
-        """True once the process handles SIGTERM itself, or has ended."""
-        caught = self._status().partition("SigCgt:")[2].split() or ["0"]
-        return not self.runs or bool(int(caught[0], 16) >> (signal.SIGTERM - 1) & 1)
-
-    def maps(self, name: str) -> bool:
-        """Returns whether it has mapped a file with such a name, such as a library, or has ended."""
-        return not self.runs or name in self._status("maps")
-
-    def record_segments(self) -> None:
-        """Records which shared memory of Fast DDS it maps: its own, and that of others in its domain."""
-        self.segments = shared_memory_of(self._popen.pid) - self._others
-
-    @property
-    def slot_segments(self) -> set[Path]:
-        """The segments of slots that it has mapped."""
-        return {Path(word) for word in self._status("maps").split() if word.startswith("/dev/shm/split_infer_")}
-
-    @property
-    def leftovers(self) -> list[str]:
-        """What an ended process left behind, once the others of its domain have ended too."""
-        left = [str(segment) for segment in self.segments if segment.exists()]
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._popen.pid, 0)
-            left.append(f"process group {self._popen.pid}")
-        return left
-
-    def _status(self, file: str = "status") -> str:
-        try:
-            return Path(f"/proc/{self._popen.pid}/{file}").read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            return ""
-
-    def send(self, number: int) -> None:
-        """Sends it a signal."""
-        self._popen.send_signal(number)
-
-    def wait(self, seconds: float = START_S) -> int:
-        """Waits until it has ended and returns its exit code."""
-        try:
-            return self._popen.wait(seconds)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"still runs after {seconds:g} s; it printed:\n{self.printed}") from None
-
-    def wait_until_printed(self, words: str, seconds: float = START_S) -> None:
-        """Waits until it has printed these words."""
-        wait_until(lambda: words in self.printed or not self.runs, f"'{words}' printed", seconds)
-        assert words in self.printed, self.printed
-
-
-@dataclass(frozen=True)
-class Footprint:
-    """The resources that a process holds, as the operating system sees them."""
-
-    at: float
-    memory: int
-    threads: int
-    files: int
-    segments: int
-
-    @classmethod
-    def of(cls, pid: int) -> Footprint:
-        """Returns the present footprint of a process."""
-        process = psutil.Process(pid)
-        mapped = {line.split()[-1] for line in Path(f"/proc/{pid}/maps").read_text().splitlines() if "/dev/shm" in line}
-        return cls(time.monotonic(), process.memory_info().rss, process.num_threads(), process.num_fds(), len(mapped))

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from rclpy.context import Context
-from ros_support import Pipeline, Received, wait_until
+from ros_pipeline import Pipeline
+from ros_support import Received, wait_until
 from vision_msgs.msg import Detection2DArray
 
 from split_infer_ros.measurements.database import Database

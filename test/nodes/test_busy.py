@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from rclpy.context import Context
-from ros_support import START_S, Pipeline, Received, image, wait_until
+from ros_pipeline import Pipeline
+from ros_support import START_S, Received, image, wait_until
 from sensor_msgs.msg import Image
 
 from split_infer_ros.buffers.slot_memory import SlotMemory

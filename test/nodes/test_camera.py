@@ -8,7 +8,8 @@ import cv2
 import numpy as np
 import pytest
 from rclpy.context import Context
-from ros_support import Pipeline, wait_until
+from ros_pipeline import Pipeline
+from ros_support import wait_until
 from sensor_msgs.msg import Image
 
 

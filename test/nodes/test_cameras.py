@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 from rclpy.context import Context
-from ros_support import Pipeline, Received, image, wait_until
+from ros_pipeline import Pipeline
+from ros_support import Received, image, wait_until
 from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray
 

@@ -12,7 +12,8 @@ import pytest
 from builtin_interfaces.msg import Time
 from rclpy.context import Context
 from rclpy.qos import QoSProfile
-from ros_support import Pipeline, image
+from ros_pipeline import Pipeline
+from ros_support import image
 from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray

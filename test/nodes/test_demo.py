@@ -11,7 +11,8 @@ import cv2
 import pytest
 import torch
 from rclpy.context import Context
-from ros_support import RELIABLE, Process, image
+from ros_processes import Process
+from ros_support import RELIABLE, image
 from vision_msgs.msg import Detection2DArray
 
 from split_infer_ros.models.detections import Detections

@@ -9,7 +9,9 @@ import yaml
 from rcl_interfaces.srv import GetParameters, ListParameters
 from rclpy.context import Context
 from rclpy.parameter import parameter_value_to_python
-from ros_support import START_S, Client, Pipeline, Process, wait_until
+from ros_pipeline import Pipeline
+from ros_processes import Process
+from ros_support import START_S, Client, wait_until
 from vision_msgs.msg import Detection2DArray
 
 

@@ -18,7 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rclpy.context import Context
 from rclpy.qos import QoSProfile
-from ros_support import Pipeline, image, wait_until
+from ros_pipeline import Pipeline
+from ros_support import image, wait_until
 from sensor_msgs.msg import CompressedImage, Image
 
 from split_infer_ros.errors import ImageError

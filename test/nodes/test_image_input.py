@@ -11,7 +11,8 @@ import pytest
 from builtin_interfaces.msg import Time
 from rclpy.context import Context
 from rclpy.qos import QoSProfile
-from ros_support import Pipeline, image, wait_until
+from ros_pipeline import Pipeline
+from ros_support import image, wait_until
 from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import Header
 from std_srvs.srv import SetBool

@@ -12,7 +12,8 @@ import torch
 from comparing import assert_same_detections
 from rcl_interfaces.msg import Log
 from rclpy.context import Context
-from ros_support import Pipeline, Received, detections_of, image, wait_until
+from ros_pipeline import Pipeline
+from ros_support import Received, detections_of, image, wait_until
 from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray
 

@@ -11,7 +11,8 @@ import pytest
 import rclpy
 from rclpy.context import Context
 from rclpy.qos import QoSProfile
-from ros_support import RELIABLE, Client, Pipeline, Received, image, wait_until
+from ros_pipeline import Pipeline
+from ros_support import RELIABLE, Client, Received, image, wait_until
 from sensor_msgs.msg import Image
 from std_msgs.msg import String
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from rclpy.context import Context
 from rclpy.qos import QoSProfile
-from ros_support import WAIT_S, Pipeline, Received, image, wait_until
+from ros_pipeline import Pipeline
+from ros_support import WAIT_S, Received, image, wait_until
 from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray
 

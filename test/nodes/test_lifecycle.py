@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from rclpy.context import Context
-from ros_support import Pipeline, image, wait_until
+from ros_pipeline import Pipeline
+from ros_support import image, wait_until
 from safetensors.torch import save_file
 from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray

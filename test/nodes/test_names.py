@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from rclpy.context import Context
-from ros_support import START_S, Client, Process, wait_until
+from ros_processes import Process
+from ros_support import START_S, Client, wait_until
 from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray
 

@@ -11,7 +11,8 @@ import pytest
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from rclpy.context import Context
 from rclpy.qos import DurabilityPolicy, QoSProfile
-from ros_support import Pipeline, image, wait_until
+from ros_pipeline import Pipeline
+from ros_support import image, wait_until
 from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray, VisionInfo
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from rclpy.context import Context
-from ros_support import START_S, Client, Footprint, Process, Received, wait_until
+from ros_processes import Footprint, Process
+from ros_support import START_S, Client, Received, wait_until
 from vision_msgs.msg import Detection2DArray
 
 from split_infer_ros.msg import PipelineReport

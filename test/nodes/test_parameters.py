@@ -12,7 +12,8 @@ import pytest
 from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.context import Context
 from rclpy.parameter import Parameter
-from ros_support import NODE_TYPES, Pipeline, Received, image, wait_until
+from ros_pipeline import NODE_TYPES, Pipeline
+from ros_support import Received, image, wait_until
 from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray
 

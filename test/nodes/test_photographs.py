@@ -10,7 +10,8 @@ import torch
 from comparing import assert_same_detections
 from photographs import photograph_batch, photographs
 from rclpy.context import Context
-from ros_support import Pipeline, detections_of
+from ros_pipeline import Pipeline
+from ros_support import detections_of
 from safetensors.torch import save_file
 from sensor_msgs.msg import Image
 from torchvision.models.detection.ssd import SSD

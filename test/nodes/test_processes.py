@@ -9,7 +9,8 @@ from functools import partial
 
 import pytest
 import rclpy
-from ros_support import START_S, Client, Process, wait_until
+from ros_processes import Process
+from ros_support import START_S, Client, wait_until
 from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray
 

@@ -8,7 +8,8 @@ import pytest
 from rcl_interfaces.msg import Log
 from rclpy.context import Context
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
-from ros_support import Pipeline, Received, image, wait_until
+from ros_pipeline import Pipeline
+from ros_support import Received, image, wait_until
 from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray
 

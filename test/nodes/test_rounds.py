@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from rclpy.context import Context
-from ros_support import Client, Footprint, Process
+from ros_processes import Footprint, Process
+from ros_support import Client
 
 ROUNDS = 50
 SETTLED = 20  # rounds after which caches and pools of threads are as they will be

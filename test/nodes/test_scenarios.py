@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 from rclpy.context import Context
-from ros_support import NODE_TYPES
+from ros_pipeline import NODE_TYPES
 
 from split_infer_ros.nodes.parameters.declaration import refuse_unknown
 from split_infer_ros.nodes.parameters.table import Rows

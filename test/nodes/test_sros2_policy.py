@@ -9,7 +9,8 @@ from xml.etree import ElementTree
 
 import pytest
 from rclpy.context import Context
-from ros_support import Pipeline, wait_until
+from ros_pipeline import Pipeline
+from ros_support import wait_until
 
 POLICY = Path(__file__).parents[2] / "config" / "sros2_policy.xml"
 NODES = ("camera", "backbone", "head", "tenants", "stats")

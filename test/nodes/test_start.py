@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from ros_support import Process
+from ros_processes import Process
 from safetensors.torch import save_file
 from torchvision.models import resnet18
 

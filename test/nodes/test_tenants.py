@@ -16,7 +16,8 @@ from builtin_interfaces.msg import Time
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from rclpy.context import Context
 from rclpy.qos import DurabilityPolicy, QoSProfile
-from ros_support import START_S, WAIT_S, Pipeline, Received, wait_until
+from ros_pipeline import Pipeline
+from ros_support import START_S, WAIT_S, Received, wait_until
 from sensor_msgs.msg import Image
 from std_msgs.msg import Header
 from std_srvs.srv import SetBool

@@ -27,7 +27,9 @@ from fork_server import ForkServer, NodeProcess
 from rclpy.context import Context
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
-from ros_support import RELIABLE, START_S, Client, Footprint, Pipeline, Received, image, wait_until
+from ros_pipeline import Pipeline
+from ros_processes import Footprint
+from ros_support import RELIABLE, START_S, Client, Received, image, wait_until
 from sensor_msgs.msg import Image
 from torch import Tensor
 from vision_msgs.msg import Detection2DArray

@@ -9,7 +9,8 @@ import pytest
 import torch
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from rclpy.context import Context
-from ros_support import Pipeline, image
+from ros_pipeline import Pipeline
+from ros_support import image
 from sensor_msgs.msg import Image
 from torch import nn
 from vision_msgs.msg import Detection2DArray
