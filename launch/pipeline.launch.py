@@ -97,17 +97,13 @@ def start_pipeline(context: LaunchContext) -> list[Action]:
 
 def generate_launch_description() -> LaunchDescription:
     """Returns the description that ``ros2 launch`` runs."""
-    return LaunchDescription(
-        [
-            *(
-                DeclareLaunchArgument(
-                    name,
-                    default_value=NOT_GIVEN,
-                    description=description,
-                    choices=choices and [NOT_GIVEN, *choices],
-                )
-                for name, (description, choices) in ARGUMENTS.items()
-            ),
-            OpaqueFunction(function=start_pipeline),
-        ]
-    )
+    arguments = [
+        DeclareLaunchArgument(
+            name,
+            default_value=NOT_GIVEN,
+            description=description,
+            choices=choices and [NOT_GIVEN, *choices],
+        )
+        for name, (description, choices) in ARGUMENTS.items()
+    ]
+    return LaunchDescription([*arguments, OpaqueFunction(function=start_pipeline)])

@@ -106,8 +106,8 @@ class BackboneNode(ManagedNode[BackboneParameters]):
     def _report(self) -> None:
         """Publishes a report.
 
-        The timer calls this and not the pipeline's method, because an executor may keep a callback for a while, and the
-        pipeline's memory must be free after the clean-up.
+        An executor may keep the timer's callback for a while. The callback therefore belongs to the node: a method of
+        the pipeline would keep the pipeline's memory after the clean-up.
         """
         if self._pipeline is not None:
             self._pipeline.report()

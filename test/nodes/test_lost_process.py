@@ -25,8 +25,13 @@ pytestmark = pytest.mark.timeout(4 * START_S)
 SMALL = ("-p", "width:=64", "-p", "height:=48")
 ONE_MODEL = (*SMALL, "-p", "weights:=none")
 TENANTS = (
-    *(*SMALL, "-p", "tenants:=[front, rear]"),
-    *("-p", "tenants.front.image_topic:=image", "-p", "tenants.rear.image_topic:=image"),
+    *SMALL,
+    "-p",
+    "tenants:=[front, rear]",
+    "-p",
+    "tenants.front.image_topic:=image",
+    "-p",
+    "tenants.rear.image_topic:=image",
 )
 
 
