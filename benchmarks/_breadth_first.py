@@ -17,7 +17,7 @@ from _tenant_log import Execution, Log
 from _tenant_trace import Arrivals
 from torch import Tensor, fx
 
-from split_infer_ros.runtime.num_threads import all_cores, use_cores
+from split_infer_ros.runtime.num_threads import max_threads, use_threads
 from split_infer_ros.runtime.streams import Fence, Stream
 from split_infer_ros.serving.request import Request
 from split_infer_ros.split.model import SplitModel
@@ -44,7 +44,7 @@ class BreadthFirst:
     @torch.inference_mode()
     def __call__(self, trace: Sequence[Request], load: Load) -> Log:
         """Serve a trace."""
-        use_cores(all_cores())
+        use_threads(max_threads())
         stream, log, waiting = Stream(load.device), Log(), deque[Request]()
         running: list[_Running] = []
         launched: deque[Future[None]] = deque()  # requests whose last operator is launched and may not be done

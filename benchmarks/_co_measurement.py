@@ -12,8 +12,8 @@ from _rows import measured
 
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.memory_cost.constants import MachineConstants
-from split_infer_ros.telemetry.claim import AT_LEAST, AT_MOST, Claim
-from split_infer_ros.telemetry.estimate import Estimate, Samples, estimate, exact, least, most, ratio
+from split_infer_ros.telemetry.claim import Claim, Direction
+from split_infer_ros.telemetry.estimate import Estimate, Samples, estimate, exact, maximum, minimum, ratio
 from split_infer_ros.telemetry.report import Panel
 from split_infer_ros.telemetry.turns import Contest, rotated
 from split_infer_ros.telemetry.usage import Usage
@@ -105,21 +105,29 @@ def conclude(contests: Sequence[SizeContest]) -> list[Claim]:
     parts = [each.memory_bytes[CO] / each.memory_bytes[MO] for each in contests]
     saved = [each.memory_bytes[CO] / each.memory_bytes[D] for each in contests]
 
-    def worst(what: str, goal: float, direction: str, paper: str, part: Callable[[SizeContest], Estimate]) -> Claim:
-        choose = most if direction == AT_MOST else least
+    def worst(
+        what: str, goal: float, direction: Direction, paper: str, part: Callable[[SizeContest], Estimate]
+    ) -> Claim:
+        choose = maximum if direction == Direction.AT_MOST else minimum
         found = choose([part(each) for each in contests])
         return Claim(f"{MEASURED}: CO's {what}", found, "x", goal, direction, turn_s=turn_s, paper=paper)
 
     return [
-        Claim(f"{MEASURED}: CO's memory, times MO's, median", exact(statistics.median(parts)), "x", 1.15, AT_MOST),
-        Claim(f"{MEASURED}: CO's memory, times D's, at most", exact(max(saved)), "x", 1.0, AT_MOST),
-        worst("time for all, times D's, at most", 1.0, AT_MOST, "", lambda it: it.times(TOTAL, D)),
-        worst("mean response, times D's, at most", 1.0, AT_MOST, "0.79 x", lambda it: it.times(RESPONSE, D)),
-        worst("time, times the better one's, at most", 1.0, AT_MOST, "", SizeContest.times_the_better),
+        Claim(
+            f"{MEASURED}: CO's memory, times MO's, median",
+            exact(statistics.median(parts)),
+            "x",
+            1.15,
+            Direction.AT_MOST,
+        ),
+        Claim(f"{MEASURED}: CO's memory, times D's, at most", exact(max(saved)), "x", 1.0, Direction.AT_MOST),
+        worst("time for all, times D's, at most", 1.0, Direction.AT_MOST, "", lambda it: it.times(TOTAL, D)),
+        worst("mean response, times D's, at most", 1.0, Direction.AT_MOST, "0.79 x", lambda it: it.times(RESPONSE, D)),
+        worst("time, times the better one's, at most", 1.0, Direction.AT_MOST, "", SizeContest.times_the_better),
         worst(
             "GPU utilisation, times MO's, at least",
             1.0,
-            AT_LEAST,
+            Direction.AT_LEAST,
             "1.10 and 1.33 x",
             lambda it: it.times(UTILISATION, MO),
         ),

@@ -14,7 +14,7 @@ from _rows import measured
 from _synthetic_machine import SyntheticMachine, draw_machine
 
 from split_infer_ros.buffers.policy import POLICIES
-from split_infer_ros.telemetry.claim import AT_LEAST, AT_MOST, Claim
+from split_infer_ros.telemetry.claim import Claim, Direction
 from split_infer_ros.telemetry.estimate import Estimate, Samples, estimate, exact
 from split_infer_ros.telemetry.report import Panel
 
@@ -67,7 +67,7 @@ class Simulation:
                 "GPU utilisation, times MO's, at least",
                 lambda it: it[CO].utilisation / it[MO].utilisation,
                 "1.10 and 1.33 x",
-                AT_LEAST,
+                Direction.AT_LEAST,
             ),
         ]
 
@@ -75,11 +75,11 @@ class Simulation:
         machines = [machine for machine in self.machines if machine.kind == kind]
         name = f"{self._name}, {kind}: CO's memory, times MO's, median"
         turn_s = self.seconds / len(machines) if machines else math.nan
-        return Claim(name, times_managed_memory(machines), "x", 1.15, AT_MOST, turn_s=turn_s)
+        return Claim(name, times_managed_memory(machines), "x", 1.15, Direction.AT_MOST, turn_s=turn_s)
 
-    def _worst(self, what: str, part: Part, paper: str = "", direction: str = AT_MOST) -> Claim:
+    def _worst(self, what: str, part: Part, paper: str = "", direction: Direction = Direction.AT_MOST) -> Claim:
         parts = [part(served) for machine in self.machines for served in machine.served.values()]
-        value = max(parts) if direction == AT_MOST else min(parts)
+        value = max(parts) if direction == Direction.AT_MOST else min(parts)
         return Claim(f"{self._name}: CO's {what}", exact(value), "x", 1.0, direction, paper=paper)
 
     @property

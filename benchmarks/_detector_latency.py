@@ -21,6 +21,7 @@ from torchvision.ops import batched_nms
 from split_infer_ros.models.detections import Candidates, Detections, Limits, SuppressOverlaps
 from split_infer_ros.operator_placement.placed_graph import copy_to
 from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.telemetry.claim import Claim
 from split_infer_ros.telemetry.estimate import Samples, estimate
 from split_infer_ros.telemetry.turns import Contest, rotated
@@ -43,7 +44,7 @@ class DetectorContest:
     """A model, of one image: the network until its answers are on the CPU, and either way to go on."""
 
     def __init__(self, name: str) -> None:
-        model = load_model(name, "none", "auto")
+        model = load_model(ModelSpec(name, "none", "auto"))
         self._device = model.device
         self._name = name
         self._usage = Usage()

@@ -21,7 +21,8 @@ from split_infer_ros.operator_placement.operator_list import OperatorList
 from split_infer_ros.operator_placement.placed_graph import copy_to, place, read_operators, with_decode
 from split_infer_ros.operator_placement.plan import Tag, make_plan
 from split_infer_ros.split.load import load_model
-from split_infer_ros.telemetry.claim import AT_MOST, Claim
+from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.telemetry.claim import Claim, Direction
 from split_infer_ros.telemetry.estimate import Estimate, estimate
 from split_infer_ros.telemetry.turns import Contest, rotated
 from split_infer_ros.telemetry.usage import Usage
@@ -45,7 +46,7 @@ class FallbackContest:
         gpu = torch.device("cuda", 0) if torch.cuda.is_available() else CPU
         self.is_simulated = gpu == CPU
         devices = {Tag.GPU: gpu, Tag.CPU: CPU}
-        model = load_model(name, "none", "cpu")
+        model = load_model(ModelSpec(name, "none", "cpu"))
         graph = with_decode(model.graph, model.entry)
         operators = read_operators(graph, model.entry.image_shape)
         self._plan = make_plan(operators, OperatorList.read())
@@ -98,7 +99,18 @@ class FallbackContest:
             return []
         name = f"{PAPERS_NAMES[self._name]}, placed, takes more than all on one device, of the latter's time"
         paper = "0.49 %" if self._name == "ssd_resnet50" else ""
-        return [Claim(name, self.overhead(), "%", GOAL, AT_MOST, floor=-100.0, turn_s=self.contest.turn_s, paper=paper)]
+        return [
+            Claim(
+                name,
+                self.overhead(),
+                "%",
+                GOAL,
+                Direction.AT_MOST,
+                floor=-100.0,
+                turn_s=self.contest.turn_s,
+                paper=paper,
+            )
+        ]
 
     def rows(self) -> list[dict[str, Any]]:
         """A row for each rival, and one for the overhead."""

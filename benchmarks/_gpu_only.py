@@ -23,7 +23,7 @@ from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.pipeline.cuda_graphs import GraphedBackbone
 from split_infer_ros.pipeline.preprocessor import make_preprocessor
-from split_infer_ros.runtime.num_threads import use_one_core
+from split_infer_ros.runtime.num_threads import use_one_thread
 from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.split.model import SplitModel
 
@@ -130,7 +130,7 @@ class Optimised:
 
         @torch.inference_mode()
         def load() -> None:
-            use_one_core()
+            use_one_thread()
             try:
                 for pictures in batches:
                     slot = free.get()

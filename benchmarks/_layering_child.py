@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from _hollow_model import hollow_model
 from _layering_rivals import Half, loaded, mapped, offloaded
 from torch import Tensor
 
 from split_infer_ros.runtime.heap import trim
 from split_infer_ros.split.graph import put, state_of
-from split_infer_ros.split.load import hollow_model
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.partitions import backbone_of
 from split_infer_ros.weight_streaming.partition_weights import Contents, open_contents

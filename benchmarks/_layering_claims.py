@@ -11,8 +11,8 @@ from _layering_plan import ALLOWED_S, SHARE
 from _layering_turns import READ_B_S, READ_CORE_S
 from numpy.typing import NDArray
 
-from split_infer_ros.telemetry.claim import AT_MOST, Claim
-from split_infer_ros.telemetry.estimate import Estimate, estimate, exact, median, most, ratio
+from split_infer_ros.telemetry.claim import Claim, Direction
+from split_infer_ros.telemetry.estimate import Estimate, estimate, exact, maximum, median, ratio
 from split_infer_ros.telemetry.turns import Contest
 from split_infer_ros.weight_streaming.residency import ASYNCHRONOUS, RESIDENT, TWO_STAGE
 
@@ -73,10 +73,10 @@ def counted(facts: Facts) -> list[Claim]:
         if way in memory:
             held = exact(memory[way] / facts.largest)
             claim = f"{name}: {way} holds, times the largest tile"
-            claims.append(Claim(claim, held, "x", goal, AT_MOST, paper=facts.paper(way)))
+            claims.append(Claim(claim, held, "x", goal, Direction.AT_MOST, paper=facts.paper(way)))
     share = exact(100 * memory[child.CHOSEN] / facts.weights)
     claim = f"{name}: auto holds, of one copy of its weights"
-    claims.append(Claim(claim, share, "%", 100 * SHARE, AT_MOST, paper=facts.paper(child.CHOSEN)))
+    claims.append(Claim(claim, share, "%", 100 * SHARE, Direction.AT_MOST, paper=facts.paper(child.CHOSEN)))
     return claims
 
 
@@ -90,12 +90,12 @@ def claims_of_ways(facts: Facts, contest: Contest) -> list[Claim]:
         over = ratio(chosen, resident).times(100, -100)
         claim = f"{name}: auto's delay, over resident weights'"
         told = {"floor": -JITTER, "turn_s": contest.turn_s, "paper": facts.paper(RESIDENT)}
-        claims.append(Claim(claim, over, "%", allowed, AT_MOST, **told))
+        claims.append(Claim(claim, over, "%", allowed, Direction.AT_MOST, **told))
     reached = ratio(bounds(facts, child.CHOSEN, figures), chosen).times(100)
     claims.append(Claim(f"{name}: auto, of its bound", reached, "%", 90.0, turn_s=contest.turn_s))
     off = [error(figures, way) for way in figures if predicted(way) in figures]
     claim = f"{name}: predicted delay, off by at most"
-    return [*claims, Claim(claim, most(off), "%", 10.0, AT_MOST, turn_s=contest.turn_s)]
+    return [*claims, Claim(claim, maximum(off), "%", 10.0, Direction.AT_MOST, turn_s=contest.turn_s)]
 
 
 def predicted(way: str) -> str:
@@ -133,7 +133,7 @@ def claims_seen(facts: Facts, contest: Contest) -> list[Claim]:
             found = median(seen_bytes(facts, way, contest.figures)).times(1 / MB, -facts.memory[way] / MB)
             claim = f"{name}: {way}, seen from outside, holds more than its buffers by"
             told = {"floor": -HUGE_PAGE_MB, "turn_s": contest.turn_s}
-            claims.append(Claim(claim, found, "MB", CONSTANT_MB, AT_MOST, **told))
+            claims.append(Claim(claim, found, "MB", CONSTANT_MB, Direction.AT_MOST, **told))
     share = median(seen_bytes(facts, child.CHOSEN, contest.figures)).times(100 / facts.weights)
     claim = f"{name}: auto holds, seen from outside, of one copy of its weights"
-    return [*claims, Claim(claim, share, "%", 100 * SHARE, AT_MOST, turn_s=contest.turn_s)]
+    return [*claims, Claim(claim, share, "%", 100 * SHARE, Direction.AT_MOST, turn_s=contest.turn_s)]

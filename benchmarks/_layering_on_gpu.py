@@ -22,8 +22,9 @@ from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.pipeline.streaming import stream_backbone
 from split_infer_ros.runtime.streams import current_fence
 from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.partitions import backbone_of
-from split_infer_ros.telemetry.claim import AT_MOST, Claim
+from split_infer_ros.telemetry.claim import Claim, Direction
 from split_infer_ros.telemetry.estimate import exact, ratio
 from split_infer_ros.telemetry.turns import Contest, take_turns
 from split_infer_ros.weight_streaming.pack import pack_model
@@ -52,10 +53,10 @@ class LayeredOnGpu:
     def __init__(self, name: str, path: Path, device: torch.device) -> None:
         self._name, self._device, self._stack = name, device, ExitStack()
         model = load_model(
-            name, "random", str(device), form=ExecutionConfig(CHANNELS_LAST)
+            ModelSpec(name, weights="random", device=str(device), execution_config=ExecutionConfig(CHANNELS_LAST))
         )  # on a GPU, as any other form
         threads = None if device.type == "cuda" else torch.get_num_threads()
-        pack_model(load_model(name, "random", "cpu"), path, threads)
+        pack_model(load_model(ModelSpec(name, "random", "cpu")), path, threads)
         images = images_of(model).to(device)
         settings = StageSettings(split_point="output", weights_file=str(path))
         with torch.inference_mode():
@@ -96,7 +97,7 @@ class LayeredOnGpu:
         for way in STREAMED:
             share = exact(100 * self._bytes[way] / total)
             claim = f"{name}: {way} holds on the GPU, of one copy of its weights"
-            claims.append(Claim(claim, share, "%", SHARE, AT_MOST))
+            claims.append(Claim(claim, share, "%", SHARE, Direction.AT_MOST))
         return claims + self._of_bounds()
 
     def samples_ms(self) -> dict[str, list[float]]:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.weight_streaming.delay_model import Machine
 from split_infer_ros.weight_streaming.layer_times import time_model
 from split_infer_ros.weight_streaming.pack import pack_model
@@ -65,7 +66,7 @@ class Planned:
 
 def plan(name: str, path: Path) -> Planned:
     """Pack a model's weights, time its layers as they run on streamed weights, and choose."""
-    model = load_model(name, "random", "cpu")
+    model = load_model(ModelSpec(name, "random", "cpu"))
     pack_model(model, path, torch.get_num_threads())
     images, contents = child.images_of(model), child.contents_of(model, path)
     with torch.inference_mode():

@@ -35,8 +35,8 @@ from _operator_forms import (
 from _rows import in_us, measured
 from _short_calls import ShortCalls, no_wait
 
-from split_infer_ros.telemetry.claim import AT_LEAST, AT_MOST, Claim
-from split_infer_ros.telemetry.estimate import MIN_BLOCKS, Estimate, estimate, least, most, ratio
+from split_infer_ros.telemetry.claim import Claim, Direction
+from split_infer_ros.telemetry.estimate import MIN_BLOCKS, Estimate, estimate, maximum, minimum, ratio
 from split_infer_ros.telemetry.turns import Contest
 
 CPU, GPU = "cpu", "cuda"
@@ -132,8 +132,8 @@ def claim(question: Question, contests: Sequence[OperatorContest]) -> Claim:
     found = [each.found(question.is_ratio) for each in contests]
     turn_s = sum(each.contest.turn_s for each in contests)
     if question.is_ratio:
-        return Claim(question.name, least(found), "x", question.goal, AT_LEAST, turn_s=turn_s)
-    return Claim(question.name, most(found), "us", question.goal, AT_MOST, floor=-math.inf, turn_s=turn_s)
+        return Claim(question.name, minimum(found), "x", question.goal, Direction.AT_LEAST, turn_s=turn_s)
+    return Claim(question.name, maximum(found), "us", question.goal, Direction.AT_MOST, floor=-math.inf, turn_s=turn_s)
 
 
 def questions_of(device: torch.device, extent: Extent) -> list[Question]:

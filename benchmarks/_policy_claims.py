@@ -10,7 +10,7 @@ from _policy_runs import EXECUTION, Case, PolicyRuns, figure
 from _rows import finite, in_ms, measured
 
 from split_infer_ros.buffers.policy import Policy
-from split_infer_ros.telemetry.claim import AT_MOST, Claim
+from split_infer_ros.telemetry.claim import Claim, Direction
 from split_infer_ros.telemetry.estimate import NOTHING, Estimate, Samples, estimate, exact
 from split_infer_ros.telemetry.report import Panel
 from split_infer_ros.telemetry.turns import Contest
@@ -44,10 +44,20 @@ class PolicyContest:
         }
         return [
             *(
-                Claim(name, self._over_turns(statistic).times(100.0), "%", goal, AT_MOST, turn_s=turn_s, paper=paper)
+                Claim(
+                    name,
+                    self._over_turns(statistic).times(100.0),
+                    "%",
+                    goal,
+                    Direction.AT_MOST,
+                    turn_s=turn_s,
+                    paper=paper,
+                )
                 for name, (statistic, goal, paper) in percent.items()
             ),
-            Claim("managed and pinned, part of device's memory", self._footprint(), "", GOAL_FOOTPRINT, AT_MOST),
+            Claim(
+                "managed and pinned, part of device's memory", self._footprint(), "", GOAL_FOOTPRINT, Direction.AT_MOST
+            ),
         ]
 
     def _over_turns(self, statistic: Callable[[Medians], Samples]) -> Estimate:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from split_infer_ros.telemetry.machine import cores
+from split_infer_ros.telemetry.machine import num_cores
 from split_infer_ros.telemetry.usage import MB, peak_bytes
 
 
@@ -30,7 +30,7 @@ class ProcessUsage:
         begin, cpu = time.perf_counter(), self._cpu_seconds(rival)
         yield
         seconds, cpu = time.perf_counter() - begin, self._cpu_seconds(rival) - cpu
-        self._busy[rival].append(cpu / seconds / cores())
+        self._busy[rival].append(cpu / seconds / num_cores())
 
     def row(self, rival: str) -> dict[str, float]:
         """Returns the figures of a rival for a row of a report.

@@ -33,7 +33,7 @@ from torch import Tensor
 from split_infer_ros.buffers.pool import SlotPool
 from split_infer_ros.buffers.shared_pool import SharedSlotPool
 from split_infer_ros.telemetry.claim import Claim
-from split_infer_ros.telemetry.estimate import least, ratio
+from split_infer_ros.telemetry.estimate import minimum, ratio
 from split_infer_ros.telemetry.report import Panel
 from split_infer_ros.telemetry.turns import Contest
 from split_infer_ros.telemetry.usage import MB, forget_peak, peak_bytes
@@ -95,7 +95,7 @@ def ring_claims(contests: Sequence[HandOvers]) -> list[Claim]:
     return [
         Claim(
             f"ring {contests[0].place}, times cheaper than {rival}, least",
-            least([ratio(each.contest.figures[rival], each.contest.figures[RING]) for each in contests]),
+            minimum([ratio(each.contest.figures[rival], each.contest.figures[RING]) for each in contests]),
             "x",
             GOALS[rival],
             turn_s=turn_s,

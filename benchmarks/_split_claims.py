@@ -8,8 +8,18 @@ from typing import Any
 import numpy as np
 from _split_contest import AS_BUILT, OPTIMISED, PAPERS, PREPARED, WHOLE, Found
 
-from split_infer_ros.telemetry.claim import AT_MOST, Claim
-from split_infer_ros.telemetry.estimate import Estimate, Samples, Statistic, estimate, exact, least, mean, median, ratio
+from split_infer_ros.telemetry.claim import Claim, Direction
+from split_infer_ros.telemetry.estimate import (
+    Estimate,
+    Samples,
+    Statistic,
+    estimate,
+    exact,
+    mean,
+    median,
+    minimum,
+    ratio,
+)
 from split_infer_ros.telemetry.report import Panel, Report
 
 PAPERS_BATCH = 64
@@ -58,7 +68,7 @@ def planners_claim(found: Sequence[Found]) -> Claim:
     compared = [each for each in found if each.fixed]
     ratios = [gain(each, each.planners, rival) for each in compared for rival in each.fixed]
     turn_s = sum(each.turn_s for each in compared)
-    return Claim("planner's split point, part of the best fixed one, least", least(ratios), "x", 0.98, turn_s=turn_s)
+    return Claim("planner's split point, part of the best fixed one, least", minimum(ratios), "x", 0.98, turn_s=turn_s)
 
 
 def conclude(found: Sequence[Found], on_gpu: bool) -> Report:
@@ -71,7 +81,7 @@ def conclude(found: Sequence[Found], on_gpu: bool) -> Report:
         claims += gpu_claims(found)
     claims.append(planners_claim(found))
     off = mean([100 * prediction_off(each) for each in found])  # a prediction is a sample, however often it is checked
-    claims.append(Claim("predicted throughput, off by, mean", off, "%", 10.0, AT_MOST))
+    claims.append(Claim("predicted throughput, off by, mean", off, "%", 10.0, Direction.AT_MOST))
     agreement = exact(min(each.agreement for each in found))
     claims.append(Claim("best class as the baseline's, least", agreement, "", 0.99))
     panels = [
@@ -90,7 +100,7 @@ def gpu_claims(found: Sequence[Found]) -> list[Claim]:
     claims = []
     for model in dict.fromkeys(each.model for each in found):
         mine = [each for each in found if each.model == model]
-        gains = least([gain(each, each.planners, OPTIMISED) for each in mine])
+        gains = minimum([gain(each, each.planners, OPTIMISED) for each in mine])
         turn_s = sum(each.turn_s for each in mine)
         goal = DETECTORS_GOAL if mine[0].detects else 1.0
         claims.append(Claim(f"{model}: split, times the optimised, least", gains, "x", goal, turn_s=turn_s))

@@ -20,11 +20,11 @@ from typing import Protocol
 
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections, Limits
-from split_infer_ros.pipeline.backbone_runner import Batch
 from split_infer_ros.pipeline.frame import Origin
+from split_infer_ros.pipeline.in_flight import InFlightBatch
 from split_infer_ros.pipeline.local import STUCK_S, LocalPipeline
 from split_infer_ros.pipeline.settings import BLOCK, StageSettings
-from split_infer_ros.runtime.num_threads import all_cores, on_cores
+from split_infer_ros.runtime.num_threads import max_threads, run_with_threads
 from split_infer_ros.split.model import SplitModel
 
 NOTHING = -1  # the best class where a detector finds none
@@ -116,8 +116,8 @@ class WholeModel:
     def take(self, batches: int, using: AbstractContextManager[None]) -> Figures:
         """Take a turn, on all cores."""
         with using:
-            on_cores(
-                all_cores(),
+            run_with_threads(
+                max_threads(),
                 lambda: self._run(self.feed.batches(1 + batches + self._ahead), self.feed.note),
             )
         return self.feed.figures(batches)
@@ -146,7 +146,7 @@ class Split:
         self.feed = feed
         self.split_point = split_point
         self._ahead = ahead
-        self._batches: list[Batch] = []
+        self._batches: list[InFlightBatch] = []
         settings = StageSettings(split_point, feed.batch_size, LONG_S, BLOCK)
         self._pipeline = LocalPipeline(model, settings, self._note, limits, watch=self._batches.append)
         report = self._pipeline.backbone.report(time.monotonic())

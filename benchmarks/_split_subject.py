@@ -20,7 +20,7 @@ from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.models.random_weights import randomise
 from split_infer_ros.pipeline.profiler import Effort, Profiler
 from split_infer_ros.pipeline.settings import StageSettings
-from split_infer_ros.runtime.num_threads import all_cores, on_cores
+from split_infer_ros.runtime.num_threads import max_threads, run_with_threads
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.planner import SplitChoice
 from split_infer_ros.split.profile import Profile
@@ -69,7 +69,7 @@ class Subject:
         self.extent = extent
         self.pictures = draw_pictures(self.entry, PICTURES)
         module, images = self._build()
-        self.limits = on_cores(all_cores(), lambda: limits_for(self.entry, module, images))
+        self.limits = run_with_threads(max_threads(), lambda: limits_for(self.entry, module, images))
         self.baseline = Baseline(self.entry, module, device, self.limits)
         self.model = SplitModel(self.entry, module, device)
         self.profile = self._measure()
@@ -126,7 +126,7 @@ class Subject:
         images = preprocess.normalise(gathered)[::8]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            return on_cores(all_cores(), lambda: randomise(self.entry.build(), images)), images
+            return run_with_threads(max_threads(), lambda: randomise(self.entry.build(), images)), images
 
     def _measure(self) -> Profile:
         """Made now, not read."""

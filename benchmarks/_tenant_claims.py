@@ -10,8 +10,8 @@ import numpy as np
 from _tenant_replays import AT_ONCE, POISSON, Replays
 from _tenant_rivals import BREADTH_FIRST, FUSE, MERGE, SEQUENTIAL, kind, with_lanes
 
-from split_infer_ros.telemetry.claim import AT_LEAST, AT_MOST, Claim
-from split_infer_ros.telemetry.estimate import Estimate, Samples, estimate, most, ratio
+from split_infer_ros.telemetry.claim import Claim, Direction
+from split_infer_ros.telemetry.estimate import Estimate, Samples, estimate, maximum, ratio
 
 FIGURES = {
     "per_second": "throughput",
@@ -62,9 +62,9 @@ def claims_of(replays: Replays, is_heaviest: bool, on_gpu: bool) -> list[Claim]:
         name = f"{AT_ONCE} at once: throughput, times sequential's"
         claims.append(Claim(name, few, "x", AT_ONCE_GOAL, turn_s=turn_s, paper="1.05x"))
     for figure in ("delay_mean_s", "delay_p99_s"):
-        worst = most([in_turns(replays, mine, other, figure) for other in others])
+        worst = maximum([in_turns(replays, mine, other, figure) for other in others])
         name = f"{at}: {FIGURES[figure]}, times the best rival's"
-        claims.append(Claim(name, worst, "x", 1.0, AT_MOST, turn_s=turn_s))
+        claims.append(Claim(name, worst, "x", 1.0, Direction.AT_MOST, turn_s=turn_s))
     return claims
 
 
@@ -79,7 +79,7 @@ def _against(replays: Replays, base: str, figure: str, on_gpu: bool) -> Claim:
         in_turns(replays, ours(replays.rivals), base, figure),
         "x",
         GOALS[figure] if on_gpu else 1.0,
-        AT_LEAST if figure == "per_second" else AT_MOST,
+        Direction.AT_LEAST if figure == "per_second" else Direction.AT_MOST,
         turn_s=replays.contest.turn_s,
         paper=PAPER[base].get(figure, ""),
     )

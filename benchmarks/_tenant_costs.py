@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from _tenant_load import Load
 
-from split_infer_ros.runtime.num_threads import all_cores
+from split_infer_ros.runtime.num_threads import max_threads
 from split_infer_ros.serving.concurrent_lanes import ConcurrentLanes
 from split_infer_ros.serving.cost_measurer import MOST_ROUNDS, ROUNDS
 from split_infer_ros.serving.execution_costs import NO_MORE, ExecutionCosts, Group, group
@@ -31,12 +31,12 @@ def measured_ways(load: Load, sizes: Sequence[int]) -> ExecutionModes:
     engine = load.new_engine()
     whole = measured(load, engine, sizes)
     engine.close()
-    if engine.is_asynchronous or all_cores() == 1:
+    if engine.is_asynchronous or max_threads() == 1:
         return ExecutionModes(whole)
-    lanes = ConcurrentLanes([load.new_engine(cores=1) for _ in range(all_cores())])
+    lanes = ConcurrentLanes([load.new_engine(cores=1) for _ in range(max_threads())])
     lane = measured(load, lanes, sizes, fuse=False)
     lanes.close()
-    return ExecutionModes(whole, all_cores(), lane)
+    return ExecutionModes(whole, max_threads(), lane)
 
 
 def measured(load: Load, runner: Runner, sizes: Sequence[int], fuse: bool = True) -> ExecutionCosts:

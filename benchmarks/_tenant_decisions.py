@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from split_infer_ros.serving.execution_costs import ExecutionCosts
 from split_infer_ros.serving.request import DROP, FINISH, Request, RequestQueue
 from split_infer_ros.serving.scheduler import Rules, decide
-from split_infer_ros.telemetry.claim import AT_MOST, Claim
-from split_infer_ros.telemetry.estimate import median, most
+from split_infer_ros.telemetry.claim import Claim, Direction
+from split_infer_ros.telemetry.estimate import maximum, median
 from split_infer_ros.telemetry.turns import Contest
 
 WINDOWS = (5, 8, 16, 32)
@@ -53,7 +53,7 @@ def conclude(contest: Contest) -> list[Claim]:
     for late in (False, True):
         timed = [median(contest.figures[name_of((window, CLAIMED, late))]) for window in WINDOWS]
         name = f"a decision with {CLAIMED:,} waiting, {'all' if late else 'none'} late, the slowest window"
-        claims.append(Claim(name, most(timed), "us", GOAL_US, AT_MOST, turn_s=contest.turn_s))
+        claims.append(Claim(name, maximum(timed), "us", GOAL_US, Direction.AT_MOST, turn_s=contest.turn_s))
     return claims
 
 

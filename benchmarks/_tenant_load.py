@@ -15,6 +15,7 @@ from split_infer_ros.serving.merge_runner import Engine
 from split_infer_ros.serving.request import Request
 from split_infer_ros.split.load import build_model
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.model_spec import ModelSpec
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def load_models(names: Sequence[str], side: int, device: torch.device) -> Load:
     """
     models = {}
     for name in names:
-        entry, module = build_model(name, "none")
+        entry, module = build_model(ModelSpec(name, "none"))
         smaller = replace(entry, preprocess=replace(entry.preprocess, height=side, width=side))
         models[name] = SplitModel(smaller, module, device)
     return Load(models, {name: torch.rand_like(blank(model, 1)) for name, model in models.items()})

@@ -19,7 +19,7 @@ from _tenant_log import Execution, Log
 from _tenant_scheduled import Scheduled
 from _tenant_trace import Arrivals
 
-from split_infer_ros.runtime.num_threads import all_cores
+from split_infer_ros.runtime.num_threads import max_threads
 from split_infer_ros.serving.execution_modes import ExecutionModes
 from split_infer_ros.serving.merge_runner import Engine
 from split_infer_ros.serving.request import Request
@@ -39,7 +39,7 @@ def rivals(load: Load, ways: ExecutionModes, window: int) -> dict[str, Serve]:
         window: requests that the scheduler looks at.
     """
     found: dict[str, Serve] = {SEQUENTIAL: sequential}
-    for workers in (2**power for power in range(1, max(2, all_cores()).bit_length())):
+    for workers in (2**power for power in range(1, max(2, max_threads()).bit_length())):
         found[f"{CONCURRENT}, {workers} workers"] = Concurrent(workers)
     operators = {name: operators_of(model) for name, model in load.models.items()}
     found[BREADTH_FIRST] = BreadthFirst(operators, len(load.models))
@@ -106,7 +106,7 @@ class Concurrent:
             list(executor.map(run, engines))
 
     def _engines(self, load: Load) -> list[Engine]:
-        cores = max(1, all_cores() // self.workers)
+        cores = max(1, max_threads() // self.workers)
         return [load.engine(cores=cores, number=number) for number in range(self.workers)]
 
     def __call__(self, trace: Sequence[Request], load: Load) -> Log:

@@ -17,12 +17,13 @@ from split_infer_ros.autotuning.trials import timed
 from split_infer_ros.autotuning.tune import Tuner, network_task
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key
-from split_infer_ros.runtime.num_threads import use_all_cores, use_one_core
+from split_infer_ros.runtime.num_threads import use_all_threads, use_one_thread
 from split_infer_ros.split.load import build_model, load_model
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.telemetry.claim import Claim
-from split_infer_ros.telemetry.estimate import NOTHING, Estimate, exact, least, ratio
-from split_infer_ros.telemetry.machine import cores
+from split_infer_ros.telemetry.estimate import NOTHING, Estimate, exact, minimum, ratio
+from split_infer_ros.telemetry.machine import num_cores
 from split_infer_ros.telemetry.turns import Contest, rotated
 from split_infer_ros.telemetry.usage import Usage
 
@@ -68,10 +69,10 @@ class Rivals:
     def __init__(
         self, name: str, device: torch.device, database: Database, seconds: float, group_s: float, quick_export: bool
     ) -> None:
-        use_one_core()  # a team that another model left would take cores from trials
-        self._model, self._database, self._group_s = load_model(name, "random", str(device)), database, group_s
-        told = {"name": name, "weights": "random", "device": str(device), "allow_user_code": False}
-        with TrialProcess(told) as runner:
+        use_one_thread()  # a team that another model left would take cores from trials
+        spec = ModelSpec(name, "random", str(device))
+        self._model, self._database, self._group_s = load_model(spec), database, group_s
+        with TrialProcess(spec) as runner:
             self._best = Tuner(self._model, runner, database).tune_network(time.monotonic() + seconds)
         self._searched_s = seconds
         self._ways = networks(name, self._model, find_best_known(self._model, database), quick_export)
@@ -79,7 +80,7 @@ class Rivals:
         self._usage = Usage()
         self.contest = Contest(name, self._turn, lambda contest: claims_of_model(self._sampled()))
         with torch.inference_mode():
-            use_all_cores()
+            use_all_threads()
             for run in self._ways.values():
                 for _ in range(WARM_UP):
                     run()
@@ -99,7 +100,7 @@ class Rivals:
 
     def _sampled(self) -> Row:
         """That part of the row by which claims are made: of each turn the median call, milliseconds."""
-        default = network_space(cores(), device=self._model.device.type).default
+        default = network_space(num_cores(), device=self._model.device.type).default
         figures = self.contest.figures
         return {
             "model": self.contest.name,
@@ -112,7 +113,7 @@ class Rivals:
 
     def _turn(self, number: int) -> dict[str, float]:
         figures = {}
-        use_all_cores()
+        use_all_threads()
         with torch.inference_mode():
             for way in rotated(list(self._ways), number):
                 time.sleep(PAUSE_S)
@@ -124,22 +125,24 @@ class Rivals:
 
 def networks(name: str, model: SplitModel, tuned: BestKnown, quick_export: bool) -> dict[str, Run]:
     """Ways to run a network on one image."""
-    _, module = build_model(name, "random")
+    _, module = build_model(ModelSpec(name, "random"))
     module = module.to(model.device)
     images = torch.randn((1, *model.entry.image_shape), generator=torch.Generator().manual_seed(0)).to(model.device)
     laid_out = images.contiguous(memory_format=torch.channels_last)
     untuned = model.backbone("output")
-    best = load_model(name, "random", str(model.device), form=tuned.form).backbone("output")
+    best = load_model(
+        ModelSpec(name, weights="random", device=str(model.device), execution_config=tuned.form)
+    ).backbone("output")
     threads = tuned.threads[0]
 
     def run_on_fewer() -> None:
         torch.set_num_threads(threads)
         best(laid_out)
-        use_all_cores()
+        use_all_threads()
 
-    run_tuned = run_on_fewer if threads not in (0, cores()) else lambda: best(laid_out)
+    run_tuned = run_on_fewer if threads not in (0, num_cores()) else lambda: best(laid_out)
     ours = {BUILT: lambda: module(images), UNTUNED: lambda: untuned(laid_out), TUNED: run_tuned}
-    ways = {**ours, **vendors_of(module, images, cores(), quick_export)}
+    ways = {**ours, **vendors_of(module, images, num_cores(), quick_export)}
     return {way: to_its_end(call, model.device) for way, call in ways.items()}
 
 
@@ -183,4 +186,4 @@ def times_vendors(row: Row) -> Estimate:
     if row["searched_s"] < MIN_SEARCH_S:
         return NOTHING
     samples: Mapping[str, Sequence[float]] = row["samples"]
-    return least([ratio(samples[vendor], samples[TUNED]) for vendor in VENDORS if vendor in samples])
+    return minimum([ratio(samples[vendor], samples[TUNED]) for vendor in VENDORS if vendor in samples])

@@ -41,7 +41,7 @@ from split_infer_ros.memory_cost.calibration import Calibration, calibrate
 from split_infer_ros.memory_cost.constants import ROWS
 from split_infer_ros.memory_cost.machine import calibrate_machine
 from split_infer_ros.memory_cost.samples import Probe
-from split_infer_ros.telemetry.claim import AT_MOST, Claim
+from split_infer_ros.telemetry.claim import Claim, Direction
 from split_infer_ros.telemetry.estimate import exact, mean, median
 from split_infer_ros.telemetry.report import Report, arguments, deliver, seconds_for_turns
 from split_infer_ros.telemetry.turns import Contest, take_turns
@@ -85,7 +85,7 @@ class CalibrationContest:
 
     def _conclude(self, contest: Contest) -> list[Claim]:
         taken = median(contest.figures["s"])
-        return [Claim("calibration of this machine takes", taken, "s", 30.0, AT_MOST, turn_s=contest.turn_s)]
+        return [Claim("calibration of this machine takes", taken, "s", 30.0, Direction.AT_MOST, turn_s=contest.turn_s)]
 
     def claims(self) -> list[Claim]:
         """How long it takes, if it was done again and again."""
@@ -140,7 +140,7 @@ def recover(machines: int) -> tuple[Rows, list[Claim]]:
     certain = np.reshape([row["certain"] for row in rows], (machines, -1)).mean(axis=1)
     name = f"{machines} simulated machines: constants"
     return rows, [
-        Claim(f"{name} off by at most, of the real ones", exact(100 * worst), "%", 5.0, AT_MOST),
+        Claim(f"{name} off by at most, of the real ones", exact(100 * worst), "%", 5.0, Direction.AT_MOST),
         Claim(f"{name} found certain, part of all", mean(certain), "", 0.99),
     ]
 

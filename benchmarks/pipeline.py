@@ -44,7 +44,7 @@ from _rows import in_ms, measured
 from _trace import Trace
 
 from split_infer_ros.sources import draw_scene
-from split_infer_ros.telemetry.claim import AT_MOST, Claim
+from split_infer_ros.telemetry.claim import Claim, Direction
 from split_infer_ros.telemetry.estimate import ratio
 from split_infer_ros.telemetry.picture import Panel
 from split_infer_ros.telemetry.report import Report, arguments, deliver, show
@@ -103,7 +103,7 @@ def latency_claims(contest: Contest) -> list[Claim]:
     sooner = ratio(figures[PIPELINE], figures[NAIVE])
     small, large = (ratio(figures[f"{DDS} {size}"], figures[HOP]) for size in (SMALL, LARGE))
     return [
-        Claim("latency p50, part of the naive node's", sooner, "x", 0.75, AT_MOST, turn_s=turn_s),
+        Claim("latency p50, part of the naive node's", sooner, "x", 0.75, Direction.AT_MOST, turn_s=turn_s),
         Claim("hop, times faster than 64x1280 floats by DDS", small, "x", 5.0, turn_s=turn_s),
         Claim("hop, times faster than 4.9 MB by DDS", large, "x", 30.0, turn_s=turn_s),
     ]

@@ -51,7 +51,7 @@ from _transport_turns import (
 )
 
 from split_infer_ros.nodes.process import PROFILE_VARIABLES
-from split_infer_ros.telemetry.claim import AT_MOST, Claim
+from split_infer_ros.telemetry.claim import Claim, Direction
 from split_infer_ros.telemetry.estimate import mean, ratio
 from split_infer_ros.telemetry.picture import Panel
 from split_infer_ros.telemetry.report import Report, arguments, deliver, show
@@ -112,8 +112,12 @@ def hop_claims(contest: Contest) -> list[Claim]:
     return [
         Claim("hop in process at 20 MB, times faster than DDS", ratio(dds, in_process), "x", 30.0, turn_s=turn_s),
         Claim("hop through shared memory at 20 MB, times faster", ratio(dds, shared), "x", 10.0, turn_s=turn_s),
-        Claim("hop through shared memory at 20 MB, times that at 0.3 MB", flat, "x", 2.0, AT_MOST, turn_s=turn_s),
-        Claim("hop of network at 20 MB, times plain DDS", ratio(network, dds), "x", 2.0, AT_MOST, turn_s=turn_s),
+        Claim(
+            "hop through shared memory at 20 MB, times that at 0.3 MB", flat, "x", 2.0, Direction.AT_MOST, turn_s=turn_s
+        ),
+        Claim(
+            "hop of network at 20 MB, times plain DDS", ratio(network, dds), "x", 2.0, Direction.AT_MOST, turn_s=turn_s
+        ),
     ]
 
 
@@ -128,7 +132,7 @@ def image_claims(contest: Contest) -> list[Claim]:
     figures, turn_s = contest.figures, contest.turn_s
     sooner, arrived = ratio(figures[SHIPPED], figures[DEFAULT]), mean(figures[f"{SHIPPED} arrived"])
     return [
-        Claim("1080p image, part of the default profile's time", sooner, "x", 1 / 3, AT_MOST, turn_s=turn_s),
+        Claim("1080p image, part of the default profile's time", sooner, "x", 1 / 3, Direction.AT_MOST, turn_s=turn_s),
         Claim("1080p images that best-effort readers get", arrived, "", 0.95, turn_s=turn_s),
     ]
 

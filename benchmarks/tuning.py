@@ -37,8 +37,8 @@ from _tuning_contest import GOALS, Rivals, claims_of_model, times_vendors
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.runtime.process import prepare_process
 from split_infer_ros.split.load import choose_device
-from split_infer_ros.telemetry.claim import AT_MOST, Claim
-from split_infer_ros.telemetry.estimate import NOTHING, exact, median, most
+from split_infer_ros.telemetry.claim import Claim, Direction
+from split_infer_ros.telemetry.estimate import NOTHING, exact, maximum, median
 from split_infer_ros.telemetry.machine import describe_machine
 from split_infer_ros.telemetry.report import Curve, Panel, Report, arguments, deliver, seconds_for_turns, show
 from split_infer_ros.telemetry.turns import take_turns
@@ -159,15 +159,17 @@ def conclude(rows: Sequence[Row]) -> list[Claim]:
     claims = [claim for row in models for claim in claims_of_model(row)]
     if models:
         turn_s = sum(row["turn_s"] for row in models)
-        reads = most([median(row["read_ms"]) for row in models])
+        reads = maximum([median(row["read_ms"]) for row in models])
         known = None not in (differences := [row["difference"] for row in models])
         against = [times_vendors(row) for row in models if row["model"] in GOALS]
         if against:
             claim = "the best of these models, tuned, times the best vendor's library"
-            claims.append(Claim(claim, most(against), "x", 1.0, turn_s=turn_s))
+            claims.append(Claim(claim, maximum(against), "x", 1.0, turn_s=turn_s))
         claims += [
-            Claim("results differ by, most", exact(max(differences)) if known else NOTHING, "", 1e-4, AT_MOST),
-            Claim("the next start reads its record in, most", reads, "ms", 100.0, AT_MOST, turn_s=turn_s),
+            Claim(
+                "results differ by, most", exact(max(differences)) if known else NOTHING, "", 1e-4, Direction.AT_MOST
+            ),
+            Claim("the next start reads its record in, most", reads, "ms", 100.0, Direction.AT_MOST, turn_s=turn_s),
         ]
     return claims + claims_of_searches([row for row in rows if row["what"] == "search"])
 

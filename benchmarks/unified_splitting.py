@@ -46,7 +46,7 @@ from _split_subject import Extent, Subject
 from split_infer_ros.pipeline.profiler import Effort
 from split_infer_ros.runtime.process import prepare_process
 from split_infer_ros.split.load import choose_device
-from split_infer_ros.telemetry.claim import in_time
+from split_infer_ros.telemetry.claim import format_duration
 from split_infer_ros.telemetry.report import arguments, deliver, seconds_for_turns, show
 from split_infer_ros.telemetry.turns import Contest, take_turns
 
@@ -102,7 +102,7 @@ def take_all(contest: Contest, turns: int) -> None:
     remark = 0.0
     while contest.turns < turns:
         if time.monotonic() >= remark:
-            left = f", about {in_time((turns - contest.turns) * contest.turn_s)} left" if contest.turns else ""
+            left = f", about {format_duration((turns - contest.turns) * contest.turn_s)} left" if contest.turns else ""
             print(f"{contest.name}: {contest.turns} of {turns} turns{left}", flush=True)
             remark = time.monotonic() + REMARK_S
         contest.take()

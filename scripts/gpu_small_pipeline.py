@@ -13,6 +13,7 @@ from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.local import LocalPipeline
 from split_infer_ros.pipeline.settings import BLOCK, StageSettings
 from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model_spec import ModelSpec
 
 FRAMES = 6
 
@@ -32,7 +33,7 @@ def main(device: str = "cuda:0") -> int:
         memory_policy="device",  # auto would calibrate the machine first
         cuda_graphs=False,  # their memory needs torch's cache, without which the tool sees more
     )
-    with LocalPipeline(load_model("shapes", "default", device), settings, deliver, Limits()) as pipeline:
+    with LocalPipeline(load_model(ModelSpec("shapes", "default", device)), settings, deliver, Limits()) as pipeline:
         pipeline.feed(itertools.repeat(Pixels(image, (2, 1, 0)), FRAMES))
         pipeline.finish()
     print(f"{len(found)} of {FRAMES} frames came through.")

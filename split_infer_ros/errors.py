@@ -14,6 +14,8 @@
 
 from __future__ import annotations
 
+from split_infer_ros.drop_reason import DropReason
+
 
 class SplitInferError(Exception):
     """Base of every error that this package raises on purpose; its text is a sentence for the user."""
@@ -43,10 +45,10 @@ class ImageError(SplitInferError):
     """An image that cannot be read.
 
     Attributes:
-        reason: the name under which the frame is counted as dropped.
+        reason: why the frame is dropped.
     """
 
-    def __init__(self, reason: str, sentence: str) -> None:
+    def __init__(self, reason: DropReason, sentence: str) -> None:
         super().__init__(sentence)
         self.reason = reason
 
@@ -55,10 +57,10 @@ class StreamError(SplitInferError):
     """Weights that did not come from their file while a model ran.
 
     Attributes:
-        reason: ``weights_truncated``, ``weights_unreadable``, ``weights_damaged`` or ``weights_stalled``.
+        reason: why the frames of the batch are dropped: one of the ``WEIGHTS_...`` reasons.
     """
 
-    def __init__(self, reason: str, sentence: str) -> None:
+    def __init__(self, reason: DropReason, sentence: str) -> None:
         super().__init__(sentence)
         self.reason = reason
 

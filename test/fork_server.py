@@ -20,10 +20,11 @@ import torch
 from split_infer_ros.buffers import segment
 from split_infer_ros.nodes import backbone, head, managed
 from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model_spec import ModelSpec
 mains = {"backbone": backbone.main, "head": head.main}
 segment.FOLDER = pathlib.Path(sys.argv[1])
 torch.set_num_threads(1)
-model = load_model("shapes", "none", "auto")
+model = load_model(ModelSpec("shapes", "none"))
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
 children = []
 start = managed.ManagedNode.start

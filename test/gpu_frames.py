@@ -17,6 +17,7 @@ from split_infer_ros.pipeline.local import LocalPipeline
 from split_infer_ros.pipeline.settings import BLOCK, StageSettings
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.model_spec import ModelSpec
 
 SIZES = ((480, 640), (480, 640), (1080, 1920), (240, 320))
 EVERYTHING = Limits(score_threshold=0.0, nms_threshold=1.0, max_detections=1000)
@@ -45,7 +46,7 @@ def running(
     def deliver(origin: Origin, detections: Detections) -> None:
         scores[origin.header] = detections.scores[:BEST].clone()
 
-    model = model or load_model("shapes", "default", str(device))
+    model = model or load_model(ModelSpec("shapes", "default", str(device)))
     with LocalPipeline(model, settings, deliver, EVERYTHING) as pipeline:
         yield pipeline, scores
 

@@ -31,6 +31,7 @@ from split_infer_ros.buffers.pool import HOST
 from split_infer_ros.buffers.segment import remove_leftovers
 from split_infer_ros.buffers.shared_pool import ATTACH_S, SharedSlotPool, SharedSlotReader
 from split_infer_ros.buffers.slots import Lease, Outcome
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import HandleError
 from split_infer_ros.pipeline.ledger import Ledger, Ticket
 
@@ -115,7 +116,7 @@ class Backbone:
                 self.published.append(number)
                 ticket.publish()
             else:
-                ticket.drop(outcome.reason)
+                ticket.drop(DropReason.named(outcome.reason))
         assert self.ledger.counts().balanced
 
 

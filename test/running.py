@@ -41,7 +41,7 @@ class Running:
         self.models = models
         self.errors: list[tuple[str, str]] = []
         self.delivered: dict[str, list[tuple[Origin, Detections]]] = defaultdict(list)
-        self.members: dict[str, list[TenantState]] = defaultdict(list)
+        self.states: dict[str, list[TenantState]] = defaultdict(list)
         self.deliver_gate = threading.Event()
         self.deliver_gate.set()
         self.pipeline = SharedPipeline(settings, Limits(), self.deliver, self.note, Database(database))
@@ -58,9 +58,9 @@ class Running:
 
     def set(self, *tenants: Tenant) -> dict[str, ConfigurationError]:
         refused = self.pipeline.set_tenants(tenants)
-        for name, member in self.pipeline._members.items():
-            if member not in self.members[name]:
-                self.members[name].append(member)
+        for name, state in self.pipeline._tenants.items():
+            if state not in self.states[name]:
+                self.states[name].append(state)
         return refused
 
     def send(self, tenant: str, *values: int) -> None:
@@ -75,10 +75,10 @@ class Running:
 
     def check(self) -> None:
         """All is accounted for, at its own tenant, in order."""
-        for name, members in self.members.items():
+        for name, states in self.states.items():
             published = 0
-            for member in members:
-                counts = member.ledger.counts()
+            for state in states:
+                counts = state.ledger.counts()
                 assert counts.balanced
                 published += counts.published
             assert published == len(self.delivered[name])
@@ -89,7 +89,7 @@ class Running:
 
 def use_lanes(monkeypatch: pytest.MonkeyPatch, lanes: bool) -> None:
     """Have whatever comes run on two lanes, or with all cores, however that is measured to do."""
-    monkeypatch.setattr(worker_pool, "all_cores", lambda: 2)
+    monkeypatch.setattr(worker_pool, "max_threads", lambda: 2)
     monkeypatch.setattr(ExecutionModes, "lanes_serve_more", lanes)
     monkeypatch.setattr(ExecutionModes, "sooner_together", lambda ways, waiting, more_come: not lanes)
 

@@ -16,6 +16,7 @@ from split_infer_ros.pipeline.settings import BLOCK, StageSettings, WeightsSetti
 from split_infer_ros.split.graph import state_of
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.weight_streaming.packed_file import read_header
 
 SETTINGS = StageSettings("neck", 1, 0.002, BLOCK)
@@ -24,7 +25,7 @@ PICTURES = [Pixels(torch.randint(0, 255, (48, 64, 3), dtype=torch.uint8), (0, 1,
 
 def own_model() -> SplitModel:
     """The small detector, whose weights nobody else misses when they are given back."""
-    entry = load_model("shapes", "default", "cpu").entry
+    entry = load_model(ModelSpec("shapes", "default", "cpu")).entry
     return SplitModel(entry, entry.build().eval(), torch.device("cpu"))
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import results
 
-from split_infer_ros.telemetry.claim import AT_MOST, Claim
+from split_infer_ros.telemetry.claim import Claim, Direction
 from split_infer_ros.telemetry.estimate import Estimate, exact
 
 AVX512 = "AVX512 (avx2 avx512f)"
 FAST = Claim("speed, times the rival's", Estimate(2.0, 1.8, 2.3, 12, 12), "x", 1.5, paper="2.7 x")
-SLOW = Claim("delay", Estimate(2.0, 1.8, 2.3, 12, 12), "ms", 2.0, AT_MOST, turn_s=5.0)
+SLOW = Claim("delay", Estimate(2.0, 1.8, 2.3, 12, 12), "ms", 2.0, Direction.AT_MOST, turn_s=5.0)
 EQUAL = Claim("models that give the same bits", exact(5), "", 5)
 
 

@@ -37,6 +37,7 @@ PACKAGES = (
     "telemetry",
     "runtime",
     "errors",
+    "drop_reason",
 )
 
 ROS = ("rclpy", "ament_index_python", "rosidl_runtime_py", "builtin_interfaces", "rcl_interfaces", "launch_ros")

@@ -18,7 +18,7 @@ from split_infer_ros.measurements.record import Record, same
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.search.space import told
 from split_infer_ros.split.model import SplitModel
-from split_infer_ros.telemetry.machine import cores
+from split_infer_ros.telemetry.machine import num_cores
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def find_best_known(model: SplitModel, database: Database, precision: str = "fp3
         for record in database.records()
         if record.task.get("fingerprint") == model.fingerprint and key.fits(record)
     ]
-    space = network_space(cores(), (precision,))
+    space = network_space(num_cores(), (precision,))
     by_size: dict[int, list[Record]] = {}
     for record in own:
         if record.task.get("stage") == NETWORK and objection_to(record.config, space, model) is None:
@@ -110,7 +110,7 @@ def find_best_known(model: SplitModel, database: Database, precision: str = "fp3
     nearest = min(bests, key=lambda size: abs(math.log(size / max(1, batch_size))), default=None)
     network = None if nearest is None else bests[nearest]
     config = space.default if network is None else network.config
-    places, task = pipeline_space(model, cores()), pipeline_task(model, config)
+    places, task = pipeline_space(model, num_cores()), pipeline_task(model, config)
     pipeline = best_of(
         record
         for record in own

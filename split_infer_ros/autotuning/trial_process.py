@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.measurements.record import Record
+from split_infer_ros.split.model_spec import ModelSpec
 
 START_S = 180.0  # imports, and a model's weights
 ENDING_S = 2.0  # between the end of a process's answers and its own
@@ -56,12 +57,13 @@ class TrialProcess:
     """A context in which trials of one model are run, one at a time; the process is started when it is needed.
 
     Args:
-        model: what ``Trials`` is told of it: name, weights, device, allow_user_code.
+        spec: the model and its device. Each trial sets precision and execution config itself.
         worker: the command.
     """
 
-    def __init__(self, model: Mapping[str, Any], worker: Sequence[str] = WORKER) -> None:
-        self._model = json.dumps(dict(model))
+    def __init__(self, spec: ModelSpec, worker: Sequence[str] = WORKER) -> None:
+        fields = ("name", "weights", "device", "allow_user_code")
+        self._model = json.dumps({name: getattr(spec, name) for name in fields})
         self._worker = worker
         self._process: subprocess.Popen[bytes] | None = None
         self._answers = -1

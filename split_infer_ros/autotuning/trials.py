@@ -24,11 +24,12 @@ from split_infer_ros.models.detections import Detections
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.local import LocalPipeline
 from split_infer_ros.pipeline.settings import BLOCK, StageSettings
-from split_infer_ros.runtime.num_threads import use_cores
+from split_infer_ros.runtime.num_threads import use_threads
 from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.runtime.timing import Lap, Stopwatch
 from split_infer_ros.split.load import build_model, choose_device
 from split_infer_ros.split.model import PRECISIONS, SplitModel
+from split_infer_ros.split.model_spec import ModelSpec
 
 MOST = {"fp32": WITHIN}  # that results differ from those as built; in other precisions the difference is only told
 TF32_MOST = 2e-3  # where a GPU rounds factors of float32 to 10 bits, as torch has it do by default, as built too
@@ -44,15 +45,15 @@ class Trials:
     """Trials of one model on one device; what all have in common is made once.
 
     Args:
-        name, weights, device, allow_user_code: as ``load_model`` takes them.
+        spec: the model and its device. Each trial sets precision and execution config itself.
 
     Raises:
         ConfigurationError: there is no such model, or no such device.
     """
 
-    def __init__(self, name: str, weights: str, device: str, allow_user_code: bool) -> None:
-        self._device = choose_device(device)
-        self._entry, self._as_built = build_model(name, weights, allow_user_code)
+    def __init__(self, spec: ModelSpec) -> None:
+        self._device = choose_device(spec.device)
+        self._entry, self._as_built = build_model(spec)
         self._models: dict[bool, SplitModel] = {}
         self._expected: dict[tuple[int, int], tuple[Tensor, ...]] = {}  # by batch size and cores
 
@@ -96,7 +97,7 @@ class Trials:
         return torch.randn((batch_size, *self._entry.image_shape), generator=random)
 
     def _network(self, config: Mapping[str, Any], batch_size: int, end: float) -> dict[str, Any]:
-        use_cores(config["threads"])
+        use_threads(config["threads"])
         model = self.model(form_of(config), config["precision"])
         network, stream = model.backbone("output"), Stream(self._device)
         images = self.images(batch_size).contiguous(memory_format=torch.channels_last).to(self._device, model.dtype)
@@ -124,7 +125,7 @@ class Trials:
         return {**_told(measured), "difference": differs}
 
     def _segments(self, config: Mapping[str, Any], batch_size: int, end: float) -> dict[str, Any]:
-        use_cores(config["threads"])
+        use_threads(config["threads"])
         model, stream = self.model(form_of(config), config["precision"]), Stream(self._device)
         pieces, _ = model.segments()
         channels_last = config["convolutions"] != CONTIGUOUS
@@ -158,7 +159,7 @@ class Trials:
         return self._expected[kind]
 
     def _pipeline(self, config: Mapping[str, Any], about: Mapping[str, Any], end: float) -> dict[str, Any]:
-        use_cores(1)  # as whoever starts a pipeline
+        use_threads(1)  # as whoever starts a pipeline
         form = form_of(about["form"])
         settings = StageSettings(
             config["split_point"],

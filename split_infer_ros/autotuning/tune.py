@@ -27,7 +27,7 @@ from split_infer_ros.search.cost_model import Sample
 from split_infer_ros.search.space import Config, Frozen, Space, frozen
 from split_infer_ros.search.strategies import Exhaustive, Guided, Random, Search, Tried, relative_costs
 from split_infer_ros.split.model import SplitModel
-from split_infer_ros.telemetry.machine import cores
+from split_infer_ros.telemetry.machine import num_cores
 
 GUIDED, RANDOM, EXHAUSTIVE = SEARCHES = ("guided", "random", "exhaustive")
 LEAST_S = 5.0  # that a trial is given, however late: one that is ended costs a new process, which takes longer
@@ -90,8 +90,8 @@ class Tuner:
         self._say, self._clock = say, clock
         self._precisions = tuple(precisions)
         self._key = Key.here(str(model.device))
-        self._network_space = network_space(cores(), precisions, model.device.type)
-        self._quick_space = network_space(cores(), precisions, model.device.type, compilers=False)
+        self._network_space = network_space(num_cores(), precisions, model.device.type)
+        self._quick_space = network_space(num_cores(), precisions, model.device.type, compilers=False)
         self._traits = model_features(model.graph, model.entry.image_shape)
 
     def tune(self, seconds: float) -> tuple[Record | None, Record | None]:
@@ -133,7 +133,7 @@ class Tuner:
         """Cut, batch and cores of the pipeline, its network run as is best in that precision; until that time."""
         network = self._best_network(precision)
         config = {**self._network_space.default, "precision": precision} if network is None else network.config
-        space, task = pipeline_space(self._model, cores()), pipeline_task(self._model, config)
+        space, task = pipeline_space(self._model, num_cores()), pipeline_task(self._model, config)
         self._stage(PIPELINE, space, task, {"form": dict(config), "precision": precision}, end)
         return best_of(self._records(PIPELINE, space, task))
 

@@ -20,11 +20,12 @@ def main() -> int:
     try:
         from split_infer_ros.autotuning.trials import Trials
         from split_infer_ros.runtime.process import prepare_process
+        from split_infer_ros.split.model_spec import ModelSpec
         from split_infer_ros.vision_ops.schedules import search_without_limit
 
         prepare_process()
         search_without_limit()
-        trials = Trials(**json.loads(sys.argv[2]))
+        trials = Trials(ModelSpec(**json.loads(sys.argv[2])))
     except Exception as error:
         print(json.dumps({"error": _sentence(error)}), file=answers)
         return 1

@@ -12,6 +12,7 @@ from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.buffers.slots import Lease, Outcome, SlotLeases
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import HandleError
 
 HOST = Place()
@@ -38,7 +39,8 @@ class SlotPool:
         layout: the tensors of one batch.
         slots: how many batches may be between backbone and head.
         place: which memory, and where the backbone runs.
-        lease_s: how long a reader may leave a published slot untouched.
+        lease_s: how long a reader may leave a published slot untouched, seconds.
+        released: called with each lease that a reader gives back and its outcome, on the reader's thread.
 
     Raises:
         ConfigurationError: the memory cannot be had; nothing was kept.
@@ -46,11 +48,18 @@ class SlotPool:
 
     segment = ""  # no other process finds it
 
-    def __init__(self, layout: Layout, slots: int, place: Place = HOST, lease_s: float = LEASE_S) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        slots: int,
+        place: Place = HOST,
+        lease_s: float = LEASE_S,
+        released: Callable[[Lease, Outcome], None] | None = None,
+    ) -> None:
         self.layout = layout
         self.leases = SlotLeases(slots, lease_s)
         self._lease_s = lease_s
-        self._on_release: Callable[[Lease, Outcome], None] | None = None
+        self._released = released
         self.slots = SlotMemory.make(layout, slots, place)
         _POOLS[self.leases.pool] = self
 
@@ -66,10 +75,6 @@ class SlotPool:
     def memory(self) -> str:
         """What they lie in."""
         return self.slots.policy.value
-
-    def when_released(self, callback: Callable[[Lease, Outcome], None]) -> None:
-        """Call ``callback`` (from the reader's thread) with each lease given back and its outcome."""
-        self._on_release = callback
 
     def views(self, lease: Lease, batch: int) -> tuple[Tensor, ...]:
         """The tensors of ``batch`` images in the slot of a lease, as views: (batch, *shape) each."""
@@ -98,8 +103,8 @@ class SlotPool:
             HandleError: the slot was no longer the reader's; the outcome does not count.
         """
         self.leases.release(lease)
-        if self._on_release is not None:
-            self._on_release(lease, outcome)
+        if self._released is not None:
+            self._released(lease, outcome)
 
     def give_up(self, lease: Lease) -> bool:
         """Take the slot back unless a reader is at it or gave it back; returns whether it was taken back."""
@@ -108,11 +113,11 @@ class SlotPool:
     def collect(self, now: float) -> list[tuple[Lease, Outcome]]:
         """Take back every slot whose reader did not come in time; one that waits behind another is not late."""
         self.leases.renew_if_read(now)
-        return [(lease, Outcome(0, "lease_expired")) for lease in self.leases.expire(now)]
+        return [(lease, Outcome(0, DropReason.LEASE_EXPIRED)) for lease in self.leases.expire(now)]
 
     def orphaned(self, before: float) -> list[tuple[Lease, Outcome]]:
         """Take back every slot that was published ``before`` (steady clock) to a reader who is known to have died."""
-        return [(lease, Outcome(0, "reader_died")) for lease in self.leases.expire(before + self._lease_s)]
+        return [(lease, Outcome(0, DropReason.READER_DIED)) for lease in self.leases.expire(before + self._lease_s)]
 
     def close(self) -> None:
         """Let go of the memory, which goes with the last view of it."""

@@ -15,6 +15,7 @@ from split_infer_ros.buffers.segment import Segment
 from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.buffers.slot_table import NOTHING_YET, SharedState, SlotRecord, SlotTable
 from split_infer_ros.buffers.slots import Lease, Outcome, SlotLeases
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ConfigurationError, HandleError
 
 ATTACH_S = 0.5  # a lease is no longer than this where no reader is attached (it died, or never was)
@@ -103,8 +104,8 @@ class SharedSlotPool:
     def _outcome(record: SlotRecord) -> Outcome:
         if record.state is SharedState.DONE:
             return record.outcome.checked()
-        reasons = {SharedState.READING: "reader_died", SharedState.READY: "lease_expired"}
-        return Outcome(0, reasons.get(record.state, "damaged_slot"))
+        reasons = {SharedState.READING: DropReason.READER_DIED, SharedState.READY: DropReason.LEASE_EXPIRED}
+        return Outcome(0, reasons.get(record.state, DropReason.DAMAGED_SLOT))
 
     def _settle(self, lease: Lease, judge: Callable[[SlotRecord], Outcome | None]) -> Outcome | None:
         """Take the slot back and return what ``judge`` makes of its record; None if a reader is at it, or by it."""

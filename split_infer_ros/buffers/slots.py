@@ -12,12 +12,10 @@ import math
 import secrets
 import threading
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ConfigurationError, HandleError
-
-HEAD_REASONS = frozenset({"head_error"})  # all that a head may say of frames that it did not publish
 
 
 class SlotState(enum.Enum):
@@ -50,7 +48,7 @@ class Outcome:
 
     Attributes:
         published: results went out for so many of its frames, the first ones.
-        reason: why not for the others.
+        reason: why not for the others: the value of a ``DropReason``, or any text where another process said it.
         head_start, head_end: when the head's half ran, seconds of this host's steady clock.
         delivered: when the results were out.
     """
@@ -66,7 +64,7 @@ class Outcome:
         times = self.head_start, self.head_end, self.delivered
         if not (self.head_start <= self.head_end <= self.delivered < math.inf and self.head_start >= 0):
             times = math.nan, math.nan, math.nan
-        return Outcome(self.published, self.reason if self.reason in HEAD_REASONS else "unknown_reason", *times)
+        return Outcome(self.published, DropReason.claimed_by_head(self.reason), *times)
 
 
 @dataclass(slots=True)
@@ -95,26 +93,21 @@ class SlotLeases:
         self._slots = [_Slot() for _ in range(slots)]
         self._free = list(range(slots))
         self._lock = threading.Lock()
-        self._on_free: Callable[[], None] | None = None
         self.refused: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._slots)
 
     def __repr__(self) -> str:
-        return f"Ring(pool={self.pool:x}, used={self.used}/{len(self)}, refused={dict(self.refused)})"
+        return f"SlotLeases(pool={self.pool:x}, used={self.used}/{len(self)}, refused={dict(self.refused)})"
 
     @property
     def used(self) -> int:
         """Slots that are not free."""
         return len(self._slots) - len(self._free)
 
-    def when_free(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` (from the releasing thread) whenever a slot becomes free."""
-        self._on_free = callback
-
     def acquire(self) -> Lease | None:
-        """Take a free slot to write into, or None while there is none; ``when_free`` says when to ask again."""
+        """Take a free slot to write into, or None while there is none."""
         with self._lock:
             if not self._free:
                 return None
@@ -149,7 +142,6 @@ class SlotLeases:
         with self._lock:
             slot = self._find(lease, SlotState.WRITING, SlotState.READY, SlotState.READING)
             self._set_free(lease.slot, slot)
-        self._announce()
 
     def revoke(self, lease: Lease) -> bool:
         """Take the slot back unless somebody reads it or gave it back; returns whether it was taken back."""
@@ -158,9 +150,7 @@ class SlotLeases:
             mine = slot.generation == lease.generation and slot.state in (SlotState.WRITING, SlotState.READY)
             if mine:
                 self._set_free(lease.slot, slot)
-        if mine:
-            self._announce()
-        return mine
+            return mine
 
     def renew_if_read(self, now: float) -> None:
         """While a slot is being read its reader is there and comes for the others: their leases begin anew."""
@@ -176,9 +166,7 @@ class SlotLeases:
             ended = self._ready(now)
             for lease in ended:
                 self._set_free(lease.slot, self._slots[lease.slot])
-        if ended:
-            self._announce()
-        return ended
+            return ended
 
     def ready(self, overdue_at: float = math.inf) -> list[Lease]:
         """The slots that are published and not taken; given a time, those alone whose lease has ended by then."""
@@ -195,10 +183,6 @@ class SlotLeases:
     def _set_free(self, index: int, slot: _Slot) -> None:
         slot.state = SlotState.FREE
         self._free.append(index)
-
-    def _announce(self) -> None:
-        if self._on_free is not None:
-            self._on_free()
 
     def _find(self, lease: Lease, *states: SlotState) -> _Slot:
         if lease.pool != self.pool or not 0 <= lease.slot < len(self._slots):

@@ -16,6 +16,7 @@ import torch
 from split_infer_ros.cli.numbers import positive, whole
 from split_infer_ros.errors import SplitInferError
 from split_infer_ros.split.load import choose_device, load_model
+from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.weight_streaming.pack import TILE_MB, pack_model
 
 
@@ -23,7 +24,9 @@ def main() -> int:
     """Run the command; returns its exit code."""
     chosen = _arguments().parse_args()
     try:
-        model = load_model(chosen.model, chosen.weights, "cpu", allow_user_code=chosen.allow_user_code)
+        model = load_model(
+            ModelSpec(chosen.model, weights=chosen.weights, device="cpu", allow_user_code=chosen.allow_user_code)
+        )
         threads = chosen.threads if chosen.device == "cpu" else None
         header = pack_model(model, chosen.out, threads, chosen.batch_size, chosen.tile_mb)
     except (SplitInferError, OSError) as error:

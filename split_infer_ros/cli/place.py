@@ -24,6 +24,7 @@ from split_infer_ros.operator_placement.placed_graph import read_operators, with
 from split_infer_ros.operator_placement.plan import PlacementPlan, Rule, Tag, describe, make_plan
 from split_infer_ros.split.load import choose_device, load_model
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.model_spec import ModelSpec
 
 
 def main() -> int:
@@ -31,7 +32,9 @@ def main() -> int:
     chosen = _arguments().parse_args()
     try:
         rule: Rule = OperatorList.read(chosen.operators)
-        model = load_model(chosen.model, chosen.weights, "cpu", allow_user_code=chosen.allow_user_code)
+        model = load_model(
+            ModelSpec(chosen.model, weights=chosen.weights, device="cpu", allow_user_code=chosen.allow_user_code)
+        )
         graph = with_decode(model.graph, model.entry)
         operators = read_operators(graph, model.entry.image_shape)
         if chosen.measured:

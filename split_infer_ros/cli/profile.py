@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 
 from split_infer_ros.autotuning.best_known import find_best_known
@@ -21,6 +21,7 @@ from split_infer_ros.pipeline.stored_profile import profile_model
 from split_infer_ros.runtime.process import prepare_process
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import PRECISIONS
+from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.planner import OBJECTIVES, plan
 from split_infer_ros.split.profile import describe
 
@@ -30,16 +31,16 @@ def main() -> int:
     chosen = _arguments().parse_args()
     prepare_process()
     try:
-        load = partial(
-            load_model,
+        spec = ModelSpec(
             chosen.model,
-            chosen.weights,
-            chosen.device,
-            chosen.precision,
+            weights=chosen.weights,
+            device=chosen.device,
+            precision=chosen.precision,
             allow_user_code=chosen.allow_user_code,
         )
         database = Database(chosen.database)
-        model = load(form=find_best_known(load(), database, chosen.precision).form)  # as nodes would run it
+        tuned = find_best_known(load_model(spec), database, chosen.precision)
+        model = load_model(replace(spec, execution_config=tuned.form))  # as nodes would run it
         profile = profile_model(model, chosen.batch, database, anew=chosen.anew, say=_say)
         choice = plan(profile, chosen.objective, chosen.latency_bound_ms / 1e3)
     except SplitInferError as error:

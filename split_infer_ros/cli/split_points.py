@@ -12,6 +12,7 @@ from dataclasses import asdict
 from split_infer_ros.errors import SplitInferError
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import PRECISIONS
+from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.split_points import SplitPoint, describe
 
 
@@ -20,7 +21,13 @@ def main() -> int:
     chosen = _arguments().parse_args()
     try:
         model = load_model(
-            chosen.model, chosen.weights, "cpu", chosen.precision, allow_user_code=chosen.allow_user_code
+            ModelSpec(
+                chosen.model,
+                weights=chosen.weights,
+                device="cpu",
+                precision=chosen.precision,
+                allow_user_code=chosen.allow_user_code,
+            )
         )
         default = model.split_point("default")
     except SplitInferError as error:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from tqdm import tqdm
@@ -24,6 +25,7 @@ from split_infer_ros.measurements.database import Database, default_path
 from split_infer_ros.search.space import told
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import PRECISIONS
+from split_infer_ros.split.model_spec import ModelSpec
 
 
 def main() -> int:
@@ -40,17 +42,12 @@ def main() -> int:
 
 
 def _tune(chosen: argparse.Namespace) -> int:
-    model = load_model(chosen.model, chosen.weights, chosen.device, allow_user_code=chosen.allow_user_code)
+    spec = ModelSpec(chosen.model, weights=chosen.weights, device=chosen.device, allow_user_code=chosen.allow_user_code)
+    model = load_model(spec)
     database = Database(chosen.database)
-    told_of = {
-        "name": chosen.model,
-        "weights": chosen.weights,
-        "device": str(model.device),
-        "allow_user_code": chosen.allow_user_code,
-    }
     precisions = ("fp32", *(name for name in chosen.allow if name != "fp32"))
     bar = _Bar(chosen.seconds)
-    with TrialProcess(told_of) as runner:
+    with TrialProcess(replace(spec, device=str(model.device))) as runner:
         tuner = Tuner(model, runner, database, chosen.search, precisions, chosen.batch, chosen.seed, bar.show)
         try:
             tuner.tune(chosen.seconds)

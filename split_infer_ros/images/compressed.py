@@ -9,6 +9,7 @@ import cv2
 import numpy as np
 import torch
 
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ImageError
 from split_infer_ros.images import decoders
 from split_infer_ros.images.containers import JPEG_SIGNATURE, PNG_SIGNATURE, essence_of_jpeg, essence_of_png
@@ -34,26 +35,30 @@ def read_compressed(data: Any, format: str, max_pixels: int = MAX_PIXELS) -> Pix
     encoded = bytes(data)
     if "compresseddepth" in format.lower():
         raise ImageError(
-            "unknown_format",
+            DropReason.UNKNOWN_FORMAT,
             f"Format '{format}' is that of compressed_depth_image_transport, which is not read; send JPEG or PNG, or "
             "the raw image.",
         )
     if not encoded:
-        raise ImageError("empty_image", "The compressed image has no data.")
+        raise ImageError(DropReason.EMPTY_IMAGE, "The compressed image has no data.")
     if encoded.startswith(PNG_SIGNATURE):
         essence = essence_of_png(encoded, max_pixels)
     elif encoded.startswith(JPEG_SIGNATURE):
         essence = essence_of_jpeg(encoded, max_pixels)
     elif not format or re.search("jpe?g|png", format, re.IGNORECASE):
-        raise ImageError("corrupt_image", f"A compressed image of format '{format}' begins like neither JPEG nor PNG.")
+        raise ImageError(
+            DropReason.CORRUPT_IMAGE, f"A compressed image of format '{format}' begins like neither JPEG nor PNG."
+        )
     else:
-        raise ImageError("unknown_format", f"Compressed images of format '{format}' are not read; send JPEG or PNG.")
+        raise ImageError(
+            DropReason.UNKNOWN_FORMAT, f"Compressed images of format '{format}' are not read; send JPEG or PNG."
+        )
     try:
         image = cv2.imdecode(np.frombuffer(essence, np.uint8), cv2.IMREAD_UNCHANGED)
     except cv2.error:
         image = None
     if image is None:
-        raise ImageError("corrupt_image", "A compressed image is damaged and cannot be decoded.")
+        raise ImageError(DropReason.CORRUPT_IMAGE, "A compressed image is damaged and cannot be decoded.")
     return _pixels(np.asarray(image), format)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import struct
 
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ImageError
 from split_infer_ros.images.encodings import check_size
 
@@ -103,8 +104,10 @@ def essence_of_jpeg(encoded: bytes, max_pixels: int) -> bytes:
 
 def _check_scans(scans: int) -> None:
     if scans > MOST_SCANS:
-        raise ImageError("too_large", f"A JPEG image has {scans:,} scans; the most that are read is {MOST_SCANS}.")
+        raise ImageError(
+            DropReason.TOO_LARGE, f"A JPEG image has {scans:,} scans; the most that are read is {MOST_SCANS}."
+        )
 
 
 def _corrupt(what: str) -> ImageError:
-    return ImageError("corrupt_image", f"A compressed {what}.")
+    return ImageError(DropReason.CORRUPT_IMAGE, f"A compressed {what}.")

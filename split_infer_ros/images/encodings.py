@@ -14,6 +14,7 @@ import torch
 from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ImageError
 from split_infer_ros.images import decoders
 
@@ -156,21 +157,26 @@ def read_pixels(
     layout = ENCODINGS.get(encoding)
     if layout is None:
         raise ImageError(
-            "unknown_encoding", f"Image encoding '{encoding}' is not read; send one of {', '.join(ENCODINGS)}."
+            DropReason.UNKNOWN_ENCODING, f"Image encoding '{encoding}' is not read; send one of {', '.join(ENCODINGS)}."
         )
     check_size(height, width, max_pixels)
     down, across = layout.multiple
     if height % down or width % across or min(height, width) < layout.least:
         needed = f"at least {layout.least}x{layout.least}" if layout.least > 1 else f"multiples of {across}x{down}"
-        raise ImageError("bad_size", f"An image of {width}x{height} pixels cannot be {encoding}, which needs {needed}.")
+        raise ImageError(
+            DropReason.BAD_SIZE, f"An image of {width}x{height} pixels cannot be {encoding}, which needs {needed}."
+        )
     line = width * layout.size
     if step < line:
-        raise ImageError("bad_step", f"step is {step} bytes, but a row of {width} {encoding} pixels has {line}.")
+        raise ImageError(
+            DropReason.BAD_STEP, f"step is {step} bytes, but a row of {width} {encoding} pixels has {line}."
+        )
     rows = height * layout.rows // 2
     held = memoryview(data).nbytes
     if held < step * rows:
         raise ImageError(
-            "truncated_image", f"The image holds {held:,} bytes; {rows} rows of {step} bytes need {step * rows:,}."
+            DropReason.TRUNCATED_IMAGE,
+            f"The image holds {held:,} bytes; {rows} rows of {step} bytes need {step * rows:,}.",
         )
     packed = np.frombuffer(data, dtype=np.uint8, count=step * rows).reshape(rows, step)[:, :line]
     if layout.decode is None:
@@ -192,8 +198,9 @@ def check_size(height: int, width: int, max_pixels: int) -> None:
         ImageError: ``empty_image`` or ``too_large``.
     """
     if height < 1 or width < 1:
-        raise ImageError("empty_image", f"An image of {width}x{height} pixels has nothing to look at.")
+        raise ImageError(DropReason.EMPTY_IMAGE, f"An image of {width}x{height} pixels has nothing to look at.")
     if height * width > max_pixels:
         raise ImageError(
-            "too_large", f"An image of {width}x{height} pixels has more than {max_pixels:,}, the most that is read."
+            DropReason.TOO_LARGE,
+            f"An image of {width}x{height} pixels has more than {max_pixels:,}, the most that is read.",
         )

@@ -48,11 +48,11 @@ class Key:
         """
         # only here: records can be read and judged without torch
         from split_infer_ros.telemetry.machine import (
-            cores,
             cpu_name,
             gpu_driver,
             gpu_name,
             instruction_set,
+            num_cores,
             torch_versions,
         )
 
@@ -62,7 +62,7 @@ class Key:
             "device": gpu or "cpu",
             "cpu": cpu_name(),
             "instruction_set": instruction_set(),
-            "cores": cores(),
+            "cores": num_cores(),
             "driver": driver and driver.partition(".")[0],
         }
         return cls(target, torch_versions(device))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from split_infer_ros.autotuning.best_known import BestKnown, find_best_known
@@ -112,16 +113,8 @@ class BackboneNode(ManagedNode[BackboneParameters]):
         if self._pipeline is not None:
             self._pipeline.report()
 
-    def _load(self, form: ExecutionConfig | None = None) -> SplitModel:
-        values = self.values
-        return load_model(
-            values.model,
-            values.weights,
-            values.device,
-            values.precision,
-            allow_user_code=values.allow_user_code,
-            form=form,
-        )
+    def _load(self, execution_config: ExecutionConfig | None = None) -> SplitModel:
+        return load_model(replace(self.values.model_spec, execution_config=execution_config or ExecutionConfig()))
 
     def _find_or_tune(self) -> BestKnown:
         """Returns the best known configuration of the model on this machine.
@@ -137,13 +130,7 @@ class BackboneNode(ManagedNode[BackboneParameters]):
         if best_known.network is not None or not values.tune_at_start:
             return best_known
         self.get_logger().info(f"tuning {values.model} for {values.tune_at_start:g} s")
-        told = {
-            "name": values.model,
-            "weights": values.weights,
-            "device": str(self.model.device),
-            "allow_user_code": values.allow_user_code,
-        }
-        with TrialProcess(told) as runner:
+        with TrialProcess(replace(values.model_spec, device=str(self.model.device))) as runner:
             Tuner(self.model, runner, database, precisions=(values.precision,)).tune(values.tune_at_start)
         return find()
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from split_infer_ros.buffers.segment import FOLDER
-from split_infer_ros.telemetry.checkup import NOTE, OK, PROBLEM, Finding, check_machine, module, page
+from split_infer_ros.telemetry.checkup import Finding, Level, check_machine, format_findings, try_import
 
 # the hash of Detection2DArray in upstream's vision_msgs
 DETECTIONS_HASH = "RIHS01_214274120007f4a683866481336b70310268cfa107aebe9d594a6acf75bda968"
@@ -29,27 +29,31 @@ SOURCE_ROS = "source /opt/ros/DISTRO/setup.bash, then the workspace's install/se
 
 def check_ros(environment: Mapping[str, str]) -> list[Finding]:
     """Checks where ROS comes from and whether it has what the nodes need."""
-    rclpy = module("rclpy")
+    rclpy = try_import("rclpy")
     if isinstance(rclpy, ImportError):
-        return [Finding(PROBLEM, "ROS 2", f"rclpy cannot be imported ({rclpy})", SOURCE_ROS)]
+        return [Finding(Level.PROBLEM, "ROS 2", f"rclpy cannot be imported ({rclpy})", SOURCE_ROS)]
     distribution = environment.get("ROS_DISTRO")
     origin = f"{distribution}, sourced" if distribution else "the wheels of this Python environment"
     folder = Path(str(rclpy.__file__)).parent
     findings = [
-        Finding(OK, "ROS 2", f"{origin} ({folder})"),
-        Finding(OK, "ROS domain", environment.get("ROS_DOMAIN_ID", "0 (the default)")),
+        Finding(Level.OK, "ROS 2", f"{origin} ({folder})"),
+        Finding(Level.OK, "ROS domain", environment.get("ROS_DOMAIN_ID", "0 (the default)")),
     ]
-    if not hasattr(getattr(module("rclpy.node"), "Node", None), REQUIRED_RCLPY_METHOD):
+    if not hasattr(getattr(try_import("rclpy.node"), "Node", None), REQUIRED_RCLPY_METHOD):
         advice = "use ROS 2 Jazzy or later; on Ubuntu 22.04 (and JetPack 6) in a container."
-        findings.append(Finding(PROBLEM, "rclpy", "too old: it cannot refuse several parameters as a whole", advice))
-    missing = [name for name in REQUIRED_PACKAGES if isinstance(module(name), ImportError)]
+        findings.append(
+            Finding(Level.PROBLEM, "rclpy", "too old: it cannot refuse several parameters as a whole", advice)
+        )
+    missing = [name for name in REQUIRED_PACKAGES if isinstance(try_import(name), ImportError)]
     if missing:
         packages = " ".join(f"ros-$ROS_DISTRO-{name.replace('_', '-')}" for name in missing)
-        findings.append(Finding(PROBLEM, "ROS packages", f"missing: {', '.join(missing)}", f"apt install {packages}."))
-    messages = module("split_infer_ros.msg")
+        findings.append(
+            Finding(Level.PROBLEM, "ROS packages", f"missing: {', '.join(missing)}", f"apt install {packages}.")
+        )
+    messages = try_import("split_infer_ros.msg")
     if isinstance(messages, ImportError):
         advice = "build the package (colcon build, or scripts/run once), then source its setup file."
-        findings.append(Finding(PROBLEM, "Our messages", f"cannot be imported ({messages})", advice))
+        findings.append(Finding(Level.PROBLEM, "Our messages", f"cannot be imported ({messages})", advice))
     findings.append(check_vision_msgs(environment.get("AMENT_PREFIX_PATH", "")))
     findings += check_middleware(environment)
     return findings
@@ -58,10 +62,10 @@ def check_ros(environment: Mapping[str, str]) -> list[Finding]:
 def check_vision_msgs(prefixes: str) -> Finding:
     """Checks that vision_msgs, upstream's or this project's subset, has the type hash of release 4."""
     what = "vision_msgs"
-    found = module("vision_msgs.msg")
+    found = try_import("vision_msgs.msg")
     if isinstance(found, ImportError):
         advice = "apt install ros-$ROS_DISTRO-vision-msgs, or build interfaces/vision_msgs."
-        return Finding(PROBLEM, what, f"cannot be imported ({found})", advice)
+        return Finding(Level.PROBLEM, what, f"cannot be imported ({found})", advice)
     origin = "upstream's" if hasattr(found, "Detection3DArray") else "this project's own subset"
     description = next(
         (
@@ -72,12 +76,12 @@ def check_vision_msgs(prefixes: str) -> Finding:
         None,
     )
     if description is None:
-        return Finding(NOTE, what, f"{origin}; its type description is not installed, so it cannot be compared")
+        return Finding(Level.NOTE, what, f"{origin}; its type description is not installed, so it cannot be compared")
     hashes = {entry["type_name"]: entry["hash_string"] for entry in json.loads(description.read_text())["type_hashes"]}
     if hashes.get("vision_msgs/msg/Detection2DArray") != DETECTIONS_HASH:
         advice = "other nodes will not understand the detections: use vision_msgs of release 4 on all machines."
-        return Finding(PROBLEM, what, f"{origin}, whose Detection2DArray differs from release 4", advice)
-    return Finding(OK, what, f"{origin}, compatible with release 4")
+        return Finding(Level.PROBLEM, what, f"{origin}, whose Detection2DArray differs from release 4", advice)
+    return Finding(Level.OK, what, f"{origin}, compatible with release 4")
 
 
 def check_middleware(environment: Mapping[str, str]) -> list[Finding]:
@@ -88,11 +92,13 @@ def check_middleware(environment: Mapping[str, str]) -> list[Finding]:
         name = get_rmw_implementation_identifier()
     except Exception as error:  # the library that RMW_IMPLEMENTATION names is missing or broken
         requested = environment.get("RMW_IMPLEMENTATION", "the default")
-        return [Finding(PROBLEM, "Middleware", f"{requested} does not load ({error})", "unset RMW_IMPLEMENTATION.")]
-    findings = [Finding(OK, "Middleware", name)]
+        return [
+            Finding(Level.PROBLEM, "Middleware", f"{requested} does not load ({error})", "unset RMW_IMPLEMENTATION.")
+        ]
+    findings = [Finding(Level.OK, "Middleware", name)]
     if name != FAST_DDS:
         advice = f"only {FAST_DDS} is tuned for large images; configure shared memory for {name} as its manual says."
-        return [*findings, Finding(NOTE, "Fast DDS profile", "not used by this middleware", advice)]
+        return [*findings, Finding(Level.NOTE, "Fast DDS profile", "not used by this middleware", advice)]
     from split_infer_ros.nodes.process import PROFILE_VARIABLES, shipped_profile
 
     for variable in PROFILE_VARIABLES:
@@ -100,16 +106,19 @@ def check_middleware(environment: Mapping[str, str]) -> list[Finding]:
             path = environment[variable]
             if not Path(path).is_file():
                 advice = "Fast DDS ignores it and splits images into pieces; correct or unset the variable."
-                return [*findings, Finding(NOTE, "Fast DDS profile", f"{path} ({variable}) does not exist", advice)]
-            return [*findings, Finding(OK, "Fast DDS profile", f"{path} ({variable})")]
+                return [
+                    *findings,
+                    Finding(Level.NOTE, "Fast DDS profile", f"{path} ({variable}) does not exist", advice),
+                ]
+            return [*findings, Finding(Level.OK, "Fast DDS profile", f"{path} ({variable})")]
     profile = shipped_profile()
     if profile is None:
         advice = "reinstall the package: config/fastdds.xml is missing, and large images will be slow."
-        return [*findings, Finding(NOTE, "Fast DDS profile", "none", advice)]
+        return [*findings, Finding(Level.NOTE, "Fast DDS profile", "none", advice)]
     return [
         *findings,
         Finding(
-            OK,
+            Level.OK,
             "Fast DDS profile",
             f"{profile} (this package's nodes use it automatically; "
             f"for other nodes that send large images: export {PROFILE_VARIABLES[0]}={profile})",
@@ -120,29 +129,29 @@ def check_middleware(environment: Mapping[str, str]) -> list[Finding]:
 def check_optional() -> list[Finding]:
     """Checks smaller libraries, and libraries that only some uses need."""
     findings = []
-    cv_bridge = module("cv_bridge")
+    cv_bridge = try_import("cv_bridge")
     found = "not installed" if isinstance(cv_bridge, ImportError) else "installed"
-    findings.append(Finding(OK, "cv_bridge", f"{found}, not needed: images are read without it"))
+    findings.append(Finding(Level.OK, "cv_bridge", f"{found}, not needed: images are read without it"))
     for name, package, use, is_required in (
         ("cv2", "opencv-python-headless", "reads and converts images", True),
         ("safetensors", "safetensors", "reads weights; rosdep does not know it", True),
         ("rosbags", "rosbags", "source:=bag:PATH", False),
     ):
-        found_module = module(name)
+        found_module = try_import(name)
         if isinstance(found_module, ImportError):
             advice = f"pip install {package} ({use})."
-            level = PROBLEM if is_required else NOTE
+            level = Level.PROBLEM if is_required else Level.NOTE
             findings.append(Finding(level, name, f"cannot be imported ({found_module})", advice))
         else:
-            findings.append(Finding(OK, name, str(getattr(found_module, "__version__", "installed"))))
+            findings.append(Finding(Level.OK, name, str(getattr(found_module, "__version__", "installed"))))
     return findings
 
 
 def main() -> int:
     """Prints the page; returns 1 if something is missing without which the pipeline cannot run."""
     findings = [*check_ros(os.environ), *check_machine(FOLDER), *check_optional()]
-    print(page(findings))
-    return int(any(finding.level == PROBLEM for finding in findings))
+    print(format_findings(findings))
+    return int(any(finding.level == Level.PROBLEM for finding in findings))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from split_infer_ros.autotuning.best_known import find_best_known
@@ -17,7 +17,7 @@ from split_infer_ros.nodes.process import run
 from split_infer_ros.nodes.result_publisher import ResultPublisher
 from split_infer_ros.nodes.transports import INTRA_PROCESS, RECEIVERS, Receiver
 from split_infer_ros.nodes.vision_info import LABELS_PARAMETER
-from split_infer_ros.pipeline.frame import Origin
+from split_infer_ros.pipeline.frame import Handle
 from split_infer_ros.pipeline.head_stage import HeadStage
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.runtime.num_threads import default_head_threads
@@ -56,12 +56,10 @@ class HeadNode(ManagedNode[HeadParameters]):
 
     def configure(self) -> None:
         values = self.values
-        self._model = load_model(values.model, values.weights, "cpu", allow_user_code=values.allow_user_code)
+        self._model = load_model(values.model_spec)
         self.add_cleanup(self._unload)
         tuned = find_best_known(self._model, Database.named(values.tuning_database))
-        self._model = load_model(
-            values.model, values.weights, "cpu", allow_user_code=values.allow_user_code, form=tuned.form
-        )
+        self._model = load_model(replace(values.model_spec, execution_config=tuned.form))
         # only within one process do handles carry the image on which to draw
         self._results = ResultPublisher(self, has_images=values.transport == INTRA_PROCESS)
         self._results.start()
@@ -101,10 +99,10 @@ class HeadNode(ManagedNode[HeadParameters]):
         """Lets go of the model and of what refers to it."""
         self._model = self._results = self._stage = self._diagnostics = None
 
-    def _publish(self, origin: Origin, detections: Detections) -> None:
+    def _publish(self, handle: Handle, index: int, detections: Detections) -> None:
         assert self._results is not None
         assert self._model is not None
-        self._results.publish(origin, detections, self._model.entry.labels)
+        self._results.publish(handle.origins[index], detections, self._model.entry.labels)
 
     def _publish_diagnostics(self) -> None:
         if self._diagnostics is not None:

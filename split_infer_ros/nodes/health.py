@@ -6,12 +6,13 @@ import math
 
 from diagnostic_msgs.msg import DiagnosticStatus
 
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.msg import PipelineReport, PipelineStats
 from split_infer_ros.nodes.conversions import counts_of
 
 REPORT_TIMEOUT_S = 3.0
 FAILING_S = 3.0  # how long frames may be dropped and none published
-ON_PURPOSE = ("overrun", "middleware", "rate_limited", "paused", "inactive", "shutdown", "removed")
+INTENDED = frozenset(reason.value for reason in DropReason if reason.intended)
 LEFT_OUT = "Detections were left out because the model gives impossible boxes, scores or labels."
 
 
@@ -128,9 +129,9 @@ class PipelineHealth:
         }
 
     def _failing_reasons(self) -> list[str]:
-        """Returns why frames were dropped since one was published last, without the reasons that users intend."""
+        """Returns the unintended reasons for which frames were dropped since a result was last published."""
         before, dropped = counts_of(self._last_flowing).dropped, counts_of(self.newest).dropped
-        return [name for name in dropped if dropped[name] > before.get(name, 0) and name not in ON_PURPOSE]
+        return [name for name in dropped if dropped[name] > before.get(name, 0) and name not in INTENDED]
 
 
 def weights_values(*, residency: str, memory_bytes: int, read_mb_s: float, stalled_s: float) -> dict[str, str]:

@@ -10,6 +10,7 @@ from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
 from rclpy.qos import QoSProfile, ReliabilityPolicy
 from sensor_msgs.msg import CompressedImage, Image
 
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ImageError
 from split_infer_ros.images.compressed import read_compressed
 from split_infer_ros.images.encodings import Pixels, read_pixels
@@ -50,7 +51,7 @@ class FrameSink(Protocol):
     def refuse(self, error: ImageError, now: float) -> None:
         """Counts a frame that cannot be used as dropped."""
 
-    def missed(self, count: int, reason: str) -> None:
+    def missed(self, count: int, reason: DropReason) -> None:
         """Counts frames that were sent and never arrived."""
 
 
@@ -93,7 +94,7 @@ class ImageInput:
             qos=qos,
             receive=self._receive_local,
             receive_remote=self._receive,
-            on_lost=lambda count: sink.missed(count, "middleware"),
+            on_lost=lambda count: sink.missed(count, DropReason.MIDDLEWARE),
             callback_group=BackpressureGroup(lambda: not sink.full),
         )
 
@@ -111,13 +112,13 @@ class ImageInput:
         now = time.monotonic()
         try:
             if not self._enable.enabled:
-                raise ImageError("paused", "Frames are dropped while ~/enable is off.")
+                raise ImageError(DropReason.PAUSED, "Frames are dropped while ~/enable is off.")
             if not self._limiter.admits(self._topic, now):
-                raise ImageError("rate_limited", f"{self._topic} is faster than max_rate_hz.")
+                raise ImageError(DropReason.RATE_LIMITED, f"{self._topic} is faster than max_rate_hz.")
             pixels = self._read(message)
         except ImageError as error:
             self._sink.refuse(error, now)
-            if error.reason not in ("paused", "rate_limited"):  # the user asked for these
+            if not error.reason.intended:
                 self._node.warn(error)
             return
         self._sink.submit(pixels, Origin(message.header, self._topic, pixels.height, pixels.width, pixels), now)

@@ -27,7 +27,7 @@ _dds_subscriptions: Counter[tuple[int, str]] = Counter()
 _local_publishers: dict[tuple[int, str], set[bytes]] = defaultdict(set)
 
 
-def _key(node: Node, topic: str) -> tuple[int, str]:
+def topic_key(node: Node, topic: str) -> tuple[int, str]:
     """Returns the key of a topic in one ROS context; a process may have several contexts."""
     return id(node.context), node.resolve_topic_name(topic)
 
@@ -53,7 +53,7 @@ class IntraProcessPublisher:
     ) -> None:
         self._node = node
         self._to_message = to_message
-        self._key = _key(node, topic)
+        self._key = topic_key(node, topic)
         # rclpy does not tell a publisher's identity, so it is the one that is new. A node of the same name may publish
         # from another process, and DDS may learn its name late: so ``before`` takes the publishers of any node.
         before = self._publisher_ids(of_any_node=True)
@@ -126,7 +126,7 @@ class IntraProcessSubscription:
         callback_group: CallbackGroup | None = None,
     ) -> None:
         self._node = node
-        self._key = _key(node, topic)
+        self._key = topic_key(node, topic)
         self._receive = receive
         self._receive_remote = receive_remote
         self._on_lost = on_lost

@@ -192,7 +192,7 @@ def open_trace(node: ManagedNode[Any], path: str) -> TraceFile | None:
     """
     if not path:
         return None
-    trace = TraceFile(Path(path))
+    trace = TraceFile.open(Path(path))
     node.add_cleanup(trace.close)
     return trace
 

@@ -56,7 +56,7 @@ class StatsNode(ManagedNode[StatsParameters]):
         self._publish_lock = threading.Lock()  # the timer's thread publishes, and one that reports a lost GPU
         self._health: dict[str, PipelineHealth] = {}  # by tenant; the name is empty for a pipeline of one model
         self._stats: dict[str, IntraProcessPublisher] = {}
-        self._sensors = Sensors()
+        self._sensors = Sensors.find()
         self._power = MeanPower()
         self._reports: IntraProcessSubscription | None = None
         self._timers: list[Timer] = []
@@ -124,7 +124,7 @@ class StatsNode(ManagedNode[StatsParameters]):
                 self._stats[tenant] = self._create_publisher(tenant)
             each.joules_per_image = watts / images_hz if images_hz else math.nan
             each.sensors = [
-                SensorReading(name=reading.name, value=reading.value, unit=reading.unit) for reading in readings
+                SensorReading(name=reading.name, value=reading.value, unit=reading.unit.value) for reading in readings
             ]
             self._stats[tenant].publish(each)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ImageError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections
@@ -87,6 +88,6 @@ class TenantTopics:
         """Counts a frame that cannot be used as dropped."""
         self._pipeline.refuse(self._name, error, now)
 
-    def missed(self, count: int, reason: str) -> None:
+    def missed(self, count: int, reason: DropReason) -> None:
         """Counts frames that were sent and never arrived."""
         self._pipeline.missed(self._name, count, reason)

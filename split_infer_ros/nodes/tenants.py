@@ -25,8 +25,8 @@ from split_infer_ros.nodes.tenant_topics import TenantTopics
 from split_infer_ros.nodes.vision_info import LABELS_PARAMETER
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.runtime.faults import is_sticky
-from split_infer_ros.runtime.num_threads import use_one_core
-from split_infer_ros.runtime.worker_thread import Stage
+from split_infer_ros.runtime.num_threads import use_one_thread
+from split_infer_ros.runtime.worker_thread import WorkerThread
 from split_infer_ros.serving.shared_pipeline import SharedPipeline
 
 REPORT_PERIOD_S = 0.5
@@ -67,7 +67,7 @@ class TenantsNode(ManagedNode[TenantsParameters]):
         self._enable = EnableService(self)
         self._pipeline: SharedPipeline | None = None
         self._reports: TenantReports | None = None
-        self._worker: Stage[TenantsParameters] | None = None
+        self._worker: WorkerThread[TenantsParameters] | None = None
         self._applied: SimpleQueue[AppliedTenants] = SimpleQueue()
         self._topics_due: GuardCondition | None = None
         self._is_subscribed = False
@@ -142,7 +142,7 @@ class TenantsNode(ManagedNode[TenantsParameters]):
         self._applied = SimpleQueue()
         topics_due = self._topics_due = self.create_guard_condition(self._update_topics_of_all)
         self.add_cleanup(lambda: self.destroy_guard_condition(topics_due))
-        self._worker = Stage("tenants", self._apply_tenants, use_one_core)
+        self._worker = WorkerThread("tenants", self._apply_tenants, use_one_thread)
         self._worker.start()
         self.add_cleanup(self._worker.stop)
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.pipeline.backbone_runner import Batch
+from split_infer_ros.pipeline.in_flight import InFlightBatch
 from split_infer_ros.pipeline.settings import StageSettings
-from split_infer_ros.runtime.num_threads import use_one_core
-from split_infer_ros.runtime.worker_thread import Stage
+from split_infer_ros.runtime.num_threads import use_one_thread
+from split_infer_ros.runtime.worker_thread import WorkerThread
 from split_infer_ros.split.controller import SplitController
 from split_infer_ros.split.planner import THROUGHPUT, plan
 from split_infer_ros.split.profile import Profile
@@ -71,7 +71,7 @@ class AutoSplit:
         self._settings = StageSettings()
         self._configure: Callable[[StageSettings], None] = _nowhere
         self._lock = threading.Lock()
-        self._watch = Stage("controller", self._look, use_one_core)
+        self._watch = WorkerThread("controller", self._look, use_one_thread)
 
     def begin(self, wanted: StageSettings, goal: Goal) -> StageSettings:
         """The first settings, with nothing left open; measures what the database lacks.
@@ -119,7 +119,7 @@ class AutoSplit:
             self._configure(settings)
             self._settings, self._controller, self._wanted = settings, controller, asked
 
-    def observe(self, batch: Batch) -> None:
+    def observe(self, batch: InFlightBatch) -> None:
         """A batch came back, its timeline complete; never waits."""
         if self._controller is None or len(batch.frames) < batch.plan.settings.batch_size:
             return

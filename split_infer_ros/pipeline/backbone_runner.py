@@ -1,114 +1,87 @@
-"""The stages between the closing of a batch and its features in the slot."""
+"""From a closed batch to its features in the slot."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from functools import partial
 
 import torch
 
-from split_infer_ros.buffers.slots import Lease
-from split_infer_ros.pipeline.frame import Frame, Timeline
+from split_infer_ros.pipeline.handover import Execution, Handover
+from split_infer_ros.pipeline.in_flight import InFlightBatch
 from split_infer_ros.pipeline.plan import Plan
-from split_infer_ros.pipeline.preprocessor import Loaded
-from split_infer_ros.runtime.num_threads import use_all_cores, use_cores, use_one_core
-from split_infer_ros.runtime.streams import Fence, Stream
-from split_infer_ros.runtime.worker_thread import Stage
-
-
-@dataclass(slots=True, eq=False)
-class Batch:
-    """Frames that share a slot, from the closing of the batch until a head is done with it."""
-
-    plan: Plan
-    lease: Lease
-    frames: list[Frame]
-    timeline: Timeline = field(default_factory=Timeline)
-    loaded: Loaded | None = None
-    computed: Fence = field(default_factory=Fence)
+from split_infer_ros.runtime.num_threads import use_all_threads, use_one_thread, use_threads
+from split_infer_ros.runtime.streams import Stream
+from split_infer_ros.runtime.worker_thread import WorkerThread
 
 
 class BackboneRunner:
-    """Pre-processing on the caller's thread, then the backbone on its own.
+    """Pre-processes and computes batches in their order.
 
-    A GPU is given the next batch while it is still at this one; a thread more waits for each to be done.
+    On a CPU the thread that calls ``run`` does all of it, as the stages would only share the cores. A GPU is given the
+    next batch while it computes this one: a second thread launches, and a third waits for each batch to be done.
 
     Args:
         device: where the backbone runs.
-        done: called with each batch whose features are in its slot.
-        failed: called with a batch that ``run`` or ``done`` could not cope with, and why.
-        threads: cores that the backbone's operations may use on a CPU; 0: all.
+        over: called once a batch was handed over or lost.
+        num_threads: of the backbone's operations on a CPU; 0: all.
 
     Attributes:
-        depth: so many batches may be on their way here; on a CPU one, as its stages would but share the cores.
+        depth: so many batches may be in ``run`` and behind it.
+        set_up: to be called on the thread that calls ``run``.
     """
 
-    def __init__(
-        self,
-        device: torch.device,
-        done: Callable[[Batch], None],
-        failed: Callable[[Batch, Exception], None],
-        threads: int = 0,
-    ) -> None:
+    def __init__(self, device: torch.device, over: Callable[[], None], num_threads: int = 0) -> None:
         self._stream, self._copies = Stream(device), Stream(device)
-        self._done = done
-        self._failed = failed
-        self._last_end = 0.0
+        self._over = over
         behind = self._stream.is_asynchronous
         self.depth = 3 if behind else 1
-        self._set_up = use_one_core if behind else partial(use_cores, threads) if threads else use_all_cores
-        self._backbone = Stage("backbone", self._compute, self._set_up)
-        self._hand_over = Stage("handover", self._finish, use_one_core) if behind else None
+        self.set_up = (
+            use_one_thread if behind else partial(use_threads, num_threads) if num_threads else use_all_threads
+        )
+        self._launch = WorkerThread("backbone", self._compute, use_one_thread) if behind else None
+        self._handover = Handover(behind)
 
     def start(self, plan: Plan) -> None:
-        """Warm up, then run, until stop; may be started again."""
-        # On as many cores as later: what is made for a number of them would else be made again while frames flow.
-        with ThreadPoolExecutor(1, initializer=self._set_up) as executor:
+        """Warms up, then starts, until ``stop``; may be started again."""
+        # With as many threads as later: what is made for a number of them would else be made anew while frames flow.
+        with ThreadPoolExecutor(1, initializer=self.set_up) as executor:
             executor.submit(plan.warm_up, self._stream, self._copies).result()
-        if self._hand_over is not None:
-            self._hand_over.start()
-        self._backbone.start()
+        self._handover.start()
+        if self._launch is not None:
+            self._launch.start()
 
-    def run(self, batch: Batch) -> None:
-        """Pre-process, and leave the rest to the stages behind."""
+    def run(self, batch: InFlightBatch) -> None:
+        """Has a batch pre-processed, computed and handed over; on a GPU returns before it is computed."""
         try:
             with torch.inference_mode():
-                batch.loaded = batch.plan.preprocessor.load([frame.pixels for frame in batch.frames])
+                batch.load()
         except Exception as error:  # whatever one batch does, the next one gets its chance
-            self._failed(batch, error)
+            self._fail(batch, error)
             return
-        batch.timeline.preprocessed = time.monotonic()
-        self._backbone.put(batch)
+        if self._launch is not None:
+            self._launch.put(batch)
+        else:
+            self._compute(batch)
 
     def stop(self) -> None:
-        """Finish all that came in, then end."""
-        self._backbone.stop()
-        if self._hand_over is not None:
-            self._hand_over.stop()
+        """Finishes all that came in, then ends."""
+        if self._launch is not None:
+            self._launch.stop()
+        self._handover.stop()
 
-    def _compute(self, batch: Batch) -> None:
+    def _compute(self, batch: InFlightBatch) -> None:
         assert batch.loaded is not None
-        batch.timeline.backbone_start = time.monotonic()
+        start = time.monotonic()
         try:
-            batch.computed = batch.plan.run(self._stream, self._copies, batch.loaded, batch.lease, len(batch.frames))
+            done = batch.plan.run(self._stream, self._copies, batch.loaded, batch.lease, len(batch.frames))
         except Exception as error:
-            self._failed(batch, error)
-            return
-        if self._hand_over is not None:
-            self._hand_over.put(batch)
+            self._fail(batch, error)
         else:
-            self._finish(batch)
+            self._handover.put(Execution([batch], start, done, self._over))
 
-    def _finish(self, batch: Batch) -> None:
-        try:
-            batch.computed.wait()
-            batch.loaded = None  # not earlier: the GPU was reading it
-            # a GPU began with this batch when it was done with the one before
-            batch.timeline.backbone_start = max(batch.timeline.backbone_start, self._last_end)
-            batch.timeline.backbone_end = self._last_end = time.monotonic()
-            self._done(batch)
-        except Exception as error:
-            self._failed(batch, error)
+    def _fail(self, batch: InFlightBatch, error: Exception) -> None:
+        batch.owner.fail(batch, error)
+        self._over()

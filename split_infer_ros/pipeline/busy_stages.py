@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from split_infer_ros.buffers.slots import Lease
-from split_infer_ros.pipeline.frame import Timeline
+from split_infer_ros.pipeline.timeline import Timeline
 from split_infer_ros.telemetry.busy import BusyTime
 
 

@@ -1,4 +1,4 @@
-"""A frame on its way, a batch's times, and the handle that travels in its stead."""
+"""A frame on its way, and the handle that travels in place of a batch's features."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from split_infer_ros.buffers.slots import Lease
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.pipeline.account import Account
 from split_infer_ros.pipeline.ledger import Ticket
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Origin:
-    """What of a frame goes along to its result.
+    """The part of a frame that travels to its result.
 
     Attributes:
         header: the source message's header, repeated untouched.
@@ -30,34 +32,28 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Frame:
-    """One image that was received and is not yet settled."""
+    """One image that was received and is not yet settled.
+
+    Attributes:
+        pixels: the image.
+        origin: what its result repeats.
+        ticket: its entry in the ledger.
+        account: where its times are counted; the ticket is of the same account's ledger.
+    """
 
     pixels: Pixels
     origin: Origin
     ticket: Ticket
+    account: Account
 
+    def publish(self, now: float) -> None:
+        """Settles the frame: its result went out at ``now``."""
+        self.ticket.publish()
+        self.account.meters.latency.add(now - self.ticket.received_at, now)
 
-@dataclass(slots=True)
-class Timeline:
-    """When a batch passed each station, in seconds of the steady clock (time.monotonic)."""
-
-    closed: float = 0.0
-    preprocessed: float = 0.0
-    backbone_start: float = 0.0
-    backbone_end: float = 0.0
-    published: float = 0.0
-    head_start: float = 0.0
-    head_end: float = 0.0
-    delivered: float = 0.0
-
-    def slices(self) -> dict[str, tuple[float, float]]:
-        """Start and end of the batch's time in each stage, in order."""
-        return {
-            "preprocess": (self.closed, self.preprocessed),
-            "backbone": (self.backbone_start, self.backbone_end),
-            "head": (self.head_start, self.head_end),
-            "postprocess": (self.head_end, self.delivered),
-        }
+    def drop(self, reason: DropReason) -> None:
+        """Settles the frame: it ends here, for that reason."""
+        self.ticket.drop(reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +66,7 @@ class Handle:
         batch_capacity: the largest batch a slot is laid out for.
         segment: name of the shared memory in which the slot lies; empty if in the backbone's own.
         origins: one a frame, in the order of the batch dimension.
+        frames: the frames themselves, in the same order; empty if the handle came from another process.
     """
 
     lease: Lease
@@ -78,3 +75,4 @@ class Handle:
     batch_capacity: int
     segment: str
     origins: tuple[Origin, ...]
+    frames: tuple[Frame, ...] = ()

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from split_infer_ros.buffers.pool import FeatureReader
 from split_infer_ros.buffers.slots import Outcome
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import HandleError, Notice, SplitInferError
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.plausibility import leave_out_impossible
@@ -20,13 +21,13 @@ from split_infer_ros.pipeline.frame import Handle, Origin
 from split_infer_ros.pipeline.head_partitions import HeadPartitions
 from split_infer_ros.pipeline.report import WeightsReport
 from split_infer_ros.pipeline.settings import WeightsSettings
-from split_infer_ros.runtime.num_threads import use_cores, use_one_core
-from split_infer_ros.runtime.worker_thread import Stage
+from split_infer_ros.runtime.num_threads import use_one_thread, use_threads
+from split_infer_ros.runtime.worker_thread import WorkerThread
 from split_infer_ros.split.model import SplitModel
 
 YIELD_S = 1e-6
 
-Deliver = Callable[[Origin, Detections], None]
+Deliver = Callable[[Handle, int, Detections], None]  # of a batch, the frame of that index
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,7 +47,7 @@ class HeadStage:
     Args:
         model: whose head runs.
         limits: what post-processing keeps; may be replaced at any time.
-        deliver: called with each frame's origin and its detections in the source image's pixels.
+        deliver: called with the handle, the index of a frame in it and its detections, in the source image's pixels.
         on_error: told of every exception that cost frames, and of every refused handle.
         threads: cores that the head's operations may use.
         settings: where the head's weights are; unless given, in memory.
@@ -79,8 +80,8 @@ class HeadStage:
         self._partitions = HeadPartitions(
             model, threads, batch_size, settings or WeightsSettings(), lambda note: on_error(Notice(note))
         )
-        self._head = Stage("head", self._run, partial(use_cores, threads))
-        self._postprocess = Stage("postprocess", self._finish, use_one_core)
+        self._head = WorkerThread("head", self._run, partial(use_threads, threads))
+        self._postprocess = WorkerThread("postprocess", self._finish, use_one_thread)
 
     def start(self) -> None:
         """Begin to take handles, until stop; may be started again."""
@@ -153,8 +154,9 @@ class HeadStage:
                 entry = self._model.entry
                 found, impossible = leave_out_impossible(entry.decode(work.outputs, self.limits), len(entry.labels))
             self.left_out += impossible
-            for origin, detections in zip(work.handle.origins, found, strict=True):
-                self._deliver(origin, self._in_source(detections, origin))
+            handle = work.handle
+            for index, (origin, detections) in enumerate(zip(handle.origins, found, strict=True)):
+                self._deliver(handle, index, self._in_source(detections, origin))
                 published += 1
         except Exception as error:  # as above
             self._on_error(error)
@@ -166,6 +168,8 @@ class HeadStage:
 
     def _release(self, work: _Work, published: int, start: float, end: float) -> None:
         try:
-            work.reader.release(work.handle.lease, Outcome(published, "head_error", start, end, time.monotonic()))
+            work.reader.release(
+                work.handle.lease, Outcome(published, DropReason.HEAD_ERROR, start, end, time.monotonic())
+            )
         except HandleError as error:
             self.refuse(error)

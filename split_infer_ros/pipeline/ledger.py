@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import SplitInferError
 
 
@@ -38,7 +39,7 @@ class Ticket:
         """The frame's result went out."""
         self._ledger._settle(self, None)
 
-    def drop(self, reason: str) -> None:
+    def drop(self, reason: DropReason) -> None:
         """The frame ends here, under that name."""
         self._ledger._settle(self, reason)
 
@@ -50,7 +51,7 @@ class Ledger:
         self._lock = threading.Lock()
         self._received = 0
         self._published = 0
-        self._dropped: Counter[str] = Counter()
+        self._dropped: Counter[DropReason] = Counter()
         self._open: set[Ticket] = set()
 
     def __repr__(self) -> str:
@@ -64,7 +65,7 @@ class Ledger:
             self._open.add(ticket)
         return ticket
 
-    def missed(self, count: int, reason: str) -> None:
+    def missed(self, count: int, reason: DropReason) -> None:
         """Frames that were sent but never reached us, received and dropped at once."""
         with self._lock:
             self._received += count
@@ -73,9 +74,10 @@ class Ledger:
     def counts(self) -> LedgerCounts:
         """All counts at one instant; frames in flight are counted by their tickets, not by subtraction."""
         with self._lock:
-            return LedgerCounts(self._received, self._published, len(self._open), dict(self._dropped))
+            dropped = {reason.value: count for reason, count in self._dropped.items()}
+            return LedgerCounts(self._received, self._published, len(self._open), dropped)
 
-    def _settle(self, ticket: Ticket, reason: str | None) -> None:
+    def _settle(self, ticket: Ticket, reason: DropReason | None) -> None:
         with self._lock:
             if ticket not in self._open:
                 raise SplitInferError(f"A frame was settled twice, the second time as {reason or 'published'}.")

@@ -7,53 +7,21 @@ import time
 from collections.abc import Callable, Iterable
 from types import TracebackType
 
-from split_infer_ros.buffers.layout import Layout
-from split_infer_ros.buffers.memory import Place
-from split_infer_ros.buffers.pool import LEASE_S, SlotPool, find_pool
 from split_infer_ros.errors import Notice, SplitInferError
 from split_infer_ros.images.encodings import Pixels
-from split_infer_ros.models.detections import Limits
-from split_infer_ros.pipeline.backbone_runner import Batch
+from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.pipeline.backbone_stage import BackboneStage
 from split_infer_ros.pipeline.frame import Handle, Origin
-from split_infer_ros.pipeline.head_stage import Deliver, HeadStage
+from split_infer_ros.pipeline.head_stage import HeadStage
+from split_infer_ros.pipeline.in_flight import InFlightBatch
+from split_infer_ros.pipeline.local_transport import LocalTransport
 from split_infer_ros.pipeline.settings import StageSettings, WeightsSettings
-from split_infer_ros.pipeline.transport import OwnedPool, Released
 from split_infer_ros.runtime.num_threads import default_head_threads
 from split_infer_ros.split.model import SplitModel
 
 _LOG = logging.getLogger(__name__)
 
 STUCK_S = 60.0  # a batch that takes longer is not waited for
-
-
-class LocalTransport:
-    """Slots of this process, and handles as they are.
-
-    Args:
-        send: takes each handle; returns to how many heads it went.
-        lease_s: how long a head may leave a slot untouched before it counts as gone.
-    """
-
-    shared = False
-
-    def __init__(self, send: Callable[[Handle], int], lease_s: float = LEASE_S) -> None:
-        self._send = send
-        self._lease_s = lease_s
-
-    def bind(self, released: Released, wake: Callable[[], None]) -> None:
-        """Say whom to tell of slots that were given back."""
-        self._released = released
-
-    def make_pool(self, layout: Layout, slots: int, place: Place) -> SlotPool:
-        """Allocate slots."""
-        pool = SlotPool(layout, slots, place, self._lease_s)
-        pool.when_released(self._released)
-        return pool
-
-    def send(self, handle: Handle, pool: OwnedPool) -> int:
-        """Hand the handle over."""
-        return self._send(handle)
 
 
 class LocalPipeline:
@@ -79,19 +47,22 @@ class LocalPipeline:
         self,
         model: SplitModel,
         settings: StageSettings,
-        deliver: Deliver,
+        deliver: Callable[[Origin, Detections], None],
         limits: Limits | None = None,
         threads: tuple[int, int] | None = None,
         head: WeightsSettings | None = None,
-        watch: Callable[[Batch], None] | None = None,
+        watch: Callable[[InFlightBatch], None] | None = None,
     ) -> None:
         self.notices: list[str] = []
         self._errors: list[Exception] = []
         self._fed = 0
         backbone_threads, head_threads = threads or (0, default_head_threads(model.device))
-        self.head = HeadStage(model, limits or Limits(), deliver, self._hear, head_threads, head, settings.batch_size)
+        self._deliver_to = deliver
+        self.head = HeadStage(
+            model, limits or Limits(), self._deliver, self._hear, head_threads, head, settings.batch_size
+        )
         # The head is a thread of this object. While it is slow its batches wait, and that does not mean it is gone.
-        transport = LocalTransport(self._hand_over, lease_s=STUCK_S)
+        transport = LocalTransport(self.head.submit, lease_s=STUCK_S)
         self.backbone = BackboneStage(model, settings, transport, self._hear, watch=watch, threads=backbone_threads)
 
     def __enter__(self) -> LocalPipeline:
@@ -136,9 +107,8 @@ class LocalPipeline:
             time.sleep(1e-3)
         self._check()
 
-    def _hand_over(self, handle: Handle) -> int:
-        self.head.submit(handle, find_pool(handle.lease))
-        return 1
+    def _deliver(self, handle: Handle, index: int, detections: Detections) -> None:
+        self._deliver_to(handle.origins[index], detections)
 
     def _hear(self, error: Exception) -> None:
         if isinstance(error, Notice):

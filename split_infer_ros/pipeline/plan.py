@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ from split_infer_ros.pipeline.preprocessor import Loaded, Preprocessor, make_pre
 from split_infer_ros.pipeline.report import WeightsReport
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.pipeline.streaming import stream_backbone
-from split_infer_ros.pipeline.transport import OwnedPool, Transport
+from split_infer_ros.pipeline.transport import Connection, OwnedPool
 from split_infer_ros.runtime.captures import CaptureError
 from split_infer_ros.runtime.shortage import in_short
 from split_infer_ros.runtime.streams import Fence, Stream
@@ -57,7 +58,7 @@ class Plan:
         cls,
         model: SplitModel,
         settings: StageSettings,
-        transport: Transport,
+        connection: Connection[Any],
         advisor: MemoryAdvisor,
         taken_bytes: float = 0.0,
         ring_memory: RingMemory | None = None,
@@ -68,7 +69,7 @@ class Plan:
         Args:
             model: that is split.
             settings: in force from now on.
-            transport: which makes the pool.
+            connection: the way to the head, which makes the pool.
             advisor: which chooses the memory.
             taken_bytes: of the memory budget, what other models have.
             ring_memory: the ring for weights that are read, if it is not this model's alone.
@@ -82,10 +83,10 @@ class Plan:
         layout = Layout(split_point.tensors, settings.batch_size)
         with ExitStack() as undo:
             try:
-                memory = advisor.choose(settings.memory_policy, layout, transport.shared)
+                memory = advisor.choose(settings.memory_policy, layout, connection.shared)
                 input_bytes = model.entry.preprocess.staging(1).nbytes
                 check_budget(settings, split_point, Place(memory.policy, model.device), input_bytes, taken_bytes)
-                pool = transport.make_pool(layout, settings.pool_slots, Place(memory.policy, model.device))
+                pool = connection.make_pool(layout, settings.pool_slots, Place(memory.policy, model.device))
                 undo.callback(pool.close)
                 place = Place(pool.slots.policy, model.device)  # which is another one where there was no room
                 left = left_for_images(settings, split_point, place, input_bytes, taken_bytes)

@@ -31,7 +31,7 @@ from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.local import LocalPipeline
 from split_infer_ros.pipeline.preprocessor import make_preprocessor
 from split_infer_ros.pipeline.settings import BLOCK, StageSettings
-from split_infer_ros.runtime.num_threads import use_all_cores, use_one_core
+from split_infer_ros.runtime.num_threads import use_all_threads, use_one_thread
 from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.runtime.timing import Lap, Stopwatch
 from split_infer_ros.split.model import SplitModel
@@ -143,14 +143,14 @@ class Profiler:
             return loaded.images
 
         with torch.inference_mode(), stream.work("profile"):
-            use_one_core()  # as in the pipeline
+            use_one_thread()  # as in the pipeline
             to_input = [_timed(prepare, stream) for _ in range(1 + self._effort.rounds)]
             images = prepare()
-            use_all_cores()
+            use_all_threads()
             backbones = [_chain(backbone_pieces, (images,), watch)[1] for _ in range(1 + self._effort.rounds)]
             copies = self._hand_overs(backbone_pieces, images, batch_size, watch)
         if model.device.type == "cpu":
-            use_one_core()
+            use_one_thread()
         with torch.inference_mode():
             head_watch = Stopwatch(torch.device("cpu"))
             runs = [_chain(head_pieces, (images.cpu().float(),), head_watch) for _ in range(1 + self._effort.rounds)]

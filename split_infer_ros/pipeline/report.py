@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from split_infer_ros.pipeline.busy_stages import BusyStages
-from split_infer_ros.pipeline.frame import Timeline
 from split_infer_ros.pipeline.ledger import LedgerCounts
 from split_infer_ros.pipeline.settings import StageSettings
+from split_infer_ros.pipeline.timeline import Timeline
 from split_infer_ros.telemetry.window import Window
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 

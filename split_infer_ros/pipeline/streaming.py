@@ -16,7 +16,7 @@ from split_infer_ros.errors import ConfigurationError, StreamError
 from split_infer_ros.pipeline.packed_weights import fetch, find_packed
 from split_infer_ros.pipeline.settings import StageSettings, WeightsSettings
 from split_infer_ros.runtime.heap import trim
-from split_infer_ros.runtime.num_threads import ALL, on_cores
+from split_infer_ros.runtime.num_threads import max_threads, run_with_threads
 from split_infer_ros.runtime.streams import Stream, current_fence
 from split_infer_ros.split.graph import state_of
 from split_infer_ros.split.model import SplitModel
@@ -100,7 +100,7 @@ def stream_backbone(
             f"weights_residency {settings.weights_residency} is for a backbone in fp32, and this one runs in "
             f"{str(model.dtype).removeprefix('torch.')}: take precision fp32, or resident."
         )
-    threads = (cores or ALL) if model.device.type == "cpu" else None
+    threads = (cores or max_threads()) if model.device.type == "cpu" else None
     images = TensorSpec("images", model.entry.image_shape, torch.float32)
     return _stream(
         _Partition(model, backbone_of, split_point, (images,), threads, settings.batch_size), settings, ring_memory
@@ -199,6 +199,6 @@ def _best(partition: _Partition, settings: WeightsSettings, contents: Contents) 
     def run() -> Machine:
         return time_model(make, sizes, uses, inputs, PASSES)
 
-    machine = on_cores(partition.threads, run)  # as the partition's own thread will
+    machine = run_with_threads(partition.threads, run)  # as the partition's own thread will
     points = trade_off(sizes, uses, machine, budget - contents.kept_bytes, settings.weights_delay_s)
     return choose(points, machine.compute, settings.weights_delay_s).placement

@@ -1,9 +1,9 @@
-"""What the backbone's stage needs of a way to its head."""
+"""What a backbone needs of a way to its head."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from torch import Tensor
 
@@ -17,7 +17,7 @@ Released = Callable[[Lease, Outcome], None]
 
 
 class OwnedPool(Protocol):
-    """A pool as the backbone that owns it sees it."""
+    """A slot pool as the backbone that owns it sees it."""
 
     layout: Layout
     leases: SlotLeases
@@ -42,28 +42,42 @@ class OwnedPool(Protocol):
         """The CPU's views of the tensors of ``batch`` images in the slot of a lease: (batch, *shape) each."""
 
     def publish(self, lease: Lease, now: float) -> None:
-        """What is in the slot may be read."""
+        """Lets a head read the slot."""
 
     def give_up(self, lease: Lease) -> bool:
-        """Take the slot back unless a reader is at it or gave it back; returns whether it was taken back."""
+        """Takes the slot back unless a reader is at it or gave it back; returns whether it was taken back."""
 
     def collect(self, now: float) -> list[tuple[Lease, Outcome]]:
-        """Take back the slots that come back by themselves."""
+        """Takes back the slots that come back by themselves."""
 
     def close(self) -> None:
-        """Free the memory."""
+        """Frees the memory."""
+
+
+Pool = TypeVar("Pool", bound=OwnedPool)
+
+
+class Connection(Protocol[Pool]):
+    """Memory that a head can reach, and a way to tell it of a batch."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether the slots are memory that another process maps, too."""
+
+    def make_pool(self, layout: Layout, slots: int, place: Place) -> Pool:
+        """Allocates slots; raises ConfigurationError if the memory cannot be had."""
+
+    def send(self, handle: Handle, pool: Pool) -> int:
+        """Tells the heads of a batch; returns how many were told."""
 
 
 class Transport(Protocol):
-    """Memory that a head can reach, and a way to tell it of a batch."""
+    """A kind of way from a backbone to its head."""
 
-    def bind(self, released: Released, wake: Callable[[], None]) -> None:
-        """Say whom to tell of slots that were given back, and of slots that are worth a look."""
+    def connect(self, released: Released, collect: Callable[[], None]) -> Connection[Any]:
+        """Opens the way.
 
-    shared: bool  # whether its slots are memory that another process maps, too
-
-    def make_pool(self, layout: Layout, slots: int, place: Place) -> OwnedPool:
-        """Allocate slots; raises ConfigurationError if the memory cannot be had."""
-
-    def send(self, handle: Handle, pool: OwnedPool) -> int:
-        """Tell of a batch; returns to how many heads."""
+        Args:
+            released: told of each slot that a head gave back, on any thread.
+            collect: called when a reader in another process gave a slot back, on any thread: see ``OwnedPool.collect``.
+        """

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import StreamError
 
-DEVICE_LOST = "device_lost"  # the name under which frames are dropped
 DEVICE_LOST_EXIT = 75  # the exit code of the process; sysexits.h has it for failures that may pass when tried again
 
 # Errors of CUDA's run-time API after which every call of this process fails, by number, with CUDA's words for them.
@@ -42,11 +42,11 @@ def is_sticky(error: BaseException | None) -> bool:
     return any(_sticks(each) for each in _causes(error))
 
 
-def drop_reason(error: Exception) -> str:
-    """Returns the name under which the frames of a batch are dropped that the backbone lost to ``error``."""
+def drop_reason(error: Exception) -> DropReason:
+    """Returns why the frames of a batch are dropped that the backbone lost to ``error``."""
     if is_sticky(error):
-        return DEVICE_LOST
-    return error.reason if isinstance(error, StreamError) else "backbone_error"
+        return DropReason.DEVICE_LOST
+    return error.reason if isinstance(error, StreamError) else DropReason.BACKBONE_ERROR
 
 
 def _sticks(error: BaseException) -> bool:

@@ -1,10 +1,11 @@
-"""How many cores a thread's operations may use.
+"""Sets how many threads the operations of a Python thread use.
 
-Each thread that computes on several cores has a team of helpers. Once there are more helpers than cores, OpenMP puts
-all of them to sleep after every operation; waking them takes as long as many an operation, and they may wake on a core
-that another has: a network of fifty layers then takes half as long again. So the stage with the most work has the one
-team, and every other thread computes alone; the main thread too, from the first import on, so that no module makes a
-large tensor as it is imported.
+Each Python thread that computes with several threads has a team of OpenMP threads. Once there are more of them than
+cores, OpenMP puts all of them to sleep after every operation. Waking them takes as long as many an operation, and they
+may wake on a core that another thread uses. A network of fifty layers then takes half as long again.
+
+Therefore only the stage with the most work has a team, and every other thread computes alone. That includes the main
+thread from the first import on, so no module makes a large tensor while it is imported.
 """
 
 from __future__ import annotations
@@ -17,45 +18,56 @@ import torch
 
 Result = TypeVar("Result")
 
-ALL = torch.get_num_threads()
+_MAX_THREADS = torch.get_num_threads()  # read before anything in this process changes it
 
 
-def all_cores() -> int:
-    """How many torch was given."""
-    return ALL
+def max_threads() -> int:
+    """Returns the number of threads that torch was given when the process started."""
+    return _MAX_THREADS
 
 
-def use_all_cores() -> None:
-    """Operations of this thread use all cores that torch was given."""
-    use_cores(ALL)
+def use_all_threads() -> None:
+    """Lets operations of the calling thread use all threads that torch was given."""
+    use_threads(_MAX_THREADS)
 
 
-def use_one_core() -> None:
-    """Operations of this thread stay on it."""
-    use_cores(1)
+def use_one_thread() -> None:
+    """Makes operations of the calling thread run on that thread alone."""
+    use_threads(1)
 
 
-def use_cores(count: int) -> None:
-    """Operations of this thread use so many cores."""
-    torch.get_num_threads()  # a thread's first use of torch takes over what another thread set last, so not later
-    torch.set_num_threads(count)
+def use_threads(num_threads: int) -> None:
+    """Lets operations of the calling thread use ``num_threads`` threads."""
+    torch.get_num_threads()  # a thread's first call takes over what another thread set last; that must not come later
+    torch.set_num_threads(num_threads)
 
 
-def on_cores(count: int | None, work: Callable[[], Result]) -> Result:
-    """Do it on a thread of its own, whose operations use so many cores; None: it does not matter how many.
+def run_with_threads(num_threads: int | None, work: Callable[[], Result]) -> Result:
+    """Runs ``work`` on a new thread and returns its result.
 
-    Layouts of convolutions and times depend on that. The thread's helpers end with it.
+    Times and the layouts that convolutions choose depend on the number of threads. The team ends with the new thread.
+
+    Args:
+        num_threads: that operations of the new thread use; None leaves torch's setting.
+        work: the function to call.
     """
 
     def run() -> Result:
-        if count is not None:
-            use_cores(count)
+        if num_threads is not None:
+            use_threads(num_threads)
         return work()
 
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(run).result()
 
 
-def default_head_threads(backbone: torch.device, tuned: int = 0) -> int:
-    """Cores for the head's half: all where a GPU has the backbone, else what tuning found, else one."""
-    return ALL if backbone.type == "cuda" else tuned or 1
+def default_head_threads(backbone_device: torch.device, tuned: int = 0) -> int:
+    """Returns the number of threads for the head partition when the user sets none.
+
+    It is all threads if the backbone runs on a GPU. On a CPU it is what tuning found, or one.
+
+    Args:
+        backbone_device: where the backbone partition runs.
+        tuned: the number that tuning found; 0 if it found none.
+    """
+    return _MAX_THREADS if backbone_device.type == "cuda" else tuned or 1

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 
-from split_infer_ros.runtime.num_threads import use_one_core
+from split_infer_ros.runtime.num_threads import use_one_thread
 
 # of glibc's malloc.h
 M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -4, -8
@@ -25,7 +25,7 @@ def prepare_process() -> None:
 
     Call it before threads are started, and before CUDA is used.
     """
-    use_one_core()  # models are loaded on this thread, which must not keep helpers
+    use_one_thread()  # models are loaded on this thread, which must not keep helpers
     keep_freed_memory()
     use_all_queues()
 

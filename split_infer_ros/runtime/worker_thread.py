@@ -1,4 +1,4 @@
-"""One stage of the pipeline: a thread with a queue."""
+"""A thread that works through a queue."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Generic, TypeVar
 Work = TypeVar("Work")
 
 
-class Stage(Generic[Work]):
-    """Does its work piece by piece, in order, on a thread of its own.
+class WorkerThread(Generic[Work]):
+    """Processes pieces of work in order, on a thread of its own.
 
-    The queue needs no bound of its own: each piece holds a slot of the ring, so at most so many wait here.
+    The queue has no bound of its own: each piece of work holds a slot of a pool, which bounds how many can wait.
 
     Args:
         name: of the thread.
-        do: the work; what it raises ends the stage, so it settles errors itself.
-        set_up: runs first on the new thread.
+        process: is called with each piece of work. It handles its own errors: an exception ends the thread.
+        set_up: is called first on the new thread.
     """
 
-    def __init__(self, name: str, do: Callable[[Work], None], set_up: Callable[[], None]) -> None:
+    def __init__(self, name: str, process: Callable[[Work], None], set_up: Callable[[], None]) -> None:
         self._name = name
-        self._do = do
+        self._process = process
         self._set_up = set_up
         self._queue: SimpleQueue[Work | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -32,16 +32,16 @@ class Stage(Generic[Work]):
         return self._queue.qsize()
 
     def start(self) -> None:
-        """Begin, until stop; may be started again."""
+        """Starts the thread. A stopped thread can be started again."""
         self._thread = threading.Thread(target=self._loop, name=self._name, daemon=True)
         self._thread.start()
 
     def put(self, work: Work) -> None:
-        """Work comes in, from any thread; never waits."""
+        """Appends a piece of work, from any thread; never waits."""
         self._queue.put(work)
 
     def stop(self) -> None:
-        """Finish all that came in, then end."""
+        """Waits until all work in the queue is processed, then ends the thread."""
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join()
@@ -50,5 +50,5 @@ class Stage(Generic[Work]):
     def _loop(self) -> None:
         self._set_up()
         while (work := self._queue.get()) is not None:
-            self._do(work)
-            del work  # its memory is not held while nothing comes
+            self._process(work)
+            del work  # frees its memory while the queue is empty

@@ -13,7 +13,7 @@ from typing import Any
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.record import Record
-from split_infer_ros.runtime.num_threads import all_cores
+from split_infer_ros.runtime.num_threads import max_threads
 from split_infer_ros.serving.execution_costs import ExecutionCosts, Group, group
 from split_infer_ros.serving.execution_timing import agree, fusable
 from split_infer_ros.split.model import SplitModel
@@ -151,7 +151,7 @@ class CostTable:
 
     def _task(self, model: SplitModel) -> dict[str, Any]:
         """The same for all models of a device: which of them, and how many images of each, is in ``config``."""
-        cores = {"threads": 1, "lanes": self._lanes} if self._lanes else {"threads": all_cores()}
+        cores = {"threads": 1, "lanes": self._lanes} if self._lanes else {"threads": max_threads()}
         precision = str(model.dtype).removeprefix("torch.")
         return {"stage": "execution", "precision": precision, **cores, "graphs": self._graphs}
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from split_infer_ros.runtime.num_threads import all_cores, use_cores
+from split_infer_ros.runtime.num_threads import max_threads, use_threads
 from split_infer_ros.runtime.streams import Fence, Stream
 from split_infer_ros.serving.forked_graphs import ForkedGraphs, Forks, Model
 from split_infer_ros.serving.lanes import Lane, share_cores
@@ -54,7 +54,7 @@ class Engine:
     """
 
     def __init__(self, device: torch.device, graph_bytes: int | None = GRAPH_BYTES, cores: int | None = None) -> None:
-        self._cores = cores or all_cores()
+        self._cores = cores or max_threads()
         self._backbones: dict[str, Model] = {}
         self._weights_s: dict[str, float] = {}
         self._helpers = ThreadPoolExecutor(self._cores, "lane")
@@ -144,7 +144,7 @@ class Engine:
 
     @torch.inference_mode()
     def _run_lane(self, lane: Lane, inputs: Inputs, leave: Leave, failed: dict[str, Exception]) -> None:
-        use_cores(lane.cores)
+        use_threads(lane.cores)
         for model in lane.models:
             try:
                 leave(model, self._backbones[model](inputs[model]))

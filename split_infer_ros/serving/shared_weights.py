@@ -8,9 +8,9 @@ import torch
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.serving.execution_costs import ExecutionCosts
-from split_infer_ros.serving.model_instance import ModelInstance
 from split_infer_ros.serving.request import Request
 from split_infer_ros.serving.scheduler import Decision, Rules, decide
+from split_infer_ros.serving.served_model import ServedModel
 from split_infer_ros.serving.shared_settings import SharedSettings
 from split_infer_ros.weight_streaming.packed_file import PAGE
 from split_infer_ros.weight_streaming.ring_memory import RingMemory, page_aligned
@@ -32,7 +32,7 @@ def make_ring(settings: SharedSettings, device: torch.device) -> RingMemory | No
 
 
 def expect_next(
-    lines: Mapping[str, ModelInstance],
+    lines: Mapping[str, ServedModel],
     decision: Decision,
     queue: Sequence[Request],
     costs: ExecutionCosts,

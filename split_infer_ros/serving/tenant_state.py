@@ -1,52 +1,49 @@
-"""A tenant as it runs, its frames, and those of them that wait for their turn."""
+"""A running tenant, its frames, and the frames of all tenants that wait for their turn."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
+from split_infer_ros.drop_reason import DropReason
+from split_infer_ros.pipeline.account import Account
 from split_infer_ros.pipeline.frame import Frame
-from split_infer_ros.pipeline.ledger import Ledger
-from split_infer_ros.pipeline.report import PipelineMeters
 from split_infer_ros.serving.request import Request, RequestQueue, turn_s
 from split_infer_ros.serving.tenant import Tenant
 
 
-@dataclass(slots=True, eq=False)
-class TenantState:
-    """A tenant that runs.
+@dataclass(slots=True, eq=False, kw_only=True)
+class TenantState(Account):
+    """A tenant that runs, and the account of its own frames.
 
     Attributes:
         tenant: what it asks for now.
         model: the key of its model.
-        ledger, meters: of its own frames alone.
-        waiting: how many of them wait.
+        waiting: how many of its frames wait.
     """
 
     tenant: Tenant
     model: str
-    ledger: Ledger = field(default_factory=Ledger)
-    meters: PipelineMeters = field(default_factory=PipelineMeters)
     waiting: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TenantFrame(Frame):
-    """A frame, and whose it is."""
+    """A frame of a tenant, in whose account it is."""
 
-    member: TenantState
+    account: TenantState
 
 
-def drop(frames: Iterable[TenantFrame], reason: str) -> None:
-    """They end here, under that name."""
+def drop(frames: Iterable[Frame], reason: DropReason) -> None:
+    """Drops frames for that reason."""
     for frame in frames:
-        frame.ticket.drop(reason)
+        frame.drop(reason)
 
 
 class WaitingFrames:
-    """Requests in order, and the frames that they are for; whoever calls holds a lock.
+    """Requests in order, and their frames; callers hold a lock.
 
     Args:
         most: of one tenant that may wait.
@@ -62,19 +59,19 @@ class WaitingFrames:
         return len(self._queue)
 
     def add(self, frame: TenantFrame, now: float, execution_s: float) -> list[TenantFrame]:
-        """A frame comes; returns those of its tenant's that give way.
+        """Adds a frame; returns older frames of its tenant that it displaces.
 
         Args:
-            frame: that waits from now on.
-            now: of the steady clock.
-            execution_s: what an image takes its model, as far as that is known.
+            frame: waits from now on.
+            now: seconds of the steady clock.
+            execution_s: what one image takes its model, 0 if unknown.
         """
-        tenant = frame.member.tenant
+        tenant = frame.account.tenant
         patience_s = tenant.deadline_s or execution_s
         request = Request(
             next(self._numbers),
             tenant.name,
-            frame.member.model,
+            frame.account.model,
             now,
             now + tenant.deadline_s if tenant.deadline_s else math.inf,
             turn_s(now, patience_s, tenant.priority),
@@ -82,43 +79,46 @@ class WaitingFrames:
         )
         self._queue.add(request)
         self._frames[request.number] = frame
-        frame.member.waiting += 1
-        return self._displace(frame.member)
+        frame.account.waiting += 1
+        return self._displace(frame.account)
 
     def limit(self, most: int) -> list[TenantFrame]:
-        """From now on so many of each tenant; returns those that give way."""
+        """Lets so many frames of each tenant wait; returns those that are displaced."""
         self._most = most
-        members = list(dict.fromkeys(frame.member for frame in self._frames.values()))
-        return [frame for member in members for frame in self._displace(member)]
+        tenants = list(dict.fromkeys(frame.account for frame in self._frames.values()))
+        return [frame for tenant_state in tenants for frame in self._displace(tenant_state)]
 
     def of_models(self, models: Collection[str]) -> list[Request]:
-        """What waits for one of these, in order."""
+        """Requests for one of these models, in order."""
         return [request for request in self._queue if request.model in models]
 
     def image_bytes(self, requests: Iterable[Request]) -> int:
-        """Of the frames that they are for, as they came."""
+        """Bytes of the requests' images, as they came."""
         return sum(self._frames[request.number].pixels.data.nbytes for request in requests)
 
     def take(self, requests: Iterable[Request]) -> list[TenantFrame]:
-        """They wait no more."""
+        """Removes requests that get their turn; returns their frames."""
         requests = list(requests)
         self._queue.remove(requests)
         return self._pop(requests)
 
     def forget(self, tenant: str) -> list[TenantFrame]:
-        """Nothing of that tenant's waits any more, and it may come again as another."""
+        """Removes all requests of a tenant; returns their frames."""
         return self._pop(self._queue.forget(tenant))
 
     def clear(self) -> list[TenantFrame]:
-        """Nothing waits any more."""
+        """Removes all requests; returns their frames."""
         return self.take(list(self._queue))
 
-    def _displace(self, member: TenantState) -> list[TenantFrame]:
-        """The oldest give way, and those behind them take their turns: who sends fast would else never have one."""
-        surplus = member.waiting - self._most
+    def _displace(self, tenant_state: TenantState) -> list[TenantFrame]:
+        """Displaces the oldest frames; those behind take over their turns.
+
+        Otherwise a tenant that sends fast would never get a turn.
+        """
+        surplus = tenant_state.waiting - self._most
         if surplus <= 0:
             return []
-        requests = self._queue.forget(member.tenant.name)
+        requests = self._queue.forget(tenant_state.tenant.name)
         for place, request in zip(requests, requests[surplus:], strict=False):
             self._queue.add(replace(request, turn_s=place.turn_s))
         return self._pop(requests[:surplus])
@@ -126,5 +126,5 @@ class WaitingFrames:
     def _pop(self, requests: Sequence[Request]) -> list[TenantFrame]:
         frames = [self._frames.pop(request.number) for request in requests]
         for frame in frames:
-            frame.member.waiting -= 1
+            frame.account.waiting -= 1
         return frames

@@ -1,4 +1,4 @@
-"""Who executes: all cores together (or the GPU), and on a CPU of several cores a lane on each."""
+"""What executes: the GPU, or on a CPU either all threads together or one lane on each core."""
 
 from __future__ import annotations
 
@@ -7,30 +7,29 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from split_infer_ros.runtime.num_threads import all_cores, use_one_core
-from split_infer_ros.runtime.worker_thread import Stage
+from split_infer_ros.pipeline.in_flight import InFlightBatch
+from split_infer_ros.runtime.num_threads import max_threads, use_one_thread
+from split_infer_ros.runtime.worker_thread import WorkerThread
 from split_infer_ros.serving.concurrent_lanes import ConcurrentLanes
 from split_infer_ros.serving.executor import Executor
 from split_infer_ros.serving.forked_graphs import Model
-from split_infer_ros.serving.in_flight import InFlightBatch
 from split_infer_ros.serving.lane_scheduler import LaneScheduler
 from split_infer_ros.serving.merge_runner import Engine
 
 
 class WorkerPool:
-    """Executes with all cores on the thread of whoever calls, and on each lane on a thread of that lane's own.
+    """Executes batches with all threads on the caller's thread, or on one lane's own thread.
 
     Args:
         changed: guards what is shared with other threads.
         device: where.
-        graph_bytes: memory that a GPU's recorded executions may take; None: nothing is recorded.
-        on_error: the model's name and an exception that cost frames.
-        lanes: whether cores may work each by itself.
+        graph_bytes: memory that a GPU's recorded executions may take; None if nothing is recorded.
+        lanes: whether each core may work by itself.
 
     Attributes:
-        whole: the engine that has all cores, or the GPU.
-        beside: to measure lanes; None where there are none: on a GPU, and on a single core.
-        floor: who is at work (lock held).
+        whole: the runner that has all threads, or the GPU.
+        concurrent: measures lanes; None on a GPU and on a single core, which have no lanes.
+        lane_scheduler: knows which executions are under way (lock held).
     """
 
     def __init__(
@@ -38,21 +37,20 @@ class WorkerPool:
         changed: threading.Condition,
         device: torch.device,
         graph_bytes: int | None,
-        on_error: Callable[[str, Exception], None],
         lanes: bool = True,
     ) -> None:
         self.whole = Engine(device, graph_bytes)
-        self._executor = Executor(changed, self.whole, device, on_error)
-        count = all_cores() if lanes and device.type == "cpu" and all_cores() > 1 else 0
+        self._executor = Executor(changed, self.whole, device)
+        count = max_threads() if lanes and device.type == "cpu" and max_threads() > 1 else 0
         self._engines = [Engine(device, cores=1) for _ in range(count)]
-        self.beside = ConcurrentLanes(self._engines) if count else None
-        executors = [Executor(changed, engine, device, on_error) for engine in self._engines]
+        self.concurrent = ConcurrentLanes(self._engines) if count else None
+        executors = [Executor(changed, engine, device) for engine in self._engines]
         self._lanes = [_lane(number, executor) for number, executor in enumerate(executors)]
         self.lane_scheduler = LaneScheduler(count, self._executor.depth)
 
     @property
     def lanes(self) -> int:
-        """How many there are."""
+        """Number of lanes."""
         return len(self._lanes)
 
     def load(self, backbones: Mapping[str, Model], weights_s: Mapping[str, float]) -> None:
@@ -61,33 +59,33 @@ class WorkerPool:
             engine.load(backbones, weights_s)
 
     def start(self) -> None:
-        """Before executions, until stop; may be started again."""
+        """Starts, until ``stop``; may be started again."""
         self._executor.start()
         for lane in self._lanes:
             lane.start()
 
     def stop(self) -> None:
-        """Once all that was begun is handed over."""
+        """Hands over all executions that were begun, then ends."""
         for lane in self._lanes:
             lane.stop()
         self._executor.stop()
 
-    def execute(self, flights: Sequence[InFlightBatch], lane: int | None, over: Callable[[], None]) -> None:
+    def execute(self, batches: Sequence[InFlightBatch], lane: int | None, over: Callable[[], None]) -> None:
         """Have batches executed as one; on a lane or a GPU this returns before it is done, see ``Executor.execute``."""
         if lane is None:
-            self._executor.execute(flights, over)
+            self._executor.execute(batches, over)
         else:
-            self._lanes[lane].put((flights, over))
+            self._lanes[lane].put((batches, over))
 
     def close(self) -> None:
-        """End the engines, once stopped."""
+        """Frees the runners, once stopped."""
         self.whole.close()
-        if self.beside is not None:
-            self.beside.close()
+        if self.concurrent is not None:
+            self.concurrent.close()
 
 
 _Work = tuple[Sequence[InFlightBatch], Callable[[], None]]
 
 
-def _lane(number: int, executor: Executor) -> Stage[_Work]:
-    return Stage(f"lane {number}", lambda work: executor.execute(*work), use_one_core)
+def _lane(number: int, executor: Executor) -> WorkerThread[_Work]:
+    return WorkerThread(f"lane {number}", lambda work: executor.execute(*work), use_one_thread)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ImageError, SourceError
 from split_infer_ros.images.compressed import read_compressed
 from split_infer_ros.images.encodings import RGB, Pixels, read_pixels
@@ -109,7 +110,7 @@ class BagSource:
         try:
             message: Any = self._types.deserialize_cdr(content, kind)
         except Exception as error:  # bytes that are no such message fail in many ways
-            raise ImageError("corrupt_image", f"It is no {kind}: {error}.") from error
+            raise ImageError(DropReason.CORRUPT_IMAGE, f"It is no {kind}: {error}.") from error
         if kind == IMAGE:
             size, big = (message.height, message.width), bool(message.is_bigendian)
             pixels = read_pixels(message.data, *size, message.encoding, message.step, big)

@@ -7,73 +7,75 @@ import math
 import threading
 from collections.abc import Hashable
 
-MOST_TIMES = 1000  # that are kept apart between two looks
+MAX_INTERVALS = 1000  # kept apart between two calls of ``seconds``
 
 
 class BusyTime:
     """Counts the seconds in which at least one piece of work was under way; safe to use from any thread.
 
-    Pieces may overlap: their common time counts once. A piece that is not over yet counts from its beginning. So
-    between two looks the count never grows by more than the seconds that passed.
+    If pieces of work overlap, their common time counts once. Work that is not over yet counts from its beginning. So
+    between two calls of ``seconds``, the count never grows by more than the time that passed.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._open: dict[Hashable, float] = {}  # when each piece that is not over began
-        self._busy: list[tuple[float, float]] = []  # apart from each other and in order; since the last look
-        self._settled_s = 0.0  # of times that nothing touches any more
-        self._floor = -math.inf  # nothing begins earlier: the time before was told
-        self._told_s = 0.0
+        self._open: dict[Hashable, float] = {}  # when each piece of work that is not over began
+        self._intervals: list[tuple[float, float]] = []  # disjoint and sorted: busy times that may still grow
+        self._settled_s = 0.0  # the sum of busy times that nothing changes any more
+        self._earliest = -math.inf  # no interval can begin before this: that time has been reported
+        self._reported_s = 0.0
 
     def begin(self, work: Hashable, now: float) -> None:
         """Notes that a piece of work may begin at ``now`` (seconds of a steady clock)."""
         with self._lock:
-            self._open[work] = max(now, self._floor)
+            self._open[work] = max(now, self._earliest)
 
-    def end(self, work: Hashable, now: float, *times: tuple[float, float]) -> None:
-        """Notes that a piece of work is over; does nothing for work that did not begin.
+    def end(self, work: Hashable, now: float, *intervals: tuple[float, float]) -> None:
+        """Notes that a piece of work is over; does nothing if the work did not begin.
 
         Args:
-            work: as it was named at its beginning.
-            now: seconds, as above.
-            times: start and end of each time in which it was under way; from its beginning until now unless given.
-                What lies outside of that is left out, since another process may tell these times.
+            work: the same key that ``begin`` was given.
+            now: seconds of the same clock.
+            intervals: start and end of each time in which the work was under way. Without any, it was under way from
+                its beginning until now. Times outside of that are ignored, because another process may report them.
         """
         with self._lock:
             begun = self._open.pop(work, None)
             if begun is None:
                 return
-            for start, end in times or [(begun, now)]:
+            for start, end in intervals or [(begun, now)]:
                 self._add(max(start, begun), min(end, now))
-            if len(self._busy) > MOST_TIMES:  # nobody looks
-                since = min(self._open.values(), default=math.inf)
-                self._settle(bisect.bisect_right(self._busy, since, key=lambda time: time[1]))
+            if len(self._intervals) > MAX_INTERVALS:  # nobody calls ``seconds``
+                first_open = min(self._open.values(), default=math.inf)
+                self._settle_until(first_open)
 
     def seconds(self, now: float) -> float:
-        """The count at ``now``, which may have passed a while ago; it never falls."""
+        """Returns the count at ``now``, which may lie a little in the past. The count never falls."""
         with self._lock:
-            since = min(self._open.values(), default=math.inf)
-            known = min(since, now)
-            before = sum(max(0.0, min(end, known) - start) for start, end in self._busy)
-            self._told_s = max(self._told_s, self._settled_s + before + max(0.0, now - since))
-            self._floor = max(self._floor, now)
-            self._settle(bisect.bisect_right(self._busy, known, key=lambda time: time[1]))
-            return self._told_s
+            first_open = min(self._open.values(), default=math.inf)
+            closed_until = min(first_open, now)
+            closed_s = sum(max(0.0, min(end, closed_until) - start) for start, end in self._intervals)
+            open_s = max(0.0, now - first_open)
+            self._reported_s = max(self._reported_s, self._settled_s + closed_s + open_s)
+            self._earliest = max(self._earliest, now)
+            self._settle_until(closed_until)
+            return self._reported_s
 
     def _add(self, start: float, end: float) -> None:
-        """Merges a time with those that it touches."""
+        """Adds an interval and merges it with those that it touches."""
         if not start < end:
             return
-        first = bisect.bisect_left(self._busy, start, key=lambda time: time[1])
-        last = bisect.bisect_right(self._busy, end, key=lambda time: time[0])
-        touched = self._busy[first:last]
+        first = bisect.bisect_left(self._intervals, start, key=lambda interval: interval[1])
+        last = bisect.bisect_right(self._intervals, end, key=lambda interval: interval[0])
+        touched = self._intervals[first:last]
         if touched:
             start, end = min(start, touched[0][0]), max(end, touched[-1][1])
-        self._busy[first:last] = [(start, end)]
+        self._intervals[first:last] = [(start, end)]
 
-    def _settle(self, count: int) -> None:
-        """Adds up the first times, which nothing may touch any more."""
+    def _settle_until(self, time: float) -> None:
+        """Adds up the intervals that end by ``time`` and forgets them. No later interval can touch them."""
+        count = bisect.bisect_right(self._intervals, time, key=lambda interval: interval[1])
         if count:
-            self._settled_s += sum(end - start for start, end in self._busy[:count])
-            self._floor = max(self._floor, self._busy[count - 1][1])
-            del self._busy[:count]
+            self._settled_s += sum(end - start for start, end in self._intervals[:count])
+            self._earliest = max(self._earliest, self._intervals[count - 1][1])
+            del self._intervals[:count]

@@ -1,10 +1,11 @@
-"""What a machine has of all that the pipeline needs, as findings that say what to do about what is missing.
+"""Checks whether this machine has what the pipeline needs. Each finding says what to do about what is missing.
 
-Nothing here needs ROS, and torch is only imported if it is there: a check-up is run where things do not work.
+A check-up is run on machines where things do not work. Therefore nothing here needs ROS, and torch may be missing.
 """
 
 from __future__ import annotations
 
+import enum
 import importlib
 import os
 import platform
@@ -15,13 +16,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-OK, NOTE, PROBLEM = "ok", "note", "PROBLEM"
 MB = 2**20
-SHARED_MEMORY_BYTES = 256 * MB  # a few nodes' segments for images, and a slot pool
+SHARED_MEMORY_BYTES = 256 * MB  # room for the image segments of a few nodes and for a slot pool
 RECEIVE_BUFFER_BYTES = 4 * MB
 OPEN_FILES = 1024
 
-# What the choice of memory that both processors see depends on: (CUDA's name, ours)
+# CUDA's name and ours of each attribute that decides which memory both processors can share.
 GPU_ATTRIBUTES = (
     ("cudaDevAttrIntegrated", "integrated (shares the CPU's memory)"),
     ("cudaDevAttrManagedMemory", "managed memory"),
@@ -31,133 +31,150 @@ GPU_ATTRIBUTES = (
 )
 
 
+class Level(enum.Enum):
+    """How serious a finding is."""
+
+    OK = "ok"
+    NOTE = "note"  # the pipeline runs, but could run better
+    PROBLEM = "PROBLEM"  # the pipeline cannot run
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One line of a check-up.
 
     Attributes:
-        level: OK, NOTE (works, but could be better) or PROBLEM (the pipeline cannot run so).
-        what: was looked at.
-        found: what is there.
-        advice: what to do about it; empty if nothing.
+        level: how serious the finding is.
+        what: the thing that was checked.
+        found: the result of the check.
+        advice: what the user should do; empty if nothing.
     """
 
-    level: str
+    level: Level
     what: str
     found: str
     advice: str = ""
 
     def __str__(self) -> str:
         advice = f"\n{'':10}-> {self.advice}" if self.advice else ""
-        return f"{self.level:<8}  {self.what}: {self.found}{advice}"
+        return f"{self.level.value:<8}  {self.what}: {self.found}{advice}"
 
 
 def check_machine(shared_memory: Path) -> list[Finding]:
-    """Everything that has nothing to do with ROS; shared memory lies in that folder."""
-    torch = module("torch")
+    """Runs all checks that do not concern ROS.
+
+    Args:
+        shared_memory: the folder of shared memory.
+    """
+    torch = try_import("torch")
     return [
-        Finding(OK, "Machine", f"{platform.machine()}, {platform.platform()}, Python {platform.python_version()}"),
-        *check_torch(torch, module("torchvision")),
+        Finding(
+            Level.OK, "Machine", f"{platform.machine()}, {platform.platform()}, Python {platform.python_version()}"
+        ),
+        *check_torch(torch, try_import("torchvision")),
         *check_gpu(torch),
         check_shared_memory(shared_memory),
         *check_limits(),
     ]
 
 
-def module(name: str) -> ModuleType | ImportError:
-    """A module, or why it cannot be had."""
+def try_import(name: str) -> ModuleType | ImportError:
+    """Returns a module, or the error that its import raised."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
         return error
-    except Exception as error:  # a module that is there and broken raises whatever its parts raise
+    except Exception as error:  # a broken module can raise any error
         return ImportError(f"{type(error).__name__}: {error}")
 
 
 def check_torch(torch: Any, torchvision: Any) -> list[Finding]:
-    """Whether both are there, and fit each other."""
+    """Checks that torch and torchvision are installed and fit each other."""
     if isinstance(torch, ImportError):
         advice = "pip install torch torchvision; on a Jetson NVIDIA's own wheels (they know its GPU, PyPI's do not)."
-        return [Finding(PROBLEM, "torch", f"cannot be imported ({torch})", advice)]
-    found = [Finding(OK, "torch", f"{torch.__version__}, built for CUDA {torch.version.cuda or '(none)'}")]
+        return [Finding(Level.PROBLEM, "torch", f"cannot be imported ({torch})", advice)]
+    found = [Finding(Level.OK, "torch", f"{torch.__version__}, built for CUDA {torch.version.cuda or '(none)'}")]
     if isinstance(torchvision, ImportError):
         advice = "install the release of torchvision that belongs to this torch, from the same index."
-        return [*found, Finding(PROBLEM, "torchvision", f"cannot be imported ({torchvision})", advice)]
-    return [*found, Finding(OK, "torchvision", torchvision.__version__)]
+        return [*found, Finding(Level.PROBLEM, "torchvision", f"cannot be imported ({torchvision})", advice)]
+    return [*found, Finding(Level.OK, "torchvision", torchvision.__version__)]
 
 
 def check_gpu(torch: Any) -> list[Finding]:
-    """The GPUs that torch can use, and what CUDA says of their memory."""
+    """Checks which GPUs torch can use and which memory they can share with the CPU."""
     if isinstance(torch, ImportError):
         return []
     if not torch.cuda.is_available():
         has_driver = Path("/dev/nvidiactl").exists() or Path("/dev/nvhost-gpu").exists()
         advice = "the driver is there, so this torch is not built for it: see torch above." if has_driver else ""
-        return [Finding(NOTE, "GPU", "none that torch can use; both halves run on the CPU", advice)]
-    runtime = module("cuda.bindings.runtime")
+        return [Finding(Level.NOTE, "GPU", "none that torch can use; both partitions run on the CPU", advice)]
+    runtime = try_import("cuda.bindings.runtime")
     return [_gpu(torch, runtime, index) for index in range(torch.cuda.device_count())]
 
 
 def _gpu(torch: Any, runtime: Any, index: int) -> Finding:
-    facts = torch.cuda.get_device_properties(index)
-    words = [f"{facts.name}, {facts.total_memory / 2**30:.1f} GiB, compute {facts.major}.{facts.minor}"]
+    gpu = torch.cuda.get_device_properties(index)
+    parts = [f"{gpu.name}, {gpu.total_memory / 2**30:.1f} GiB, compute {gpu.major}.{gpu.minor}"]
     if isinstance(runtime, ImportError):
-        words.append(f"integrated: {'yes' if getattr(facts, 'is_integrated', False) else 'no'}")
+        parts.append(f"integrated: {'yes' if getattr(gpu, 'is_integrated', False) else 'no'}")
         advice = "pip install cuda-bindings, to know which memory both processors can share."
-        return Finding(NOTE, f"GPU {index}", ", ".join(words), advice)
+        return Finding(Level.NOTE, f"GPU {index}", ", ".join(parts), advice)
     for name, meaning in GPU_ATTRIBUTES:
         error, value = runtime.cudaDeviceGetAttribute(getattr(runtime.cudaDeviceAttr, name), index)
-        known = error == runtime.cudaError_t.cudaSuccess
-        words.append(f"{meaning}: {('yes' if value else 'no') if known else 'not told'}")
-    return Finding(OK, f"GPU {index}", ", ".join(words))
+        answer = "yes" if value else "no"
+        if error != runtime.cudaError_t.cudaSuccess:
+            answer = "not told"
+        parts.append(f"{meaning}: {answer}")
+    return Finding(Level.OK, f"GPU {index}", ", ".join(parts))
 
 
 def check_shared_memory(folder: Path) -> Finding:
-    """Room where Fast DDS and the transport ``shared_memory`` put what processes of this host share."""
+    """Checks the room for shared memory, which Fast DDS and the transport ``shared_memory`` use."""
     what = f"Shared memory ({folder})"
     advice = f"mount it larger (mount -o remount,size=1G {folder}; of a container: --shm-size=1g or --ipc=host)."
     try:
-        facts = os.statvfs(folder)
+        room = os.statvfs(folder)
     except OSError as error:
-        return Finding(NOTE, what, f"not there ({error.strerror}); images go through sockets, slowly", advice)
-    size, free = facts.f_frsize * facts.f_blocks, facts.f_frsize * facts.f_bavail
+        return Finding(Level.NOTE, what, f"not there ({error.strerror}); images go through sockets, slowly", advice)
+    size, free = room.f_frsize * room.f_blocks, room.f_frsize * room.f_bavail
     found = f"{size / MB:,.0f} MB, {free / MB:,.0f} MB free"
     if not os.access(folder, os.W_OK):
-        return Finding(NOTE, what, f"{found}, not writable; transport shared_memory cannot be used", advice)
-    return Finding(NOTE, what, found, advice) if free < SHARED_MEMORY_BYTES else Finding(OK, what, found)
+        return Finding(Level.NOTE, what, f"{found}, not writable; transport shared_memory cannot be used", advice)
+    return Finding(Level.NOTE, what, found, advice) if free < SHARED_MEMORY_BYTES else Finding(Level.OK, what, found)
 
 
 def check_limits(receive_buffer: Path = Path("/proc/sys/net/core/rmem_max")) -> list[Finding]:
-    """What the system allows this process."""
-    findings = []
-    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    advice = "" if _enough(files, OPEN_FILES) else f"raise it: ulimit -n {OPEN_FILES}."
-    findings.append(Finding(NOTE if advice else OK, "Open files", f"at most {_amount(files)}", advice))
-    locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-    found = "without limit" if locked == resource.RLIM_INFINITY else f"at most {locked / MB:,.0f} MB"
-    findings.append(Finding(OK, "Locked memory", found))
+    """Checks the limits of this process: open files, locked memory and socket buffers."""
+    findings = [_open_files(), _locked_memory()]
     if receive_buffer.exists():
-        size = int(receive_buffer.read_text())
-        few = size < RECEIVE_BUFFER_BYTES
-        advice = (
-            f"features and images from other hosts may be lost: sysctl -w net.core.rmem_max={8 * RECEIVE_BUFFER_BYTES}."
-        )
-        findings.append(
-            Finding(NOTE if few else OK, "Socket buffers (net.core.rmem_max)", f"{size:,} bytes", advice if few else "")
-        )
+        findings.append(_socket_buffers(int(receive_buffer.read_text())))
     return findings
 
 
-def page(findings: Sequence[Finding]) -> str:
-    """All findings, and what they come to."""
-    problems = sum(finding.level == PROBLEM for finding in findings)
+def _open_files() -> Finding:
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    found = f"at most {'any number' if files == resource.RLIM_INFINITY else f'{files:,}'}"
+    if files == resource.RLIM_INFINITY or files >= OPEN_FILES:
+        return Finding(Level.OK, "Open files", found)
+    return Finding(Level.NOTE, "Open files", found, f"raise it: ulimit -n {OPEN_FILES}.")
+
+
+def _locked_memory() -> Finding:
+    locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    found = "without limit" if locked == resource.RLIM_INFINITY else f"at most {locked / MB:,.0f} MB"
+    return Finding(Level.OK, "Locked memory", found)
+
+
+def _socket_buffers(size: int) -> Finding:
+    what, found = "Socket buffers (net.core.rmem_max)", f"{size:,} bytes"
+    if size >= RECEIVE_BUFFER_BYTES:
+        return Finding(Level.OK, what, found)
+    setting = f"sysctl -w net.core.rmem_max={8 * RECEIVE_BUFFER_BYTES}"
+    return Finding(Level.NOTE, what, found, f"features and images from other hosts may be lost: {setting}.")
+
+
+def format_findings(findings: Sequence[Finding]) -> str:
+    """Returns all findings and a conclusion, a line each."""
+    problems = sum(finding.level is Level.PROBLEM for finding in findings)
     end = f"{problems} problem{'s' * (problems != 1)} to be solved first." if problems else "The pipeline can run."
     return "\n".join([*map(str, findings), end])
-
-
-def _enough(value: int, needed: int) -> bool:
-    return value == resource.RLIM_INFINITY or value >= needed
-
-
-def _amount(value: int) -> str:
-    return "any number" if value == resource.RLIM_INFINITY else f"{value:,}"

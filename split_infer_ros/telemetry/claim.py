@@ -1,101 +1,124 @@
-"""What a benchmark set out to show, and whether its measurements decide that."""
+"""Compares a measured figure with its goal and decides whether a benchmark's claim holds."""
 
 from __future__ import annotations
 
+import enum
 import math
 from dataclasses import dataclass
 from typing import Any
 
 from split_infer_ros.telemetry.estimate import MIN_BLOCKS, Estimate
 
-AT_LEAST, AT_MOST = ">=", "<="
-HOLDS, FAILS, UNCLEAR = VERDICTS = ("holds", "does not hold", "unclear")
+
+class Direction(str, enum.Enum):
+    """On which side of its goal a figure should lie."""
+
+    AT_LEAST = ">="
+    AT_MOST = "<="
+
+
+class Verdict(str, enum.Enum):
+    """Whether a claim holds, by its whole confidence interval."""
+
+    HOLDS = "holds"
+    FAILS = "does not hold"
+    UNCLEAR = "unclear"
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A figure against its goal.
+    """A measured figure and the goal that it should reach.
 
     Attributes:
-        name: what was compared, and on what, if that was simulated.
+        name: what was compared. If it was simulated, the name says on what.
         found: the figure, in ``unit``.
         unit: of the figure and of the goal.
         goal: what the figure is compared with.
-        direction: AT_LEAST or AT_MOST.
-        floor: below this the figure cannot be, whatever was measured.
-        turn_s: seconds that another turn takes; NaN where more turns do not help or their time is not known.
-        paper: the paper's own figure for the same, with its unit, as text; empty where it has none.
+        direction: on which side of the goal the figure should lie.
+        floor: the smallest value that is possible. A figure below it is a measuring error.
+        turn_s: seconds that another turn takes; NaN if it is unknown or if more turns do not help.
+        paper: the paper's figure for the same comparison, as text with its unit; empty if the paper has none.
     """
 
     name: str
     found: Estimate
     unit: str
     goal: float
-    direction: str = AT_LEAST
+    direction: Direction = Direction.AT_LEAST
     floor: float = 0.0
     turn_s: float = math.nan
     paper: str = ""
 
     @property
-    def verdict(self) -> str:
-        """HOLDS or FAILS if the whole interval is on that side of the goal, else UNCLEAR.
+    def verdict(self) -> Verdict:
+        """HOLDS or FAILS if the whole interval lies on that side of the goal, else UNCLEAR.
 
-        Also unclear: fewer than ten independent samples, no number, and a figure that cannot be.
+        A claim is also unclear if its figure is not a number, lies below ``floor``, or rests on fewer than ten
+        independent samples.
         """
         found = self.found
         if not found.is_sound or found.value < self.floor:
-            return UNCLEAR
-        ends = {self._reaches(found.low), self._reaches(found.high)}
-        return UNCLEAR if len(ends) == 2 else HOLDS if ends == {True} else FAILS
+            return Verdict.UNCLEAR
+        low_reaches, high_reaches = self._reaches(found.low), self._reaches(found.high)
+        if low_reaches != high_reaches:
+            return Verdict.UNCLEAR
+        return Verdict.HOLDS if low_reaches else Verdict.FAILS
 
     @property
     def settles_s(self) -> float:
-        """For how many seconds rivals would have to take turns until the verdict is clear, as it looks now.
+        """Estimated seconds of turns until the verdict is clear; NaN if it is clear or no number of turns helps.
 
-        The interval shrinks with the root of the turns. NaN if the verdict is clear, or no number of turns helps.
+        The estimate assumes that the interval shrinks with the square root of the number of turns.
         """
         found = self.found
-        if self.verdict != UNCLEAR or found.is_exact or found.value < self.floor or not math.isfinite(found.value):
+        if (
+            self.verdict is not Verdict.UNCLEAR
+            or found.is_exact
+            or found.value < self.floor
+            or not math.isfinite(found.value)
+        ):
             return math.nan
         distance = abs(found.value - self.goal)
-        half = found.high - found.value if found.value < self.goal else found.value - found.low
+        half_width = found.high - found.value if found.value < self.goal else found.value - found.low
         if distance == 0:
             return math.nan
-        turns = max(float(MIN_BLOCKS), found.turns * max(1.0, half / distance) ** 2)
+        turns = max(float(MIN_BLOCKS), found.turns * max(1.0, half_width / distance) ** 2)
         return turns * self.turn_s
 
     def as_json(self) -> dict[str, Any]:
-        """The claim in a report: what is no number is None."""
+        """Returns the claim as plain values for a report; NaN and infinite numbers become None."""
         numbers = {"value": self.found.value, "low": self.found.low, "high": self.found.high}
         return {
             "name": self.name,
             **{key: value if math.isfinite(value) else None for key, value in numbers.items()},
             "turns": self.found.turns,
             "unit": self.unit,
-            "goal": f"{self.direction} {self.goal:g}",
-            "verdict": self.verdict,
+            "goal": f"{self.direction.value} {self.goal:g}",
+            "verdict": self.verdict.value,
             "settles_s": round(self.settles_s) if math.isfinite(self.settles_s) else None,
             "paper": self.paper,
         }
 
     def line(self, width: int) -> str:
-        """The claim for people, its name filled up to ``width`` letters."""
+        """Returns the claim as a line for people, with its name padded to ``width`` characters."""
         found = self.found
+        goal = f"goal {self.direction.value} {self.goal:g}"
         if math.isnan(found.value):
-            return f"  {self.name:<{width}}  not measured (goal {self.direction} {self.goal:g})  {self.verdict.upper()}"
+            return f"  {self.name:<{width}}  not measured ({goal})  {self.verdict.value.upper()}"
         interval = "counted" if found.is_exact else f"{found.low:.3g} to {found.high:.3g}, {found.turns} turns"
-        verdict = self.verdict.upper() if self.verdict != HOLDS else HOLDS
+        verdict = self.verdict.value
+        if self.verdict is not Verdict.HOLDS:
+            verdict = verdict.upper()
         if math.isfinite(self.settles_s):
-            verdict += f"; {in_time(self.settles_s)} of turns would settle it"
-        goal = f"goal {self.direction} {self.goal:g}"
+            verdict += f"; {format_duration(self.settles_s)} of turns would settle it"
         return f"  {self.name:<{width}}  {found.value:>9.3g} {self.unit:<4} ({interval}; {goal})  {verdict}"
 
     def _reaches(self, value: float) -> bool:
-        return value <= self.goal if self.direction == AT_MOST else value >= self.goal
+        return value <= self.goal if self.direction is Direction.AT_MOST else value >= self.goal
 
 
-def in_time(seconds: float) -> str:
-    """A length of time in the largest unit of which it has one."""
+def format_duration(seconds: float) -> str:
+    """Returns a duration in the largest unit that it fills: hours, minutes or seconds."""
     for unit, length in (("h", 3600.0), ("min", 60.0)):
         if seconds >= length:
             return f"{seconds / length:.2g} {unit}"

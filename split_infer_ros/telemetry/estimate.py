@@ -1,7 +1,8 @@
-"""A measured figure with its 95 % interval: bootstrapped over blocks of turns, as turns that follow each other agree.
+"""Estimates a figure from the turns of a benchmark, with a 95 % confidence interval.
 
-Rivals take turns, so that a machine that gets slower does so for all of them. A turn gives one sample of each rival. A
-slow moment lasts longer than a turn, so that neighbouring turns are no independent samples; blocks of some turns are.
+Rivals take turns, so a machine that gets slower does so for all of them. Each turn gives one sample of each rival. A
+slow moment lasts longer than one turn, so neighbouring turns are not independent samples. Blocks of several turns are
+independent, and the interval is bootstrapped over such blocks.
 """
 
 from __future__ import annotations
@@ -15,22 +16,22 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 CONFIDENCE = 0.95
-MIN_BLOCKS = 10  # a claim that rests on fewer independent samples is unclear
+MIN_BLOCKS = 10  # a claim with fewer independent samples is unclear
 RESAMPLES = 2000
 
 Samples = NDArray[np.float64]
-Statistic = Callable[..., Any]  # of arrays whose last axis is the turns; it reduces that axis
+Statistic = Callable[..., Any]  # takes arrays whose last axis is the turns, and reduces that axis
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A figure, and how certain it is.
+    """A figure and its confidence interval.
 
     Attributes:
-        value: of all turns; NaN where nothing could be measured.
+        value: over all turns; NaN if nothing could be measured.
         low, high: the ends of the interval.
-        turns: that it rests on; 0 where it was counted or computed, and has no error of sampling.
-        blocks: of neighbouring turns, each an independent sample.
+        turns: how many turns were sampled; 0 if the figure was counted or computed and has no sampling error.
+        blocks: how many blocks of neighbouring turns there are. Each block is one independent sample.
     """
 
     value: float
@@ -46,24 +47,24 @@ class Estimate:
 
     @property
     def is_sound(self) -> bool:
-        """True if the figure can be relied on: it is a number, and rests on enough independent samples."""
+        """True if the figure is finite and has enough independent samples."""
         return math.isfinite(self.value) and (self.is_exact or self.blocks >= MIN_BLOCKS)
 
     @property
     def width(self) -> float:
-        """The interval's length in parts of the value; infinite without a sound figure."""
+        """The length of the interval relative to the value; infinite if the figure is not sound."""
         if not self.is_sound:
             return math.inf
         return (self.high - self.low) / abs(self.value) if self.value else self.high - self.low
 
     def times(self, factor: float, plus: float = 0.0) -> Estimate:
-        """The figure in another unit: ``factor`` times it, ``plus`` more."""
+        """Returns the figure in another unit: ``factor`` times the figure, plus ``plus``."""
         ends = sorted((factor * self.low + plus, factor * self.high + plus))
         return replace(self, value=factor * self.value + plus, low=ends[0], high=ends[1])
 
 
 def exact(value: float) -> Estimate:
-    """A figure that was counted or computed: every run of the same code finds the same."""
+    """Returns a figure that was counted or computed. Every run of the same code finds the same value."""
     return Estimate(value, value, value)
 
 
@@ -71,11 +72,11 @@ NOTHING = exact(math.nan)
 
 
 def estimate(statistic: Statistic, *samples: ArrayLike) -> Estimate:
-    """A statistic of the turns' samples, with its interval by the percentile bootstrap over blocks of turns.
+    """Estimates a statistic of the samples, with a percentile bootstrap over blocks of turns.
 
     Args:
-        statistic: takes as many arrays as there are ``samples``, and reduces their last axis, which is the turns.
-        samples: one array (turns,) for each rival or quantity; what stands at one place is of one turn.
+        statistic: takes as many arrays as there are ``samples``, and reduces their last axis, the turns.
+        samples: one array (turns,) for each rival or quantity. Values at the same index belong to the same turn.
 
     Raises:
         ValueError: the arrays differ in length.
@@ -90,66 +91,74 @@ def estimate(statistic: Statistic, *samples: ArrayLike) -> Estimate:
     length = block_length(turns)
     blocks = turns // length
     if turns == 1 or not math.isfinite(value):
-        return Estimate(value, value, value, turns, blocks)
+        return Estimate(value, low=value, high=value, turns=turns, blocks=blocks)
     low, high = _interval(statistic, [values[turns % length :] for values in arrays], length)
-    return Estimate(value, min(low, value), max(high, value), turns, blocks)
+    return Estimate(value, low=min(low, value), high=max(high, value), turns=turns, blocks=blocks)
 
 
 def block_length(turns: int) -> int:
-    """Turns a block: the cube root of all of them (Hall, Horowitz and Jing 1995), but never fewer than ten blocks."""
+    """Returns how many turns a block has: the cube root of all turns, but few enough for ten blocks.
+
+    The cube root is from Hall, Horowitz and Jing 1995.
+    """
     return max(1, min(round(math.pow(turns, 1 / 3)), turns // MIN_BLOCKS))
 
 
 def _interval(statistic: Statistic, arrays: Sequence[Samples], length: int) -> tuple[float, float]:
-    from scipy.stats import bootstrap  # comes with scikit-learn; here, because this import is slow
+    from scipy.stats import bootstrap  # scikit-learn needs scipy; imported here because the import is slow
 
-    places = np.arange(len(arrays[0])).reshape(-1, length)
+    blocks = np.arange(len(arrays[0])).reshape(-1, length)  # the turns of each block
 
-    def of_blocks(chosen: NDArray[np.int64], axis: int = -1) -> Any:  # scipy asks for the last axis
-        turns = places[chosen].reshape(*chosen.shape[:-1], -1)
+    def resample(chosen: NDArray[np.int64], axis: int = -1) -> Any:  # scipy passes axis=-1
+        turns = blocks[chosen].reshape(*chosen.shape[:-1], -1)
         return statistic(*(values[turns] for values in arrays))
 
-    found = bootstrap(
-        (np.arange(len(places)),),
-        of_blocks,
+    interval = bootstrap(
+        (np.arange(len(blocks)),),
+        resample,
         vectorized=True,
         n_resamples=RESAMPLES,
         confidence_level=CONFIDENCE,
         method="percentile",
         rng=np.random.default_rng(0),
     ).confidence_interval
-    return float(found.low), float(found.high)
+    return float(interval.low), float(interval.high)
 
 
 def median(samples: ArrayLike) -> Estimate:
-    """The samples' median."""
+    """Estimates the median of the samples."""
     return estimate(lambda values: np.median(values, axis=-1), samples)
 
 
 def mean(samples: ArrayLike) -> Estimate:
-    """The samples' mean."""
+    """Estimates the mean of the samples."""
     return estimate(lambda values: np.mean(values, axis=-1), samples)
 
 
-def ratio(these: ArrayLike, those: ArrayLike) -> Estimate:
-    """The median over the turns of two rivals' ratio in the same turn."""
-    return estimate(lambda one, other: np.median(one / other, axis=-1), these, those)
+def ratio(numerators: ArrayLike, denominators: ArrayLike) -> Estimate:
+    """Estimates the median, over all turns, of two rivals' ratio in the same turn."""
+    return estimate(lambda one, other: np.median(one / other, axis=-1), numerators, denominators)
 
 
-def least(estimates: Sequence[Estimate]) -> Estimate:
-    """The smallest of several figures, which lies between the smallest low and the smallest high end."""
+def minimum(estimates: Sequence[Estimate]) -> Estimate:
+    """Returns the smallest figure. Its interval goes from the smallest low end to the smallest high end."""
     return _extreme(estimates, min)
 
 
-def most(estimates: Sequence[Estimate]) -> Estimate:
-    """The largest of several figures, which lies between the largest low and the largest high end."""
+def maximum(estimates: Sequence[Estimate]) -> Estimate:
+    """Returns the largest figure. Its interval goes from the largest low end to the largest high end."""
     return _extreme(estimates, max)
 
 
 def _extreme(estimates: Sequence[Estimate], choose: Callable[[list[float]], float]) -> Estimate:
-    if not estimates or any(math.isnan(found.value) for found in estimates):
+    if not estimates or any(math.isnan(each.value) for each in estimates):
         return NOTHING
-    sampled = [found for found in estimates if not found.is_exact]
-    weakest = min(sampled, key=lambda found: found.blocks) if sampled else estimates[0]
-    value, low, high = (choose([getattr(found, end) for found in estimates]) for end in ("value", "low", "high"))
-    return Estimate(value, low, high, weakest.turns, weakest.blocks)
+    sampled = [each for each in estimates if not each.is_exact]
+    weakest = min(sampled, key=lambda each: each.blocks) if sampled else estimates[0]
+    return Estimate(
+        value=choose([each.value for each in estimates]),
+        low=choose([each.low for each in estimates]),
+        high=choose([each.high for each in estimates]),
+        turns=weakest.turns,
+        blocks=weakest.blocks,
+    )

@@ -1,4 +1,4 @@
-"""What machine a measurement was made on, and with which versions."""
+"""Describes the machine and the versions of software that a measurement was made with."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from typing import Any
 
 import torch
 
-# What oneDNN chooses kernels by, beyond what torch says of itself: as /proc/cpuinfo has it on x86-64 and on ARM.
+# Extensions by which oneDNN chooses kernels, beyond what torch reports, as /proc/cpuinfo names them on x86-64 and ARM.
 _EXTENSIONS = re.compile(
     r"avx2|avx512f|avx512_(vnni|bf16|fp16)|avx_vnni\w*|avx_ne_convert|avx10\w*|amx_\w+"
     r"|asimd(dp|hp)|(sve)?(bf16|i8mm)|sve2?|sme(2|fa64|[ibf]\d\w*)?"
 )
-_LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")  # the user's, the first one that is set
+_LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")  # variables of the user; the first one that is set counts
 
 
 def describe_machine() -> dict[str, Any]:
-    """The facts that a measurement depends on, ready for JSON.
+    """Returns the facts that a measurement depends on, ready for JSON.
 
     Returns:
-        ``cpu``, ``instruction_set``, ``cores`` (that this process may use), ``memory_bytes``, ``gpu`` and
-        ``gpu_memory_bytes`` (None without a GPU), ``system``, and the ``versions`` of python, torch, cuda and ros (None
-        where absent).
+        ``cpu``, ``instruction_set``, ``cores`` (that this process may use), ``memory_bytes``, ``gpu``,
+        ``gpu_memory_bytes``, ``system`` and ``versions``. The values for a GPU are None without one. ``versions`` has
+        those of python, torch, cuda and ros, or None for what is absent.
     """
     gpu = torch.cuda.get_device_properties(0) if torch.cuda.is_available() else None
     return {
         "cpu": cpu_name(),
         "instruction_set": instruction_set(),
-        "cores": cores(),
+        "cores": num_cores(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "gpu": gpu.name if gpu else None,
         "gpu_memory_bytes": gpu.total_memory if gpu else None,
@@ -46,36 +46,38 @@ def describe_machine() -> dict[str, Any]:
 
 
 def gpu_name(device: str) -> str | None:
-    """The model name of a device as torch names it (``cuda:0``); None for the CPU."""
+    """Returns the model name of a device, given as torch names it (``cuda:0``); None for the CPU."""
     return None if torch.device(device).type == "cpu" else torch.cuda.get_device_name(device)
 
 
 def gpu_driver(version: Path = Path("/proc/driver/nvidia/version")) -> str | None:
-    """The version of NVIDIA's driver; None without one."""
+    """Returns the version of NVIDIA's driver; None without one."""
     match = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)", version.read_text()) if version.exists() else None
     return match[1] if match else None
 
 
 def torch_versions(device: str) -> dict[str, str | None]:
-    """The releases that run a model on that device: torch, and cuda (None on the CPU)."""
+    """Returns the releases that run a model on a device: ``torch``, and ``cuda`` (None on the CPU)."""
     cuda = None if torch.device(device).type == "cpu" else torch.version.cuda
     return {"torch": release(torch.__version__), "cuda": cuda}
 
 
 def release(version: str) -> str:
-    """A version without its patch level, which mends faults but keeps kernels: ``2.15+cu132`` of ``2.15.0+cu132``.
+    """Returns a version without its patch level: ``2.15+cu132`` for ``2.15.0+cu132``.
 
-    Builds on the way to a release have no such promise and stay whole.
+    A patch fixes faults and keeps the kernels. Builds before a release give no such promise, so their version is
+    returned as it is.
     """
     match = re.fullmatch(r"(\d+\.\d+)\.\d+(\+.*)?", version)
     return match[1] + (match[2] or "") if match else version
 
 
 def instruction_set(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """By what kernels are chosen on the CPU: where two processors agree in it, they run the same ones.
+    """Returns what decides which kernels run on the CPU. Processors with the same text run the same kernels.
 
-    Torch's own word, which ATEN_CPU_CAPABILITY can lower; the processor's extensions that oneDNN makes use of; and the
-    limit that the user set for oneDNN, if any: ``AVX2 (avx2 avx512_vnni avx512f), oneDNN up to AVX2``.
+    The text has three parts: the capability that torch uses, which ATEN_CPU_CAPABILITY can lower; the processor's
+    extensions that oneDNN uses; and the limit that the user set for oneDNN, if there is one. An example is
+    ``AVX2 (avx2 avx512_vnni avx512f), oneDNN up to AVX2``.
     """
     flags: set[str] = set()
     if cpuinfo.exists():
@@ -83,21 +85,21 @@ def instruction_set(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
             name, _, values = line.partition(":")
             if name.strip() in ("flags", "Features"):
                 flags.update(flag for flag in values.split() if _EXTENSIONS.fullmatch(flag))
-                break  # all processors of a machine have the same
+                break  # all processors of a machine have the same extensions
     limit = next((os.environ[name].upper() for name in _LIMITS if os.environ.get(name)), "")
-    found = torch.backends.cpu.get_cpu_capability() + (f" ({' '.join(sorted(flags))})" if flags else "")
-    return found + (f", oneDNN up to {limit}" if limit else "")
+    extensions = f" ({' '.join(sorted(flags))})" if flags else ""
+    return torch.backends.cpu.get_cpu_capability() + extensions + (f", oneDNN up to {limit}" if limit else "")
 
 
-def cores() -> int:
-    """Processors that this process may use."""
+def num_cores() -> int:
+    """Returns the number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo"), board: Path = Path("/proc/device-tree/model")) -> str:
-    """The processor's model name; of boards whose processor has none (ARM), the board's."""
+    """Returns the processor's model name. If it has none, as on ARM boards, returns the board's."""
     if cpuinfo.exists():
         for line in cpuinfo.read_text().splitlines():
             key, _, value = line.partition(":")
@@ -109,7 +111,7 @@ def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo"), board: Path = Path("/proc/de
 
 
 def ros_version() -> str | None:
-    """The sourced ROS 2's name, or the version of rclpy's wheel; None without ROS."""
+    """Returns the name of the sourced ROS 2 distribution, or the version of rclpy's wheel; None without ROS."""
     distribution = os.environ.get("ROS_DISTRO")
     if distribution:
         return distribution

@@ -1,4 +1,4 @@
-"""Pictures of what benchmarks measured: bars with intervals, and curves."""
+"""Draws what benchmarks measured: bars with intervals, and curves."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 
 from split_infer_ros.telemetry.estimate import median
 
-LABEL_WIDTH = 12  # letters a line, below a bar
-MOST_LABELS = 4  # of a panel that stand upright beside each other
-FONT_SIZE = 7  # of the text below
-LETTER_IN = 0.009 * FONT_SIZE  # inches a letter of that text takes
-MOST_COLUMNS = 5  # of panels, before another row begins
+LABEL_WIDTH = 12  # characters in a line of a bar's label
+MAX_LEVEL_LABELS = 4  # with more bars in a panel, labels are slanted
+FONT_SIZE = 7  # of the caption
+CHARACTER_IN = 0.009 * FONT_SIZE  # width of a character of the caption, inches
+MAX_COLUMNS = 5  # panels in a row
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One comparison: for each rival a bar up to its median, the median's 95 % interval, and a dot for each sample."""
+    """One comparison: each rival has a bar up to its median, the median's 95 % interval, and a dot for each sample."""
 
     title: str
     unit: str
@@ -29,29 +29,30 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """What comes of something in time: steps for each rival.
+    """How a value changes: a step line for each rival.
 
     Attributes:
         title: of the panel.
-        across, unit: of the first and of the second of each point.
-        points: for each rival, the first never falling; a value lasts until the next one.
+        x_label: what each point's first number is.
+        unit: of each point's second number.
+        points: of each rival, with a first number that never falls. A value lasts until the next point.
     """
 
     title: str
-    across: str
+    x_label: str
     unit: str
     points: Mapping[str, Sequence[tuple[float, float]]]
 
 
-def draw(path: Path, panels: Sequence[Panel | Curve], below: str) -> None:
-    """Write a PNG of the panels, with a text below them."""
-    # only here: drawing is not needed to measure, and this import is slow
+def draw(path: Path, panels: Sequence[Panel | Curve], caption: str) -> None:
+    """Writes a PNG of the panels with a caption below them."""
+    # imported here because the import is slow and measuring does not need it
     from matplotlib.figure import Figure
 
-    rows = max(1, math.ceil(len(panels) / MOST_COLUMNS))
+    rows = max(1, math.ceil(len(panels) / MAX_COLUMNS))
     columns = max(1, math.ceil(len(panels) / rows))
-    lines = below.splitlines()
-    width = max(4.0 * columns, LETTER_IN * max(map(len, lines), default=0))
+    lines = caption.splitlines()
+    width = max(4.0 * columns, CHARACTER_IN * max(map(len, lines), default=0))
     figure = Figure(figsize=(width, 4 * rows + 0.25 * len(lines)), layout="constrained")
     for index, panel in enumerate(panels):
         axes = figure.add_subplot(rows, columns, index + 1)
@@ -61,23 +62,23 @@ def draw(path: Path, panels: Sequence[Panel | Curve], below: str) -> None:
             _draw_steps(axes, panel)
         axes.set_title(panel.title, fontsize=10)
         axes.set_ylabel(panel.unit)
-    figure.supxlabel(below, fontsize=FONT_SIZE, family="monospace", x=0.01, ha="left")
+    figure.supxlabel(caption, fontsize=FONT_SIZE, family="monospace", x=0.01, ha="left")
     figure.savefig(path, dpi=120, format="png")
 
 
 def _draw_bars(axes: Any, panel: Panel) -> None:
     names = list(panel.samples)
-    found = [median(panel.samples[name]) for name in names]
-    heights = [each.value for each in found]
-    ends = [[each.value - each.low for each in found], [each.high - each.value for each in found]]
+    medians = [median(panel.samples[name]) for name in names]
+    heights = [each.value for each in medians]
+    errors = [[each.value - each.low for each in medians], [each.high - each.value for each in medians]]
     colours = [f"C{index}" for index in range(len(names))]
-    bars = axes.bar(names, heights, yerr=ends, capsize=4, color=colours, alpha=0.7)
+    bars = axes.bar(names, heights, yerr=errors, capsize=4, color=colours, alpha=0.7)
     axes.bar_label(bars, [_short(height) for height in heights], label_type="center")
-    for place, name in enumerate(names):
-        axes.plot([place] * len(panel.samples[name]), panel.samples[name], "k.", markersize=3)
+    for index, name in enumerate(names):
+        axes.plot([index] * len(panel.samples[name]), panel.samples[name], "k.", markersize=3)
     labels = [textwrap.fill(name, LABEL_WIDTH, break_long_words=False) for name in names]
     axes.set_xticks(range(len(names)), labels, fontsize=8)
-    if len(names) > MOST_LABELS:
+    if len(names) > MAX_LEVEL_LABELS:
         axes.tick_params("x", labelrotation=30)
     if min(heights) > 0 and max(heights) > 20 * min(heights):
         axes.set_yscale("log")
@@ -85,8 +86,9 @@ def _draw_bars(axes: Any, panel: Panel) -> None:
 
 def _draw_steps(axes: Any, curve: Curve) -> None:
     for name, points in curve.points.items():
-        axes.step(*zip(*points, strict=True), where="post", marker=".", label=name)
-    axes.set_xlabel(curve.across)
+        xs, ys = zip(*points, strict=True)
+        axes.step(xs, ys, where="post", marker=".", label=name)
+    axes.set_xlabel(curve.x_label)
     axes.legend(fontsize=8)
 
 

@@ -1,4 +1,4 @@
-"""The one form of all benchmarks: claims and rows as JSON, as a table for people, and as a picture."""
+"""Reports a benchmark's claims and rows: as JSON, as a table for people, and as a picture."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from split_infer_ros.telemetry.machine import describe_machine
 from split_infer_ros.telemetry.picture import Curve, Panel, draw
 from split_infer_ros.telemetry.usage import seconds_since_start
 
-QUICK_S = 55.0  # of a quick run, its start included: the rest is for conclusions and the end of processes
+QUICK_S = 55.0  # of a quick run's minute, its start included; the rest is for conclusions and for ending processes
 
 
 @dataclass(frozen=True)
 class Report:
-    """What one run of a benchmark found.
+    """The results of one run of a benchmark.
 
     Attributes:
-        bench: its name.
+        bench: the benchmark's name.
         claims: in the order in which they are shown.
-        rows: every single measurement, as plain values.
+        rows: all measurements, as plain values.
         panels: what the picture shows.
-        machine: what it ran on.
+        machine: the machine that the benchmark ran on.
     """
 
     bench: str
@@ -37,7 +37,7 @@ class Report:
     machine: Mapping[str, Any] = field(default_factory=describe_machine)
 
     def as_json(self) -> dict[str, Any]:
-        """The report as plain values."""
+        """Returns the report as plain values."""
         return {
             "bench": self.bench,
             "machine": dict(self.machine),
@@ -46,7 +46,7 @@ class Report:
         }
 
     def table(self) -> str:
-        """The claims for people; those that do not hold or are unclear stand out."""
+        """Returns the claims as a table for people. Claims that do not hold or are unclear are in capitals."""
         width = max((len(claim.name) for claim in self.claims), default=0)
         machine = self.machine
         processor = f"{machine['cpu']}, {machine['instruction_set']}, {machine['cores']} cores"
@@ -56,27 +56,29 @@ class Report:
 
 
 def show(row: Mapping[str, Any]) -> None:
-    """Print one row of a report for people, at once."""
+    """Prints one row of a report for people, and flushes it."""
     values = (f"{name} {value:.4g}" if isinstance(value, float) else f"{value}" for name, value in row.items())
     print(", ".join(values), flush=True)
 
 
 def arguments(description: str | None) -> argparse.ArgumentParser:
-    """The arguments that every benchmark takes."""
+    """Returns a parser of the arguments that every benchmark takes."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a minute on 2 cores instead of many")
-    parser.add_argument("--seconds", type=float, metavar="S", help="for which rivals take turns")
+    parser.add_argument("--seconds", type=float, metavar="S", help="for how long rivals take turns")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was measured")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="write a picture (PNG) of it")
     return parser
 
 
 def seconds_for_turns(chosen: argparse.Namespace, full_s: float) -> float:
-    """For how long rivals are to take turns from now on: as was asked for, or what is left of a quick run's minute.
+    """Returns for how many seconds rivals take turns from now on.
+
+    That is what the user asked for. A quick run without such a request gets what is left of its minute.
 
     Args:
-        chosen: the arguments of ``arguments``.
-        full_s: of a run that is not quick.
+        chosen: the parsed arguments of ``arguments``.
+        full_s: seconds of a run that is not quick.
     """
     if chosen.seconds is not None:
         return float(chosen.seconds)
@@ -84,23 +86,23 @@ def seconds_for_turns(chosen: argparse.Namespace, full_s: float) -> float:
 
 
 def deliver(report: Report, chosen: argparse.Namespace, given: Sequence[str] | None = None) -> None:
-    """Print the claims, and write the files that were asked for.
+    """Prints the claims, and writes the files that the user asked for.
 
     Args:
-        report: what was found.
-        chosen: the arguments, parsed.
-        given: the arguments as they were given, from which the report says how it was made; else this process's own.
+        report: the results.
+        chosen: the parsed arguments.
+        given: the arguments as the user gave them, which the report repeats; None means this process's arguments.
     """
     print(report.table(), flush=True)
     if chosen.json:
-        told = {**report.as_json(), "arguments": _without_files(sys.argv[1:] if given is None else given)}
-        chosen.json.write_text(json.dumps(told, indent=2, allow_nan=False) + "\n")
+        content = {**report.as_json(), "arguments": _without_files(sys.argv[1:] if given is None else given)}
+        chosen.json.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")
     if chosen.picture:
         draw(chosen.picture, report.panels, report.table())
 
 
 def _without_files(given: Sequence[str]) -> list[str]:
-    """Arguments that say what is measured, not where it is written."""
+    """Returns the arguments without those that name the files to write."""
     files = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     files.add_argument("--json")
     files.add_argument("--picture")

@@ -1,104 +1,124 @@
-"""Power and temperature, as far as this machine tells them: a sensor that is not there is absent, not zero."""
+"""Reads the power and temperature sensors that this machine has. A sensor that is missing is absent, not zero."""
 
 from __future__ import annotations
 
+import enum
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-WATT, CELSIUS = "W", "C"
+
+class Unit(enum.Enum):
+    """What a sensor measures in."""
+
+    WATT = "W"
+    CELSIUS = "C"
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one sensor says.
+    """The value of one sensor.
 
     Attributes:
         name: of the sensor, such as ``GPU 0`` or a rail of the board.
         value: in ``unit``.
-        unit: WATT or CELSIUS.
+        unit: of the value.
     """
 
     name: str
     value: float
-    unit: str
+    unit: Unit
 
 
 Sensor = Callable[[], Reading]
 
 
 class Sensors:
-    """The sensors that answered once.
+    """Reads the sensors of this machine.
 
     Args:
-        system: where Linux shows its sensors.
-        nvml: NVIDIA's binding of its management library; None where it is not installed.
+        sensors: functions that return a reading, or raise an error if the sensor does not answer.
     """
 
-    def __init__(self, system: Path = Path("/sys"), nvml: Any = None) -> None:
-        self._nvml = nvml or _import_nvml()
-        self._sensors = [
-            sensor
-            for sensor in (*self._gpu_sensors(), *_rails(system), *_zones(system))
-            if _ask(sensor) is not None  # on Jetson boards NVML starts, and then knows nothing
-        ]
+    def __init__(self, sensors: Sequence[Sensor]) -> None:
+        self._sensors = sensors
+
+    @classmethod
+    def find(cls, system: Path = Path("/sys"), nvml: Any = None) -> Sensors:
+        """Finds the sensors that answer.
+
+        Args:
+            system: the folder where Linux shows its sensors.
+            nvml: NVIDIA's binding of its management library; None to import it if it is installed.
+        """
+        sensors = (*_gpu_sensors(nvml or _import_nvml()), *_rails(system), *_zones(system))
+        return cls([sensor for sensor in sensors if _read(sensor) is not None])
 
     def read(self) -> list[Reading]:
-        """What they say now; one that no longer answers is left out."""
-        return [reading for reading in map(_ask, self._sensors) if reading is not None]
+        """Returns the current readings, without those of sensors that no longer answer."""
+        return [reading for reading in map(_read, self._sensors) if reading is not None]
 
-    def _gpu_sensors(self) -> Iterator[Sensor]:
-        nvml = self._nvml
-        if nvml is None:
-            return
-        try:
-            nvml.nvmlInit()
-            handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
-        except nvml.NVMLError:  # no driver
-            return
-        for index, handle in enumerate(handles):
-            name = f"GPU {index}"
-            yield lambda name=name, handle=handle: Reading(  # type: ignore[misc]
-                name, nvml.nvmlDeviceGetPowerUsage(handle) / 1e3, WATT
-            )
-            yield lambda name=name, handle=handle: Reading(  # type: ignore[misc]
-                name, float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)), CELSIUS
-            )
+
+def _gpu_sensors(nvml: Any) -> Iterator[Sensor]:
+    """Yields the sensors of NVIDIA's GPUs. On Jetson boards NVML starts, but its sensors do not answer."""
+    if nvml is None:
+        return
+    try:
+        nvml.nvmlInit()
+        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+    except nvml.NVMLError:  # no driver
+        return
+    for index, handle in enumerate(handles):
+        yield partial(_gpu_power, nvml, f"GPU {index}", handle)
+        yield partial(_gpu_temperature, nvml, f"GPU {index}", handle)
+
+
+def _gpu_power(nvml: Any, name: str, handle: Any) -> Reading:
+    return Reading(name, nvml.nvmlDeviceGetPowerUsage(handle) / 1e3, Unit.WATT)
+
+
+def _gpu_temperature(nvml: Any, name: str, handle: Any) -> Reading:
+    return Reading(name, float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)), Unit.CELSIUS)
 
 
 def _rails(system: Path) -> Iterator[Sensor]:
-    """INA3221 power monitors, as Jetson boards have them: millivolts and milliamperes of each named rail."""
+    """Yields the rails of INA3221 power monitors, which Jetson boards have."""
     for label in sorted(system.glob("class/hwmon/hwmon*/in*_label")):
         monitor, channel = label.parent, label.name.removeprefix("in").removesuffix("_label")
         with suppress(OSError):
             if (monitor / "name").read_text().strip() != "ina3221":
                 continue
-            volts, amperes = monitor / f"in{channel}_input", monitor / f"curr{channel}_input"
             name = label.read_text().strip()
-            yield lambda name=name, volts=volts, amperes=amperes: Reading(  # type: ignore[misc]
-                name, _number(volts) * _number(amperes) / 1e6, WATT
-            )
+            yield partial(_rail_power, name, monitor / f"in{channel}_input", monitor / f"curr{channel}_input")
+
+
+def _rail_power(name: str, millivolts: Path, milliamperes: Path) -> Reading:
+    return Reading(name, _number(millivolts) * _number(milliamperes) / 1e6, Unit.WATT)
 
 
 def _zones(system: Path) -> Iterator[Sensor]:
-    """Thermal zones: thousandths of a degree."""
+    """Yields the thermal zones of Linux."""
     for zone in sorted(system.glob("class/thermal/thermal_zone*")):
         with suppress(OSError):
-            name, file = (zone / "type").read_text().strip(), zone / "temp"
-            yield lambda name=name, file=file: Reading(name, _number(file) / 1e3, CELSIUS)  # type: ignore[misc]
+            yield partial(_zone_temperature, (zone / "type").read_text().strip(), zone / "temp")
+
+
+def _zone_temperature(name: str, millidegrees: Path) -> Reading:
+    return Reading(name, _number(millidegrees) / 1e3, Unit.CELSIUS)
 
 
 def _number(file: Path) -> float:
     return float(file.read_text())
 
 
-def _ask(sensor: Sensor) -> Reading | None:
+def _read(sensor: Sensor) -> Reading | None:
     try:
         return sensor()
-    except Exception:  # each kind fails in its own way, and means the same by it
+    except Exception:  # each kind of sensor fails with errors of its own
         return None
 
 

@@ -1,4 +1,4 @@
-"""A trace of what ran when, for Perfetto and chrome://tracing."""
+"""Writes a trace of what ran when, for Perfetto and chrome://tracing."""
 
 from __future__ import annotations
 
@@ -8,39 +8,58 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from split_infer_ros.errors import ConfigurationError
 
 _log = logging.getLogger(__name__)
 
-MOST_BYTES = 500_000_000  # about a day of batches; then it ends, so that no disk is filled
+MAX_BYTES = 500_000_000  # about a day of batches; the trace ends there, so it cannot fill the disk
 
 
 class TraceFile:
-    """Writes Chrome's trace event format: a JSON array of events, one a line.
+    """Writes Chrome's trace event format: a JSON array with one event a line.
 
-    The closing bracket may be missing, so a file that was cut off can still be opened.
+    Viewers accept the array without its closing bracket, so a file that was cut off can still be opened.
 
     Args:
-        path: of the file; an older one is replaced.
-
-    Raises:
-        ConfigurationError: it cannot be written.
+        file: open for writing.
     """
 
-    def __init__(self, path: Path) -> None:
-        try:
-            # a line at a time, so that all but the last line is there whatever happens
-            self._file = path.expanduser().open("w", buffering=1, encoding="utf-8")
-            self._written = self._file.write("[\n")
-        except OSError as error:
-            raise ConfigurationError(f"trace '{path}' cannot be written: {error.strerror}.") from error
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self._written = 0
         self._rows: dict[str, int] = {}
         self._lock = threading.Lock()
 
+    @classmethod
+    def open(cls, path: Path) -> TraceFile:
+        """Begins a trace.
+
+        Args:
+            path: of the file. An existing file is replaced.
+
+        Raises:
+            ConfigurationError: the file cannot be written.
+        """
+        try:
+            # line buffering: if the process dies, at most the last line is missing
+            file = path.expanduser().open("w", buffering=1, encoding="utf-8")
+            file.write("[\n")
+        except OSError as error:
+            raise ConfigurationError(f"trace '{path}' cannot be written: {error.strerror}.") from error
+        return cls(file)
+
     def slice(self, row: str, name: str, start: float, end: float, **facts: Any) -> None:
-        """Something lasted from ``start`` to ``end`` (seconds of one clock, any origin); safe from any thread."""
+        """Writes one slice, from any thread.
+
+        Args:
+            row: where the slice is shown.
+            name: of the slice.
+            start: seconds of any clock.
+            end: seconds of the same clock.
+            facts: shown with the slice.
+        """
         with self._lock:
             if row not in self._rows:
                 self._rows[row] = len(self._rows) + 1
@@ -51,29 +70,36 @@ class TraceFile:
             self._write({"ph": "X", "name": name, "pid": 1, "tid": self._rows[row], **times, "args": facts})
 
     def slices(self, rows: Mapping[str, tuple[float, float]], name: str, prefix: str = "", **facts: Any) -> None:
-        """The same in several rows: the start and end in each; ``prefix`` stands before the rows' names."""
+        """Writes a slice of the same name in several rows.
+
+        Args:
+            rows: the start and end of the slice in each row, in seconds.
+            name: of the slices.
+            prefix: put before the rows' names.
+            facts: shown with each slice.
+        """
         for row, (start, end) in rows.items():
             self.slice(f"{prefix}{row}", name, start, end, **facts)
 
     def close(self) -> None:
-        """End the file; what comes later is left out."""
+        """Completes and closes the file. Slices that are written later are ignored."""
         with self._lock:
             if not self._file.closed:
                 self._put('{"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "pipeline"}}\n]\n')
-            self._end()
+            self._close_file()
 
     def _write(self, event: dict[str, Any]) -> None:
-        if not self._file.closed and self._written < MOST_BYTES:
+        if not self._file.closed and self._written < MAX_BYTES:
             self._put(json.dumps(event) + ",\n")
 
     def _put(self, text: str) -> None:
-        """Write, or end the file if that cannot be done: whoever is traced goes on."""
+        """Writes text. If that fails, the trace ends and the pipeline goes on."""
         try:
             self._written += self._file.write(text)
         except OSError as error:
             _log.warning("trace '%s' ends here: %s.", self._file.name, error.strerror)
-            self._end()
+            self._close_file()
 
-    def _end(self) -> None:
-        with suppress(OSError):  # what the disk had no room for is flushed once more, and closed all the same
+    def _close_file(self) -> None:
+        with suppress(OSError):  # closing flushes once more, and fails if the disk is full; the file is closed anyway
             self._file.close()

@@ -1,4 +1,4 @@
-"""Rivals that take turns, and time that goes where it is needed most."""
+"""Runs rivals in turns, and gives the next turn to the contest that needs it most."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from split_infer_ros.telemetry.claim import UNCLEAR, Claim
+from split_infer_ros.telemetry.claim import Claim, Verdict
 from split_infer_ros.telemetry.estimate import MIN_BLOCKS
 
-WORTH = 10  # times as long as an assessment are the turns between two of them
+TURNS_PER_ASSESSMENT = 10  # times as long as an assessment are the turns before the next one
 
 Turn = Callable[[int], Mapping[str, float]]
 Conclude = Callable[["Contest"], Sequence[Claim]]
@@ -18,15 +18,16 @@ Conclude = Callable[["Contest"], Sequence[Claim]]
 
 @dataclass(eq=False)
 class Contest:
-    """Rivals at the same work, turn by turn.
+    """Rivals that do the same work, turn by turn.
 
     Attributes:
         name: of the work.
-        turn: gives the figures of one turn, by name; its argument is the number of the turn, by which rivals begin.
-        conclude: the claims that rest on this contest's figures alone.
+        turn: runs one turn and returns its figures by name. Its argument, the number of the turn, decides which rival
+            begins.
+        conclude: returns the claims that depend on this contest's figures alone.
         figures: of all turns so far, by name.
-        turns: how many there were.
-        spent_s: seconds that they took.
+        turns: how many turns there were.
+        spent_s: seconds that the turns took.
     """
 
     name: str
@@ -38,28 +39,29 @@ class Contest:
 
     @property
     def turn_s(self) -> float:
-        """Seconds a turn; NaN before the first."""
+        """Mean seconds a turn; NaN before the first turn."""
         return self.spent_s / self.turns if self.turns else math.nan
 
     def take(self) -> None:
-        """Take one more turn."""
+        """Runs one more turn."""
         begin = time.perf_counter()
-        found = self.turn(self.turns)
+        figures = self.turn(self.turns)
         self.spent_s += time.perf_counter() - begin
         self.turns += 1
-        for name, value in found.items():
+        for name, value in figures.items():
             self.figures.setdefault(name, []).append(value)
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How a contest stands.
+    """How certain a contest's claims are after some turns.
 
     Attributes:
-        turns: taken.
-        turn_s: seconds a turn; NaN before the first.
-        width: of the widest interval of its claims that are unclear, in parts of the figure; of all if all are clear.
-        is_clear: whether each of its claims has its verdict.
+        turns: how many turns there were.
+        turn_s: mean seconds a turn; NaN before the first turn.
+        width: of the widest interval of its unclear claims, relative to the figure. If no claim is unclear, the widest
+            of all claims.
+        is_clear: True if no claim is unclear.
     """
 
     turns: int
@@ -69,66 +71,75 @@ class Standing:
 
 
 def next_contest(standings: Sequence[Standing], left_s: float) -> int | None:
-    """The contest that is to have the next turn; None if none can finish one in the seconds that are left.
+    """Returns the index of the contest that takes the next turn.
 
-    First each gets as many turns as a verdict needs, the one with the fewest first. Then the turn goes where the
-    interval is widest: among those with an unclear claim, else among all.
+    At first, every contest gets as many turns as a verdict needs, and the one with the fewest goes first. After that,
+    the turn goes to the contest with the widest interval, among those with an unclear claim if there are any.
+
+    Returns:
+        None if no contest can finish a turn in the ``left_s`` seconds that are left.
     """
-    able = [index for index, it in enumerate(standings) if not it.turn_s > left_s]
-    if not able:
+    affordable = [index for index, standing in enumerate(standings) if not standing.turn_s > left_s]
+    if not affordable:
         return None
-    few = [index for index in able if standings[index].turns < MIN_BLOCKS]
-    if few:
-        return min(few, key=lambda index: standings[index].turns)
-    unclear = [index for index in able if not standings[index].is_clear]
-    return max(unclear or able, key=lambda index: standings[index].width)
+    too_few = [index for index in affordable if standings[index].turns < MIN_BLOCKS]
+    if too_few:
+        return min(too_few, key=lambda index: standings[index].turns)
+    unclear = [index for index in affordable if not standings[index].is_clear]
+    return max(unclear or affordable, key=lambda index: standings[index].width)
 
 
 def take_turns(contests: Sequence[Contest], seconds: float) -> None:
-    """Have contests take turns for so long. Each has at least one turn, however long that takes."""
+    """Runs turns of the contests for ``seconds``. Each contest takes at least one turn, however long that takes."""
     end = time.monotonic() + seconds
     assessors = [_Assessor(contest) for contest in contests]
     for assessor in assessors:
         assessor.take()
-    while (index := next_contest([each.standing for each in assessors], end - time.monotonic())) is not None:
+    while True:
+        index = next_contest([assessor.standing for assessor in assessors], end - time.monotonic())
+        if index is None:
+            return
         assessors[index].take()
 
 
 class _Assessor:
-    """Takes turns of a contest, and knows how the contest stands.
+    """Runs turns of a contest and keeps its standing up to date.
 
-    To assess a contest takes milliseconds, and more the more turns it had. A contest of short turns is assessed anew
-    only after turns that took ten times as long as its last assessment.
+    An assessment takes milliseconds, and longer the more turns there were. Therefore a contest of short turns is
+    assessed again only after turns that took ten times as long as its last assessment.
     """
 
     def __init__(self, contest: Contest) -> None:
         self._contest = contest
-        self._due_s = 0.0  # of the contest's time, from which it is assessed anew
-        self.standing = Standing(0, math.nan, math.inf, is_clear=False)
+        self._due_s = 0.0  # once the contest spent so many seconds on turns, it is assessed again
+        self.standing = Standing(turns=0, turn_s=math.nan, width=math.inf, is_clear=False)
 
     def take(self) -> None:
-        """Take one more turn, and assess the contest if that is due."""
+        """Runs one more turn, and assesses the contest if that is due."""
         contest = self._contest
         contest.take()
         if contest.turns <= MIN_BLOCKS or contest.spent_s >= self._due_s:
             begin = time.perf_counter()
-            self.standing = standing(contest)
-            self._due_s = contest.spent_s + WORTH * (time.perf_counter() - begin)
+            self.standing = assess(contest)
+            self._due_s = contest.spent_s + TURNS_PER_ASSESSMENT * (time.perf_counter() - begin)
         else:
             self.standing = replace(self.standing, turns=contest.turns, turn_s=contest.turn_s)
 
 
-def standing(contest: Contest) -> Standing:
-    """How a contest stands now. A figure that is no number does not count: further turns would not mend it."""
-    found = [] if contest.turns < MIN_BLOCKS else contest.conclude(contest)
-    claims = [claim for claim in found if math.isfinite(claim.found.value)]
-    unclear = [claim for claim in claims if claim.verdict == UNCLEAR]
-    width = max((claim.found.width for claim in unclear or claims), default=0.0)
-    return Standing(contest.turns, contest.turn_s, width, not unclear)
+def assess(contest: Contest) -> Standing:
+    """Returns the contest's standing. Figures that are not finite do not count, because more turns do not help them."""
+    claims = [] if contest.turns < MIN_BLOCKS else contest.conclude(contest)
+    finite = [claim for claim in claims if math.isfinite(claim.found.value)]
+    unclear = [claim for claim in finite if claim.verdict is Verdict.UNCLEAR]
+    width = max((claim.found.width for claim in unclear or finite), default=0.0)
+    return Standing(turns=contest.turns, turn_s=contest.turn_s, width=width, is_clear=not unclear)
 
 
 def rotated(rivals: Sequence[str], turn: int) -> list[str]:
-    """Rivals in the order of that turn: none always comes right behind the same one or first."""
+    """Returns the rivals in the order of a turn.
+
+    Over the turns, every rival comes first equally often, and none always follows the same other rival.
+    """
     order = list(rivals) if turn // len(rivals) % 2 == 0 else list(rivals)[::-1]
     first = turn % len(order)
     return order[first:] + order[:first]

@@ -1,4 +1,4 @@
-"""What a process takes of its machine: memory, and time of its processors."""
+"""Measures how much memory and processor time a process uses."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from split_infer_ros.telemetry.machine import cores
+from split_infer_ros.telemetry.machine import num_cores
 
 MB = 1e6
 
 
 def resident_bytes(process: int | None = None) -> int:
-    """Memory of a process that is in RAM now (VmRSS); of this process unless another one is named."""
+    """Returns the memory that a process has in RAM now (VmRSS); None means this process."""
     return _status(process, "VmRSS")
 
 
 def peak_bytes(process: int | None = None) -> int:
-    """The most memory that a process had in RAM (VmHWM) since its start, or since ``forget_peak``."""
+    """Returns the most memory that a process had in RAM (VmHWM) since its start or since ``forget_peak``."""
     return _status(process, "VmHWM")
 
 
 def forget_peak(process: int | None = None) -> None:
-    """Have ``peak_bytes`` count from now on; without the right to do so nothing changes."""
+    """Makes ``peak_bytes`` count from now on. Without the right to do so, nothing changes."""
     try:
         Path(f"/proc/{process or 'self'}/clear_refs").write_text("5")
     except OSError:  # some containers forbid it
@@ -33,7 +33,7 @@ def forget_peak(process: int | None = None) -> None:
 
 
 def seconds_since_start() -> float:
-    """How long this process has been running, its imports included."""
+    """Returns how long this process has been running, its imports included."""
     started = float(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
     return time.clock_gettime(time.CLOCK_BOOTTIME) - started
 
@@ -44,10 +44,9 @@ def _status(process: int | None, field: str) -> int:
 
 
 class Usage:
-    """What each of several rivals in this process takes in its turns.
+    """Measures the memory and processor time of several rivals that take turns in this process.
 
-    A rival's peak is that of the whole process while the rival has its turn: what all of them keep in memory counts for
-    each.
+    A rival's peak is that of the whole process during the rival's turn. Memory that other rivals keep counts as well.
     """
 
     def __init__(self) -> None:
@@ -56,15 +55,19 @@ class Usage:
 
     @contextmanager
     def of(self, rival: str) -> Iterator[None]:
-        """A turn of that rival."""
+        """Measures one turn of a rival, which runs inside the block."""
         forget_peak()
-        begin, cpu = time.perf_counter(), time.process_time()  # of all threads, in nanoseconds
+        begin, cpu_begin = time.perf_counter(), time.process_time()
         yield
-        seconds, cpu = time.perf_counter() - begin, time.process_time() - cpu
+        seconds, cpu_seconds = time.perf_counter() - begin, time.process_time() - cpu_begin
         self._peaks.setdefault(rival, []).append(peak_bytes())
-        # the kernel counts threads on other cores by ticks, which can make it a little too much
-        self._busy.setdefault(rival, []).append(min(1.0, cpu / seconds / cores()))
+        # the kernel counts threads on other cores in ticks, so the sum can be a little too large
+        self._busy.setdefault(rival, []).append(min(1.0, cpu_seconds / seconds / num_cores()))
 
     def row(self, rival: str) -> dict[str, float]:
-        """For a row of a report: ``peak_mb``, the highest, and ``cpu_busy``, the median share of all cores' time."""
+        """Returns a rival's figures for a row of a report.
+
+        Returns:
+            ``peak_mb``, the highest peak, and ``cpu_busy``, the median share of all cores' time.
+        """
         return {"peak_mb": max(self._peaks[rival]) / MB, "cpu_busy": statistics.median(self._busy[rival])}

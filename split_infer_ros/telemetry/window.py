@@ -1,4 +1,4 @@
-"""Samples of the last few seconds and their percentiles."""
+"""Percentiles and means of the samples of the last few seconds."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ import numpy as np
 
 
 class Window:
-    """Keeps samples for a while; safe to use from any thread.
+    """Keeps recent samples; safe to use from any thread.
 
     Args:
         seconds: how long a sample counts.
-        most: at most so many samples are kept, the newest.
+        max_samples: how many samples are kept at most, the newest ones.
     """
 
-    def __init__(self, seconds: float = 10.0, most: int = 10_000) -> None:
+    def __init__(self, seconds: float = 10.0, max_samples: int = 10_000) -> None:
         self.seconds = seconds
-        self._samples: deque[tuple[float, float]] = deque(maxlen=most)
+        self._samples: deque[tuple[float, float]] = deque(maxlen=max_samples)
         self._lock = threading.Lock()
 
     def add(self, value: float, now: float) -> None:
-        """A sample, taken at ``now`` (seconds)."""
+        """Adds a sample that was taken at ``now`` (seconds)."""
         with self._lock:
             self._samples.append((now, value))
             while self._samples[0][0] <= now - self.seconds:
                 self._samples.popleft()
 
     def percentiles(self, *ranks: float, now: float) -> tuple[float, ...]:
-        """The value at each rank (0..100) among samples not older than the window; NaN without samples."""
+        """Returns the percentile of each rank (0 to 100) over the window; NaN without samples."""
         values = self._recent(now)
         if not values:
             return tuple(float("nan") for _ in ranks)
         return tuple(float(value) for value in np.percentile(values, ranks))
 
     def mean(self, *, now: float) -> float:
-        """The mean of samples not older than the window; NaN without samples."""
+        """Returns the mean over the window; NaN without samples."""
         values = self._recent(now)
         return sum(values) / len(values) if values else float("nan")
 

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import StreamError
 from split_infer_ros.weight_streaming.prefetcher import STALL_S
 from split_infer_ros.weight_streaming.ring import RingPlan
@@ -152,9 +153,9 @@ class CopyStage:
             if self._failed is not None:
                 raise self._failed[1]
         if self._closing:
-            raise StreamError("weights_unreadable", f"{self._stream.file.path} was closed.")
+            raise StreamError(DropReason.WEIGHTS_UNREADABLE, f"{self._stream.file.path} was closed.")
         raise StreamError(
-            "weights_stalled", f"Step {step}'s weights did not come to the device within {self._stall_s:g} s."
+            DropReason.WEIGHTS_STALLED, f"Step {step}'s weights did not come to the device within {self._stall_s:g} s."
         )
 
     def end(self, step: int) -> None:

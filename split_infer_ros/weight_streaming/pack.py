@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from split_infer_ros.engines.fusion import FusedConv2d
 from split_infer_ros.errors import WeightsError
-from split_infer_ros.runtime.num_threads import on_cores
+from split_infer_ros.runtime.num_threads import run_with_threads
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.telemetry.machine import instruction_set
 from split_infer_ros.weight_streaming import blocked_weights
@@ -71,7 +71,7 @@ def pack_model(
         with torch.no_grad():
             return write_packed(path, head, contents())
 
-    return on_cores(threads, write)
+    return run_with_threads(threads, write)
 
 
 def _tiles(layer: Layer, state: Mapping[str, Tensor], most: int) -> Iterator[tuple[int, dict[str, Tensor]]]:

@@ -11,7 +11,7 @@ from torch import fx
 
 from split_infer_ros.engines.fusion import FusedConv2d
 from split_infer_ros.errors import WeightsError
-from split_infer_ros.runtime.num_threads import on_cores
+from split_infer_ros.runtime.num_threads import run_with_threads
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.weight_streaming import blocked_weights
 from split_infer_ros.weight_streaming.blocked_weights import BlockedLayout
@@ -118,7 +118,7 @@ def open_contents(model: SplitModel, part: fx.GraphModule, path: Path, threads: 
         step += len(pieces)
     used = {call.layer.name: tuple(by_layer[call.layer.name]) for call in calls}
     blocks, uses = _group(calls, used)
-    forms = on_cores(threads, lambda: _forms(calls, used, path))
+    forms = run_with_threads(threads, lambda: _forms(calls, used, path))
     return Contents(path, header, graph, tuple(calls), used, forms, tuple(kept.values()), blocks, uses)
 
 

@@ -10,6 +10,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import StreamError
 from split_infer_ros.weight_streaming.ring import window_after
 
@@ -110,12 +111,12 @@ class WeightPrefetcher:
             if self._read >= count:
                 return waited
             if weight_stream not in self._streams:
-                raise StreamError("weights_unreadable", f"{weight_stream.file.path} was closed.")
+                raise StreamError(DropReason.WEIGHTS_UNREADABLE, f"{weight_stream.file.path} was closed.")
             if self._failed is not None:
                 raise self._failed
             layer = weight_stream.layer(self._read)
         raise StreamError(
-            "weights_stalled",
+            DropReason.WEIGHTS_STALLED,
             f"The disk of {weight_stream.file.path} did not give layer '{layer}' within {stall_s:g} s.",
         )
 
@@ -188,7 +189,9 @@ class WeightPrefetcher:
             except StreamError as error:
                 failure = error
             except Exception as error:  # whatever it is, nobody waits in vain
-                failure = StreamError("weights_unreadable", f"{weight_stream.file.path} cannot be read ({error}).")
+                failure = StreamError(
+                    DropReason.WEIGHTS_UNREADABLE, f"{weight_stream.file.path} cannot be read ({error})."
+                )
             with self._changed:
                 self._reading = None
                 if weight_stream not in self._streams:

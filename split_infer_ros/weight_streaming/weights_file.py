@@ -9,6 +9,7 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import StreamError, WeightsError
 from split_infer_ros.weight_streaming.packed_file import PAGE, Piece
 
@@ -67,11 +68,11 @@ class WeightsFile:
                 done += count
                 if not count or done % PAGE:  # what is read ends with a page, unless the file ends before
                     raise StreamError(
-                        "weights_truncated", f"{self.path} ends within layer '{layer}': it was cut short."
+                        DropReason.WEIGHTS_TRUNCATED, f"{self.path} ends within layer '{layer}': it was cut short."
                     )
         except OSError as error:
             raise StreamError(
-                "weights_unreadable", f"Layer '{layer}' cannot be read from {self.path} ({error.strerror})."
+                DropReason.WEIGHTS_UNREADABLE, f"Layer '{layer}' cannot be read from {self.path} ({error.strerror})."
             ) from error
         if not self._direct:
             os.posix_fadvise(self._descriptor, offset, len(into), os.POSIX_FADV_DONTNEED)
@@ -86,7 +87,8 @@ class WeightsFile:
             start = piece.offset - block.offset
             if zlib.crc32(memory[start : start + piece.nbytes]) != piece.crc32:
                 raise StreamError(
-                    "weights_damaged", f"Layer '{piece.layer}' is not as it was written to {self.path}: pack it again."
+                    DropReason.WEIGHTS_DAMAGED,
+                    f"Layer '{piece.layer}' is not as it was written to {self.path}: pack it again.",
                 )
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from split_infer_ros.autotuning.trial_process import TrialOutcome, TrialProcess
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.split.model_spec import ModelSpec
 
 # A worker without torch: does as the configuration says.
 SIMULATED = """
@@ -39,7 +40,7 @@ for line in sys.stdin:
 
 @pytest.fixture
 def trials():
-    with TrialProcess({"name": "m"}, (sys.executable, "-c", SIMULATED)) as process:
+    with TrialProcess(ModelSpec("m"), (sys.executable, "-c", SIMULATED)) as process:
         yield process
 
 
@@ -75,17 +76,23 @@ def test_what_hangs_is_ended_with_all_that_it_started(trials):
 
 
 def test_nothing_is_left_running():
-    with TrialProcess({"name": "m"}, (sys.executable, "-c", SIMULATED)) as process:
+    with TrialProcess(ModelSpec("m"), (sys.executable, "-c", SIMULATED)) as process:
         (number,) = run(process, "work").costs
         assert psutil.pid_exists(int(number))
     assert not psutil.pid_exists(int(number))
 
 
 def test_a_model_that_cannot_be_had_is_a_sentence():
-    simulated = TrialProcess({"name": "broken"}, (sys.executable, "-c", SIMULATED))
+    simulated = TrialProcess(ModelSpec("broken"), (sys.executable, "-c", SIMULATED))
     with simulated as process, pytest.raises(ConfigurationError, match="cannot be tuned: no such model"):
         run(process, "work")
-    with TrialProcess({}, ("/nowhere/python",)) as process, pytest.raises(ConfigurationError, match="can be started"):
+    with (
+        TrialProcess(ModelSpec("m"), ("/nowhere/python",)) as process,
+        pytest.raises(ConfigurationError, match="can be started"),
+    ):
         run(process, "work")
-    with TrialProcess({}, ("/bin/false",)) as process, pytest.raises(ConfigurationError, match="exit code 1"):
+    with (
+        TrialProcess(ModelSpec("m"), ("/bin/false",)) as process,
+        pytest.raises(ConfigurationError, match="exit code 1"),
+    ):
         run(process, "work")

@@ -28,6 +28,7 @@ from split_infer_ros.autotuning.spaces import (
 from split_infer_ros.autotuning.trials import Trials, timed
 from split_infer_ros.engines.execution_config import CONTIGUOUS, CONVOLUTIONS, PACKED, ExecutionConfig
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.split.model_spec import ModelSpec
 
 DEFAULT = dict(network_space(1, compilers=False).default)
 ABOUT = {"batch_size": 1}
@@ -36,7 +37,7 @@ ABOUT = {"batch_size": 1}
 @pytest.fixture(scope="module")
 def trials() -> Iterator[Trials]:
     threads = torch.get_num_threads()
-    yield Trials("shapes", "default", "cpu", False)
+    yield Trials(ModelSpec("shapes", device="cpu"))
     torch.set_num_threads(threads)
 
 

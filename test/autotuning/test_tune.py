@@ -31,6 +31,7 @@ from split_infer_ros.measurements.record import Record
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.model_spec import ModelSpec
 
 CORES = 2
 
@@ -48,7 +49,7 @@ def two_cores_and_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def model() -> SplitModel:
-    return load_model("shapes", "none", "cpu")
+    return load_model(ModelSpec("shapes", "none", "cpu"))
 
 
 @pytest.fixture
@@ -242,7 +243,8 @@ def test_the_graph_tuner_mixes_where_that_pays(model: SplitModel, database: Data
     assert network.config["segments"] == [[PACKED, last], [CONTIGUOUS, "output"]]
     found = find_best_known(model, database)
     assert found.form.segments == ((PACKED, last), (CONTIGUOUS, "output"))
-    assert load_model("shapes", "none", "cpu", form=found.form).partitions("output")
+    spec = ModelSpec("shapes", weights="none", device="cpu", execution_config=found.form)
+    assert load_model(spec).partitions("output")
     segments = [record for record in database.records() if record.task["stage"] == SEGMENTS]
     assert all(record.uncertain == (record.costs == (1.0,)) for record in segments)
     assert sum(record.uncertain for record in segments) > count
@@ -326,7 +328,7 @@ def test_strange_tasks_do_no_harm(model: SplitModel, database: Database) -> None
 def test_other_models_teach_what_to_try_first(
     model: SplitModel, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = load_model("squeezenet1_0", "none", "cpu")
+    other = load_model(ModelSpec("squeezenet1_0", "none", "cpu"))
     tuner(other, Simulated(), database).tune_network(10_000)
     runner = Simulated()
     tuner(model, runner, database, tune_module.GUIDED).tune_network(5.0)

@@ -15,7 +15,7 @@ from split_infer_ros.buffers.policy import POLICIES, Policy
 from split_infer_ros.memory_cost.constants import MachineConstants
 from split_infer_ros.memory_cost.task import Kernel, Task
 from split_infer_ros.serving.co_run import Released
-from split_infer_ros.telemetry.claim import FAILS, HOLDS, UNCLEAR
+from split_infer_ros.telemetry.claim import Verdict
 from split_infer_ros.telemetry.turns import take_turns
 
 # A byte is copied in 1 ms and mapped in 1 ms under M, in 2 under H; a launch under M costs 1 ms besides.
@@ -90,17 +90,23 @@ def simulated(response: float, memory: int = 120) -> _co_simulation.Machine:
 def test_what_is_claimed_of_a_simulation() -> None:
     found = _co_simulation.Simulation([simulated(6.6), *(simulated(5.0) for _ in range(9))], 1.0)
     boards, bus, *worst = found.claims()
-    assert (boards.found.value, boards.found.turns, boards.verdict) == (1.2, 10, FAILS)
-    assert bus.verdict == UNCLEAR  # there is none
+    assert (boards.found.value, boards.found.turns, boards.verdict) == (1.2, 10, Verdict.FAILS)
+    assert bus.verdict == Verdict.UNCLEAR  # there is none
     assert [claim.found.value for claim in worst] == pytest.approx([0.6, 0.9, 1.1, 0.9, 12 / 9])
-    assert [claim.verdict for claim in worst] == [HOLDS, HOLDS, FAILS, HOLDS, HOLDS]
+    assert [claim.verdict for claim in worst] == [
+        Verdict.HOLDS,
+        Verdict.HOLDS,
+        Verdict.FAILS,
+        Verdict.HOLDS,
+        Verdict.HOLDS,
+    ]
 
 
 def test_machines_that_differ_leave_a_median_unclear() -> None:
     found = _co_simulation.Simulation([simulated(5.0, 100 + 37 * seed % 31) for seed in range(20)], 2.0)
     boards = found.claims()[0]
     assert boards.found.low < 1.15 < boards.found.high
-    assert boards.verdict == UNCLEAR
+    assert boards.verdict == Verdict.UNCLEAR
     assert boards.turn_s == 0.1  # seconds a machine
 
 
@@ -132,4 +138,11 @@ def test_the_worst_size_decides_what_is_claimed_of_a_measurement() -> None:
             }
     claims = _co_measurement.conclude(contests)
     assert [claim.found.value for claim in claims] == pytest.approx([1.2, 0.6, 0.9, 1.1, 0.9, 12 / 9])
-    assert [claim.verdict for claim in claims] == [FAILS, HOLDS, HOLDS, FAILS, HOLDS, HOLDS]
+    assert [claim.verdict for claim in claims] == [
+        Verdict.FAILS,
+        Verdict.HOLDS,
+        Verdict.HOLDS,
+        Verdict.FAILS,
+        Verdict.HOLDS,
+        Verdict.HOLDS,
+    ]

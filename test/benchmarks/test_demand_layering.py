@@ -16,14 +16,14 @@ import _layering_turns
 import demand_layering as bench
 import pytest
 import torch
+from _hollow_model import hollow_model
 from _layering_contest import BESIDE, Effort, Layered, same
 from _layering_on_gpu import LayeredOnGpu
 from _layering_peak import peak
 from _layering_plan import Planned, plan, spread
 from _layering_turns import READ_B_S, READ_CORE_S, Residencies, beside, pass_s
 
-from split_infer_ros.split.load import hollow_model
-from split_infer_ros.telemetry.claim import FAILS, HOLDS, UNCLEAR
+from split_infer_ros.telemetry.claim import Verdict
 from split_infer_ros.telemetry.turns import Contest
 from split_infer_ros.weight_streaming.residency import ASYNCHRONOUS, RESIDENT, TWO_STAGE
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
@@ -139,12 +139,12 @@ def test_every_way_has_a_row_with_what_it_took(layered: Layered) -> None:
 
 def test_one_turn_decides_nothing_that_was_sampled(layered: Layered) -> None:
     found = {claim.name: claim for claim in layered.claims()}
-    assert found["shapes: ways that give the same bits"].verdict == HOLDS
+    assert found["shapes: ways that give the same bits"].verdict == Verdict.HOLDS
     assert found["shapes: two_stage holds, times the largest tile"].found.is_exact
     sampled = [claim for claim in found.values() if not claim.found.is_exact]
     names = [claim.name for claim in sampled]
     assert names == ["shapes: auto, of its bound", "shapes: predicted delay, off by at most"]
-    assert {claim.verdict for claim in sampled} == {UNCLEAR}
+    assert {claim.verdict for claim in sampled} == {Verdict.UNCLEAR}
 
 
 def test_bound_is_the_longer_of_reading_and_computing(planned: Planned) -> None:
@@ -154,7 +154,7 @@ def test_bound_is_the_longer_of_reading_and_computing(planned: Planned) -> None:
     assert list(claims.bounds(known, child.CHOSEN, figures)) == [4.5, 10.0]
 
 
-@pytest.mark.parametrize(("more_mb", "verdict"), [(-7.2, UNCLEAR), (0.5, HOLDS), (30.0, FAILS)])
+@pytest.mark.parametrize(("more_mb", "verdict"), [(-7.2, Verdict.UNCLEAR), (0.5, Verdict.HOLDS), (30.0, Verdict.FAILS)])
 def test_memory_that_cannot_be_decides_nothing(planned: Planned, more_mb: float, verdict: str) -> None:
     memory = dict.fromkeys((TWO_STAGE, ASYNCHRONOUS, child.CHOSEN), 5_000_000)
     known = replace(facts(planned), memory=memory, largest_block=1_000_000)
@@ -184,5 +184,5 @@ def test_the_ways_of_a_gpu_give_the_same(tmp_path: Path) -> None:
         rows, found = layered.rows(), layered.claims()
     assert [row["way"] for row in rows] == list(layered.samples_ms()) == ["resident", "uploaded", *bench.PIPELINES[:3]]
     assert all(row["same"] and row["delay_ms"] > 0 and row["cpu_busy"] > 0 for row in rows)
-    assert found[0].verdict == HOLDS
-    assert [claim.verdict for claim in found[-2:]] == [UNCLEAR] * 2, "one turn decides nothing"
+    assert found[0].verdict == Verdict.HOLDS
+    assert [claim.verdict for claim in found[-2:]] == [Verdict.UNCLEAR] * 2, "one turn decides nothing"

@@ -11,7 +11,7 @@ import torch
 
 from split_infer_ros.models.detections import Candidates, Detections, Limits, suppress
 from split_infer_ros.models.yolo import YoloBoxes
-from split_infer_ros.telemetry.claim import FAILS, HOLDS
+from split_infer_ros.telemetry.claim import Verdict
 
 
 def test_the_small_detector_is_measured_in_both_ways() -> None:
@@ -26,7 +26,7 @@ def test_the_network_counts_for_both_ways() -> None:
     detector.contest.figures.update({bench.NETWORK: [1.0] * 10, bench.BEFORE: [2.0] * 10, bench.AFTER: [0.5] * 10})
     (claim,) = detector.claims()
     assert claim.found.value == pytest.approx(2.0)
-    assert claim.verdict == HOLDS
+    assert claim.verdict == Verdict.HOLDS
     assert claim.name.startswith("SSD_MobileNet, one image")
     assert detector.totals_ms() == {bench.BEFORE: [3000.0] * 10, bench.AFTER: [1500.0] * 10}
 
@@ -56,9 +56,9 @@ def test_fallback_on_a_gpu_is_claimed(placed: _fallback_cost.FallbackContest) ->
     placed.contest.figures.update({_fallback_cost.PLACED: [5.0] * 10, _fallback_cost.ONE_DEVICE: [4.0] * 10})
     (claim,) = placed.claims()
     assert claim.found.value == pytest.approx(25.0)
-    assert claim.verdict == FAILS
+    assert claim.verdict == Verdict.FAILS
     placed.contest.figures[_fallback_cost.PLACED] = [3.9] * 10  # what falls back may be faster there
-    assert placed.claims()[0].verdict == HOLDS
+    assert placed.claims()[0].verdict == Verdict.HOLDS
     assert math.isnan(placed.claims()[0].settles_s)
 
 

@@ -21,7 +21,7 @@ from split_infer_ros.buffers.memory import Memory
 from split_infer_ros.buffers.policy import POLICIES, Policy
 from split_infer_ros.memory_cost.constants import MachineConstants
 from split_infer_ros.memory_cost.overhead import overhead
-from split_infer_ros.telemetry.claim import FAILS, HOLDS, UNCLEAR
+from split_infer_ros.telemetry.claim import Verdict
 from split_infer_ros.telemetry.turns import take_turns
 
 CPU = torch.device("cpu")
@@ -33,7 +33,7 @@ def test_constants_of_simulated_machines_are_recovered() -> None:
     assert len(rows) == 10 * 11
     assert off.found.value == pytest.approx(100 * max(row["error"] for row in rows))
     assert off.found.is_exact
-    assert off.verdict == certain.verdict == HOLDS
+    assert off.verdict == certain.verdict == Verdict.HOLDS
     assert certain.found.value == 1
     assert certain.found.turns == 10  # of machines
     assert all("simulated machines" in claim.name for claim in (off, certain))
@@ -91,7 +91,7 @@ def test_what_is_claimed_of_policies() -> None:
     slowest = max(times[name] for name in chosen)
     assert loss.found.value == pytest.approx(100 * (slowest / 4e-3 - 1))
     assert part.found.value == 0.5
-    assert part.verdict == HOLDS
+    assert part.verdict == Verdict.HOLDS
     assert (mean.paper, worst.paper) == ("9.3 %", "24.3 %")
     assert contest.panels()[0].samples[Policy.DEVICE.value] == [4.0] * 10
 
@@ -106,15 +106,15 @@ def test_an_exact_prediction_has_the_least_error() -> None:
         contest.contest.figures[figure(case, 1 << 18, policy.value)] = [taken] * 10
     mean, worst, loss, _ = contest.claims()
     assert mean.found.value == pytest.approx(100 * _policy_claims.MIN_ERROR)
-    assert worst.verdict == HOLDS
+    assert worst.verdict == Verdict.HOLDS
     assert loss.found.value == pytest.approx(0.0)
 
 
 def test_a_policy_that_cannot_be_predicted_shows_nothing() -> None:
     times = {EXECUTION: 1e-3, **{policy.value: 2e-3 for policy in POLICIES}}
     mean, worst, loss, _ = policy_contest(times, UNKNOWN).claims()
-    assert mean.verdict == worst.verdict == UNCLEAR
-    assert loss.verdict == HOLDS  # all policies took the same time
+    assert mean.verdict == worst.verdict == Verdict.UNCLEAR
+    assert loss.verdict == Verdict.HOLDS  # all policies took the same time
 
 
 def test_hand_overs_are_timed_in_a_process_and_across_two() -> None:
@@ -125,7 +125,7 @@ def test_hand_overs_are_timed_in_a_process_and_across_two() -> None:
         rows = [row for each in (*inside, *across) for row in each.rows()]
     claims = _ring_contests.ring_claims(inside) + _ring_contests.ring_claims(across)
     assert [claim.goal for claim in claims] == [2, 2, 10]
-    assert {claim.verdict for claim in claims} == {UNCLEAR}  # of one turn
+    assert {claim.verdict for claim in claims} == {Verdict.UNCLEAR}  # of one turn
     rivals = {
         _ring_cost.RING, _ring_cost.ALONE, _ring_cost.FRESH, _ring_cost.REUSED, _ring_cost.PROCESS_QUEUE
     }  # fmt: skip
@@ -143,7 +143,7 @@ def test_the_size_where_the_ring_gains_least_decides() -> None:
         contest.contest.figures.update({name: [seconds] * 10 for name, seconds in names.items()})
     (claim,) = _ring_contests.ring_claims([small, large])
     assert claim.found.value == 1.5
-    assert claim.verdict == FAILS
+    assert claim.verdict == Verdict.FAILS
 
 
 def calibrated(monkeypatch: pytest.MonkeyPatch, again: bool) -> bench.CalibrationContest:
@@ -166,7 +166,7 @@ def test_ten_calibrations_are_a_claim(monkeypatch: pytest.MonkeyPatch) -> None:
         many.contests[0].take()
     (claim,) = many.claims()
     assert claim.found.turns == 10
-    assert claim.verdict == HOLDS
+    assert claim.verdict == Verdict.HOLDS
 
 
 def test_a_short_run_on_a_cpu_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,14 +21,14 @@ from _tenant_replays import AT_ONCE, BOUND, POISSON, Replays, name_of
 from _tenant_trace import at_once, poisson_trace
 from tenant_costs import COSTS, MODELS, NAMES, WAYS
 
-from split_infer_ros.runtime.num_threads import all_cores
+from split_infer_ros.runtime.num_threads import max_threads
 from split_infer_ros.serving.cost_measurer import ROUNDS
 from split_infer_ros.serving.execution_costs import group
 from split_infer_ros.serving.execution_modes import ExecutionModes
 from split_infer_ros.serving.execution_timing import WARM_UPS
 from split_infer_ros.serving.merge_runner import Engine, Inputs, Outputs
 from split_infer_ros.serving.request import Request
-from split_infer_ros.telemetry.claim import FAILS, HOLDS, UNCLEAR
+from split_infer_ros.telemetry.claim import Verdict
 
 PER_SECOND = 2.0  # of rivals that are played
 
@@ -60,19 +60,19 @@ def test_claims_compare_with_breadth_first_and_sequential() -> None:
     replays = recorded()
     found = {claim.name: claim for claim in replays.contest.conclude(replays.contest)}
     gap = found["at 3 times capacity: part of the gap to the bound"]
-    assert (gap.found.value, gap.verdict) == (pytest.approx(0.5), FAILS)
+    assert (gap.found.value, gap.verdict) == (pytest.approx(0.5), Verdict.FAILS)
     assert found["at 3 times capacity: throughput, times breadth-first's"].found.value == pytest.approx(1.5 / 0.9)
     assert found["at 3 times capacity: throughput, times breadth-first's"].paper == "2.7x"
     assert found["at 3 times capacity: p99 delay, times breadth-first's"].paper == "0.37x"
     assert found["at 3 times capacity: mean delay, times sequential's"].found.value == pytest.approx(0.75)
     assert found["at 3 times capacity: mean delay, times the best rival's"].found.value == pytest.approx(0.75 / 0.95)
-    assert found["at 3 times capacity: throughput of merging alone, times sequential's"].verdict == HOLDS
-    assert found["three requests at once: throughput, times sequential's"].verdict == HOLDS
+    assert found["at 3 times capacity: throughput of merging alone, times sequential's"].verdict == Verdict.HOLDS
+    assert found["three requests at once: throughput, times sequential's"].verdict == Verdict.HOLDS
     assert all(claim.turn_s == 2.0 for claim in found.values())
     assert not any("fus" in name for name in found)  # nothing was fused
     on_gpu = {claim.name: claim for claim in claims_of(replays, True, on_gpu=True)}
     assert on_gpu.keys() == found.keys()
-    assert on_gpu["at 3 times capacity: throughput, times breadth-first's"].verdict == FAILS
+    assert on_gpu["at 3 times capacity: throughput, times breadth-first's"].verdict == Verdict.FAILS
     assert on_gpu["at 3 times capacity: throughput of merging alone, times sequential's"].goal == 2.1
 
 
@@ -85,7 +85,7 @@ def test_lighter_loads_claim_delays_alone() -> None:
 
 def test_few_turns_decide_nothing() -> None:
     replays = recorded(turns=9)
-    assert {claim.verdict for claim in replays.contest.conclude(replays.contest)} == {UNCLEAR}
+    assert {claim.verdict for claim in replays.contest.conclude(replays.contest)} == {Verdict.UNCLEAR}
 
 
 def test_rows_say_what_was_executed_and_what_it_took() -> None:
@@ -203,7 +203,10 @@ def test_slowest_window_decides_about_decisions() -> None:
     for window, waiting, late in decisions.CASES:
         slow = late and window == 16
         contest.figures[decisions.name_of((window, waiting, late))] = [60.0 if slow else 20.0] * 10
-    assert [(claim.found.value, claim.verdict) for claim in contest.conclude(contest)] == [(20, HOLDS), (60, FAILS)]
+    assert [(claim.found.value, claim.verdict) for claim in contest.conclude(contest)] == [
+        (20, Verdict.HOLDS),
+        (60, Verdict.FAILS),
+    ]
 
 
 def test_run_reports_every_rival_and_is_valid_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -211,10 +214,10 @@ def test_run_reports_every_rival_and_is_valid_json(capsys: pytest.CaptureFixture
     report = bench.run(torch.device("cpu"), extent, Namespace(seconds=0.0, quick=True))
     found = json.loads(json.dumps(report.as_json(), allow_nan=False))
     what = [row["what"] for row in found["rows"]]
-    expected = 7 if all_cores() > 1 else 5
+    expected = 7 if max_threads() > 1 else 5
     assert what.count(POISSON) == what.count(AT_ONCE) >= expected
     assert what.count("fusion") == 2
-    assert {claim["verdict"] for claim in found["claims"]} == {UNCLEAR}  # one turn
+    assert {claim["verdict"] for claim in found["claims"]} == {Verdict.UNCLEAR}  # one turn
     assert {tuple(panel.samples) for panel in report.panels if hasattr(panel, "samples")} == {
         tuple(row["rival"] for row in found["rows"] if row["what"] == POISSON)
     }

@@ -18,7 +18,8 @@ from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.catalogue import CATALOGUE
 from split_infer_ros.search.space import Space, frozen
 from split_infer_ros.split.load import build_model
-from split_infer_ros.telemetry.claim import FAILS, HOLDS, UNCLEAR, Claim
+from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.telemetry.claim import Claim, Verdict
 from split_infer_ros.telemetry.machine import describe_machine
 from split_infer_ros.telemetry.turns import Contest
 
@@ -50,9 +51,9 @@ def test_every_model_is_claimed_by_two_ratios() -> None:
         assert name in CATALOGUE
         built, untuned = found[f"{name}, tuned, times as built"], found[f"{name}, tuned, times our untuned default"]
         assert built.found.value == pytest.approx(1.2)
-        assert built.verdict == (FAILS if built.goal > 1.2 else HOLDS)
+        assert built.verdict == (Verdict.FAILS if built.goal > 1.2 else Verdict.HOLDS)
         assert untuned.found.value == pytest.approx(1.1)
-        assert untuned.verdict == HOLDS
+        assert untuned.verdict == Verdict.HOLDS
 
 
 def test_ratio_to_vendors_is_to_the_best_of_them() -> None:
@@ -63,24 +64,24 @@ def test_ratio_to_vendors_is_to_the_best_of_them() -> None:
     found = by_name(bench.conclude(rows))
     assert found["mobilenet_v2, tuned, times the best vendor's library"].found.value == pytest.approx(0.8)
     assert found["mobilenet_v2, tuned, times the best vendor's library"].paper
-    assert found["the best of these models, tuned, times the best vendor's library"].verdict == HOLDS
+    assert found["the best of these models, tuned, times the best vendor's library"].verdict == Verdict.HOLDS
 
 
 def test_a_short_search_decides_nothing_against_vendors() -> None:
     row = model_row("resnet50", built=12.0, untuned=10.0, tuned=10.0, ort=8.0, openvino=30.0)
     vendors = "resnet50, tuned, times the best vendor's library"
-    assert by_name(claims_of_model(row))[vendors].verdict == FAILS
-    assert by_name(claims_of_model(row | {"searched_s": 18.0}))[vendors].verdict == UNCLEAR
+    assert by_name(claims_of_model(row))[vendors].verdict == Verdict.FAILS
+    assert by_name(claims_of_model(row | {"searched_s": 18.0}))[vendors].verdict == Verdict.UNCLEAR
 
 
 def test_without_vendors_the_claim_is_unclear() -> None:
     found = by_name(claims_of_model(model_row("resnet50", built=12.0, untuned=10.0, tuned=10.0)))
-    assert found["resnet50, tuned, times the best vendor's library"].verdict == UNCLEAR
+    assert found["resnet50, tuned, times the best vendor's library"].verdict == Verdict.UNCLEAR
 
 
 def test_few_turns_decide_nothing() -> None:
     claims = claims_of_model(model_row("vgg16", turns=9, built=30.0, untuned=20.0, tuned=10.0))
-    assert [claim.verdict for claim in claims] == [UNCLEAR, UNCLEAR]
+    assert [claim.verdict for claim in claims] == [Verdict.UNCLEAR, Verdict.UNCLEAR]
     assert all(claim.settles_s == pytest.approx(5) for claim in claims), "ten turns of half a second"
 
 
@@ -90,18 +91,19 @@ def test_kept_default_is_as_fast_as_itself() -> None:
     assert untuned.found.value == 1.0
     assert untuned.found.is_exact
     _, untuned = claims_of_model(row | {"trials": 1})
-    assert untuned.verdict == UNCLEAR, "nothing else was tried"
+    assert untuned.verdict == Verdict.UNCLEAR, "nothing else was tried"
 
 
 def test_unknown_difference_is_unclear() -> None:
     row = model_row("vgg16", built=12.0, untuned=9.0, tuned=10.0) | {"difference": None}
-    assert by_name(bench.conclude([row]))["results differ by, most"].verdict == UNCLEAR
+    assert by_name(bench.conclude([row]))["results differ by, most"].verdict == Verdict.UNCLEAR
 
 
 def test_searches_are_replayed_from_what_was_recorded() -> None:
     space = Space({"a": (1, 2, 3), "b": ("x", "y", "z")})
     costs = {frozen(config): 1.0 + (config["a"] != 3) + (config["b"] != "z") for config in space}
-    replays = Replays(Recorded(space, costs, dict.fromkeys(costs, 2.0)))
+    samples = {config: [cost] * 3 for config, cost in costs.items()}
+    replays = Replays(Recorded(space, samples, dict.fromkeys(costs, 2.0)))
     for _ in range(TURNS):
         replays.contest.take()
     rows = {row["search"]: row for row in replays.rows()}
@@ -119,6 +121,15 @@ def test_searches_are_replayed_from_what_was_recorded() -> None:
     assert titles == ["trials until within 5 %", "best so far, until within 5 %"]
     (claim,) = replays.contest.conclude(replays.contest)
     assert claim.found.turns == TURNS
+
+
+def test_near_costs_change_places_from_replay_to_replay() -> None:
+    near, far = frozen({"a": 1}), frozen({"a": 2})
+    recorded = Recorded(Space({"a": (1, 2)}), {near: [1.0, 3.0, 5.0], far: [2.0, 3.0, 4.0]}, {near: 1.0, far: 1.0})
+    assert recorded.costs() == {near: 3.0, far: 3.0}
+    drawn = [recorded.drawn_costs(seed) for seed in range(20)]
+    assert {min(costs, key=costs.__getitem__) for costs in drawn} == {near, far}
+    assert recorded.drawn_costs(3) == drawn[3]
 
 
 def test_guided_search_is_compared_with_random_search() -> None:
@@ -191,11 +202,11 @@ def test_networks_take_turns_and_records_are_read(monkeypatch: pytest.MonkeyPatc
     assert row["keeps_default"], "nothing was tried"
     assert row["usage"][TUNED]["peak_mb"] > 0
     json.dumps(row, allow_nan=False)
-    assert [claim.verdict for claim in rivals.contest.conclude(rivals.contest)] == [UNCLEAR, UNCLEAR]
+    assert [claim.verdict for claim in rivals.contest.conclude(rivals.contest)] == [Verdict.UNCLEAR, Verdict.UNCLEAR]
 
 
 def test_on_a_gpu_the_vendor_is_cudnn_which_says_what_the_network_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, module = build_model("shapes", "none")
+    _, module = build_model(ModelSpec("shapes", "none"))
     images = torch.randn(1, 3, 64, 64)
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
     found = vendors_of(module, images, 1)
@@ -206,7 +217,7 @@ def test_on_a_gpu_the_vendor_is_cudnn_which_says_what_the_network_says(monkeypat
 
 @pytest.mark.slow
 def test_vendors_say_what_the_network_says() -> None:
-    _, module = build_model("squeezenet1_0", "none")
+    _, module = build_model(ModelSpec("squeezenet1_0", "none"))
     images = torch.randn(1, 3, 64, 64)
     found = vendors_of(module, images, 1)
     with torch.inference_mode():

@@ -26,7 +26,7 @@ from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.pipeline.profiler import Effort
 from split_infer_ros.split.model import SplitModel
-from split_infer_ros.telemetry.claim import FAILS, HOLDS, UNCLEAR
+from split_infer_ros.telemetry.claim import Verdict
 from split_infer_ros.telemetry.report import arguments
 
 CPU = torch.device("cpu")
@@ -122,13 +122,16 @@ def test_what_is_claimed_with_and_without_a_gpu() -> None:
     on_gpu = {claim.name: claim for claim in claims.conclude(found, on_gpu=True).claims}
     values = {name: (round(claim.found.value, 3), claim.verdict) for name, claim in on_gpu.items()}
     assert values == {
-        "mobilenet_v2, batch 64: split, times the baseline as built": (1.25, HOLDS),
-        "mobilenet_v2, batch 64: split, times the baseline prepared": (0.833, FAILS),
-        "mobilenet_v2: split, times the optimised, least": (0.909, FAILS),
-        "overlap efficiency, median": (0.9, FAILS),
-        "planner's split point, part of the best fixed one, least": (0.99, HOLDS),
-        "predicted throughput, off by, mean": (5.0, UNCLEAR),  # two predictions, however often they were checked
-        "best class as the baseline's, least": (1.0, HOLDS),
+        "mobilenet_v2, batch 64: split, times the baseline as built": (1.25, Verdict.HOLDS),
+        "mobilenet_v2, batch 64: split, times the baseline prepared": (0.833, Verdict.FAILS),
+        "mobilenet_v2: split, times the optimised, least": (0.909, Verdict.FAILS),
+        "overlap efficiency, median": (0.9, Verdict.FAILS),
+        "planner's split point, part of the best fixed one, least": (0.99, Verdict.HOLDS),
+        "predicted throughput, off by, mean": (
+            5.0,
+            Verdict.UNCLEAR,
+        ),  # two predictions, however often they were checked
+        "best class as the baseline's, least": (1.0, Verdict.HOLDS),
     }
     papers = [claim.paper for claim in on_gpu.values() if claim.paper]
     assert papers == ["1.112x"]

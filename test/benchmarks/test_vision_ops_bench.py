@@ -14,7 +14,7 @@ import vision_ops as bench
 from _operator_forms import FORMS, LIBRARY, NAIVE, OURS, Case
 from _operator_times import Extent, OperatorContest, Question
 
-from split_infer_ros.telemetry.claim import FAILS, HOLDS, UNCLEAR
+from split_infer_ros.telemetry.claim import Verdict
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 BRIEF = Extent((5, 30), (1, 2), 60, 30, 2)
@@ -85,17 +85,19 @@ def test_the_worst_case_decides() -> None:
     contests = [timed(2.0, 4.0), timed(2.0, 1.8)]
     factor = operators.claim(Question("factor", lambda case: True, 0.95), contests)
     assert factor.found.value == pytest.approx(0.9)
-    assert factor.verdict == FAILS
+    assert factor.verdict == Verdict.FAILS
     more = operators.claim(Question("more", lambda case: True, 0.3e6, is_ratio=False), contests)
     assert more.found.value == pytest.approx(0.2e6)
-    assert more.verdict == HOLDS
-    assert operators.claim(Question("few", lambda case: True, 0.5), [timed(2.0, 4.0, turns=9)]).verdict == UNCLEAR
+    assert more.verdict == Verdict.HOLDS
+    assert (
+        operators.claim(Question("few", lambda case: True, 0.5), [timed(2.0, 4.0, turns=9)]).verdict == Verdict.UNCLEAR
+    )
 
 
 def test_a_faster_operator_takes_less_than_nothing_more() -> None:
     more = operators.claim(Question("more", lambda case: True, 25.0, is_ratio=False), [timed(1.0, 4.0)])
     assert more.found.value == pytest.approx(-3e6)
-    assert more.verdict == HOLDS
+    assert more.verdict == Verdict.HOLDS
 
 
 def test_a_question_without_cases_makes_no_claim() -> None:
@@ -110,7 +112,7 @@ def test_a_small_run_reports_each_rival(monkeypatch: pytest.MonkeyPatch) -> None
     contests.take_turns(0.0)
     report = contests.report()
     assert len(report.claims) == 2 + 5  # heads, and operators with fewer than 1,000 values
-    assert {claim.verdict for claim in report.claims} == {UNCLEAR}  # of one turn each
+    assert {claim.verdict for claim in report.claims} == {Verdict.UNCLEAR}  # of one turn each
     assert all(row["us"] > 0 and row["peak_mb"] > 0 and row["cpu_busy"] >= 0 for row in report.rows)
     small = [row for row in report.rows if row["operator"] == forms.SUM and row["size"] == 5 and row["images"] == 1]
     assert [row["rival"] for row in small] == list(FORMS)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -11,8 +12,8 @@ from split_infer_ros.buffers.slots import Lease, Outcome
 from split_infer_ros.errors import ConfigurationError, HandleError
 
 
-def make_pool(slots: int = 3) -> SlotPool:
-    return SlotPool(Layout([TensorSpec("x", (4,), torch.float32)], 2), slots)
+def make_pool(slots: int = 3, released: Callable[[Lease, Outcome], None] | None = None) -> SlotPool:
+    return SlotPool(Layout([TensorSpec("x", (4,), torch.float32)], 2), slots, released=released)
 
 
 def test_each_slot_has_memory_of_its_own() -> None:
@@ -40,8 +41,7 @@ def test_memory_is_the_same_each_time() -> None:
 
 def test_outcomes_count_once() -> None:
     heard: list[tuple[Lease, Outcome]] = []
-    pool = make_pool(slots=1)
-    pool.when_released(lambda lease, outcome: heard.append((lease, outcome)))
+    pool = make_pool(slots=1, released=lambda lease, outcome: heard.append((lease, outcome)))
     lease = pool.leases.acquire()
     assert lease is not None
     pool.release(lease, Outcome(1, "head_error", 1.0, 2.0, 3.0))

@@ -142,20 +142,6 @@ def test_who_waits_behind_a_batch_that_is_read_is_not_late() -> None:
     assert leases.expire(105.0) == [second]
 
 
-def test_each_release_is_announced() -> None:
-    leases = SlotLeases(2, 0.0)
-    announced: list[int] = []
-    leases.when_free(lambda: announced.append(leases.used))
-    first, second = leases.acquire(), leases.acquire()
-    assert first is not None
-    assert second is not None
-    leases.release(first)
-    leases.publish(second, now=0.0)
-    leases.expire(0.0)
-    leases.expire(0.0)
-    assert announced == [1, 0]
-
-
 def test_repr_tells_its_use() -> None:
     leases = SlotLeases(2, 1.0)
     leases.acquire()

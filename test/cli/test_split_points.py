@@ -6,12 +6,13 @@ from collections.abc import Callable
 import pytest
 
 from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model_spec import ModelSpec
 
 
 def test_every_tensor_that_crosses_has_a_line(run: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
     assert run("split_points", "shapes") == 0
     title, _, heading, *lines = capsys.readouterr().out.splitlines()
-    split_points = load_model("shapes", "none", "cpu").split_points
+    split_points = load_model(ModelSpec("shapes", "none", "cpu")).split_points
     assert title.startswith("shapes: ")
     assert heading.split() == ["split_point", "bytes/image", "tensors"]
     assert len(lines) == sum(len(split_point.tensors) for split_point in split_points)
@@ -25,7 +26,7 @@ def test_programs_read_the_same(run: Callable[..., int], capsys: pytest.CaptureF
     told = json.loads(capsys.readouterr().out)
     assert (told["model"], told["default"]) == ("shapes", "neck")
     assert [split_point["name"] for split_point in told["split_points"]] == [
-        split_point.name for split_point in load_model("shapes", "none", "cpu").split_points
+        split_point.name for split_point in load_model(ModelSpec("shapes", "none", "cpu")).split_points
     ]
     (neck,) = [split_point for split_point in told["split_points"] if split_point["name"] == "neck"]
     assert neck["bytes_per_image"] == 96_000

@@ -19,6 +19,7 @@ from split_infer_ros.memory_cost.samples import to_records as memory_records
 from split_infer_ros.operator_placement.operator_times import Times
 from split_infer_ros.operator_placement.operator_times import to_records as operator_records
 from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.profile_samples import Samples
 from split_infer_ros.split.profile_samples import to_records as profile_records
 
@@ -33,7 +34,7 @@ def database(tmp_path: Path) -> Database:
 
 
 def record(*costs: float, error: str | None = None, time: float = 1.0, torch: str = "", **config: object) -> Record:
-    key, model = Key.here("cpu"), load_model("shapes", "none", "cpu")
+    key, model = Key.here("cpu"), load_model(ModelSpec("shapes", "none", "cpu"))
     task = network_task(model, 1)
     versions = key.versions_for(task) | ({"torch": torch} if torch else {})
     whole = {**network_space(int(key.target["cores"])).default, **config}
@@ -62,7 +63,7 @@ def test_a_model_is_tuned_and_the_next_start_says_so(
     assert "best 1000.0 ms, 2.00 times the defaults' speed" in told.err
     assert "RuntimeError: no compiler" in told.err
     assert "Stopped; what was measured is kept." in told.err
-    assert find_best_known(load_model("shapes", "none", "cpu"), Database(path)).network is not None
+    assert find_best_known(load_model(ModelSpec("shapes", "none", "cpu")), Database(path)).network is not None
 
 
 def test_records_are_listed_and_shown(run: Run, database: Database, capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,7 +105,7 @@ def test_all_that_the_package_measures_can_be_imported(
         profile_records([Samples("neck", 2, {"head": times, "period": times})], key, {"stage": "split_points"})
     )
     measured.add(operator_records({"conv": Times(*[times] * 3)}, key, {"stage": "operators"}))
-    place = dict(pipeline_space(load_model("shapes", "none", "cpu"), int(key.target["cores"])).default)
+    place = dict(pipeline_space(load_model(ModelSpec("shapes", "none", "cpu")), int(key.target["cores"])).default)
     for task, config in (
         ({"operator": "box_nms"}, {"form": "plain"}),
         ({"stage": "execution"}, {"batches": [["a model", 4], ["another", 1]]}),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.random_weights import randomise
 from split_infer_ros.split.load import build_model, load_model
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.model_spec import ModelSpec
 
 CPU = torch.device("cpu")
 TWICE = 2  # then they are packed, or compiled
@@ -86,18 +88,21 @@ def test_segments_are_as_they_are_named() -> None:
 
 
 def test_the_same_form_is_the_same_model_and_others_share_its_weights() -> None:
-    plain = load_model("shapes", "none", "cpu")
-    contiguous = load_model("shapes", "none", "cpu", form=ExecutionConfig(CONTIGUOUS))
-    assert load_model("shapes", "none", "cpu", form=ExecutionConfig(CONTIGUOUS)) is contiguous
-    assert load_model("shapes", "none", "cpu") is plain
+    spec = ModelSpec("shapes", "none", "cpu")
+    plain = load_model(spec)
+    contiguous_spec = replace(spec, execution_config=ExecutionConfig(CONTIGUOUS))
+    contiguous = load_model(contiguous_spec)
+    assert load_model(contiguous_spec) is contiguous
+    assert load_model(spec) is plain
     assert plain.form == ExecutionConfig()
     assert contiguous.graph is plain.graph
-    assert load_model("shapes", "none", "cpu", form=ExecutionConfig(folding=False)).graph is not plain.graph
+    unfolded = replace(spec, execution_config=ExecutionConfig(folding=False))
+    assert load_model(unfolded).graph is not plain.graph
 
 
 def test_models_keep_their_cuts_unfolded() -> None:
     folded, unfolded = (
-        SplitModel(*build_model("mobilenet_v2", "none"), CPU, ExecutionConfig(folding=folding))
+        SplitModel(*build_model(ModelSpec("mobilenet_v2", "none")), CPU, ExecutionConfig(folding=folding))
         for folding in (True, False)
     )
     assert [(split_point.name, split_point.bytes_per_image) for split_point in folded.split_points] == [

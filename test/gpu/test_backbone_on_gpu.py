@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
@@ -14,19 +13,19 @@ from real_gpu import GPU
 
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.policy import POLICIES, Policy
-from split_infer_ros.buffers.pool import find_pool
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.pipeline.backbone_stage import BackboneStage
 from split_infer_ros.pipeline.cuda_graphs import GraphedBackbone
-from split_infer_ros.pipeline.frame import Handle, Origin
+from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.head_stage import HeadStage
-from split_infer_ros.pipeline.local import LocalTransport
+from split_infer_ros.pipeline.local_transport import LocalTransport
 from split_infer_ros.pipeline.preprocessor import DevicePreprocessor, HostPreprocessor
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import PRECISIONS
+from split_infer_ros.split.model_spec import ModelSpec
 
 LONG_S = 60.0
 # Of scores between 0 and 1: sums in another order, and mantissas of 10 and 7 bits.
@@ -48,7 +47,7 @@ def test_pictures_resized_on_the_gpu_are_the_same_to_one_grey_level(preprocess: 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 6])
 def test_a_recorded_backbone_gives_what_it_was_recorded_from(count: int) -> None:
-    model = load_model("shapes", "default", "cuda")
+    model = load_model(ModelSpec("shapes", "default", "cuda"))
     backbone, queue = model.backbone("default"), Stream(GPU)
     images = torch.randn(6, *model.entry.image_shape, device=GPU)
     with torch.inference_mode(), queue.work("test"):
@@ -61,11 +60,6 @@ def test_a_recorded_backbone_gives_what_it_was_recorded_from(count: int) -> None
                 torch.testing.assert_close(one, other, rtol=2e-3, atol=2e-3)
 
 
-def to_head(head: HeadStage, handle: Handle) -> int:
-    head.submit(handle, find_pool(handle.lease))
-    return 1
-
-
 @pytest.mark.parametrize("policy", ["device", "managed", "pinned"])
 @pytest.mark.parametrize("graphs", [True, False])
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -73,7 +67,8 @@ def test_a_stream_of_frames_is_detected_as_on_the_cpu_while_settings_change(
     precision: str, graphs: bool, policy: str
 ) -> None:
     settings = replace(SETTINGS, cuda_graphs=graphs, memory_policy=policy)
-    with running(settings, model=load_model("shapes", "default", str(GPU), precision)) as (pipeline, scores):
+    model = load_model(ModelSpec("shapes", device=str(GPU), precision=precision))
+    with running(settings, model=model) as (pipeline, scores):
         stage = pipeline.backbone
         for number in range(40):
             if number % 10 == 9:
@@ -97,11 +92,11 @@ def test_scores_in_tf32_are_the_cpus_to_ten_bits(monkeypatch: pytest.MonkeyPatch
 
 def test_nothing_in_the_loop_waits_for_the_whole_device() -> None:
     """While another stream is kept busy, batches come out."""
-    model = load_model("shapes", "default", "cuda")
+    model = load_model(ModelSpec("shapes", "default", "cuda"))
     seen = threading.Event()
     errors: list[Exception] = []
-    head = HeadStage(load_model("shapes", "default", "cpu"), Limits(), lambda *_: seen.set(), errors.append)
-    stage = BackboneStage(model, StageSettings(), LocalTransport(partial(to_head, head)), errors.append)
+    head = HeadStage(load_model(ModelSpec("shapes", "default", "cpu")), Limits(), lambda *_: seen.set(), errors.append)
+    stage = BackboneStage(model, StageSettings(), LocalTransport(head.submit), errors.append)
     head.start()
     stage.start()
     busy = torch.cuda.Stream()

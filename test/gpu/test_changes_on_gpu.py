@@ -19,6 +19,7 @@ from split_infer_ros.pipeline.local import LocalPipeline
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.split.load import build_model, load_model
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.model_spec import ModelSpec
 
 LONG_S = 60.0
 CHANGES = 6 if SANITIZED else 40  # more than the 32 streams that torch deals out in turn
@@ -79,7 +80,7 @@ def test_two_pipelines_are_configured_at_once() -> None:
     """Each records graphs while the other synchronises, records and allocates."""
 
     def run(precision: str) -> None:
-        model = load_model("shapes", "default", str(GPU), precision)
+        model = load_model(ModelSpec("shapes", device=str(GPU), precision=precision))
         with running(SETTINGS, model=model) as (pipeline, scores):
             together.wait(LONG_S)
             fed = change_under_load(pipeline, SETTINGS, 12)
@@ -106,7 +107,7 @@ class Unrecordable(torch.nn.Module):
 
 
 def test_a_backbone_that_cannot_be_recorded_runs_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
-    entry, module = build_model("shapes", "default")
+    entry, module = build_model(ModelSpec("shapes", "default"))
     model = SplitModel(entry, module, GPU)  # not the one that all tests share
     backbone = model.backbone
     monkeypatch.setattr(model, "backbone", lambda split_point: Unrecordable(backbone(split_point)))

@@ -13,6 +13,7 @@ from torch import nn
 from split_infer_ros.engines.execution_config import TRITON, ExecutionConfig
 from split_infer_ros.search.space import Config
 from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.vision_ops.convolution import ScheduledConv2d
 from split_infer_ros.vision_ops.fastest import choosing
 from split_infer_ros.vision_ops.launchable import depthwise_objection, pointwise_objection
@@ -63,8 +64,10 @@ def test_schedules_give_what_cudnn_gives(operator: str, dtype: torch.dtype, monk
 def test_a_network_is_scheduled_by_measurement(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("split_infer_ros.vision_ops.schedules.TRIALS", 2)
     images = torch.randn(1, 3, 224, 224, device=GPU)
-    expected = load_model("mobilenet_v2", "random", "cuda").backbone("features.4")(images)
-    found = load_model("mobilenet_v2", "random", "cuda", form=ExecutionConfig(TRITON)).backbone("features.4")(images)
+    expected = load_model(ModelSpec("mobilenet_v2", "random", "cuda")).backbone("features.4")(images)
+    found = load_model(
+        ModelSpec("mobilenet_v2", weights="random", device="cuda", execution_config=ExecutionConfig(TRITON))
+    ).backbone("features.4")(images)
     for one, other in zip(found, expected, strict=True):
         assert (one - other).abs().max() <= 5e-3 * other.abs().max()
     lines = (tmp_path / "split_infer_ros" / "tuning.jsonl").read_text()

@@ -11,6 +11,7 @@ from split_infer_ros.operator_placement.operator_times import by_times, time_ope
 from split_infer_ros.operator_placement.placed_graph import place, read_operators, with_decode
 from split_infer_ros.operator_placement.plan import Rule, Tag, make_plan
 from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model_spec import ModelSpec
 
 DEVICES = {Tag.GPU: torch.device("cuda", 0), Tag.CPU: torch.device("cpu")}
 
@@ -18,7 +19,7 @@ DEVICES = {Tag.GPU: torch.device("cuda", 0), Tag.CPU: torch.device("cpu")}
 @pytest.mark.parametrize("name", ["shapes", "ssdlite320", "fasterrcnn_mobilenet_320"])
 @pytest.mark.parametrize("measured", [False, True])
 def test_a_placed_model_gives_what_the_cpu_gives(name: str, measured: bool) -> None:
-    model = load_model(name, "default" if name == "shapes" else "none", "cpu")
+    model = load_model(ModelSpec(name, "default" if name == "shapes" else "none", "cpu"))
     graph = with_decode(model.graph, model.entry)
     images = torch.rand(1, *model.entry.image_shape, generator=torch.Generator().manual_seed(0))
     images = images.contiguous(memory_format=torch.channels_last)

@@ -21,6 +21,7 @@ from split_infer_ros.serving.shared_pipeline import SharedPipeline
 from split_infer_ros.serving.shared_settings import SharedSettings
 from split_infer_ros.serving.tenant import Tenant
 from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model_spec import ModelSpec
 
 NAMES = ("alexnet", "resnet18", "squeezenet1_0")
 LONG_S = 60.0
@@ -28,7 +29,7 @@ MB = 1 << 20
 
 
 def test_a_forked_graph_gives_what_each_model_gives_alone() -> None:
-    models = {name: load_model(name, "random", "cuda:0") for name in NAMES}
+    models = {name: load_model(ModelSpec(name, "random", "cuda:0")) for name in NAMES}
     engine = Engine(torch.device("cuda", 0))
     engine.load({name: model.backbone("output") for name, model in models.items()}, dict.fromkeys(NAMES, 1.0))
     for counts, recorded in (((1, 1, 1), True), ((3, 2, 1), False), ((3, 2, 1), True), ((4, 2, 1), True)):
@@ -51,7 +52,7 @@ def test_a_forked_graph_gives_what_each_model_gives_alone() -> None:
 
 
 def test_recorded_combinations_stay_within_their_memory() -> None:
-    models = {name: load_model(name, "random", "cuda:0") for name in NAMES}
+    models = {name: load_model(ModelSpec(name, "random", "cuda:0")) for name in NAMES}
     device = torch.device("cuda", 0)
     queue = Stream(device)
     graphs = ForkedGraphs(Forks(device, queue), most_bytes=1)
@@ -90,7 +91,7 @@ def test_tenants_get_their_own_results_from_a_gpu(tmp_path: Path, graphs: bool) 
 @pytest.mark.parametrize("as_one", [True, False])
 def test_graphs_that_run_side_by_side_do_not_share_memory(as_one: bool) -> None:
     """Both models end in large linear layers: cuBLAS gives each of its calls a workspace by the stream."""
-    models = {name: load_model(name, "random", str(GPU)) for name in ("alexnet", "vgg16")}
+    models = {name: load_model(ModelSpec(name, "random", str(GPU))) for name in ("alexnet", "vgg16")}
     engine = Engine(GPU)
     engine.load({name: model.backbone("output") for name, model in models.items()}, dict.fromkeys(models, 1.0))
     random = torch.Generator(str(GPU)).manual_seed(0)

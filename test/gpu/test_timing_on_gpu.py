@@ -14,9 +14,10 @@ from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.pipeline.profiler import Effort, Profiler
 from split_infer_ros.runtime.timing import Lap, Stopwatch
 from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.profile_samples import BACKBONE
 from split_infer_ros.telemetry.machine import gpu_driver
-from split_infer_ros.telemetry.sensors import CELSIUS, WATT, Sensors
+from split_infer_ros.telemetry.sensors import Sensors, Unit
 
 LEAST = Effort(rounds=3, warm_up=1, batches=2, seconds=0.0, runs=1, repeats=1, most_s=0.0)
 KERNELS = 100
@@ -58,7 +59,7 @@ def test_small_kernels_are_timed_without_their_launches() -> None:
 
 
 def test_a_model_is_profiled_on_the_gpu() -> None:
-    model = load_model("shapes", "default", str(GPU))
+    model = load_model(ModelSpec("shapes", "default", str(GPU)))
     picture = Pixels(torch.zeros((120, 160, 3), dtype=torch.uint8), (0, 1, 2))
     images = torch.zeros((4, *model.entry.image_shape), device=GPU).contiguous(memory_format=torch.channels_last)
     whole, watch = model.backbone("output"), Stopwatch(GPU)
@@ -79,11 +80,11 @@ def test_power_sensors_answer() -> None:
     monitors = [name.read_text().strip() for name in Path("/sys/class/hwmon").glob("hwmon*/name")]
     if importlib.util.find_spec("pynvml") is None and "ina3221" not in monitors:
         pytest.skip("neither nvidia-ml-py nor a power monitor is here")
-    readings = Sensors().read()
-    watts = [reading.value for reading in readings if reading.unit == WATT]
+    readings = Sensors.find().read()
+    watts = [reading.value for reading in readings if reading.unit == Unit.WATT]
     assert watts, readings
     assert all(0 < value < 2000 for value in watts)
-    degrees = [reading.value for reading in readings if reading.unit == CELSIUS]
+    degrees = [reading.value for reading in readings if reading.unit == Unit.CELSIUS]
     assert all(0 < value < 120 for value in degrees)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -21,9 +22,10 @@ from split_infer_ros.autotuning.spaces import (
 from split_infer_ros.autotuning.trial_process import TrialProcess
 from split_infer_ros.engines.execution_config import INDUCTOR, PACKED, ExecutionConfig
 from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model_spec import ModelSpec
 
 NAME = "squeezenet1_0"
-MODEL = {"name": NAME, "weights": "random", "device": str(GPU), "allow_user_code": False}
+SPEC = ModelSpec(NAME, "random", str(GPU))
 LIMIT_S = 60.0
 DEFAULT = network_space(1, device="cuda", compilers=False).default
 
@@ -31,8 +33,8 @@ DEFAULT = network_space(1, device="cuda", compilers=False).default
 @pytest.mark.skipif(not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="torch.compile needs a C++ compiler")
 def test_a_compiled_form_gives_what_the_eager_one_gives() -> None:
     images = torch.randn(3, 3, 224, 224, device=GPU)
-    expected = load_model(NAME, "random", str(GPU)).backbone("features.9")
-    found = load_model(NAME, "random", str(GPU), form=ExecutionConfig(compiler=INDUCTOR)).backbone("features.9")
+    expected = load_model(SPEC).backbone("features.9")
+    found = load_model(replace(SPEC, execution_config=ExecutionConfig(compiler=INDUCTOR))).backbone("features.9")
     with torch.inference_mode():
         for count in (3, 1, 2):  # the third shape is run as it is
             for mine, other in zip(found(images[:count]), expected(images[:count]), strict=True):
@@ -42,7 +44,7 @@ def test_a_compiled_form_gives_what_the_eager_one_gives() -> None:
 
 
 def test_a_network_is_tried_in_a_process_of_its_own() -> None:
-    with TrialProcess(MODEL) as trials:
+    with TrialProcess(SPEC) as trials:
         found = trials.run(NETWORK, dict(DEFAULT), {"batch_size": 2}, LIMIT_S)
     assert found.error is None
     assert all(0 < seconds < 1 for seconds in found.costs)
@@ -50,8 +52,8 @@ def test_a_network_is_tried_in_a_process_of_its_own() -> None:
 
 
 def test_segments_are_tried() -> None:
-    split_points = load_model(NAME, "random", str(GPU)).split_points
-    with TrialProcess(MODEL) as trials:
+    split_points = load_model(SPEC).split_points
+    with TrialProcess(SPEC) as trials:
         found = trials.run(SEGMENTS, {**DEFAULT, "convolutions": PACKED}, {"batch_size": 2}, LIMIT_S)
     assert found.error is None
     for part in (WORK, CONVERSION):
@@ -60,9 +62,9 @@ def test_segments_are_tried() -> None:
 
 
 def test_a_pipeline_is_tried_with_and_without_graphs() -> None:
-    space = pipeline_space(load_model(NAME, "random", str(GPU)), 1)
+    space = pipeline_space(load_model(SPEC), 1)
     about = {"form": {**DEFAULT}, "precision": "fp32"}
-    with TrialProcess(MODEL) as trials:
+    with TrialProcess(SPEC) as trials:
         for graphs in (True, False):
             found = trials.run(PIPELINE, {**space.default, "batch_size": 2, "cuda_graphs": graphs}, about, LIMIT_S)
             assert found.error is None
@@ -70,7 +72,7 @@ def test_a_pipeline_is_tried_with_and_without_graphs() -> None:
 
 
 def test_a_trial_that_is_lost_leaves_the_gpu_alone() -> None:
-    with TrialProcess(MODEL) as trials:
+    with TrialProcess(SPEC) as trials:
         assert trials.run(NETWORK, dict(DEFAULT), {"batch_size": 2}, 1e-3).error is not None
         assert trials.run(NETWORK, dict(DEFAULT), {"batch_size": 2}, LIMIT_S).error is None
     assert torch.ones(1, device=GPU).item() == 1

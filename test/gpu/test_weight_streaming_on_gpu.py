@@ -12,6 +12,7 @@ from gpu_frames import SETTINGS, check_scores, picture, running
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.pipeline.streaming import stream_backbone
 from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.weight_streaming.ring_memory import CopiedRingMemory, MappedRingMemory
 
 
@@ -22,7 +23,7 @@ def test_streamed_weights_give_what_resident_ones_give(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
-    model = load_model(name, "none", "cuda:0")
+    model = load_model(ModelSpec(name, "none", "cuda:0"))
     images = torch.rand(1, *model.entry.image_shape, device="cuda:0").contiguous(memory_format=torch.channels_last)
     settings = replace(StageSettings(split_point="default"), weights_residency=residency)
     with torch.inference_mode():

@@ -10,6 +10,7 @@ from split_infer_ros.models.catalogue import CATALOGUE, find_model
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.models.weights import load_weights
 from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model_spec import ModelSpec
 
 PUBLISHED = {
     "mobilenet_v2": zoo.MobileNet_V2_Weights.IMAGENET1K_V1,
@@ -52,7 +53,7 @@ def test_an_unknown_model_lists_those_that_are_known(name: str, hint: str) -> No
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in LARGE])
 def test_an_entry_fits_its_model(name: str) -> None:
     """Built, cut where it is split by default, and decoded, each model says something for each image."""
-    model = load_model(name, "none", "cpu")
+    model = load_model(ModelSpec(name, "none", "cpu"))
     entry = model.entry
     halves = model.partitions("default")
     assert entry.default_split_point in (None, halves.split_point.name, *halves.split_point.aliases)

@@ -17,6 +17,7 @@ from split_infer_ros.models.detections import Limits
 from split_infer_ros.models.random_weights import randomise
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.model_spec import ModelSpec
 
 HEIGHT, WIDTH = 40, 48
 FACTORIES = """
@@ -152,16 +153,16 @@ def check_every_split_point(model: SplitModel, images: Tensor, expected: Tensor)
 def test_without_permission_nothing_is_run(factories: Path, tmp_path: Path) -> None:
     for name in ("zoo_of_mine:net", str(tmp_path / "any.pt2")):
         with pytest.raises(ConfigurationError, match=r"running its code; set allow_user_code to true"):
-            load_model(name, "default", "cpu")
+            load_model(ModelSpec(name, "default", "cpu"))
     assert not factories.with_suffix(".ran").exists()
-    allowed = load_model("zoo_of_mine:net", "default", "cpu", allow_user_code=True)
+    allowed = load_model(ModelSpec("zoo_of_mine:net", device="cpu", allow_user_code=True))
     assert factories.with_suffix(".ran").exists()
     with pytest.raises(ConfigurationError, match="allow_user_code"):  # though it is here
-        load_model(allowed.entry.name, "default", "cpu")
+        load_model(ModelSpec(allowed.entry.name, "default", "cpu"))
 
 
 def test_a_factorys_module_is_a_classifier(factories: Path) -> None:
-    model = load_model("zoo_of_mine:net", "default", "cpu", allow_user_code=True)
+    model = load_model(ModelSpec("zoo_of_mine:net", device="cpu", allow_user_code=True))
     assert model.entry.name == "zoo_of_mine:net"
     assert model.entry.image_shape == (3, HEIGHT, WIDTH)
     assert model.entry.labels == ("ape", "bee", "cat")
@@ -177,7 +178,7 @@ def test_a_factorys_entry_is_taken_as_it_is(factories: Path) -> None:
 
 
 def test_a_detector_of_the_users_own_is_tried_before_it_is_taken(factories: Path) -> None:
-    model = load_model("zoo_of_mine:good", "default", "cpu", allow_user_code=True)
+    model = load_model(ModelSpec("zoo_of_mine:good", device="cpu", allow_user_code=True))
     assert model.entry.name == "mine"
 
 
@@ -200,7 +201,7 @@ def test_a_detector_of_the_users_own_is_tried_before_it_is_taken(factories: Path
 )
 def test_what_are_no_detections_or_more_than_that_is_refused(factories: Path, name: str, told: str) -> None:
     with pytest.raises(ConfigurationError, match=told):
-        load_model(f"zoo_of_mine:{name}", "default", "cpu", allow_user_code=True)
+        load_model(ModelSpec(f"zoo_of_mine:{name}", device="cpu", allow_user_code=True))
 
 
 def test_a_program_runs_in_halves_at_any_batch_size(tmp_path: Path) -> None:
@@ -209,7 +210,7 @@ def test_a_program_runs_in_halves_at_any_batch_size(tmp_path: Path) -> None:
     with torch.inference_mode():
         expected = whole(images)
     assert least_variation(expected) > LEAST_VARIATION
-    model = load_model(save(tmp_path / "mine.pt2", whole), "default", "cpu", allow_user_code=True)
+    model = load_model(ModelSpec(save(tmp_path / "mine.pt2", whole), device="cpu", allow_user_code=True))
     assert model.entry.image_shape == (3, HEIGHT, WIDTH)
     assert model.entry.labels == ("0", "1", "2")
     assert len(model.split_points) > 3
@@ -233,7 +234,7 @@ def test_a_program_runs_in_halves_at_any_batch_size(tmp_path: Path) -> None:
 )
 def test_what_is_no_model_is_told(factories: Path, name: str, told: str) -> None:
     with pytest.raises(ConfigurationError, match=told) as refusal:
-        load_model(name, "default", "cpu", allow_user_code=True)
+        load_model(ModelSpec(name, device="cpu", allow_user_code=True))
     assert f"'{name}'" in str(refusal.value)
 
 
@@ -250,5 +251,5 @@ def test_a_program_that_will_not_do_is_told(tmp_path: Path, make: Callable[[Path
     path = tmp_path / "mine.pt2"
     make(path)
     with pytest.raises(ConfigurationError, match=told) as refusal:
-        load_model(str(path), "default", "cpu", allow_user_code=True)
+        load_model(ModelSpec(str(path), device="cpu", allow_user_code=True))
     assert str(path) in str(refusal.value)

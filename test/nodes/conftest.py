@@ -10,6 +10,7 @@ import torch
 
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.model_spec import ModelSpec
 
 if TYPE_CHECKING:
     from rclpy.context import Context
@@ -20,7 +21,7 @@ def model() -> Iterator[SplitModel]:
     """Holds the model that most pipelines here share, so that it is built once."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield load_model("shapes", "none", "auto")
+    yield load_model(ModelSpec("shapes", "none", "auto"))
     torch.set_num_threads(threads)
 
 

@@ -18,7 +18,7 @@ from split_infer_ros.msg import PipelineStats
 from split_infer_ros.nodes import stats as stats_node
 from split_infer_ros.pipeline.head_partitions import HeadPartitions
 from split_infer_ros.pipeline.head_stage import HeadStage
-from split_infer_ros.telemetry.sensors import WATT, Reading
+from split_infer_ros.telemetry.sensors import Reading, Unit
 
 TRANSPORTS = ("intra_process", "shared_memory", "network")
 CAMERA = {"width": 64, "height": 48, "rate_hz": 30.0}
@@ -58,7 +58,7 @@ class Bottleneck:
         """Returns whether only this batch holds a slot, and a frame waits for the next batch."""
         if self._pipeline is None:
             return True
-        leases = self._pipeline.backbone.stage._plan.pool.leases
+        leases = self._pipeline.backbone.stage._instance.plan.pool.leases
         return leases.used == 1 and self._pipeline.counts.in_flight > 1
 
     def _backbone_is_idle(self) -> bool:
@@ -158,11 +158,11 @@ class SimulatedSensors:
     """The sensors of a board that takes 10 W."""
 
     def read(self) -> list[Reading]:
-        return [Reading("VDD_IN", 10.0, WATT)]
+        return [Reading("VDD_IN", 10.0, Unit.WATT)]
 
 
 def test_energy_is_divided_among_images(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stats_node, "Sensors", SimulatedSensors)
+    monkeypatch.setattr(stats_node.Sensors, "find", SimulatedSensors)
     with flowing(context, "intra_process", camera=CAMERA) as pipeline:
         found = pipeline.client.subscribe(PipelineStats, "stats")
         stats = found.wait_for_one(

@@ -11,7 +11,7 @@ import pytest
 import rclpy
 
 from split_infer_ros.nodes import doctor
-from split_infer_ros.telemetry.checkup import NOTE, OK, PROBLEM, Finding
+from split_infer_ros.telemetry.checkup import Finding, Level
 
 
 def test_doctor_approves_this_machine() -> None:
@@ -43,14 +43,14 @@ def find(findings: list[Finding], what: str) -> Finding:
 
 def test_vision_msgs_is_checked_by_its_hash(tmp_path: Path) -> None:
     prefixes = os.environ["AMENT_PREFIX_PATH"]
-    assert doctor.check_vision_msgs(prefixes).level == OK
-    assert doctor.check_vision_msgs("").level == NOTE
+    assert doctor.check_vision_msgs(prefixes).level == Level.OK
+    assert doctor.check_vision_msgs("").level == Level.NOTE
     folder = tmp_path / "share/vision_msgs/msg"
     folder.mkdir(parents=True)
     (folder / "Detection2DArray.json").write_text(
         '{"type_hashes": [{"type_name": "vision_msgs/msg/Detection2DArray", "hash_string": "RIHS01_0"}]}'
     )
-    assert doctor.check_vision_msgs(str(tmp_path)).level == PROBLEM
+    assert doctor.check_vision_msgs(str(tmp_path)).level == Level.PROBLEM
 
 
 def test_profile_in_use_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,31 +58,33 @@ def test_profile_in_use_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     profile.write_text("")
     environment = {"FASTRTPS_DEFAULT_PROFILES_FILE": str(profile)}
     finding = find(doctor.check_middleware(environment), "Fast DDS profile")
-    assert (finding.level, str(profile) in finding.found) == (OK, True)
+    assert (finding.level, str(profile) in finding.found) == (Level.OK, True)
     profile.unlink()
     finding = find(doctor.check_middleware(environment), "Fast DDS profile")
-    assert (finding.level, "does not exist" in finding.found) == (NOTE, True)
+    assert (finding.level, "does not exist" in finding.found) == (Level.NOTE, True)
 
 
 def test_missing_ros_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = doctor.module
-    monkeypatch.setattr(doctor, "module", lambda name: ImportError() if name == "std_srvs" else module(name))
+    try_import = doctor.try_import
+    monkeypatch.setattr(doctor, "try_import", lambda name: ImportError() if name == "std_srvs" else try_import(name))
     finding = find(doctor.check_ros(os.environ), "ROS packages")
-    assert finding.level == PROBLEM
+    assert finding.level == Level.PROBLEM
     assert "ros-$ROS_DISTRO-std-srvs" in finding.advice
 
 
 def test_too_old_rclpy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(rclpy.node.Node, doctor.REQUIRED_RCLPY_METHOD)
     finding = find(doctor.check_ros(os.environ), "rclpy")
-    assert finding.level == PROBLEM
+    assert finding.level == Level.PROBLEM
     assert "Jazzy" in finding.advice
 
 
-@pytest.mark.parametrize(("name", "level"), [("cv2", PROBLEM), ("safetensors", PROBLEM), ("rosbags", NOTE)])
+@pytest.mark.parametrize(
+    ("name", "level"), [("cv2", Level.PROBLEM), ("safetensors", Level.PROBLEM), ("rosbags", Level.NOTE)]
+)
 def test_missing_library_is_named_with_its_package(name: str, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = doctor.module
-    monkeypatch.setattr(doctor, "module", lambda asked: ImportError() if asked == name else module(asked))
+    try_import = doctor.try_import
+    monkeypatch.setattr(doctor, "try_import", lambda asked: ImportError() if asked == name else try_import(asked))
     finding = find(doctor.check_optional(), name)
     assert finding.level == level
     assert finding.advice.startswith("pip install ")

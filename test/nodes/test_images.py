@@ -24,13 +24,14 @@ from split_infer_ros.nodes.conversions import pixels_of
 from split_infer_ros.sources import draw_scene
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.model_spec import ModelSpec
 
 LIMITS = Limits(score_threshold=0.2, nms_threshold=0.5, max_detections=20)
 
 
 @pytest.fixture(scope="module")
 def trained() -> SplitModel:
-    return load_model("shapes", "default", "auto")
+    return load_model(ModelSpec("shapes", "default", "auto"))
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,10 +17,11 @@ from ros_support import RELIABLE, Client, Received, image, wait_until
 from sensor_msgs.msg import Image
 from std_msgs.msg import String
 
+from split_infer_ros.buffers.pool import FeatureReader, SlotPool
 from split_infer_ros.buffers.slots import Lease
-from split_infer_ros.msg import FeatureHandle
 from split_infer_ros.nodes import result_publisher
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher, IntraProcessSubscription
+from split_infer_ros.nodes.transports.intra_process import IntraProcessSender
 from split_infer_ros.pipeline.frame import Handle
 from split_infer_ros.pipeline.head_stage import HeadStage
 
@@ -200,23 +202,28 @@ def pipeline(context: Context) -> Iterator[Pipeline]:
 
 
 def test_head_gets_the_object_and_uses_its_own_threads(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    handles, threads = [], []
-    submit, convert = HeadStage.submit, result_publisher.detections_message
-    monkeypatch.setattr(HeadStage, "submit", lambda *a: (handles.append(a[1]), submit(*a))[1])
+    sent, received, threads = [], [], []
+    send, submit, convert = IntraProcessSender.send, HeadStage.submit, result_publisher.detections_message
+
+    def record_handle(stage: HeadStage, handle: Handle, reader: FeatureReader) -> None:
+        received.append((handle, threading.current_thread().name))
+        submit(stage, handle, reader)
+
+    monkeypatch.setattr(IntraProcessSender, "send", lambda *a: (sent.append(a[1]), send(*a))[1])
+    monkeypatch.setattr(HeadStage, "submit", record_handle)
     monkeypatch.setattr(
         result_publisher,
         "detections_message",
         lambda *a: (threads.append(threading.current_thread().name), convert(*a))[1],
     )
     with Pipeline(context, head={}, backbone={}) as pipeline:
-        subscriber = LocalSubscriber(pipeline.client, FeatureHandle, "features")
         images = pipeline.client.publisher(Image, "image")
         for _ in range(3):
             images.publish(image())
             pipeline.settled(len(threads) + 1)
-        assert [type(handle) for handle in handles] == 3 * [Handle]
-        assert all(received is sent for received, sent in zip(subscriber.wait_for(3), handles, strict=True))
-        assert subscriber.threads == {"backbone"}
+        assert [type(handle) for handle, _ in received] == 3 * [Handle]
+        assert all(arrived is original for (arrived, _), original in zip(received, sent, strict=True))
+        assert {thread for _, thread in received} == {"backbone"}
         assert threads == 3 * ["postprocess"]
 
 
@@ -235,23 +242,24 @@ def test_frame_over_bus_and_dds_is_counted_once(context: Context) -> None:
         assert "middleware" not in counts.dropped
 
 
-def test_stale_handle_is_refused_and_counted(pipeline: Pipeline) -> None:
-    subscriber = LocalSubscriber(pipeline.client, FeatureHandle, "features")
+def test_stale_handle_is_refused_and_counted(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[tuple[Handle, SlotPool]] = []
+    send = IntraProcessSender.send
+    monkeypatch.setattr(IntraProcessSender, "send", lambda *a: (sent.append(a[1:]), send(*a))[1])
     images = pipeline.client.publisher(Image, "image")
     images.publish(image())
     before = pipeline.settled(1)
-    (used,) = subscriber.wait_for(1)
-    again = IntraProcessPublisher(pipeline.client.node, FeatureHandle, "features", RELIABLE)
-    refused = pipeline.nodes["head"]._stage.refused
+    used, pool = sent[0]
+    head = pipeline.nodes["head"]._stage
 
-    again.publish(used)
-    wait_until(lambda: refused["released"] == 1, "the second release to be refused")
-    foreign = Handle(Lease(1, 0, 1), used.model, used.split_point, used.batch_capacity, "", used.origins)
-    again.publish(foreign)
-    wait_until(lambda: refused["foreign"] == 1, "the foreign handle to be refused")
-    for number in range(4):  # as many as there are slots: the handle's has moved on
+    head.submit(used, pool)
+    wait_until(lambda: head.refused["released"] == 1, "the second release to be refused")
+    foreign = replace(used, lease=Lease(1, 0, 1))
+    head.submit(foreign, pool)
+    wait_until(lambda: head.refused["foreign"] == 1, "the foreign handle to be refused")
+    for number in range(4):  # as many as there are slots: the handle's slot has moved on
         images.publish(image())
         pipeline.settled(before.received + 1 + number)
-    again.publish(used)
-    wait_until(lambda: refused["stale"] == 1, "the stale handle to be refused")
+    head.submit(used, pool)
+    wait_until(lambda: head.refused["stale"] == 1, "the stale handle to be refused")
     assert pipeline.counts.published == pipeline.counts.received == before.received + 4

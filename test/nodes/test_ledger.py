@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,9 +16,9 @@ from ros_support import WAIT_S, Received, image, wait_until
 from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray
 
-from split_infer_ros.msg import FeatureHandle
 from split_infer_ros.nodes import result_publisher
-from split_infer_ros.nodes.intra_process import IntraProcessPublisher, IntraProcessSubscription
+from split_infer_ros.nodes.intra_process import IntraProcessPublisher
+from split_infer_ros.nodes.transports.intra_process import IntraProcessReceiver
 
 CAMERA = {"width": 64, "height": 48, "rate_hz": 0.0}
 
@@ -172,15 +173,19 @@ def test_frames_drop_as_no_head_until_a_head_comes(context: Context) -> None:
         assert pipeline.settled(3).dropped == {"no_head": 2}
 
 
+def deaf_head(pipeline: Pipeline) -> IntraProcessReceiver:
+    """Returns a head in the backbone's process that ignores the handles that it gets."""
+    stage = SimpleNamespace(submit=lambda handle, reader: None)
+    return IntraProcessReceiver(pipeline.client.node, pipeline.backbone.model, stage)
+
+
 def test_slot_of_a_dead_head_is_recovered(context: Context) -> None:
     with Pipeline(context, backbone={"pool_slots": 1}) as pipeline:
-        dead = IntraProcessSubscription(
-            pipeline.client.node, FeatureHandle, "features", QoSProfile(depth=1), lambda handle: None
-        )
+        dead = deaf_head(pipeline)
         send(pipeline, 1)
         counts = pipeline.settled(1)
         assert counts.dropped == {"lease_expired": 1}
-        dead.destroy()
+        dead.stop_receiving()
         pipeline.add("head")
         send(pipeline, 1)
         assert pipeline.settled(2).published == 1
@@ -203,13 +208,11 @@ def test_frames_in_flight_at_the_end_drop_as_shutdown(context: Context, gate: Ga
 
 def test_restart_frees_slots_of_a_head_that_never_came(context: Context) -> None:
     with Pipeline(context, backbone={"pool_slots": 1}) as pipeline:
-        dead = IntraProcessSubscription(
-            pipeline.client.node, FeatureHandle, "features", QoSProfile(depth=1), lambda handle: None
-        )
+        dead = deaf_head(pipeline)
         send(pipeline, 1)
         wait_until(lambda: pipeline.backbone.stage.report(0.0).slots_used, "the handle to be out")
         pipeline.backbone.trigger_deactivate()
-        dead.destroy()
+        dead.stop_receiving()
         pipeline.backbone.trigger_activate()
         pipeline.add("head")
         for number in range(3):

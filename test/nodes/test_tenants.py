@@ -415,7 +415,7 @@ def test_tenant_is_removed_with_frames_in_flight(pipeline: Pipeline, monkeypatch
 
     monkeypatch.setattr(result_publisher, "detections_message", gate)
     front = client.publisher(Image, "front/image")
-    ledger = pipeline.nodes["tenants"]._pipeline._members["front"].ledger
+    ledger = pipeline.nodes["tenants"]._pipeline._tenants["front"].ledger
     before = ledger.counts()
     try:
         for _ in range(4):
@@ -512,7 +512,7 @@ def test_eight_cameras_share_three_models(context: Context, costs: dict[str, Any
     tenants |= {f"tenants.{camera.name}.model": camera.model for camera in cameras}
     with Pipeline(context, stats={"period_s": 0.5}, tenants=tenants) as pipeline:
         client = pipeline.client
-        assert len(pipeline.nodes["tenants"]._pipeline._dispatcher.lines) == 3  # those on one model share it
+        assert len(pipeline.nodes["tenants"]._pipeline._dispatcher.models) == 3  # those on one model share it
         stats = [client.subscribe(PipelineStats, f"{camera.name}/stats") for camera in cameras]
         publishers = [client.publisher(Image, f"{camera.name}/image") for camera in cameras]
         for camera in cameras:

@@ -527,7 +527,7 @@ def test_forged_releases_settle_nothing(context: Context, folder: Path, transpor
         detections = pipeline.client.subscribe(Detection2DArray, "detections")
         releases = pipeline.client.publisher(FeatureRelease, "features/release", RELEASE_QOS)
         images = pipeline.client.publisher(Image, "image")
-        leases = pipeline.backbone.stage._plan.pool.leases
+        leases = pipeline.backbone.stage._instance.plan.pool.leases
         for slot, pool, generation in itertools.product((0, 3, 4, 2**32 - 1), (leases.pool, 1), (0, 2**64 - 1)):
             releases.publish(FeatureRelease(pool=pool, slot=slot, generation=generation, published=9, reason="x"))
         images.publish(image())
@@ -589,7 +589,7 @@ def test_failed_allocation_changes_nothing(context: Context, folder: Path, monke
         with monkeypatch.context() as patch:
             patch.setattr(segments.os, "posix_fallocate", no_room)
             (refusal,) = pipeline.client.set("backbone", batch_size=4)
-        assert "no room for a ring of 4 slots" in refusal
+        assert "no room for a pool of 4 slots" in refusal
         assert pipeline.client.get("backbone", "batch_size") == 0
         images.publish(image())
         detections.wait_for(1)
@@ -607,7 +607,7 @@ sys.exit(backbone.main())
 
 def test_failed_allocation_gives_a_sentence(folder: Path) -> None:
     """The folder has 1 MB, as in some containers, or is read-only."""
-    for options, words in (("size=1m", f"error: {folder} has no room for a ring of 16 slots"), ("ro", "Read-only")):
+    for options, words in (("size=1m", f"error: {folder} has no room for a pool of 16 slots"), ("ro", "Read-only")):
         mount = f'mount -t tmpfs -o {options} none "$0" && exec "$@"'
         if subprocess.run(["unshare", "-rm", "sh", "-c", mount, folder, "true"], check=False).returncode:
             pytest.skip("nothing can be mounted here")

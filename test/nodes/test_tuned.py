@@ -24,15 +24,16 @@ from split_infer_ros.pipeline.backbone_stage import BackboneStage
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
-from split_infer_ros.telemetry.machine import cores
+from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.telemetry.machine import num_cores
 
 PLACE: dict[str, Any] = {"split_point": "neck", "batch_size": 2, "backbone_threads": 1}
 
 
 def found_for(model: SplitModel, precision: str) -> list[Record]:
     """Returns records of a network, and of a pipeline with the split point and batch size of ``PLACE``."""
-    key, network = Key.here("cpu"), dict(network_space(cores(), (precision,)).default)
-    place = {**pipeline_space(model, cores()).default, **PLACE}
+    key, network = Key.here("cpu"), dict(network_space(num_cores(), (precision,)).default)
+    place = {**pipeline_space(model, num_cores()).default, **PLACE}
     measured = (network_task(model, 1), network), (pipeline_task(model, network), place)
     return [Record(key.target, key.versions_for(task), task, config, (1.0,)) for task, config in measured]
 
@@ -82,7 +83,7 @@ def test_tuned_cores_need_the_tuned_split_and_batch(
 
     monkeypatch.setattr(backbone_pipeline, "BackboneStage", Stage)
     path = tmp_path / "tuning.jsonl"
-    Database(path).add(found_for(load_model("shapes", "none", "cpu"), "fp32"))
+    Database(path).add(found_for(load_model(ModelSpec("shapes", "none", "cpu")), "fp32"))
     for values in ({}, {"split_point": "neck", "batch_size": 2}, {"split_point": "neck"}, {"batch_size": 4}):
         configure(context, tuning_database=str(path), **values)
     monkeypatch.setattr(AutoSplit, "begin", begin)

@@ -25,6 +25,7 @@ from split_infer_ros.operator_placement.plan import PlacementPlan, Rule, Tag, ma
 from split_infer_ros.split.export import export
 from split_infer_ros.split.graph import prepare
 from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model_spec import ModelSpec
 
 DEVICES = {Tag.GPU: torch.device("cpu", 0), Tag.CPU: torch.device("cpu")}
 LISTED = OperatorList.read()
@@ -85,7 +86,7 @@ def run_both(
     [("shapes", "listed"), ("shapes", "alternating"), ("ssdlite320", "listed"), ("fasterrcnn_mobilenet_320", "listed")],
 )
 def test_a_placed_model_gives_what_the_whole_one_gives(name: str, how: str) -> None:
-    model = load_model(name, "none", "cpu")
+    model = load_model(ModelSpec(name, "none", "cpu"))
     images = photograph_batch(*model.entry.image_shape[1:])[:2].contiguous(memory_format=torch.channels_last)
     rule = LISTED if how == "listed" else alternate()
     plan, count = run_both(model.graph, model.entry, images, Limits(0.0, 0.5, 20), rule)
@@ -152,7 +153,7 @@ def test_a_model_with_arithmetic_in_place_is_placed_without_harm(how: str, rule:
 
 
 def test_weights_are_shared_and_the_model_is_not_changed() -> None:
-    model = load_model("shapes", "none", "cpu")
+    model = load_model(ModelSpec("shapes", "none", "cpu"))
     before = str(model.graph.graph)
     joined = with_decode(model.graph, model.entry)
     placed = place(joined, make_plan(read_operators(joined, model.entry.image_shape), LISTED), DEVICES)

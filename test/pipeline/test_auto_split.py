@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.pipeline.auto_split import AUTO, BATCH_SIZES, AutoSplit, Goal
-from split_infer_ros.pipeline.backbone_runner import Batch
-from split_infer_ros.pipeline.frame import Timeline
+from split_infer_ros.pipeline.in_flight import InFlightBatch
 from split_infer_ros.pipeline.settings import StageSettings
+from split_infer_ros.pipeline.timeline import Timeline
 from split_infer_ros.split.planner import LATENCY
 from split_infer_ros.split.profile import CoRun, Profile, ProfilePoint
 
@@ -78,7 +78,9 @@ class House:
             times = Timeline(start, start, start, start + backbone_s, start + backbone_s)
             times.head_start, times.head_end, times.delivered = start + backbone_s, self.now, self.now
             plan = SimpleNamespace(settings=settings)
-            self.split.observe(cast(Batch, SimpleNamespace(plan=plan, frames=[None] * (fill or size), timeline=times)))
+            self.split.observe(
+                cast(InFlightBatch, SimpleNamespace(plan=plan, frames=[None] * (fill or size), timeline=times))
+            )
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.pipeline.budget import bytes_needed, check_budget, check_weights, left_for_images
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.split_points import SplitPoint
 
 INPUT = 300
@@ -24,7 +25,7 @@ INPUT = 300
 
 @pytest.fixture(scope="module")
 def split_point() -> SplitPoint:
-    return load_model("shapes", "none", "cpu").split_point("neck")
+    return load_model(ModelSpec("shapes", "none", "cpu")).split_point("neck")
 
 
 def test_device_memory_takes_both_sides(split_point: SplitPoint) -> None:

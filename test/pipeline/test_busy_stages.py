@@ -8,7 +8,7 @@ import pytest
 
 from split_infer_ros.buffers.slots import Lease
 from split_infer_ros.pipeline.busy_stages import BusyStages
-from split_infer_ros.pipeline.frame import Timeline
+from split_infer_ros.pipeline.timeline import Timeline
 
 ONE, TWO = Lease(1, 0, 1), Lease(1, 1, 1)
 

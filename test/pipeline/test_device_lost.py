@@ -99,7 +99,7 @@ def test_who_waits_for_room_is_told_that_none_will_be(run: Run) -> None:
 def test_a_pipeline_on_a_lost_device_stops_at_once(run: Run) -> None:
     run.device.left = 0
     run.send(2)
-    until(lambda: run.stage._lost)
+    until(lambda: run.stage._instance.device_lost)
     start = time.monotonic()
     run.stage.stop(LONG_S)
     assert time.monotonic() - start < LONG_S / 2  # nothing is in flight for which it would wait

@@ -14,7 +14,7 @@ from streamed_run import PICTURES, SETTINGS, Run, change, damage, own_model, pac
 from split_infer_ros.errors import ConfigurationError, StreamError, WeightsError
 from split_infer_ros.pipeline.local import LocalPipeline
 from split_infer_ros.pipeline.settings import WeightsSettings
-from split_infer_ros.runtime.num_threads import ALL
+from split_infer_ros.runtime.num_threads import max_threads
 from split_infer_ros.weight_streaming.pack import pack_model
 
 SPLIT_POINTS = ("input", "neck")
@@ -68,7 +68,7 @@ def test_both_halves_are_given_back_and_each_is_read_again_from_its_own_file(run
     assert again.keys() == state.keys()
     assert all(torch.equal(again[name], state[name]) for name in state)
     files = list((tmp_path / "split_infer_ros" / "weights").iterdir())
-    assert len(files) == len({ALL, 1})  # the backbone has all cores, the head one
+    assert len(files) == len({max_threads(), 1})  # the backbone has all cores, the head one
     for path in files:
         path.rename(tmp_path / "away")
         with pytest.raises(WeightsError, match=path.name):
@@ -131,8 +131,8 @@ def test_weights_are_packed_before_a_frame_comes(tmp_path: Path, monkeypatch: py
 def test_a_file_for_other_cores_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     model, path = own_model(), tmp_path / "mine.weights"
-    pack_model(model, path, ALL + 1)
-    with pytest.raises(ConfigurationError, match=f"was packed for another machine .*{ALL + 1} threads"):
+    pack_model(model, path, max_threads() + 1)
+    with pytest.raises(ConfigurationError, match=f"was packed for another machine .*{max_threads() + 1} threads"):
         LocalPipeline(model, SETTINGS, lambda *_: None, head=replace(TWO_STAGE, weights_file=str(path)))
 
 

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import SplitInferError
 from split_infer_ros.pipeline.ledger import Ledger, LedgerCounts, Ticket
 
-REASONS = ("overrun", "shutdown", "head_error")
+REASONS = (DropReason.OVERRUN, DropReason.SHUTDOWN, DropReason.HEAD_ERROR)
 
 steps = st.one_of(
     st.just("receive"),
@@ -18,7 +19,7 @@ steps = st.one_of(
 )
 
 
-def settle(ticket: Ticket, reason: str | None) -> None:
+def settle(ticket: Ticket, reason: DropReason | None) -> None:
     if reason is None:
         ticket.publish()
     else:
@@ -26,17 +27,19 @@ def settle(ticket: Ticket, reason: str | None) -> None:
 
 
 @given(st.lists(steps, max_size=50))
-def test_the_account_closes_after_every_step(steps: list[str | tuple[str, int, str | None]]) -> None:
+def test_the_account_closes_after_every_step(steps: list[str | tuple[str, int, DropReason | None]]) -> None:
     ledger = Ledger()
     tickets: list[Ticket] = []
-    settled: dict[int, str | None] = {}
+    settled: dict[int, DropReason | None] = {}
     missed = dict.fromkeys(REASONS, 0)
     for step in steps:
         if isinstance(step, str):
             tickets.append(ledger.receive(now=float(len(tickets))))
         elif step[0] == "missed":
-            ledger.missed(step[1], str(step[2]))
-            missed[str(step[2])] += step[1]
+            reason = step[2]
+            assert reason is not None
+            ledger.missed(step[1], reason)
+            missed[reason] += step[1]
         elif step[1] < len(tickets):
             if step[1] in settled:
                 with pytest.raises(SplitInferError, match="twice"):
@@ -65,9 +68,9 @@ def test_an_account_that_does_not_close_says_so() -> None:
 
 def test_counts_are_a_look_at_one_instant() -> None:
     ledger = Ledger()
-    ledger.missed(1, "middleware")
+    ledger.missed(1, DropReason.MIDDLEWARE)
     before = ledger.counts()
-    ledger.missed(1, "middleware")
+    ledger.missed(1, DropReason.MIDDLEWARE)
     assert before.dropped == {"middleware": 1}
     assert "middleware" in repr(ledger)
 
@@ -78,7 +81,7 @@ def test_of_many_threads_that_settle_one_frame_exactly_one_succeeds() -> None:
     refused: list[SplitInferError] = []
     start = threading.Barrier(4)
 
-    def settle_all(reason: str | None) -> None:
+    def settle_all(reason: DropReason | None) -> None:
         start.wait(30.0)
         for ticket in tickets:
             try:

@@ -12,14 +12,15 @@ from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.detections import Detections
-from split_infer_ros.pipeline.backbone_runner import Batch
 from split_infer_ros.pipeline.frame import Origin
+from split_infer_ros.pipeline.in_flight import InFlightBatch
 from split_infer_ros.pipeline.local import LocalPipeline
 from split_infer_ros.pipeline.profiler import Effort, Profiler
 from split_infer_ros.pipeline.settings import BLOCK, StageSettings
 from split_infer_ros.pipeline.stored_profile import profile_model
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.planner import plan
 from split_infer_ros.split.profile_samples import PERIOD
 
@@ -29,7 +30,7 @@ LEAST = Effort(rounds=1, warm_up=1, batches=2, seconds=0.0, runs=2, repeats=1, m
 
 @pytest.fixture(scope="module")
 def model() -> SplitModel:
-    return load_model("shapes", "none", "cpu")
+    return load_model(ModelSpec("shapes", "none", "cpu"))
 
 
 def test_every_cut_is_measured_and_the_planners_choice_as_a_whole(model: SplitModel) -> None:
@@ -101,7 +102,7 @@ def test_a_batch_that_does_not_fit_is_refused_with_a_sentence(
 
 @pytest.mark.parametrize("split_point", ["input", "default", "output"])
 def test_a_local_pipeline_gives_each_picture_its_result(split_point: str) -> None:
-    model = load_model("shapes", "default", "cpu")
+    model = load_model(ModelSpec("shapes", "default", "cpu"))
     found: dict[int, Detections] = {}
 
     def deliver(origin: Origin, detections: Detections) -> None:
@@ -118,8 +119,8 @@ def test_a_local_pipeline_gives_each_picture_its_result(split_point: str) -> Non
 
 
 def test_a_local_pipeline_tells_when_each_batch_was_where_and_may_be_started_again() -> None:
-    model = load_model("shapes", "default", "cpu")
-    batches: list[Batch] = []
+    model = load_model(ModelSpec("shapes", "default", "cpu"))
+    batches: list[InFlightBatch] = []
     settings = StageSettings("default", 2, 60.0, BLOCK)
     pipeline = LocalPipeline(model, settings, lambda *_: None, watch=batches.append)
     for starts in (1, 2):
@@ -138,9 +139,9 @@ def test_a_local_pipeline_tells_when_each_batch_was_where_and_may_be_started_aga
 
 
 def test_a_batch_may_wait_long_for_a_slow_head() -> None:
-    model = load_model("shapes", "default", "cpu")
+    model = load_model(ModelSpec("shapes", "default", "cpu"))
     pipeline = LocalPipeline(model, StageSettings("default", 1, 60.0, BLOCK), lambda *_: None)
-    pool = pipeline.backbone._plan.pool
+    pool = pipeline.backbone._instance.plan.pool
     lease = pool.acquire()
     assert lease is not None
     pool.publish(lease, 0.0)
@@ -152,7 +153,7 @@ def test_what_befalls_a_batch_is_the_feeders_to_know() -> None:
     def deliver(origin: Origin, detections: Detections) -> None:
         raise RuntimeError("nobody listens")
 
-    model = load_model("shapes", "default", "cpu")
+    model = load_model(ModelSpec("shapes", "default", "cpu"))
     settings = StageSettings("default", 1, 60.0, BLOCK)
     with LocalPipeline(model, settings, deliver) as pipeline:
         pipeline.feed([SMALL])

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -17,16 +18,20 @@ from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.pool import LEASE_S, SlotPool, find_pool
 from split_infer_ros.buffers.slots import Lease
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ConfigurationError, HandleError, ImageError, SplitInferError, UnknownSplitPointError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Candidates, Detections, Limits, suppress
 from split_infer_ros.models.entry import ModelEntry, Weights
 from split_infer_ros.models.preprocess import Preprocess
-from split_infer_ros.pipeline.backbone_stage import BackboneStage
-from split_infer_ros.pipeline.frame import Handle, Origin, Timeline
+from split_infer_ros.pipeline.backbone_stage import TICK_S, BackboneStage
+from split_infer_ros.pipeline.frame import Handle, Origin
 from split_infer_ros.pipeline.head_stage import HeadStage
+from split_infer_ros.pipeline.local_transport import LocalTransport
+from split_infer_ros.pipeline.model_instance import ModelInstance
 from split_infer_ros.pipeline.settings import BLOCK, LATEST, StageSettings
-from split_infer_ros.pipeline.transport import OwnedPool, Released
+from split_infer_ros.pipeline.timeline import Timeline
+from split_infer_ros.pipeline.transport import Released
 from split_infer_ros.split.model import SplitModel
 
 LONG_S = 60.0  # a bound, far above what anything here takes
@@ -91,15 +96,14 @@ class Way:
         self.publish = publish
         self._lease_s = lease_s
 
-    def bind(self, released: Released, wake: Callable[[], None]) -> None:
+    def connect(self, released: Released, wake: Callable[[], None]) -> Way:
         self._released = released
+        return self
 
     def make_pool(self, layout: Layout, slots: int, place: Place) -> SlotPool:
-        pool = SlotPool(layout, slots, place, self._lease_s)
-        pool.when_released(self._released)
-        return pool
+        return SlotPool(layout, slots, place, self._lease_s, self._released)
 
-    def send(self, handle: Handle, pool: OwnedPool) -> int:
+    def send(self, handle: Handle, pool: SlotPool) -> int:
         return self.publish(handle)
 
 
@@ -126,9 +130,9 @@ class Pipeline:
     def hand(self, handle: Handle) -> None:
         self.head.submit(handle, find_pool(handle.lease))
 
-    def deliver(self, origin: Origin, detections: Detections) -> None:
+    def deliver(self, handle: Handle, index: int, detections: Detections) -> None:
         assert self.gate.wait(LONG_S)
-        self.delivered.append((origin, detections))
+        self.delivered.append((handle.origins[index], detections))
 
     def send(self, *values: int, source: str = "a") -> None:
         for value in values:
@@ -323,7 +327,8 @@ def test_a_batch_that_breaks_the_backbone_costs_only_itself(start: Start) -> Non
 def test_a_result_that_cannot_be_delivered_costs_the_rest_of_its_batch(start: Start) -> None:
     pipeline = start(batch_size=3, batch_timeout_s=LONG_S)
 
-    def deliver(origin: Origin, detections: Detections) -> None:
+    def deliver(handle: Handle, index: int, detections: Detections) -> None:
+        origin = handle.origins[index]
         if origin.header == 2:
             raise RuntimeError("no more")
         pipeline.delivered.append((origin, detections))
@@ -380,9 +385,9 @@ def test_a_publisher_that_fails_loses_nothing_that_a_head_has(start: Start) -> N
     pipeline = start(batch_size=1, drop_policy=BLOCK)
     arrived = threading.Event()
 
-    def deliver(origin: Origin, detections: Detections) -> None:
+    def deliver(handle: Handle, index: int, detections: Detections) -> None:
         arrived.set()
-        Pipeline.deliver(pipeline, origin, detections)
+        Pipeline.deliver(pipeline, handle, index, detections)
 
     def publish(handle: Handle) -> int:
         if handle.origins[0].header == 1:
@@ -420,7 +425,7 @@ def test_before_start_and_after_stop_frames_are_counted_as_inactive(start: Start
     pipeline = start()
     idle = BackboneStage(brightness(), StageSettings(), Way(pipeline.publish), pipeline.errors.append)
     idle.submit(*frame(1), 0.0)
-    idle.refuse(ImageError("bad_step", "no"), 0.0)
+    idle.refuse(ImageError(DropReason.BAD_STEP, "no"), 0.0)
     assert idle.ledger.counts().dropped == {"inactive": 1, "bad_step": 1}
     idle.stop(0.0)
     pipeline.backbone.stop(LONG_S)
@@ -483,13 +488,13 @@ def test_a_report_is_what_was_counted_and_timed(start: Start) -> None:
     begin = time.monotonic()
     pipeline = start(batch_size=2, batch_timeout_s=LONG_S, drop_policy=BLOCK)
     timelines: list[Timeline] = []
-    done = pipeline.backbone._accounts.meters.batch_done
+    done = pipeline.backbone._account.meters.batch_done
 
     def batch_done(timeline: Timeline, frames: int, now: float) -> None:
         timelines.append(timeline)
         done(timeline, frames, now)
 
-    pipeline.backbone._accounts.meters.batch_done = batch_done  # type: ignore[method-assign]
+    pipeline.backbone._account.meters.batch_done = batch_done  # type: ignore[method-assign]
     pipeline.send(1, 2, 3, 4)
     pipeline.settled()
     report = pipeline.backbone.report(time.monotonic())
@@ -540,3 +545,37 @@ def test_many_senders_and_a_changing_mind(start: Start) -> None:
     assert all(looks)
     assert pipeline.backbone.ledger.counts().received == 300
     assert pipeline.errors == []
+
+
+def test_a_frame_costs_three_turns_of_the_loop(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes; its batch is closed and computed; its slot is given back. None of these causes a turn for nothing."""
+    pipeline = start(batch_size=1)
+    turns: list[float] = []
+    collect = ModelInstance.collect
+    monkeypatch.setattr(ModelInstance, "collect", lambda instance, now: (turns.append(now), collect(instance, now)))
+    begin = time.monotonic()
+    for value in range(20):
+        pipeline.send(value)
+        pipeline.settled()
+    ticks = (time.monotonic() - begin) / TICK_S
+    assert len(turns) <= 3 * 20 + ticks + 2
+
+
+def test_a_handle_reaches_the_heads_queue_by_three_calls(start: Start) -> None:
+    pipeline = start(batch_size=1)
+    chains: list[list[str]] = []
+    queue = pipeline.head._head
+
+    class Queue:
+        def put(self, work: object) -> None:
+            chains.append([found.name for found in traceback.extract_stack()])
+            queue.put(work)  # type: ignore[arg-type]
+
+    pipeline.head._head = Queue()  # type: ignore[assignment]
+    instance = pipeline.backbone._instance
+    instance._connection = LocalTransport(pipeline.head.submit).connect(instance._released, lambda: None)
+    pipeline.backbone.configure(replace(pipeline.backbone.settings, batch_size=2))
+    pipeline.send(1, 2)
+    pipeline.settled()
+    pipeline.head._head = queue
+    assert [chain[chain.index("hand_over") + 1 :] for chain in chains] == [["send", "submit", "put"]]

@@ -11,12 +11,14 @@ import pytest
 import torch
 from streamed_run import SETTINGS, Run, change, damage, own_model, packed_in, same
 
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ConfigurationError, StreamError
 from split_infer_ros.pipeline import streaming
 from split_infer_ros.pipeline.local import LocalPipeline
 from split_infer_ros.pipeline.streaming import stream_backbone
-from split_infer_ros.runtime.num_threads import ALL
+from split_infer_ros.runtime.num_threads import max_threads
 from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.partitions import backbone_of
 from split_infer_ros.weight_streaming.pack import machine, pack_model
 from split_infer_ros.weight_streaming.packed_file import read_header
@@ -57,7 +59,7 @@ def test_frames_whose_weights_do_not_come_are_dropped_by_name(run: Run, monkeypa
     plain = WeightsFile.read
 
     def fail(self: WeightsFile, offset: int, into: memoryview, layer: str) -> None:
-        raise StreamError("weights_unreadable", f"Layer '{layer}' cannot be read.")
+        raise StreamError(DropReason.WEIGHTS_UNREADABLE, f"Layer '{layer}' cannot be read.")
 
     monkeypatch.setattr(WeightsFile, "read", fail)
     with pytest.raises(StreamError, match="Layer"):
@@ -109,7 +111,7 @@ def test_a_file_of_other_weights_under_the_right_name_is_made_anew(tmp_path: Pat
     change(run, weights_residency="two_stage")
     path = packed_in(tmp_path)
     change(run, weights_residency="resident")
-    pack_model(load_model("shapes", "random", "cpu"), path, ALL)
+    pack_model(load_model(ModelSpec("shapes", "random", "cpu")), path, max_threads())
     change(run, weights_residency="two_stage")
     assert same(run.feed(), expected)
 
@@ -149,8 +151,8 @@ def test_weights_are_laid_out_for_the_cores_that_the_backbone_has(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     settings = replace(SETTINGS, weights_residency="two_stage")
-    LocalPipeline(own_model(), settings, lambda *_: None, threads=(ALL + 1, 1)).backbone.close()
-    assert read_header(packed_in(tmp_path)).machine == machine(ALL + 1)
+    LocalPipeline(own_model(), settings, lambda *_: None, threads=(max_threads() + 1, 1)).backbone.close()
+    assert read_header(packed_in(tmp_path)).machine == machine(max_threads() + 1)
 
 
 def test_a_gpus_budget_is_for_the_rings_on_both_sides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import importlib
 import pytest
 from lost_device import AcceleratorError, illegal_access
 
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ConfigurationError, StreamError
 from split_infer_ros.runtime.faults import STICKY, drop_reason, is_sticky
 
@@ -52,7 +53,7 @@ def test_texts_of_sticky_errors_decide_without_number(text: str) -> None:
         RuntimeError(OUT_OF_MEMORY),
         RuntimeError("CUDA error: invalid device ordinal"),
         RuntimeError("mat1 and mat2 shapes cannot be multiplied (misaligned address)"),
-        StreamError("weights_stalled", "The disk gave nothing."),
+        StreamError(DropReason.WEIGHTS_STALLED, "The disk gave nothing."),
     ],
 )
 def test_other_errors_cost_their_batch_alone(error: Exception | None) -> None:
@@ -66,7 +67,7 @@ def test_an_error_is_sticky_if_its_cause_is() -> None:
 
 def test_each_error_has_its_drop_reason() -> None:
     assert drop_reason(illegal_access()) == "device_lost"
-    assert drop_reason(StreamError("weights_stalled", "")) == "weights_stalled"
+    assert drop_reason(StreamError(DropReason.WEIGHTS_STALLED, "")) == "weights_stalled"
     assert drop_reason(RuntimeError(OUT_OF_MEMORY)) == "backbone_error"
 
 

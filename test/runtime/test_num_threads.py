@@ -11,7 +11,7 @@ from split_infer_ros.runtime import num_threads
 
 @pytest.fixture(autouse=True)
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(num_threads, "ALL", 2)
+    monkeypatch.setattr(num_threads, "_MAX_THREADS", 2)
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
@@ -32,8 +32,8 @@ def test_each_thread_has_its_own_number_whatever_others_set_afterwards() -> None
         seen[name] = torch.get_num_threads()
 
     threads = [
-        threading.Thread(target=stage, args=("head", num_threads.use_one_core, True)),
-        threading.Thread(target=stage, args=("backbone", num_threads.use_all_cores, False)),
+        threading.Thread(target=stage, args=("head", num_threads.use_one_thread, True)),
+        threading.Thread(target=stage, args=("backbone", num_threads.use_all_threads, False)),
     ]
     for thread in threads:
         thread.start()
@@ -43,7 +43,7 @@ def test_each_thread_has_its_own_number_whatever_others_set_afterwards() -> None
 
 
 def test_a_number_can_change() -> None:
-    num_threads.use_one_core()
+    num_threads.use_one_thread()
     assert torch.get_num_threads() == 1
-    num_threads.use_all_cores()
+    num_threads.use_all_threads()
     assert torch.get_num_threads() == 2

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import threading
 
-from split_infer_ros.runtime.worker_thread import Stage
+from split_infer_ros.runtime.worker_thread import WorkerThread
 
 LONG_S = 60.0
 
@@ -10,7 +10,9 @@ LONG_S = 60.0
 def test_work_is_done_in_order_on_one_thread_and_stop_finishes_it() -> None:
     done: list[tuple[int, str]] = []
     begun = threading.Event()
-    stage: Stage[int] = Stage("s", lambda work: done.append((work, threading.current_thread().name)), begun.set)
+    stage: WorkerThread[int] = WorkerThread(
+        "s", lambda work: done.append((work, threading.current_thread().name)), begun.set
+    )
     stage.put(0)  # work may come before the start
     assert len(stage) == 1
     stage.start()
@@ -23,7 +25,7 @@ def test_work_is_done_in_order_on_one_thread_and_stop_finishes_it() -> None:
 
 def test_a_stage_may_be_stopped_twice_and_started_again() -> None:
     done: list[int] = []
-    stage: Stage[int] = Stage("s", done.append, lambda: None)
+    stage: WorkerThread[int] = WorkerThread("s", done.append, lambda: None)
     stage.stop()
     for value in range(3):
         stage.start()

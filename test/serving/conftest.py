@@ -13,6 +13,7 @@ from split_infer_ros.errors import UnknownModelError
 from split_infer_ros.serving import tenant_registry
 from split_infer_ros.serving.shared_settings import SharedSettings
 from split_infer_ros.serving.tenant import Tenant
+from split_infer_ros.split.model_spec import ModelSpec
 
 
 @pytest.fixture
@@ -20,12 +21,12 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     running: list[Running] = []
 
     def make(*tenants: Tenant, settings: SharedSettings = SETTINGS, **models: BrightModel) -> Running:
-        def load(name: str, weights: str, device: str, precision: str, *, allow_user_code: bool) -> BrightModel:
-            if name == "broken":
+        def load(spec: ModelSpec) -> BrightModel:
+            if spec.name == "broken":
                 raise ValueError("what a factory raises")
-            if name not in models:
-                raise UnknownModelError(f"There is no model '{name}'.")
-            return models[name]
+            if spec.name not in models:
+                raise UnknownModelError(f"There is no model '{spec.name}'.")
+            return models[spec.name]
 
         monkeypatch.setattr(tenant_registry, "load_model", load)
         running.append(Running(tmp_path / "tuning.jsonl", models, settings))

@@ -16,8 +16,9 @@ from running import SETTINGS, A, B, C, Start, until, use_lanes
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.serving import tenant_registry
-from split_infer_ros.serving.model_instance import ModelInstance
+from split_infer_ros.serving.served_model import ServedModel
 from split_infer_ros.serving.tenant import Tenant
+from split_infer_ros.split.model_spec import ModelSpec
 
 
 def test_a_tenant_that_goes_takes_what_waits_with_it(start: Start) -> None:
@@ -29,7 +30,7 @@ def test_a_tenant_that_goes_takes_what_waits_with_it(start: Start) -> None:
     run.send("a", 2, 3)
     run.send("b", 4)
     run.set(B)
-    (gone,) = run.members["a"]
+    (gone,) = run.states["a"]
     assert gone.ledger.counts().dropped == {"removed": 2}
     one.gate.set()
     run.settled()
@@ -90,7 +91,7 @@ def test_who_cannot_be_started_is_named_and_the_others_run(start: Start) -> None
 
 def test_models_that_together_take_too_much_are_refused_with_what_would_fit(start: Start) -> None:
     run = start(A, one=BrightModel("one"), two=BrightModel("two"))
-    one = run.pipeline._dispatcher.lines["one"]
+    one = run.pipeline._dispatcher.models["one"]
     run.pipeline.configure(replace(SETTINGS, memory_budget_bytes=1.5 * one.budget_bytes))
     refused = run.set(A, C)
     assert list(refused) == ["c"]
@@ -111,9 +112,9 @@ def test_of_weights_that_must_fit_a_gpu_only_those_before_the_cut_count(monkeypa
     line = SimpleNamespace(key="one", model=there)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (12 * 4, 10**9))
-    ModelInstance._check_weights(line, "default")  # type: ignore[arg-type]
+    ServedModel._check_weights(line, "default")  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match=r"The weights of one before its split point take .* would fit"):
-        ModelInstance._check_weights(line, "output")  # type: ignore[arg-type]
+        ServedModel._check_weights(line, "output")  # type: ignore[arg-type]
 
 
 def test_settings_change_while_frames_flow(start: Start) -> None:
@@ -134,7 +135,7 @@ def test_settings_and_the_state_change_while_a_model_is_loaded(start: Start, mon
     two, loading, loaded = BrightModel("two"), threading.Event(), threading.Event()
     run = start(A, one=BrightModel("one"))
 
-    def load(*arguments: object, **options: object) -> BrightModel:
+    def load(spec: ModelSpec) -> BrightModel:
         loading.set()
         assert loaded.wait(LONG_S)
         return two
@@ -156,7 +157,7 @@ def test_settings_and_the_state_change_while_a_model_is_loaded(start: Start, mon
     run.send("c", 3)
     run.settled()
     assert [len(run.delivered[tenant]) for tenant in "ac"] == [2, 1]
-    line = run.pipeline._dispatcher.lines["two"]
+    line = run.pipeline._dispatcher.models["two"]
     assert (line.plan.settings.batch_size, line.plan.settings.pool_slots) == (3, 5)
     assert line.head.limits is limits
 
@@ -195,5 +196,5 @@ def test_whatever_happens_each_frame_is_settled_once(
             run.pipeline.configure(replace(SETTINGS, most=first, pool_slots=second))  # type: ignore[arg-type]
     run.pipeline.stop(LONG_S)
     run.check()
-    for members in run.members.values():
-        assert all(member.ledger.counts().in_flight == 0 for member in members)
+    for states in run.states.values():
+        assert all(state.ledger.counts().in_flight == 0 for state in states)

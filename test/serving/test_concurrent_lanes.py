@@ -11,10 +11,11 @@ from split_infer_ros.serving.concurrent_lanes import ConcurrentLanes
 from split_infer_ros.serving.execution_timing import measure
 from split_infer_ros.serving.merge_runner import Engine
 from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model_spec import ModelSpec
 
 
 def test_what_an_execution_takes_is_measured_while_all_lanes_are_at_work() -> None:
-    model = load_model("shapes", "random", "cpu")
+    model = load_model(ModelSpec("shapes", "random", "cpu"))
     both = threading.Barrier(2, timeout=20)
 
     def backbone(images: torch.Tensor) -> tuple[torch.Tensor, ...]:

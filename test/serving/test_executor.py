@@ -17,12 +17,12 @@ from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.pipeline.frame import Origin
+from split_infer_ros.pipeline.in_flight import InFlightBatch
 from split_infer_ros.runtime.streams import Fence, Stream
 from split_infer_ros.serving.executor import Executor
-from split_infer_ros.serving.in_flight import InFlightBatch
 from split_infer_ros.serving.merge_runner import Launched, Leave
-from split_infer_ros.serving.model_instance import Callbacks, ModelInstance
 from split_infer_ros.serving.result_router import ResultRouter
+from split_infer_ros.serving.served_model import Callbacks, ServedModel
 from split_infer_ros.serving.shared_settings import SharedSettings
 from split_infer_ros.serving.tenant import Tenant
 from split_infer_ros.serving.tenant_state import TenantFrame, TenantState
@@ -76,15 +76,26 @@ class Bench:
         self.delivered: list[tuple[str, int]] = []
         models = {"one": BrightModel("one"), "two": BrightModel("two", backbone_fails=True)}
         self.engine = Engine(models)
-        self.members = {name: TenantState(Tenant(name, name), name) for name in models}
-        self.lines: dict[str, ModelInstance] = {}
-        router = ResultRouter(self.changed, self.members, self.lines, self.deliver, self.note)
-        callbacks = Callbacks(router.deliver, router.released, lambda: None, self.note)
+        self.tenants = {name: TenantState(tenant=Tenant(name, name), model=name) for name in models}
+        self.models: dict[str, ServedModel] = {}
+        router = ResultRouter(
+            changed=self.changed, tenants=self.tenants, models=self.models, deliver=self.deliver, on_error=self.note
+        )
+        callbacks = Callbacks(router.deliver, router.watch, self.note)
         for name, model in models.items():
-            arguments = (SharedSettings(device="cpu"), 0.0, Limits(), callbacks, Database(path))
-            self.lines[name] = ModelInstance(name, model, *arguments)
-            self.lines[name].head.start()
-        self.executor = Executor(self.changed, self.engine, torch.device("cpu"), self.note)  # type: ignore[arg-type]
+            settings = SharedSettings(device="cpu")
+            self.models[name] = ServedModel(
+                key=name,
+                model=model,
+                settings=settings,
+                limits=Limits(),
+                changed=self.changed,
+                callbacks=callbacks,
+                database=Database(path),
+            )
+            self.models[name].open(settings, 0.0)
+            self.models[name].head.start()
+        self.executor = Executor(self.changed, self.engine, torch.device("cpu"))  # type: ignore[arg-type]
         self.executor.start()
         self.ahead = 0
 
@@ -95,28 +106,28 @@ class Bench:
         self.delivered.append((tenant, round(detections.scores.item() * 255)))
 
     def execute(self, **values: int) -> list[InFlightBatch]:
-        flights = []
+        batches = []
         with self.changed:
             for name, value in values.items():
                 pixels, origin = frame(value, name)
-                member = self.members[name]
-                frames = [TenantFrame(pixels, origin, member.ledger.receive(0.0), member)]
-                flights.append(self.lines[name].take_off(frames, 0.0))
+                tenant = self.tenants[name]
+                frames = [TenantFrame(pixels, origin, tenant.ledger.receive(0.0), tenant)]
+                batches.append(self.models[name].take_off(frames, 0.0))
             self.ahead += 1
-        self.executor.execute(flights, self.over)
-        return flights
+        self.executor.execute(batches, self.over)
+        return batches
 
     def over(self) -> None:
         self.ahead -= 1
 
     def close(self) -> None:
         self.executor.stop()
-        for line in self.lines.values():
-            line.close()
-            assert line.out == {}
+        for model in self.models.values():
+            model.close()
+            assert not model.in_flight
 
     def dropped(self, name: str) -> dict[str, int]:
-        counts = self.members[name].ledger.counts()
+        counts = self.tenants[name].ledger.counts()
         assert counts.balanced
         assert counts.in_flight == 0
         return dict(counts.dropped)
@@ -173,17 +184,17 @@ def test_pages_are_mapped_beside_the_next_execution_and_before_the_next_of_that_
 
     monkeypatch.setattr(slot_memory, "allocate", managed)
     bench = Bench(tmp_path / "tuning.jsonl")
-    written = InFlightBatch.bring
+    written = InFlightBatch.fetch
     marks: list[Fence | None] = []
 
-    def bring(flight: InFlightBatch, copies: Stream) -> Fence | None:
+    def fetch(batch: InFlightBatch, copies: Stream) -> Fence | None:
         assert bench.engine.marks, "not within the execution"
-        marks.append(written(flight, copies))
+        marks.append(written(batch, copies))
         return marks[-1]
 
-    monkeypatch.setattr(InFlightBatch, "bring", bring)
-    (flight,) = bench.execute(one=1)
-    assert flight.features, "kept until they are in the slot, and it is handed over"
+    monkeypatch.setattr(InFlightBatch, "fetch", fetch)
+    (batch,) = bench.execute(one=1)
+    assert batch.features, "kept until they are in the slot, and it is handed over"
     bench.execute(two=2)
     bench.execute(one=3)
     bench.execute(two=4)
@@ -193,6 +204,6 @@ def test_pages_are_mapped_beside_the_next_execution_and_before_the_next_of_that_
     for mark in bench.engine.marks:
         mark.reached.set()
     bench.close()
-    assert not flight.features
+    assert not batch.features
     assert sorted(bench.delivered) == [("one", 1), ("one", 3), ("two", 2), ("two", 4)]
     assert bench.errors == []

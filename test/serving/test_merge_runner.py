@@ -11,13 +11,14 @@ from split_infer_ros.serving.execution_timing import blank, measure
 from split_infer_ros.serving.merge_runner import Engine
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.model_spec import ModelSpec
 
 NAMES = {"shapes": "shapes", "squeeze": "squeezenet1_0", "again": "shapes"}
 
 
 @pytest.fixture(scope="module")
 def models() -> dict[str, SplitModel]:
-    return {name: load_model(model, "random", "cpu") for name, model in NAMES.items()}
+    return {name: load_model(ModelSpec(model, "random", "cpu")) for name, model in NAMES.items()}
 
 
 @pytest.fixture

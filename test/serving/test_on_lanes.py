@@ -8,7 +8,7 @@ import pytest
 from bright import BAD, LONG_S, BrightModel
 from running import A, B, C, Start, until, use_lanes
 
-from split_infer_ros.serving.in_flight import InFlightBatch
+from split_infer_ros.pipeline.in_flight import InFlightBatch
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +30,7 @@ def test_a_lane_that_waits_holds_up_no_other_and_nobody_overtakes_his_own(start:
     assert len(run.pipeline._waiting) == 1, "of a camera there is one frame under way at a time"
     run.send("b", 9)
     until(lambda: len(run.pipeline._waiting) == 1)
-    assert len(run.pipeline._dispatcher.lines["one"].out) == 2, "the same model on both lanes"
+    assert len(run.pipeline._dispatcher.models["one"].in_flight) == 2, "the same model on both lanes"
     one.gate.set()
     run.settled()
     assert [origin.header[1] for origin, _ in run.delivered["a"]] == [1, 2]
@@ -86,7 +86,7 @@ def test_a_model_that_goes_is_there_until_its_lane_is_done(start: Start) -> None
     run.settled()
     two.gate.set()
     until(lambda: not run.pipeline._dispatcher._leaving)
-    (gone,) = run.members["c"]
+    (gone,) = run.states["c"]
     assert gone.ledger.counts().dropped == {"removed": 1}
     assert run.errors == []
     until(lambda: list(run.pipeline._workers.whole._backbones) == ["one"])

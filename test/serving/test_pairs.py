@@ -15,11 +15,11 @@ from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.memory import Memory
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.memory_cost.constants import MachineConstants
+from split_infer_ros.pipeline.in_flight import InFlightBatch
 from split_infer_ros.pipeline.memory_choice import MemoryAdvisor, MemoryChoice
 from split_infer_ros.pipeline.plan import Plan
-from split_infer_ros.serving import model_instance, worker_pool
-from split_infer_ros.serving.in_flight import InFlightBatch
-from split_infer_ros.serving.model_instance import ModelInstance
+from split_infer_ros.serving import served_model, worker_pool
+from split_infer_ros.serving.served_model import ServedModel
 from split_infer_ros.serving.tenant import Tenant
 
 A, C = Tenant("a", "one", deadline_s=1e3), Tenant("c", "two", deadline_s=2e3)  # and so the order of their turns
@@ -57,16 +57,16 @@ class Gpu:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
-    made, take_off = Gpu(), ModelInstance.take_off
+    made, take_off = Gpu(), ServedModel.take_off
 
-    def note(line: ModelInstance, frames: Sequence[object], now: float, plan: Plan | None = None) -> InFlightBatch:
+    def note(line: ServedModel, frames: Sequence[object], now: float, plan: Plan | None = None) -> InFlightBatch:
         flight = take_off(line, frames, now, plan)  # type: ignore[arg-type]
         made.flights.append((line.key, flight.plan.pool.slots.policy))
         return flight
 
-    monkeypatch.setattr(worker_pool, "all_cores", lambda: 1)  # it has no lanes
-    monkeypatch.setattr(ModelInstance, "take_off", note)
-    monkeypatch.setattr(model_instance, "MemoryAdvisor", Advisor)
+    monkeypatch.setattr(worker_pool, "max_threads", lambda: 1)  # it has no lanes
+    monkeypatch.setattr(ServedModel, "take_off", note)
+    monkeypatch.setattr(served_model, "MemoryAdvisor", Advisor)
     monkeypatch.setattr(slot_memory, "allocate", made.allocate)
     return made
 
@@ -89,7 +89,7 @@ def both_wait(run: Running, first: int) -> None:
 
 
 def ready_beside(run: Running) -> bool:
-    return any(line.beside.plans for line in run.pipeline._dispatcher.lines.values())
+    return any(line.co_run_plans.plans for line in run.pipeline._dispatcher.models.values())
 
 
 def test_a_pair_runs_under_two_policies_and_whoever_is_alone_keeps_its_own(gpu: Gpu, start: Start) -> None:
@@ -98,7 +98,7 @@ def test_a_pair_runs_under_two_policies_and_whoever_is_alone_keeps_its_own(gpu: 
     assert gpu.flights == [("one", D), ("one", D), ("two", D)], "there is no other memory yet"
     assert "also" not in run.pipeline.report("a", 0.0).memory_reason
     until(lambda: ready_beside(run))
-    (line,) = [line for line in run.pipeline._dispatcher.lines.values() if line.beside.plans]
+    (line,) = [line for line in run.pipeline._dispatcher.models.values() if line.co_run_plans.plans]
     both_wait(run, 4)
     assert gpu.flights[3:] == [("one", D), ("one", D), ("two", M)]
     assert line.key == "two"
@@ -131,7 +131,7 @@ def test_where_the_policy_is_not_ours_to_choose_all_is_as_it_was(
 @pytest.mark.parametrize("short_of", ["budget", "memory"])
 def test_without_memory_for_it_nothing_is_paired_and_nobody_is_refused(gpu: Gpu, start: Start, short_of: str) -> None:
     run = start(A, C, **models())
-    lines = run.pipeline._dispatcher.lines.values()
+    lines = run.pipeline._dispatcher.models.values()
     if short_of == "budget":
         budget = sum(line.budget_bytes for line in lines)
         run.pipeline.configure(replace(SETTINGS, memory_budget_bytes=budget))
@@ -148,7 +148,7 @@ def test_memory_for_pairs_gives_way_to_another_model(gpu: Gpu, start: Start) -> 
     run = start(A, C, **models(), three=BrightModel("three"))
     both_wait(run, 1)
     until(lambda: ready_beside(run))
-    lines = run.pipeline._dispatcher.lines.values()
+    lines = run.pipeline._dispatcher.models.values()
     plain = [line.budget_of(line.plan) for line in lines]
     run.pipeline.configure(replace(SETTINGS, memory_budget_bytes=sum(plain) + plain[0]))
     both_wait(run, 4)

@@ -11,13 +11,14 @@ import pytest
 from bright import BAD, LONG_S, BrightModel
 from running import SETTINGS, A, B, C, Start, until
 
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ConfigurationError, ImageError
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.serving import cost_table, worker_pool
 from split_infer_ros.serving.execution_costs import Group
 from split_infer_ros.serving.merge_runner import Inputs
-from split_infer_ros.serving.model_instance import ModelInstance
 from split_infer_ros.serving.request import DROP
+from split_infer_ros.serving.served_model import ServedModel
 
 
 def test_each_frame_gets_its_own_result_at_its_own_tenant(start: Start) -> None:
@@ -101,14 +102,14 @@ def test_a_result_that_nobody_takes_costs_its_own_frame_alone(start: Start) -> N
 def test_a_round_that_fails_does_not_end_the_next_ones(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     run = start(A, one=BrightModel("one"))
     failures = [RuntimeError("the driver says no")]
-    collect = ModelInstance.collect
+    collect = ServedModel.collect
 
-    def fail_once(line: ModelInstance, now: float) -> None:
+    def fail_once(line: ServedModel, now: float) -> None:
         if failures:
             raise failures.pop()
         collect(line, now)
 
-    monkeypatch.setattr(ModelInstance, "collect", fail_once)
+    monkeypatch.setattr(ServedModel, "collect", fail_once)
     run.send("a", 1)
     until(lambda: not failures)
     run.send("a", 2)
@@ -145,12 +146,12 @@ def test_what_was_not_foreseen_is_recorded_once_nothing_comes(start: Start, monk
 
 def test_what_cannot_be_read_or_was_missed_is_counted(start: Start) -> None:
     run = start(A, one=BrightModel("one"))
-    run.pipeline.refuse("a", ImageError("bad_encoding", "What is this?"), 1.0)
-    run.pipeline.missed("a", 3, "lost")
+    run.pipeline.refuse("a", ImageError(DropReason.UNKNOWN_ENCODING, "What is this?"), 1.0)
+    run.pipeline.missed("a", 3, DropReason.MIDDLEWARE)
     run.send("nobody", 1)
-    run.pipeline.refuse("nobody", ImageError("bad_encoding", "What is this?"), 1.0)
-    run.pipeline.missed("nobody", 3, "lost")
-    assert run.counts("a").dropped == {"bad_encoding": 1, "lost": 3}
+    run.pipeline.refuse("nobody", ImageError(DropReason.UNKNOWN_ENCODING, "What is this?"), 1.0)
+    run.pipeline.missed("nobody", 3, DropReason.MIDDLEWARE)
+    assert run.counts("a").dropped == {"unknown_encoding": 1, "middleware": 3}
     with pytest.raises(ConfigurationError, match=r"There is no tenant 'nobody'; there are: a\."):
         run.pipeline.report("nobody", 1.0)
 
@@ -168,17 +169,17 @@ def test_late_frames_are_dropped_or_finished_as_the_tenant_says(start: Start) ->
 def test_a_model_is_measured_before_it_is_served_and_once_for_all(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_pool, "all_cores", lambda: 2)
+    monkeypatch.setattr(worker_pool, "max_threads", lambda: 2)
     monkeypatch.setattr(cost_table, "agree", lambda samples: True)  # whatever else this machine is at
     run = start(A, C, one=BrightModel("one"), two=BrightModel("two"))
-    ways = run.pipeline._dispatcher._ways
+    ways = run.pipeline._dispatcher._modes
     assert ways.lanes == 2
     for costs in (ways.whole, ways.lane):
         assert sorted(costs.alone_s["one"]) == [1, 2, 4, 8]
     assert list(ways.whole.fused_s) != []
     records = len(Database(tmp_path / "tuning.jsonl").records())
     again = start(A, C, one=BrightModel("one"), two=BrightModel("two"))
-    assert again.pipeline._dispatcher._ways == ways
+    assert again.pipeline._dispatcher._modes == ways
     assert len(Database(tmp_path / "tuning.jsonl").records()) == records
 
 

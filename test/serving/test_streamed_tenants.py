@@ -11,6 +11,7 @@ import pytest
 import torch
 from running import until
 
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ConfigurationError, StreamError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.measurements.database import Database
@@ -76,13 +77,13 @@ def test_models_share_a_ring_and_each_tenant_gets_its_own_results(
         assert report.weights.memory_bytes < 2.1e6
         assert report.failure == ""
     assert not torch.equal(resident.found["a"][0], resident.found["b"][0])
-    for line in streamed.pipeline._dispatcher.lines.values():
+    for line in streamed.pipeline._dispatcher.models.values():
         state = state_of(line.model.graph)
         held = sum(tensor.untyped_storage().nbytes() for tensor in state.values())
         assert held < 0.2 * sum(tensor.nbytes for tensor in state.values()), "weights were not given back"
 
     def fail(self: WeightsFile, offset: int, into: memoryview, layer: str) -> None:
-        raise StreamError("weights_unreadable", f"Layer '{layer}' cannot be read.")
+        raise StreamError(DropReason.WEIGHTS_UNREADABLE, f"Layer '{layer}' cannot be read.")
 
     monkeypatch.setattr(WeightsFile, "read", fail)
     streamed.feed()

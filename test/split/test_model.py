@@ -18,6 +18,7 @@ from split_infer_ros.models.detections import Limits
 from split_infer_ros.models.random_weights import randomise
 from split_infer_ros.split import load as load_module
 from split_infer_ros.split.load import choose_device, load_model
+from split_infer_ros.split.model_spec import ModelSpec
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,7 @@ def resnet(tmp_path_factory: pytest.TempPathFactory) -> tuple[zoo.ResNet, str]:
 def test_photographs_get_the_same_answer_as_from_torchvision(resnet: tuple[zoo.ResNet, str], split_point: str) -> None:
     """From pixels to scores, torchvision's transforms and model against ours with folding, partitions and all."""
     reference, path = resnet
-    model = load_model("resnet18", path, "cpu")
+    model = load_model(ModelSpec("resnet18", path, "cpu"))
     preprocess, partitions = model.entry.preprocess, model.partitions(split_point)
     transforms = zoo.ResNet18_Weights.IMAGENET1K_V1.transforms()
     chosen = photographs()[:4]
@@ -58,17 +59,17 @@ def test_photographs_get_the_same_answer_as_from_torchvision(resnet: tuple[zoo.R
 
 
 def test_who_asks_for_the_same_model_shares_it() -> None:
-    first = load_model("mobilenet_v2", "none", "cpu")
-    assert load_model("mobilenet_v2", "none", "auto" if not torch.cuda.is_available() else "cpu") is first
+    first = load_model(ModelSpec("mobilenet_v2", "none", "cpu"))
+    assert load_model(ModelSpec("mobilenet_v2", "none", "auto" if not torch.cuda.is_available() else "cpu")) is first
     assert first.backbone("features.3") is first.backbone("features.3")
     assert first.head("default") is first.head("classifier.0")
 
 
 def test_a_model_that_nobody_uses_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load_module, "_loaded", WeakValueDictionary())  # nobody else's here
-    model = load_model("shapes", "none", "cpu")
+    model = load_model(ModelSpec("shapes", "none", "cpu"))
     model.partitions("default")
-    assert load_model("shapes", "none", "cpu") is model
+    assert load_model(ModelSpec("shapes", "none", "cpu")) is model
     left = weakref.ref(model)
     del model
     gc.collect()
@@ -79,7 +80,7 @@ def test_untrained_weights_are_the_same_ones_each_time() -> None:
     states = []
     for seed in range(2):
         torch.manual_seed(seed)
-        model = load_model("shapes", "none", "cpu")
+        model = load_model(ModelSpec("shapes", "none", "cpu"))
         states.append(copy.deepcopy(model.partitions("input").head.state_dict()))
         del model
         gc.collect()  # or the second would be the first
@@ -90,20 +91,22 @@ def test_loading_leaves_the_random_state_alone() -> None:
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)
-    model = load_model("shapes", "none", "cpu")
+    model = load_model(ModelSpec("shapes", "none", "cpu"))
     assert torch.rand(1) == expected
     assert model.entry.name == "shapes"
 
 
 def test_what_cannot_be_loaded_is_told_by_name(tmp_path: Path) -> None:
     with pytest.raises(UnknownModelError, match="'lenet'"):
-        load_model("lenet", "none", "cpu")
+        load_model(ModelSpec("lenet", "none", "cpu"))
     with pytest.raises(WeightsError, match=r"missing\.pth"):
-        load_model("shapes", str(tmp_path / "missing.pth"), "cpu")
+        load_model(ModelSpec("shapes", str(tmp_path / "missing.pth"), "cpu"))
     with pytest.raises(UnknownSplitPointError, match=r"shapes has no split point 'features\.1'.*neck"):
-        load_model("shapes", "none", "cpu").partitions("features.1")
+        load_model(ModelSpec("shapes", "none", "cpu")).partitions("features.1")
     with pytest.raises(ConfigurationError, match=r"device 'tpu'.*auto, cpu"):
-        load_model("shapes", "none", "tpu")
+        load_model(ModelSpec("shapes", "none", "tpu"))
+    with pytest.raises(ConfigurationError, match=r"precision 'fp8'.*fp32, fp16, bf16"):
+        load_model(ModelSpec("shapes", "none", precision="fp8"))
 
 
 @pytest.mark.parametrize("name", ["", "cuda:99", "CPU", "cuda:", "cpu:0"])

@@ -8,7 +8,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from split_infer_ros.telemetry.busy import MOST_TIMES, BusyTime
+from split_infer_ros.telemetry.busy import MAX_INTERVALS, BusyTime
 
 END = 40
 
@@ -96,10 +96,10 @@ def test_work_that_is_told_late_does_not_change_what_was_told() -> None:
 
 
 def test_what_is_settled_takes_no_memory() -> None:
-    busy, count = BusyTime(), 3 * MOST_TIMES
+    busy, count = BusyTime(), 3 * MAX_INTERVALS
     for number in range(count):
         busy.begin(number, float(number))
         busy.end(number, number + 0.5)
-        assert len(busy._busy) <= MOST_TIMES
+        assert len(busy._intervals) <= MAX_INTERVALS
     assert busy.seconds(float(count)) == count / 2
-    assert len(busy._busy) == 0
+    assert len(busy._intervals) == 0

@@ -8,47 +8,48 @@ import pytest
 
 from split_infer_ros.telemetry import checkup
 from split_infer_ros.telemetry.checkup import (
-    NOTE,
-    OK,
-    PROBLEM,
     Finding,
+    Level,
     check_gpu,
     check_limits,
     check_machine,
     check_shared_memory,
     check_torch,
-    page,
+    format_findings,
 )
 
 
 def test_the_page_has_a_line_for_each_finding_and_says_what_it_comes_to() -> None:
-    fine, poor = Finding(OK, "torch", "2.11"), Finding(NOTE, "GPU", "none", "buy one.")
-    text = page([fine, poor])
+    fine, poor = Finding(Level.OK, "torch", "2.11"), Finding(Level.NOTE, "GPU", "none", "buy one.")
+    text = format_findings([fine, poor])
     assert "ok        torch: 2.11\n" in text
     assert "-> buy one." in text
     assert text.endswith("The pipeline can run.")
-    assert page([fine, Finding(PROBLEM, "ROS 2", "none")]).endswith("1 problem to be solved first.")
+    assert format_findings([fine, Finding(Level.PROBLEM, "ROS 2", "none")]).endswith("1 problem to be solved first.")
 
 
 def test_this_machine_has_what_these_tests_run_on(tmp_path: Path) -> None:
     findings = check_machine(tmp_path)
     assert {"Machine", "torch", "torchvision", "Open files", "Locked memory"} <= {finding.what for finding in findings}
-    assert all(finding.advice for finding in findings if finding.level == PROBLEM)
+    assert all(finding.advice for finding in findings if finding.level == Level.PROBLEM)
 
 
 def test_what_cannot_be_imported_is_a_problem_with_a_way_out() -> None:
     (finding,) = check_torch(ImportError("No module named 'torch'"), ImportError())
-    assert finding.level == PROBLEM
+    assert finding.level == Level.PROBLEM
     assert "No module named 'torch'" in finding.found
     assert "pip install" in finding.advice
     torch = SimpleNamespace(__version__="2.11", version=SimpleNamespace(cuda=None))
-    assert [finding.level for finding in check_torch(torch, ImportError("nms does not exist"))] == [OK, PROBLEM]
+    assert [finding.level for finding in check_torch(torch, ImportError("nms does not exist"))] == [
+        Level.OK,
+        Level.PROBLEM,
+    ]
 
 
 def test_a_module_that_is_broken_is_as_one_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "broken_module.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")
     monkeypatch.syspath_prepend(tmp_path)
-    found = checkup.module("broken_module")
+    found = checkup.try_import("broken_module")
     assert isinstance(found, ImportError)
     assert "nms does not exist" in str(found)
 
@@ -70,9 +71,9 @@ def test_of_a_gpu_the_attributes_of_its_memory_are_told(
     runtime = SimpleNamespace(
         cudaDeviceGetAttribute=ask, cudaDeviceAttr=names, cudaError_t=SimpleNamespace(cudaSuccess=0)
     )
-    monkeypatch.setattr(checkup, "module", lambda name: runtime)
+    monkeypatch.setattr(checkup, "try_import", lambda name: runtime)
     (finding,) = check_gpu(torch)
-    assert finding.level == OK
+    assert finding.level == Level.OK
     for words in ("Orin, 8.0 GiB", "managed memory: yes", "concurrent managed access: no", "access: not told"):
         assert words in finding.found
 
@@ -80,20 +81,20 @@ def test_of_a_gpu_the_attributes_of_its_memory_are_told(
 def test_without_cuda_s_own_binding_torch_tells_what_it_can(
     torch: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkup, "module", ImportError)
+    monkeypatch.setattr(checkup, "try_import", ImportError)
     (finding,) = check_gpu(torch)
-    assert finding.level == NOTE
+    assert finding.level == Level.NOTE
     assert "integrated: yes" in finding.found
     assert "cuda-bindings" in finding.advice
 
 
 def test_shared_memory_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert check_shared_memory(tmp_path / "nowhere").level == NOTE
+    assert check_shared_memory(tmp_path / "nowhere").level == Level.NOTE
     monkeypatch.setattr(checkup, "SHARED_MEMORY_BYTES", 0)
-    assert check_shared_memory(tmp_path).level == OK
+    assert check_shared_memory(tmp_path).level == Level.OK
     monkeypatch.setattr(checkup, "SHARED_MEMORY_BYTES", 2**62)
     finding = check_shared_memory(tmp_path)
-    assert finding.level == NOTE
+    assert finding.level == Level.NOTE
     assert "--shm-size" in finding.advice
 
 
@@ -103,10 +104,10 @@ def test_limits_that_are_low_are_noted(tmp_path: Path, monkeypatch: pytest.Monke
     limits = {resource.RLIMIT_NOFILE: 256, resource.RLIMIT_MEMLOCK: resource.RLIM_INFINITY}
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (limits[kind], limits[kind]))
     files, locked, sockets = check_limits(buffers)
-    assert (files.level, locked.level, sockets.level) == (NOTE, OK, NOTE)
+    assert (files.level, locked.level, sockets.level) == (Level.NOTE, Level.OK, Level.NOTE)
     assert "ulimit -n" in files.advice
     assert "without limit" in locked.found
     assert "rmem_max" in sockets.advice
     buffers.write_text("33554432\n")
     limits[resource.RLIMIT_NOFILE] = resource.RLIM_INFINITY
-    assert [finding.level for finding in check_limits(buffers)] == [OK, OK, OK]
+    assert [finding.level for finding in check_limits(buffers)] == [Level.OK, Level.OK, Level.OK]

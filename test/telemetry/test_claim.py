@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from split_infer_ros.telemetry.claim import AT_LEAST, AT_MOST, FAILS, HOLDS, UNCLEAR, Claim, in_time
+from split_infer_ros.telemetry.claim import Claim, Direction, Verdict, format_duration
 from split_infer_ros.telemetry.estimate import Estimate, exact
 
 
@@ -15,17 +15,17 @@ def found(low: float, value: float, high: float, turns: int = 20, blocks: int = 
 @pytest.mark.parametrize(
     ("estimate", "direction", "verdict"),
     [
-        (found(2.0, 2.5, 3.0), AT_LEAST, HOLDS),
-        (found(1.9, 2.5, 3.0), AT_LEAST, UNCLEAR),
-        (found(1.0, 1.5, 1.99), AT_LEAST, FAILS),
-        (found(1.0, 1.5, 2.0), AT_MOST, HOLDS),
-        (found(1.0, 1.5, 2.1), AT_MOST, UNCLEAR),
-        (found(2.1, 2.5, 3.0), AT_MOST, FAILS),
-        (found(2.5, 2.5, 2.5, turns=9, blocks=9), AT_LEAST, UNCLEAR),
-        (exact(2.0), AT_LEAST, HOLDS),
-        (exact(1.0), AT_LEAST, FAILS),
-        (exact(math.nan), AT_LEAST, UNCLEAR),
-        (exact(math.inf), AT_LEAST, UNCLEAR),
+        (found(2.0, 2.5, 3.0), Direction.AT_LEAST, Verdict.HOLDS),
+        (found(1.9, 2.5, 3.0), Direction.AT_LEAST, Verdict.UNCLEAR),
+        (found(1.0, 1.5, 1.99), Direction.AT_LEAST, Verdict.FAILS),
+        (found(1.0, 1.5, 2.0), Direction.AT_MOST, Verdict.HOLDS),
+        (found(1.0, 1.5, 2.1), Direction.AT_MOST, Verdict.UNCLEAR),
+        (found(2.1, 2.5, 3.0), Direction.AT_MOST, Verdict.FAILS),
+        (found(2.5, 2.5, 2.5, turns=9, blocks=9), Direction.AT_LEAST, Verdict.UNCLEAR),
+        (exact(2.0), Direction.AT_LEAST, Verdict.HOLDS),
+        (exact(1.0), Direction.AT_LEAST, Verdict.FAILS),
+        (exact(math.nan), Direction.AT_LEAST, Verdict.UNCLEAR),
+        (exact(math.inf), Direction.AT_LEAST, Verdict.UNCLEAR),
     ],
 )
 def test_the_whole_interval_decides(estimate: Estimate, direction: str, verdict: str) -> None:
@@ -33,8 +33,11 @@ def test_the_whole_interval_decides(estimate: Estimate, direction: str, verdict:
 
 
 def test_what_cannot_be_is_unclear() -> None:
-    assert Claim("memory", found(-9.0, -7.2, -5.0), "MB", 10.0, AT_MOST).verdict == UNCLEAR
-    assert Claim("delay over resident", found(-9.0, -7.2, -5.0), "%", 10.0, AT_MOST, floor=-100).verdict == HOLDS
+    assert Claim("memory", found(-9.0, -7.2, -5.0), "MB", 10.0, Direction.AT_MOST).verdict == Verdict.UNCLEAR
+    assert (
+        Claim("delay over resident", found(-9.0, -7.2, -5.0), "%", 10.0, Direction.AT_MOST, floor=-100).verdict
+        == Verdict.HOLDS
+    )
 
 
 def test_it_says_how_long_a_run_would_settle_it() -> None:
@@ -56,7 +59,7 @@ def test_where_more_turns_do_not_help_nothing_is_said(estimate: Estimate) -> Non
 
 def test_few_turns_are_to_become_ten() -> None:
     few = Claim("speed", found(3.0, 3.5, 4.0, turns=2, blocks=2), "x", 2.0, turn_s=3.0)
-    assert few.verdict == UNCLEAR
+    assert few.verdict == Verdict.UNCLEAR
     assert few.settles_s == 30.0
 
 
@@ -65,9 +68,9 @@ def test_what_is_no_number_is_none_in_json() -> None:
     assert "not measured" in claim.line(5)
     told = claim.as_json()
     assert told["value"] is told["low"] is told["high"] is None
-    assert told["verdict"] == UNCLEAR
+    assert told["verdict"] == Verdict.UNCLEAR
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0.5, "0.5 s"), (59.0, "59 s"), (90.0, "1.5 min"), (7200.0, "2 h")])
 def test_a_length_of_time(seconds: float, text: str) -> None:
-    assert in_time(seconds) == text
+    assert format_duration(seconds) == text

@@ -13,10 +13,10 @@ from split_infer_ros.telemetry.estimate import (
     block_length,
     estimate,
     exact,
-    least,
+    maximum,
     mean,
     median,
-    most,
+    minimum,
     ratio,
 )
 
@@ -94,9 +94,9 @@ def test_a_figure_in_another_unit() -> None:
 
 def test_extremes_rest_on_the_figure_with_the_fewest_samples() -> None:
     found = [Estimate(2.0, 1.5, 3.0, 40, 13), Estimate(2.5, 1.0, 2.8, 10, 10), exact(9.0)]
-    assert least(found) == Estimate(2.0, 1.0, 2.8, 10, 10)
-    assert most(found) == Estimate(9.0, 9.0, 9.0, 10, 10)
-    assert math.isnan(least([*found, median([])]).value)
+    assert minimum(found) == Estimate(2.0, 1.0, 2.8, 10, 10)
+    assert maximum(found) == Estimate(9.0, 9.0, 9.0, 10, 10)
+    assert math.isnan(minimum([*found, median([])]).value)
 
 
 def test_a_statistic_of_several_quantities() -> None:

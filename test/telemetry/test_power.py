@@ -7,15 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from split_infer_ros.telemetry.power import MeanPower, total_watts
-from split_infer_ros.telemetry.sensors import CELSIUS, WATT, Reading
+from split_infer_ros.telemetry.sensors import Reading, Unit
 
 
 def rails(**watts: float) -> list[Reading]:
-    return [Reading(name, value, WATT) for name, value in watts.items()]
+    return [Reading(name, value, Unit.WATT) for name, value in watts.items()]
 
 
 def test_rails_and_gpus_are_added_up() -> None:
-    assert total_watts([*rails(CPU=3.0, SOC=2.0), Reading("GPU 0", 10.0, WATT)]) == 15.0
+    assert total_watts([*rails(CPU=3.0, SOC=2.0), Reading("GPU 0", 10.0, Unit.WATT)]) == 15.0
 
 
 def test_a_boards_input_already_holds_its_other_rails() -> None:
@@ -23,7 +23,7 @@ def test_a_boards_input_already_holds_its_other_rails() -> None:
 
 
 def test_without_power_sensors_there_is_no_number() -> None:
-    assert math.isnan(total_watts([Reading("gpu-thermal", 48.0, CELSIUS)]))
+    assert math.isnan(total_watts([Reading("gpu-thermal", 48.0, Unit.CELSIUS)]))
 
 
 def test_power_is_averaged_over_time_not_over_readings() -> None:

@@ -3,7 +3,7 @@ import math
 
 import pytest
 
-from split_infer_ros.telemetry.claim import AT_LEAST, AT_MOST, Claim
+from split_infer_ros.telemetry.claim import Claim, Direction
 from split_infer_ros.telemetry.estimate import exact
 from split_infer_ros.telemetry.picture import Curve, Panel
 from split_infer_ros.telemetry.report import QUICK_S, Report, arguments, deliver, seconds_for_turns
@@ -11,7 +11,7 @@ from split_infer_ros.telemetry.report import QUICK_S, Report, arguments, deliver
 MACHINE = {"cpu": "a processor", "instruction_set": "AVX2", "cores": 2, "gpu": None}
 
 
-def claim(value: float, goal: float, direction: str = AT_LEAST) -> Claim:
+def claim(value: float, goal: float, direction: Direction = Direction.AT_LEAST) -> Claim:
     return Claim("speed", exact(value), "x", goal, direction)
 
 
@@ -22,17 +22,17 @@ def report(*claims: Claim) -> Report:
 
 
 def test_the_form_of_a_report():
-    made = report(claim(2.5, 2.0), claim(1.0, 0.75, AT_MOST))
+    made = report(claim(2.5, 2.0), claim(1.0, 0.75, Direction.AT_MOST))
     assert made.as_json() == {
         "bench": "some",
         "machine": MACHINE,
-        "claims": [claim(2.5, 2.0).as_json(), claim(1.0, 0.75, AT_MOST).as_json()],
+        "claims": [claim(2.5, 2.0).as_json(), claim(1.0, 0.75, Direction.AT_MOST).as_json()],
         "rows": [{"rival": "ours", "frames_per_s": 2000.0}],
     }
 
 
 def test_a_claim_that_does_not_hold_is_printed_as_such():
-    made = report(claim(2.5, 2.0), claim(1.0, 0.75, AT_MOST))
+    made = report(claim(2.5, 2.0), claim(1.0, 0.75, Direction.AT_MOST))
     _, holds, fails = made.table().splitlines()
     assert "DOES NOT HOLD" in fails
     assert "DOES NOT HOLD" not in holds

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from split_infer_ros.telemetry.sensors import CELSIUS, WATT, Reading, Sensors
+from split_infer_ros.telemetry.sensors import Reading, Sensors, Unit
 
 
 class Nvml:
@@ -61,20 +61,20 @@ def board(root: Path) -> Path:
 
 def test_each_gpu_tells_what_it_can(tmp_path: Path) -> None:
     nvml = Nvml()
-    sensors = Sensors(tmp_path, nvml)
+    sensors = Sensors.find(tmp_path, nvml)
     assert sensors.read() == [
-        Reading("GPU 0", 71.5, WATT),
-        Reading("GPU 0", 40.0, CELSIUS),
-        Reading("GPU 1", 41.0, CELSIUS),
+        Reading("GPU 0", 71.5, Unit.WATT),
+        Reading("GPU 0", 40.0, Unit.CELSIUS),
+        Reading("GPU 1", 41.0, Unit.CELSIUS),
     ]
     nvml.silent = True  # a sensor that falls silent later is left out, not zero
-    assert sensors.read() == [Reading("GPU 0", 40.0, CELSIUS), Reading("GPU 1", 41.0, CELSIUS)]
+    assert sensors.read() == [Reading("GPU 0", 40.0, Unit.CELSIUS), Reading("GPU 1", 41.0, Unit.CELSIUS)]
 
 
 def test_a_board_tells_its_rails_and_zones(tmp_path: Path) -> None:
-    sensors = Sensors(board(tmp_path), Nvml(broken=True))
-    assert sensors.read() == [Reading("VDD_GPU_SOC", 6.0, WATT), Reading("gpu-thermal", 48.5, CELSIUS)]
+    sensors = Sensors.find(board(tmp_path), Nvml(broken=True))
+    assert sensors.read() == [Reading("VDD_GPU_SOC", 6.0, Unit.WATT), Reading("gpu-thermal", 48.5, Unit.CELSIUS)]
 
 
 def test_a_machine_without_sensors_tells_nothing(tmp_path: Path) -> None:
-    assert Sensors(tmp_path, Nvml(broken=True)).read() == []
+    assert Sensors.find(tmp_path, Nvml(broken=True)).read() == []

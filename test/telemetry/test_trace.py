@@ -14,7 +14,7 @@ from split_infer_ros.telemetry.trace import TraceFile
 
 
 def test_slices_lie_in_named_rows_in_order_of_their_first_use(tmp_path: Path) -> None:
-    trace = TraceFile(tmp_path / "t.json")
+    trace = TraceFile.open(tmp_path / "t.json")
     trace.slice("backbone", "batch 1", 1.0, 1.5, frames=3)
     trace.slice("head", "batch 1", 1.5, 1.75)
     trace.slice("backbone", "batch 2", 1.5, 2.0)
@@ -33,14 +33,14 @@ def test_slices_lie_in_named_rows_in_order_of_their_first_use(tmp_path: Path) ->
 
 
 def test_before_its_end_all_but_the_bracket_is_there(tmp_path: Path) -> None:
-    trace = TraceFile(tmp_path / "t.json")
+    trace = TraceFile.open(tmp_path / "t.json")
     trace.slice("head", "batch 1", 0.0, 1.0)
     text = (tmp_path / "t.json").read_text()
     assert json.loads(text.rstrip(",\n") + "]")[-1]["name"] == "batch 1"
 
 
 def test_threads_do_not_mix_their_lines(tmp_path: Path) -> None:
-    trace = TraceFile(tmp_path / "t.json")
+    trace = TraceFile.open(tmp_path / "t.json")
 
     def write(row: str) -> None:
         for number in range(200):
@@ -59,8 +59,8 @@ def test_threads_do_not_mix_their_lines(tmp_path: Path) -> None:
 
 
 def test_it_ends_before_it_fills_a_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trace_module, "MOST_BYTES", 1000)
-    trace = TraceFile(tmp_path / "t.json")
+    monkeypatch.setattr(trace_module, "MAX_BYTES", 1000)
+    trace = TraceFile.open(tmp_path / "t.json")
     for number in range(100):
         trace.slice("a", str(number), 0.0, 1.0)
     trace.close()
@@ -70,7 +70,7 @@ def test_it_ends_before_it_fills_a_disk(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=f"trace '{tmp_path}/no/t.json' cannot be written"):
-        TraceFile(tmp_path / "no" / "t.json")
+        TraceFile.open(tmp_path / "no" / "t.json")
 
 
 def test_a_full_disk_ends_the_trace_and_nothing_else(
@@ -78,8 +78,8 @@ def test_a_full_disk_ends_the_trace_and_nothing_else(
 ) -> None:
     full = Path("/dev/full")
     with pytest.raises(ConfigurationError, match="'/dev/full' cannot be written: No space left"):
-        TraceFile(full)
-    trace = TraceFile(tmp_path / "t.json")
+        TraceFile.open(full)
+    trace = TraceFile.open(tmp_path / "t.json")
     monkeypatch.setattr(trace, "_file", full.open("w", buffering=1))  # as a disk that fills up
     for _ in range(3):
         trace.slice("head", "batch", 0.0, 1.0)

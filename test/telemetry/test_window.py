@@ -34,7 +34,7 @@ def test_without_samples_there_is_no_number() -> None:
 
 
 def test_only_the_newest_are_kept() -> None:
-    window = Window(most=3)
+    window = Window(max_samples=3)
     for value in range(10):
         window.add(float(value), now=0.0)
     assert window.percentiles(0, 100, now=0.0) == (7.0, 9.0)

@@ -12,6 +12,7 @@ from lost_device import AcceleratorError, refuse
 from odd_model import House
 from torch import Tensor
 
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import StreamError
 from split_infer_ros.weight_streaming.device_stages import CopyStage, MappedStage, Processor
 from split_infer_ros.weight_streaming.pack import pack_model
@@ -107,7 +108,7 @@ def test_a_failed_pass_is_followed_by_a_sound_one(plain: House, copied: bool, mo
     read = WeightsFile.read
 
     def fail(self: WeightsFile, offset: int, into: memoryview, layer: str) -> None:
-        raise StreamError("weights_unreadable", f"Layer '{layer}' cannot be read.")
+        raise StreamError(DropReason.WEIGHTS_UNREADABLE, f"Layer '{layer}' cannot be read.")
 
     with torch.inference_mode():
         expected = partition(plain.images[:1])

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from _hollow_model import hollow_model
 from comparing import rounding
 from odd_model import TILE_MB, House, Odd
 from torch import nn
@@ -15,7 +16,6 @@ from torch import nn
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.errors import WeightsError
 from split_infer_ros.split.graph import state_of
-from split_infer_ros.split.load import hollow_model
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.weight_streaming.pack import pack_model
 from split_infer_ros.weight_streaming.unpack import unpack

@@ -13,6 +13,7 @@ from comparing import rounding
 from odd_model import House
 from torch import Tensor
 
+from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import StreamError
 from split_infer_ros.weight_streaming.partition_weights import Contents
 from split_infer_ros.weight_streaming.residency import ASYNCHRONOUS, place
@@ -92,7 +93,7 @@ def test_a_half_that_fails_or_goes_costs_the_other_nothing(shared: Shared, monke
 
     def fail(self: WeightsFile, offset: int, into: memoryview, layer: str) -> None:
         if self is second._stage.file:  # type: ignore[union-attr]
-            raise StreamError("weights_unreadable", f"Layer '{layer}' cannot be read.")
+            raise StreamError(DropReason.WEIGHTS_UNREADABLE, f"Layer '{layer}' cannot be read.")
         plain(self, offset, into, layer)
 
     monkeypatch.setattr(WeightsFile, "read", fail)

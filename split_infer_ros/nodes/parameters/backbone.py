@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from split_infer_ros.nodes.parameters.common import (
     ComputeParameters,
@@ -15,6 +15,7 @@ from split_infer_ros.nodes.parameters.table import parameter
 from split_infer_ros.nodes.transports import INTRA_PROCESS, SENDERS
 from split_infer_ros.pipeline.auto_split import Goal
 from split_infer_ros.pipeline.settings import DROP_POLICIES, LATEST, StageSettings
+from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.planner import OBJECTIVES, THROUGHPUT
 
 
@@ -81,6 +82,11 @@ class BackboneParameters(ModelParameters, ComputeParameters, ImageParameters, We
     image_topics: tuple[str, ...] = parameter(
         ("image",), "The topics of the cameras, whose frames share batches.", read_only=True
     )
+
+    @property
+    def model_spec(self) -> ModelSpec:
+        """The model as the backbone loads it: on its device and in its precision."""
+        return replace(super().model_spec, device=self.device, precision=self.precision)
 
     @property
     def goal(self) -> Goal:

@@ -12,6 +12,7 @@ from split_infer_ros.models.detections import Limits
 from split_infer_ros.nodes.parameters.table import NodeParameters, parameter
 from split_infer_ros.pipeline.settings import WeightsSettings
 from split_infer_ros.split.model import PRECISIONS
+from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.weight_streaming.residency import RESIDENCIES, RESIDENT
 
 
@@ -56,6 +57,11 @@ class ModelParameters(LoadParameters):
     weights: str = parameter(
         "default", "The model's weights: default, random, none, or the path of a file.", read_only=True
     )
+
+    @property
+    def model_spec(self) -> ModelSpec:
+        """The model as a head loads it: on the CPU."""
+        return ModelSpec(self.model, weights=self.weights, device="cpu", allow_user_code=self.allow_user_code)
 
 
 @dataclass(frozen=True)

@@ -2,30 +2,59 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 from rclpy.qos import QoSProfile
 
-from split_infer_ros.buffers.pool import find_pool
-from split_infer_ros.errors import HandleError
+from split_infer_ros.buffers.layout import Layout
+from split_infer_ros.buffers.memory import Place
+from split_infer_ros.buffers.pool import SlotPool
 from split_infer_ros.msg import FeatureHandle
-from split_infer_ros.nodes.intra_process import IntraProcessPublisher, IntraProcessSubscription
+from split_infer_ros.nodes.intra_process import IntraProcessPublisher, topic_key
 from split_infer_ros.nodes.managed import ManagedNode
 from split_infer_ros.nodes.transports.messages import handle_message
 from split_infer_ros.pipeline.frame import Handle
 from split_infer_ros.pipeline.head_stage import HeadStage
-from split_infer_ros.pipeline.local import LocalTransport
+from split_infer_ros.pipeline.local_transport import Submit
+from split_infer_ros.pipeline.transport import Released
 from split_infer_ros.split.model import SplitModel
 
+_heads: defaultdict[tuple[int, str], list[Submit]] = defaultdict(list)  # the heads of this process, by topic
 
-class IntraProcessSender(LocalTransport):
-    """Keeps slots in this process and publishes handles to them on ``features``."""
+
+class IntraProcessSender:
+    """Keeps slots in this process and hands handles to the heads of this process, each by one call.
+
+    It also publishes the handles as messages on ``features`` while a remote subscriber exists.
+    """
+
+    shared = False
 
     def __init__(self, node: ManagedNode[Any], model: SplitModel) -> None:
         self._publisher = IntraProcessPublisher(
             node, FeatureHandle, "features", QoSProfile(depth=10), to_message=_to_message
         )
-        super().__init__(self._publisher.publish)
+        self._heads = _heads[topic_key(node, "features")]
+
+    def connect(self, released: Released, collect: Callable[[], None]) -> IntraProcessSender:
+        """Registers ``released``, which is called with each slot that a head gave back."""
+        self._released = released
+        return self
+
+    def make_pool(self, layout: Layout, slots: int, place: Place) -> SlotPool:
+        """Allocates slots."""
+        return SlotPool(layout, slots, place, released=self._released)
+
+    def send(self, handle: Handle, pool: SlotPool) -> int:
+        """Hands the handle over; returns to how many heads."""
+        heads = tuple(self._heads)
+        for submit in heads:
+            submit(handle, pool)
+        if self._publisher.has_remote_subscribers:
+            self._publisher.publish((handle, pool))
+        return len(heads)
 
     def close(self) -> None:
         """Removes the publisher from the topic."""
@@ -35,28 +64,21 @@ class IntraProcessSender(LocalTransport):
 class IntraProcessReceiver:
     """Takes handles from the backbone of this process."""
 
-    is_standby = False  # every head that subscribes to this backbone is in its process
+    is_standby = False  # every head of this backbone is in its process
 
     def __init__(self, node: ManagedNode[Any], model: SplitModel, stage: HeadStage) -> None:
-        self._stage = stage
-        self._subscription = IntraProcessSubscription(
-            node, FeatureHandle, "features", QoSProfile(depth=10), receive=self._receive
-        )
+        self._heads = _heads[topic_key(node, "features")]
+        self._submit = stage.submit
+        self._heads.append(self._submit)
 
     def stop_receiving(self) -> None:
         """Takes no more handles."""
-        self._subscription.destroy()
+        self._heads.remove(self._submit)
 
     def close(self) -> None:
         """Does nothing, because the memory is the backbone's."""
 
-    def _receive(self, handle: Handle) -> None:
-        try:
-            self._stage.submit(handle, find_pool(handle.lease))
-        except HandleError as error:
-            self._stage.refuse(error)
 
-
-def _to_message(handle: Handle) -> FeatureHandle:
-    pool = find_pool(handle.lease)
+def _to_message(sent: tuple[Handle, SlotPool]) -> FeatureHandle:
+    handle, pool = sent
     return handle_message(handle, pool.layout, pool.views(handle.lease, len(handle.origins)))

@@ -61,14 +61,14 @@ class NetworkSender:
         self._pools: WeakSet[SlotPool] = WeakSet()
         self._staged = array.array("B")
 
-    def bind(self, released: Released, wake: Callable[[], None]) -> None:
+    def connect(self, released: Released, collect: Callable[[], None]) -> NetworkSender:
         """Registers ``released``, which is called with each batch that a head has finished."""
         self._released = released
+        return self
 
     def make_pool(self, layout: Layout, slots: int, place: Place) -> SlotPool:
         """Allocates slots in this process. A batch keeps its slot until the head is done, which bounds the traffic."""
-        pool = SlotPool(layout, slots, place)
-        pool.when_released(self._released)
+        pool = SlotPool(layout, slots, place, released=self._released)
         self._pools.add(pool)
         return pool
 

@@ -52,11 +52,12 @@ class SharedMemorySender:
         for name in remove_leftovers():
             node.get_logger().info(f"Removed the shared memory {name} of a backbone that was killed.")
         self._publisher = create_publisher(node, FeatureHandle, "features", QoSProfile(depth=DEPTH))
-        self._monitor = HeadMonitor(node, lambda _: self._wake(), lambda _: self._wake())
+        self._monitor = HeadMonitor(node, lambda _: self._collect(), lambda _: self._collect())
 
-    def bind(self, released: Released, wake: Callable[[], None]) -> None:
-        """Registers ``wake``, which has the slots looked at. A batch's outcome stands there, not in the message."""
-        self._wake = wake
+    def connect(self, released: Released, collect: Callable[[], None]) -> SharedMemorySender:
+        """Registers ``collect``, which has the slots looked at. A batch's outcome stands there, not in the message."""
+        self._collect = collect
+        return self
 
     def make_pool(self, layout: Layout, slots: int, place: Place) -> SharedSlotPool:
         """Allocates slots in a new segment."""
