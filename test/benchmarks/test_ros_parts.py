@@ -77,7 +77,7 @@ def test_usage_of_processes_counts_their_time_and_memory():
 
 
 def test_rate_is_what_arrived_in_the_time(monkeypatch):
-    arrivals = Arrivals(SimpleNamespace(hear=lambda *_: None), "/detections")
+    arrivals = Arrivals(SimpleNamespace(subscribe=lambda *_: None), "/detections")
     arrivals._arrivals.append((9.9, 0.0))
     now = iter([10.0, 12.0])
     monkeypatch.setattr("_ros.time", SimpleNamespace(monotonic=lambda: next(now), sleep=arrive_into(arrivals)))
