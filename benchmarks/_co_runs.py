@@ -175,10 +175,10 @@ class RealGpu:
         return statistics.median(times[1:])
 
     def _give_kernels(self, application: Application, memory: Memory) -> None:
-        if not memory.is_one:
+        if memory.needs_copy:
             memory.device.copy_(memory.host, non_blocking=True)
         _run_kernels(application, memory)
-        if not memory.is_one:
+        if memory.needs_copy:
             memory.host.copy_(memory.device, non_blocking=True)
 
     def _of(self, name: str, policy: Policy) -> Memory:

@@ -26,7 +26,7 @@ import _co_simulation
 from _co_runs import Application, RealGpu
 
 from split_infer_ros.buffers.cuda import device_attributes
-from split_infer_ros.buffers.policy import legal
+from split_infer_ros.buffers.policy import legal_policies
 from split_infer_ros.memory_cost.machine import calibrate_machine
 from split_infer_ros.telemetry.report import Report, arguments, deliver, seconds_for_turns, show
 from split_infer_ros.telemetry.turns import take_turns
@@ -55,7 +55,7 @@ def simulation(machines: int) -> Report:
 
 def measurement(device: torch.device, chosen: argparse.Namespace) -> Report:
     """All configurations at all sizes on a GPU."""
-    allowed = legal(device_attributes(device.index or 0))
+    allowed = legal_policies(device_attributes(device.index or 0))
     constants = calibrate_machine(device, say=lambda line: print(line, flush=True)).constants
     named = {application.name: application for application in APPLICATIONS}
     contests = [

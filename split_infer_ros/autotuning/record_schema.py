@@ -25,12 +25,12 @@ from split_infer_ros.operator_placement.operator_times import Times
 from split_infer_ros.search.space import Space, Value
 from split_infer_ros.split import profile_samples
 from split_infer_ros.split.model import PRECISIONS
-from split_infer_ros.vision_ops.fastest import PLAIN, TRITON
+from split_infer_ros.vision_ops.implementations import ImplementationChoice
 from split_infer_ros.vision_ops.schedules import SPACES
 
 EXECUTION = "execution"  # of several models' batches as one
-OPERATORS = ("box_nms", "prefix_sum", "segmented_argsort", *SPACES)
-SCHEDULES = {f"{operator} schedule": space for operator, space in SPACES.items()}
+OPERATORS = ("box_nms", "prefix_sum", "segmented_argsort", *(template.value for template in SPACES))
+SCHEDULES = {f"{template.value} schedule": space for template, space in SPACES.items()}
 ALTERNATIVES = (*STAGES, *OPERATORS, *SCHEDULES)  # kinds whose configurations are ways to do the same, one of them best
 MOST_CORES, MOST_BATCH = 1024, 256
 NAME = re.compile(r"[\w.+-]{1,200}")  # of a split point or a node of a graph
@@ -93,7 +93,7 @@ def _declared(kind: str, cores: int) -> tuple[Space | None, Sequence[str]]:
         every = sorted({size for probe in Probe for size in sizes(probe)})
         return Space({"probe": [probe.value for probe in Probe], "bytes": every}), ()
     if kind in OPERATORS:
-        return Space({"form": (PLAIN, TRITON)}), ()
+        return Space({"form": (ImplementationChoice.PLAIN.value, ImplementationChoice.TRITON.value)}), ()
     if kind in SCHEDULES:
         return SCHEDULES[kind], ()
     return None, ()

@@ -22,7 +22,7 @@ from split_infer_ros.engines.execution_config import (
 from split_infer_ros.engines.onednn_graph import can_be_blocked
 from split_infer_ros.search.space import Config, Space, Value
 from split_infer_ros.split.model import SplitModel
-from split_infer_ros.vision_ops.fastest import CHOICES
+from split_infer_ros.vision_ops.implementations import ImplementationChoice
 
 NETWORK, PIPELINE = STAGES = ("network", "pipeline")  # the stages of a task
 SEGMENTS = "segments"  # of a network, for the graph tuner
@@ -49,7 +49,9 @@ def network_space(
         "compiler": COMPILERS if compilers else (EAGER,),
         "precision": tuple(precisions),
         "threads": fewer(cores),
-        "operators": CHOICES if device != "cpu" else CHOICES[:1],
+        "operators": [choice.value for choice in ImplementationChoice]
+        if device != "cpu"
+        else [ImplementationChoice.MEASURED.value],
     }
     # What has kernels of its own no compiler can look into, and what is frozen is folded thereby.
     whole = (PACKED, BLOCKED, TRITON)

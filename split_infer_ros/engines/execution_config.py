@@ -13,7 +13,7 @@ from torch import Tensor, fx, nn
 from split_infer_ros.engines.fusion import fuse_convolutions
 from split_infer_ros.engines.onednn_graph import Blocked, can_be_blocked
 from split_infer_ros.engines.scheduled_convolutions import schedule_convolutions
-from split_infer_ros.vision_ops.fastest import MEASURED, choosing
+from split_infer_ros.vision_ops.implementations import ImplementationChoice, use_implementation
 
 CONVOLUTIONS = ("packed", "blocked", "channels_last", "contiguous", "triton")
 PACKED, BLOCKED, CHANNELS_LAST, CONTIGUOUS, TRITON = CONVOLUTIONS
@@ -40,7 +40,7 @@ class ExecutionConfig:
     convolutions: str = PACKED
     folding: bool = True
     compiler: str = EAGER
-    operators: str = MEASURED
+    operators: str = ImplementationChoice.MEASURED.value
     segments: tuple[tuple[str, str], ...] = ()
 
 
@@ -85,11 +85,11 @@ class Choosing(nn.Module):
 
     def __init__(self, part: nn.Module, operators: str) -> None:
         super().__init__()
-        self._part, self._operators = part, operators
+        self._part, self._operators = part, ImplementationChoice(operators)
 
     def forward(self, *tensors: Tensor) -> Any:
         """As the part."""
-        with choosing(self._operators):
+        with use_implementation(self._operators):
             return self._part(*tensors)
 
 

@@ -39,8 +39,14 @@ def pixels_of(message: Image) -> Pixels:
     Raises:
         ImageError: they cannot be read as an image.
     """
-    big = bool(message.is_bigendian)
-    return read_pixels(message.data, message.height, message.width, message.encoding, message.step, big)
+    return read_pixels(
+        message.data,
+        height=message.height,
+        width=message.width,
+        encoding=message.encoding,
+        step=message.step,
+        is_bigendian=bool(message.is_bigendian),
+    )
 
 
 def image_message(image: np.ndarray, encoding: str, header: Header) -> Image:
@@ -129,7 +135,7 @@ def report_message(report: PipelineReport, stamp: Time, **fields: Any) -> Report
         head_p50_ms=1e3 * report.head_s,
         postprocess_p50_ms=1e3 * report.postprocess_s,
         batch_fill=report.batch_fill,
-        weights_residency=settings.weights_residency,
+        weights_residency=settings.weights_residency.value,
         weights_bytes=weights.memory_bytes if weights else 0,
         weights_read_mb_s=weights.bandwidth / 1e6 if weights else math.nan,
         weights_stalled_s=weights.stalled_s if weights else 0.0,

@@ -15,7 +15,7 @@ from split_infer_ros.errors import ConfigurationError, SplitInferError
 from split_infer_ros.nodes.parameters.declaration import Parameters
 from split_infer_ros.nodes.parameters.table import NodeParameters
 from split_infer_ros.runtime.faults import is_sticky
-from split_infer_ros.runtime.shortage import in_short
+from split_infer_ros.runtime.shortage import summarize_error
 from split_infer_ros.telemetry.trace import TraceFile
 
 LOG_PERIOD_S = 5.0
@@ -147,7 +147,7 @@ class ManagedNode(LifecycleNode, Generic[Table]):
         """Logs that this process can no longer use the GPU, reports it, and has the process end."""
         if self.device_loss:
             return
-        self.device_loss = f"The GPU is lost to this process, which ends ({in_short(error)})."
+        self.device_loss = f"The GPU is lost to this process, which ends ({summarize_error(error)})."
         self.get_logger().fatal(self.device_loss)
         self._on_device_loss()
         try:

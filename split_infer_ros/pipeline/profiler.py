@@ -178,11 +178,11 @@ class Profiler:
         found = []
         crossing: tuple[Tensor, ...] = (images,)
         for split_point, piece in itertools.zip_longest(self._model.split_points, pieces):
-            slots = SlotMemory.make(Layout(split_point.tensors, batch_size), 1, self._place)
+            slots = SlotMemory.allocate(Layout(split_point.tensors, batch_size), 1, self._place)
 
             def copy(slots: SlotMemory = slots, tensors: tuple[Tensor, ...] = crossing) -> None:
                 slots.write(0, tensors)
-                if slots.copies:
+                if slots.needs_copy:
                     slots.fetch(0, batch_size)
 
             found.append(tuple(watch.time(copy) for _ in range(1 + self._effort.rounds))[1:])

@@ -20,7 +20,7 @@ from split_infer_ros.split.graph import fingerprint, prepare, put, put_apart, st
 from split_infer_ros.split.partitions import Partitions, backbone_of, extract, head_of, results_of
 from split_infer_ros.split.segments import segments
 from split_infer_ros.split.split_points import SplitPoint, choose_split_point, find_split_points, live_values
-from split_infer_ros.vision_ops.fastest import MEASURED
+from split_infer_ros.vision_ops.implementations import ImplementationChoice
 
 MAX_PARTITIONS = 4  # of each kind are kept: a split point that moves may come back
 
@@ -183,7 +183,11 @@ class SplitModel:
     def _make_backbone(self, split_point: SplitPoint) -> nn.Module:
         parts = self._parts(self.form, 1, split_point.position, self._with_weights(backbone_of, split_point))
         partition = _joined([self._on_device(part, kind, self.form.compiler) for kind, part in parts])
-        return partition if self.form.operators == MEASURED else Choosing(partition, self.form.operators)
+        return (
+            partition
+            if self.form.operators == ImplementationChoice.MEASURED.value
+            else Choosing(partition, self.form.operators)
+        )
 
     def _make_head(self, split_point: SplitPoint) -> nn.Module:
         form = self._heads_form

@@ -44,7 +44,7 @@ FORMS = [
 
 
 def network() -> nn.Module:
-    entry = find_model("squeezenet1_0", False)
+    entry = find_model("squeezenet1_0")
     torch.manual_seed(0)
     return randomise(entry.build(), torch.randn(2, *entry.image_shape))
 
@@ -54,7 +54,7 @@ def test_a_form_changes_no_result(form: ExecutionConfig) -> None:
     images = torch.randn(1, 3, 64, 64)
     with torch.inference_mode():
         expected = network()(images)
-        model = SplitModel(find_model("squeezenet1_0", False), network(), CPU, form)
+        model = SplitModel(find_model("squeezenet1_0"), network(), CPU, form)
         assert expected.std() > 0.1
         for split_point in ("input", "features.3", "features.9", "output"):
             partitions = model.partitions(split_point)
@@ -77,7 +77,7 @@ def kinds(module: nn.Module) -> list[str]:
 
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="nothing is packed without oneDNN")
 def test_segments_are_as_they_are_named() -> None:
-    model = SplitModel(find_model("squeezenet1_0", False), network(), CPU, ExecutionConfig(segments=SEGMENTS))
+    model = SplitModel(find_model("squeezenet1_0"), network(), CPU, ExecutionConfig(segments=SEGMENTS))
     assert kinds(model.backbone("features.3")) == [CONTIGUOUS]
     assert kinds(model.backbone("features.9")) == [CONTIGUOUS, PACKED]
     assert kinds(model.head("features.9")) == [PACKED, CHANNELS_LAST]

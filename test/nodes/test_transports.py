@@ -376,7 +376,7 @@ def test_survives_five_hundred_kills(folder: Path, kill: Callable[..., None]) ->
 @pytest.fixture
 def pool(model: SplitModel, folder: Path) -> Iterator[SharedSlotPool]:
     """The slot pool of a backbone, in this process."""
-    pool = SharedSlotPool(Layout(model.split_point("neck").tensors, 2), 2)
+    pool = SharedSlotPool.allocate(Layout(model.split_point("neck").tensors, 2), 2)
     yield pool
     pool.close()
 

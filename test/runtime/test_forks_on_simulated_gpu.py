@@ -1,4 +1,4 @@
-"""Several models out of one stream of the simulated GPU: side by side, and all of them before what follows."""
+"""Several models forked from one stream of the simulated GPU run concurrently, and end before the work that follows."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from split_infer_ros.serving.forked_graphs import Forks
 NAMES = "abc"
 
 
-def test_forks_run_side_by_side() -> None:
-    """Nothing orders them: they race for what they all write."""
+def test_forks_run_concurrently() -> None:
+    """Forks are not ordered, so they race for a buffer that all of them write."""
     gpu = Gpu()
     with suppress(AssertionError), simulated(gpu), torch.inference_mode():
         stream, shared = Stream(GPU), torch.zeros(4, device=GPU)

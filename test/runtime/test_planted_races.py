@@ -1,4 +1,4 @@
-"""Each kind of buffer that both sides or two streams use: a race that is planted there is found there."""
+"""A race that is planted in any kind of shared buffer is found there."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.pipeline.cuda_graphs import GraphedBackbone
 from split_infer_ros.pipeline.preprocessor import DevicePreprocessor, _Buffer
 from split_infer_ros.runtime.streams import Fence, Stream
+from split_infer_ros.weight_streaming.residency import Residency
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -37,7 +38,7 @@ def raw_pixels_are_always_free(patch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def planted() -> Iterator[Gpu]:
-    """A simulated GPU on which something is wrong: what races there is for the test to look at."""
+    """Returns a simulated GPU whose races the test itself checks."""
     gpu = Gpu()
     with suppress(AssertionError), simulated(gpu):
         yield gpu
@@ -71,7 +72,7 @@ def test_a_race_in_a_pipeline_is_found(
 
 @pytest.mark.parametrize(("policy", "place"), [(Policy.DEVICE, "in to_device"), (Policy.PINNED, "in gather")])
 def test_a_race_for_raw_pixels_is_found(policy: Policy, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a pipeline around it, as a head that is fast enough would order each batch behind the one before."""
+    """Without a pipeline, because a fast head would order each batch after the one before."""
     raw_pixels_are_always_free(monkeypatch)
     with planted() as gpu:
         preprocessor = DevicePreprocessor(Preprocess(4, 4), 1, torch.float32, Place(policy, GPU))
@@ -91,8 +92,12 @@ def test_a_race_for_the_output_of_a_graph_is_found() -> None:
     assert "in __call__" in gpu.findings()
 
 
-@pytest.mark.parametrize(("residency", "place"), [("two_stage", "in fetch"), ("asynchronous", "in copy")])
-def test_a_race_in_a_ring_of_weights_is_found(residency: str, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("residency", "place"), [(Residency.TWO_STAGE, "in fetch"), (Residency.ASYNCHRONOUS, "in copy")]
+)
+def test_a_race_in_a_ring_of_weights_is_found(
+    residency: Residency, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with planted() as gpu, torch.inference_mode():
         partition, stream = streamed(odd_on_gpu(), residency), Stream(GPU)
         images = torch.rand(2, 3, 16, 16).to(GPU)

@@ -1,4 +1,4 @@
-"""Tenants on the simulated GPU: models that come and go, one by one, side by side and as one graph."""
+"""Tenants on the simulated GPU: models come and go, and run one by one, concurrently and as one graph."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class NetworkSender:
 
     def make_pool(self, layout: Layout, slots: int, place: Place) -> SlotPool:
         """Allocates slots in this process. A batch keeps its slot until the head is done, which bounds the traffic."""
-        pool = SlotPool(layout, slots, place, released=self._released)
+        pool = SlotPool.allocate(layout, slots, place, released=self._released)
         self._pools.add(pool)
         return pool
 
@@ -137,7 +137,7 @@ class NetworkSender:
     def _drop_sent_before(self, moment: float) -> None:
         """Settles what was sent before ``moment`` to a head that has died since, because it does not come back."""
         for pool in list(self._pools):
-            for lease, outcome in pool.orphaned(moment):
+            for lease, outcome in pool.reclaim_orphans(moment):
                 self._released(lease, outcome)
 
     def _receive_release(self, message: FeatureRelease) -> None:

@@ -19,7 +19,8 @@ from torch import Tensor
 from split_infer_ros.buffers.layout import Layout, Strides
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.segment import remove_leftovers
-from split_infer_ros.buffers.shared_pool import SharedSlotPool, SharedSlotReader
+from split_infer_ros.buffers.shared_pool import SharedSlotPool
+from split_infer_ros.buffers.shared_reader import SharedSlotReader
 from split_infer_ros.buffers.slots import Lease, Outcome
 from split_infer_ros.errors import HandleError
 from split_infer_ros.msg import FeatureHandle, FeatureRelease
@@ -61,7 +62,7 @@ class SharedMemorySender:
 
     def make_pool(self, layout: Layout, slots: int, place: Place) -> SharedSlotPool:
         """Allocates slots in a new segment."""
-        return SharedSlotPool(layout, slots, place)
+        return SharedSlotPool.allocate(layout, slots, place)
 
     def send(self, handle: Handle, pool: OwnedPool) -> int:
         """Publishes the handle; returns to how many heads."""
@@ -161,7 +162,7 @@ class SharedMemoryReceiver:
     def _segment_of(self, handle: Handle, layout: Layout) -> _FeatureSegment:
         key = handle.segment, handle.split_point, handle.batch_capacity  # these decide the layout as well
         if key not in self._segments:
-            segment = _FeatureSegment(SharedSlotReader(handle.segment, layout), time.monotonic())
+            segment = _FeatureSegment(SharedSlotReader.attach(handle.segment, layout), time.monotonic())
             # A backbone that went away, or moved its split point, does not use its former pools again. Their memory
             # is freed once the last handle to them is done with.
             self._segments = {name: old for name, old in self._segments.items() if old.reader.owner_lives}
