@@ -86,12 +86,12 @@ class FakeTransport:
         self.publish = publish
         self._lease_s = lease_s
 
-    def connect(self, released: Released, wake: Callable[[], None]) -> FakeTransport:
+    def connect(self, released: Released, collect: Callable[[], None]) -> FakeTransport:
         self._released = released
         return self
 
     def make_pool(self, layout: Layout, slots: int, place: Place) -> SlotPool:
-        return SlotPool(layout, slots, place, lease_s=self._lease_s, released=self._released)
+        return SlotPool.allocate(layout, slots, place, lease_s=self._lease_s, released=self._released)
 
     def send(self, handle: Handle, pool: SlotPool) -> int:
         return self.publish(handle)
