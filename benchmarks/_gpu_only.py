@@ -75,7 +75,9 @@ class Prepared:
 
     def __init__(self, model: SplitModel, batch_size: int, limits: Limits) -> None:
         device, preprocess = model.device, model.entry.preprocess
-        self._preprocessor = make_preprocessor(preprocess, batch_size, model.dtype, Place(Policy.DEVICE, device))
+        self._preprocessor = make_preprocessor(
+            preprocess, batch_size=batch_size, dtype=model.dtype, place=Place(Policy.DEVICE, device)
+        )
         self._stream = Stream(device)
         self._finish = Finish(model.entry, device, limits)
         self._forward: Forward = model.backbone("output")
@@ -83,7 +85,9 @@ class Prepared:
         if self._stream.is_asynchronous:
             with torch.inference_mode():
                 example = torch.zeros((batch_size, *model.entry.image_shape), device=device, dtype=model.dtype)
-                self._forward = GraphedBackbone(self._forward, example.contiguous(memory_format=torch.channels_last))
+                self._forward = GraphedBackbone.record(
+                    self._forward, example.contiguous(memory_format=torch.channels_last)
+                )
 
     @torch.inference_mode()
     def run(self, batches: Batches, deliver: Deliver) -> None:

@@ -23,7 +23,7 @@ from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.in_flight import InFlightBatch
 from split_infer_ros.pipeline.local import STUCK_S, LocalPipeline
-from split_infer_ros.pipeline.settings import BLOCK, StageSettings
+from split_infer_ros.pipeline.settings import DropPolicy, StageSettings
 from split_infer_ros.runtime.num_threads import max_threads, run_with_threads
 from split_infer_ros.split.model import SplitModel
 
@@ -173,7 +173,7 @@ class SplitPipeline:
             split_point=split_point,
             batch_size=feed.batch_size,
             batch_timeout_s=BATCH_TIMEOUT_S,
-            drop_policy=BLOCK,
+            drop_policy=DropPolicy.BLOCK,
         )
         self._pipeline = LocalPipeline(model, settings, self._deliver, limits=limits, watch=self._batches.append)
         report = self._pipeline.backbone.report(time.monotonic())

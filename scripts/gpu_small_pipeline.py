@@ -11,7 +11,7 @@ from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.local import LocalPipeline
-from split_infer_ros.pipeline.settings import BLOCK, StageSettings
+from split_infer_ros.pipeline.settings import DropPolicy, StageSettings
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_spec import ModelSpec
 
@@ -28,7 +28,7 @@ def main(device: str = "cuda:0") -> int:
     image = torch.randint(256, (480, 640, 3), dtype=torch.uint8)
     settings = StageSettings(
         batch_size=2,
-        drop_policy=BLOCK,
+        drop_policy=DropPolicy.BLOCK,
         batch_timeout_s=0.01,
         memory_policy="device",  # auto would calibrate the machine first
         cuda_graphs=False,  # their memory needs torch's cache, without which the tool sees more

@@ -1,4 +1,4 @@
-"""Models whose score tells the brightness of the very frame that it was made of, and whose label tells the model."""
+"""Models whose score is the brightness of the frame that they saw, and whose label names the model."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.split.model import SplitModel
 
-LONG_S = 60.0  # a bound, far above what anything here takes
-BAD = 255  # the brightness of a frame that a BrightModel cannot cope with, where told so
+LONG_S = 60.0  # a bound, far above the time of any step here
+BAD = 255  # the brightness of a frame on which a BrightModel fails, if it is asked to
 CPU = torch.device("cpu")
 
 
 class Brightness(nn.Module):
-    """The mean of red over the image; and weights that nobody needs, so that models differ in size."""
+    """Returns the mean of red over the image. Its idle weights have no use but to make models differ in size."""
 
     def __init__(self, idle: int) -> None:
         super().__init__()
@@ -36,13 +36,17 @@ class Brightness(nn.Module):
 
 
 class BrightModel(SplitModel):
-    """One of them, which can be made to fail or to wait.
+    """A model that can be made to fail or to wait.
 
     Args:
-        name: whose length is in the name of its only label.
-        idle: weights that nobody needs.
-        backbone_fails, head_fails: whether a batch with a frame of brightness BAD costs the batch.
-        device: that each batch uses, blank ones too.
+        name: of the model, which its only label repeats.
+        idle: number of weights without use.
+        backbone_fails, head_fails: whether that partition raises an error on a frame of brightness BAD.
+        device: used by each batch, also by blank ones.
+
+    Attributes:
+        gate: closed, it holds up the backbone.
+        batches: sizes of the batches that the backbone ran.
     """
 
     def __init__(
@@ -61,7 +65,14 @@ class BrightModel(SplitModel):
 
         preprocess = Preprocess(4, 4, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
         entry = ModelEntry(
-            name, "", lambda: Brightness(idle), Weights(), preprocess, (f"bright by {name}",), "parts.0", decode
+            name=name,
+            summary="",
+            build=lambda: Brightness(idle),
+            weights=Weights(),
+            preprocess=preprocess,
+            labels=(f"bright by {name}",),
+            default_split_point="parts.0",
+            decode=decode,
         )
         super().__init__(entry, Brightness(idle), CPU)
         self.gate = threading.Event()
@@ -71,17 +82,17 @@ class BrightModel(SplitModel):
         self._device = device
 
     def backbone(self, name: str) -> Callable[[Tensor], Sequence[Tensor]]:  # type: ignore[override]
-        inner = super().backbone(name)
+        backbone = super().backbone(name)
 
         def run(images: Tensor) -> Sequence[Tensor]:
-            if images.any():  # others are blank ones, of warming up and measuring
+            if images.any():  # blank images are of warming up and measuring
                 assert self.gate.wait(LONG_S)
                 self.batches.append(len(images))
             if self._device is not None:
                 self._device.use()
             if self._backbone_fails and is_bad(images):
                 raise RuntimeError(f"the backbone of {self.entry.name} fails")
-            return inner(images)  # type: ignore[no-any-return]
+            return backbone(images)  # type: ignore[no-any-return]
 
         return run
 
@@ -91,6 +102,6 @@ def is_bad(values: Tensor) -> bool:
 
 
 def frame(brightness: int, tenant: str, height: int = 4, width: int = 4) -> tuple[Pixels, Origin]:
-    """A grey frame whose header says how bright it is, and whose it is."""
+    """Returns a grey frame whose header is its tenant and its brightness."""
     pixels = Pixels(torch.full((height, width, 3), brightness, dtype=torch.uint8), (0, 1, 2))
     return pixels, Origin((tenant, brightness), tenant, height, width)

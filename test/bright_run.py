@@ -1,4 +1,4 @@
-"""A pipeline on the simulated GPU whose results tell which frame each was made of."""
+"""A pipeline on the simulated GPU whose results identify their frames."""
 
 from __future__ import annotations
 
@@ -10,24 +10,26 @@ from bright import CPU, BrightModel, Brightness, frame
 from split_infer_ros.models.detections import Detections
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.local import LocalPipeline
-from split_infer_ros.pipeline.settings import BLOCK, StageSettings
+from split_infer_ros.pipeline.settings import DropPolicy, StageSettings
 from split_infer_ros.split.model import SplitModel
 
 GPU = torch.device("cuda", 0)
-SETTINGS = StageSettings("parts.0", 2, 0.002, BLOCK, memory_policy="device")  # measuring it takes long
+SETTINGS = StageSettings(
+    split_point="parts.0", batch_size=2, batch_timeout_s=0.002, drop_policy=DropPolicy.BLOCK, memory_policy="device"
+)  # measuring it takes long
 
 
 def bright_model() -> SplitModel:
-    """A model whose backbone is on the GPU, and whose score is the brightness of the frame that it saw."""
+    """Returns a model whose backbone is on the GPU, and whose score is the brightness of the frame that it saw."""
     return SplitModel(BrightModel("bright").entry, Brightness(1), CPU).placed(GPU, torch.float32)
 
 
 class BrightRun:
-    """Feeds frames and holds each result against the very frame that it is of.
+    """Feeds frames and compares each result with its own frame.
 
     Args:
         settings: of the pipeline.
-        model: unless given, a new one; two threads must not make theirs at the same time, as torch.fx cannot do that.
+        model: a new one if None. Two threads must not create models at the same time, because torch.fx cannot do that.
     """
 
     def __init__(self, settings: StageSettings = SETTINGS, model: SplitModel | None = None) -> None:
@@ -48,12 +50,12 @@ class BrightRun:
         self.found[origin.header] = round(detections.scores.item() * 255)
 
     def feed(self, count: int, height: int = 4, width: int = 4) -> None:
-        """Frames of that size, each brighter than the one before, or black again."""
+        """Feeds frames of that size. Each is brighter than the one before, or black again."""
         values = [(11 * (len(self._sent) + index)) % 250 for index in range(count)]
         self._sent += values
         self.pipeline.feed([frame(value, "", height, width)[0] for value in values])
 
     def check(self) -> None:
-        """Waits for all frames; each result has to be its own frame's."""
+        """Waits for all frames and checks that each result is of its own frame."""
         self.pipeline.finish()
         assert self.found == dict(enumerate(self._sent))

@@ -14,7 +14,7 @@ from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.local import LocalPipeline
-from split_infer_ros.pipeline.settings import BLOCK, StageSettings
+from split_infer_ros.pipeline.settings import DropPolicy, StageSettings
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
@@ -22,7 +22,7 @@ from split_infer_ros.split.model_spec import ModelSpec
 SIZES = ((480, 640), (480, 640), (1080, 1920), (240, 320))
 EVERYTHING = Limits(score_threshold=0.0, nms_threshold=1.0, max_detections=1000)
 BEST = 5  # scores of a frame that are compared
-SETTINGS = StageSettings(batch_size=4, drop_policy=BLOCK, batch_timeout_s=0.01, memory_policy="device")
+SETTINGS = StageSettings(batch_size=4, drop_policy=DropPolicy.BLOCK, batch_timeout_s=0.01, memory_policy="device")
 # Two processors sum in other orders. Scores lie between 0 and 1, so the bound is absolute.
 TOLERANCE = 2e-3
 

@@ -1,6 +1,6 @@
-"""The errors of a GPU that is lost, and the package's nodes as a process that loses one.
+"""The errors of a lost GPU, and nodes in a process that loses its GPU.
 
-As a script: ``lost_device.py NODE MOMENT [ROS arguments]`` runs an executable whose device is lost at that moment.
+``lost_device.py NODE MOMENT [ROS arguments]`` runs an executable whose device is lost at that moment.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 ILLEGAL_ADDRESS = 700
-BATCHES = 12  # so many pass before the device is lost, with those of warming up
+BATCHES = 12  # that pass before the device is lost, including those of warming up
 AT_START, LATER, HANGS = "at_start", "later", "hangs"
 SAID = "the device was lost at"
 LOSE_WHEN = "LOSE_WHEN"  # an environment variable: the device is lost once the file of that name is there
 
 
 class AcceleratorError(RuntimeError):
-    """As torch's of that name, which torch 2.6 does not have yet."""
+    """Stands in for torch.AcceleratorError, which torch 2.6 does not have."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(f"CUDA error: {text}\nCUDA kernel errors might be asynchronously reported at another call.")
@@ -31,15 +31,15 @@ class AcceleratorError(RuntimeError):
 
 
 def illegal_access() -> AcceleratorError:
-    """What torch raises at each call once a kernel has gone astray."""
+    """Returns the error that torch raises at each call after a kernel accessed a wrong address."""
     return AcceleratorError(ILLEGAL_ADDRESS, "an illegal memory access was encountered")
 
 
 class LostDevice:
-    """Stands in for a device: works as long as it is told to, then refuses every call as CUDA does.
+    """Stands in for a device that works for a while and then refuses every call, as CUDA does.
 
     Args:
-        left: pieces of work that it does by itself.
+        left: pieces of work that it still does.
     """
 
     def __init__(self, left: float = math.inf) -> None:
@@ -47,7 +47,7 @@ class LostDevice:
         self.lost = False
 
     def use(self) -> None:
-        """One piece of work."""
+        """Does one piece of work."""
         self.left -= 1
         if self.left < 0:
             if not self.lost:
@@ -57,23 +57,23 @@ class LostDevice:
 
 
 def refuse() -> NoReturn:
-    """Any call to a device that is lost."""
+    """Raises the error of any call to a lost device."""
     raise illegal_access()
 
 
 def hang() -> NoReturn:
-    """A call that never returns."""
+    """Stands in for a call that never returns."""
     threading.Event().wait()
     raise AssertionError
 
 
-@cache  # once a process, however many nodes load the model
+@cache  # once in a process, even if several nodes load the model
 def lose(moment: str) -> None:
-    """Have the nodes of this process lose their device.
+    """Makes the nodes of this process lose their device.
 
     Args:
-        moment: ``LATER``: after some batches, or when ``LOSE_WHEN`` says; ``AT_START``: before the first; ``HANGS``:
-            later, and giving memory back then never ends.
+        moment: ``AT_START``: before the first batch. ``LATER``: after some batches, or when the file of ``LOSE_WHEN``
+            appears. ``HANGS``: later, and freeing memory then never returns.
     """
     from split_infer_ros.buffers.slot_memory import SlotMemory
     from split_infer_ros.pipeline.plan import Plan
@@ -87,9 +87,9 @@ def lose(moment: str) -> None:
         if signal is None or Path(signal).exists():
             device.use()
 
-    def run_on_it(*arguments: Any) -> Any:
+    def run_on_it(*arguments: Any, **named: Any) -> Any:
         use()
-        return run(*arguments)
+        return run(*arguments, **named)
 
     def launch_on_it(*arguments: Any) -> Any:
         use()
@@ -104,7 +104,7 @@ def lose(moment: str) -> None:
 
 
 def model() -> Any:
-    """A user's model (``model:=lost_device:model``) that takes the device of its process along."""
+    """Returns a user's model (``model:=lost_device:model``) with which its process loses the device."""
     from torch import nn
 
     lose(LATER)

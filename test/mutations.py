@@ -31,6 +31,7 @@ FILES = {
     "their users": [
         "pipeline/plan.py",
         "pipeline/preprocessor.py",
+        "pipeline/image_buffer.py",
         "pipeline/backbone_runner.py",
         "serving/merge_runner.py",
         "serving/executor.py",
@@ -104,7 +105,7 @@ REVERTED = {
         "runtime/streams.py": [("        self._stream.wait_stream(torch.cuda.current_stream(self.device))\n", "")]
     },
     "18, a buffer goes while the GPU reads it": {
-        "pipeline/preprocessor.py": [("        self.unused.wait()", "        pass")]
+        "pipeline/image_buffer.py": [("        self.unused.wait()", "        pass")]
     },
 }
 

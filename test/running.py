@@ -1,4 +1,4 @@
-"""A shared pipeline under test, and what came out of it."""
+"""A shared pipeline under test, with its results and errors."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ SETTINGS = SharedSettings(device="cpu", max_waiting=20)
 def until(condition: Callable[[], bool]) -> None:
     end = time.monotonic() + LONG_S
     while not condition():
-        assert time.monotonic() < end, "waited in vain"
+        assert time.monotonic() < end, "the condition did not come true"
         time.sleep(0.001)
 
 
 class Running:
-    """A shared pipeline, and what came out of it."""
+    """A shared pipeline that keeps its results and errors."""
 
     def __init__(self, database: Path, models: dict[str, BrightModel], settings: SharedSettings) -> None:
         self.models = models
@@ -51,7 +51,7 @@ class Running:
 
     def deliver(self, tenant: str, origin: Origin, detections: Detections, labels: Sequence[str]) -> None:
         assert self.deliver_gate.wait(LONG_S)
-        assert len(labels) == 1  # each of the models here has one
+        assert len(labels) == 1  # each model here has one label
         if origin.header[1] == BAD - 1:
             raise RuntimeError("nobody hears it")
         self.delivered[tenant].append((origin, detections))
@@ -74,7 +74,7 @@ class Running:
         return self.pipeline.report(tenant, time.monotonic()).counts
 
     def check(self) -> None:
-        """All is accounted for, at its own tenant, in order."""
+        """Checks that all frames are accounted for and that each result is of its own tenant's frame."""
         for name, states in self.states.items():
             published = 0
             for state in states:
@@ -88,7 +88,7 @@ class Running:
 
 
 def use_lanes(monkeypatch: pytest.MonkeyPatch, lanes: bool) -> None:
-    """Have whatever comes run on two lanes, or with all cores, however that is measured to do."""
+    """Makes all models run on two lanes, or with all cores, whatever their measured costs are."""
     monkeypatch.setattr(worker_pool, "max_threads", lambda: 2)
     monkeypatch.setattr(ExecutionModes, "lanes_serve_more", lanes)
     monkeypatch.setattr(ExecutionModes, "all_cores_finish_sooner", lambda modes, waiting, more_arrive: not lanes)

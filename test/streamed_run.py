@@ -12,14 +12,14 @@ from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.ledger import LedgerCounts
 from split_infer_ros.pipeline.local import LocalPipeline
-from split_infer_ros.pipeline.settings import BLOCK, StageSettings, WeightsSettings
+from split_infer_ros.pipeline.settings import DropPolicy, StageSettings, WeightsSettings
 from split_infer_ros.split.graph import state_of
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.weight_streaming.packed_file import read_header
 
-SETTINGS = StageSettings("neck", 1, 0.002, BLOCK)
+SETTINGS = StageSettings(split_point="neck", batch_timeout_s=0.002, drop_policy=DropPolicy.BLOCK)
 PICTURES = [Pixels(torch.randint(0, 255, (48, 64, 3), dtype=torch.uint8), (0, 1, 2)) for _ in range(3)]
 
 

@@ -23,7 +23,7 @@ from split_infer_ros.measurements.steady import Measured, measure_steadily
 from split_infer_ros.models.detections import Detections
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.local import LocalPipeline
-from split_infer_ros.pipeline.settings import BLOCK, StageSettings
+from split_infer_ros.pipeline.settings import DropPolicy, StageSettings
 from split_infer_ros.runtime.num_threads import use_threads
 from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.runtime.timing import Lap, Stopwatch
@@ -164,10 +164,10 @@ class Trials:
         use_threads(1)  # as whoever starts a pipeline
         form = ExecutionConfig.from_json(about["form"])
         settings = StageSettings(
-            config["split_point"],
-            config["batch_size"],
-            LONG_S,
-            BLOCK,
+            split_point=config["split_point"],
+            batch_size=config["batch_size"],
+            batch_timeout_s=LONG_S,
+            drop_policy=DropPolicy.BLOCK,
             memory_policy=config["memory_policy"],
             cuda_graphs=config["cuda_graphs"],
         )

@@ -76,7 +76,9 @@ class BackboneRunner:
         assert batch.loaded is not None
         start = time.monotonic()
         try:
-            done = batch.plan.run(self._stream, self._copies, batch.loaded, batch.lease, len(batch.frames))
+            done = batch.plan.run(
+                batch.loaded, batch.lease, count=len(batch.frames), stream=self._stream, copy_stream=self._copies
+            )
         except Exception as error:
             self._fail(batch, error)
         else:

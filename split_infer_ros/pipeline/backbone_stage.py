@@ -18,7 +18,7 @@ from split_infer_ros.pipeline.ledger import Ledger
 from split_infer_ros.pipeline.memory_choice import MemoryAdvisor
 from split_infer_ros.pipeline.model_instance import ModelInstance
 from split_infer_ros.pipeline.report import PipelineReport
-from split_infer_ros.pipeline.settings import LATEST, StageSettings
+from split_infer_ros.pipeline.settings import DropPolicy, StageSettings
 from split_infer_ros.pipeline.transport import Transport
 from split_infer_ros.runtime.faults import is_sticky
 from split_infer_ros.split.model import SplitModel
@@ -80,7 +80,9 @@ class BackboneStage:
         )
         self._instance.use(self._instance.make_plan(settings))
         self._batcher: Batcher[Frame] = Batcher(
-            settings.batch_size, settings.batch_timeout_s, settings.drop_policy == LATEST
+            batch_size=settings.batch_size,
+            timeout_s=settings.batch_timeout_s,
+            keep_latest=settings.drop_policy is DropPolicy.LATEST,
         )
 
     @property
@@ -157,7 +159,9 @@ class BackboneStage:
         with self._changed:
             self._instance.use(plan)
             displaced = self._batcher.configure(
-                settings.batch_size, settings.batch_timeout_s, settings.drop_policy == LATEST
+                batch_size=settings.batch_size,
+                timeout_s=settings.batch_timeout_s,
+                keep_latest=settings.drop_policy is DropPolicy.LATEST,
             )
             for frame in displaced:
                 frame.drop(DropReason.OVERRUN)

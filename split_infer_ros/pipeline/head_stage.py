@@ -1,4 +1,4 @@
-"""Handles in, detections out: the head's partition on one thread, decoding and delivery on another."""
+"""The head stage: takes handles to features, and delivers detections."""
 
 from __future__ import annotations
 
@@ -27,115 +27,152 @@ from split_infer_ros.split.model import SplitModel
 
 YIELD_S = 1e-6
 
-Deliver = Callable[[Handle, int, Detections], None]  # of a batch, the frame of that index
+Deliver = Callable[[Handle, int, Detections], None]  # called with a batch's handle and the index of a frame in it
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Work:
-    """A batch whose slot this stage holds."""
+class _SubmittedBatch:
+    """A batch that waits for the head, and the reader of its slot."""
 
     handle: Handle
     reader: FeatureReader
-    outputs: tuple[Tensor, ...] = ()
-    start: float = 0.0
-    end: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _ComputedBatch:
+    """A batch whose slot this stage holds, with the head's outputs and the times at which the head ran."""
+
+    handle: Handle
+    reader: FeatureReader
+    outputs: tuple[Tensor, ...]
+    start: float
+    end: float
 
 
 class HeadStage:
-    """Runs the head's partition on its own thread, and what is not the head's on another.
+    """Turns handles into detections. One thread runs the head partition, another decodes and delivers the results.
+
+    ``open`` creates one.
 
     Args:
         model: whose head runs.
-        limits: what post-processing keeps; may be replaced at any time.
+        limits: of post-processing; may be replaced at any time.
+        partitions: run the head behind a batch's split point.
         deliver: called with the handle, the index of a frame in it and its detections, in the source image's pixels.
-        on_error: told of every exception that cost frames, and of every refused handle.
-        threads: cores that the head's operations may use.
-        settings: where the head's weights are; unless given, in memory.
-        batch_size: images for which weights that are read are laid out; other batches work, some more slowly.
-
-    Raises:
-        ConfigurationError: weights that are to be read cannot be packed, or are not this model's.
+        on_error: called with every exception that cost frames, and with every refused handle.
+        num_threads: that the head's operations may use.
 
     Attributes:
-        refused: handles that were refused, by reason.
-        left_out: detections that cannot be, by name; see ``drop_impossible``.
+        refused: number of refused handles by reason.
+        left_out: number of impossible detections by name; see ``drop_impossible``.
     """
 
     def __init__(
         self,
         model: SplitModel,
         limits: Limits,
+        partitions: HeadPartitions,
+        *,
         deliver: Deliver,
         on_error: Callable[[Exception], None],
-        threads: int = 1,
-        settings: WeightsSettings | None = None,
-        batch_size: int = 1,
+        num_threads: int,
     ) -> None:
         self.limits = limits
         self.refused: Counter[str] = Counter()
         self.left_out: Counter[str] = Counter()
         self._model = model
+        self._partitions = partitions
         self._deliver = deliver
         self._on_error = on_error
-        self._partitions = HeadPartitions.open(
+        self._head_thread = WorkerThread("head", self._run, partial(use_threads, num_threads))
+        self._postprocess_thread = WorkerThread("postprocess", self._finish, use_one_thread)
+
+    @classmethod
+    def open(
+        cls,
+        model: SplitModel,
+        limits: Limits,
+        *,
+        deliver: Deliver,
+        on_error: Callable[[Exception], None],
+        num_threads: int = 1,
+        weights: WeightsSettings | None = None,
+        batch_size: int = 1,
+    ) -> HeadStage:
+        """Creates a stage, and packs the head's weights if they are to be streamed.
+
+        Args:
+            model: whose head runs.
+            limits: of post-processing.
+            deliver: called with the handle, the index of a frame in it and its detections.
+            on_error: called with every exception that cost frames, with every refused handle, and with notices.
+            num_threads: that the head's operations may use.
+            weights: where the head's weights are; in memory if None.
+            batch_size: number of images for which streamed weights are laid out. Other batches may be slower.
+
+        Raises:
+            ConfigurationError: weights cannot be packed, or the file has other weights than this model.
+        """
+        partitions = HeadPartitions.open(
             model,
-            settings or WeightsSettings(),
-            num_threads=threads,
+            weights or WeightsSettings(),
+            num_threads=num_threads,
             batch_size=batch_size,
             on_note=lambda note: on_error(Notice(note)),
         )
-        self._head = WorkerThread("head", self._run, partial(use_threads, threads))
-        self._postprocess = WorkerThread("postprocess", self._finish, use_one_thread)
+        return cls(model, limits, partitions, deliver=deliver, on_error=on_error, num_threads=num_threads)
 
     def start(self) -> None:
-        """Begin to take handles, until stop; may be started again."""
-        self._postprocess.start()
-        self._head.start()
+        """Begins to process handles, until ``stop``. A stopped stage can be started again."""
+        self._postprocess_thread.start()
+        self._head_thread.start()
 
-    def configure(self, settings: WeightsSettings) -> None:
-        """Have the head's weights elsewhere from the next batch on.
+    def configure(self, weights: WeightsSettings) -> None:
+        """Changes where the head's weights are, from the next batch on.
 
         Raises:
-            ConfigurationError: they cannot be there; nothing has changed.
+            ConfigurationError: the weights cannot be there. Nothing has changed.
         """
-        self._partitions.configure(settings)
+        self._partitions.configure(weights)
 
     @property
     def weights(self) -> WeightsReport | None:
-        """Of weights that are read while the head runs."""
+        """The report on streamed weights, or None while they are resident."""
         return self._partitions.weights
 
     def submit(self, handle: Handle, reader: FeatureReader) -> None:
-        """A handle came in, to a slot that ``reader`` gives access to."""
-        self._head.put(_Work(handle, reader))
-        # Gives the interpreter away for some 60 us; the head would else wait until the caller next lets go of it.
+        """Accepts a handle to a slot that ``reader`` gives access to."""
+        self._head_thread.put(_SubmittedBatch(handle, reader))
+        # This sleep takes about 60 us and releases the GIL. Otherwise the head waits until the caller releases it.
         time.sleep(YIELD_S)
 
     def refuse(self, error: HandleError) -> None:
-        """A handle came in that leads nowhere."""
+        """Counts and reports a handle that cannot be used."""
         self.refused[error.reason] += 1
         self._on_error(error)
 
     def stop(self) -> None:
-        """Finish the handles that came in, then end."""
-        self._head.stop()
-        self._postprocess.stop()
+        """Finishes the submitted handles, then ends the threads."""
+        self._head_thread.stop()
+        self._postprocess_thread.stop()
         self._partitions.close()
 
-    def _run(self, work: _Work) -> None:
+    def _run(self, batch: _SubmittedBatch) -> None:
+        handle, reader = batch.handle, batch.reader
         start = time.monotonic()
         try:
-            work.reader.take(work.handle.lease)
+            reader.take(handle.lease)
         except HandleError as error:
             self.refuse(error)
             return
         try:
-            outputs = self._infer(work.handle, work.reader)
-        except Exception as error:  # whatever one batch does, the next one gets its chance
+            outputs = self._infer(handle, reader)
+        except Exception as error:  # a batch that fails must not end the thread
             self._on_error(error)
-            self._release(work, 0, start, time.monotonic())
+            self._release(_ComputedBatch(handle, reader, outputs=(), start=start, end=time.monotonic()), published=0)
             return
-        self._postprocess.put(_Work(work.handle, work.reader, outputs, start, time.monotonic()))
+        computed = _ComputedBatch(handle, reader, outputs=outputs, start=start, end=time.monotonic())
+        self._postprocess_thread.put(computed)
 
     def _infer(self, handle: Handle, reader: FeatureReader) -> tuple[Tensor, ...]:
         entry = self._model.entry
@@ -150,30 +187,36 @@ class HeadStage:
                 [feature.float() if feature.is_floating_point() else feature for feature in features],
             )
 
-    def _finish(self, work: _Work) -> None:
-        """Decode and deliver; the slot is given back only now, as a head of no operation hands on views of it."""
+    def _finish(self, batch: _ComputedBatch) -> None:
+        """Decodes and delivers a batch, then releases its slot. A head without operations returns views of the slot."""
+        handle = batch.handle
         published = 0
         try:
             with torch.inference_mode():
                 entry = self._model.entry
-                found, impossible = drop_impossible(entry.decode(work.outputs, self.limits), len(entry.labels))
+                decoded = entry.decode(batch.outputs, self.limits)
+                detected, impossible = drop_impossible(decoded, len(entry.labels))
             self.left_out += impossible
-            handle = work.handle
-            for index, (origin, detections) in enumerate(zip(handle.origins, found, strict=True)):
+            for index, (origin, detections) in enumerate(zip(handle.origins, detected, strict=True)):
                 self._deliver(handle, index, self._in_source(detections, origin))
                 published += 1
-        except Exception as error:  # as above
+        except Exception as error:  # a batch that fails must not end the thread
             self._on_error(error)
-        self._release(work, published, work.start, work.end)
+        self._release(batch, published)
 
     def _in_source(self, detections: Detections, origin: Origin) -> Detections:
         boxes = self._model.entry.preprocess.to_source(detections.boxes, origin.height, origin.width)
         return Detections(boxes, detections.scores, detections.labels)
 
-    def _release(self, work: _Work, published: int, start: float, end: float) -> None:
+    def _release(self, batch: _ComputedBatch, published: int) -> None:
+        outcome = Outcome(
+            published=published,
+            reason=DropReason.HEAD_ERROR,
+            head_start=batch.start,
+            head_end=batch.end,
+            delivered=time.monotonic(),
+        )
         try:
-            work.reader.release(
-                work.handle.lease, Outcome(published, DropReason.HEAD_ERROR, start, end, time.monotonic())
-            )
+            batch.reader.release(batch.handle.lease, outcome)
         except HandleError as error:
             self.refuse(error)

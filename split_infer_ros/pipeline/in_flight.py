@@ -15,7 +15,7 @@ from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.pipeline.account import Account
 from split_infer_ros.pipeline.frame import Frame
 from split_infer_ros.pipeline.plan import Plan
-from split_infer_ros.pipeline.preprocessor import Loaded
+from split_infer_ros.pipeline.preprocessor import LoadedBatch
 from split_infer_ros.pipeline.timeline import Timeline
 from split_infer_ros.runtime.streams import Fence, Stream
 
@@ -55,14 +55,14 @@ class InFlightBatch:
     timeline: Timeline
     unsettled: set[Frame] = field(init=False)
     accounts: Sequence[Account] = field(init=False)
-    loaded: Loaded | None = None
+    loaded: LoadedBatch | None = None
     features: Sequence[Tensor] = ()
 
     def __post_init__(self) -> None:
         self.unsettled = set(self.frames)
         self.accounts = list(dict.fromkeys(frame.account for frame in self.frames))
 
-    def load(self) -> Loaded:
+    def load(self) -> LoadedBatch:
         """Pre-processes the frames."""
         for account in self.accounts:
             account.meters.busy.enter(self.lease, self.timeline.closed)

@@ -1,4 +1,4 @@
-"""Every frame is counted once: received = published + dropped (by name) + in flight, at every instant."""
+"""Counts every frame once: received = published + dropped (by reason) + in flight, at every instant."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from split_infer_ros.errors import SplitInferError
 
 @dataclass(frozen=True, slots=True)
 class LedgerCounts:
-    """One consistent look at a ledger."""
+    """The counts of a ledger at one instant. ``dropped`` has a count for each drop reason's value."""
 
     received: int = 0
     published: int = 0
@@ -22,12 +22,17 @@ class LedgerCounts:
 
     @property
     def balanced(self) -> bool:
-        """True while nothing was lost without a name."""
+        """True if every received frame is published, dropped or in flight."""
         return self.received == self.published + sum(self.dropped.values()) + self.in_flight
 
 
 class Ticket:
-    """The claim of one frame in flight; settled exactly once, as published or as dropped."""
+    """Stands for one frame in flight. It is settled exactly once, as published or as dropped.
+
+    Args:
+        ledger: that counts the frame.
+        received_at: when the frame came in, seconds of a steady clock.
+    """
 
     __slots__ = ("_ledger", "received_at")
 
@@ -36,16 +41,16 @@ class Ticket:
         self.received_at = received_at
 
     def publish(self) -> None:
-        """The frame's result went out."""
+        """Settles the frame as published. Raises SplitInferError if it is settled already."""
         self._ledger._settle(self, None)
 
     def drop(self, reason: DropReason) -> None:
-        """The frame ends here, under that name."""
+        """Settles the frame as dropped for a reason. Raises SplitInferError if it is settled already."""
         self._ledger._settle(self, reason)
 
 
 class Ledger:
-    """Counts frames; safe to use from any thread."""
+    """Counts frames. Any thread may use it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -58,7 +63,7 @@ class Ledger:
         return f"Ledger({self.counts()})"
 
     def receive(self, now: float) -> Ticket:
-        """A frame came in at ``now`` (seconds of a steady clock)."""
+        """Counts a frame that came in at ``now`` (seconds of a steady clock), and returns its ticket."""
         ticket = Ticket(self, now)
         with self._lock:
             self._received += 1
@@ -66,16 +71,18 @@ class Ledger:
         return ticket
 
     def missed(self, count: int, reason: DropReason) -> None:
-        """Frames that were sent but never reached us, received and dropped at once."""
+        """Counts frames that were sent but never came in. They are received and dropped at once."""
         with self._lock:
             self._received += count
             self._dropped[reason] += count
 
     def counts(self) -> LedgerCounts:
-        """All counts at one instant; frames in flight are counted by their tickets, not by subtraction."""
+        """Returns all counts at one instant. The frames in flight are the open tickets, not a difference."""
         with self._lock:
             dropped = {reason.value: count for reason, count in self._dropped.items()}
-            return LedgerCounts(self._received, self._published, len(self._open), dropped)
+            return LedgerCounts(
+                received=self._received, published=self._published, in_flight=len(self._open), dropped=dropped
+            )
 
     def _settle(self, ticket: Ticket, reason: DropReason | None) -> None:
         with self._lock:

@@ -58,8 +58,14 @@ class LocalPipeline:
         self._fed = 0
         backbone_threads, head_threads = threads or (0, default_head_threads(model.device))
         self._deliver_to = deliver
-        self.head = HeadStage(
-            model, limits or Limits(), self._deliver, self._hear, head_threads, head, settings.batch_size
+        self.head = HeadStage.open(
+            model,
+            limits or Limits(),
+            deliver=self._deliver,
+            on_error=self._hear,
+            num_threads=head_threads,
+            weights=head,
+            batch_size=settings.batch_size,
         )
         # The head is a thread of this object. While it is slow its batches wait, and that does not mean it is gone.
         transport = LocalTransport(self.head.submit, lease_s=STUCK_S)

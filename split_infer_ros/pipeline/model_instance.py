@@ -90,13 +90,13 @@ class ModelInstance:
             ConfigurationError: the settings do not fit the model, or there is no memory for them; nothing was kept.
         """
         return Plan.make(
-            self.model,
-            settings,
-            self._connection,
-            self.advisor,
+            model=self.model,
+            settings=settings,
+            connection=self._connection,
+            advisor=self.advisor,
             taken_bytes=taken_bytes,
             ring_memory=self._ring_memory,
-            cores=self._num_threads,
+            num_threads=self._num_threads,
         )
 
     def use(self, plan: Plan) -> None:
@@ -105,7 +105,7 @@ class ModelInstance:
             if self._plans and self.plan.pool is plan.pool:
                 self._plans.pop()
             self._plans.append(plan)
-        self.advisor.took(plan.pool.layout, plan.pool.slots.policy)
+        self.advisor.note_in_use(plan.pool.layout, plan.pool.slots.policy)
         for note in plan.notes:
             self._on_error(Notice(note))
 

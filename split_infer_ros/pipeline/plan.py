@@ -1,24 +1,22 @@
-"""All that one batch needs to go through the backbone, made as a whole and replaced as a whole."""
+"""Everything that a batch needs on its way through the backbone. A plan is made and replaced as a whole."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.slots import Lease
 from split_infer_ros.errors import ConfigurationError, StreamError
 from split_infer_ros.images.encodings import Pixels
-from split_infer_ros.pipeline.budget import check_budget, left_for_images
-from split_infer_ros.pipeline.cuda_graphs import GraphedBackbone
+from split_infer_ros.pipeline.budget import check_budget, image_buffers_budget
+from split_infer_ros.pipeline.cuda_graphs import Backbone, GraphedBackbone
 from split_infer_ros.pipeline.memory_choice import MemoryAdvisor
-from split_infer_ros.pipeline.preprocessor import Loaded, Preprocessor, make_preprocessor
+from split_infer_ros.pipeline.preprocessor import LoadedBatch, Preprocessor, make_preprocessor
 from split_infer_ros.pipeline.report import WeightsReport
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.pipeline.streaming import stream_backbone
@@ -31,23 +29,27 @@ from split_infer_ros.split.split_points import SplitPoint
 from split_infer_ros.weight_streaming.ring_memory import RingMemory
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 
-TWICE = 2  # what comes so often running is packed, or compiled
-ACT_AT_ONCE = ("batch_timeout_s", "drop_policy")  # settings that need no other memory
+WARM_UP_RUNS = 2  # after this many runs, an engine has packed its weights and compiled
+IMMEDIATE_SETTINGS = ("batch_timeout_s", "drop_policy")  # settings that change without other memory
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """A model cut somewhere, a pool for what crosses there, and the way in for a batch of images.
+    """A backbone partition, a slot pool for its features, and a pre-processor for its images.
 
     Attributes:
-        backbone: (n, 3, h, w) to what crosses, n up to the batch size; eager or, on a GPU, recorded.
-        memory_reason: why the pool lies in what it lies in.
-        graph_note: why the backbone is not recorded, where it was to be.
+        settings: with which the plan was made.
+        split_point: where the model is split.
+        backbone: maps (n, 3, h, w) to the features, for n up to the batch size. On a GPU it may be recorded.
+        pool: the slots for features.
+        preprocessor: turns images into the backbone's input.
+        memory_reason: why the pool has its memory policy.
+        graph_note: why the backbone is not recorded although the settings ask for it.
     """
 
     settings: StageSettings
     split_point: SplitPoint
-    backbone: Callable[[Tensor], Sequence[Tensor]]
+    backbone: Backbone
     pool: OwnedPool
     preprocessor: Preprocessor
     memory_reason: str
@@ -56,49 +58,69 @@ class Plan:
     @classmethod
     def make(
         cls,
+        *,
         model: SplitModel,
         settings: StageSettings,
         connection: Connection[Any],
         advisor: MemoryAdvisor,
         taken_bytes: float = 0.0,
         ring_memory: RingMemory | None = None,
-        cores: int = 0,
+        num_threads: int = 0,
     ) -> Plan:
-        """Cut, choose memory and allocate it, and on a GPU record.
+        """Splits the model, chooses and allocates memory, and on a GPU records the backbone.
 
         Args:
-            model: that is split.
-            settings: in force from now on.
+            model: to split.
+            settings: of the plan.
             connection: the way to the head, which makes the pool.
-            advisor: which chooses the memory.
-            taken_bytes: of the memory budget, what other models have.
-            ring_memory: the ring for weights that are read, if it is not this model's alone.
-            cores: with which the backbone runs on a CPU; 0: all.
+            advisor: chooses the memory policy.
+            taken_bytes: of the memory budget, the part that other models have.
+            ring_memory: the ring for streamed weights, if the model shares it with others.
+            num_threads: with which the backbone runs on a CPU; 0: one for each core.
 
         Raises:
-            ConfigurationError: no such cut, or no such memory, or a GPU cannot run such a batch, or weights cannot be
-                read, or not again; nothing was kept.
+            ConfigurationError: the settings name no split point or memory policy of this model and machine, or memory
+                is short. It is also raised if the GPU cannot run the batch, or if weights cannot be read. Nothing was
+                kept.
         """
         split_point = model.split_point(settings.split_point)
         layout = Layout(split_point.tensors, settings.batch_size)
         with ExitStack() as undo:
             try:
                 memory = advisor.choose(settings.memory_policy, layout, connection.shared)
+                place = Place(memory.policy, model.device)
                 input_bytes = model.entry.preprocess.staging(1).nbytes
-                check_budget(settings, split_point, Place(memory.policy, model.device), input_bytes, taken_bytes)
-                pool = connection.make_pool(layout, settings.pool_slots, Place(memory.policy, model.device))
+                check_budget(
+                    settings, split_point=split_point, place=place, input_bytes=input_bytes, taken_bytes=taken_bytes
+                )
+                pool = connection.make_pool(layout, settings.pool_slots, place)
                 undo.callback(pool.close)
-                place = Place(pool.slots.policy, model.device)  # which is another one where there was no room
-                left = left_for_images(settings, split_point, place, input_bytes, taken_bytes)
-                preprocessor = make_preprocessor(model.entry.preprocess, settings.batch_size, model.dtype, place, left)
-                streamed = stream_backbone(model, split_point, settings, ring_memory=ring_memory, num_threads=cores)
-                backbone = streamed or model.backbone(settings.split_point)
-                made = cls(settings, split_point, backbone, pool, preprocessor, pool.slots.note or memory.reason)
-                if made.stream is not None:
-                    undo.callback(made.stream.close)
+                place = Place(pool.slots.policy, model.device)  # another policy if there was no room for the chosen one
+                preprocessor = make_preprocessor(
+                    model.entry.preprocess,
+                    batch_size=settings.batch_size,
+                    dtype=model.dtype,
+                    place=place,
+                    budget_bytes=image_buffers_budget(
+                        settings, split_point=split_point, place=place, input_bytes=input_bytes, taken_bytes=taken_bytes
+                    ),
+                )
+                streamed = stream_backbone(
+                    model, split_point, settings, ring_memory=ring_memory, num_threads=num_threads
+                )
+                if streamed is not None:
+                    undo.callback(streamed.close)
+                plan = cls(
+                    settings=settings,
+                    split_point=split_point,
+                    backbone=streamed or model.backbone(settings.split_point),
+                    pool=pool,
+                    preprocessor=preprocessor,
+                    memory_reason=pool.slots.note or memory.reason,
+                )
                 if model.device.type == "cuda":
-                    made = made._tried(model)
-            except StreamError as error:  # on a GPU, where the plan was tried
+                    plan = plan._prepared_on_gpu(model)
+            except StreamError as error:  # raised on a GPU, where the plan ran once
                 raise ConfigurationError(f"Weights cannot be streamed: {error}") from error
             except RuntimeError as error:
                 raise ConfigurationError(
@@ -107,82 +129,89 @@ class Plan:
                     "take a smaller batch_size, or cuda_graphs false."
                 ) from error
             undo.pop_all()
-            return made
+            return plan
 
-    def _tried(self, model: SplitModel) -> Plan:
-        """The same, recorded, or run once: what a GPU has not the memory for shows then only."""
-        tried = self
-        if self.settings.cuda_graphs and self.stream is None:
+    def _prepared_on_gpu(self, model: SplitModel) -> Plan:
+        """Returns the plan with its backbone recorded, or runs the backbone once: only that shows a lack of memory."""
+        plan = self
+        if self.settings.cuda_graphs and self.streamed is None:
             try:
-                return replace(self, backbone=_recorded(self.backbone, model, self.settings.batch_size))
+                return replace(self, backbone=_record(self.backbone, model, self.settings.batch_size))
             except CaptureError as error:
-                tried = replace(self, graph_note=f"{model.entry.name} runs without CUDA graphs, more slowly: {error}")
-        tried.warm_up(Stream(model.device), Stream(model.device))
-        return tried
+                plan = replace(self, graph_note=f"{model.entry.name} runs without CUDA graphs, more slowly: {error}")
+        plan.warm_up(Stream(model.device), Stream(model.device))
+        return plan
 
     @property
-    def stream(self) -> StreamedPartition | None:
+    def streamed(self) -> StreamedPartition | None:
         """The backbone, if its weights are read while it runs."""
         return self.backbone if isinstance(self.backbone, StreamedPartition) else None
 
     @property
     def weights(self) -> WeightsReport | None:
-        """What is to be said of weights that are read."""
-        return WeightsReport.of(self.stream)
+        """The report on streamed weights, or None if they are resident."""
+        return WeightsReport.of(self.streamed)
 
     @property
-    def form(self) -> str:
-        """What its costs depend on besides the model: the split point, and memory for weights that are read."""
-        return self.split_point.name + (f", weights through {self.stream.weight_bytes} bytes" if self.stream else "")
+    def cost_key(self) -> str:
+        """The split point and the memory for streamed weights. Besides the model, the plan's costs depend on these."""
+        name = self.split_point.name
+        return name if self.streamed is None else f"{name}, weights through {self.streamed.weight_bytes} bytes"
 
     @property
     def notes(self) -> list[str]:
-        """What is to be said of its memory, its weights and its graphs, sentences."""
-        weights = self.stream.note if self.stream else ""
-        return [note for note in (self.pool.slots.note, weights, self.graph_note) if note]
+        """Sentences for the user about the plan's memory, weights and graphs, where they differ from the settings."""
+        weights_note = self.streamed.note if self.streamed is not None else ""
+        return [note for note in (self.pool.slots.note, weights_note, self.graph_note) if note]
 
     def close(self) -> None:
-        """Free the slots, and stop reading."""
+        """Frees the slots and ends the streaming of weights."""
         self.pool.close()
-        if self.stream is not None:
-            self.stream.close()
+        if self.streamed is not None:
+            self.streamed.close()
 
     def with_settings(self, settings: StageSettings) -> Plan | None:
-        """The same plan under other settings, where these need no other split point and no other memory; else None."""
-        mine = replace(self.settings, **{name: getattr(settings, name) for name in ACT_AT_ONCE})
-        return replace(self, settings=settings) if mine == settings else None
+        """Returns the same plan under other settings, or None if these need another split point or other memory."""
+        immediate = {name: getattr(settings, name) for name in IMMEDIATE_SETTINGS}
+        return replace(self, settings=settings) if replace(self.settings, **immediate) == settings else None
 
-    def run(self, stream: Stream, copies: Stream, loaded: Loaded, lease: Lease, count: int) -> Fence:
-        """Have the backbone leave the features of ``count`` images in the slot; they are there at the fence.
+    def run(self, loaded: LoadedBatch, lease: Lease, *, count: int, stream: Stream, copy_stream: Stream) -> Fence:
+        """Gives the backbone of a batch to the device. Returns the fence from which on features are in the slot.
 
-        Where features are copied to the host, that is done in ``copies``, beside the next batch's backbone.
+        Args:
+            loaded: the pre-processed batch.
+            lease: of the slot.
+            count: number of images in the batch.
+            stream: on which the backbone runs.
+            copy_stream: on which features are copied to the host, if they are, during the next batch's backbone.
         """
         stream.wait_for(loaded.ready)
         with torch.inference_mode(), stream.work("backbone"):
             self.pool.slots.write(lease.slot, self.backbone(loaded.images))
         if not self.pool.slots.needs_copy:
             return stream.fence()
-        copies.wait_for(stream.fence())
-        with torch.inference_mode(), copies.work("copy"):
+        copy_stream.wait_for(stream.fence())
+        with torch.inference_mode(), copy_stream.work("copy"):
             self.pool.slots.fetch(lease.slot, count)
-        return copies.fence()
+        return copy_stream.fence()
 
     @torch.inference_mode()
-    def warm_up(self, stream: Stream, copies: Stream) -> None:
-        """Run blank batches: the first ones choose kernels, pack and allocate, and nobody should wait for that."""
+    def warm_up(self, stream: Stream, copy_stream: Stream) -> None:
+        """Runs blank batches, because the first ones choose kernels, pack weights and allocate memory."""
         lease = self.pool.acquire()
         if lease is None:
             return
         blank = Pixels.blank()
         try:
             for count in {1, self.settings.batch_size}:
-                for _ in range(TWICE):
-                    self.run(stream, copies, self.preprocessor.load([blank] * count), lease, count).wait()
+                for _ in range(WARM_UP_RUNS):
+                    loaded = self.preprocessor.load([blank] * count)
+                    self.run(loaded, lease, count=count, stream=stream, copy_stream=copy_stream).wait()
         finally:
             self.pool.revoke(lease)
 
 
-def _recorded(backbone: Callable[[Tensor], Sequence[Tensor]], model: SplitModel, batch_size: int) -> GraphedBackbone:
+def _record(backbone: Backbone, model: SplitModel, batch_size: int) -> GraphedBackbone:
     with torch.inference_mode():
         example = torch.zeros((batch_size, *model.entry.image_shape), device=model.device, dtype=model.dtype)
-        return GraphedBackbone(backbone, example.contiguous(memory_format=torch.channels_last))
+        return GraphedBackbone.record(backbone, example.contiguous(memory_format=torch.channels_last))

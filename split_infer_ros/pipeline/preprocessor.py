@@ -1,4 +1,4 @@
-"""Images on their way into a model: pre-processed where the backbone runs."""
+"""Pre-processors: they turn a batch of images into a model's input, on the device of its backbone."""
 
 from __future__ import annotations
 
@@ -12,25 +12,20 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from split_infer_ros.buffers.memory import Place, allocate
-from split_infer_ros.buffers.policy import Policy
-from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.buffers.memory import Place
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.preprocess import Preprocess
+from split_infer_ros.pipeline.image_buffer import NUM_IMAGE_BUFFERS, ImageBuffer
 from split_infer_ros.runtime.streams import Fence, Stream
-
-MB = 1e6
-LEAST_BYTES = 3 * 640 * 480
-BUFFERS = 2  # for the bytes of images, which take turns
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Loaded:
-    """A batch as the model takes it.
+class LoadedBatch:
+    """A pre-processed batch.
 
     Attributes:
         images: (N, 3, h, w) on the backbone's device.
-        ready: from when on it holds them.
+        ready: the fence from which on ``images`` holds the batch.
     """
 
     images: Tensor
@@ -38,57 +33,110 @@ class Loaded:
 
 
 class Preprocessor(Protocol):
-    """Used by one thread; that of the CPU by several."""
+    """Pre-processes batches for a backbone. Only a ``HostPreprocessor`` may be used by several threads."""
 
     @property
     def bytes(self) -> int:
-        """What its buffers take, on both sides."""
+        """The bytes of its buffers, on both sides."""
 
-    def load(self, images: Sequence[Pixels]) -> Loaded:
-        """Resize and normalise a batch of any sizes."""
+    def load(self, images: Sequence[Pixels]) -> LoadedBatch:
+        """Resizes and normalises a batch of images of any sizes."""
 
 
 class HostPreprocessor:
-    """On the CPU: each image is resized into its place of one buffer, which is then normalised as a whole."""
+    """Pre-processes on the CPU. Each image is resized into its part of a buffer, which is normalised as a whole.
 
-    def __init__(self, preprocess: Preprocess, batch_size: int, dtype: torch.dtype) -> None:
+    ``allocate`` creates one.
+
+    Args:
+        preprocess: how the model's images are pre-processed.
+        dtype: the backbone's precision.
+        staging: the buffer of resized images.
+    """
+
+    def __init__(self, preprocess: Preprocess, dtype: torch.dtype, staging: Tensor) -> None:
         self._preprocess = preprocess
         self._dtype = dtype
-        self._staging = preprocess.staging(batch_size)
+        self._staging = staging
         self._lock = threading.Lock()
+
+    @classmethod
+    def allocate(cls, preprocess: Preprocess, *, batch_size: int, dtype: torch.dtype) -> HostPreprocessor:
+        """Creates a pre-processor with room for ``batch_size`` images."""
+        return cls(preprocess, dtype, preprocess.staging(batch_size))
 
     @property
     def bytes(self) -> int:
         return self._staging.nbytes
 
-    def load(self, images: Sequence[Pixels]) -> Loaded:
+    def load(self, images: Sequence[Pixels]) -> LoadedBatch:
         with self._lock:
             gathered = self._preprocess.gather(images, self._staging)
-            return Loaded(self._preprocess.normalise(gathered).to(self._dtype), Fence())
+            return LoadedBatch(self._preprocess.normalise(gathered).to(self._dtype), Fence())
 
 
 class DevicePreprocessor:
-    """On a GPU: the raw bytes of all images lie in one buffer, which the GPU gets as one copy or reads as it is.
+    """Pre-processes on a GPU. One buffer holds the raw bytes of all images; the GPU gets one copy or reads it in place.
 
     Two buffers take turns, so that the next batch is gathered while the GPU still needs this one. They grow with the
-    images, up to ``budget_bytes`` in all.
+    images up to a budget. ``allocate`` creates a pre-processor.
+
+    Args:
+        preprocess: how the model's images are pre-processed.
+        dtype: the backbone's precision.
+        stream: on which the GPU pre-processes.
+        buffers: the memory for raw bytes; ``NUM_IMAGE_BUFFERS`` of them.
+        staging: the buffer of resized images, on the GPU.
     """
 
     def __init__(
-        self, preprocess: Preprocess, batch_size: int, dtype: torch.dtype, place: Place, budget_bytes: float = math.inf
+        self,
+        preprocess: Preprocess,
+        *,
+        dtype: torch.dtype,
+        stream: Stream,
+        buffers: Sequence[ImageBuffer],
+        staging: Tensor,
     ) -> None:
         self._preprocess = preprocess
         self._dtype = dtype
-        self._stream = Stream(place.device)
-        self._buffers = [_Buffer(place, budget_bytes / BUFFERS) for _ in range(BUFFERS)]
+        self._stream = stream
+        self._buffers = list(buffers)
+        self._staging = staging
+
+    @classmethod
+    def allocate(
+        cls,
+        preprocess: Preprocess,
+        *,
+        batch_size: int,
+        dtype: torch.dtype,
+        place: Place,
+        budget_bytes: float = math.inf,
+    ) -> DevicePreprocessor:
+        """Creates a pre-processor with room for ``batch_size`` resized images.
+
+        Args:
+            preprocess: how the model's images are pre-processed.
+            batch_size: the most images in a batch.
+            dtype: the backbone's precision.
+            place: the GPU, and the policy by which it gets raw bytes.
+            budget_bytes: memory that raw bytes may take, on both sides.
+
+        Raises:
+            ConfigurationError: the memory cannot be allocated.
+        """
+        stream = Stream(place.device)
+        buffers = [ImageBuffer.allocate(place, budget_bytes / NUM_IMAGE_BUFFERS) for _ in range(NUM_IMAGE_BUFFERS)]
         with torch.inference_mode(False):
-            self._places = preprocess.staging(batch_size).to(place.device)
+            staging = preprocess.staging(batch_size).to(place.device)
+        return cls(preprocess, dtype=dtype, stream=stream, buffers=buffers, staging=staging)
 
     @property
     def bytes(self) -> int:
-        return self._places.nbytes + sum(buffer.memory.bytes for buffer in self._buffers)
+        return self._staging.nbytes + sum(buffer.memory.bytes for buffer in self._buffers)
 
-    def load(self, images: Sequence[Pixels]) -> Loaded:
+    def load(self, images: Sequence[Pixels]) -> LoadedBatch:
         buffer = self._buffers[0]
         self._buffers.reverse()
         total = buffer.gather(images)
@@ -96,103 +144,54 @@ class DevicePreprocessor:
             on_device = buffer.to_device(total)
             uploaded = self._stream.fence()
             first = 0
-            for shape, rgb, count, begin, end in _runs(images):
-                alike = on_device[begin:end].view(count, *shape)
-                self._preprocess.resize_into(self._places[first : first + count], alike, rgb)
-                first += count
+            for run in _runs_alike(images):
+                alike = on_device[run.begin : run.end].view(run.count, *run.shape)
+                self._preprocess.resize_into(self._staging[first : first + run.count], alike, run.rgb)
+                first += run.count
             buffer.memory.give_to_host()
             buffer.unused = self._stream.fence()
             buffer.free = uploaded if buffer.memory.needs_copy else buffer.unused
-            normalised = self._preprocess.normalise(self._places[:first]).to(self._dtype)
-        return Loaded(normalised, self._stream.fence())
+            normalised = self._preprocess.normalise(self._staging[:first]).to(self._dtype)
+        return LoadedBatch(normalised, self._stream.fence())
 
 
-class _Buffer:
-    """Memory that grows with what it has to hold.
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Successive images of one shape and channel order, and where their bytes begin and end."""
 
-    Args:
-        place: of the memory.
-        budget_bytes: that it may take, on both sides.
-
-    Attributes:
-        memory: what there is now.
-        free: from here on the CPU may write there again.
-        unused: from here on the GPU needs it no more, on either side.
-    """
-
-    def __init__(self, place: Place, budget_bytes: float) -> None:
-        self._place = place
-        self._budget_bytes = budget_bytes
-        self.memory = allocate(place.policy, LEAST_BYTES, place.device)
-        self.free = self.unused = Fence()
-
-    def gather(self, images: Sequence[Pixels]) -> int:
-        """Lays the bytes of all images one after the other; returns how many.
-
-        Raises:
-            ConfigurationError: they do not fit into the budget.
-            OutOfMemory: there is not so much memory.
-        """
-        self.free.wait()
-        total = sum(image.data.numel() for image in images)
-        if self.memory.host.numel() < total:
-            self._grow(total, len(images))
-        begin = 0
-        for image in images:
-            end = begin + image.data.numel()
-            self.memory.host[begin:end].view(image.data.shape).copy_(image.data)
-            begin = end
-        return total
-
-    def _grow(self, total: int, images: int) -> None:
-        needed = raw_bytes(self._place.policy, total)
-        if needed > self._budget_bytes:
-            raise ConfigurationError(
-                f"The bytes of {images} images of this size take {needed * BUFFERS / MB:,.1f} MB, and the "
-                f"memory_budget_mb has {self._budget_bytes * BUFFERS / MB:,.1f} left for them: take a smaller "
-                "batch_size, smaller images or a larger budget."
-            )
-        self.unused.wait()  # the GPU may still be reading what goes now
-        self.memory = allocate(self._place.policy, total, self._place.device)
-
-    def to_device(self, total: int) -> Tensor:
-        """From here on in the current stream's order, these bytes on the GPU."""
-        self.memory.give_to_device()
-        if self.memory.needs_copy:
-            self.memory.device[:total].copy_(self.memory.host[:total], non_blocking=True)
-        return self.memory.device[:total]
+    shape: torch.Size
+    rgb: tuple[int, int, int]
+    count: int
+    begin: int
+    end: int
 
 
-def _runs(images: Sequence[Pixels]) -> Iterator[tuple[torch.Size, tuple[int, int, int], int, int, int]]:
-    """(shape, rgb, count, first byte, end) of each run of images that are alike."""
+def _runs_alike(images: Sequence[Pixels]) -> Iterator[_Run]:
     begin = 0
     for (shape, rgb), alike in groupby(images, key=lambda image: (image.data.shape, image.rgb)):
         count = len(list(alike))
         end = begin + count * shape.numel()
-        yield shape, rgb, count, begin, end
+        yield _Run(shape=shape, rgb=rgb, count=count, begin=begin, end=end)
         begin = end
 
 
-def raw_bytes(policy: Policy, nbytes: int = LEAST_BYTES) -> int:
-    """What a buffer for so many bytes of images takes, on both sides."""
-    return policy.footprint_bytes(nbytes)
-
-
 def make_preprocessor(
-    preprocess: Preprocess, batch_size: int, dtype: torch.dtype, place: Place, budget_bytes: float = math.inf
+    preprocess: Preprocess, *, batch_size: int, dtype: torch.dtype, place: Place, budget_bytes: float = math.inf
 ) -> Preprocessor:
-    """The intake for a backbone that computes in ``dtype``, there, from such memory.
+    """Creates the pre-processor for the place where a backbone runs.
 
     Args:
-        preprocess: the model's.
-        batch_size: how many images a batch has at most.
-        dtype: in which the backbone takes them.
-        place: where the backbone runs, and by which policy it gets the images.
-        budget_bytes: that the bytes of images may take on a GPU, on both sides.
+        preprocess: how the model's images are pre-processed.
+        batch_size: the most images in a batch.
+        dtype: the backbone's precision.
+        place: where the backbone runs, and the policy by which it gets images.
+        budget_bytes: memory that the raw bytes of images may take on a GPU, on both sides.
 
     Raises:
-        ConfigurationError: there is no such memory.
+        ConfigurationError: the memory cannot be allocated.
     """
     if place.device.type == "cpu":
-        return HostPreprocessor(preprocess, batch_size, dtype)
-    return DevicePreprocessor(preprocess, batch_size, dtype, place, budget_bytes)
+        return HostPreprocessor.allocate(preprocess, batch_size=batch_size, dtype=dtype)
+    return DevicePreprocessor.allocate(
+        preprocess, batch_size=batch_size, dtype=dtype, place=place, budget_bytes=budget_bytes
+    )

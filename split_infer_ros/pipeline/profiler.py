@@ -21,7 +21,7 @@ from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.local import LocalPipeline
-from split_infer_ros.pipeline.settings import BLOCK, StageSettings
+from split_infer_ros.pipeline.settings import DropPolicy, StageSettings
 from split_infer_ros.pipeline.stage_timer import StageTimer
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.planner import next_to_run
@@ -152,7 +152,10 @@ class Profiler:
         effort, slowest_s = self._effort, max(point.backbone_stage_s, point.head_stage_s)
         batches = effort.warm_up + max(effort.batches, min(MAX_BATCHES, round(effort.seconds / slowest_s)))
         settings = StageSettings(
-            split_point=point.split_point, batch_size=size, batch_timeout_s=BATCH_TIMEOUT_S, drop_policy=BLOCK
+            split_point=point.split_point,
+            batch_size=size,
+            batch_timeout_s=BATCH_TIMEOUT_S,
+            drop_policy=DropPolicy.BLOCK,
         )
         with LocalPipeline(self._model, settings, deliver, limits=self._limits) as pipeline:
             pipeline.feed(itertools.repeat(self._image, size * batches))

@@ -1,33 +1,35 @@
-"""At most so many frames a second from each camera: pure policy, time is passed in."""
+"""Limits the frames that pass from each camera. It is pure policy: the time is passed in."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Hashable
 
+JITTER = 0.05  # of a period: a frame that comes so much too early still counts as on time
+
 
 class RateLimiter:
-    """Decides frame by frame.
+    """Decides for each frame whether it may pass.
 
     Args:
-        max_rate_hz: of each camera; 0 is without limit.
+        max_rate_hz: frames a second that may pass from each camera; 0: no limit.
     """
 
     def __init__(self, max_rate_hz: float) -> None:
         self.max_rate_hz = max_rate_hz
-        self._passed: dict[Hashable, float] = {}  # where on the grid the last frame passed
+        self._last_passed: dict[Hashable, float] = {}  # the grid point at which each camera's last frame passed
 
     def admits(self, source: Hashable, now: float) -> bool:
-        """True if a frame of that camera may pass at ``now`` (seconds).
+        """Returns whether a frame of that camera may pass at ``now`` (seconds).
 
-        Frames pass on a grid of 1 / max_rate_hz: one that comes a little late does not delay the next, so a
-        camera just above the limit is not halved.
+        Frames pass on a grid of 1 / max_rate_hz, so a frame that comes a little late does not delay the next one.
+        Without the grid, a camera just above the limit would lose half of its frames.
         """
         if not self.max_rate_hz:
             return True
         period = 1 / self.max_rate_hz
-        due = self._passed.get(source, -math.inf) + period
-        if now < due - 0.05 * period:  # what jitters by a twentieth of a period is on time
+        due = self._last_passed.get(source, -math.inf) + period
+        if now < due - JITTER * period:
             return False
-        self._passed[source] = due if due + period > now else now
+        self._last_passed[source] = due if due + period > now else now
         return True

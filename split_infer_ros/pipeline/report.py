@@ -1,4 +1,4 @@
-"""One look at a running pipeline: what was counted and how long it took."""
+"""The report of a running pipeline: counts of frames, and times of its stages."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from split_infer_ros.weight_streaming.streamed_partition import StreamedPartitio
 
 @dataclass(frozen=True, slots=True)
 class WeightsReport:
-    """Weights that are read layer by layer, since the partition was made.
+    """What streamed weights took since the partition was made.
 
     Attributes:
-        memory_bytes: that hold weights.
+        memory_bytes: memory that holds weights.
         bandwidth: bytes a second while reading.
-        stalled_s: for which layers waited for their weights.
+        stalled_s: seconds for which layers waited for their weights.
     """
 
     memory_bytes: int
@@ -28,35 +28,41 @@ class WeightsReport:
     stalled_s: float
 
     @classmethod
-    def of(cls, stream: StreamedPartition | None) -> WeightsReport | None:
-        """Of a partition, if it is streamed."""
-        if stream is None:
+    def of(cls, streamed: StreamedPartition | None) -> WeightsReport | None:
+        """Returns the report of a streamed partition, or None if there is none."""
+        if streamed is None:
             return None
-        stats = stream.stats()
-        return cls(stream.weight_bytes, stats.bandwidth, stats.stalled_s)
+        stats = streamed.stats()
+        return cls(memory_bytes=streamed.weight_bytes, bandwidth=stats.bandwidth, stalled_s=stats.stalled_s)
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineReport:
-    """Counts since the start; times over the last seconds, NaN while there are none.
+    """Counts since the start, and times over the last seconds. Times are NaN while there are no samples.
 
     Attributes:
         time: of the report, seconds of the steady clock.
-        counts: the ledger's.
-        batches: published so far.
-        backbone_busy_s, head_busy_s: in which each stage was at one batch at least, see ``BusyStages``.
-        model, device, split_point, settings: what is running.
-        slots_used, pool_bytes: slots in use, and bytes of all slots.
-        staging_bytes: of images on their way into the backbone.
-        memory, memory_reason: what features and staging lie in, and why.
-        latency_p50_s, latency_p99_s: of a frame, from receipt to the publishing of its detections.
-        preprocess_s, backbone_s, hop_s, head_s, postprocess_s: medians of a batch's time in each stage, and
-            between publication of the handle and the head's start (of a head on another host: both ways);
-            post-processing includes publication.
-        batch_fill: frames a batch, mean.
-        weights: of a backbone whose weights are read while it runs.
-        failure: why a batch was lost in the backbone; empty again once one passed it.
-        left_out: detections that cannot be, by name, as far as they are counted where the report is made.
+        counts: of the ledger.
+        batches: finished by heads so far.
+        backbone_busy_s, head_busy_s: seconds in which each stage worked on at least one batch; see ``BusyStages``.
+        model: name of the running model.
+        device: of its backbone.
+        split_point: at which it is split.
+        settings: with which it runs.
+        slots_used: slots in use.
+        pool_bytes: memory of all slots.
+        staging_bytes: memory of images on their way into the backbone.
+        memory: the memory that features and staging have.
+        memory_reason: why they have it.
+        latency_p50_s, latency_p99_s: from receiving a frame until its detections are published.
+        preprocess_s, backbone_s, head_s: median time of a batch in each stage.
+        hop_s: median time from publishing the handle until the head starts. With a head on another host, it includes
+            the way back.
+        postprocess_s: median time of a batch in post-processing, including publishing.
+        batch_fill: mean number of frames in a batch.
+        weights: of a backbone whose weights are streamed; otherwise None.
+        failure: why the backbone lost a batch; empty again once a later batch passed.
+        left_out: number of impossible detections by name. Empty if they are not counted where the report is made.
     """
 
     time: float
@@ -87,12 +93,12 @@ class PipelineReport:
 
 
 class PipelineMeters:
-    """Collects times batch by batch; the ledger counts the frames.
+    """Collects times batch by batch. The ledger counts the frames.
 
     Attributes:
         latency: of frames.
-        busy: told of each batch on its way.
-        batches: that heads have finished with.
+        busy: is told of each batch on its way.
+        batches: finished by heads so far.
     """
 
     def __init__(self) -> None:
@@ -104,7 +110,7 @@ class PipelineMeters:
         self.batches = 0
 
     def batch_done(self, timeline: Timeline, frames: int, now: float) -> None:
-        """A head has finished with a batch."""
+        """Adds the times of a batch that a head has finished. ``frames`` is the number of its frames."""
         self.batches += 1
         for name, (start, end) in timeline.slices().items():
             self._stages[name].add(end - start, now)
@@ -129,8 +135,9 @@ class PipelineMeters:
         failure: str = "",
         left_out: Mapping[str, int] | None = None,
     ) -> PipelineReport:
-        """All of it at ``now``."""
-        p50, p99 = self.latency.percentiles(50, 99, now=now)
+        """Returns the report at ``now``. The other arguments are fields of it."""
+        p50_s, p99_s = self.latency.percentiles(50, 99, now=now)
+        stages_s = {name: _median(window, now) for name, window in self._stages.items()}
         return PipelineReport(
             time=now,
             counts=counts,
@@ -148,10 +155,18 @@ class PipelineMeters:
             memory_reason=memory_reason,
             weights=weights,
             failure=failure,
-            latency_p50_s=p50,
-            latency_p99_s=p99,
-            hop_s=self._hop.percentiles(50, now=now)[0],
-            **{f"{name}_s": window.percentiles(50, now=now)[0] for name, window in self._stages.items()},
+            latency_p50_s=p50_s,
+            latency_p99_s=p99_s,
+            preprocess_s=stages_s["preprocess"],
+            backbone_s=stages_s["backbone"],
+            hop_s=_median(self._hop, now),
+            head_s=stages_s["head"],
+            postprocess_s=stages_s["postprocess"],
             batch_fill=self._fill.mean(now=now),
             left_out=left_out or {},
         )
+
+
+def _median(window: Window, now: float) -> float:
+    (median,) = window.percentiles(50, now=now)
+    return median

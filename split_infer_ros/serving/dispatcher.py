@@ -86,7 +86,7 @@ class Dispatcher:
     def add(self, model: ServedModel) -> None:
         """Adds a model, which is served once it is measured (lock held)."""
         self.models[model.key] = model
-        self._tables.add_model(model.key, model.model, model.plan.form)
+        self._tables.add_model(model.key, model.model, model.plan.cost_key)
         self.renew()
         if self._running:
             model.head.start()

@@ -10,7 +10,7 @@ import torch
 
 from split_infer_ros.pipeline.handover import Execution, Handover
 from split_infer_ros.pipeline.in_flight import InFlightBatch
-from split_infer_ros.pipeline.preprocessor import Loaded
+from split_infer_ros.pipeline.preprocessor import LoadedBatch
 from split_infer_ros.runtime.streams import Fence, Stream
 from split_infer_ros.serving.merge_runner import MergeRunner
 
@@ -51,7 +51,7 @@ class Executor:
             batches: one of each model.
             over: called once they are handed over, or lost; the lock is held.
         """
-        loaded: dict[str, Loaded] = {}
+        loaded: dict[str, LoadedBatch] = {}
         left: dict[str, InFlightBatch] = {}
         for batch in batches:
             try:
@@ -75,7 +75,7 @@ class Executor:
 
         self._handover.put(Execution(list(left.values()), start, done, all_over))
 
-    def _launch(self, batches: dict[str, InFlightBatch], loaded: Mapping[str, Loaded]) -> Fence:
+    def _launch(self, batches: dict[str, InFlightBatch], loaded: Mapping[str, LoadedBatch]) -> Fence:
         """Has features left in the slots, and brought to the CPU; batches that failed are taken out."""
         inputs = {key: each.images for key, each in loaded.items()}
         fences = [each.ready for each in loaded.values()]

@@ -88,8 +88,13 @@ class ServedModel:
         self.ready = self.failed = False
         self.co_run_plans = CoRunPlans()
         self._callbacks = callbacks
-        threads = settings.head_threads or default_head_threads(model.device)
-        self.head = HeadStage(model, limits, self._deliver, self._report_head, threads)
+        self.head = HeadStage.open(
+            model,
+            limits,
+            deliver=self._deliver,
+            on_error=self._report_head,
+            num_threads=settings.head_threads or default_head_threads(model.device),
+        )
         self.instance = ModelInstance(
             key=key,
             model=model,
@@ -162,7 +167,7 @@ class ServedModel:
     @property
     def co_runs(self) -> tuple[MachineConstants, Collection[Policy]] | None:
         """The machine's constants and legal policies, where a batch may have a policy that its neighbour calls for."""
-        return self.instance.advisor.known if self.plan.settings.memory_policy == AUTO else None
+        return self.instance.advisor.assignment_inputs if self.plan.settings.memory_policy == AUTO else None
 
     def task(self, count: int, image_bytes: int, execution_s: float) -> Task:
         """What a batch of ``count`` images does with memory."""
@@ -221,7 +226,12 @@ class ServedModel:
         if model.device.type == "cuda":
             empty_cache()  # what torch keeps of models that went is free as well
             free, _ = torch.cuda.mem_get_info(model.device)
-            check_weights(self.key, model.parameters_before(split_point), model.dtype.itemsize, free)
+            check_weights(
+                self.key,
+                parameters=model.parameters_before(split_point),
+                item_bytes=model.dtype.itemsize,
+                free_bytes=free,
+            )
 
     def _deliver(self, handle: Handle, index: int, detections: Detections) -> None:
         self._callbacks.deliver(self, handle, index, detections)

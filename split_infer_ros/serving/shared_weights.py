@@ -50,11 +50,11 @@ def prefetch_next(
         now: seconds of the steady clock.
         rules: how requests may be combined.
     """
-    if not decision.batches or models[decision.batches[0].model].plan.stream is None:
+    if not decision.batches or models[decision.batches[0].model].plan.streamed is None:
         return
     decided = {request.number for request in (*decision.requests, *decision.late)}
     remaining = [request for request in queue if request.number not in decided]
     for batch in decide(remaining, costs, now=now, rules=rules).batches:
-        stream = models[batch.model].plan.stream
+        stream = models[batch.model].plan.streamed
         if stream is not None:
             stream.expect_next()

@@ -113,7 +113,7 @@ def test_the_best_of_all_is_found_kept_and_used(model: SplitModel, database: Dat
     assert found.threads == (2, 1)
     assert "tuned: network compiler none, convolutions channels_last" in str(found)
     assert found.fill_in(StageSettings(batch_size=0)).batch_size == 16
-    kept = found.fill_in(StageSettings("input", 3, memory_policy="pinned"))
+    kept = found.fill_in(StageSettings(split_point="input", batch_size=3, memory_policy="pinned"))
     assert (kept.split_point, kept.batch_size, kept.memory_policy) == ("input", 3, "pinned")
 
 

@@ -36,8 +36,8 @@ TOLERANCE = {"fp32": 2e-3, "fp16": 2e-2, "bf16": 1e-1}
 @pytest.mark.parametrize("preprocess", [Preprocess(224, 224, shorter_side=256), Preprocess(320, 320, antialias=False)])
 def test_pictures_resized_on_the_gpu_are_the_same_to_one_grey_level(preprocess: Preprocess, policy: Policy) -> None:
     images = [picture(number) for number in range(7)]
-    on_cpu = HostPreprocessor(preprocess, 7, torch.float32).load(images).images
-    preprocessor = DevicePreprocessor(preprocess, 7, torch.float32, Place(policy, GPU))
+    on_cpu = HostPreprocessor.allocate(preprocess, batch_size=7, dtype=torch.float32).load(images).images
+    preprocessor = DevicePreprocessor.allocate(preprocess, batch_size=7, dtype=torch.float32, place=Place(policy, GPU))
     for _ in range(4):
         loaded = preprocessor.load(images)
         loaded.ready.wait()
@@ -51,7 +51,7 @@ def test_a_recorded_backbone_gives_what_it_was_recorded_from(count: int) -> None
     backbone, queue = model.backbone("default"), Stream(GPU)
     images = torch.randn(6, *model.entry.image_shape, device=GPU)
     with torch.inference_mode(), queue.work("test"):
-        recorded = GraphedBackbone(backbone, images.contiguous(memory_format=torch.channels_last))
+        recorded = GraphedBackbone.record(backbone, images.contiguous(memory_format=torch.channels_last))
         for shift in range(3):
             expected = backbone(images[:count] + shift)
             found = recorded(images[:count] + shift)
@@ -95,7 +95,12 @@ def test_nothing_in_the_loop_waits_for_the_whole_device() -> None:
     model = load_model(ModelSpec("shapes", "default", "cuda"))
     seen = threading.Event()
     errors: list[Exception] = []
-    head = HeadStage(load_model(ModelSpec("shapes", "default", "cpu")), Limits(), lambda *_: seen.set(), errors.append)
+    head = HeadStage.open(
+        load_model(ModelSpec("shapes", "default", "cpu")),
+        Limits(),
+        deliver=lambda *_: seen.set(),
+        on_error=errors.append,
+    )
     stage = BackboneStage(model, StageSettings(), LocalTransport(head.submit), errors.append)
     head.start()
     stage.start()

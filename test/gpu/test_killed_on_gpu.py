@@ -1,4 +1,4 @@
-"""Rings in memory that CUDA has page-locked, whose users are killed: no feature is torn, nothing is left."""
+"""Slot pools in memory that CUDA has page-locked, whose users are killed: no feature is torn, nothing is left."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from split_infer_ros.buffers.segment import remove_leftovers
 
 @pytest.fixture(autouse=True)
 def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of its own in /dev/shm: from 6.5 on, the kernel lets nobody page-lock files of an ordinary disk."""
+    """A folder of its own in /dev/shm. Linux 6.5 and later cannot page-lock files of an ordinary disk."""
     with tempfile.TemporaryDirectory(dir=segment.FOLDER) as made:
         monkeypatch.setattr(segment, "FOLDER", Path(made))
         yield Path(made)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_ring_outlives_its_readers(policy: Policy, folder: Path) -> None:
+def test_pool_outlives_its_readers(policy: Policy, folder: Path) -> None:
     need(policy, shared=True)
     backbone = Backbone(Place(policy, GPU))
     delivered = kill_readers(backbone, 20)
@@ -35,11 +35,11 @@ def test_a_ring_outlives_its_readers(policy: Policy, folder: Path) -> None:
     assert backbone.ledger.counts().balanced
     backbone.pool.close()
     assert list(folder.iterdir()) == []
-    assert torch.ones(1, device=GPU).item() == 1, "the GPU is still there"
+    assert torch.ones(1, device=GPU).item() == 1, "the GPU no longer works"
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_reader_outlives_the_owners_of_its_rings(policy: Policy, folder: Path) -> None:
+def test_reader_outlives_the_owners_of_its_pools(policy: Policy, folder: Path) -> None:
     need(policy, shared=True)
     head = Head()
     for _ in range(3):

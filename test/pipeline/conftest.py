@@ -1,10 +1,16 @@
+"""Fixtures: running pipelines."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from stages import LEASE_S, Stages, Start
 from streamed_run import Run
+
+from split_infer_ros.pipeline.settings import StageSettings
 
 
 @pytest.fixture
@@ -14,3 +20,18 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     found = Run()
     with found.pipeline:
         yield found
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts both stages with given settings, and closes them after the test."""
+    running: list[Stages] = []
+
+    def make(lease_s: float = LEASE_S, **settings: object) -> Stages:
+        defaults = StageSettings(batch_timeout_s=0.001)
+        running.append(Stages(replace(defaults, **settings), lease_s))  # type: ignore[arg-type]
+        return running[-1]
+
+    yield make
+    for stages in running:
+        stages.close()

@@ -113,7 +113,7 @@ def settle(harness: Harness) -> None:
 @given(size=st.integers(0, 256), split_point=st.sampled_from(["default", "output", "nowhere"]))
 def test_a_named_split_point_stays_with_batch_size_one(size: int, split_point: str) -> None:
     harness = Harness()
-    requested = StageSettings(split_point, size, pool_slots=3)
+    requested = StageSettings(split_point=split_point, batch_size=size, pool_slots=3)
     assert harness.split.begin(requested, Goal()) == replace(requested, batch_size=size or 1)
     assert harness.requests == []
 
@@ -170,8 +170,8 @@ def test_a_slower_head_moves_the_split_point_for_good(harness: Harness) -> None:
 def test_a_new_goal_is_planned_again(harness: Harness) -> None:
     harness.split.begin(OPEN, Goal())
     harness.split.configure(OPEN, Goal(Objective.LATENCY))
-    harness.split.configure(StageSettings("early", 2), Goal(Objective.LATENCY))
-    harness.split.configure(StageSettings("early", 0), Goal(Objective.LATENCY))
+    harness.split.configure(StageSettings(split_point="early", batch_size=2), Goal(Objective.LATENCY))
+    harness.split.configure(StageSettings(split_point="early", batch_size=0), Goal(Objective.LATENCY))
     assert [(settings.split_point, settings.batch_size) for settings in harness.applied] == [
         ("late", 1),
         ("early", 2),
@@ -180,7 +180,8 @@ def test_a_new_goal_is_planned_again(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [lambda harness: harness.run(StageSettings("early", 4), 20, 4), lambda harness: None]
+    "change",
+    [lambda harness: harness.run(StageSettings(split_point="early", batch_size=4), 20, 4), lambda harness: None],
 )
 def test_partial_and_outdated_batches_are_ignored(harness: Harness, change: Callable[[Harness], Any]) -> None:
     first = harness.split.begin(replace(OPEN, batch_size=4), Goal())
@@ -208,7 +209,7 @@ def test_refused_settings_change_nothing(harness: Harness) -> None:
     first = harness.split.begin(replace(OPEN, batch_size=4), Goal())
     harness.refuses = True
     with pytest.raises(ConfigurationError, match="memory is full"):
-        harness.split.configure(StageSettings("early", 2), Goal())
+        harness.split.configure(StageSettings(split_point="early", batch_size=2), Goal())
     harness.refuses = False
     harness.split.start()
     harness.run(first, 20, head_slower=4)
@@ -220,4 +221,4 @@ def test_settings_cannot_change_without_a_stage() -> None:
     split = AutoSplit("cpu", lambda sizes, _: profile(sizes), print, dwell_s=1.0)
     split.begin(StageSettings(), Goal())
     with pytest.raises(ConfigurationError, match="no stage yet"):
-        split.configure(StageSettings("early"), Goal(latency_bound_s=math.inf))
+        split.configure(StageSettings(split_point="early"), Goal(latency_bound_s=math.inf))

@@ -1,4 +1,4 @@
-"""Batches on their way through both stages; times are the test's own."""
+"""Seconds in which stages are busy, with batches at given times."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from split_infer_ros.pipeline.timeline import Timeline
 ONE, TWO = Lease(1, 0, 1), Lease(1, 1, 1)
 
 
-def test_the_gap_between_two_threads_is_not_busy() -> None:
+def test_gap_between_threads_is_not_busy() -> None:
     stages = BusyStages()
     stages.enter(ONE, 0.0)
     stages.publish(ONE, 7.0)
     stages.leave(ONE, Timeline(closed=0.0, preprocessed=2.0, backbone_start=3.0, backbone_end=6.0), 8.0)
     stages.finish(ONE, Timeline(head_start=8.0, head_end=9.0, delivered=10.0), 11.0)
-    assert stages.backbone_s(20.0) == 2.0 + 5.0  # handing over is work, too
+    assert stages.backbone_s(20.0) == 2.0 + 5.0  # handing over counts as work
     assert stages.head_s(20.0) == 2.0
 
 
-def test_stages_of_two_batches_that_overlap_count_once() -> None:
-    """As on a GPU, where the next batch is pre-processed and launched while this one is computed."""
+def test_overlapping_batches_count_once() -> None:
+    """A GPU overlaps batches: the next one is pre-processed and launched while this one is computed."""
     stages = BusyStages()
     stages.enter(ONE, 0.0)
     stages.enter(TWO, 1.0)
@@ -38,7 +38,7 @@ def test_stages_of_two_batches_that_overlap_count_once() -> None:
     assert stages.head_s(20.0) == 9.0
 
 
-def test_a_stage_is_busy_while_its_batch_is_not_done() -> None:
+def test_stage_is_busy_until_its_batch_is_done() -> None:
     stages = BusyStages()
     stages.enter(ONE, 0.0)
     assert (stages.backbone_s(3.0), stages.head_s(3.0)) == (3.0, 0.0)
@@ -48,15 +48,15 @@ def test_a_stage_is_busy_while_its_batch_is_not_done() -> None:
 
 
 @pytest.mark.parametrize("times", [Timeline(closed=1.0), Timeline(closed=1.0, preprocessed=3.0, backbone_start=3.0)])
-def test_a_batch_that_fails_was_work_until_then(times: Timeline) -> None:
+def test_failed_batch_counts_until_it_failed(times: Timeline) -> None:
     stages = BusyStages()
     stages.enter(ONE, 1.0)
-    stages.lose(ONE, 5.0)  # it was never published, so no head had it
+    stages.lose(ONE, 5.0)  # it was never published, so no head read it
     stages.leave(ONE, times, 5.0)
     assert (stages.backbone_s(9.0), stages.head_s(9.0)) == (4.0, 0.0)
 
 
-def test_a_head_that_died_was_busy_until_its_batch_is_given_up() -> None:
+def test_dead_head_is_busy_until_its_batch_is_lost() -> None:
     stages = BusyStages()
     stages.publish(ONE, 1.0)
     stages.lose(ONE, 3.0)
@@ -64,7 +64,7 @@ def test_a_head_that_died_was_busy_until_its_batch_is_given_up() -> None:
     assert stages.head_s(10.0) == 2.0
 
 
-def test_a_head_cannot_tell_of_more_time_than_it_had() -> None:
+def test_head_reports_no_more_time_than_it_had() -> None:
     stages = BusyStages()
     for batch, start, end in ((ONE, -1e9, 4.0), (TWO, 3.0, math.inf)):
         stages.publish(batch, 2.0)

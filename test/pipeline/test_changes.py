@@ -1,4 +1,4 @@
-"""Settings change while frames flow: none is lost, and each gets what the whole model would have given it."""
+"""Settings change while frames flow: no frame is lost, and each result equals that of the whole model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from split_infer_ros.models.random_weights import randomise
 from split_infer_ros.pipeline.auto_split import AUTO, BATCH_SIZES, AutoSplit, Goal
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.local import LocalPipeline
-from split_infer_ros.pipeline.settings import BLOCK, StageSettings
+from split_infer_ros.pipeline.settings import DropPolicy, StageSettings
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.profile import CoRun, Profile, ProfilePoint
 
@@ -28,7 +28,7 @@ SIDE, CLASSES, PICTURES, CHANGES = 16, 5, 12, 200
 
 
 class Layers(nn.Module):
-    """Enough blocks for many split points."""
+    """A model with blocks for many split points."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,14 +65,14 @@ def refusal(change: Callable[[], None]) -> str:
 
 
 def test_many_changes_lose_no_frame_and_alter_no_result() -> None:
-    """200 of split point and batch size, one or both, valid or not, under load."""
+    """200 changes of split point, batch size or both, valid or not, under load."""
     torch.manual_seed(0)
     images = (torch.rand(PICTURES, 1, 1, 3) * torch.randint(0, 256, (PICTURES, SIDE, SIDE, 3))).to(torch.uint8)
     inputs = images.permute(0, 3, 1, 2) / 255
     module = randomise(Layers(), inputs)
     with torch.inference_mode():
         expected = module(inputs)
-    expected = expected.sigmoid()  # scores are 0..1
+    expected = expected.sigmoid()  # scores lie between 0 and 1
     assert expected.std(0).min() > 0.01
     pictures = [Pixels(image, (0, 1, 2)) for image in images]
     model = SplitModel(ENTRY, module, torch.device("cpu"))
@@ -80,24 +80,24 @@ def test_many_changes_lose_no_frame_and_alter_no_result() -> None:
     split_points_seen: set[str] = set()
 
     def deliver(origin: Origin, detections: Detections) -> None:
-        off = (detections.scores - expected[origin.header % PICTURES]).abs().max().item()
-        if off > 2e-5:  # rounding: the whole model ran with another batch, and unfused
-            wrong.append((origin.header, off))
+        error = (detections.scores - expected[origin.header % PICTURES]).abs().max().item()
+        if error > 2e-5:  # rounding: the whole model ran unfused and with another batch size
+            wrong.append((origin.header, error))
 
     def find(sizes: Sequence[int], may_measure: bool) -> Profile:
         if not set(sizes) <= set(BATCH_SIZES["cpu"]):
             raise ConfigurationError(f"layers was not measured at {sizes}.")
-        dice = random.Random(len(sizes))
+        rng = random.Random(len(sizes))
         points = [
-            ProfilePoint(split_point.name, size, 1, 0.0, dice.random(), 0.0, dice.random(), 0.0)
+            ProfilePoint(split_point.name, size, 1, 0.0, rng.random(), 0.0, rng.random(), 0.0)
             for size in sizes
             for split_point in model.split_points
         ]
         return Profile("layers", "cpu", tuple(points), CoRun())
 
     split = AutoSplit("cpu", find, lambda line: None, dwell_s=5.0)
-    wanted, goal = StageSettings(drop_policy=BLOCK, batch_timeout_s=0.002), Goal()
-    dice = random.Random(4)
+    wanted, goal = StageSettings(drop_policy=DropPolicy.BLOCK, batch_timeout_s=0.002), Goal()
+    rng = random.Random(4)
     names = [*(split_point.name for split_point in model.split_points), "default", AUTO, AUTO, "nowhere", "block", ""]
     refused = 0
     with LocalPipeline(model, split.begin(wanted, goal), deliver) as pipeline:
@@ -112,8 +112,8 @@ def test_many_changes_lose_no_frame_and_alter_no_result() -> None:
         feeding.start()
         for _ in range(CHANGES):
             before = pipeline.backbone.settings
-            size = dice.choice([0, 1, 2, 3, 4, 8, 16])
-            change = replace(wanted, split_point=dice.choice(names), batch_size=size, pool_slots=dice.choice([1, 4]))
+            size = rng.choice([0, 1, 2, 3, 4, 8, 16])
+            change = replace(wanted, split_point=rng.choice(names), batch_size=size, pool_slots=rng.choice([1, 4]))
             reason = refusal(lambda change=change: split.configure(change, goal))
             if reason:
                 refused += 1
@@ -124,10 +124,10 @@ def test_many_changes_lose_no_frame_and_alter_no_result() -> None:
                 assert change.split_point in (now.split_point, AUTO)
                 assert now.batch_size == (change.batch_size or now.batch_size)
                 split_points_seen.add(pipeline.backbone.report(time.monotonic()).split_point)
-            fed = pipeline.backbone.ledger.counts().received
+            received = pipeline.backbone.ledger.counts().received
             end = time.monotonic() + 20
-            while pipeline.backbone.ledger.counts().received < fed + 5:
-                assert time.monotonic() < end, "the stream stands still"
+            while pipeline.backbone.ledger.counts().received < received + 5:
+                assert time.monotonic() < end, "no frame comes through"
                 time.sleep(1e-4)
         ended.set()
         feeding.join()

@@ -1,4 +1,4 @@
-"""Which graph runs for which batch; recording itself needs a GPU, real or simulated."""
+"""The graph that runs each batch. Recording itself needs a GPU, real or simulated."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from split_infer_ros.pipeline.cuda_graphs import GraphedBackbone, graph_sizes
 
 
 @given(st.integers(1, 300))
-def test_sizes_are_few_and_the_next_larger_one_is_less_than_twice_too_large(batch_size: int) -> None:
+def test_each_graph_size_is_at_most_twice_the_one_before(batch_size: int) -> None:
     sizes = graph_sizes(batch_size)
     assert sizes == sorted(set(sizes))
     assert sizes[0] == 1
@@ -25,8 +25,8 @@ def test_sizes_are_few_and_the_next_larger_one_is_less_than_twice_too_large(batc
     assert all(larger <= 2 * smaller for smaller, larger in itertools.pairwise(sizes))
 
 
-class Recorded:
-    """As a GPU: what was recorded writes into the same memory at each launch, for its own batch size."""
+class FakeCapture:
+    """Stands in for a capture: each launch runs the work again and writes into the same results."""
 
     launched: ClassVar[list[int]] = []
 
@@ -41,13 +41,13 @@ class Recorded:
 
 
 @pytest.mark.parametrize(("count", "recorded"), [(1, 1), (2, 2), (3, 4), (4, 4), (5, 6), (6, 6)])
-def test_a_batch_runs_as_the_next_larger_graph(count: int, recorded: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_graphs, "capture", Recorded)
+def test_batch_runs_as_the_next_larger_graph(count: int, recorded: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_graphs, "capture", FakeCapture)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
-    monkeypatch.setattr(Recorded, "launched", [])
-    backbone = GraphedBackbone(lambda x: (2 * x, x.sum(dim=(1, 2, 3))), torch.zeros(6, 3, 2, 2))
-    images = torch.randint(1000, (count, 3, 2, 2)).float()  # whole numbers have one sum, whatever the batch size
+    monkeypatch.setattr(FakeCapture, "launched", [])
+    backbone = GraphedBackbone.record(lambda x: (2 * x, x.sum(dim=(1, 2, 3))), torch.zeros(6, 3, 2, 2))
+    images = torch.randint(1000, (count, 3, 2, 2)).float()  # sums of whole numbers are exact
     doubled, sums = backbone(images)
-    assert Recorded.launched == [recorded]
+    assert FakeCapture.launched == [recorded]
     assert torch.equal(doubled, 2 * images)
     assert torch.equal(sums, images.sum(dim=(1, 2, 3)))

@@ -1,4 +1,4 @@
-"""A pipeline whose device is lost while frames flow: each frame has its name, and nobody waits in vain."""
+"""A pipeline whose device is lost while frames flow: each frame is dropped by reason, and no caller waits forever."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from split_infer_ros.models.detections import Detections
 from split_infer_ros.pipeline import plan as plan_module
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.local import LocalPipeline
-from split_infer_ros.pipeline.settings import BLOCK, LATEST, StageSettings
+from split_infer_ros.pipeline.settings import DropPolicy, StageSettings
 from split_infer_ros.runtime.cuda import OutOfMemory
 
 
@@ -51,7 +51,7 @@ class Run:
         return not self.stage.ledger.counts().in_flight
 
 
-@pytest.fixture(params=[LATEST, BLOCK])
+@pytest.fixture(params=[DropPolicy.LATEST, DropPolicy.BLOCK])
 def run(request: pytest.FixtureRequest) -> Iterator[Run]:
     found = Run(request.param)
     with found.pipeline:
@@ -59,25 +59,25 @@ def run(request: pytest.FixtureRequest) -> Iterator[Run]:
         found.model.gate.set()
 
 
-def test_frames_of_a_lost_device_are_dropped_by_name(run: Run) -> None:
+def test_frames_of_a_lost_device_are_dropped_by_reason(run: Run) -> None:
     run.send(2)
     until(lambda: run.is_settled)
     assert len(run.delivered) == 2
     run.model.gate.clear()
     run.send(2)
     until(lambda: len(run.stage._batcher) == 0)
-    run.send(2)  # they wait behind the batch that is under way
+    run.send(2)  # they wait for the batch that is in flight
     run.device.left = 0
     run.model.gate.set()
     until(lambda: run.is_settled)
-    run.send(2)  # they come too late
+    run.send(2)  # they arrive after the loss
     assert run.dropped == {"device_lost": 6}
     errors = run.pipeline._errors
-    assert [type(error) for error in errors] == [AcceleratorError]  # told once
+    assert [type(error) for error in errors] == [AcceleratorError]  # reported once
     assert "illegal memory access" in run.stage.report(time.monotonic()).failure
 
 
-def test_who_waits_for_room_is_told_that_none_will_be(run: Run) -> None:
+def test_waiting_sender_gets_an_error(run: Run) -> None:
     run.model.gate.clear()
     run.device.left = 0
     ended, given_up = threading.Event(), threading.Event()
@@ -91,25 +91,25 @@ def test_who_waits_for_room_is_told_that_none_will_be(run: Run) -> None:
     threading.Thread(target=feed, daemon=True).start()
     until(lambda: run.stage.ledger.counts().received >= 3)
     run.model.gate.set()
-    told = ended.wait(LONG_S)
+    in_time = ended.wait(LONG_S)
     given_up.set()
-    assert told
+    assert in_time
 
 
-def test_a_pipeline_on_a_lost_device_stops_at_once(run: Run) -> None:
+def test_pipeline_on_a_lost_device_stops_at_once(run: Run) -> None:
     run.device.left = 0
     run.send(2)
     until(lambda: run.stage._instance.device_lost)
     start = time.monotonic()
     run.stage.stop(LONG_S)
-    assert time.monotonic() - start < LONG_S / 2  # nothing is in flight for which it would wait
+    assert time.monotonic() - start < LONG_S / 2  # it would wait only for frames in flight
     assert run.dropped == {"device_lost": 2}
 
 
-def test_a_change_that_meets_a_lost_device_ends_it_all(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_change_on_a_lost_device_ends_the_stage(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     run.device.left = 0
 
-    def make(*_: object) -> None:
+    def make(*_: object, **__: object) -> None:
         run.device.use()
 
     monkeypatch.setattr(plan_module, "make_preprocessor", make)
@@ -131,26 +131,24 @@ def test_a_change_that_meets_a_lost_device_ends_it_all(run: Run, monkeypatch: py
     ],
     ids=["torch", "cuda"],
 )
-def test_memory_that_runs_out_leaves_the_old_plan(
-    run: Run, shortage: Exception, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lack_of_memory_keeps_the_old_plan(run: Run, shortage: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[SlotPool] = []
     close = SlotPool.close
 
-    def noted(pool: SlotPool) -> None:
+    def note_and_close(pool: SlotPool) -> None:
         closed.append(pool)
         close(pool)
 
-    def make(*_: object) -> None:
+    def make(*_: object, **__: object) -> None:
         raise shortage
 
     before = run.stage.settings
-    monkeypatch.setattr(SlotPool, "close", noted)
+    monkeypatch.setattr(SlotPool, "close", note_and_close)
     with monkeypatch.context() as patch:
         patch.setattr(plan_module, "make_preprocessor", make)
         with pytest.raises(ConfigurationError, match=r"2,048 bytes were asked for, and the GPU has 1,024 free"):
             run.stage.configure(StageSettings(batch_size=4))
-    assert len(closed) == 1  # what was made of the new plan is given back
+    assert len(closed) == 1  # the new plan's pool
     assert run.stage.settings == before
     run.send(2)
     until(lambda: run.is_settled)

@@ -1,5 +1,7 @@
-"""Processes around a shared ring, killed at any instant: no slot, handle or segment is lost, no frame unnamed, no
-feature torn. They are forked, so that a round takes milliseconds; test/nodes/test_transports.py kills whole nodes.
+"""Processes around a shared slot pool are killed at any instant.
+
+No slot, handle or segment is lost, no feature is torn, and every dropped frame has a reason. The processes are forked,
+so a round takes milliseconds. test/nodes/test_transports.py kills whole nodes.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ pytestmark = pytest.mark.usefixtures("folder")
 
 @pytest.fixture
 def place(policy: Policy, request: pytest.FixtureRequest) -> Place:
-    """That kind of memory; a GPU's as the simulated one has it, which notices what stays page-locked."""
+    """Memory of that policy. The simulated GPU notices memory that stays page-locked."""
     if policy is Policy.HOST:
         return HOST
     request.getfixturevalue("gpu")
@@ -46,20 +48,20 @@ def place(policy: Policy, request: pytest.FixtureRequest) -> Place:
 
 
 def held() -> tuple[int, int]:
-    """Open files and mapped segments of this process."""
+    """Returns the number of open files and of mapped segments of this process."""
     maps = [line for line in Path("/proc/self/maps").read_text().splitlines() if PREFIX in line]
     return len(list(Path("/proc/self/fd").iterdir())), len(maps)
 
 
 @pytest.mark.parametrize(("policy", "kills"), KILLS)
-def test_a_ring_outlives_its_readers(folder: Path, place: Place, kills: int) -> None:
+def test_pool_outlives_its_readers(folder: Path, place: Place, kills: int) -> None:
     backbone = Backbone(place)
 
-    def only_the_ring_is_there() -> None:
+    def only_the_pool_is_there() -> None:
         assert [path.name for path in folder.iterdir()] == [backbone.pool.segment]
 
     before = held()
-    delivered = kill_readers(backbone, kills, only_the_ring_is_there)
+    delivered = kill_readers(backbone, kills, only_the_pool_is_there)
     assert held() == before
     assert backbone.pool.leases.used == 0
     counts = backbone.ledger.counts()
@@ -70,7 +72,7 @@ def test_a_ring_outlives_its_readers(folder: Path, place: Place, kills: int) -> 
     assert set(delivered.values()) == {1}  # no result twice
     assert WRONG not in delivered
     assert set(backbone.published) <= set(delivered)
-    # results that were out when death came, and are not counted: one a death
+    # a head killed between delivery and release leaves one result uncounted
     assert len(delivered) - len(backbone.published) <= kills
     assert counts.published >= kills / 2
     backbone.pool.close()
@@ -78,21 +80,21 @@ def test_a_ring_outlives_its_readers(folder: Path, place: Place, kills: int) -> 
 
 
 @pytest.mark.parametrize(("policy", "kills"), KILLS)
-def test_a_reader_outlives_the_owners_of_its_rings(folder: Path, place: Place, kills: int) -> None:
+def test_reader_outlives_the_owners_of_its_pools(folder: Path, place: Place, kills: int) -> None:
     rng = random.Random(2)
     head = Head()
-    others = Segment.create(1, 300, 1)  # another pipeline's of this user, whose owner lives
+    others = Segment.create(1, 300, 1)  # of another pipeline of this user, whose owner lives
     seen: list[tuple[int, int]] = []
     last = ""
     for _ in range(kills):
         with Child.forked(OneBackbone(place).step):
-            time.sleep(rng.uniform(0, LIFE_S))  # as it removes what is left, makes its ring, or waits for a reader
+            time.sleep(rng.uniform(0, LIFE_S))  # it removes leftovers, creates its pool, or waits for a reader
         with Child.forked(OneBackbone(place).step) as child:
             numbers = read_until_killed(head, child, rng.uniform(0, LIFE_S))
             seen.append(held())
-            (ring,) = {path.name for path in folder.iterdir()} - {others.name}
-            assert ring != last  # what the dead ones left is gone
-            last = ring
+            (segment,) = {path.name for path in folder.iterdir()} - {others.name}
+            assert segment != last  # the dead owner's segment is gone
+            last = segment
             assert numbers == list(range(len(numbers)))
     assert set(seen[1:]) == {seen[-1]}
     assert len(head.readers) == 1
@@ -101,7 +103,7 @@ def test_a_reader_outlives_the_owners_of_its_rings(folder: Path, place: Place, k
     others.close()
 
 
-def test_a_backbone_that_has_nothing_of_the_head(folder: Path) -> None:
+def test_head_reads_from_a_spawned_backbone(folder: Path) -> None:
     head = Head()
     with Child.spawned(Policy.HOST) as child:
         numbers = read_until_killed(head, child, LIFE_S)
@@ -116,6 +118,6 @@ def test_torn_features_are_noticed() -> None:
         assert head.step(here) == 0
         backbone.step(there)
         (lease,) = backbone.pool.leases.ready()
-        backbone.pool.views(lease, 1)[0][0, 32:] = 0  # as a write that has come half way
+        backbone.pool.views(lease, 1)[0][0, 32:] = 0  # like a write that stopped half way
         assert head.step(here) == WRONG
     backbone.pool.close()

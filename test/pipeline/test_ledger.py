@@ -1,6 +1,9 @@
+"""The ledger balances after every step and settles each frame once."""
+
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -27,7 +30,7 @@ def settle(ticket: Ticket, reason: DropReason | None) -> None:
 
 
 @given(st.lists(steps, max_size=50))
-def test_the_account_closes_after_every_step(steps: list[str | tuple[str, int, DropReason | None]]) -> None:
+def test_ledger_balances_after_every_step(steps: list[str | tuple[str, int, DropReason | None]]) -> None:
     ledger = Ledger()
     tickets: list[Ticket] = []
     settled: dict[int, DropReason | None] = {}
@@ -56,17 +59,18 @@ def test_the_account_closes_after_every_step(steps: list[str | tuple[str, int, D
             assert counts.dropped.get(reason, 0) == list(settled.values()).count(reason) + missed[reason]
 
 
-def test_a_ticket_remembers_when() -> None:
+def test_ticket_keeps_the_time_of_receipt() -> None:
     assert Ledger().receive(now=12.5).received_at == 12.5
 
 
-def test_an_account_that_does_not_close_says_so() -> None:
-    assert LedgerCounts(3, 1, 1, {"overrun": 1}).balanced
-    assert not LedgerCounts(3, 1, 1, {}).balanced
-    assert not LedgerCounts(3, 1, 1, {"overrun": 2}).balanced
+def test_counts_that_do_not_add_up_are_unbalanced() -> None:
+    counts = LedgerCounts(received=3, published=1, in_flight=1, dropped={"overrun": 1})
+    assert counts.balanced
+    assert not replace(counts, dropped={}).balanced
+    assert not replace(counts, dropped={"overrun": 2}).balanced
 
 
-def test_counts_are_a_look_at_one_instant() -> None:
+def test_counts_do_not_change_later() -> None:
     ledger = Ledger()
     ledger.missed(1, DropReason.MIDDLEWARE)
     before = ledger.counts()
@@ -75,7 +79,7 @@ def test_counts_are_a_look_at_one_instant() -> None:
     assert "middleware" in repr(ledger)
 
 
-def test_of_many_threads_that_settle_one_frame_exactly_one_succeeds() -> None:
+def test_only_one_of_many_threads_settles_a_frame() -> None:
     ledger = Ledger()
     tickets = [ledger.receive(0.0) for _ in range(200)]
     refused: list[SplitInferError] = []

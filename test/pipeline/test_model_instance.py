@@ -26,7 +26,7 @@ from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.runtime.streams import Stream
 
 CPU = torch.device("cpu")
-SETTINGS = StageSettings("parts.0", batch_size=2, pool_slots=2)
+SETTINGS = StageSettings(split_point="parts.0", batch_size=2, pool_slots=2)
 
 
 class Changed(threading.Condition):
@@ -74,7 +74,7 @@ class Bench:
         batch = self.open(*frames)
         loaded = batch.load()
         with torch.inference_mode():
-            batch.plan.run(Stream(CPU), Stream(CPU), loaded, batch.lease, len(frames)).wait()
+            batch.plan.run(loaded, batch.lease, count=len(frames), stream=Stream(CPU), copy_stream=Stream(CPU)).wait()
         self.instance.hand_over(batch)
         return batch
 

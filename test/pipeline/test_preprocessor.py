@@ -1,6 +1,8 @@
-"""Both ways into a model give it the same batch; the GPU's one is run on the CPU here."""
+"""Both pre-processors give a model the same batch. The GPU's pre-processor runs on the CPU here."""
 
 from __future__ import annotations
+
+import math
 
 import pytest
 import torch
@@ -9,13 +11,29 @@ from split_infer_ros.buffers.memory import Place
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.preprocess import Preprocess
-from split_infer_ros.pipeline.preprocessor import LEAST_BYTES, DevicePreprocessor, HostPreprocessor, make_preprocessor
+from split_infer_ros.pipeline.image_buffer import MIN_BUFFER_BYTES
+from split_infer_ros.pipeline.preprocessor import (
+    DevicePreprocessor,
+    HostPreprocessor,
+    Preprocessor,
+    make_preprocessor,
+)
 
 CLASSIFIER, DETECTOR = Preprocess(24, 32, shorter_side=40), Preprocess(24, 32, antialias=False)
 
 
+def on_host(preprocess: Preprocess, batch_size: int) -> Preprocessor:
+    return HostPreprocessor.allocate(preprocess, batch_size=batch_size, dtype=torch.float32)
+
+
+def on_device(preprocess: Preprocess, batch_size: int, budget_bytes: float = math.inf) -> Preprocessor:
+    return DevicePreprocessor.allocate(
+        preprocess, batch_size=batch_size, dtype=torch.float32, place=Place(), budget_bytes=budget_bytes
+    )
+
+
 def pictures() -> list[Pixels]:
-    """Runs of images that are alike, and images that are not; padded rows, grey, four channels."""
+    """Two images alike, then images that differ: channel order, grey, padded rows, four channels."""
     generator = torch.Generator().manual_seed(0)
 
     def make(height: int, width: int, channels: int, rgb: tuple[int, int, int]) -> Pixels:
@@ -36,11 +54,7 @@ def pictures() -> list[Pixels]:
 @pytest.mark.parametrize("preprocess", [CLASSIFIER, DETECTOR])
 def test_each_image_comes_out_as_if_it_were_alone(preprocess: Preprocess) -> None:
     images = pictures()
-    preprocessors = [
-        HostPreprocessor(preprocess, len(images), torch.float32),
-        DevicePreprocessor(preprocess, len(images), torch.float32, Place()),
-    ]
-    for preprocessor in preprocessors:
+    for preprocessor in (on_host(preprocess, len(images)), on_device(preprocess, len(images))):
         for _ in range(3):  # buffers take turns
             loaded = preprocessor.load(images)
             loaded.ready.wait()
@@ -50,31 +64,29 @@ def test_each_image_comes_out_as_if_it_were_alone(preprocess: Preprocess) -> Non
                 assert torch.equal(found, alone)  # each image is resized by itself, each pixel scaled by itself
 
 
-def test_a_smaller_batch_follows_a_larger_one() -> None:
+def test_smaller_batch_follows_a_larger_one() -> None:
     images = pictures()
-    for preprocessor in (
-        HostPreprocessor(DETECTOR, 6, torch.float32),
-        DevicePreprocessor(DETECTOR, 6, torch.float32, Place()),
-    ):
+    for preprocessor in (on_host(DETECTOR, 6), on_device(DETECTOR, 6)):
         preprocessor.load(images)
         assert torch.equal(preprocessor.load(images[3:5]).images, preprocessor.load(images[3:5]).images)
         assert len(preprocessor.load(images[:1]).images) == 1
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_the_batch_has_the_backbones_precision(dtype: torch.dtype) -> None:
-    loaded = make_preprocessor(DETECTOR, 2, dtype, Place()).load(pictures()[:2])
+def test_batch_has_the_backbones_precision(dtype: torch.dtype) -> None:
+    preprocessor = make_preprocessor(DETECTOR, batch_size=2, dtype=dtype, place=Place())
+    loaded = preprocessor.load(pictures()[:2])
     assert loaded.images.dtype == dtype
     assert loaded.images.is_contiguous(memory_format=torch.channels_last)
 
 
 def test_images_beyond_the_budget_are_refused() -> None:
-    preprocessor = DevicePreprocessor(DETECTOR, 1, torch.float32, Place(), budget_bytes=2 * LEAST_BYTES + 2 * 100)
+    preprocessor = on_device(DETECTOR, 1, budget_bytes=2 * MIN_BUFFER_BYTES + 2 * 100)
 
     def image(width: int) -> Pixels:
         return Pixels(torch.zeros((1, width, 3), dtype=torch.uint8), (0, 1, 2))
 
-    fits, too_large = image(LEAST_BYTES // 3 + 33), image(LEAST_BYTES // 3 + 34)
+    fits, too_large = image(MIN_BUFFER_BYTES // 3 + 33), image(MIN_BUFFER_BYTES // 3 + 34)
     preprocessor.load([fits])
     with pytest.raises(ConfigurationError, match=r"images of this size take 1\.8 MB.*memory_budget_mb has 1\.8"):
         preprocessor.load([too_large])

@@ -16,7 +16,7 @@ from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.in_flight import InFlightBatch
 from split_infer_ros.pipeline.local import LocalPipeline
 from split_infer_ros.pipeline.profiler import Effort, Profiler
-from split_infer_ros.pipeline.settings import BLOCK, StageSettings
+from split_infer_ros.pipeline.settings import DropPolicy, StageSettings
 from split_infer_ros.pipeline.stored_profile import profile_model
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
@@ -106,7 +106,9 @@ def test_a_local_pipeline_gives_each_image_its_result(split_point: str) -> None:
         found[origin.header] = detections
 
     with LocalPipeline(
-        model, StageSettings(split_point, 2, batch_timeout_s=60.0, drop_policy=BLOCK), deliver
+        model,
+        StageSettings(split_point=split_point, batch_size=2, batch_timeout_s=60.0, drop_policy=DropPolicy.BLOCK),
+        deliver,
     ) as pipeline:
         pipeline.feed([SMALL] * 4)
         pipeline.finish()
@@ -120,7 +122,7 @@ def test_a_local_pipeline_gives_each_image_its_result(split_point: str) -> None:
 def test_a_restarted_pipeline_reports_every_batch() -> None:
     model = load_model(ModelSpec("shapes", "default", "cpu"))
     batches: list[InFlightBatch] = []
-    settings = StageSettings("default", 2, batch_timeout_s=60.0, drop_policy=BLOCK)
+    settings = StageSettings(batch_size=2, batch_timeout_s=60.0, drop_policy=DropPolicy.BLOCK)
     pipeline = LocalPipeline(model, settings, lambda *_: None, watch=batches.append)
     for starts in (1, 2):
         pipeline.head.start()
@@ -140,7 +142,7 @@ def test_a_restarted_pipeline_reports_every_batch() -> None:
 def test_a_batch_may_wait_long_for_a_slow_head() -> None:
     model = load_model(ModelSpec("shapes", "default", "cpu"))
     pipeline = LocalPipeline(
-        model, StageSettings("default", 1, batch_timeout_s=60.0, drop_policy=BLOCK), lambda *_: None
+        model, StageSettings(batch_size=1, batch_timeout_s=60.0, drop_policy=DropPolicy.BLOCK), lambda *_: None
     )
     pool = pipeline.backbone._instance.plan.pool
     lease = pool.acquire()
@@ -155,7 +157,7 @@ def test_a_failed_batch_raises_when_the_feeder_finishes() -> None:
         raise RuntimeError("nobody listens")
 
     model = load_model(ModelSpec("shapes", "default", "cpu"))
-    settings = StageSettings("default", 1, batch_timeout_s=60.0, drop_policy=BLOCK)
+    settings = StageSettings(batch_size=1, batch_timeout_s=60.0, drop_policy=DropPolicy.BLOCK)
     with LocalPipeline(model, settings, deliver) as pipeline:
         pipeline.feed([SMALL])
         with pytest.raises(RuntimeError, match="nobody listens"):

@@ -17,7 +17,8 @@ from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.pipeline.cuda_graphs import GraphedBackbone
-from split_infer_ros.pipeline.preprocessor import DevicePreprocessor, _Buffer
+from split_infer_ros.pipeline.image_buffer import ImageBuffer
+from split_infer_ros.pipeline.preprocessor import DevicePreprocessor
 from split_infer_ros.runtime.streams import Fence, Stream
 from split_infer_ros.weight_streaming.residency import Residency
 
@@ -33,7 +34,7 @@ def no_wait_for_results(patch: pytest.MonkeyPatch) -> None:
 
 
 def raw_pixels_are_always_free(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(_Buffer, "free", property(lambda buffer: Fence(), lambda buffer, fence: None), raising=False)
+    patch.setattr(ImageBuffer, "free", property(lambda buffer: Fence(), lambda buffer, fence: None), raising=False)
 
 
 @contextmanager
@@ -75,7 +76,9 @@ def test_a_race_for_raw_pixels_is_found(policy: Policy, place: str, monkeypatch:
     """Without a pipeline, because a fast head would order each batch after the one before."""
     raw_pixels_are_always_free(monkeypatch)
     with planted() as gpu:
-        preprocessor = DevicePreprocessor(Preprocess(4, 4), 1, torch.float32, Place(policy, GPU))
+        preprocessor = DevicePreprocessor.allocate(
+            Preprocess(4, 4), batch_size=1, dtype=torch.float32, place=Place(policy, GPU)
+        )
         for _ in range(4):
             preprocessor.load([Pixels(torch.zeros(4, 4, 3, dtype=torch.uint8), (0, 1, 2))])
     assert place in gpu.findings()
@@ -83,7 +86,7 @@ def test_a_race_for_raw_pixels_is_found(policy: Policy, place: str, monkeypatch:
 
 def test_a_race_for_the_output_of_a_graph_is_found() -> None:
     with planted() as gpu, torch.inference_mode():
-        graphed = GraphedBackbone(lambda batch: (batch * 2,), torch.ones(1, 3, 4, 4, device=GPU))
+        graphed = GraphedBackbone.record(lambda batch: (batch * 2,), torch.ones(1, 3, 4, 4, device=GPU))
         images = torch.ones(1, 3, 4, 4, device=GPU)
         (doubled,) = graphed(images)
         with Stream(GPU).work("read"):

@@ -10,14 +10,22 @@ from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.policy import POLICIES, Policy
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.preprocess import Preprocess
-from split_infer_ros.pipeline.preprocessor import LEAST_BYTES, DevicePreprocessor
+from split_infer_ros.pipeline.image_buffer import MIN_BUFFER_BYTES
+from split_infer_ros.pipeline.preprocessor import DevicePreprocessor
 
 PREPROCESS = Preprocess(4, 4, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
-LARGE, LARGER = LEAST_BYTES // 300 + 10, LEAST_BYTES // 300 + 500  # heights of images whose rows have 300 bytes
+LARGE, LARGER = (
+    MIN_BUFFER_BYTES // 300 + 10,
+    MIN_BUFFER_BYTES // 300 + 500,
+)  # heights of images whose rows have 300 bytes
 
 
 def grey(value: int, height: int = 4) -> Pixels:
     return Pixels(torch.full((height, 100, 3), value, dtype=torch.uint8), (0, 1, 2))
+
+
+def preprocessor_at(place: Place) -> DevicePreprocessor:
+    return DevicePreprocessor.allocate(PREPROCESS, batch_size=1, dtype=torch.float32, place=place)
 
 
 def loads(preprocessor: DevicePreprocessor, value: int, height: int = 4) -> torch.Tensor:
@@ -27,7 +35,7 @@ def loads(preprocessor: DevicePreprocessor, value: int, height: int = 4) -> torc
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_buffer_that_grows_lets_the_gpu_finish_first(policy: Policy, gpu: Gpu) -> None:
-    preprocessor = DevicePreprocessor(PREPROCESS, 1, torch.float32, Place(policy, GPU))
+    preprocessor = preprocessor_at(Place(policy, GPU))
     for _ in range(2):  # at first constants are made, for which torch waits
         loads(preprocessor, 0)
     loads(preprocessor, 1, LARGE)
@@ -40,7 +48,7 @@ def test_a_buffer_that_grows_lets_the_gpu_finish_first(policy: Policy, gpu: Gpu)
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_the_host_does_not_overwrite_what_the_gpu_reads(policy: Policy, gpu: Gpu) -> None:
-    preprocessor = DevicePreprocessor(PREPROCESS, 1, torch.float32, Place(policy, GPU))
+    preprocessor = preprocessor_at(Place(policy, GPU))
     for value in (51, 102, 153, 204):
         loaded = preprocessor.load([grey(value)])
         kept = loaded.images
@@ -50,7 +58,7 @@ def test_the_host_does_not_overwrite_what_the_gpu_reads(policy: Policy, gpu: Gpu
 
 def test_managed_pixels_belong_to_one_side_at_a_time(gpu: Gpu) -> None:
     gpu.absent.add("cudaDevAttrConcurrentManagedAccess")
-    preprocessor = DevicePreprocessor(PREPROCESS, 1, torch.float32, Place(Policy.MANAGED, GPU))
+    preprocessor = preprocessor_at(Place(Policy.MANAGED, GPU))
     for value in (51, 102, 153):
         loaded = preprocessor.load([grey(value)])
     loaded.ready.wait()

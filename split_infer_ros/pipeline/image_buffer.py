@@ -1,0 +1,86 @@
+"""Memory for the raw bytes of images on their way to a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from split_infer_ros.buffers.memory import Memory, Place, allocate
+from split_infer_ros.buffers.policy import Policy
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.runtime.streams import Fence
+
+MB = 1e6
+MIN_BUFFER_BYTES = 3 * 640 * 480
+NUM_IMAGE_BUFFERS = 2  # of a pre-processor: one is filled while the GPU reads the other
+
+
+def image_buffer_bytes(policy: Policy, nbytes: int = MIN_BUFFER_BYTES) -> int:
+    """Returns the memory that a buffer for ``nbytes`` of images takes, on both sides."""
+    return 2 * nbytes if policy is Policy.DEVICE else nbytes
+
+
+class ImageBuffer:
+    """Memory for the raw bytes of images. It grows when a batch needs more.
+
+    ``allocate`` creates one.
+
+    Args:
+        place: of the memory.
+        budget_bytes: memory that it may take, on both sides.
+        memory: to begin with.
+
+    Attributes:
+        memory: the current memory.
+        free: the fence from which on the CPU may write there again.
+        unused: the fence from which on the GPU needs it no more, on either side.
+    """
+
+    def __init__(self, place: Place, budget_bytes: float, memory: Memory) -> None:
+        self._place = place
+        self._budget_bytes = budget_bytes
+        self.memory = memory
+        self.free = self.unused = Fence()
+
+    @classmethod
+    def allocate(cls, place: Place, budget_bytes: float) -> ImageBuffer:
+        """Creates a buffer of ``MIN_BUFFER_BYTES``."""
+        return cls(place, budget_bytes, allocate(place.policy, MIN_BUFFER_BYTES, place.device))
+
+    def gather(self, images: Sequence[Pixels]) -> int:
+        """Copies the bytes of all images into the memory, one image after the other. Returns the number of bytes.
+
+        Raises:
+            ConfigurationError: they do not fit into the budget.
+            OutOfMemory: the memory cannot be allocated.
+        """
+        self.free.wait()
+        total = sum(image.data.numel() for image in images)
+        if self.memory.host.numel() < total:
+            self._grow(total, len(images))
+        begin = 0
+        for image in images:
+            end = begin + image.data.numel()
+            self.memory.host[begin:end].view(image.data.shape).copy_(image.data)
+            begin = end
+        return total
+
+    def _grow(self, total: int, num_images: int) -> None:
+        needed = image_buffer_bytes(self._place.policy, total)
+        if needed > self._budget_bytes:
+            raise ConfigurationError(
+                f"The bytes of {num_images} images of this size take {needed * NUM_IMAGE_BUFFERS / MB:,.1f} MB, and "
+                f"the memory_budget_mb has {self._budget_bytes * NUM_IMAGE_BUFFERS / MB:,.1f} left for them: take a "
+                "smaller batch_size, smaller images or a larger budget."
+            )
+        self.unused.wait()  # the GPU may still be reading the memory that is freed now
+        self.memory = allocate(self._place.policy, total, self._place.device)
+
+    def to_device(self, total: int) -> Tensor:
+        """Returns the first ``total`` bytes on the GPU, valid for work that follows in the current stream."""
+        self.memory.give_to_device()
+        if self.memory.needs_copy:
+            self.memory.device[:total].copy_(self.memory.host[:total], non_blocking=True)
+        return self.memory.device[:total]

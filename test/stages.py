@@ -1,0 +1,161 @@
+"""Backbone and head stage together, on a model whose score is the brightness of the frame that it saw."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from split_infer_ros.buffers.layout import Layout
+from split_infer_ros.buffers.memory import Place
+from split_infer_ros.buffers.pool import LEASE_S, SlotPool, find_pool
+from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.models.detections import Detections, Limits
+from split_infer_ros.models.entry import ModelEntry, Weights
+from split_infer_ros.models.preprocess import Preprocess
+from split_infer_ros.pipeline.backbone_stage import BackboneStage
+from split_infer_ros.pipeline.frame import Handle, Origin
+from split_infer_ros.pipeline.head_stage import HeadStage
+from split_infer_ros.pipeline.settings import StageSettings
+from split_infer_ros.pipeline.transport import Released
+from split_infer_ros.split.model import SplitModel
+
+LONG_S = 60.0  # a bound, far above the time of any step here
+CPU = torch.device("cpu")
+
+
+class Brightness(nn.Module):
+    """The mean of red over the image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.Sequential(nn.Conv2d(3, 3, 1), nn.AvgPool2d(4), nn.Flatten())
+        nn.init.dirac_(self.parts[0].weight)  # type: ignore[arg-type]
+        nn.init.zeros_(self.parts[0].bias)  # type: ignore[arg-type]
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.parts(images)[:, :1]  # type: ignore[no-any-return]
+
+
+def decode(outputs: tuple[Tensor, ...], limits: Limits) -> list[Detections]:
+    return [
+        Detections(torch.tensor([[0.0, 0.0, 4.0, 4.0]]), score.clone(), torch.zeros(1, dtype=torch.int64))
+        for score in outputs[0]
+    ]
+
+
+ENTRY = ModelEntry(
+    name="brightness",
+    summary="",
+    build=Brightness,
+    weights=Weights(),
+    preprocess=Preprocess(4, 4, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0)),
+    labels=("bright",),
+    default_split_point="parts.0",
+    decode=decode,
+)
+
+
+@functools.cache
+def brightness() -> SplitModel:
+    return SplitModel(ENTRY, Brightness(), CPU)
+
+
+def frame(brightness: int, height: int = 4, width: int = 4, source: str = "a") -> tuple[Pixels, Origin]:
+    pixels = Pixels(torch.full((height, width, 3), brightness, dtype=torch.uint8), (0, 1, 2))
+    return pixels, Origin(brightness, source, height, width)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + LONG_S
+    while not condition():
+        assert time.monotonic() < end, "the condition did not come true"
+        time.sleep(0.001)
+
+
+class FakeTransport:
+    """A transport within the process. It calls ``publish`` with each handle."""
+
+    shared = False
+
+    def __init__(self, publish: Callable[[Handle], int], lease_s: float = LEASE_S) -> None:
+        self.publish = publish
+        self._lease_s = lease_s
+
+    def connect(self, released: Released, collect: Callable[[], None]) -> FakeTransport:
+        self._released = released
+        return self
+
+    def make_pool(self, layout: Layout, slots: int, place: Place) -> SlotPool:
+        return SlotPool.allocate(layout, slots, place, lease_s=self._lease_s, released=self._released)
+
+    def send(self, handle: Handle, pool: SlotPool) -> int:
+        return self.publish(handle)
+
+
+class Stages:
+    """Both stages, with a gate at which the head waits before it delivers."""
+
+    def __init__(self, settings: StageSettings, lease_s: float = LEASE_S) -> None:
+        self.errors: list[Exception] = []
+        self.delivered: list[tuple[Origin, Detections]] = []
+        self.handles: list[Handle] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.head = HeadStage.open(brightness(), Limits(), deliver=self.deliver, on_error=self.errors.append)
+        self.transport = FakeTransport(self.publish, lease_s)
+        self.backbone = BackboneStage(
+            brightness(), settings=settings, transport=self.transport, on_error=self.errors.append
+        )
+        self.head.start()
+        self.backbone.start()
+
+    def publish(self, handle: Handle) -> int:
+        self.handles.append(handle)
+        self.submit_to_head(handle)
+        return 1
+
+    def submit_to_head(self, handle: Handle) -> None:
+        self.head.submit(handle, find_pool(handle.lease))
+
+    def keep_unread(self) -> list[Handle]:
+        """Keeps handles from the head from now on. Returns the list to which they are appended."""
+        unread: list[Handle] = []
+
+        def publish(handle: Handle) -> int:
+            unread.append(handle)
+            return 1
+
+        self.transport.publish = publish
+        return unread
+
+    def deliver(self, handle: Handle, index: int, detections: Detections) -> None:
+        assert self.gate.wait(LONG_S)
+        self.delivered.append((handle.origins[index], detections))
+
+    def send(self, *values: int, source: str = "a") -> None:
+        for value in values:
+            self.backbone.submit(*frame(value, source=source), time.monotonic())
+
+    def settle(self) -> None:
+        until(lambda: not self.backbone.ledger.counts().in_flight)
+
+    def check_results(self) -> None:
+        """Checks that all frames are accounted for and that each result is of its own frame."""
+        counts = self.backbone.ledger.counts()
+        assert counts.balanced
+        assert counts.published == len(self.delivered)
+        for origin, detections in self.delivered:
+            assert round(detections.scores.item() * 255) == origin.header, "features of another frame"
+
+    def close(self) -> None:
+        self.gate.set()
+        self.backbone.stop(LONG_S)
+        self.head.stop()
+
+
+Start = Callable[..., Stages]
