@@ -148,7 +148,7 @@ class Split:
         self._ahead = ahead
         self._batches: list[InFlightBatch] = []
         settings = StageSettings(split_point, feed.batch_size, LONG_S, BLOCK)
-        self._pipeline = LocalPipeline(model, settings, self._note, limits, watch=self._batches.append)
+        self._pipeline = LocalPipeline(model, settings, self._note, limits=limits, watch=self._batches.append)
         report = self._pipeline.backbone.report(time.monotonic())
         self.memory, self.memory_reason = report.memory, report.memory_reason
 

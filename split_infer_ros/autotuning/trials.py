@@ -207,7 +207,7 @@ def _periods(model: SplitModel, settings: StageSettings, threads: tuple[int, int
         if origin.header % size == size - 1:
             ends.append(time.monotonic())
 
-    with LocalPipeline(model, settings, deliver, threads=threads) as pipeline:
+    with LocalPipeline(model, settings, deliver, num_threads=threads) as pipeline:
         pipeline.feed(itertools.repeat(Pixels.blank(), size * batches))
         pipeline.finish()
     return [(later - sooner) / size for sooner, later in itertools.pairwise(ends[WARM_UP - 1 :])]

@@ -227,7 +227,7 @@ class Profiler:
         effort, slowest_s = self._effort, max(point.backbone_stage_s, point.head_stage_s)
         batches = effort.warm_up + max(effort.batches, min(MOST_BATCHES, round(effort.seconds / slowest_s)))
         settings = StageSettings(point.split_point, size, LONG_S, BLOCK)
-        with LocalPipeline(self._model, settings, deliver, self._limits) as pipeline:
+        with LocalPipeline(self._model, settings, deliver, limits=self._limits) as pipeline:
             pipeline.feed(itertools.repeat(self._picture, size * batches))
             pipeline.finish()
             report = pipeline.backbone.report(time.monotonic())

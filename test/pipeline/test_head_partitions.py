@@ -133,7 +133,7 @@ def test_a_file_for_other_cores_is_refused_at_once(tmp_path: Path, monkeypatch: 
     model, path = own_model(), tmp_path / "mine.weights"
     pack_model(model, path, max_threads() + 1)
     with pytest.raises(ConfigurationError, match=f"was packed for another machine .*{max_threads() + 1} threads"):
-        LocalPipeline(model, SETTINGS, lambda *_: None, head=replace(TWO_STAGE, weights_file=str(path)))
+        LocalPipeline(model, SETTINGS, lambda *_: None, head_weights=replace(TWO_STAGE, weights_file=str(path)))
 
 
 def test_a_stage_that_was_stopped_streams_again(run: Run) -> None:

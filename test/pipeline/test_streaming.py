@@ -151,7 +151,7 @@ def test_weights_are_laid_out_for_the_cores_that_the_backbone_has(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     settings = replace(SETTINGS, weights_residency="two_stage")
-    LocalPipeline(own_model(), settings, lambda *_: None, threads=(max_threads() + 1, 1)).backbone.close()
+    LocalPipeline(own_model(), settings, lambda *_: None, num_threads=(max_threads() + 1, 1)).backbone.close()
     assert read_header(packed_in(tmp_path)).machine == machine(max_threads() + 1)
 
 
