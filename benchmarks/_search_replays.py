@@ -31,11 +31,26 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Recorded:
-    """A space, and of each of its configurations what an image costs and what its trial took, seconds."""
+    """A space, and for each of its configurations samples of an image's cost and what its trial took, seconds."""
 
     space: Space
-    costs: Mapping[Frozen, float]
+    samples: Mapping[Frozen, Sequence[float]]
     took: Mapping[Frozen, float]
+
+    def costs(self) -> dict[Frozen, float]:
+        """The median cost of each configuration."""
+        return {config: statistics.median(samples) for config, samples in self.samples.items()}
+
+    def drawn_costs(self, seed: int) -> dict[Frozen, float]:
+        """Costs as another measurement might have found them: medians of samples that are drawn with replacement.
+
+        Configurations whose costs are nearly equal would otherwise always have the order of one measurement.
+        """
+        random = np.random.default_rng(seed)
+        return {
+            config: float(np.median(random.choice(np.asarray(samples), len(samples))))
+            for config, samples in self.samples.items()
+        }
 
 
 def record_costs(model: str, batch_sizes: Sequence[int], trial_s: float, device: torch.device) -> Recorded:
@@ -52,20 +67,20 @@ def record_costs(model: str, batch_sizes: Sequence[int], trial_s: float, device:
     space = Space({**base.knobs, **slowest_first}, base.excludes)
     trials = Trials(ModelSpec(model, "random", str(device)))
     trials.model(ExecutionConfig(), "fp32")
-    costs, took = {}, {}
+    samples, took = {}, {}
     for config in space:
         plain = {name: value for name, value in config.items() if name != "batch_size"}
         size, begin = int(config["batch_size"]), time.perf_counter()
         answer = trials.run(NETWORK, plain, {"batch_size": size}, trial_s)
         took[frozen(config)] = time.perf_counter() - begin
-        costs[frozen(config)] = statistics.median(answer["costs"]) / size
-    return Recorded(space, costs, took)
+        samples[frozen(config)] = [cost / size for cost in answer["costs"]]
+    return Recorded(space, samples, took)
 
 
 class Replays:
     """Guided and random search of what was recorded, each until it is near the best that there is.
 
-    A replay's turns are independent of each other: each has a seed of its own.
+    A replay's turns are independent of each other: each has a seed and drawn costs of its own.
 
     Attributes:
         contest: of the searches.
@@ -76,7 +91,7 @@ class Replays:
         self._bests: dict[str, list[list[float]]] = {}
         self._seconds: dict[str, list[list[float]]] = {}
         self.contest = Contest("searches", self._turn, lambda contest: claims_of_searches(self.rows()))
-        self._replay(EXHAUSTIVE, Exhaustive(recorded.space))
+        self._replay(EXHAUSTIVE, Exhaustive(recorded.space), recorded.costs())
 
     def rows(self) -> list[Row]:
         """For each search the trials and seconds of each replay, and the median best so far after each trial."""
@@ -99,10 +114,11 @@ class Replays:
     def _turn(self, seed: int) -> dict[str, float]:
         space = self._recorded.space
         searches = {GUIDED: Guided(space, seed), RANDOM: Random(space, seed)}
-        return {kind: float(self._replay(kind, search)) for kind, search in searches.items()}
+        costs = self._recorded.drawn_costs(seed)
+        return {kind: float(self._replay(kind, search, costs)) for kind, search in searches.items()}
 
-    def _replay(self, kind: str, search: Search) -> int:
-        costs, took = self._recorded.costs, self._recorded.took
+    def _replay(self, kind: str, search: Search, costs: Mapping[Frozen, float]) -> int:
+        took = self._recorded.took
         begin = time.perf_counter()
         tried = replay(search, costs, min(costs.values()) / WITHIN)  # it ends at the goal
         proposing_s = (time.perf_counter() - begin) / len(tried)

@@ -34,7 +34,7 @@ from _trace import Trace, busy
 from split_infer_ros.msg import PipelineReport
 from split_infer_ros.sources import draw_scene
 from split_infer_ros.telemetry.claim import Claim, Direction
-from split_infer_ros.telemetry.estimate import Estimate, Samples, estimate, exact, median
+from split_infer_ros.telemetry.estimate import Estimate, estimate, exact, mean, median
 from split_infer_ros.telemetry.picture import Curve, Panel
 from split_infer_ros.telemetry.report import Report, arguments, deliver, show
 from split_infer_ros.telemetry.turns import Contest, rotated, take_turns
@@ -190,9 +190,9 @@ def conclude(loads: Contest, bench: Bench) -> Report:
 
 def claims(loads: Contest, bench: Bench) -> list[Claim]:
     """What was to be shown."""
-    starts, held, come = zip(*bench.seconds, strict=True)
-    stretch_s = len(starts)
-    grown = estimate(slope, starts, held).times(stretch_s)
+    _, held, come = zip(*bench.seconds, strict=True)
+    stretch_s = len(held)
+    grown = mean(np.diff(held)).times(stretch_s)  # memory drifts: its steps are independent samples, its values are not
     flooded, moderate = bench.ages[FLOODED], bench.ages[MODERATE]
     rates = loads.figures[FLOODED]
 
@@ -221,12 +221,6 @@ def claims(loads: Contest, bench: Bench) -> list[Claim]:
             "age p99, times that at 0.9 load", over_turns(later, loads.turns), "x", 2.0, Direction.AT_MOST, turn_s=turns
         ),
     ]
-
-
-def slope(times: Samples, values: Samples) -> Any:
-    """Of the line of least squares, along the last axis."""
-    about = times - times.mean(-1, keepdims=True)
-    return (about * values).sum(-1) / (about * about).sum(-1)
 
 
 def over_turns(figure: Callable[[Sequence[int]], float], turns: int) -> Estimate:

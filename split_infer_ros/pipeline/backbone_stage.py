@@ -1,4 +1,4 @@
-"""Frames in, handles out: batches frames, has the backbone run into a slot, and accounts for what became of each."""
+"""The backbone's side of a pipeline: frames in, handles out, and an account of every frame."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class BackboneStage:
         model: whose backbone runs.
         settings: the first ones.
         transport: the way to the head.
-        on_error: told of every exception that cost frames. After one for which ``faults.is_sticky`` is true, the stage
-            takes no more frames and is only to be stopped.
+        on_error: takes every exception that cost frames. After one for which ``faults.is_sticky`` is true, the stage
+            takes no frame any more; stop it then.
         trace: where each batch's times are written, if anywhere.
-        watch: called with each batch that a head was at, its timeline complete; must not wait.
-        advisor: chooses the memory policy where the settings leave it open.
+        watch: takes each batch that a head gave back, its timeline complete; must not wait.
+        advisor: chooses the memory policy if the settings leave it open.
         threads: of the backbone's operations on a CPU; 0: all.
 
     Raises:
@@ -64,7 +64,6 @@ class BackboneStage:
         self._ahead = 0  # batches that are closed and not handed over yet
         self._accepting = False
         self._running = False
-        self._look_at_slots = False
         self._was_full = False
         self._when_ready_for_more: Callable[[], None] | None = None
         self._thread: threading.Thread | None = None
@@ -75,7 +74,6 @@ class BackboneStage:
             transport=transport,
             advisor=advisor or MemoryAdvisor(model.device),
             changed=self._changed,
-            wake=self.wake,
             on_error=self._failed,
             watch=self._watch,
             num_threads=threads,
@@ -87,7 +85,7 @@ class BackboneStage:
 
     @property
     def ledger(self) -> Ledger:
-        """What became of every frame that came in."""
+        """Counts what became of every frame that came in."""
         return self._account.ledger
 
     @property
@@ -101,11 +99,11 @@ class BackboneStage:
         return not self._batcher.keep_latest and self._batcher.full
 
     def when_ready_for_more(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` each time ``full`` ends."""
+        """Sets what is called each time ``full`` ends."""
         self._when_ready_for_more = callback
 
     def start(self) -> None:
-        """Warm up, then accept frames, until stop; may be started again.
+        """Warms up, then accepts frames, until ``stop``; may be started again.
 
         Raises:
             ConfigurationError: weights that are streamed cannot be read.
@@ -119,7 +117,7 @@ class BackboneStage:
         self._thread.start()
 
     def submit(self, pixels: Pixels, origin: Origin, now: float) -> None:
-        """A frame came in; never waits."""
+        """Takes a frame; never waits."""
         ticket = self.ledger.receive(now)
         with self._changed:
             if not self._accepting:
@@ -132,20 +130,20 @@ class BackboneStage:
             self._changed.notify_all()
 
     def wait_for_room(self, timeout_s: float) -> bool:
-        """Wait while ``full``, for senders that have a thread of their own; True once there is room."""
+        """Waits while ``full``, on a thread of the sender; returns whether there is room."""
         with self._changed:
             return self._changed.wait_for(lambda: not self.full or not self._accepting, timeout_s)
 
     def refuse(self, error: ImageError, now: float) -> None:
-        """A frame came in that cannot be read."""
+        """Counts a frame that cannot be read."""
         self.ledger.receive(now).drop(error.reason)
 
     def missed(self, count: int, reason: DropReason) -> None:
-        """Frames were sent that never reached us."""
+        """Counts frames that were sent and never arrived."""
         self.ledger.missed(count, reason)
 
     def configure(self, settings: StageSettings) -> None:
-        """Change settings behind the stream: batches that are under way keep the old ones.
+        """Changes settings for new batches; batches in flight keep the old ones.
 
         Raises:
             ConfigurationError: they do not fit; the old ones stay in force.
@@ -166,18 +164,12 @@ class BackboneStage:
             self._changed.notify_all()
         self._tell_senders()
 
-    def wake(self) -> None:
-        """There may be slots to look after; called from any thread."""
-        with self._changed:
-            self._look_at_slots = True  # remembered, should the thread not be waiting just now
-            self._changed.notify_all()
-
     def report(self, now: float) -> PipelineReport:
-        """Counts and times at this moment."""
+        """Reports counts and times at this moment."""
         return self._account.meters.report(now, counts=self.ledger.counts(), **self._instance.facts())
 
     def stop(self, drain_s: float) -> None:
-        """Accept no more, let what is in flight finish for up to ``drain_s`` seconds, drop the rest.
+        """Accepts no more frames, lets those in flight finish for up to ``drain_s`` seconds, and drops the rest.
 
         The rest is dropped as ``shutdown``, or as ``device_lost`` where the device was lost.
         """
@@ -198,7 +190,7 @@ class BackboneStage:
             self._instance.abandon(reason)
 
     def close(self) -> None:
-        """Free the slots; the stage is of no more use."""
+        """Frees the slots; the stage cannot be used any more."""
         self._instance.close()
 
     def _loop(self) -> None:
@@ -211,11 +203,8 @@ class BackboneStage:
                 self._runner.run(batch)
 
     def _next_batch(self) -> InFlightBatch | None:
-        """Wait for a batch that is due and a slot for it; None when there is reason to look round first."""
+        """Waits for a batch that is due and a slot for it; None after each wake-up without one."""
         with self._changed:
-            if self._look_at_slots:
-                self._look_at_slots = False
-                return None
             now = time.monotonic()
             due = self._batcher.ready_at()
             if due is not None and not self._accepting:
@@ -232,7 +221,7 @@ class BackboneStage:
             return batch
 
     def _passed(self) -> None:
-        """A batch was handed over, or lost on its way."""
+        """Notes that a batch was handed over, or lost on its way."""
         with self._changed:
             self._ahead -= 1
             self._changed.notify_all()
@@ -252,13 +241,13 @@ class BackboneStage:
     def _failed(self, error: Exception) -> None:
         if is_sticky(error):
             self._lose(error)
-        elif not self._instance.device_lost:  # else it only follows from the loss
+        elif not self._instance.device_lost:  # otherwise the error only follows from the loss
             self._on_error(error)
 
     def _lose(self, error: Exception) -> None:
-        """The device runs nothing more in this process: what waits is dropped, and no frame is taken any more.
+        """Drops all frames that wait and takes none any more, because the device runs nothing in this process any more.
 
-        Batches that a head has are finished there. Those on their way through the backbone fail one by one.
+        Batches that a head has are finished there. Those in the backbone fail one by one.
         """
         with self._changed:
             if self._instance.device_lost:
@@ -270,7 +259,7 @@ class BackboneStage:
         self._on_error(error)
 
     def _tell_senders(self) -> None:
-        """End their wait, if it is over; only then, as waking an executor costs it a millisecond or more."""
+        """Wakes senders if ``full`` ended. It does so only then: waking an executor costs a millisecond or more."""
         with self._changed:
             over = self._was_full and not self.full
             self._was_full = self.full

@@ -25,7 +25,7 @@ class LocalTransport:
         self._submit = submit
         self._lease_s = lease_s
 
-    def connect(self, released: Released, wake: Callable[[], None]) -> LocalConnection:
+    def connect(self, released: Released, collect: Callable[[], None]) -> LocalConnection:
         """Opens the way; see ``Transport.connect``."""
         return LocalConnection(self._submit, released, self._lease_s)
 

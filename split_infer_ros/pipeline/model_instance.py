@@ -34,7 +34,6 @@ class ModelInstance:
         transport: the way to its head.
         advisor: chooses the memory policy where settings leave it open.
         changed: guards what is shared with other threads; notified once when a batch comes back or is dropped.
-        wake: called where slots are worth a look (``collect``), on any thread.
         on_error: told of every exception that cost frames, and of notices.
         watch: called with each batch that a head was at, its timeline complete and ``changed`` held; must not wait.
         num_threads: of the backbone's operations on a CPU; 0: all.
@@ -54,7 +53,6 @@ class ModelInstance:
         transport: Transport,
         advisor: MemoryAdvisor,
         changed: threading.Condition,
-        wake: Callable[[], None],
         on_error: Callable[[Exception], None],
         watch: Callable[[InFlightBatch], None],
         num_threads: int = 0,
@@ -72,7 +70,9 @@ class ModelInstance:
         self._num_threads = num_threads
         self._ring_memory = ring_memory
         self._plans: list[Plan] = []  # the last one is in force, the others are closed once they are empty
-        self._connection = transport.connect(self._released, wake)
+        self._collecting = threading.Lock()
+        self._is_closed = False
+        self._connection = transport.connect(self._released, lambda: self.collect(time.monotonic()))
 
     @property
     def plan(self) -> Plan:
@@ -186,27 +186,33 @@ class ModelInstance:
     def collect(self, now: float, more: Sequence[Plan] = ()) -> None:
         """Settles the batches that come back by themselves, and closes retired plans that are empty.
 
-        Those are expired leases, and slots that readers in other processes gave back.
+        Those are expired leases, and slots that readers in other processes gave back. Called by the owner's loop, and
+        by transports on any thread as soon as a reader says that it gave a slot back.
 
         Args:
             now: seconds of the steady clock.
             more: plans that the model has beside the one in force.
         """
-        with self._changed:
-            plans = [*self._plans, *more]
-        for plan in plans:
-            for lease, outcome in plan.pool.collect(now):
-                self._released(lease, outcome)
-        with self._changed:
-            empty = [plan for plan in self._plans[:-1] if not plan.pool.leases.used]
-            self._plans = [plan for plan in self._plans if plan not in empty]
-        for plan in empty:
-            plan.close()
+        with self._collecting:
+            if self._is_closed:
+                return
+            with self._changed:
+                plans = [*self._plans, *more]
+            for plan in plans:
+                for lease, outcome in plan.pool.collect(now):
+                    self._released(lease, outcome)
+            with self._changed:
+                empty = [plan for plan in self._plans[:-1] if not plan.pool.leases.used]
+                self._plans = [plan for plan in self._plans if plan not in empty]
+            for plan in empty:
+                plan.close()
 
     def close(self) -> None:
         """Frees all slots, once no batch is in flight."""
-        for plan in self._plans:
-            plan.close()
+        with self._collecting:  # a transport may collect on a thread of its own
+            self._is_closed = True
+            for plan in self._plans:
+                plan.close()
 
     def _released(self, lease: Lease, outcome: Outcome) -> None:
         """A head gave a slot back, which is free again; called on the head's thread."""

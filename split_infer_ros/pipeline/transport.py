@@ -74,10 +74,10 @@ class Connection(Protocol[Pool]):
 class Transport(Protocol):
     """A kind of way from a backbone to its head."""
 
-    def connect(self, released: Released, wake: Callable[[], None]) -> Connection[Any]:
+    def connect(self, released: Released, collect: Callable[[], None]) -> Connection[Any]:
         """Opens the way.
 
         Args:
             released: told of each slot that a head gave back, on any thread.
-            wake: called where slots are worth a look (``OwnedPool.collect``), on any thread.
+            collect: called when a reader in another process gave a slot back, on any thread: see ``OwnedPool.collect``.
         """

@@ -1,4 +1,4 @@
-"""The thread that decides what runs next; and in between measures what is not known yet."""
+"""The thread that decides what runs next, and measures between executions what is not known yet."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ TICK_S = 0.25  # how often slots are looked after while nothing else happens
 
 
 class Dispatcher:
-    """Decides, one execution after the other or a lane after the other, and has each executed.
+    """Decides which requests run next, and gives each execution to the workers.
 
     Args:
-        changed: guards all that is shared; methods that say so are called with it held.
+        changed: guards all that is shared. Methods that say "lock held" are called with it held.
         waiting: frames to choose from.
-        workers: that execute.
-        tables: costs; the dispatcher measures what is missing.
+        workers: execute what was decided.
+        tables: costs of executions. The dispatcher measures those that are missing.
         rules: how requests may be put together; may be replaced.
-        on_error: the model's name and an exception that cost frames.
+        on_error: takes the model's name and an exception that cost frames.
 
     Attributes:
         models: the models that are served, by their keys.
@@ -59,18 +59,18 @@ class Dispatcher:
         self._workers = workers
         self._tables = tables
         self._on_error = on_error
-        self._ways = ExecutionModes(ExecutionCosts({}, {}))
+        self._modes = ExecutionModes(ExecutionCosts({}, {}))
         self._leaving: list[ServedModel] = []
         self._stale = False  # the workers have not heard of the latest models, or of their costs
-        beside = [] if workers.beside is None or tables.lane is None else [(workers.beside, tables.lane)]
-        self._measurer = CostMeasurer([(workers.whole, tables.whole), *beside])
+        lanes = [] if workers.concurrent is None or tables.lane is None else [(workers.concurrent, tables.lane)]
+        self._measurer = CostMeasurer([(workers.whole, tables.whole), *lanes])
         self._running = False
         self._at_rest = False  # nothing came or ended for a tick
         self._thread: threading.Thread | None = None
 
     @property
     def all_models(self) -> list[ServedModel]:
-        """Those that are served, and those that go once their batches are back (lock held)."""
+        """Models that are served, and models that leave once their batches are back (lock held)."""
         return [*self.models.values(), *self._leaving]
 
     @property
@@ -79,12 +79,12 @@ class Dispatcher:
         return not self._stale and self._measurer.done
 
     def execution_s(self, model: str) -> float:
-        """What an image takes alone, 0 as long as that is not known (lock held)."""
-        costs = self._ways.whole
+        """Seconds that one image takes the model alone; 0 until that is known (lock held)."""
+        costs = self._modes.whole
         return costs.batch_s(model, 1) if model in costs.alone_s else 0.0
 
     def add(self, model: ServedModel) -> None:
-        """A model comes; it is served once it is measured (lock held)."""
+        """Adds a model, which is served once it is measured (lock held)."""
         self.models[model.key] = model
         self._tables.open(model.key, model.model, model.plan.form)
         self.renew()
@@ -92,14 +92,14 @@ class Dispatcher:
             model.head.start()
 
     def remove(self, model: ServedModel) -> None:
-        """A model goes, for which nothing waits any more; what is under way is finished (lock held)."""
+        """Removes a model for which no frame waits; its batches in flight are finished (lock held)."""
         del self.models[model.key]
         self._leaving.append(model)
         self._tables.close(model.key)
         self.renew()
 
     def renew(self) -> None:
-        """Models came or went, or other batches are of interest now (lock held)."""
+        """Measures anew what is missing, after models came or went or the rules changed (lock held)."""
         for model in self.models.values():
             model.run_alone()  # the memory may be another's now
         self._measurer.begin_anew(self.rules)
@@ -107,7 +107,7 @@ class Dispatcher:
         self._changed.notify_all()
 
     def start(self) -> None:
-        """Begin, until stop; may be started again."""
+        """Starts, until ``stop``; may be started again."""
         with self._changed:
             self._running = True
             for model in self.all_models:
@@ -117,7 +117,7 @@ class Dispatcher:
         self._thread.start()
 
     def stop(self) -> None:
-        """Finish the executions that are under way, then end; heads go on."""
+        """Finishes the executions that were begun, then ends; heads go on."""
         with self._changed:
             self._running = False
             self._changed.notify_all()
@@ -127,9 +127,9 @@ class Dispatcher:
         self._workers.stop()
 
     def look_round(self) -> None:
-        """Let the workers know what models there are, settle what comes back by itself, and end those that are done.
+        """Loads new models into the workers, settles batches that come back by themselves, and closes models that left.
 
-        On the dispatcher's own thread, or while it does not run.
+        Called on the dispatcher's own thread, or while it does not run.
         """
         with self._changed:
             models = self.all_models
@@ -152,7 +152,7 @@ class Dispatcher:
         while self._running:
             try:
                 self._take_turns()
-            except Exception as error:  # whatever it was, there is nobody else to serve the others
+            except Exception as error:  # no other thread could serve the other models
                 self._on_error("dispatcher", error)
                 with self._changed:
                     self._changed.wait(TICK_S)
@@ -166,10 +166,10 @@ class Dispatcher:
             for turn, batches in executions:
                 self._workers.execute(batches, turn.lane, partial(self._workers.lane_scheduler.end, turn))
             if not any(turn.lane is not None for turn, _ in executions):
-                break  # with all cores, there is no other to begin beside it
+                break  # this execution has all threads, so no other can begin now
 
     def _measure_once(self) -> None:
-        """One sample of what is not known, between two executions, so that the others are served meanwhile."""
+        """Takes one sample of an unknown cost. Requests are served between two samples."""
         with self._changed:
             measurement = None if self._stale else self._measurer.pick(self._at_rest)
             self._changed.notify_all()
@@ -187,8 +187,8 @@ class Dispatcher:
                 self._on_error(key, measurement.failure)
 
     def _renew_costs(self) -> None:
-        """Say of each model whether it can be scheduled, or never will be (lock held)."""
-        self._ways = self._tables.costs()
+        """Notes for each model whether it can be scheduled, or never will be (lock held)."""
+        self._modes = self._tables.costs()
         for key, model in self.models.items():
             model.failed = self._tables.failed(key)
             model.ready = not model.failed and (model.ready or self._tables.is_ready(key))
@@ -196,13 +196,13 @@ class Dispatcher:
                 drop(self._waiting.take(self._waiting.of_models([key])), DropReason.BACKBONE_ERROR)
 
     def _next_executions(self) -> list[tuple[Turn, list[InFlightBatch]]]:
-        """What is to be executed now, one right behind the other; if nothing is, wait for a change."""
+        """Decides what is executed now; waits for a change if there is nothing."""
         with self._changed:
             before, now, self._at_rest = len(self._waiting), time.monotonic(), False
             executions = self._decide(now)
             for turn, _ in executions:
                 self._workers.lane_scheduler.begin(turn, now)
-            # else there may be more behind those that were late
+            # if late requests were dropped, there may be others behind them
             if not executions and self._running and self.settled and len(self._waiting) == before:
                 self._at_rest = (
                     not self._changed.wait(TICK_S) and not self._waiting and self._workers.lane_scheduler.is_idle
@@ -212,34 +212,34 @@ class Dispatcher:
     def _decide(self, now: float) -> list[tuple[Turn, list[InFlightBatch]]]:
         able = {key for key, model in self.models.items() if model.ready and model.has_room}
         queue = self._waiting.of_models(able)
-        turn = self._workers.lane_scheduler.choose(queue, self._ways, now, self.rules)
+        turn = self._workers.lane_scheduler.choose(queue, self._modes, now, self.rules)
         decision = turn.decision
         pair = self._find_pair(decision, queue, now) if turn.lane is None else []
-        expect_next(self.models, decision, queue, self._ways.whole, now, self.rules)
+        expect_next(self.models, decision, queue, self._modes.whole, now, self.rules)
         drop(self._waiting.take(decision.late), DropReason.DEADLINE)
         if pair:
             return [(Turn(Decision((batch,))), [self._take_off(batch, now, plan)]) for batch, plan in pair]
         return [(turn, [self._take_off(batch, now) for batch in decision.batches])] if decision.batches else []
 
     def _find_pair(self, decision: Decision, queue: Sequence[Request], now: float) -> list[tuple[Batch, Plan]]:
-        """Two executions side by side, where both models have slots and staging for it; else none."""
+        """Finds two executions for a co-run, if both models have slots and staging for it."""
         known = self.models[decision.batches[0].model].co_runs if len(decision.batches) == 1 else None
         if known is None:
             return []
-        pair = find_pair(decision, queue, self._ways.whole, now, self.rules, Machine(*known, self._task))
+        pair = find_pair(decision, queue, self._modes.whole, now, self.rules, Machine(*known, self._task))
         plans = [(batch, self.models[batch.model].plan_by(policy)) for batch, policy in pair.policies] if pair else []
         found = [(batch, plan) for batch, plan in plans if plan is not None]
         return found if len(found) == len(plans) else []
 
     def _task(self, batch: Batch) -> Task:
         count, image_bytes = len(batch.requests), self._waiting.image_bytes(batch.requests)
-        return self.models[batch.model].task(count, image_bytes, self._ways.whole.batch_s(batch.model, count))
+        return self.models[batch.model].task(count, image_bytes, self._modes.whole.batch_s(batch.model, count))
 
     def _take_off(self, batch: Batch, now: float, plan: Plan | None = None) -> InFlightBatch:
         return self.models[batch.model].take_off(self._waiting.take(batch.requests), now, plan)
 
     def _make_co_run_plan(self) -> None:
-        """Slots and staging by a policy that a pair had called for, if there is memory left."""
+        """Makes one plan that a co-run had asked for, if there is memory left."""
         with self._changed:
             for model in self.models.values():
                 if (policy := model.co_run_plans.pick()) is not None:
@@ -252,5 +252,5 @@ class Dispatcher:
             if not self._stale:
                 model.co_run_plans.put(policy, plan)
                 return
-        if plan is not None:  # models or settings are others now, and memory may be short
+        if plan is not None:  # models or settings changed meanwhile, and memory may be short
             plan.close()

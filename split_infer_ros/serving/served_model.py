@@ -42,13 +42,11 @@ class Callbacks:
     Attributes:
         deliver: a model, a batch's handle, the index of a frame in it and its detections; must not raise.
         watch: a model and each batch that its head was at.
-        wake: there may be a free slot.
         on_error: the model's name and an exception that cost frames.
     """
 
     deliver: Callable[[ServedModel, Handle, int, Detections], None]
     watch: Callable[[ServedModel, InFlightBatch], None]
-    wake: Callable[[], None]
     on_error: Callable[[str, Exception], None]
 
 
@@ -98,7 +96,6 @@ class ServedModel:
             transport=LocalTransport(self.head.submit),
             advisor=MemoryAdvisor(model.device, database),
             changed=changed,
-            wake=callbacks.wake,
             on_error=self._report,
             watch=self._watch,
             ring_memory=ring_memory,

@@ -1,4 +1,4 @@
-"""Many cameras, many models, one processor: frames of named tenants in, each one's own detections out."""
+"""Many cameras and models on one processor: frames of named tenants in, each tenant's own detections out."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from split_infer_ros.telemetry.trace import TraceFile
 
 
 class SharedPipeline:
-    """Tenants that come and go, on models that they share; may be used from any thread.
+    """Serves tenants, which share models; may be used from any thread.
 
     Args:
         settings: the first ones.
         limits: what post-processing keeps.
-        deliver: called with the tenant's name, a frame's origin, its detections and their labels, on a thread of its
-            model's; for one tenant in the order in which its frames came. For a tenant that was removed, or has another
-            model now, no call begins after ``set_tenants`` has returned; one that had begun may be under way. What it
-            raises costs that frame alone, as ``head_error``. It must not call what changes tenants, settings or state.
-        on_error: told of every exception that cost frames, under the tenant's or the model's name. After one for which
-            ``faults.is_sticky`` is true, no more frames are taken and the pipeline is only to be stopped.
-        database: in which costs of executions are kept; the user's own if None.
+        deliver: takes the tenant's name, a frame's origin, its detections and their labels. It is called on a thread
+            of the model, for one tenant in the order of its frames. After ``set_tenants`` has returned, no call begins
+            for a tenant that was removed or got another model. An exception costs that frame alone, as ``head_error``.
+            It must not change tenants, settings or state.
+        on_error: takes the tenant's or the model's name and an exception that cost frames. After one for which
+            ``faults.is_sticky`` is true, no frame is taken any more; stop the pipeline then.
+        database: keeps costs of executions; the user's own if None.
         trace: where each batch's times are written, if anywhere.
 
     Attributes:
@@ -95,7 +95,7 @@ class SharedPipeline:
             waiting=self._waiting,
             dispatcher=self._dispatcher,
             tables=self._tables,
-            callbacks=Callbacks(self._router.deliver, self._router.watch, self._wake, self._failed),
+            callbacks=Callbacks(self._router.deliver, self._router.watch, self._failed),
             database=database,
             ring_memory=ring_memory,
         )
@@ -121,26 +121,25 @@ class SharedPipeline:
 
     @property
     def tenants(self) -> Mapping[str, Tenant]:
-        """Those that run, by name; who could not be started is not among them."""
+        """The tenants that run, by name, without those that could not be started."""
         with self._changed:
             return {name: state.tenant for name, state in self._tenants.items()}
 
     def labels(self, tenant: str) -> Sequence[str]:
-        """The name of each label index of its model; raises ConfigurationError if there is no such tenant."""
+        """Label names of the tenant's model, by index; raises ConfigurationError if there is no such tenant."""
         with self._changed:
             return self._model_of(self._find(tenant)).model.entry.labels
 
     def set_tenants(self, tenants: Sequence[Tenant]) -> dict[str, ConfigurationError]:
-        """Exactly these from now on: who is new is added, who is not listed is removed, the others run on.
+        """Runs exactly these tenants: adds new ones, removes those that are not listed, and keeps the others running.
 
-        Loads models, which takes its time, in which settings and the state may change; the call does not wait until
-        they are measured. Of a tenant that is removed (or gets another model) what waits is dropped as ``removed``;
-        what is under way is finished, not delivered, and dropped under the same name. The ledger of a tenant that
-        stays goes on.
+        Loading models can take seconds; the call does not wait until they are measured. If a tenant is removed or gets
+        another model, its waiting frames are dropped as ``removed``. Its batches in flight are finished, not delivered,
+        and dropped under the same name. A tenant that stays keeps its ledger.
 
         Returns:
-            By name, those that could not be started, and why: their model does not load, or there is no memory for
-            it. A tenant that was there stays as it was then.
+            By name, why a tenant could not be started: its model does not load, or there is no memory for it. A tenant
+            that ran before goes on as it was.
 
         Raises:
             ConfigurationError: a name is there twice; nothing was changed.
@@ -156,9 +155,9 @@ class SharedPipeline:
         return refused
 
     def configure(self, settings: SharedSettings) -> None:
-        """Change settings while frames flow; those in ``shared_settings.LIVE`` may change.
+        """Changes settings while frames flow; only those in ``shared_settings.LIVE`` may change.
 
-        Waits for no model that is being loaded; at most for one that was just loaded to get its slots and run once.
+        The call does not wait for models that are being loaded.
 
         Raises:
             ConfigurationError: another one would change, or there is no memory for it; the old ones stay in force.
@@ -181,7 +180,7 @@ class SharedPipeline:
                 self._dispatcher.renew()
 
     def start(self) -> None:
-        """Accept frames, once models are measured whose costs are not known (some seconds); may be started again."""
+        """Accepts frames, once unknown costs of models are measured (some seconds); may be started again."""
         with self._changing:
             if self._running:
                 return
@@ -191,7 +190,7 @@ class SharedPipeline:
                 self._accepting, self._running = not self._lost, True
 
     def stop(self, drain_s: float) -> None:
-        """Accept no more, let what is in flight finish for up to ``drain_s`` seconds, drop the rest.
+        """Accepts no more frames, lets those in flight finish for up to ``drain_s`` seconds, and drops the rest.
 
         The rest is dropped as ``shutdown``, or as ``device_lost`` where the device was lost.
         """
@@ -215,12 +214,12 @@ class SharedPipeline:
             self._dispatcher.look_round()
 
     def close(self) -> None:
-        """Free models and memory, once stopped; the pipeline is of no more use."""
+        """Frees models and memory, once stopped; the pipeline cannot be used any more."""
         self.set_tenants([])
         self._workers.close()
 
     def submit(self, tenant: str, pixels: Pixels, origin: Origin, now: float) -> None:
-        """A frame of a tenant's came in; never waits. Of a tenant that is not there it is nobody's, and not counted."""
+        """Takes a frame of a tenant; never waits. Frames for a tenant that does not exist are not counted."""
         with self._changed:
             state = self._tenants.get(tenant)
             if state is None:
@@ -236,21 +235,21 @@ class SharedPipeline:
                 self._changed.notify_all()
 
     def refuse(self, tenant: str, error: ImageError, now: float) -> None:
-        """A frame of a tenant's came in that cannot be read."""
+        """Counts a frame of a tenant that cannot be read."""
         with self._changed:
             if tenant in self._tenants:
                 self._tenants[tenant].ledger.receive(now).drop(error.reason)
 
     def missed(self, tenant: str, count: int, reason: DropReason) -> None:
-        """Frames of a tenant's were sent and never reached us."""
+        """Counts frames of a tenant that were sent and never arrived."""
         with self._changed:
             if tenant in self._tenants:
                 self._tenants[tenant].ledger.missed(count, reason)
 
     def report(self, tenant: str, now: float) -> PipelineReport:
-        """A tenant's counts and times at this moment, and what its model runs in.
+        """Reports a tenant's counts and times at this moment, and the memory of its model.
 
-        The counts are its own ledger's. Times of stages are those of batches in which a frame of its was.
+        The counts are those of its own ledger. Times of stages are those of batches with one of its frames.
 
         Raises:
             ConfigurationError: there is no such tenant.
@@ -272,7 +271,7 @@ class SharedPipeline:
         return not self._waiting and not any(model.in_flight for model in self._dispatcher.all_models)
 
     def _failed(self, name: str, error: Exception) -> None:
-        """Something cost frames; where that was the loss of the device, all that wait are lost with it."""
+        """Reports an exception; if the device is lost, drops all frames that wait."""
         if is_sticky(error):
             with self._changed:
                 first, self._lost, self._accepting = not self._lost, True, False
@@ -283,7 +282,3 @@ class SharedPipeline:
             if not first:
                 return
         self._on_error(name, error)
-
-    def _wake(self) -> None:
-        with self._changed:
-            self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""Who runs on what: tenants as they come, change and go, and the models that come and go with them."""
+"""Adds, changes and removes tenants, and loads and closes the models that they need."""
 
 from __future__ import annotations
 
@@ -23,16 +23,18 @@ from split_infer_ros.weight_streaming.ring_memory import RingMemory
 
 
 class TenantRegistry:
-    """Changes as long as models take to load, in which time frames flow, and settings and the state may change.
+    """Applies lists of tenants.
+
+    Loading a model can take seconds. Meanwhile frames flow, and settings and the state may change.
 
     Args:
-        changed: guards what is shared with other threads; held for moments only.
+        changed: guards what is shared with other threads; held briefly.
         changing: held while models come, go or get other slots, but not while one is loaded.
-        tenants: tenants that run, by name; this alone changes them.
-        waiting: frames of theirs.
-        dispatcher: that serves the models.
-        books: of their costs.
-        callbacks: whom models tell.
+        tenants: tenants that run, by name; only this object changes them.
+        waiting: frames of these tenants.
+        dispatcher: serves the models.
+        tables: costs of the models.
+        callbacks: what models call.
         database: in which measurements are kept.
         ring_memory: the ring through which all models' weights are read, unless they stay resident.
     """
@@ -51,7 +53,7 @@ class TenantRegistry:
     ) -> None:
         self._changed = changed
         self._changing = changing
-        self._one_list = threading.Lock()  # of tenants, at a time
+        self._one_list = threading.Lock()  # one list of tenants is applied at a time
         self._tenants = tenants
         self._waiting = waiting
         self._dispatcher = dispatcher
@@ -63,16 +65,16 @@ class TenantRegistry:
     def set(
         self, tenants: Sequence[Tenant], current: Callable[[], tuple[SharedSettings, Limits]]
     ) -> dict[str, ConfigurationError]:
-        """Exactly these from now on, as far as they can be; returns who cannot, and why.
+        """Runs exactly these tenants; returns those that cannot run, and why.
 
         Args:
-            tenants: who is wanted.
-            current: settings and limits in force; which device, precision and code there may be does not change.
+            tenants: the new list.
+            current: gives the settings and limits in force. Device, precision and permissions do not change.
         """
         with self._one_list:
             self._remove({tenant.name for tenant in tenants})
             refused: dict[str, ConfigurationError] = {}
-            unable: dict[str, ConfigurationError] = {}  # by model: what was tried once is not tried again
+            unable: dict[str, ConfigurationError] = {}  # by model, so that none is tried twice
             for tenant in tenants:
                 key = tenant.model_key
                 if key not in unable:
@@ -88,7 +90,7 @@ class TenantRegistry:
             return refused
 
     def plan_anew(self, settings: SharedSettings) -> dict[ServedModel, Plan]:
-        """Slots and staging of all models for these settings.
+        """Makes plans of all models for these settings.
 
         Raises:
             ConfigurationError: there is no memory for all of it; nothing was kept.
@@ -106,7 +108,7 @@ class TenantRegistry:
         return plans
 
     def _remove(self, kept: Collection[str]) -> None:
-        """Tenants that are not among these go, and with them the models that nobody else has."""
+        """Removes tenants that are not among these, and models that no other tenant uses."""
         with self._changed:
             for name in [name for name in self._tenants if name not in kept]:
                 drop(self._waiting.forget(name), DropReason.REMOVED)
@@ -120,7 +122,7 @@ class TenantRegistry:
                 self._dispatcher.remove(served)
 
     def _provide(self, tenant: Tenant, current: Callable[[], tuple[SharedSettings, Limits]]) -> None:
-        """Its model is loaded, for this tenant if for no other."""
+        """Loads the tenant's model, unless another tenant uses it already."""
         key, models = tenant.model_key, self._dispatcher.models
         if key in models:
             return
@@ -128,7 +130,9 @@ class TenantRegistry:
         self._tables.recall(model)
         with self._changing:
             settings, limits = current()
-            others = sum(served.budget_of(served.plan) for served in models.values())  # plans beside give way to it
+            others = sum(
+                served.budget_of(served.plan) for served in models.values()
+            )  # plans for co-runs give way to it
             served = ServedModel(
                 key=key,
                 model=model,
@@ -161,7 +165,7 @@ class TenantRegistry:
             raise ConfigurationError(f"{tenant.model_key} cannot be loaded ({error}).") from error
 
     def _place(self, tenant: Tenant) -> None:
-        """The tenant runs, in the form that it has now."""
+        """Starts the tenant, or gives it its new model, deadline and priority."""
         with self._changed:
             state = self._tenants.setdefault(tenant.name, TenantState(tenant=tenant, model=tenant.model_key))
             if state.model != tenant.model_key:

@@ -1,4 +1,4 @@
-"""A tenant as it runs, its frames, and those of them that wait for their turn."""
+"""A running tenant, its frames, and the frames of all tenants that wait for their turn."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def drop(frames: Iterable[Frame], reason: DropReason) -> None:
 
 
 class WaitingFrames:
-    """Requests in order, and the frames that they are for; whoever calls holds a lock.
+    """Requests in order, and their frames; callers hold a lock.
 
     Args:
         most: of one tenant that may wait.
@@ -59,12 +59,12 @@ class WaitingFrames:
         return len(self._queue)
 
     def add(self, frame: TenantFrame, now: float, execution_s: float) -> list[TenantFrame]:
-        """A frame comes; returns those of its tenant's that give way.
+        """Adds a frame; returns older frames of its tenant that it displaces.
 
         Args:
-            frame: that waits from now on.
-            now: of the steady clock.
-            execution_s: what an image takes its model, as far as that is known.
+            frame: waits from now on.
+            now: seconds of the steady clock.
+            execution_s: what one image takes its model, 0 if unknown.
         """
         tenant = frame.account.tenant
         patience_s = tenant.deadline_s or execution_s
@@ -83,35 +83,38 @@ class WaitingFrames:
         return self._displace(frame.account)
 
     def limit(self, most: int) -> list[TenantFrame]:
-        """From now on so many of each tenant; returns those that give way."""
+        """Lets so many frames of each tenant wait; returns those that are displaced."""
         self._most = most
         tenants = list(dict.fromkeys(frame.account for frame in self._frames.values()))
         return [frame for tenant_state in tenants for frame in self._displace(tenant_state)]
 
     def of_models(self, models: Collection[str]) -> list[Request]:
-        """What waits for one of these, in order."""
+        """Requests for one of these models, in order."""
         return [request for request in self._queue if request.model in models]
 
     def image_bytes(self, requests: Iterable[Request]) -> int:
-        """Of the frames that they are for, as they came."""
+        """Bytes of the requests' images, as they came."""
         return sum(self._frames[request.number].pixels.data.nbytes for request in requests)
 
     def take(self, requests: Iterable[Request]) -> list[TenantFrame]:
-        """They wait no more."""
+        """Removes requests that get their turn; returns their frames."""
         requests = list(requests)
         self._queue.remove(requests)
         return self._pop(requests)
 
     def forget(self, tenant: str) -> list[TenantFrame]:
-        """Nothing of that tenant's waits any more, and it may come again as another."""
+        """Removes all requests of a tenant; returns their frames."""
         return self._pop(self._queue.forget(tenant))
 
     def clear(self) -> list[TenantFrame]:
-        """Nothing waits any more."""
+        """Removes all requests; returns their frames."""
         return self.take(list(self._queue))
 
     def _displace(self, tenant_state: TenantState) -> list[TenantFrame]:
-        """The oldest give way, and those behind them take their turns: who sends fast would else never have one."""
+        """Displaces the oldest frames; those behind take over their turns.
+
+        Otherwise a tenant that sends fast would never get a turn.
+        """
         surplus = tenant_state.waiting - self._most
         if surplus <= 0:
             return []

@@ -1,4 +1,4 @@
-"""Who executes: all cores together (or the GPU), and on a CPU of several cores a lane on each."""
+"""What executes: the GPU, or on a CPU either all threads together or one lane on each core."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from split_infer_ros.serving.merge_runner import Engine
 
 
 class WorkerPool:
-    """Executes with all cores on the thread of whoever calls, and on each lane on a thread of that lane's own.
+    """Executes batches with all threads on the caller's thread, or on one lane's own thread.
 
     Args:
         changed: guards what is shared with other threads.
         device: where.
-        graph_bytes: memory that a GPU's recorded executions may take; None: nothing is recorded.
-        lanes: whether cores may work each by itself.
+        graph_bytes: memory that a GPU's recorded executions may take; None if nothing is recorded.
+        lanes: whether each core may work by itself.
 
     Attributes:
-        whole: the engine that has all cores, or the GPU.
-        beside: to measure lanes; None where there are none: on a GPU, and on a single core.
-        lane_scheduler: who is at work (lock held).
+        whole: the runner that has all threads, or the GPU.
+        concurrent: measures lanes; None on a GPU and on a single core, which have no lanes.
+        lane_scheduler: knows which executions are under way (lock held).
     """
 
     def __init__(
@@ -43,14 +43,14 @@ class WorkerPool:
         self._executor = Executor(changed, self.whole, device)
         count = max_threads() if lanes and device.type == "cpu" and max_threads() > 1 else 0
         self._engines = [Engine(device, cores=1) for _ in range(count)]
-        self.beside = ConcurrentLanes(self._engines) if count else None
+        self.concurrent = ConcurrentLanes(self._engines) if count else None
         executors = [Executor(changed, engine, device) for engine in self._engines]
         self._lanes = [_lane(number, executor) for number, executor in enumerate(executors)]
         self.lane_scheduler = LaneScheduler(count, self._executor.depth)
 
     @property
     def lanes(self) -> int:
-        """How many there are."""
+        """Number of lanes."""
         return len(self._lanes)
 
     def load(self, backbones: Mapping[str, Model], weights_s: Mapping[str, float]) -> None:
@@ -59,13 +59,13 @@ class WorkerPool:
             engine.load(backbones, weights_s)
 
     def start(self) -> None:
-        """Before executions, until stop; may be started again."""
+        """Starts, until ``stop``; may be started again."""
         self._executor.start()
         for lane in self._lanes:
             lane.start()
 
     def stop(self) -> None:
-        """Once all that was begun is handed over."""
+        """Hands over all executions that were begun, then ends."""
         for lane in self._lanes:
             lane.stop()
         self._executor.stop()
@@ -78,10 +78,10 @@ class WorkerPool:
             self._lanes[lane].put((batches, over))
 
     def close(self) -> None:
-        """End the engines, once stopped."""
+        """Frees the runners, once stopped."""
         self.whole.close()
-        if self.beside is not None:
-            self.beside.close()
+        if self.concurrent is not None:
+            self.concurrent.close()
 
 
 _Work = tuple[Sequence[InFlightBatch], Callable[[], None]]

@@ -102,7 +102,8 @@ def test_unknown_difference_is_unclear() -> None:
 def test_searches_are_replayed_from_what_was_recorded() -> None:
     space = Space({"a": (1, 2, 3), "b": ("x", "y", "z")})
     costs = {frozen(config): 1.0 + (config["a"] != 3) + (config["b"] != "z") for config in space}
-    replays = Replays(Recorded(space, costs, dict.fromkeys(costs, 2.0)))
+    samples = {config: [cost] * 3 for config, cost in costs.items()}
+    replays = Replays(Recorded(space, samples, dict.fromkeys(costs, 2.0)))
     for _ in range(TURNS):
         replays.contest.take()
     rows = {row["search"]: row for row in replays.rows()}
@@ -120,6 +121,15 @@ def test_searches_are_replayed_from_what_was_recorded() -> None:
     assert titles == ["trials until within 5 %", "best so far, until within 5 %"]
     (claim,) = replays.contest.conclude(replays.contest)
     assert claim.found.turns == TURNS
+
+
+def test_near_costs_change_places_from_replay_to_replay() -> None:
+    near, far = frozen({"a": 1}), frozen({"a": 2})
+    recorded = Recorded(Space({"a": (1, 2)}), {near: [1.0, 3.0, 5.0], far: [2.0, 3.0, 4.0]}, {near: 1.0, far: 1.0})
+    assert recorded.costs() == {near: 3.0, far: 3.0}
+    drawn = [recorded.drawn_costs(seed) for seed in range(20)]
+    assert {min(costs, key=costs.__getitem__) for costs in drawn} == {near, far}
+    assert recorded.drawn_costs(3) == drawn[3]
 
 
 def test_guided_search_is_compared_with_random_search() -> None:

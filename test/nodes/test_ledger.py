@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,9 +15,9 @@ from ros_support import WAIT_S, Pipeline, Received, image, wait_until
 from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray
 
-from split_infer_ros.msg import FeatureHandle
 from split_infer_ros.nodes import head as head_node
-from split_infer_ros.nodes.intra_process import IntraProcessPublisher, IntraProcessSubscription
+from split_infer_ros.nodes.intra_process import IntraProcessPublisher
+from split_infer_ros.nodes.transports.intra_process import IntraProcessReceiver
 
 CAMERA = {"width": 64, "height": 48, "rate_hz": 0.0}
 
@@ -173,15 +174,19 @@ def test_without_a_head_frames_are_dropped_by_that_name_until_one_comes(context:
         assert pipeline.settled(3).dropped == {"no_head": 2}
 
 
+def deaf_head(pipeline: Pipeline) -> IntraProcessReceiver:
+    """A head in the backbone's process that does nothing with the handles that it gets."""
+    stage = SimpleNamespace(submit=lambda handle, reader: None)
+    return IntraProcessReceiver(pipeline.client.node, pipeline.backbone._model, stage)
+
+
 def test_a_slot_whose_head_died_comes_back_when_its_lease_ends(context: Context) -> None:
     with Pipeline(context, backbone={"pool_slots": 1}) as pipeline:
-        dead = IntraProcessSubscription(
-            pipeline.client.node, FeatureHandle, "features", QoSProfile(depth=1), lambda handle: None
-        )
+        dead = deaf_head(pipeline)
         send(pipeline, 1)
         counts = pipeline.settled(1)
         assert counts.dropped == {"lease_expired": 1}
-        dead.destroy()
+        dead.leave()
         pipeline.add("head")
         send(pipeline, 1)
         assert pipeline.settled(2).published == 1
@@ -204,13 +209,11 @@ def test_frames_under_way_at_the_end_are_finished_or_dropped_as_shutdown(context
 
 def test_slots_of_a_head_that_never_came_are_there_again_after_a_restart(context: Context) -> None:
     with Pipeline(context, backbone={"pool_slots": 1}) as pipeline:
-        dead = IntraProcessSubscription(
-            pipeline.client.node, FeatureHandle, "features", QoSProfile(depth=1), lambda handle: None
-        )
+        dead = deaf_head(pipeline)
         send(pipeline, 1)
         wait_until(lambda: pipeline.backbone.stage.report(0.0).slots_used, "the handle to be out")
         pipeline.backbone.trigger_deactivate()
-        dead.destroy()
+        dead.leave()
         pipeline.backbone.trigger_activate()
         pipeline.add("head")
         for number in range(3):

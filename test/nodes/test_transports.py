@@ -591,7 +591,7 @@ def test_memory_that_cannot_be_had_later_changes_nothing(
         with monkeypatch.context() as patch:
             patch.setattr(segments.os, "posix_fallocate", no_room)
             (refusal,) = pipeline.client.set("backbone", batch_size=4)
-        assert "no room for a ring of 4 slots" in refusal
+        assert "no room for a pool of 4 slots" in refusal
         assert pipeline.client.get("backbone", "batch_size") == 0
         images.publish(image())
         detections.wait_for(1)
@@ -609,7 +609,7 @@ sys.exit(backbone.main())
 
 def test_memory_that_cannot_be_had_is_told_in_a_sentence(folder: Path) -> None:
     """In a folder of 1 MB, as small as some containers have it, and in one that is read-only."""
-    for options, words in (("size=1m", f"error: {folder} has no room for a ring of 16 slots"), ("ro", "Read-only")):
+    for options, words in (("size=1m", f"error: {folder} has no room for a pool of 16 slots"), ("ro", "Read-only")):
         mount = f'mount -t tmpfs -o {options} none "$0" && exec "$@"'
         if subprocess.run(["unshare", "-rm", "sh", "-c", mount, folder, "true"], check=False).returncode:
             pytest.skip("nothing can be mounted here")

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -23,9 +24,11 @@ from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Candidates, Detections, Limits, suppress
 from split_infer_ros.models.entry import ModelEntry, Weights
 from split_infer_ros.models.preprocess import Preprocess
-from split_infer_ros.pipeline.backbone_stage import BackboneStage
+from split_infer_ros.pipeline.backbone_stage import TICK_S, BackboneStage
 from split_infer_ros.pipeline.frame import Handle, Origin
 from split_infer_ros.pipeline.head_stage import HeadStage
+from split_infer_ros.pipeline.local_transport import LocalTransport
+from split_infer_ros.pipeline.model_instance import ModelInstance
 from split_infer_ros.pipeline.settings import BLOCK, LATEST, StageSettings
 from split_infer_ros.pipeline.timeline import Timeline
 from split_infer_ros.pipeline.transport import Released
@@ -542,3 +545,37 @@ def test_many_senders_and_a_changing_mind(start: Start) -> None:
     assert all(looks)
     assert pipeline.backbone.ledger.counts().received == 300
     assert pipeline.errors == []
+
+
+def test_a_frame_costs_three_turns_of_the_loop(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes; its batch is closed and computed; its slot is given back. None of these causes a turn for nothing."""
+    pipeline = start(batch_size=1)
+    turns: list[float] = []
+    collect = ModelInstance.collect
+    monkeypatch.setattr(ModelInstance, "collect", lambda instance, now: (turns.append(now), collect(instance, now)))
+    begin = time.monotonic()
+    for value in range(20):
+        pipeline.send(value)
+        pipeline.settled()
+    ticks = (time.monotonic() - begin) / TICK_S
+    assert len(turns) <= 3 * 20 + ticks + 2
+
+
+def test_a_handle_reaches_the_heads_queue_by_three_calls(start: Start) -> None:
+    pipeline = start(batch_size=1)
+    chains: list[list[str]] = []
+    queue = pipeline.head._head
+
+    class Queue:
+        def put(self, work: object) -> None:
+            chains.append([found.name for found in traceback.extract_stack()])
+            queue.put(work)  # type: ignore[arg-type]
+
+    pipeline.head._head = Queue()  # type: ignore[assignment]
+    instance = pipeline.backbone._instance
+    instance._connection = LocalTransport(pipeline.head.submit).connect(instance._released, lambda: None)
+    pipeline.backbone.configure(replace(pipeline.backbone.settings, batch_size=2))
+    pipeline.send(1, 2)
+    pipeline.settled()
+    pipeline.head._head = queue
+    assert [chain[chain.index("hand_over") + 1 :] for chain in chains] == [["send", "submit", "put"]]

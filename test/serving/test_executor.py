@@ -81,7 +81,7 @@ class Bench:
         router = ResultRouter(
             changed=self.changed, tenants=self.tenants, models=self.models, deliver=self.deliver, on_error=self.note
         )
-        callbacks = Callbacks(router.deliver, router.watch, lambda: None, self.note)
+        callbacks = Callbacks(router.deliver, router.watch, self.note)
         for name, model in models.items():
             settings = SharedSettings(device="cpu")
             self.models[name] = ServedModel(

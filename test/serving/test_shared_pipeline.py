@@ -172,14 +172,14 @@ def test_a_model_is_measured_before_it_is_served_and_once_for_all(
     monkeypatch.setattr(worker_pool, "max_threads", lambda: 2)
     monkeypatch.setattr(cost_table, "agree", lambda samples: True)  # whatever else this machine is at
     run = start(A, C, one=BrightModel("one"), two=BrightModel("two"))
-    ways = run.pipeline._dispatcher._ways
+    ways = run.pipeline._dispatcher._modes
     assert ways.lanes == 2
     for costs in (ways.whole, ways.lane):
         assert sorted(costs.alone_s["one"]) == [1, 2, 4, 8]
     assert list(ways.whole.fused_s) != []
     records = len(Database(tmp_path / "tuning.jsonl").records())
     again = start(A, C, one=BrightModel("one"), two=BrightModel("two"))
-    assert again.pipeline._dispatcher._ways == ways
+    assert again.pipeline._dispatcher._modes == ways
     assert len(Database(tmp_path / "tuning.jsonl").records()) == records
 
 

@@ -35,7 +35,7 @@ class IntraProcessSender:
         self._publisher = IntraProcessPublisher(node, FeatureHandle, "features", QoSProfile(depth=10), _to_message)
         self._heads = _heads[topic_key(node, "features")]
 
-    def connect(self, released: Released, wake: Callable[[], None]) -> IntraProcessSender:
+    def connect(self, released: Released, collect: Callable[[], None]) -> IntraProcessSender:
         """Says whom to tell of slots that a head gave back."""
         self._released = released
         return self

@@ -56,7 +56,7 @@ class NetworkSender:
         self._pools: WeakSet[SlotPool] = WeakSet()
         self._staged = array.array("B")
 
-    def connect(self, released: Released, wake: Callable[[], None]) -> NetworkSender:
+    def connect(self, released: Released, collect: Callable[[], None]) -> NetworkSender:
         """Say whom to tell of batches that a head is done with."""
         self._released = released
         return self

@@ -48,11 +48,11 @@ class SharedMemorySender:
         for name in remove_leftovers():
             node.get_logger().info(f"Removed the shared memory {name} of a backbone that was killed.")
         self._publisher = advertise(node, FeatureHandle, "features", QoSProfile(depth=DEPTH))
-        self._heads = Heads(node, lambda _: self._wake(), lambda _: self._wake())
+        self._heads = Heads(node, lambda _: self._collect(), lambda _: self._collect())
 
-    def connect(self, released: Released, wake: Callable[[], None]) -> SharedMemorySender:
+    def connect(self, released: Released, collect: Callable[[], None]) -> SharedMemorySender:
         """Say who looks at the slots: what became of a batch stands there, the message only says that it does."""
-        self._wake = wake
+        self._collect = collect
         return self
 
     def make_pool(self, layout: Layout, slots: int, place: Place) -> SharedSlotPool:
