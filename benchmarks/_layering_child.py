@@ -19,7 +19,7 @@ from _layering_rivals import Half, loaded, mapped, offloaded
 from torch import Tensor
 
 from split_infer_ros.runtime.heap import trim
-from split_infer_ros.split.graph import put, state_of
+from split_infer_ros.split.graph import set_state, state_of
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.partitions import backbone_of
 from split_infer_ros.weight_streaming.partition_weights import Contents, open_contents
@@ -58,7 +58,7 @@ def make(model: SplitModel, path: Path, way: str, placement: tuple[int, int] = (
     """
     if way == RESIDENT:
         state = state_of(model.graph)
-        put(model.graph, unpack(model, path, torch.get_num_threads(), state.keys()))
+        set_state(model.graph, unpack(model, path, torch.get_num_threads(), state.keys()))
         return model.backbone("output")
     if way == OFFLOADED:
         return offloaded(model, path.with_suffix(".offloaded"))

@@ -17,7 +17,7 @@ from _layering_turns import READ_B_S, Disk, Residencies
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from split_infer_ros.engines.execution_config import CHANNELS_LAST, ExecutionConfig
+from split_infer_ros.engines.execution_config import Convolutions, ExecutionConfig
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.pipeline.streaming import stream_backbone
 from split_infer_ros.runtime.streams import current_fence
@@ -53,7 +53,9 @@ class LayeredOnGpu:
     def __init__(self, name: str, path: Path, device: torch.device) -> None:
         self._name, self._device, self._stack = name, device, ExitStack()
         model = load_model(
-            ModelSpec(name, weights="random", device=str(device), execution_config=ExecutionConfig(CHANNELS_LAST))
+            ModelSpec(
+                name, weights="random", device=str(device), execution_config=ExecutionConfig(Convolutions.CHANNELS_LAST)
+            )
         )  # on a GPU, as any other form
         threads = None if device.type == "cuda" else torch.get_num_threads()
         pack_model(load_model(ModelSpec(name, "random", "cpu")), path, threads)

@@ -17,14 +17,14 @@ from split_infer_ros.autotuning.spaces import (
     network_space,
 )
 from split_infer_ros.buffers.policy import AUTO, POLICIES
-from split_infer_ros.engines.execution_config import CONVOLUTIONS
+from split_infer_ros.engines.execution_config import Convolutions
 from split_infer_ros.measurements.record import Record, kind_of
 from split_infer_ros.memory_cost.calibration import sizes
 from split_infer_ros.memory_cost.samples import Probe
-from split_infer_ros.operator_placement.operator_times import Times
+from split_infer_ros.operator_placement.operator_times import OperatorTimes
 from split_infer_ros.search.space import Space, Value
-from split_infer_ros.split import profile_samples
 from split_infer_ros.split.model import PRECISIONS
+from split_infer_ros.split.profile_samples import ProfilePart
 from split_infer_ros.vision_ops.fastest import PLAIN, TRITON
 from split_infer_ros.vision_ops.schedules import SPACES
 
@@ -82,11 +82,10 @@ def _declared(kind: str, cores: int) -> tuple[Space | None, Sequence[str]]:
         }
         return Space(knobs), ("split_point",)
     if kind == "split_points":
-        together = (profile_samples.PERIOD, profile_samples.BACKBONE_BUSY, profile_samples.HEAD_BUSY)
-        parts = (*profile_samples.ALONE, *together)
+        parts = tuple(part.value for part in ProfilePart)
         return Space({"batch_size": range(1, MOST_BATCH + 1), "part": parts}), ("split_point",)
     if kind == "operators":
-        return Space({"part": [part.name for part in fields(Times)]}), ("operator",)
+        return Space({"part": [part.name for part in fields(OperatorTimes)]}), ("operator",)
     if kind == EXECUTION:
         return Space({}), ()
     if kind == "memory_cost":
@@ -118,7 +117,7 @@ def _are_segments(value: object) -> bool:
     return isinstance(value, list) and all(
         isinstance(each, list)
         and len(each) == 2
-        and each[0] in CONVOLUTIONS
+        and each[0] in [kind.value for kind in Convolutions]
         and isinstance(each[1], str)
         and NAME.fullmatch(each[1])
         for each in value

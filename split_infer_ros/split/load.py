@@ -42,7 +42,9 @@ def load_model(spec: ModelSpec) -> SplitModel:
         source = _loaded.get(source_spec)
         if source is None:
             entry, module = build_model(spec)
-            source = _loaded[source_spec] = SplitModel(entry, module, torch.device("cpu"), folding_only)
+            source = _loaded[source_spec] = SplitModel(
+                entry, module, torch.device("cpu"), execution_config=folding_only
+            )
         if placed_spec == source_spec:
             return source
         placed = _loaded.get(placed_spec)

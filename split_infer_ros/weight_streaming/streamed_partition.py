@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from split_infer_ros.engines.fusion import FusedConv2d
-from split_infer_ros.split.export import name_device
-from split_infer_ros.split.graph import put
+from split_infer_ros.split.export import set_device
+from split_infer_ros.split.graph import set_state
 from split_infer_ros.weight_streaming.packed_file import CHANNELS_LAST, DTYPES, PLAIN, Piece
 from split_infer_ros.weight_streaming.partition_weights import Contents
 from split_infer_ros.weight_streaming.prefetcher import STALL_S
@@ -87,7 +87,7 @@ class StreamedPartition:
             self._memory_bytes = kept_bytes + ring_memory.nbytes
             self._memory = stays, ring_memory  # blocked weights lie there and do not say so
             self._graph = bind(contents, places, self)
-            name_device(contents.graph, ring_memory.ring.device)
+            set_device(contents.graph, ring_memory.ring.device)
             self._stage = ring_memory.stage(file, plan, streamed, stall_s)
             undo.pop_all()
         self._ended = [0.0] * len(contents.uses)
@@ -173,7 +173,7 @@ def bind(contents: Contents, places: Places, gate: Gate) -> nn.Module:
     """The partition whose layers see their weights where they will be, for all passes; contents are taken over."""
     graph = contents.graph
     for piece in contents.kept:
-        put(graph, views_of(contents, piece, places))
+        set_state(graph, views_of(contents, piece, places))
     for call in contents.calls:
         layer, name = call.layer.module, call.layer.name
         pieces = contents.pieces[name]
@@ -189,7 +189,7 @@ def bind(contents: Contents, places: Places, gate: Gate) -> nn.Module:
         elif len(pieces) > 1:
             gated = TiledLinear(tiles, gate)
         else:
-            put(graph, views[0])
+            set_state(graph, views[0])
             assert layer is not None
             gated = StreamedLayer(layer, call.steps[0], gate)
         path = f"streamed_{call.steps[0]}"

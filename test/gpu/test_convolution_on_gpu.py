@@ -10,12 +10,12 @@ import torch
 from real_gpu import GPU
 from torch import nn
 
-from split_infer_ros.engines.execution_config import TRITON, ExecutionConfig
+from split_infer_ros.engines.execution_config import Convolutions, ExecutionConfig
 from split_infer_ros.search.space import Config
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.vision_ops.convolution import ScheduledConv2d
-from split_infer_ros.vision_ops.fastest import choosing
+from split_infer_ros.vision_ops.fastest import TRITON, choosing
 from split_infer_ros.vision_ops.launchable import depthwise_objection, pointwise_objection
 from split_infer_ros.vision_ops.schedules import DEPTHWISE, POINTWISE, SPACES
 
@@ -66,7 +66,9 @@ def test_a_network_is_scheduled_by_measurement(monkeypatch: pytest.MonkeyPatch, 
     images = torch.randn(1, 3, 224, 224, device=GPU)
     expected = load_model(ModelSpec("mobilenet_v2", "random", "cuda")).backbone("features.4")(images)
     found = load_model(
-        ModelSpec("mobilenet_v2", weights="random", device="cuda", execution_config=ExecutionConfig(TRITON))
+        ModelSpec(
+            "mobilenet_v2", weights="random", device="cuda", execution_config=ExecutionConfig(Convolutions.TRITON)
+        )
     ).backbone("features.4")(images)
     for one, other in zip(found, expected, strict=True):
         assert (one - other).abs().max() <= 5e-3 * other.abs().max()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from partitions import partitions_of
 from torchvision import models as zoo
 from torchvision.models import detection
 
@@ -55,12 +56,12 @@ def test_an_entry_fits_its_model(name: str) -> None:
     """Built, cut where it is split by default, and decoded, each model says something for each image."""
     model = load_model(ModelSpec(name, "none", "cpu"))
     entry = model.entry
-    halves = model.partitions("default")
-    assert entry.default_split_point in (None, halves.split_point.name, *halves.split_point.aliases)
+    default, partitions = model.split_point("default"), partitions_of(model, "default")
+    assert entry.default_split_point in (None, default.name, *default.aliases)
     height, width = entry.image_shape[1:]
     images = torch.zeros((2, 3, height, width)).contiguous(memory_format=torch.channels_last)
     with torch.inference_mode():
-        found = entry.decode(halves.head(*halves.backbone(images)), Limits(0.0, 0.5, 7))
+        found = entry.decode(partitions.head(*partitions.backbone(images)), Limits(0.0, 0.5, 7))
     assert len(found) == 2
     for detections in found:
         assert 1 <= len(detections) <= 7

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from partitions import partitions_of
 from photographs import LEAST_VARIATION, least_variation, photograph_batch
 from torch import Tensor, nn
 
@@ -144,9 +145,9 @@ def save(path: Path, model: nn.Module, *, any_batch: bool = True) -> str:
 
 def check_every_split_point(model: SplitModel, images: Tensor, expected: Tensor) -> None:
     for split_point in model.split_points:
-        halves = model.partitions(split_point.name)
+        partitions = partitions_of(model, split_point.name)
         with torch.inference_mode():
-            (found,) = halves.head(*halves.backbone(images.clone()))
+            (found,) = partitions.head(*partitions.backbone(images.clone()))
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)  # folded, and in other batches
 
 
@@ -204,7 +205,7 @@ def test_what_are_no_detections_or_more_than_that_is_refused(factories: Path, na
         load_model(ModelSpec(f"zoo_of_mine:{name}", device="cpu", allow_user_code=True))
 
 
-def test_a_program_runs_in_halves_at_any_batch_size(tmp_path: Path) -> None:
+def test_a_program_runs_in_partitions_at_any_batch_size(tmp_path: Path) -> None:
     images = photograph_batch(HEIGHT, WIDTH)
     whole = randomise(Program(), images)
     with torch.inference_mode():
