@@ -131,9 +131,9 @@ def networks(name: str, model: SplitModel, tuned: BestKnown, quick_export: bool)
     laid_out = images.contiguous(memory_format=torch.channels_last)
     untuned = model.backbone("output")
     best = load_model(
-        ModelSpec(name, weights="random", device=str(model.device), execution_config=tuned.form)
+        ModelSpec(name, weights="random", device=str(model.device), execution_config=tuned.execution_config)
     ).backbone("output")
-    threads = tuned.threads[0]
+    threads = tuned.num_threads[0]
 
     def run_on_fewer() -> None:
         torch.set_num_threads(threads)

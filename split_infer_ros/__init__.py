@@ -5,12 +5,13 @@ are NumPy arrays of uint8, (height, width, 3), in RGB.
 
 >>> from split_infer_ros import LocalPipeline, ModelSpec, load_model
 >>> from split_infer_ros.sources import draw_scene
->>> images = (draw_scene(seed=1, index=index).image for index in range(3))
+>>> images = (draw_scene(seed=seed, index=0).image for seed in (1, 2))
 >>> model = load_model(ModelSpec("shapes"))
 >>> with LocalPipeline(model) as pipeline:
 ...     for result in pipeline.run(images):
-...         print(result.index, [model.entry.labels[label] for label in result.detections.labels])
-0 []
+...         print(result.index, sorted({model.entry.labels[label] for label in result.detections.labels}))
+0 ['circle', 'square']
+1 ['square', 'triangle']
 
 Names are imported when they are first used, so that importing the package alone does not import torch.
 """

@@ -40,7 +40,7 @@ def main() -> int:
         )
         database = Database(chosen.database)
         tuned = find_best_known(load_model(spec), database, chosen.precision)
-        model = load_model(replace(spec, execution_config=tuned.form))  # as nodes would run it
+        model = load_model(replace(spec, execution_config=tuned.execution_config))  # as nodes would run it
         profile = profile_model(model, chosen.batch, database, remeasure=chosen.anew, say=_say)
         choice = plan(profile, Objective(chosen.objective), chosen.latency_bound_ms / 1e3)
     except SplitInferError as error:

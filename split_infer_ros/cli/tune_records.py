@@ -14,7 +14,7 @@ from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.measurements.database import Database, best_of, default_path, read_lines
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.record import Record, kind_of
-from split_infer_ros.search.space import told
+from split_infer_ros.search.space import describe_config
 
 RECORD_COMMANDS = ("list", "show", "export", "import", "prune")
 DAY_S = 86_400.0
@@ -41,7 +41,7 @@ def show_records(database: Database, chosen: argparse.Namespace) -> int:
             result = f"{1e3 * record.median_s:.3f} ms" if record.error is None else f"failed: {record.error}"
             doubt = ", uncertain" if record.uncertain else ""
             differs = f", differs by {record.facts['difference']:.1g}" if "difference" in record.facts else ""
-            print(f"  {told(record.config)}: {result}{doubt}{differs}")
+            print(f"  {describe_config(record.config)}: {result}{doubt}{differs}")
     return 0
 
 
@@ -156,7 +156,7 @@ def _name(record: Record) -> str:
 
 def _best(records: Iterable[Record]) -> str:
     best = best_of(record for record in records if kind_of(record.task) in ALTERNATIVES)
-    return "" if best is None else f", best {1e3 * best.median_s:.3f} ms: {told(best.config)}"
+    return "" if best is None else f", best {1e3 * best.median_s:.3f} ms: {describe_config(best.config)}"
 
 
 def _differs(record: Record, here: Key) -> bool:

@@ -63,7 +63,7 @@ class BackboneNode(ManagedNode):
         self.on_tear_down(self._forget)
         self._tuned = self._find_best_known()
         self.get_logger().info(f"{values.model}: {self._tuned}")
-        self._model = self._load(self._tuned.form)
+        self._model = self._load(self._tuned.execution_config)
         transport = SENDERS[values.transport](self, self._model)
         self.on_tear_down(transport.close)
         self._reports = IntraProcessPublisher(self, PipelineReport, "report", QoSProfile(depth=10))

@@ -63,7 +63,7 @@ class HeadNode(ManagedNode):
         self._model = load_model(values.model_spec)
         self.on_tear_down(self._forget)
         tuned = find_best_known(self._model, Database.named(values.tuning_database))
-        self._model = load_model(replace(values.model_spec, execution_config=tuned.form))
+        self._model = load_model(replace(values.model_spec, execution_config=tuned.execution_config))
         self._labels = self._model.entry.labels
         self._detections = IntraProcessPublisher(self, Detection2DArray, "detections", QoSProfile(depth=10))
         self.on_tear_down(self._detections.destroy)
@@ -72,7 +72,7 @@ class HeadNode(ManagedNode):
             self._overlay = Overlay(self, self._labels, self.warn)
             self.on_tear_down(self._overlay.close)
         self.on_tear_down(Labels(self, self._model.entry.name, self._labels).close)
-        threads = values.head_threads or default_head_threads(choose_device("auto"), tuned.threads[1])
+        threads = values.head_threads or default_head_threads(choose_device("auto"), tuned.num_threads[1])
         likely = tuned.fill_in(StageSettings(batch_size=0)).batch_size or 1  # as the backbone has it unless told
         self._stage = HeadStage(
             self._model, values.limits, self._deliver, self.warn, threads, values.weights_settings, likely

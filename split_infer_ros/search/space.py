@@ -79,7 +79,7 @@ def frozen(config: Config) -> Frozen:
     return tuple(sorted(config.items()))
 
 
-def told(config: Mapping[str, object], default: Mapping[str, object] | None = None) -> str:
+def describe_config(config: Mapping[str, object], default: Mapping[str, object] | None = None) -> str:
     """A configuration for people; with a default, only in what it differs from that."""
     different = {name: value for name, value in config.items() if default is None or default.get(name) != value}
     return ", ".join(f"{name} {value}" for name, value in different.items()) or "the defaults"

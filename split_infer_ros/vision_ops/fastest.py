@@ -17,7 +17,7 @@ from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.record import Record
 from split_infer_ros.measurements.steady import Measured, measure_steadily
 from split_infer_ros.runtime.captures import synchronize_device
-from split_infer_ros.search.space import told
+from split_infer_ros.search.space import describe_config
 
 PLAIN, TRITON = "plain", "triton"
 MEASURED = "measured"
@@ -147,7 +147,7 @@ def warn_of_failure(record: Record) -> None:
     """Say that what a record is of failed, and how: once in a process for each error."""
     if record.error is None:
         return
-    found = str(record.task["operator"]), told(record.config), record.error
+    found = str(record.task["operator"]), describe_config(record.config), record.error
     if found not in _warned:
         _warned.add(found)
         _log.warning("%s: %s fails (%s) and is not used.", *found)

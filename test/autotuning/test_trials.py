@@ -122,9 +122,9 @@ def test_slow_calls_are_timed_once_and_quick_ones_often() -> None:
     assert len(timed(lambda: None, 10.0)) == trials_module.MOST_SAMPLES
 
 
-def test_traits_tell_kinds_of_networks_apart(trials: Trials) -> None:
+def test_features_tell_kinds_of_networks_apart(trials: Trials) -> None:
     model = trials.model(ExecutionConfig(), "fp32")
-    traits = model_features(model.graph, model.entry.image_shape)
-    assert traits["parameters"] > 3
-    assert 0 <= traits["depthwise"] <= 1
-    assert 0 <= traits["pointwise"] <= 1
+    features = model_features(model.graph, model.entry.image_shape)
+    assert features["parameters"] > 3
+    assert 0 <= features["depthwise"] <= 1
+    assert 0 <= features["pointwise"] <= 1

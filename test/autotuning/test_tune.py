@@ -1,4 +1,4 @@
-"""The search over played trials: what is kept, what is used, when it ends."""
+"""The search over simulated trials: what is kept, what is used, when it ends."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ from split_infer_ros.autotuning.spaces import (
     pipeline_space,
 )
 from split_infer_ros.autotuning.trial_process import TrialOutcome
-from split_infer_ros.autotuning.tune import EXHAUSTIVE, RANDOM, Progress, Tuner, network_task, pipeline_task
+from split_infer_ros.autotuning.tune import Progress, Tuner, network_task, pipeline_task
 from split_infer_ros.engines.execution_config import Convolutions, ExecutionConfig
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import MEANINGS, Key
 from split_infer_ros.measurements.record import Record
 from split_infer_ros.pipeline.settings import StageSettings
+from split_infer_ros.search.strategies import SearchStrategy
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
@@ -45,7 +46,7 @@ def two_cores_and_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("split_infer_ros.autotuning.spaces.has_onednn_graphs", lambda: False)
     for module in ("tune", "best_known"):
-        monkeypatch.setattr(f"split_infer_ros.autotuning.{module}.cores", lambda: CORES)
+        monkeypatch.setattr(f"split_infer_ros.autotuning.{module}.num_cores", lambda: CORES)
         monkeypatch.setattr(f"split_infer_ros.autotuning.{module}.network_space", space)
 
 
@@ -88,14 +89,22 @@ class Simulated:
         return TrialOutcome((1.0 / config["batch_size"] + 0.1 * config["head_threads"],))
 
 
-def tuner(model: SplitModel, runner: Simulated, database: Database, search: str = EXHAUSTIVE, **more: Any) -> Tuner:
-    return Tuner(model, runner, database, search, clock=runner.clock, **more)
+def tuner(
+    model: SplitModel,
+    runner: Simulated,
+    database: Database,
+    strategy: SearchStrategy = SearchStrategy.EXHAUSTIVE,
+    **more: Any,
+) -> Tuner:
+    return Tuner(model, runner, database, strategy=strategy, clock=runner.clock, **more)
 
 
-@pytest.mark.parametrize("search", [EXHAUSTIVE, RANDOM])
-def test_the_best_of_all_is_found_kept_and_used(model: SplitModel, database: Database, search: str) -> None:
+@pytest.mark.parametrize("strategy", [SearchStrategy.EXHAUSTIVE, SearchStrategy.RANDOM])
+def test_the_best_of_all_is_found_kept_and_used(
+    model: SplitModel, database: Database, strategy: SearchStrategy
+) -> None:
     runner, told = Simulated(), list[Progress]()
-    network, pipeline = tuner(model, runner, database, search, say=told.append).tune(10_000)
+    network, pipeline = tuner(model, runner, database, strategy, report=told.append).tune(10_000)
     assert network is not None
     assert pipeline is not None
     assert (network.config["convolutions"], network.config["threads"]) == ("channels_last", 2)
@@ -103,14 +112,14 @@ def test_the_best_of_all_is_found_kept_and_used(model: SplitModel, database: Dat
     assert pipeline.task["network"] == network.config
     counts = {stage: sum(asked == stage for asked, _ in runner.asked) for stage in (NETWORK, PIPELINE)}
     assert counts == {NETWORK: 12, PIPELINE: len(pipeline_space(model, CORES))}
-    assert told[-1].trials == told[-1].of == counts[PIPELINE]
+    assert told[-1].num_trials == told[-1].space_size == counts[PIPELINE]
     assert told[-1].best == pipeline
     assert told[-1].default is not None
 
     found = find_best_known(model, database)
     assert (found.network, found.pipeline) == (network, pipeline)
-    assert found.form.convolutions is Convolutions.CHANNELS_LAST
-    assert found.threads == (2, 1)
+    assert found.execution_config.convolutions is Convolutions.CHANNELS_LAST
+    assert found.num_threads == (2, 1)
     assert "tuned: network compiler none, convolutions channels_last" in str(found)
     assert found.fill_in(StageSettings(batch_size=0)).batch_size == 16
     kept = found.fill_in(StageSettings("input", 3, memory_policy="pinned"))
@@ -137,11 +146,11 @@ def test_an_interruption_keeps_what_was_measured(model: SplitModel, database: Da
     runner = Simulated()
 
     def stop(progress: Progress) -> None:
-        if progress.trials == 3:
+        if progress.num_trials == 3:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        tuner(model, runner, database, say=stop).tune(100.0)
+        tuner(model, runner, database, report=stop).tune(100.0)
     assert len(database.records()) == 3
     assert find_best_known(model, database).network is not None
 
@@ -159,7 +168,7 @@ def test_failures_and_doubts_are_recorded_and_never_preferred(model: SplitModel,
     assert network.config["convolutions"] == PACKED
     records = [record for record in database.records() if record.task["stage"] == NETWORK]
     assert sum(record.error is not None for record in records) == 4
-    assert sum(record.uncertain for record in records) == 4 * tune_module.MOST_TIMES, "they would be the best"
+    assert sum(record.uncertain for record in records) == 4 * tune_module.MAX_REPEATS, "they would be the best"
 
 
 def test_a_doubt_that_matters_is_measured_again(model: SplitModel, database: Database) -> None:
@@ -221,7 +230,7 @@ def test_segments_whose_turn_comes_too_late_are_left_out(model: SplitModel, data
     tuner(model, runner, database).tune_network(100.0)
     kinds = [config["convolutions"] for stage, config in runner.asked if stage == SEGMENTS]
     assert kinds == [PACKED]
-    assert min(runner.limits) >= tune_module.LEAST_S
+    assert min(runner.limits) >= tune_module.MIN_TRIAL_S
 
 
 def test_the_graph_tuner_mixes_where_that_pays(model: SplitModel, database: Database) -> None:
@@ -244,8 +253,8 @@ def test_the_graph_tuner_mixes_where_that_pays(model: SplitModel, database: Data
     last = model.split_points[-2].name
     assert network.config["segments"] == [[PACKED, last], [CONTIGUOUS, "output"]]
     found = find_best_known(model, database)
-    assert found.form.segments == ((Convolutions.PACKED, last), (Convolutions.CONTIGUOUS, "output"))
-    spec = ModelSpec("shapes", weights="none", device="cpu", execution_config=found.form)
+    assert found.execution_config.segments == ((Convolutions.PACKED, last), (Convolutions.CONTIGUOUS, "output"))
+    spec = ModelSpec("shapes", weights="none", device="cpu", execution_config=found.execution_config)
     assert partitions_of(load_model(spec), "output")
     segments = [record for record in database.records() if record.task["stage"] == SEGMENTS]
     assert all(record.uncertain == (record.costs == (1.0,)) for record in segments)
@@ -271,8 +280,8 @@ def test_each_precision_that_nodes_may_ask_for_has_its_pipeline_tuned(model: Spl
 
 def test_nothing_known_is_the_defaults(model: SplitModel, database: Database) -> None:
     found = find_best_known(model, database)
-    assert found.form == ExecutionConfig()
-    assert found.threads == (0, 0)
+    assert found.execution_config == ExecutionConfig()
+    assert found.num_threads == (0, 0)
     assert found.backbone_threads(StageSettings()) == 0
     wanted = StageSettings()
     assert found.fill_in(wanted) == wanted
@@ -333,7 +342,7 @@ def test_other_models_teach_what_to_try_first(
     other = load_model(ModelSpec("squeezenet1_0", "none", "cpu"))
     tuner(other, Simulated(), database).tune_network(10_000)
     runner = Simulated()
-    tuner(model, runner, database, tune_module.GUIDED).tune_network(5.0)
+    tuner(model, runner, database, SearchStrategy.GUIDED).tune_network(5.0)
     assert runner.asked[0][1] == network_space(CORES).default
     best = runner.asked[1][1]
     assert (best["convolutions"], best["threads"]) == ("channels_last", 2)

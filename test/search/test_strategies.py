@@ -3,22 +3,21 @@ from __future__ import annotations
 import math
 import random
 import statistics
+from collections.abc import Mapping
 
 import pytest
+from _replay import best_so_far, replay
 
 from split_infer_ros.search import cost_model
 from split_infer_ros.search.cost_model import CostModel, Sample
-from split_infer_ros.search.space import Config, Space, frozen
+from split_infer_ros.search.space import Config, Frozen, Space, frozen
 from split_infer_ros.search.strategies import (
     Exhaustive,
     Guided,
     Random,
     Search,
     Tried,
-    best_so_far,
     relative_costs,
-    replay,
-    trials_until,
 )
 
 SPACE = Space(
@@ -50,6 +49,12 @@ COSTS = {frozen(config): cost(config) for config in SPACE}
 GOAL = min(COSTS.values()) / 0.95
 
 
+def trials_until(search: Search, costs: Mapping[Frozen, float], goal_s: float) -> float:
+    """Returns after how many trials of a replay the best is at the goal or below; infinite if never."""
+    tried = replay(search, costs, goal_s)
+    return len(tried) if tried and tried[-1].cost_s <= goal_s else math.inf
+
+
 @pytest.mark.parametrize("search", [Exhaustive(SPACE), Random(SPACE, 3)])
 def test_all_are_tried_once_the_default_first(search: Search) -> None:
     tried = replay(search, COSTS)
@@ -61,10 +66,10 @@ def test_all_are_tried_once_the_default_first(search: Search) -> None:
 
 
 def test_a_seed_gives_a_series() -> None:
-    first, again, other = (replay(Random(SPACE, seed), COSTS, most=8) for seed in (1, 1, 2))
+    first, again, other = (replay(Random(SPACE, seed), COSTS, max_trials=8) for seed in (1, 1, 2))
     assert first == again
     assert first != other
-    assert replay(Guided(SPACE, 1), COSTS, most=8) == replay(Guided(SPACE, 1), COSTS, most=8)
+    assert replay(Guided(SPACE, 1), COSTS, max_trials=8) == replay(Guided(SPACE, 1), COSTS, max_trials=8)
 
 
 REVERSED = Space({name: values[::-1] for name, values in SPACE.knobs.items()}, SPACE.excludes)
@@ -101,7 +106,7 @@ def test_what_other_models_taught_counts_by_how_near_they_are() -> None:
     configs = rng.sample(list(SPACE), 30)
     taught = relative_costs([Tried(config, cost(config, 3.0)) for config in configs], SPACE.default, near)
     opposite = [Sample(sample.config, -sample.relative, far) for sample in taught]
-    search = Guided(SPACE, traits={"size": 1.1}, known=[*taught, *opposite])
+    search = Guided(SPACE, features={"size": 1.1}, other_samples=[*taught, *opposite])
     assert trials_until(search, COSTS, min(COSTS.values()) * 1.2) <= 3
 
 

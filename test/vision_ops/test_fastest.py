@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from split_infer_ros.measurements.database import Database
-from split_infer_ros.measurements.steady import GROUPS
+from split_infer_ros.measurements.steady import NUM_AGREEING
 from split_infer_ros.vision_ops import fastest as module
 from split_infer_ros.vision_ops.fastest import PLAIN, ROUNDS, TRITON, choosing, fastest
 
@@ -70,7 +70,7 @@ def test_the_faster_form_is_measured_once_for_sizes_that_are_alike(
     forms = {PLAIN: slow, TRITON: fast}
     assert fastest("sum", VALUES, [100, 3], forms, database) is fast
     measured = slow.calls
-    assert measured == 1 + GROUPS * ROUNDS
+    assert measured == 1 + NUM_AGREEING * ROUNDS
     assert fastest("sum", VALUES, [128, 4], forms, database) is fast
     forget()
     assert fastest("sum", VALUES, [100, 3], forms, database) is fast
@@ -135,5 +135,5 @@ def test_a_choice_that_does_not_last_is_this_processs_alone(database: Database) 
     fast = Form(0.0)
     for _ in range(2):
         assert fastest("sum", VALUES, [], {PLAIN: Form(1.0), TRITON: fast}, database, lambda: False) is fast
-    assert fast.calls == 1 + GROUPS * ROUNDS + 2
+    assert fast.calls == 1 + NUM_AGREEING * ROUNDS + 2
     assert not database.records()
