@@ -18,7 +18,7 @@ from split_infer_ros.autotuning.spaces import (
     objection_to,
     pipeline_space,
 )
-from split_infer_ros.autotuning.trial_process import TrialRunner
+from split_infer_ros.autotuning.trial_process import TrialRunner, had_too_little_time
 from split_infer_ros.engines.execution_config import Convolutions
 from split_infer_ros.measurements.database import Database, best_of
 from split_infer_ros.measurements.key import Key
