@@ -1,7 +1,7 @@
-"""Write a model's weights to a file from which they can be streamed, layer by layer, while it runs.
+"""Writes a model's weights to a file from which they can be streamed, layer by layer, while the model runs.
 
-For a CPU the file is for this machine: convolutions lie in it as this processor and this torch want them. For a GPU
-all lies plain, and any GPU takes it.
+A file for a CPU works on this machine only, because convolutions are stored in the layout of this processor and this
+torch. A file for a GPU holds plain weights and works with any GPU.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from split_infer_ros.weight_streaming.pack import TILE_MB, pack_model
 
 
 def main() -> int:
-    """Run the command; returns its exit code."""
+    """Runs the command and returns its exit code."""
     chosen = _arguments().parse_args()
     try:
         model = load_model(
@@ -48,19 +48,27 @@ def _arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument("model", help="of the catalogue, timm:NAME, package.module:factory or FILE.pt2")
     parser.add_argument("--out", type=Path, metavar="FILE", required=True, help="where to write")
-    parser.add_argument("--weights", default="default", help="as the parameter of that name: a .safetensors file, say")
     parser.add_argument(
-        "--device", type=_kind, default="auto", help="where the backbone will run: auto, cpu, cuda, cuda:1, ..."
+        "--weights",
+        default="default",
+        help="as the parameter weights, for example a .safetensors file; default: %(default)s",
+    )
+    parser.add_argument(
+        "--device", type=_device_type, default="auto", help="where the backbone will run: auto, cpu, cuda, cuda:1, ..."
     )
     parser.add_argument(
         "--threads",
         type=whole,
         default=torch.get_num_threads(),
         metavar="N",
-        help="with which it will run on a CPU; unless given, %(default)s",
+        help="threads with which it will run on a CPU; default: %(default)s",
     )
     parser.add_argument(
-        "--batch-size", type=whole, default=1, metavar="N", help="with which it will run; unless given, %(default)s"
+        "--batch-size",
+        type=whole,
+        default=1,
+        metavar="N",
+        help="batch size with which it will run; default: %(default)s",
     )
     parser.add_argument(
         "--tile-mb", type=positive, default=TILE_MB, metavar="MB", help="a larger layer is stored in tiles of its rows"
@@ -69,12 +77,12 @@ def _arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def _kind(device: str) -> str:
-    """What a file depends on: of a GPU neither on which one nor on whether it is in this machine."""
+def _device_type(device: str) -> str:
+    """Returns ``cpu`` or ``cuda``, on which a file depends. The GPU need not be in this machine."""
     with suppress(RuntimeError):
-        kind = (choose_device(device) if device == "auto" else torch.device(device)).type
-        if kind in ("cpu", "cuda"):
-            return kind
+        device_type = (choose_device(device) if device == "auto" else torch.device(device)).type
+        if device_type in ("cpu", "cuda"):
+            return device_type
     raise argparse.ArgumentTypeError(f"{device} is none of auto, cpu, cuda, cuda:1, ...")
 
 

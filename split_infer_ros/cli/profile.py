@@ -27,7 +27,7 @@ from split_infer_ros.split.profile import describe
 
 
 def main() -> int:
-    """Run the command; returns its exit code."""
+    """Runs the command and returns its exit code."""
     chosen = _arguments().parse_args()
     prepare_process()
     try:

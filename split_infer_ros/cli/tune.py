@@ -32,9 +32,9 @@ from split_infer_ros.split.model_spec import ModelSpec
 
 def main() -> int:
     """Runs the command and returns its exit code."""
-    words = [word for word in sys.argv[1:] if not word.startswith("-")]
+    positional = [word for word in sys.argv[1:] if not word.startswith("-")]
     try:
-        if words and words[0] in RECORD_COMMANDS:
+        if positional and positional[0] in RECORD_COMMANDS:
             chosen = _record_arguments().parse_args()
             return int(chosen.run(Database(chosen.database), chosen))
         return _tune(_arguments().parse_args())
@@ -76,8 +76,8 @@ class _Bar:
     """Shows the time that has gone and the best so far."""
 
     def __init__(self, seconds: float) -> None:
-        form = "{desc} |{bar}| {n:.0f}/{total:.0f} s"
-        self._bar = tqdm(total=seconds, bar_format=form, desc="network", mininterval=0.0, file=sys.stderr)
+        bar_format = "{desc} |{bar}| {n:.0f}/{total:.0f} s"
+        self._bar = tqdm(total=seconds, bar_format=bar_format, desc="network", mininterval=0.0, file=sys.stderr)
 
     def show(self, progress: Progress) -> None:
         """Shows the progress after another trial."""
@@ -103,8 +103,10 @@ def _arguments() -> argparse.ArgumentParser:
         prog="tune", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("model", help="of the catalogue, timm:NAME, package.module:factory or FILE.pt2")
-    parser.add_argument("--seconds", type=positive, default=120.0, metavar="N", help="to search for; 120")
-    parser.add_argument("--weights", default="random", help="as the parameter of that name; times hardly vary with it")
+    parser.add_argument("--seconds", type=positive, default=120.0, metavar="N", help="how long to search; default: 120")
+    parser.add_argument(
+        "--weights", default="random", help="as the parameter weights; times hardly depend on it; default: %(default)s"
+    )
     parser.add_argument("--device", default="auto", help="where the backbone runs: auto, cpu, cuda, cuda:1, ...")
     parser.add_argument("--allow-user-code", action="store_true", help="load a model of yours, which may run any code")
     parser.add_argument(
@@ -112,17 +114,25 @@ def _arguments() -> argparse.ArgumentParser:
         nargs="+",
         default=[],
         choices=PRECISIONS,
-        help="precisions beside fp32, whose results differ by more; the pipeline is tuned for each, as for fp32",
+        help="precisions besides fp32; their results differ more; the pipeline is tuned for each",
     )
-    parser.add_argument("--batch", type=whole, default=1, metavar="N", help="images, of the network alone; 1")
+    parser.add_argument(
+        "--batch",
+        type=whole,
+        default=1,
+        metavar="N",
+        help="images a batch while the network is tuned alone; default: 1",
+    )
     parser.add_argument("--search", choices=[strategy.value for strategy in SearchStrategy], default="guided")
-    parser.add_argument("--seed", type=int, default=0, help="of the search")
-    parser.add_argument("--database", type=Path, metavar="FILE", help=f"unless given, {default_path()}")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the search")
+    parser.add_argument(
+        "--database", type=Path, metavar="FILE", help=f"where records are kept; default: {default_path()}"
+    )
     return parser
 
 
 def _record_arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="tune", description="Look after the database of measurements.")
+    parser = argparse.ArgumentParser(prog="tune", description="Manages the database of measurements.")
     add_record_commands(parser.add_subparsers(required=True))
     return parser
 
