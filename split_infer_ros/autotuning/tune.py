@@ -1,4 +1,4 @@
-"""Tunes a model on this machine: first how its network is run, then where it is split and who has which cores."""
+"""Tunes a model on this machine: first how its network is run, then split point, batch size and threads."""
 
 from __future__ import annotations
 

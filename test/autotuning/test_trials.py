@@ -64,7 +64,7 @@ def test_other_results_are_refused_in_fp32_and_told_of_otherwise(
     answer = trials.run(NETWORK, {**DEFAULT, "precision": "bf16", "convolutions": "channels_last"}, ABOUT, 0.0)
     assert 1e-4 < answer["difference"] < 1
     assert {threads for _, threads in trials._expected} == {DEFAULT["threads"]}, "compared on as many cores"
-    monkeypatch.setitem(trials_module.MOST, "fp32", 0.0)
+    monkeypatch.setitem(trials_module.MAX_DIFFERENCES, "fp32", 0.0)
     with pytest.raises(ConfigurationError, match="Results differ from the model's as built by"):
         trials.run(NETWORK, {**DEFAULT, "convolutions": CONTIGUOUS}, {"batch_size": 2}, 0.0)
 
@@ -119,7 +119,7 @@ def test_a_worker_serves_in_a_process_of_its_own() -> None:
 
 def test_slow_calls_are_timed_once_and_quick_ones_often() -> None:
     assert len(timed(lambda: None, 0.0)) == 1
-    assert len(timed(lambda: None, 10.0)) == trials_module.MOST_SAMPLES
+    assert len(timed(lambda: None, 10.0)) == trials_module.MAX_SAMPLES
 
 
 def test_features_tell_kinds_of_networks_apart(trials: Trials) -> None:
