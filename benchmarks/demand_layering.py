@@ -1,30 +1,31 @@
 """Demand layering: a model in a part of its weights' memory, and what that costs in time.
 
-One image at a time, weights read past the page cache. These take turns within one process: resident weights, each
-pipeline, and the obvious rivals (mmap with page faults on cold pages; the whole model read at each pass's start;
-accelerate's disk offload, where that is installed). A turn is a short group of passes in a row. The first does not
-count: during a pause a reader fills its ring, which would flatter it. With rivals that read nothing ahead it counts.
+Each model runs one image at a time, with weights that are read past the page cache. Its residencies take turns within
+one process: resident weights, each pipeline, and the obvious rivals. One rival maps the file and has page faults on
+cold pages. One reads the whole model at the start of each pass. The third is accelerate's disk offload, if that is
+installed. A turn is a short group of passes in a row. The first pass does not count: a prefetcher fills its ring
+during a pause, which would flatter it. With rivals that read nothing ahead, the first pass counts.
 
-- Beside each delay stands its bound: the longer of reading everything but what stays, and of computing and what reading
-  takes of the same cores. A disk's bandwidth changes from one second to the next, so all weights are read with nothing
-  beside it before and after each turn. Bounds are for the bandwidth of their own turn.
-- The predicted delay is compared with the measured one for `auto`, for the smallest ring (`two_stage`), and for other
-  points of the trade-off. Each turn times the layers anew, and predicts by that and by the bandwidth of the turn.
-- Resident weights have further turns, in which as much is read in vain: that is what reading takes of this machine in
+- Each delay has a bound. It is the longer of two times: reading everything but the resident blocks, and computing plus
+  what reading takes of the same cores. A disk's bandwidth changes from one second to the next. All weights are
+  therefore read alone before and after each turn, and a bound uses the bandwidth of its own turn.
+- Predicted delays are compared with measured ones for `auto`, for the smallest ring (`two_stage`), and for other points
+  of the trade-off. Each turn times the layers again, and predicts with that and with the bandwidth of the turn.
+- Resident weights have further turns, in which as much is read in vain. They show what reading takes of this machine in
   any case.
-- What buffers hold is counted. Percentages are of one copy of the weights; the paper's are of two.
-- Memory is looked at from outside as well: the peak (VmHWM) of a process of its own for each way, less that of one
-  whose layers all lie in one place and which reads nothing. Two such processes differ by a huge page by chance. A
-  figure further below zero is impossible and decides nothing. Where features take more than all weights do, nobody
-  looks.
-- A row's `peak_mb` is that of the whole process in the way's turns, which holds all other ways' weights as well.
+- The memory of buffers is counted. Percentages are of one copy of the weights; the paper's are of two.
+- Memory is also measured from outside, as the peak (VmHWM) of a process for each residency. The peak of another process
+  is subtracted, which reads nothing and has all layers in one place. Two such processes differ by a huge page by
+  chance. A figure further below zero is impossible and decides nothing. Models whose features take more than all
+  weights are left out.
+- A row's `peak_mb` is that of the whole process in the residency's turns. It includes all other residencies' weights.
 
-On a CPU the quick run has ResNet-50 alone: with YOLOv3, ten turns and what comes before them take longer than a minute.
-It leaves out the other pipelines and rivals, further points, and looks from outside. `--seconds` are those of each
-model.
+On a CPU, the quick run has ResNet-50 alone: ten turns of YOLOv3 and their preparation take longer than a minute. It
+leaves out the other pipelines and rivals, further points, and memory measured from outside. `--seconds` are those of
+each model.
 
-On a GPU: each way of reading, against resident weights and an upload of all weights for each pass. What a way holds is
-the memory on the GPU. The bound is the longer of computing and of reading all weights.
+On a GPU, each streaming residency is compared with resident weights and an upload of all weights for each pass. The
+memory is that on the GPU. The bound is the longer of computing and of reading all weights.
 
 From the source tree: `PYTHONPATH=. python benchmarks/demand_layering.py`.
 """
@@ -40,53 +41,66 @@ from typing import Any
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))  # for `python -m benchmarks.demand_layering`
-import _layering_child as child
-from _layering_contest import BESIDE, Effort, Layered
-from _layering_on_gpu import LayeredOnGpu
-from _layering_plan import plan
+import _streaming_child as child
+from _streaming_contest import WITH_READS, Effort, StreamingContest
+from _streaming_on_gpu import StreamingContestOnGpu
+from _streaming_plan import plan_model
 
 from split_infer_ros.split.load import choose_device
 from split_infer_ros.telemetry.claim import Claim
 from split_infer_ros.telemetry.report import Panel, Report, arguments, deliver, seconds_for_turns, show
-from split_infer_ros.weight_streaming.residency import ASYNCHRONOUS, RESIDENT, SYNCHRONOUS, TWO_STAGE
 
 MODELS = ("yolov3", "retinanet", "resnet50", "vgg16", "alexnet")
 QUICK_MODELS = {"cpu": ("resnet50",), "cuda": ("yolov3",)}
-PIPELINES = (SYNCHRONOUS, ASYNCHRONOUS, TWO_STAGE, child.CHOSEN)
-FULL = Effort((RESIDENT, *PIPELINES, child.MAPPED, child.WHOLE, child.OFFLOADED, BESIDE), 4, looks=True)
-QUICK = Effort((RESIDENT, TWO_STAGE, child.CHOSEN, child.MAPPED), 0, looks=False)
+PIPELINES = (child.SYNCHRONOUS, child.ASYNCHRONOUS, child.TWO_STAGE, child.AUTO)
+RIVALS = (child.MAPPED, child.WHOLE, child.OFFLOADED)
+FULL = Effort((child.RESIDENT, *PIPELINES, *RIVALS, WITH_READS), trials=4, measures_peak=True)
+QUICK = Effort((child.RESIDENT, child.TWO_STAGE, child.AUTO, child.MAPPED), trials=0, measures_peak=False)
 FULL_S = 400.0  # for each model
-SLOW_S = {"retinanet": 1500.0}  # whose ten turns take that long
+SLOW_S = {"retinanet": 1500.0}  # its ten turns take that long
 
 
 def run(names: Sequence[str], effort: Effort, device: torch.device, seconds: Callable[[str, int], float]) -> Report:
-    """Measure models on that device, one after the other.
+    """Measures models on a device, one after the other.
 
     Args:
         names: of the models.
         effort: how much is measured of each on a CPU.
         device: where they run.
-        seconds: for which a model's ways may take turns: by its name, and how many models are left with it.
+        seconds: of turns for a model, by its name and the number of models that are left with it.
     """
     rows: list[Mapping[str, Any]] = []
     claims: list[Claim] = []
     panels: list[Panel] = []
-    with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:  # on a disk: /tmp may lie in memory
-        for place, name in enumerate(names):
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:  # on a disk, because /tmp may lie in memory
+        for index, name in enumerate(names):
             path = Path(folder) / f"{name}.weights"
-            made = LayeredOnGpu(name, path, device) if device.type == "cuda" else Layered(plan(name, path), effort)
-            with made as layered:
-                layered.take_turns(seconds(name, len(names) - place))
-                rows += layered.rows()
-                claims += layered.claims()
-                panels.append(Panel(f"{name}, batch 1", "ms", layered.samples_ms()))
+            with contest_of(name, path, effort, device) as contest:
+                contest.take_turns(seconds(name, len(names) - index))
+                rows += contest.rows()
+                claims += contest.claims()
+                panels.append(Panel(f"{name}, batch 1", "ms", contest.samples_ms()))
     for row in rows:
         show({name: value for name, value in row.items() if name not in ("samples_ms", "seen_mb")})
     return Report("demand_layering", claims, rows, panels)
 
 
+def contest_of(name: str, path: Path, effort: Effort, device: torch.device) -> StreamingContest | StreamingContestOnGpu:
+    """Prepares a model's contest.
+
+    Args:
+        name: of the model.
+        path: where its packed weights go.
+        effort: how much is measured on a CPU.
+        device: where the model runs.
+    """
+    if device.type == "cuda":
+        return StreamingContestOnGpu.open(name, path, device)
+    return StreamingContest.open(plan_model(name, path), effort)
+
+
 def main() -> int:
-    """Run the benchmark."""
+    """Runs the benchmark and returns its exit code."""
     parser = arguments(__doc__)
     parser.add_argument("--models", nargs="+", choices=MODELS, help="which ones; unless given, all (--quick: one)")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, ...")

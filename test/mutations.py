@@ -37,7 +37,8 @@ FILES = {
         "pipeline/in_flight.py",
         "pipeline/handover.py",
         "serving/forked_graphs.py",
-        "weight_streaming/device_stages.py",
+        "weight_streaming/copy_stage.py",
+        "weight_streaming/mapped_stage.py",
     ],
 }
 TESTS = [
@@ -53,7 +54,7 @@ FIRST = {"serving": "tenants", "weight_streaming": "streaming", "buffers": "memo
 # Calls that order work, if nothing is done with what they return.
 CALLS = {
     "synchronize", "record", "wait", "wait_event", "wait_for", "wait_stream", "attach", "give_to_device",
-    "give_to_host", "let_go", "collect", "disable", "enable", "_give_up", "_leave_recording", "graphsafe_set_state",
+    "give_to_host", "let_go", "collect", "disable", "enable", "_free_oldest", "_leave_recording", "graphsafe_set_state",
     "_cuda_endAllocateToPool", "_cuda_releasePool",
 }  # fmt: skip
 CONTEXTS = {"_WHOLE_DEVICE", "_without_collector", "inference_mode", "work", "stream"}
@@ -70,7 +71,7 @@ REVERTED = {
     "2, an exception ends the thread that copies": {
         "runtime/streams.py": [('with torch.inference_mode(), self.work("copy")', 'with self.work("copy")')],
         "buffers/memory.py": [("torch.inference_mode(False)", "__import__('contextlib').nullcontext()")],
-        "weight_streaming/device_stages.py": [
+        "weight_streaming/copy_stage.py": [
             (
                 "        except Exception as error:\n            return error",
                 "        except StreamError as error:\n            return error",

@@ -1,4 +1,4 @@
-"""A small model with every kind of layer that streaming treats in its own way, and its packed file."""
+"""A small model with every kind of layer that weight streaming treats differently, and its packed file."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.partitions import backbone_of, head_of
-from split_infer_ros.weight_streaming.partition_weights import Contents, open_contents
-from split_infer_ros.weight_streaming.residency import ASYNCHRONOUS, place
+from split_infer_ros.weight_streaming.packed_partition import PackedPartition, open_packed
+from split_infer_ros.weight_streaming.residency import Residency, plan_memory
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 
 SIDE, WIDE = 16, 256
@@ -23,7 +23,7 @@ TILE_MB = 0.05
 
 
 class Odd(nn.Module):
-    """A little of everything: shared layers on maps of several sizes, rows to tile, weights that the graph reads."""
+    """Has layers shared by maps of several sizes, layers to tile, and weights that the graph reads directly."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,22 +56,21 @@ ENTRY = ModelEntry(
 
 
 @dataclass
-class House:
-    """A model with seeded weights, packed, and images of which each gives something else."""
+class PackedModel:
+    """A model with seeded weights, its packed file, and images with different results."""
 
     model: SplitModel
     path: Path
     images: Tensor
 
-    def contents(self, head: bool = False) -> Contents:
-        part = (head_of if head else backbone_of)(
-            self.model.graph, self.model.split_point("default" if head else "output")
-        )
-        return open_contents(self.model, part, self.path, 1)
+    def packed(self, head: bool = False) -> PackedPartition:
+        extract = head_of if head else backbone_of
+        partition = extract(self.model.graph, self.model.split_point("default" if head else "output"))
+        return open_packed(self.model, partition, self.path, num_threads=1)
 
-    def streamed(self, residency: str = ASYNCHRONOUS, **options: Any) -> StreamedPartition:
-        contents = self.contents()
-        return StreamedPartition(contents, place(residency, contents.sizes, contents.uses).plan, **options)
+    def streamed(self, residency: Residency = Residency.ASYNCHRONOUS, **options: Any) -> StreamedPartition:
+        packed = self.packed()
+        return StreamedPartition.open(packed, plan_memory(residency, packed.block_sizes, packed.step_blocks), **options)
 
     def resident(self, images: Tensor) -> Tensor:
         (logits,) = self.model.backbone("output")(images)

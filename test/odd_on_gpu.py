@@ -11,6 +11,7 @@ from simulated_gpu import GPU
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.pipeline.streaming import stream_backbone
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.weight_streaming.residency import Residency
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 
 
@@ -21,7 +22,7 @@ def odd_on_gpu() -> SplitModel:
     return SplitModel(ENTRY, module, torch.device("cpu")).placed(GPU, torch.float32)
 
 
-def streamed(model: SplitModel, residency: str) -> StreamedPartition:
+def streamed(model: SplitModel, residency: Residency) -> StreamedPartition:
     settings = replace(StageSettings(split_point="output"), weights_residency=residency)
     partition = stream_backbone(model, model.split_point("output"), settings)
     assert partition is not None

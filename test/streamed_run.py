@@ -1,4 +1,4 @@
-"""The small detector in a pipeline whose weights are streamed, and what it found."""
+"""Runs the small detector in a pipeline whose weights are streamed, and collects its detections."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ PICTURES = [Pixels(torch.randint(0, 255, (48, 64, 3), dtype=torch.uint8), (0, 1,
 
 
 def own_model() -> SplitModel:
-    """The small detector, whose weights nobody else misses when they are given back."""
+    """Returns a small detector that shares its weights with no other model, so that they can be released."""
     entry = load_model(ModelSpec("shapes", "default", "cpu")).entry
     return SplitModel(entry, entry.build().eval(), torch.device("cpu"))
 
 
 class Run:
-    """The small detector, and what it found."""
+    """The small detector in a pipeline, and its detections."""
 
     def __init__(self, head: WeightsSettings | None = None) -> None:
         self.model = own_model()
@@ -44,18 +44,18 @@ class Run:
         self.found.clear()
         self.pipeline.feed(PICTURES)
         self.pipeline.finish()
-        assert all(len(each.scores) for each in self.found), "equal because nothing is there"
+        assert all(len(each.scores) for each in self.found), "without detections, all runs would be equal"
         return [each.scores for each in self.found]
 
     def settle(self) -> LedgerCounts:
-        """Wait for what is still under way behind an error, which is forgotten."""
+        """Waits for frames in flight after an error, and forgets the error."""
         while self.pipeline.backbone.ledger.counts().in_flight:
             time.sleep(1e-3)
         self.pipeline._errors.clear()
         return self.pipeline.backbone.ledger.counts()
 
     def memory_share(self) -> float:
-        """How much of the model's own weights it holds; the rest was given back."""
+        """Returns the part of the model's own weights in memory. The rest was released."""
         state = state_of(self.model.graph).values()
         return sum(tensor.untyped_storage().nbytes() for tensor in state) / sum(tensor.nbytes for tensor in state)
 
@@ -71,7 +71,7 @@ def change(run: Run, **changes: object) -> None:
 
 
 def same(found: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
-    """Whether they are the same bits: no layer is tiled, so each runs as with weights in memory, cut where it may."""
+    """Compares bits. No layer is tiled, so each runs as with resident weights, wherever the model is split."""
     return len(found) == len(expected) and all(map(torch.equal, found, expected))
 
 
@@ -81,7 +81,7 @@ def packed_in(folder: Path) -> Path:
 
 
 def damage(path: Path) -> tuple[str, bytes]:
-    """Turn a byte of the first layer around; returns its name, and the file as it was."""
+    """Flips a bit of the first layer. Returns the layer's name, and the file as it was."""
     whole, first = path.read_bytes(), read_header(path).pieces[0]
     with path.open("r+b") as file:
         file.seek(first.offset)

@@ -125,7 +125,7 @@ def report_message(now: Callable[[], Time]) -> Callable[..., ReportMessage]:
             head_p50_ms=1e3 * report.head_s,
             postprocess_p50_ms=1e3 * report.postprocess_s,
             batch_fill=report.batch_fill,
-            weights_residency=settings.weights_residency,
+            weights_residency=settings.weights_residency.value,
             weights_bytes=weights.memory_bytes if weights else 0,
             weights_read_mb_s=weights.bandwidth / 1e6 if weights else math.nan,
             weights_stalled_s=weights.stalled_s if weights else 0.0,

@@ -1,9 +1,10 @@
-"""The heads' partitions as their weights are: in memory, or read while they run."""
+"""The head partitions of a model: with resident weights, or with weights that are read while they run."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -12,96 +13,132 @@ from split_infer_ros.pipeline.report import WeightsReport
 from split_infer_ros.pipeline.settings import WeightsSettings
 from split_infer_ros.pipeline.streaming import stream_head
 from split_infer_ros.split.model import SplitModel
-from split_infer_ros.weight_streaming.residency import RESIDENT
+from split_infer_ros.weight_streaming.residency import Residency
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 
 
+@dataclass(frozen=True, slots=True)
+class _CurrentHead:
+    """The head of the latest batch's split point. ``streamed`` is None if its weights are resident."""
+
+    split_point: str
+    streamed: StreamedPartition | None
+
+    def close(self) -> None:
+        if self.streamed is not None:
+            self.streamed.close()
+
+
 class HeadPartitions:
-    """Runs the partition behind the split point that a batch comes from; of streamed ones it keeps the latest.
+    """Runs the head partition behind the split point of each batch. It keeps the latest streamed partition.
+
+    ``open`` creates one after packing the weights.
 
     Args:
         model: whose heads they are.
-        threads: with which they run, for which weights that are read are laid out.
-        batch_size: the same, images.
-        settings: where weights are, and what they may take.
-        on_note: told what is to be said of a file, sentences.
-
-    Raises:
-        ConfigurationError: weights that are to be read cannot be packed, or are not this model's.
+        num_threads: with which they run, and for which streamed weights are laid out.
+        batch_size: for which streamed weights are laid out.
+        settings: where weights are, and how much memory they may take.
+        on_note: called with a sentence if weights are streamed in another way than asked for.
     """
 
     def __init__(
         self,
         model: SplitModel,
-        threads: int,
-        batch_size: int,
         settings: WeightsSettings,
+        *,
+        num_threads: int,
+        batch_size: int,
         on_note: Callable[[str], None],
     ) -> None:
-        self._model, self._threads, self._batch_size = model, threads, batch_size
-        self._on_note = on_note
-        self._lock = threading.Lock()  # held while a partition runs, which nobody then closes
+        self._model = model
         self._settings = settings
-        self._made: tuple[str, StreamedPartition | None] | None = None  # for the latest batch's cut
-        self._find_file(settings)
+        self._num_threads = num_threads
+        self._batch_size = batch_size
+        self._on_note = on_note
+        self._lock = threading.Lock()  # held while a partition runs, so that nobody closes it
+        self._current: _CurrentHead | None = None
 
-    def run(self, split_point: str, features: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """What crossed the split point of that name, in float32, to the model's outputs.
+    @classmethod
+    def open(
+        cls,
+        model: SplitModel,
+        settings: WeightsSettings,
+        *,
+        num_threads: int,
+        batch_size: int,
+        on_note: Callable[[str], None],
+    ) -> HeadPartitions:
+        """Packs the weights if they are streamed, so that the first batch need not wait for that.
 
         Raises:
-            ConfigurationError: there is no such cut, or its partition cannot be streamed as the settings have it.
-            StreamError: weights did not come; the next pass reads all of them again.
+            ConfigurationError: the weights cannot be packed, or the file is not this model's.
+        """
+        heads = cls(model, settings, num_threads=num_threads, batch_size=batch_size, on_note=on_note)
+        heads._pack(settings)
+        return heads
+
+    def run(self, split_point: str, features: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Maps the features of a split point, in float32, to the model's outputs.
+
+        Raises:
+            ConfigurationError: there is no such split point, or its partition cannot be streamed with the settings.
+            StreamError: weights did not come. The next pass reads all of them again.
         """
         with self._lock:
-            if self._made is None or self._made[0] != split_point:
+            if self._current is None or self._current.split_point != split_point:
                 self._close()
-                self._made = split_point, self._make(split_point, self._settings)
-            partition = self._made[1] or self._model.head(split_point)
+                self._current = self._open(split_point, self._settings)
+            partition = self._current.streamed or self._model.head(split_point)
             return tuple(partition(*features))
 
     def configure(self, settings: WeightsSettings) -> None:
-        """Have weights elsewhere from the next batch on.
+        """Changes where weights are, from the next batch on.
 
         Raises:
-            ConfigurationError: they cannot be there; nothing has changed.
+            ConfigurationError: the weights cannot be there. Nothing has changed.
         """
         if settings == self._settings:
             return
-        before, made = self._made, None
-        if before is None:
-            self._find_file(settings)
-        else:  # beside the one that runs
-            split_point, _ = before
-            made = split_point, self._make(split_point, settings)
-            if made[1] is None:
-                self._model.head(split_point)
+        previous, current = self._current, None
+        if previous is None:
+            self._pack(settings)
+        else:  # while the previous one may run
+            current = self._open(previous.split_point, settings)
+            if current.streamed is None:
+                self._model.head(current.split_point)
         with self._lock:
             self._close()
-            self._settings, self._made = settings, made
+            self._settings, self._current = settings, current
 
     @property
     def weights(self) -> WeightsReport | None:
-        """What is to be said of weights that are read; None while none are."""
-        made = self._made
-        return WeightsReport.of(made[1]) if made else None
+        """The report on streamed weights, or None while none are streamed."""
+        current = self._current
+        return WeightsReport.of(current.streamed) if current else None
 
     def close(self) -> None:
-        """Read no more; the next batch makes its partition anew."""
+        """Ends reading. The next batch opens its partition again."""
         with self._lock:
             self._close()
 
-    def _make(self, split_point: str, settings: WeightsSettings) -> StreamedPartition | None:
-        made = stream_head(self._model, self._model.split_point(split_point), settings, self._threads, self._batch_size)
-        if made is not None and made.note:
-            self._on_note(made.note)
-        return made
+    def _open(self, split_point: str, settings: WeightsSettings) -> _CurrentHead:
+        streamed = stream_head(
+            self._model,
+            self._model.split_point(split_point),
+            settings,
+            num_threads=self._num_threads,
+            batch_size=self._batch_size,
+        )
+        if streamed is not None and streamed.note:
+            self._on_note(streamed.note)
+        return _CurrentHead(split_point, streamed)
 
     def _close(self) -> None:
-        made, self._made = self._made, None
-        if made is not None and made[1] is not None:
-            made[1].close()
+        current, self._current = self._current, None
+        if current is not None:
+            current.close()
 
-    def _find_file(self, settings: WeightsSettings) -> None:
-        """Pack, which takes its time, before the first batch comes."""
-        if settings.weights_residency != RESIDENT:
-            find_packed(self._model, settings.weights_file, self._threads, self._batch_size)
+    def _pack(self, settings: WeightsSettings) -> None:
+        if settings.weights_residency is not Residency.RESIDENT:
+            find_packed(self._model, settings.weights_file, num_threads=self._num_threads, batch_size=self._batch_size)

@@ -77,8 +77,12 @@ class HeadStage:
         self._model = model
         self._deliver = deliver
         self._on_error = on_error
-        self._partitions = HeadPartitions(
-            model, threads, batch_size, settings or WeightsSettings(), lambda note: on_error(Notice(note))
+        self._partitions = HeadPartitions.open(
+            model,
+            settings or WeightsSettings(),
+            num_threads=threads,
+            batch_size=batch_size,
+            on_note=lambda note: on_error(Notice(note)),
         )
         self._head = WorkerThread("head", self._run, partial(use_threads, threads))
         self._postprocess = WorkerThread("postprocess", self._finish, use_one_thread)

@@ -101,9 +101,10 @@ class InFlightBatch:
 
     def mark_published(self) -> None:
         """Notes that a head can take the batch."""
-        self.timeline.published = time.monotonic()
+        now = time.monotonic()
         for account in self.accounts:
-            account.meters.busy.publish(self.lease, self.timeline.published)
+            account.meters.busy.publish(self.lease, now)
+        self.timeline.published = time.monotonic()  # last, as the hop to the head begins here
 
     def leave_backbone(self) -> None:
         """Notes that the backbone is done with the batch: it is handed over, or lost."""

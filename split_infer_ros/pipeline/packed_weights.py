@@ -1,4 +1,4 @@
-"""The files of packed weights: where they are found, made where there is none, and read back."""
+"""Finds the file of a model's packed weights, creates it if need be, and reads released weights back."""
 
 from __future__ import annotations
 
@@ -11,62 +11,69 @@ from torch import Tensor, fx
 from split_infer_ros.errors import ConfigurationError, StreamError, WeightsError
 from split_infer_ros.measurements.database import default_path
 from split_infer_ros.split.model import SplitModel
-from split_infer_ros.weight_streaming.pack import digest, pack_model
-from split_infer_ros.weight_streaming.partition_weights import open_contents
-from split_infer_ros.weight_streaming.unpack import unpack
+from split_infer_ros.weight_streaming.pack import pack_model, weights_digest
+from split_infer_ros.weight_streaming.packed_partition import open_packed
+from split_infer_ros.weight_streaming.unpack import unpack_weights
 
-_values: WeakKeyDictionary[fx.GraphModule, str] = WeakKeyDictionary()  # digests, by what placed models share
+_digests: WeakKeyDictionary[fx.GraphModule, str] = WeakKeyDictionary()  # by the graph that placed models share
 
 
-def find_packed(model: SplitModel, own: str, threads: int | None, batch_size: int) -> Path:
-    """The file of a model's weights: the user's, or one in the cache folder, made where there is none.
+def find_packed(model: SplitModel, weights_file: str, *, num_threads: int | None, batch_size: int) -> Path:
+    """Returns the path of a model's packed weights: the user's file, or one in the cache folder.
+
+    The file in the cache folder is created if it is missing or does not fit.
 
     Args:
         model: whose weights they are.
-        own: path of the user's file; empty: there is none.
-        threads: with which the partition will run; None for a GPU.
+        weights_file: path of the user's file; empty if there is none.
+        num_threads: with which the partition will run; None for a GPU.
         batch_size: of the partition, for which weights are laid out.
 
     Raises:
-        ConfigurationError: it cannot be read or made, is damaged, or another model's, machine's or weights'.
+        ConfigurationError: the file cannot be read or created, is damaged, or has another model's, another machine's
+            or other weights.
     """
     try:
-        return _find(model, own, threads, batch_size)
+        return _find(model, weights_file, num_threads, batch_size)
     except OSError as error:
         raise ConfigurationError(f"Weights cannot be streamed: {error}") from error
 
 
-def _find(model: SplitModel, own: str, threads: int | None, batch_size: int) -> Path:
-    if model.graph not in _values:  # later they may have been given back
-        _values[model.graph] = digest(model.state())
-    values = _values[model.graph]
-    if own:
-        path = Path(own).expanduser()
-        if open_contents(model, model.graph, path, threads).header.values != values:
-            raise WeightsError(f"weights_file {path} holds other weights than were loaded: pack those.")
+def _find(model: SplitModel, weights_file: str, num_threads: int | None, batch_size: int) -> Path:
+    if model.graph not in _digests:  # later the model may have released its weights
+        _digests[model.graph] = weights_digest(model.state())
+    digest = _digests[model.graph]
+    if weights_file:
+        path = Path(weights_file).expanduser()
+        if open_packed(model, model.graph, path, num_threads=num_threads).header.values != digest:
+            raise WeightsError(
+                f"weights_file {path} holds other weights than those that were loaded: pack the loaded ones."
+            )
         return path
-    # as layouts go: another number of cores or images wants others, and would have some converted at every call
-    kind = f"{threads}-{batch_size}" if threads else "gpu"
-    path = default_path().parent / "weights" / f"{model.fingerprint}-{values}-{kind}.weights"
+    # Layouts depend on threads and batch size. With other ones, some weights would be converted at every call.
+    kind = f"{num_threads}-{batch_size}" if num_threads else "gpu"
+    path = default_path().parent / "weights" / f"{model.fingerprint}-{digest}-{kind}.weights"
     try:
-        sound = open_contents(model, model.graph, path, threads).header.values == values
-    except WeightsError:  # none yet, or of another torch
-        sound = False
-    if not sound:
-        pack_model(model, path, threads, batch_size)
+        fits = open_packed(model, model.graph, path, num_threads=num_threads).header.values == digest
+    except WeightsError:  # there is none yet, or it is of another torch
+        fits = False
+    if not fits:
+        pack_model(model, path, num_threads=num_threads, batch_size=batch_size)
     return path
 
 
-def fetch(model: SplitModel, path: Path, threads: int | None, wanted: Collection[str]) -> Mapping[str, Tensor]:
-    """Weights that were given back, by name, out of their file.
+def fetch_weights(
+    model: SplitModel, path: Path, *, num_threads: int | None, names: Collection[str]
+) -> Mapping[str, Tensor]:
+    """Returns released weights by name, from their file.
 
     Raises:
-        WeightsError: they cannot be had.
+        WeightsError: the weights cannot be read.
     """
     try:
-        return unpack(model, path, threads, wanted)
+        return unpack_weights(model, path, num_threads=num_threads, names=names)
     except (OSError, StreamError, WeightsError) as error:
         raise WeightsError(
-            f"{error} So the weights of {model.entry.name} that were given back cannot be had again: remove that file, "
-            "or pack it again, and start the node anew."
+            f"{error} The released weights of {model.entry.name} cannot be read back: remove that file, or pack it "
+            "again, and restart the node."
         ) from error

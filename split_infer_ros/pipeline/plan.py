@@ -91,9 +91,8 @@ class Plan:
                 place = Place(pool.slots.policy, model.device)  # which is another one where there was no room
                 left = left_for_images(settings, split_point, place, input_bytes, taken_bytes)
                 preprocessor = make_preprocessor(model.entry.preprocess, settings.batch_size, model.dtype, place, left)
-                backbone = stream_backbone(model, split_point, settings, ring_memory, cores) or model.backbone(
-                    settings.split_point
-                )
+                streamed = stream_backbone(model, split_point, settings, ring_memory=ring_memory, num_threads=cores)
+                backbone = streamed or model.backbone(settings.split_point)
                 made = cls(settings, split_point, backbone, pool, preprocessor, pool.slots.note or memory.reason)
                 if made.stream is not None:
                     undo.callback(made.stream.close)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from split_infer_ros.buffers.policy import AUTO
-from split_infer_ros.weight_streaming.residency import RESIDENT
+from split_infer_ros.weight_streaming.residency import Residency
 
 LATEST, BLOCK = "latest", "block"
 DROP_POLICIES = (LATEST, BLOCK)
@@ -17,14 +17,13 @@ class WeightsSettings:
     """Where the weights of a partition are.
 
     Attributes:
-        weights_residency: ``resident``, or read layer by layer as they are needed: ``synchronous``, ``asynchronous``,
-            ``two_stage``, ``auto``; see ``weight_streaming.residency``.
+        weights_residency: in memory, or read layer by layer while the partition runs.
         weights_budget_bytes: which weights that are read may take.
         weights_delay_s: of a pass, which ``auto`` may add to save memory; one hundredth is allowed in any case.
         weights_file: from which they are read; unless given, one in the user's cache folder, made at need.
     """
 
-    weights_residency: str = RESIDENT
+    weights_residency: Residency = Residency.RESIDENT
     weights_budget_bytes: float = math.inf
     weights_delay_s: float = 1e-3
     weights_file: str = ""

@@ -1,4 +1,7 @@
-"""A partition on streamed weights: from settings to a partition that reads them, and the model's own given back."""
+"""Streams the weights of a partition: from the settings to a partition that reads its weights while it runs.
+
+The model's own weights are released once the partition streams them.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from torch import Tensor, fx
 
 from split_infer_ros.buffers.layout import TensorSpec
 from split_infer_ros.errors import ConfigurationError, StreamError
-from split_infer_ros.pipeline.packed_weights import fetch, find_packed
+from split_infer_ros.pipeline.packed_weights import fetch_weights, find_packed
 from split_infer_ros.pipeline.settings import StageSettings, WeightsSettings
 from split_infer_ros.runtime.heap import trim
 from split_infer_ros.runtime.num_threads import max_threads, run_with_threads
@@ -22,183 +25,245 @@ from split_infer_ros.split.graph import state_of
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.partitions import backbone_of, head_of
 from split_infer_ros.split.split_points import SplitPoint
-from split_infer_ros.weight_streaming.delay_model import Machine
-from split_infer_ros.weight_streaming.device_stages import Processor
-from split_infer_ros.weight_streaming.layer_times import time_model
-from split_infer_ros.weight_streaming.packed_file import PAGE
-from split_infer_ros.weight_streaming.partition_weights import Contents, open_contents
-from split_infer_ros.weight_streaming.residency import ASYNCHRONOUS, AUTO, RESIDENT, TWO_STAGE, Placement, place
-from split_infer_ros.weight_streaming.ring import RingPlan
+from split_infer_ros.weight_streaming.delay_model import StreamingProfile
+from split_infer_ros.weight_streaming.device_ops import DeviceOps
+from split_infer_ros.weight_streaming.packed_header import PAGE
+from split_infer_ros.weight_streaming.packed_partition import PackedPartition, open_packed
+from split_infer_ros.weight_streaming.profiling import profile_partition
+from split_infer_ros.weight_streaming.residency import MemoryPlan, Residency, plan_memory
 from split_infer_ros.weight_streaming.ring_memory import CopiedRingMemory, MappedRingMemory, RingMemory
-from split_infer_ros.weight_streaming.ring_size import choose, trade_off
+from split_infer_ros.weight_streaming.ring_size import choose_trial, predict_trade_off
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 
-PASSES = 4  # by which layers are timed
+PROFILE_PASSES = 4
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Partition:
-    """One of a model's partitions, before its weights are read.
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class _PartitionSpec:
+    """A partition of a model that is to be streamed.
 
     Attributes:
-        of: split points it out of the model's graph.
-        inputs: what it takes, an image's part each.
-        threads: with which it runs on the CPU; None on a GPU.
+        model: to which it belongs.
+        extract: takes the partition from the model's graph.
+        split_point: at which the partition ends or begins.
+        inputs: of the partition, for one image.
+        num_threads: with which it runs on the CPU; None on a GPU.
         batch_size: for which its weights are laid out.
     """
 
     model: SplitModel
-    of: Callable[[fx.GraphModule, SplitPoint], fx.GraphModule]
+    extract: Callable[[fx.GraphModule, SplitPoint], fx.GraphModule]
     split_point: SplitPoint
     inputs: tuple[TensorSpec, ...]
-    threads: int | None
+    num_threads: int | None
     batch_size: int
 
     @property
     def graph(self) -> fx.GraphModule:
-        """With the model's own weights, as far as it has them."""
-        return self.of(self.model.graph, self.split_point)
+        """The partition's graph, with those of the model's own weights that were not released."""
+        return self.extract(self.model.graph, self.split_point)
 
-    def contents(self, path: Path) -> Contents:
-        """What it reads of a file; a new one each time, as whoever runs it takes it over."""
-        return open_contents(self.model, self.graph, path, self.threads)
+    def open_packed(self, path: Path) -> PackedPartition:
+        """Finds the partition's weights in a file. A streamed partition takes the result over."""
+        return open_packed(self.model, self.graph, path, num_threads=self.num_threads)
 
-    def blank(self, batch_size: int) -> list[Tensor]:
-        """Inputs for so many images, on its device; in float32, as it computes in that."""
-        device = torch.device("cpu") if self.threads else self.model.device
-        found = []
+    def zeros(self, batch_size: int) -> list[Tensor]:
+        """Returns inputs for that many images, on the partition's device and in float32, in which it computes."""
+        device = torch.device("cpu") if self.num_threads else self.model.device
+        inputs = []
         for spec in self.inputs:
             dtype = torch.float32 if spec.dtype.is_floating_point else spec.dtype
-            blank = torch.zeros((batch_size, *spec.shape), dtype=dtype, device=device)
-            found.append(blank.contiguous(memory_format=torch.channels_last) if blank.dim() == 4 else blank)
-        return found
+            values = torch.zeros((batch_size, *spec.shape), dtype=dtype, device=device)
+            inputs.append(values.contiguous(memory_format=torch.channels_last) if values.dim() == 4 else values)
+        return inputs
 
 
 def stream_backbone(
     model: SplitModel,
     split_point: SplitPoint,
     settings: StageSettings,
+    *,
     ring_memory: RingMemory | None = None,
-    cores: int = 0,
+    num_threads: int = 0,
 ) -> StreamedPartition | None:
-    """The partition before the split point on streamed weights; None if they are to be resident, or it has none.
+    """Returns the backbone partition on streamed weights, or None if it is resident or has no weights.
 
-    The weights are packed first, unless that was done; then the model's own are given back.
+    Packs the weights first if there is no packed file yet. Then the model's own weights are released.
 
     Args:
-        model: whose partition it is.
-        cut: behind it.
-        settings: where weights are, and what they may take.
-        home: a ring that partitions of several models take turns at, on the CPU; the settings' budget is its size.
-        cores: with which it runs on a CPU, for which its weights are laid out; 0: all.
+        model: whose backbone it is.
+        split_point: at which the backbone ends.
+        settings: where weights are, and how much memory they may take.
+        ring_memory: a ring on the CPU that several models' partitions share. Its size is the budget.
+        num_threads: with which the backbone runs on a CPU; 0: one for each core.
 
     Raises:
-        ConfigurationError: no such file, budget or device; nothing has changed.
+        ConfigurationError: the file, budget or device does not allow it. Nothing has changed.
     """
-    if settings.weights_residency != RESIDENT and model.dtype != torch.float32:
+    if settings.weights_residency is not Residency.RESIDENT and model.dtype != torch.float32:
         raise ConfigurationError(
-            f"weights_residency {settings.weights_residency} is for a backbone in fp32, and this one runs in "
+            f"weights_residency {settings.weights_residency.value} is for a backbone in fp32, and this one runs in "
             f"{str(model.dtype).removeprefix('torch.')}: take precision fp32, or resident."
         )
-    threads = (cores or max_threads()) if model.device.type == "cpu" else None
-    images = TensorSpec("images", model.entry.image_shape, torch.float32)
-    return _stream(
-        _Partition(model, backbone_of, split_point, (images,), threads, settings.batch_size), settings, ring_memory
+    spec = _PartitionSpec(
+        model=model,
+        extract=backbone_of,
+        split_point=split_point,
+        inputs=(TensorSpec("images", model.entry.image_shape, torch.float32),),
+        num_threads=(num_threads or max_threads()) if model.device.type == "cpu" else None,
+        batch_size=settings.batch_size,
     )
+    return _stream(spec, settings, ring_memory)
 
 
 def stream_head(
-    model: SplitModel, split_point: SplitPoint, settings: WeightsSettings, threads: int, batch_size: int
+    model: SplitModel, split_point: SplitPoint, settings: WeightsSettings, *, num_threads: int, batch_size: int
 ) -> StreamedPartition | None:
-    """The partition behind the split point on streamed weights, on the CPU with so many cores; else as
-    ``stream_backbone``.
+    """Returns the head partition on streamed weights on the CPU, or None if it is resident or has no weights.
+
+    Packs the weights first if there is no packed file yet. Then the model's own weights are released.
+
+    Args:
+        model: whose head it is.
+        split_point: at which the head begins.
+        settings: where weights are, and how much memory they may take.
+        num_threads: with which the head runs.
+        batch_size: for which weights are laid out.
+
+    Raises:
+        ConfigurationError: the file or budget does not allow it. Nothing has changed.
     """
-    return _stream(_Partition(model, head_of, split_point, split_point.tensors, threads, batch_size), settings)
+    spec = _PartitionSpec(
+        model=model,
+        extract=head_of,
+        split_point=split_point,
+        inputs=split_point.tensors,
+        num_threads=num_threads,
+        batch_size=batch_size,
+    )
+    return _stream(spec, settings)
 
 
 def _stream(
-    partition: _Partition, settings: WeightsSettings, ring_memory: RingMemory | None = None
+    spec: _PartitionSpec, settings: WeightsSettings, ring_memory: RingMemory | None = None
 ) -> StreamedPartition | None:
-    if settings.weights_residency == RESIDENT:
+    if settings.weights_residency is Residency.RESIDENT:
         return None
-    path = find_packed(partition.model, settings.weights_file, partition.threads, partition.batch_size)
+    path = find_packed(spec.model, settings.weights_file, num_threads=spec.num_threads, batch_size=spec.batch_size)
     try:
-        contents = partition.contents(path)
-        if not contents.uses:
+        packed = spec.open_packed(path)
+        if not packed.step_blocks:
             return None
         if ring_memory is not None:
-            plan = place(settings.weights_residency, contents.sizes, contents.uses, ring_memory.nbytes).plan
-            streamed = StreamedPartition(contents, plan, ring_memory=ring_memory)
-        elif partition.threads is not None:
-            streamed = _on_cpu(partition, settings, contents)
+            streamed = _open_in_shared_ring(packed, settings, ring_memory)
+        elif spec.num_threads is not None:
+            streamed = _open_on_cpu(spec, settings, packed)
         else:
-            streamed = _on_gpu(partition, settings, contents)
+            streamed = _open_on_gpu(spec, settings, packed)
     except (OSError, StreamError) as error:
         raise ConfigurationError(f"Weights cannot be streamed: {error}") from error
-    if partition.model.release(
-        state_of(partition.graph).keys(), partial(fetch, partition.model, path, partition.threads)
+    if spec.model.release(
+        state_of(spec.graph).keys(),
+        lambda names: fetch_weights(spec.model, path, num_threads=spec.num_threads, names=names),
     ):
         gc.collect()  # traced graphs refer to themselves, and hold weights until then
     trim()
     return streamed
 
 
-def _on_cpu(partition: _Partition, settings: WeightsSettings, contents: Contents) -> StreamedPartition:
-    budget = settings.weights_budget_bytes
-    if settings.weights_residency == AUTO:
-        placement = _best(partition, settings, contents)
+def _open_in_shared_ring(
+    packed: PackedPartition, settings: WeightsSettings, ring_memory: RingMemory
+) -> StreamedPartition:
+    memory_plan = plan_memory(
+        settings.weights_residency, packed.block_sizes, packed.step_blocks, budget_bytes=ring_memory.nbytes
+    )
+    return StreamedPartition.open(packed, memory_plan, ring_memory=ring_memory)
+
+
+def _open_on_cpu(spec: _PartitionSpec, settings: WeightsSettings, packed: PackedPartition) -> StreamedPartition:
+    if settings.weights_residency is Residency.AUTO:
+        memory_plan = _plan_auto(spec, settings, packed)
     else:
-        placement = place(settings.weights_residency, contents.sizes, contents.uses, budget, contents.kept_bytes)
-    return StreamedPartition(contents, placement.plan, placement.resident)
+        memory_plan = _plan(settings.weights_residency, settings, packed)
+    return StreamedPartition.open(packed, memory_plan)
 
 
-def _on_gpu(partition: _Partition, settings: WeightsSettings, contents: Contents) -> StreamedPartition:
-    """Two-stage where the disk can write to what the GPU reads, else three-stage, and it is said."""
-    device, budget = partition.model.device, settings.weights_budget_bytes
-    if settings.weights_residency == AUTO:
+def _open_on_gpu(spec: _PartitionSpec, settings: WeightsSettings, packed: PackedPartition) -> StreamedPartition:
+    """Opens two stages if the disk can write to memory that the GPU reads. Else opens three stages with a note."""
+    device = spec.model.device
+    residency = settings.weights_residency
+    if residency is Residency.AUTO:
         raise ConfigurationError("weights_residency auto times layers on the CPU: on a GPU take another one.")
-    processor = Processor(Stream(device).copy, partial(current_fence, device))
+    ops = DeviceOps(Stream(device).copy, partial(current_fence, device))
     note = ""
-    if settings.weights_residency == TWO_STAGE:
-        plan = place(TWO_STAGE, contents.sizes, contents.uses, budget, contents.kept_bytes).plan
+    if residency is Residency.TWO_STAGE:
+        memory_plan = _plan(residency, settings, packed)
         try:
-            return _try(partition, contents, plan, MappedRingMemory(plan.capacity, device, processor))
+            ring_memory = MappedRingMemory.allocate(memory_plan.ring.capacity, device, ops)
+            return _open_and_run(spec, packed, memory_plan, ring_memory)
         except (ConfigurationError, StreamError) as error:
-            note = f"two_stage cannot be had here ({error}): asynchronous is used."
-            contents = partition.contents(contents.path)
-    residency = ASYNCHRONOUS if note else settings.weights_residency
-    whole = max((*contents.sizes, PAGE))
-    plan = place(residency, contents.sizes, contents.uses, budget, contents.kept_bytes, whole, sides=2).plan
-    streamed = StreamedPartition(contents, plan, ring_memory=CopiedRingMemory(plan.capacity, device, processor))
+            note = f"two_stage is not possible here ({error}): asynchronous is used."
+            packed = spec.open_packed(packed.path)
+            residency = Residency.ASYNCHRONOUS
+    memory_plan = plan_memory(
+        residency,
+        packed.block_sizes,
+        packed.step_blocks,
+        budget_bytes=settings.weights_budget_bytes,
+        kept_bytes=packed.kept_bytes,
+        chunk_bytes=max((*packed.block_sizes, PAGE)),  # blocks are copied as a whole
+        sides=2,
+    )
+    copied = CopiedRingMemory.allocate(memory_plan.ring.capacity, device, ops)
+    streamed = StreamedPartition.open(packed, memory_plan, ring_memory=copied)
     streamed.note = streamed.note or note
     return streamed
 
 
-def _try(partition: _Partition, contents: Contents, plan: RingPlan, ring_memory: RingMemory) -> StreamedPartition:
-    """A partition that has made a pass."""
-    streamed = StreamedPartition(contents, plan, ring_memory=ring_memory)
+def _open_and_run(
+    spec: _PartitionSpec, packed: PackedPartition, memory_plan: MemoryPlan, ring_memory: RingMemory
+) -> StreamedPartition:
+    """Opens a partition and runs a pass, which shows whether the disk can write to the ring."""
+    streamed = StreamedPartition.open(packed, memory_plan, ring_memory=ring_memory)
     try:
         with torch.inference_mode():
-            streamed(*partition.blank(1))
+            streamed(*spec.zeros(1))
     except StreamError:
         streamed.close()
         raise
     return streamed
 
 
-def _best(partition: _Partition, settings: WeightsSettings, contents: Contents) -> Placement:
-    """The least memory with which a pass is as quick as with resident weights, by layers timed here."""
-    sizes, uses, budget = contents.sizes, contents.uses, settings.weights_budget_bytes
-    place(TWO_STAGE, sizes, uses, budget, contents.kept_bytes)  # or says what is needed
-    inputs = partition.blank(partition.batch_size)
+def _plan(residency: Residency, settings: WeightsSettings, packed: PackedPartition) -> MemoryPlan:
+    return plan_memory(
+        residency,
+        packed.block_sizes,
+        packed.step_blocks,
+        budget_bytes=settings.weights_budget_bytes,
+        kept_bytes=packed.kept_bytes,
+    )
 
-    def make(plan: RingPlan) -> StreamedPartition:
-        return StreamedPartition(partition.contents(contents.path), plan)
+
+def _plan_auto(spec: _PartitionSpec, settings: WeightsSettings, packed: PackedPartition) -> MemoryPlan:
+    """Plans the least memory with which a pass is as fast as with resident weights. Times layers to find it."""
+    _plan(Residency.TWO_STAGE, settings, packed)  # raises an error if the budget is too small for any ring
+    inputs = spec.zeros(spec.batch_size)
+
+    def open_partition(memory_plan: MemoryPlan) -> StreamedPartition:
+        return StreamedPartition.open(spec.open_packed(packed.path), memory_plan)
 
     @torch.inference_mode()
-    def run() -> Machine:
-        return time_model(make, sizes, uses, inputs, PASSES)
+    def run() -> StreamingProfile:
+        return profile_partition(
+            open_partition, packed.block_sizes, packed.step_blocks, inputs=inputs, passes=PROFILE_PASSES
+        )
 
-    machine = run_with_threads(partition.threads, run)  # as the partition's own thread will
-    points = trade_off(sizes, uses, machine, budget - contents.kept_bytes, settings.weights_delay_s)
-    return choose(points, machine.compute, settings.weights_delay_s).placement
+    profile = run_with_threads(spec.num_threads, run)  # with as many threads as the partition's own thread will have
+    trials = predict_trade_off(
+        packed.block_sizes,
+        packed.step_blocks,
+        profile,
+        max_bytes=settings.weights_budget_bytes - packed.kept_bytes,
+        allowed_s=settings.weights_delay_s,
+    )
+    return choose_trial(trials, profile.compute_s, settings.weights_delay_s).memory_plan

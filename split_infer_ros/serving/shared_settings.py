@@ -9,7 +9,7 @@ from split_infer_ros.buffers.policy import AUTO
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.serving.scheduler import Rules
-from split_infer_ros.weight_streaming.residency import ASYNCHRONOUS, RESIDENT
+from split_infer_ros.weight_streaming.residency import Residency
 
 LIVE = ("window", "most", "waiting", "pool_slots", "memory_policy", "memory_budget_bytes")  # may change meanwhile
 
@@ -75,7 +75,7 @@ class SharedSettings:
             memory_policy=self.memory_policy,
             memory_budget_bytes=self.memory_budget_bytes,
             cuda_graphs=False,
-            weights_residency=ASYNCHRONOUS if self.weights_budget_bytes else RESIDENT,
+            weights_residency=Residency.ASYNCHRONOUS if self.weights_budget_bytes else Residency.RESIDENT,
             weights_budget_bytes=self.weights_budget_bytes or math.inf,
         )
 

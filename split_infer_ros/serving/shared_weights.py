@@ -12,7 +12,7 @@ from split_infer_ros.serving.request import Request
 from split_infer_ros.serving.scheduler import Decision, Rules, decide
 from split_infer_ros.serving.served_model import ServedModel
 from split_infer_ros.serving.shared_settings import SharedSettings
-from split_infer_ros.weight_streaming.packed_file import PAGE
+from split_infer_ros.weight_streaming.packed_header import PAGE
 from split_infer_ros.weight_streaming.ring_memory import RingMemory, page_aligned
 
 
@@ -47,4 +47,4 @@ def expect_next(
     for batch in decide(waiting, costs, now, rules).batches:
         stream = lines[batch.model].plan.stream
         if stream is not None:
-            stream.expect()
+            stream.expect_next()

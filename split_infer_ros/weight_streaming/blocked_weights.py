@@ -1,8 +1,9 @@
-"""oneDNN's own layouts of convolution weights, over memory that we choose.
+"""Convolution weights in oneDNN's own layouts, over memory that this package owns.
 
-A convolution whose weights lie as oneDNN wants them reads them as they are; plain ones are converted anew at each call,
-which takes a tenth more and as much memory again. torch makes such a tensor in memory of its own only; over ours it is
-made by the C interface through which torch's compiled models bring their constants.
+A convolution reads weights directly if they have the layout that oneDNN chose for it. Plain weights are converted at
+each call, which takes about a tenth more time and as much memory again. PyTorch creates tensors of such a layout only
+in memory of its own. This module creates them over other memory, through the C interface by which
+its compiled models load their constants.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ Geometry = tuple[list[int], list[int], list[int], int]  # padding, stride, dilat
 
 @dataclass(frozen=True, slots=True)
 class BlockedLayout:
-    """How one convolution's weights lie; only ever made in this process, for what it says is trusted.
+    """The layout of one convolution's weights. Created in this process only: oneDNN trusts the descriptor.
 
     Attributes:
         shape: of the weights, (C', C / groups, kh, kw).
-        nbytes: they take, with the padding of channels.
-        digest: tells this layout from others.
+        nbytes: size of the weights with the padding of channels.
+        digest: identifies the layout.
     """
 
     shape: tuple[int, ...]
@@ -37,15 +38,28 @@ class BlockedLayout:
     _descriptor: bytes
 
     def view(self, address: int) -> Tensor:
-        """float32 weights that lie at that address, which must stay mapped for as long as they are used."""
+        """Returns the float32 weights at that address. The memory must stay mapped while they are in use.
+
+        Raises:
+            RuntimeError: torch refused to create the tensor.
+        """
         sizes = (ctypes.c_int64 * len(self.shape))(*self.shape)
         strides = (ctypes.c_int64 * len(self.shape))(*torch.empty(self.shape, device="meta").stride())
         handle = ctypes.c_void_p()
-        library = _library()
+        library = _libtorch()
         failed = library.aoti_torch_create_tensor_from_blob_v2(
-            *(ctypes.c_void_p(address), ctypes.c_int64(len(self.shape)), sizes, strides, ctypes.c_int64(0)),
-            *(library.aoti_torch_dtype_float32(), library.aoti_torch_device_type_cpu(), 0, ctypes.byref(handle)),
-            *(library.aoti_torch_layout__mkldnn(), self._descriptor, ctypes.c_int64(len(self._descriptor))),
+            ctypes.c_void_p(address),
+            ctypes.c_int64(len(self.shape)),
+            sizes,
+            strides,
+            ctypes.c_int64(0),  # offset of the storage
+            library.aoti_torch_dtype_float32(),
+            library.aoti_torch_device_type_cpu(),
+            0,  # index of the device
+            ctypes.byref(handle),
+            library.aoti_torch_layout__mkldnn(),
+            self._descriptor,
+            ctypes.c_int64(len(self._descriptor)),
         )
         if failed:
             raise RuntimeError(f"torch made no tensor of shape {self.shape} over memory that it does not own.")
@@ -57,43 +71,43 @@ class BlockedLayout:
 
 @functools.cache
 def is_supported() -> bool:
-    """True if this torch has oneDNN and lets blocked tensors lie over memory of ours."""
+    """True if this torch has oneDNN and can create blocked tensors over memory that it does not own."""
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     try:
         weights = torch.arange(256.0).reshape(16, 16, 1, 1)
-        blocked = pack(weights, ([0, 0], [1, 1], [1, 1], 1), (1, 16, 8, 8))
-        other = form(blocked).view(torch.ops.mkldnn.data_ptr(blocked))
-        return bool(torch.equal(other.to_dense(), weights))
+        blocked = to_blocked(weights, ([0, 0], [1, 1], [1, 1], 1), (1, 16, 8, 8))
+        view = layout_of(blocked).view(torch.ops.mkldnn.data_ptr(blocked))
+        return bool(torch.equal(view.to_dense(), weights))
     except (AttributeError, RuntimeError):
         return False
 
 
-def pack(weights: Tensor, geometry: Geometry, input_shape: Sequence[int]) -> Tensor:
-    """The weights, opaque, as they lie best for inputs of that shape and this thread's number of threads."""
+def to_blocked(weights: Tensor, geometry: Geometry, input_shape: Sequence[int]) -> Tensor:
+    """Converts weights to an opaque tensor in the fastest layout for that input shape and this thread's threads."""
     blocked: Tensor = torch.ops.mkldnn._reorder_convolution_weight(weights, *geometry, list(input_shape))
     return blocked
 
 
-def form(blocked: Tensor) -> BlockedLayout:
-    """The form of an opaque tensor."""
+def layout_of(blocked: Tensor) -> BlockedLayout:
+    """Returns the layout of an opaque tensor."""
     descriptor = bytes(torch.ops.mkldnn._get_mkldnn_serialized_md(blocked).numpy())
     digest = hashlib.sha256(descriptor).hexdigest()[:12]
     return BlockedLayout(tuple(blocked.shape), int(torch.ops.mkldnn._nbytes(blocked)), digest, descriptor)
 
 
-def form_of(shape: Sequence[int], geometry: Geometry, input_shape: Sequence[int]) -> BlockedLayout:
-    """The form that weights of that shape would be given here, by packing some."""
-    return form(pack(torch.zeros(tuple(shape)), geometry, input_shape))
+def layout_for(shape: Sequence[int], geometry: Geometry, input_shape: Sequence[int]) -> BlockedLayout:
+    """Returns the layout that this machine gives to weights of that shape. It converts zeros to find out."""
+    return layout_of(to_blocked(torch.zeros(tuple(shape)), geometry, input_shape))
 
 
 def bytes_of(blocked: Tensor) -> bytes:
-    """An opaque tensor's memory."""
+    """Returns a copy of an opaque tensor's memory."""
     return ctypes.string_at(torch.ops.mkldnn.data_ptr(blocked), int(torch.ops.mkldnn._nbytes(blocked)))
 
 
 @functools.cache
-def _library() -> Any:
+def _libtorch() -> Any:
     library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
     library.aoti_torch_create_tensor_from_blob_v2.restype = ctypes.c_int32
     return library

@@ -1,4 +1,4 @@
-"""Which layers a traced model has, in which order they run, and what they are before their weights are there."""
+"""Finds the layers of a traced model, and prepares its graph to run without resident weights."""
 
 from __future__ import annotations
 
@@ -11,17 +11,26 @@ from split_infer_ros.engines.fusion import FusedConv2d, fuse_convolutions
 from split_infer_ros.split.graph import stand_in
 from split_infer_ros.split.split_points import propagate
 
-_IN_PLACE = ("setitem", "__setitem__", *(f"i{name}" for name in ("add", "sub", "mul", "truediv", "floordiv", "pow")))
+_IN_PLACE_OPERATORS = {
+    "setitem",
+    "__setitem__",
+    "iadd",
+    "isub",
+    "imul",
+    "itruediv",
+    "ifloordiv",
+    "ipow",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """What holds weights.
+    """A module that has weights, or a tensor that the graph reads directly.
 
     Attributes:
-        name: path of the module; of a tensor that the graph reads by itself, its own.
-        tensors: names of its parameters and buffers in the model's state.
-        module: None for such a tensor.
+        name: path of the module, or the name of the tensor.
+        tensors: names of the layer's parameters and buffers in the model's state.
+        module: None for a tensor that the graph reads directly.
     """
 
     name: str
@@ -30,7 +39,7 @@ class Layer:
 
 
 def layers_of(graph: fx.GraphModule) -> list[Layer]:
-    """Each layer once, in the order of first use."""
+    """Lists each layer once, in the order of first use."""
     found: dict[str, Layer] = {}
     for node in graph.graph.nodes:
         layer = layer_of(graph, node)
@@ -40,7 +49,7 @@ def layers_of(graph: fx.GraphModule) -> list[Layer]:
 
 
 def layer_of(graph: fx.GraphModule, node: fx.Node) -> Layer | None:
-    """The layer that a node uses; None if it needs no weights."""
+    """Returns the layer that a node uses, or None if the node needs no weights."""
     name = str(node.target)
     if node.op == "get_attr":
         value = graph
@@ -51,64 +60,51 @@ def layer_of(graph: fx.GraphModule, node: fx.Node) -> Layer | None:
         return None
     module = graph.get_submodule(name)
     if isinstance(module, FusedConv2d):
-        own = ["weight", *(["bias"] if module.bias is not None else [])]
+        own = ["weight"] if module.bias is None else ["weight", "bias"]
         return Layer(module.source, tuple(f"{module.source}.{tensor}" for tensor in own), module)
     own = [*dict(module.named_parameters()), *dict(module.named_buffers())]
     return Layer(name, tuple(f"{name}.{tensor}" for tensor in own), module) if own else None
 
 
-def skeleton(part: fx.GraphModule) -> fx.GraphModule:
-    """A copy without weights, in whose place are stand-ins."""
-    return copy.deepcopy(part, {id(tensor): stand_in(tensor) for tensor in (*part.parameters(), *part.buffers())})
+def skeleton(graph: fx.GraphModule) -> fx.GraphModule:
+    """Returns a copy whose weights are stand-ins without memory."""
+    return copy.deepcopy(graph, {id(tensor): stand_in(tensor) for tensor in (*graph.parameters(), *graph.buffers())})
 
 
-def to_be_streamed(part: fx.GraphModule, fuse: bool) -> fx.GraphModule:
-    """A model's part as it runs with streamed weights, still without them; on a CPU its convolutions are fused."""
-    graph = skeleton(part)
+def streamable_graph(graph: fx.GraphModule, fuse: bool) -> fx.GraphModule:
+    """Returns a model's or partition's graph in the form that runs on streamed weights, still without weights.
+
+    Args:
+        graph: of the model or the partition. It is not changed.
+        fuse: whether to fuse convolutions, as on a CPU.
+    """
+    streamable = skeleton(graph)
     if fuse:
-        fuse_convolutions(graph)
-    gather_uses(graph)
-    return graph
+        fuse_convolutions(streamable)
+    group_shared_calls(streamable)
+    return streamable
 
 
-def gather_uses(graph: fx.GraphModule) -> None:
-    """Reorder, in place, so that all calls of a shared layer follow each other; results stay the same bits.
+def group_shared_calls(graph: fx.GraphModule) -> None:
+    """Reorders nodes in place so that all calls of a shared layer follow each other. Results keep the same bits.
 
-    A detector's head runs the same layers on each of its maps. Map by map, all of its weights are needed until the
-    last one; layer by layer, each is needed once. Nothing passes an operation that may work in place.
+    A detector's head runs the same layers on each feature map. Map by map, all of its weights are needed until the last
+    map. Layer by layer, each weight is needed once. No node moves past an operation that may work in place.
     """
     nodes = list(graph.graph.nodes)
     calls: dict[str, list[fx.Node]] = {}
     for node in nodes:
         if node.op == "call_module" and layer_of(graph, node) is not None:
             calls.setdefault(str(node.target), []).append(node)
-    section: dict[fx.Node, int] = {}  # nodes move within theirs only
-    number = 0
-    for node in nodes:
-        number += (barrier := _may_change_its_input(graph, node))
-        section[node] = number
-        number += barrier
+    sections = _sections(graph, nodes)
     order: dict[fx.Node, None] = {}
-
-    def place(node: fx.Node) -> None:
-        stack = [node]
-        while stack:
-            top = stack[-1]
-            ahead = [source for source in top.all_input_nodes if source not in order]
-            if top in order:
-                stack.pop()
-            elif ahead:
-                stack.extend(ahead)
-            else:
-                order[stack.pop()] = None
-
     for node in nodes:
         if node in order:
             continue
-        place(node)
+        _append_with_sources(order, node)
         for other in calls.get(str(node.target), ()) if node.op == "call_module" else ():
-            if section[other] == section[node]:
-                place(other)
+            if sections[other] == sections[node]:
+                _append_with_sources(order, other)
     if list(order) == nodes:
         return
     for node in list(order):
@@ -117,24 +113,57 @@ def gather_uses(graph: fx.GraphModule) -> None:
     graph.recompile()
 
 
+def _sections(graph: fx.GraphModule, nodes: list[fx.Node]) -> dict[fx.Node, int]:
+    """Numbers the sections between operations that may work in place. Nodes move within their section only."""
+    sections: dict[fx.Node, int] = {}
+    section = 0
+    for node in nodes:
+        if _may_change_its_input(graph, node):
+            sections[node] = section + 1  # a section of its own
+            section += 2
+        else:
+            sections[node] = section
+    return sections
+
+
+def _append_with_sources(order: dict[fx.Node, None], node: fx.Node) -> None:
+    """Appends a node to the order, after all nodes that it depends on."""
+    stack = [node]
+    while stack:
+        top = stack[-1]
+        missing = [source for source in top.all_input_nodes if source not in order]
+        if top in order:
+            stack.pop()
+        elif missing:
+            stack.extend(missing)
+        else:
+            order[stack.pop()] = None
+
+
 def _may_change_its_input(graph: fx.GraphModule, node: fx.Node) -> bool:
     if node.op == "call_module":
         return bool(getattr(graph.get_submodule(str(node.target)), "inplace", False))
     name = str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "")
-    by_name = (name.endswith("_") and not name.endswith("__")) or name in _IN_PLACE
+    by_name = (name.endswith("_") and not name.endswith("__")) or name in _IN_PLACE_OPERATORS
     by_option = node.kwargs.get("inplace") or "out" in node.kwargs
     return node.op in ("call_method", "call_function") and bool(by_name or by_option)
 
 
 def input_shapes(graph: fx.GraphModule, image_shape: tuple[int, ...]) -> dict[str, set[tuple[int, ...]]]:
-    """The shapes of what each module is called with, for images of that shape, (N, C, H, W)."""
-    seen: dict[str, set[tuple[int, ...]]] = {}
+    """Returns the input shapes of each module, by its path, for images of shape (N, C, H, W)."""
+    recorder = _InputShapeRecorder(graph)
+    propagate(recorder, image_shape)
+    return recorder.shapes
 
-    class Recorder(fx.Interpreter):
-        def call_module(self, target: object, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
-            if args and isinstance(args[0], Tensor):
-                seen.setdefault(str(target), set()).add(tuple(args[0].shape))
-            return super().call_module(target, args, kwargs)  # type: ignore[arg-type]
 
-    propagate(Recorder(graph), image_shape)
-    return seen
+class _InputShapeRecorder(fx.Interpreter):
+    """Runs a graph and records the shape of each module's first input."""
+
+    def __init__(self, graph: fx.GraphModule) -> None:
+        super().__init__(graph)
+        self.shapes: dict[str, set[tuple[int, ...]]] = {}
+
+    def call_module(self, target: object, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+        if args and isinstance(args[0], Tensor):
+            self.shapes.setdefault(str(target), set()).add(tuple(args[0].shape))
+        return super().call_module(target, args, kwargs)  # type: ignore[arg-type]

@@ -1,30 +1,27 @@
-"""The thread that reads weights into the ring, portion by portion, as the layers before give their place up.
+"""The thread that reads weights ahead of the layers that need them, into the places that earlier layers free.
 
-One read is in flight at a time: as measured, several read no more in a second. Partitions may share a ring and its
-reader; then one pass runs at a time, and the first layers of the one that is expected next are read while it does.
+One read is in flight at a time: measurements show that several reads transfer no more bytes a second. Several
+partitions may share a ring and its prefetcher. Then one pass runs at a time. Meanwhile, the first layers of the
+partition that runs next are read.
 """
 
 from __future__ import annotations
 
 import threading
-import time
-from typing import TYPE_CHECKING
 
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import StreamError
-from split_infer_ros.weight_streaming.ring import window_after
+from split_infer_ros.weight_streaming.chunk_reader import ChunkReader
+from split_infer_ros.weight_streaming.ring_plan import window_after
 
-if TYPE_CHECKING:
-    from split_infer_ros.weight_streaming.weight_stream import WeightStream
-
-STALL_S = 10.0  # a pass waits no longer for a portion
+TIMEOUT_S = 10.0  # a pass waits no longer for a chunk
 
 
 class WeightPrefetcher:
-    """Keeps a ring filled, pass after pass, for as long as there are tracks.
+    """Keeps a ring buffer filled, pass after pass, while it has readers.
 
-    Portions are counted from the current pass on into the one that follows: so many were ``read``, in order, and of the
-    current pass's so many are ``released``.
+    Chunks are counted from the start of the current pass into the following one. ``_chunks_read`` counts those that
+    were read, in order. ``_chunks_freed`` counts those of the current pass whose weights are no longer needed.
 
     Args:
         memory: of the ring, page-aligned.
@@ -32,171 +29,171 @@ class WeightPrefetcher:
 
     def __init__(self, memory: memoryview) -> None:
         self._memory = memory
-        self._turn = threading.Lock()  # of the track whose pass runs
+        self._pass_lock = threading.Lock()  # held during a pass
         self._changed = threading.Condition()
-        self._streams: list[WeightStream] = []
-        self._current: WeightStream | None = None
-        self._following: WeightStream | None = None
-        self._ahead: tuple[int, ...] = ()  # the following one's window
-        self._read = self._released = 0
-        self._discarded = 0  # how often reads that may be under way were given up
-        self._failed: StreamError | None = None  # why the next portion could not be read
-        self._reading: WeightStream | None = None
+        self._readers: list[ChunkReader] = []
+        self._current: ChunkReader | None = None
+        self._following: ChunkReader | None = None
+        self._following_window: tuple[int, ...] = ()
+        self._chunks_read = self._chunks_freed = 0
+        self._discards = 0  # how often the result of a read in flight became worthless
+        self._failure: StreamError | None = None  # why the next chunk could not be read
+        self._active_reader: ChunkReader | None = None  # whose read is in flight
         self._thread: threading.Thread | None = None
 
-    def add(self, weight_stream: WeightStream) -> None:
-        """A track comes; the only one is read at once, unless one that went is still in a pass."""
+    def add(self, reader: ChunkReader) -> None:
+        """Adds a reader, and starts the thread if need be.
+
+        If the reader is the only one, its chunks are read at once. That waits for the end of the current pass of a
+        reader that was removed.
+        """
         with self._changed:
-            self._streams.append(weight_stream)
-            if len(self._streams) == 1 and not self._turn.locked():
+            self._readers.append(reader)
+            if len(self._readers) == 1 and not self._pass_lock.locked():
                 self._discard()
-                self._set(weight_stream, weight_stream)
+                self._set_passes(reader, reader)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._loop, name="weights", daemon=True)
+                self._thread = threading.Thread(target=self._loop, name="weight_prefetcher", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
 
-    def drop(self, weight_stream: WeightStream, within_s: float) -> None:
-        """A track goes, with its file; one that the disk holds is left to the thread."""
+    def remove(self, reader: ChunkReader, timeout_s: float) -> None:
+        """Removes a reader and closes it. If its read is in flight, the thread closes it afterwards."""
         with self._changed:
-            if weight_stream not in self._streams:
+            if reader not in self._readers:
                 return
-            self._streams.remove(weight_stream)
-            if self._current is weight_stream:
+            self._readers.remove(reader)
+            if self._current is reader:
                 self._discard()
-                self._set(None, None)
-            elif self._following is weight_stream:
-                self._expect(None)
-            if self._reading is not weight_stream:
-                weight_stream.file.close()
-            thread = None if self._streams else self._thread
+                self._set_passes(None, None)
+            elif self._following is reader:
+                self._set_following(None)
+            if self._active_reader is not reader:
+                reader.close()
+            thread = None if self._readers else self._thread
             self._changed.notify_all()
         if thread is not None:
-            thread.join(within_s)
+            thread.join(timeout_s)
 
-    def expect(self, weight_stream: WeightStream) -> None:
-        """Its pass comes after the current one."""
+    def expect_next(self, reader: ChunkReader) -> None:
+        """Announces that the reader's pass follows the current one."""
         with self._changed:
-            self._expect(weight_stream)
+            self._set_following(reader)
             self._changed.notify_all()
 
-    def start(self, weight_stream: WeightStream) -> None:
-        """A pass begins, once no other is under way; what was read for another one is read anew."""
-        self._turn.acquire()
+    def begin_pass(self, reader: ChunkReader) -> None:
+        """Begins a pass once no other one runs. Chunks that were read for another reader are discarded."""
+        self._pass_lock.acquire()
         with self._changed:
-            if self._current is not weight_stream:
+            if self._current is not reader:
                 self._discard()
-                self._set(weight_stream, self._following)
+                self._set_passes(reader, self._following)
                 self._changed.notify_all()
 
-    def has(self, count: int) -> bool:
-        """True if so many of the current pass's portions are there."""
-        return self._read >= count
+    def has_read(self, count: int) -> bool:
+        """True if the first ``count`` chunks of the current pass were read."""
+        return self._chunks_read >= count
 
-    def wait(self, weight_stream: WeightStream, count: int, stall_s: float) -> float:
-        """Wait until so many of the current pass's portions are there; returns for how many seconds.
+    def wait_for(self, reader: ChunkReader, count: int, timeout_s: float) -> None:
+        """Waits until the first ``count`` chunks of the current pass were read.
 
         Raises:
             StreamError: they cannot be read, or did not come in time.
         """
-        if self._read >= count:
-            return 0.0
-        start = time.perf_counter()
         with self._changed:
             self._changed.wait_for(
-                lambda: self._read >= count or self._failed is not None or weight_stream not in self._streams, stall_s
+                lambda: self._chunks_read >= count or self._failure is not None or reader not in self._readers,
+                timeout_s,
             )
-            waited = time.perf_counter() - start
-            weight_stream.stalled_s += waited
-            if self._read >= count:
-                return waited
-            if weight_stream not in self._streams:
-                raise StreamError(DropReason.WEIGHTS_UNREADABLE, f"{weight_stream.file.path} was closed.")
-            if self._failed is not None:
-                raise self._failed
-            layer = weight_stream.layer(self._read)
+            if self._chunks_read >= count:
+                return
+            if reader not in self._readers:
+                raise StreamError(DropReason.WEIGHTS_UNREADABLE, f"{reader.file.path} was closed.")
+            if self._failure is not None:
+                raise self._failure
+            layer = reader.layer(self._chunks_read)
         raise StreamError(
             DropReason.WEIGHTS_STALLED,
-            f"The disk of {weight_stream.file.path} did not give layer '{layer}' within {stall_s:g} s.",
+            f"The disk of {reader.file.path} did not deliver layer '{layer}' within {timeout_s:g} s.",
         )
 
-    def release(self, count: int) -> None:
-        """So many of the current pass's portions are done with."""
-        if count > self._released:
+    def free(self, count: int) -> None:
+        """Notes that the first ``count`` chunks of the current pass are no longer needed."""
+        if count > self._chunks_freed:
             with self._changed:
-                self._released = count
+                self._chunks_freed = count
                 self._changed.notify_all()
 
-    def finish(self, weight_stream: WeightStream, failed: bool) -> None:
-        """The current pass is over; after one that failed all is read anew."""
+    def end_pass(self, reader: ChunkReader, failed: bool) -> None:
+        """Ends the current pass. After a failure, all chunks are read again."""
         with self._changed:
-            if failed or self._current is not weight_stream:
+            if failed or self._current is not reader:
                 self._discard()
             else:
-                self._read -= len(weight_stream.plan.portions)
-                self._released = 0
-            only = self._streams[0] if len(self._streams) == 1 else None
-            self._set(self._following or only, only)
+                self._chunks_read -= len(reader.plan.chunks)
+                self._chunks_freed = 0
+            only = self._readers[0] if len(self._readers) == 1 else None
+            self._set_passes(self._following or only, only)
             self._changed.notify_all()
-        self._turn.release()
+        self._pass_lock.release()
 
-    def _set(self, current: WeightStream | None, following: WeightStream | None) -> None:
+    def _set_passes(self, current: ChunkReader | None, following: ChunkReader | None) -> None:
         self._current, self._following = current, following
-        self._ahead = ()
+        self._following_window = ()
         if current is not None and following is not None:
-            self._ahead = window_after(current.plan, following.plan)
+            self._following_window = window_after(current.plan, following.plan)
 
-    def _expect(self, weight_stream: WeightStream | None) -> None:
-        if weight_stream is not self._following:
+    def _set_following(self, reader: ChunkReader | None) -> None:
+        if reader is not self._following:
             if self._current is not None:
-                self._discard(len(self._current.plan.portions))
-            self._set(self._current, weight_stream)
+                self._discard(len(self._current.plan.chunks))
+            self._set_passes(self._current, reader)
 
     def _discard(self, kept: int = 0) -> None:
-        """What was or is being read beyond so many portions is read anew."""
-        if self._read >= kept:
-            self._read = kept
-            self._failed = None
-            self._discarded += 1
+        """Has all chunks but the first ``kept`` read again, including the one in flight."""
+        if self._chunks_read >= kept:
+            self._chunks_read = kept
+            self._failure = None
+            self._discards += 1
         if not kept:
-            self._released = 0
+            self._chunks_freed = 0
 
-    def _next(self) -> tuple[WeightStream, int] | None:
-        """The portion that may be read now: its track, and its number there."""
-        if self._current is None or self._failed is not None:
+    def _next_chunk(self) -> tuple[ChunkReader, int] | None:
+        """Returns the reader and index of the chunk that may be read now, or None if reading has to wait."""
+        if self._current is None or self._failure is not None:
             return None
-        weight_stream, plan, index = self._current, self._current.plan, self._read
-        window: tuple[int, ...] = plan.window
-        if index >= len(plan.portions):
+        reader, index, window = self._current, self._chunks_read, self._current.plan.window
+        if index >= len(reader.plan.chunks):
             if self._following is None:
                 return None
-            weight_stream, index, window = self._following, index - len(plan.portions), self._ahead
-        return (weight_stream, index) if index < len(window) and self._read - window[index] <= self._released else None
+            index -= len(reader.plan.chunks)
+            reader, window = self._following, self._following_window
+        if index >= len(window) or self._chunks_read - window[index] > self._chunks_freed:
+            return None
+        return reader, index
 
     def _loop(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._next() is not None or not self._streams)
-                found = self._next()
-                if found is None or not self._streams:
+                self._changed.wait_for(lambda: self._next_chunk() is not None or not self._readers)
+                chunk = self._next_chunk()
+                if chunk is None or not self._readers:
                     self._thread = None
                     return
-                weight_stream, index = found
-                self._reading, before = weight_stream, self._discarded
+                reader, index = chunk
+                self._active_reader, discards = reader, self._discards
             failure: StreamError | None = None
             try:
-                weight_stream.fetch(index, self._memory)
+                reader.fetch(index, self._memory)
             except StreamError as error:
                 failure = error
-            except Exception as error:  # whatever it is, nobody waits in vain
-                failure = StreamError(
-                    DropReason.WEIGHTS_UNREADABLE, f"{weight_stream.file.path} cannot be read ({error})."
-                )
+            except Exception as error:  # of any kind: a pass would wait for a thread that has ended
+                failure = StreamError(DropReason.WEIGHTS_UNREADABLE, f"{reader.file.path} cannot be read ({error}).")
             with self._changed:
-                self._reading = None
-                if weight_stream not in self._streams:
-                    weight_stream.file.close()
-                if self._discarded == before:
-                    self._failed = failure
-                    self._read += failure is None
+                self._active_reader = None
+                if reader not in self._readers:
+                    reader.close()
+                if self._discards == discards:
+                    self._failure = failure
+                    self._chunks_read += failure is None
                 self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""Where a ring lies: in this process's memory, in memory that a GPU reads as well, or on the GPU and the host."""
+"""The memory of a ring buffer: on the host, on the host but visible to a GPU, or on the GPU and the host."""
 
 from __future__ import annotations
 
@@ -10,108 +10,138 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from split_infer_ros.buffers.memory import allocate
+from split_infer_ros.buffers.memory import Memory, allocate
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.runtime.cuda import OutOfMemory
 from split_infer_ros.runtime.shortage import host_bytes_free, shortage
-from split_infer_ros.weight_streaming.device_stages import CopyStage, MappedStage, Processor
+from split_infer_ros.weight_streaming.chunk_reader import ChunkReader
+from split_infer_ros.weight_streaming.copy_stage import CopyStage
+from split_infer_ros.weight_streaming.device_ops import DeviceOps
+from split_infer_ros.weight_streaming.mapped_stage import MappedStage
 from split_infer_ros.weight_streaming.prefetcher import WeightPrefetcher
-from split_infer_ros.weight_streaming.ring import RingPlan, circular
-from split_infer_ros.weight_streaming.weight_stream import WeightStream
+from split_infer_ros.weight_streaming.ring_plan import RingPlan, plan_ring
+from split_infer_ros.weight_streaming.weight_stream import WeightStream, WeightSupply
 from split_infer_ros.weight_streaming.weights_file import Block, WeightsFile
 
-HUGE = 2 << 20  # bytes of a huge page
+HUGE_PAGE = 2 << 20  # bytes
 
 
 def page_aligned(nbytes: int) -> Tensor:
-    """uint8 (n,), as O_DIRECT needs it; gone with its last view.
+    """Allocates uint8 (n,) memory for reads with O_DIRECT. It is freed with its last view.
 
-    It lies in huge pages where the kernel has any, of which the last one may be taken in part: a disk that writes to
-    small ones, strewn over memory, gives a third of its bandwidth.
+    The memory lies in huge pages if the kernel has any. A disk that writes to scattered small pages reaches a third of
+    its bandwidth.
 
     Raises:
-        OutOfMemory: there is not so much.
+        OutOfMemory: the host has too little memory.
     """
     try:
-        mapping = mmap.mmap(-1, nbytes + 2 * HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        mapping = mmap.mmap(-1, nbytes + 2 * HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
-        said = shortage(nbytes, host_bytes_free(), "the host")
-        raise OutOfMemory(f"Memory for weights cannot be had: {said} ({error.strerror}).") from error
+        sizes = shortage(nbytes, host_bytes_free(), "the host")
+        raise OutOfMemory(f"Memory for weights cannot be allocated: {sizes} ({error.strerror}).") from error
     with suppress(OSError):  # a kernel without huge pages
         mapping.madvise(mmap.MADV_HUGEPAGE)
     memory = torch.frombuffer(mapping, dtype=torch.uint8)
-    start = -memory.data_ptr() % HUGE
+    start = -memory.data_ptr() % HUGE_PAGE
     return memory[start : start + nbytes]
 
 
-def buffer(memory: Tensor) -> memoryview:
-    """The bytes of uint8 (n,) on the CPU, to read into."""
+def byte_view(memory: Tensor) -> memoryview:
+    """Returns uint8 (n,) memory on the CPU as a buffer to read into."""
     array: Any = memory.numpy()
     return memoryview(array)
 
 
 class RingMemory:
-    """Memory for a ring of which layers see ``ring``, and its reader; partitions that share it take turns.
+    """A ring buffer on the host, with its prefetcher. Partitions that share it take turns.
 
     Args:
-        ring: uint8 (capacity,).
-        host: the same, as the disk writes to it, unless the ring itself is.
+        ring: uint8 (capacity,), as the layers see it.
+        host: the same ring as the disk writes to it; None if that is ``ring`` itself.
 
     Attributes:
-        nbytes: on all sides.
+        ring: as given.
+        nbytes: memory of the ring on all sides.
     """
 
     def __init__(self, ring: Tensor, host: Tensor | None = None) -> None:
         self.ring = ring
         self.nbytes = ring.nbytes
         self._host = ring if host is None else host
-        self._reader = WeightPrefetcher(buffer(self._host))
+        self._prefetcher = WeightPrefetcher(byte_view(self._host))
 
-    def stage(
-        self, file: WeightsFile, plan: RingPlan, blocks: Sequence[Block], stall_s: float
-    ) -> WeightStream | MappedStage | CopyStage:
-        """What brings a partition's weights into the ring."""
-        return WeightStream(self._reader, file, plan, blocks, stall_s)
+    def make_supply(
+        self, file: WeightsFile, plan: RingPlan, blocks: Sequence[Block], *, timeout_s: float
+    ) -> WeightSupply:
+        """Returns the supply of a partition's weights through this ring, not opened yet.
+
+        Args:
+            file: closed with the supply.
+            plan: of this ring, for the partition.
+            blocks: of the plan.
+            timeout_s: how long a step waits for its weights.
+        """
+        return WeightStream(self._prefetcher, ChunkReader(file, plan, blocks), timeout_s)
 
 
 class MappedRingMemory(RingMemory):
-    """Memory of the host that the GPU reads as it is (two-stage).
+    """A ring buffer in page-locked memory of the host, which the GPU reads where it lies (two-stage)."""
 
-    Raises:
-        ConfigurationError: this GPU has no such memory, or not so much.
-    """
+    def __init__(self, memory: Memory, ops: DeviceOps) -> None:
+        super().__init__(memory.device, memory.host)
+        self._memory = memory
+        self._ops = ops
 
-    def __init__(self, capacity: int, device: torch.device, processor: Processor) -> None:
-        self._memory = allocate(Policy.PINNED, capacity, device)
-        super().__init__(self._memory.device, self._memory.host)
-        self._processor = processor
+    @classmethod
+    def allocate(cls, capacity: int, device: torch.device, ops: DeviceOps) -> MappedRingMemory:
+        """Allocates a ring of that many bytes.
 
-    def stage(self, file: WeightsFile, plan: RingPlan, blocks: Sequence[Block], stall_s: float) -> MappedStage:
-        """What brings a partition's weights into the ring."""
-        return MappedStage(WeightStream(self._reader, file, plan, blocks, stall_s), self._processor)
+        Raises:
+            ConfigurationError: this GPU has no such memory, or too little.
+        """
+        return cls(allocate(Policy.PINNED, capacity, device), ops)
+
+    def make_supply(
+        self, file: WeightsFile, plan: RingPlan, blocks: Sequence[Block], *, timeout_s: float
+    ) -> MappedStage:
+        """Returns the supply of a partition's weights through this ring, not opened yet."""
+        stream = WeightStream(self._prefetcher, ChunkReader(file, plan, blocks), timeout_s)
+        return MappedStage(stream, self._ops)
 
 
 class CopiedRingMemory(RingMemory):
-    """A ring on the GPU, and one of the same size on the host from which it is filled (three-stage).
+    """A ring buffer on the GPU, and one of the same size on the host from which it is filled (three-stage)."""
 
-    Raises:
-        ConfigurationError: there is not so much memory.
-    """
+    def __init__(self, memory: Memory, ops: DeviceOps) -> None:
+        super().__init__(memory.device, memory.host)
+        self.nbytes = memory.bytes
+        self._memory = memory
+        self._ops = ops
 
-    def __init__(self, capacity: int, device: torch.device, processor: Processor) -> None:
-        self._memory = allocate(Policy.DEVICE, capacity, device)
-        super().__init__(self._memory.device, self._memory.host)
-        self.nbytes = self._memory.bytes
-        self._processor = processor
+    @classmethod
+    def allocate(cls, capacity: int, device: torch.device, ops: DeviceOps) -> CopiedRingMemory:
+        """Allocates rings of that many bytes each.
 
-    def stage(self, file: WeightsFile, plan: RingPlan, blocks: Sequence[Block], stall_s: float) -> CopyStage:
-        """What brings a partition's weights into the ring."""
-        sizes = [block.nbytes for block in blocks]
-        source = circular(sizes, range(len(blocks)), len(self._host))
-        weight_stream = WeightStream(self._reader, file, source, blocks, stall_s)
-        rings = _slices(self._host, source, sizes), _slices(self.ring, plan, sizes)
-        return CopyStage(weight_stream, *rings, plan, self._processor, 2 * stall_s)
+        Raises:
+            ConfigurationError: there is too little memory.
+        """
+        return cls(allocate(Policy.DEVICE, capacity, device), ops)
+
+    def make_supply(self, file: WeightsFile, plan: RingPlan, blocks: Sequence[Block], *, timeout_s: float) -> CopyStage:
+        """Returns the supply of a partition's weights through these rings, not opened yet."""
+        block_sizes = [block.nbytes for block in blocks]
+        host_plan = plan_ring(block_sizes, range(len(blocks)), len(self._host))
+        return CopyStage(
+            WeightStream(self._prefetcher, ChunkReader(file, host_plan, blocks), timeout_s),
+            host_blocks=block_views(self._host, host_plan, block_sizes),
+            device_blocks=block_views(self.ring, plan, block_sizes),
+            plan=plan,
+            ops=self._ops,
+            timeout_s=2 * timeout_s,
+        )
 
 
-def _slices(ring: Tensor, plan: RingPlan, sizes: Sequence[int]) -> list[Tensor]:
-    return [ring[offset : offset + size] for offset, size in zip(plan.offsets, sizes, strict=True)]
+def block_views(ring: Tensor, plan: RingPlan, block_sizes: Sequence[int]) -> list[Tensor]:
+    """Returns each block's place in a ring."""
+    return [ring[offset : offset + size] for offset, size in zip(plan.offsets, block_sizes, strict=True)]

@@ -1,7 +1,8 @@
-"""How much memory is worth it: the ring grows until the delay stops falling (paper, Memory-delay tradeoff).
+"""Chooses how much memory to give to weights: more as long as it shortens a pass (paper: memory-delay tradeoff).
 
-More memory hides reading behind computing. Where reading takes longer than computing there is nothing to hide behind;
-then memory saves reading: the first layers stay. Pure, apart from ``delay``, which may measure.
+More memory hides reading behind computing. Where reading takes longer than computing, there is too little to hide
+behind. Memory then saves reads: the first layers stay in memory. The module is pure, but its callers may measure
+delays.
 """
 
 from __future__ import annotations
@@ -9,96 +10,119 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from split_infer_ros.weight_streaming.delay_model import Machine, predict
-from split_infer_ros.weight_streaming.packed_file import PAGE
-from split_infer_ros.weight_streaming.residency import Placement, keep_first
-from split_infer_ros.weight_streaming.ring import least_capacity
+from split_infer_ros.weight_streaming.delay_model import StreamingProfile, predict_delay
+from split_infer_ros.weight_streaming.packed_header import PAGE
+from split_infer_ros.weight_streaming.residency import MemoryPlan, plan_resident_blocks
+from split_infer_ros.weight_streaming.ring_plan import min_capacity
 
-GROWTH = 1.15  # from one try to the next
-WITHIN = 0.01  # of a delay, by which more is none
-PRUDENCE = 1.5  # times as long may a read take now and then, and is to be hidden even so
-
-Delay = Callable[[Placement], float]
+GROWTH = 1.15  # of memory from one trial to the next
+TOLERANCE = 0.01  # part of a delay within which two delays are the same
+READ_MARGIN = 1.5  # a read may take so many times longer now and then, and still has to be hidden
+RING_DIVISORS = (1, 2, 4, 8)  # the ring takes all memory, half of it, ...
 
 
 @dataclass(frozen=True, slots=True)
 class RingTrial:
-    """One try.
+    """One point of the trade-off between memory and delay.
 
     Attributes:
-        memory: bytes, of the ring and of what stays.
-        delay: seconds of a pass.
-        placement: what was tried.
+        memory_bytes: of the ring and of the blocks that stay.
+        delay_s: of a pass.
+        memory_plan: with which the pass has this delay.
     """
 
-    memory: int
-    delay: float
-    placement: Placement
+    memory_bytes: int
+    delay_s: float
+    memory_plan: MemoryPlan
 
 
-def explore(sizes: Sequence[int], uses: Sequence[int], delay: Delay, most: float, goal: float) -> list[RingTrial]:
-    """The trade-off: from the smallest ring up to ``most`` bytes, or until a delay within the goal or no more to gain.
+def explore_trade_off(
+    block_sizes: Sequence[int],
+    step_blocks: Sequence[int],
+    delay_of: Callable[[MemoryPlan], float],
+    *,
+    max_bytes: float,
+    goal_s: float,
+) -> list[RingTrial]:
+    """Tries growing memory, from the smallest ring to ``max_bytes`` or until the delay reaches the goal.
 
     Args:
-        sizes, uses: of the blocks, as ``ring.circular`` has them.
-        delay: of a placement, predicted or measured, in seconds.
-        most: bytes that may be taken.
-        goal: seconds; smaller delays are not looked for.
+        block_sizes: as for ``plan_ring``.
+        step_blocks: as for ``plan_ring``.
+        delay_of: predicts or measures the seconds of a pass.
+        max_bytes: for the ring and the blocks that stay.
+        goal_s: delay at which the search ends.
 
     Returns:
-        Points of growing memory and falling delay: the best of those tried up to each.
+        Trials of growing memory. Each has the shortest delay that was found up to its memory.
     """
-    found: list[RingTrial] = []
-    memory = least = least_capacity(sizes, uses)
-    while memory <= min(most, sum(sizes)):
-        partitions = (memory // part // PAGE * PAGE for part in (1, 2, 4, 8))
-        rings = {least, _best_ring(found), *partitions}
-        tries = [keep_first(sizes, uses, memory, ring) for ring in sorted(rings) if least <= ring <= memory]
-        points = [RingTrial(memory, delay(each), each) for each in tries if each is not None]
-        best = min([*points, *found[-1:]], key=lambda point: point.delay, default=None)
+    trials: list[RingTrial] = []
+    memory_bytes = smallest = min_capacity(block_sizes, step_blocks)
+    while memory_bytes <= min(max_bytes, sum(block_sizes)):
+        capacities = {memory_bytes // divisor // PAGE * PAGE for divisor in RING_DIVISORS} | {smallest}
+        if trials:
+            capacities.add(trials[-1].memory_plan.ring.capacity)
+        plans = [
+            plan_resident_blocks(block_sizes, step_blocks, memory_bytes=memory_bytes, capacity=capacity)
+            for capacity in sorted(capacities)
+            if smallest <= capacity <= memory_bytes
+        ]
+        candidates = [RingTrial(memory_bytes, delay_of(plan), plan) for plan in plans if plan is not None]
+        best = min([*candidates, *trials[-1:]], key=lambda trial: trial.delay_s, default=None)
         if best is not None:
-            found.append(RingTrial(memory, best.delay, best.placement))
-            if best.delay <= goal:
+            trials.append(replace(best, memory_bytes=memory_bytes))
+            if best.delay_s <= goal_s:
                 break
-        memory = max(memory + PAGE, int(memory * GROWTH) // PAGE * PAGE)
-    return found
+        memory_bytes = max(memory_bytes + PAGE, int(memory_bytes * GROWTH) // PAGE * PAGE)
+    return trials
 
 
-def _best_ring(found: Sequence[RingTrial]) -> int:
-    return found[-1].placement.plan.capacity if found else 0
-
-
-def trade_off(
-    sizes: Sequence[int], uses: Sequence[int], machine: Machine, most: float, allowed: float
+def predict_trade_off(
+    block_sizes: Sequence[int],
+    step_blocks: Sequence[int],
+    profile: StreamingProfile,
+    *,
+    max_bytes: float,
+    allowed_s: float,
 ) -> list[RingTrial]:
-    """The trade-off as predicted, for reads that all take longer than they were seen to.
+    """Predicts the trade-off, assuming that every read takes ``READ_MARGIN`` times as long as measured.
 
     Args:
-        sizes, uses: of the blocks, as ``ring.circular`` has them.
-        machine: what was measured.
-        most: bytes that may be taken.
-        allowed: seconds over resident's delay; see ``choose``.
+        block_sizes: as for ``plan_ring``.
+        step_blocks: as for ``plan_ring``.
+        profile: measured.
+        max_bytes: for the ring and the blocks that stay.
+        allowed_s: how much longer than with resident weights a pass may take; see ``choose_trial``.
     """
-    prudent = replace(machine, bandwidth=machine.bandwidth / PRUDENCE, latency=machine.latency * PRUDENCE)
-    goal = goal_of(machine.compute, allowed)
-    return explore(sizes, uses, lambda placement: predict(placement.plan, prudent), most, goal)
+    slow_reads = replace(
+        profile, bandwidth=profile.bandwidth / READ_MARGIN, read_latency_s=profile.read_latency_s * READ_MARGIN
+    )
+    return explore_trade_off(
+        block_sizes,
+        step_blocks,
+        lambda memory_plan: predict_delay(memory_plan.ring, slow_reads),
+        max_bytes=max_bytes,
+        goal_s=delay_goal(profile.compute_s, allowed_s),
+    )
 
 
-def choose(points: Sequence[RingTrial], resident: float, allowed: float) -> RingTrial:
-    """The least memory that delays a pass by no more than is allowed: over resident's delay, or the best to be had.
+def choose_trial(trials: Sequence[RingTrial], resident_s: float, allowed_s: float) -> RingTrial:
+    """Returns the trial with the least memory whose delay is allowed.
+
+    If no trial comes close enough to resident weights, the shortest delay of all trials is the reference instead.
 
     Args:
-        points: not empty.
-        resident: its delay, seconds.
-        allowed: seconds, as ``goal_of`` has them.
+        trials: at least one.
+        resident_s: delay of a pass with resident weights.
+        allowed_s: as for ``delay_goal``.
     """
-    best = min(point.delay for point in points)
-    goal = goal_of(resident, allowed)
-    if best > goal:
-        goal = goal_of(best, allowed)
-    return min((point for point in points if point.delay <= goal), key=lambda point: point.memory)
+    shortest_s = min(trial.delay_s for trial in trials)
+    goal_s = delay_goal(resident_s, allowed_s)
+    if shortest_s > goal_s:
+        goal_s = delay_goal(shortest_s, allowed_s)
+    return min((trial for trial in trials if trial.delay_s <= goal_s), key=lambda trial: trial.memory_bytes)
 
 
-def goal_of(delay: float, allowed: float) -> float:
-    """Seconds within which a pass is as good as one of that delay: so much more, or one hundredth."""
-    return delay + max(allowed, WITHIN * delay)
+def delay_goal(delay_s: float, allowed_s: float) -> float:
+    """Returns the longest delay that counts as good as ``delay_s``: ``allowed_s`` more, or at least one hundredth."""
+    return delay_s + max(allowed_s, TOLERANCE * delay_s)

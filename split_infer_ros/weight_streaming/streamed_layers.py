@@ -1,4 +1,4 @@
-"""Layers that wait for their weights, and say when they are done with them."""
+"""Layers that wait for their weights before they run, and report when they no longer need them."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from torch import Tensor, nn
 from split_infer_ros.engines.fusion import FusedConv2d
 
 
-class Gate(Protocol):
-    """Knows which steps' weights are there."""
+class StepHooks(Protocol):
+    """The calls before and after each step of a partition."""
 
-    def begin(self, step: int) -> object:
-        """Wait for a step's weights."""
+    def begin_step(self, step: int) -> object:
+        """Waits for a step's weights."""
 
-    def end(self, step: int) -> None:
-        """A step is done with its weights."""
+    def end_step(self, step: int) -> None:
+        """Notes that a step no longer needs its weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A layer's weights, or some rows of them; they are there between a step's begin and end alone."""
+    """A layer's weights, or some rows of them. They are valid between the begin and the end of the step only."""
 
     step: int
     row: int
@@ -33,41 +33,41 @@ class Tile:
 
 
 class StreamedLayer(nn.Module):
-    """Any layer as it is."""
+    """Runs a layer unchanged on streamed weights."""
 
-    def __init__(self, layer: nn.Module, step: int, gate: Gate) -> None:
+    def __init__(self, layer: nn.Module, step: int, hooks: StepHooks) -> None:
         super().__init__()
         self._layer = layer
         self._step = step
-        self._gate = gate
+        self._hooks = hooks
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
-        """What the layer gives."""
-        self._gate.begin(self._step)
+        """Returns the layer's results."""
+        self._hooks.begin_step(self._step)
         result = self._layer(*inputs, **options)
-        self._gate.end(self._step)
+        self._hooks.end_step(self._step)
         return result
 
 
 class TiledConv2d(nn.Module):
-    """A fused convolution, output channels tile by tile."""
+    """Runs a fused convolution tile by tile, each for some of the output channels."""
 
-    def __init__(self, layer: FusedConv2d, tiles: Sequence[Tile], gate: Gate) -> None:
+    def __init__(self, layer: FusedConv2d, tiles: Sequence[Tile], hooks: StepHooks) -> None:
         super().__init__()
         self._geometry, self._activation = layer.geometry, layer.activation
         self._tiles = tiles
-        self._gate = gate
+        self._hooks = hooks
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, C, H, W) to (N, C', H', W'), channels last; the same bits as the whole layer's."""
+        """Maps (N, C, H, W) to (N, C', H', W') in channels last, with the same bits as the whole layer."""
         x = x.contiguous(memory_format=torch.channels_last)
         results = []
         for tile in self._tiles:
-            self._gate.begin(tile.step)
+            self._hooks.begin_step(tile.step)
             results.append(
                 torch.ops.mkldnn._convolution_pointwise(x, tile.weight, tile.bias, *self._geometry, *self._activation)
             )
-            self._gate.end(tile.step)
+            self._hooks.end_step(tile.step)
         if len(results) == 1:
             (only,) = results
             return only  # type: ignore[no-any-return]
@@ -75,19 +75,19 @@ class TiledConv2d(nn.Module):
 
 
 class TiledLinear(nn.Module):
-    """A linear layer, rows (its outputs) tile by tile."""
+    """Runs a linear layer tile by tile, each for some of the outputs."""
 
-    def __init__(self, tiles: Sequence[Tile], gate: Gate) -> None:
+    def __init__(self, tiles: Sequence[Tile], hooks: StepHooks) -> None:
         super().__init__()
         self._tiles = tiles
-        self._gate = gate
+        self._hooks = hooks
         self._outputs = tiles[-1].row + len(tiles[-1].weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., inputs) to (..., outputs)."""
+        """Maps (..., inputs) to (..., outputs)."""
         results = x.new_empty((*x.shape[:-1], self._outputs))
         for tile in self._tiles:
-            self._gate.begin(tile.step)
+            self._hooks.begin_step(tile.step)
             results[..., tile.row : tile.row + len(tile.weight)] = nn.functional.linear(x, tile.weight, tile.bias)
-            self._gate.end(tile.step)
+            self._hooks.end_step(tile.step)
         return results

@@ -1,4 +1,4 @@
-"""Weights out of a packed file again, as they were before."""
+"""Reads weights back from a packed file, in the form that they had before packing."""
 
 from __future__ import annotations
 
@@ -9,40 +9,49 @@ import torch
 from torch import Tensor
 
 from split_infer_ros.split.model import SplitModel
-from split_infer_ros.weight_streaming.packed_file import Piece
-from split_infer_ros.weight_streaming.partition_weights import Contents, open_contents
-from split_infer_ros.weight_streaming.ring_memory import buffer, page_aligned
-from split_infer_ros.weight_streaming.streamed_partition import load, views_of
+from split_infer_ros.weight_streaming.binding import weight_views
+from split_infer_ros.weight_streaming.packed_header import Piece
+from split_infer_ros.weight_streaming.packed_partition import PackedPartition, open_packed
+from split_infer_ros.weight_streaming.ring_memory import byte_view, page_aligned
 from split_infer_ros.weight_streaming.weights_file import Block, WeightsFile
 
 
-def unpack(model: SplitModel, path: Path, threads: int | None, names: Collection[str]) -> dict[str, Tensor]:
-    """Tensors by name, each with memory of its own and the very bits that were packed.
+def unpack_weights(
+    model: SplitModel, path: Path, *, num_threads: int | None, names: Collection[str]
+) -> dict[str, Tensor]:
+    """Returns tensors by name, with the exact values that were packed. Each has memory of its own.
+
+    Args:
+        model: whose weights the file holds.
+        path: of the file.
+        num_threads: for which the weights were packed; None for a GPU.
+        names: of the tensors in the model's state.
 
     Raises:
-        WeightsError: it is another model's file, or damaged.
-        StreamError: it cannot be read.
+        OutOfMemory: the host has too little memory.
+        StreamError: the weights cannot be read.
+        WeightsError: the file is another model's, or damaged.
     """
-    contents = open_contents(model, model.graph, path, threads)
-    file = WeightsFile(path)
-    parts: dict[str, list[Tensor]] = {}
+    packed = open_packed(model, model.graph, path, num_threads=num_threads)
+    file = WeightsFile.open(path)
+    tiles: dict[str, list[Tensor]] = {}
     try:
-        for piece in contents.header.pieces:
+        for piece in packed.header.pieces:
             if any(tensor.name in names for tensor in piece.tensors):
-                for name, values in _read(contents, file, piece).items():
-                    parts.setdefault(name, []).append(values)
+                for name, values in _read(packed, file, piece).items():
+                    tiles.setdefault(name, []).append(values)
     finally:
         file.close()
-    return {name: rows[0] if len(rows) == 1 else torch.cat(rows) for name, rows in parts.items() if name in names}
+    return {name: rows[0] if len(rows) == 1 else torch.cat(rows) for name, rows in tiles.items() if name in names}
 
 
-def _read(contents: Contents, file: WeightsFile, piece: Piece) -> dict[str, Tensor]:
+def _read(packed: PackedPartition, file: WeightsFile, piece: Piece) -> dict[str, Tensor]:
     memory = page_aligned(piece.nbytes)
-    load(file, [Block((piece,))], buffer(memory))
-    views = views_of(contents, piece, {(piece.layer, piece.row): (memory, 0)})
-    return {name: _own(values) for name, values in views.items()}
+    file.load([Block((piece,))], byte_view(memory))
+    views = weight_views(packed, piece, {(piece.layer, piece.row): (memory, 0)})
+    return {name: _copy(values) for name, values in views.items()}
 
 
-def _own(values: Tensor) -> Tensor:
+def _copy(values: Tensor) -> Tensor:
     plain = values.to_dense().contiguous(memory_format=torch.channels_last) if values.is_mkldnn else values
     return plain.clone()

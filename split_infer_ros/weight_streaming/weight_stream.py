@@ -1,19 +1,18 @@
-"""A partition's way through a ring: what its passes read, in which order, and what came of it."""
+"""The supply of weights to a partition: what its passes and steps call to wait for weights and to free them."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from split_infer_ros.weight_streaming.prefetcher import STALL_S, WeightPrefetcher
-from split_infer_ros.weight_streaming.ring import RingPlan
-from split_infer_ros.weight_streaming.weights_file import Block, WeightsFile
+from split_infer_ros.weight_streaming.chunk_reader import ChunkReader
+from split_infer_ros.weight_streaming.prefetcher import TIMEOUT_S, WeightPrefetcher
 
 
 @dataclass(frozen=True, slots=True)
 class PrefetchStats:
-    """Since the start.
+    """Totals of a partition's weight stream since its start.
 
     Attributes:
         passes: that ended.
@@ -29,102 +28,106 @@ class PrefetchStats:
 
     @property
     def bandwidth(self) -> float:
-        """Bytes a second while reading."""
+        """Bytes a second while a read was in flight."""
         return self.bytes_read / self.reading_s if self.reading_s else 0.0
 
 
-class WeightStream:
-    """One file's portions through one reader's ring, for one thread at a time that runs the layers.
+class WeightSupply(Protocol):
+    """Brings weights to where a partition's layers read them, for one thread at a time that runs the layers."""
 
-    Args:
-        reader: of the ring.
-        file: is closed with the track.
-        plan: of the ring, for this partition.
-        blocks: the plan's.
-        stall_s: how long a step waits.
+    def open(self) -> None:
+        """Begins to read weights."""
 
-    Attributes:
-        stalled_s: seconds for which passes waited.
-    """
+    def expect_next(self) -> None:
+        """Announces that the next pass in the ring is this partition's."""
 
-    def __init__(
-        self,
-        reader: WeightPrefetcher,
-        file: WeightsFile,
-        plan: RingPlan,
-        blocks: Sequence[Block],
-        stall_s: float = STALL_S,
-    ) -> None:
-        self.file = file
-        self.plan = plan
-        self.stalled_s = 0.0
-        self._reader = reader
-        self._blocks = blocks
-        self._stall_s = stall_s
-        self._trusted = False  # a pass was compared with the checksums as a whole
-        self._passes = self._bytes = 0
-        self._reading_s = 0.0
-        reader.add(self)
+    def begin_pass(self) -> None:
+        """Begins a pass, once no other partition's pass runs in the ring."""
 
-    def expect(self) -> None:
-        """The next pass in this ring will be this partition's."""
-        self._reader.expect(self)
-
-    def start(self) -> None:
-        """A pass begins, as soon as no other partition's is under way."""
-        self._reader.start(self)
-
-    def has(self, step: int) -> bool:
-        """True if a step's weights are there."""
-        return self._reader.has(self.plan.needs[step])
-
-    def begin(self, step: int) -> float:
-        """Wait until a step's weights are there; returns for how many seconds.
+    def begin_step(self, step: int) -> float:
+        """Waits for a step's weights. Returns the seconds of waiting.
 
         Raises:
-            StreamError: they cannot be read, or did not come in time.
+            StreamError: the weights cannot be read, or did not come in time.
         """
-        return self._reader.wait(self, self.plan.needs[step], self._stall_s)
 
-    def end(self, step: int) -> None:
-        """A step is done with its weights."""
-        self._reader.release(self.plan.frees[step])
+    def end_step(self, step: int) -> None:
+        """Notes that a step has run, or was given to the device."""
 
-    def finish(self, failed: bool) -> None:
-        """The pass is over."""
-        self._trusted = not failed
-        self._passes += 1
-        self._reader.finish(self, failed)
+    def end_pass(self, failed: bool) -> None:
+        """Ends a pass."""
 
     def stats(self) -> PrefetchStats:
-        """Totals since the start."""
-        return PrefetchStats(self._passes, self._bytes, self._reading_s, self.stalled_s)
+        """Returns totals since the start."""
 
     def close(self) -> None:
-        """Read no more."""
-        self._reader.drop(self, self._stall_s)
+        """Ends reading, and closes the file."""
 
-    def fetch(self, number: int, memory: memoryview) -> None:
-        """Read a portion into the ring (on the reader's thread).
 
-        A pass compares one block with its checksum, in turns; the first one, and one after a failure, all.
+class WeightStream:
+    """Supplies weights to a partition on the CPU, whose layers read the ring that the prefetcher fills.
+
+    Args:
+        prefetcher: of the ring.
+        reader: of this partition's weights. It is closed with the stream.
+        timeout_s: how long a step waits.
+    """
+
+    def __init__(self, prefetcher: WeightPrefetcher, reader: ChunkReader, timeout_s: float = TIMEOUT_S) -> None:
+        self.reader = reader
+        self._prefetcher = prefetcher
+        self._timeout_s = timeout_s
+        self._stalled_s = 0.0
+
+    def open(self) -> None:
+        """Begins to read weights."""
+        self._prefetcher.add(self.reader)
+
+    def expect_next(self) -> None:
+        """Announces that the next pass in the ring is this partition's."""
+        self._prefetcher.expect_next(self.reader)
+
+    def begin_pass(self) -> None:
+        """Begins a pass, once no other partition's pass runs in the ring."""
+        self._prefetcher.begin_pass(self.reader)
+
+    def has_step(self, step: int) -> bool:
+        """True if a step's weights were read."""
+        return self._prefetcher.has_read(self.reader.plan.chunks_needed[step])
+
+    def begin_step(self, step: int) -> float:
+        """Waits until a step's weights were read. Returns the seconds of waiting.
 
         Raises:
-            StreamError: it cannot be read, or is not as it was written.
+            StreamError: the weights cannot be read, or did not come in time.
         """
-        portion = self.plan.portions[number]
-        block, place = self._blocks[portion.block], self.plan.offsets[portion.block]
+        needed = self.reader.plan.chunks_needed[step]
+        if self._prefetcher.has_read(needed):
+            return 0.0
         start = time.perf_counter()
-        into = memory[place + portion.start : place + portion.start + portion.nbytes]
-        self.file.read(block.offset + portion.start, into, self.layer(number))
-        self._reading_s += time.perf_counter() - start
-        self._bytes += portion.nbytes
-        if portion.last and (not self._trusted or portion.block == self._passes % len(self._blocks)):
-            self.file.check(block, memory[place : place + block.nbytes])
+        try:
+            self._prefetcher.wait_for(self.reader, needed, self._timeout_s)
+        finally:
+            waited = time.perf_counter() - start
+            self._stalled_s += waited
+        return waited
 
-    def layer(self, number: int) -> str:
-        """Whose weights a portion begins with."""
-        portion = self.plan.portions[number]
-        block = self._blocks[portion.block]
-        begun = [piece for piece in block.pieces if piece.offset <= block.offset + portion.start]
-        return begun[-1].layer
+    def end_step(self, step: int) -> None:
+        """Notes that a step no longer needs its weights."""
+        self._prefetcher.free(self.reader.plan.chunks_freed[step])
+
+    def end_pass(self, failed: bool) -> None:
+        """Ends a pass."""
+        self.reader.end_pass(failed)
+        self._prefetcher.end_pass(self.reader, failed)
+
+    def stats(self) -> PrefetchStats:
+        """Returns totals since the start."""
+        reader = self.reader
+        return PrefetchStats(
+            passes=reader.passes, bytes_read=reader.bytes_read, reading_s=reader.reading_s, stalled_s=self._stalled_s
+        )
+
+    def close(self) -> None:
+        """Ends reading, and closes the file."""
+        self._prefetcher.remove(self.reader, self._timeout_s)

@@ -1,4 +1,4 @@
-"""Reading a packed file: past the page cache, whose copy would be a second one, and holding no GIL."""
+"""Reads packed weights past the page cache, which would hold a second copy, and without holding the GIL."""
 
 from __future__ import annotations
 
@@ -6,98 +6,132 @@ import errno
 import mmap
 import os
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import StreamError, WeightsError
-from split_infer_ros.weight_streaming.packed_file import PAGE, Piece
+from split_infer_ros.weight_streaming.packed_header import PAGE, Piece
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What is read into one place: pieces that follow each other in the file."""
+    """Pieces that follow each other in the file and are read into one place."""
 
     pieces: tuple[Piece, ...]
 
     @property
     def offset(self) -> int:
-        """In the file."""
+        """Place in the file, bytes."""
         return self.pieces[0].offset
 
     @property
     def nbytes(self) -> int:
-        """Of all its pieces."""
+        """Size of all pieces."""
         return sum(piece.nbytes for piece in self.pieces)
 
 
 class WeightsFile:
-    """An open file of weights.
-
-    Args:
-        path: of the file.
-        direct: whether to try O_DIRECT.
+    """An open file of packed weights. Use ``open`` to create one.
 
     Attributes:
-        note: a sentence where reads go through the page cache; empty where they do not.
+        path: of the file.
+        note: a sentence if reads go through the page cache, else empty.
     """
 
-    def __init__(self, path: Path, direct: bool = True) -> None:
+    def __init__(self, path: Path, descriptor: int, is_direct: bool) -> None:
         self.path = path
         self.note = ""
-        try:
-            self._descriptor, self._direct = _open(path, direct)
-        except OSError as error:
-            raise WeightsError(f"{path} cannot be read ({error.strerror}).") from error
-        if not self._direct:
+        self._descriptor = descriptor
+        self._is_direct = is_direct
+        if not is_direct:
             self.note = (
                 f"{path} lies on a file system without O_DIRECT: weights are read through the page cache, "
                 "whose pages are given back after each read."
             )
 
-    def read(self, offset: int, into: memoryview, layer: str) -> None:
-        """Fill page-aligned memory with what lies at a page of the file.
+    @classmethod
+    def open(cls, path: Path, direct: bool = True) -> WeightsFile:
+        """Opens a file.
+
+        Args:
+            path: of the file.
+            direct: whether to try O_DIRECT, which reads past the page cache.
 
         Raises:
-            StreamError: the file ends before, or the disk fails; the layer is named.
+            WeightsError: the file cannot be read.
+        """
+        try:
+            descriptor, is_direct = _open(path, direct)
+        except OSError as error:
+            raise WeightsError(f"{path} cannot be read ({error.strerror}).") from error
+        return cls(path, descriptor, is_direct)
+
+    def read(self, offset: int, memory: memoryview, layer: str) -> None:
+        """Fills page-aligned memory from a page of the file.
+
+        Args:
+            offset: in the file, bytes.
+            memory: whole pages.
+            layer: to name in an error.
+
+        Raises:
+            StreamError: the file ends too early, or the disk fails.
         """
         done = 0
         try:
-            while done < len(into):
-                count = os.preadv(self._descriptor, [into[done:]], offset + done)
+            while done < len(memory):
+                count = os.preadv(self._descriptor, [memory[done:]], offset + done)
                 done += count
-                if not count or done % PAGE:  # what is read ends with a page, unless the file ends before
+                if not count or done % PAGE:  # a read ends within a page only at the end of the file
                     raise StreamError(
-                        DropReason.WEIGHTS_TRUNCATED, f"{self.path} ends within layer '{layer}': it was cut short."
+                        DropReason.WEIGHTS_TRUNCATED, f"{self.path} ends within layer '{layer}': it was truncated."
                     )
         except OSError as error:
             raise StreamError(
                 DropReason.WEIGHTS_UNREADABLE, f"Layer '{layer}' cannot be read from {self.path} ({error.strerror})."
             ) from error
-        if not self._direct:
-            os.posix_fadvise(self._descriptor, offset, len(into), os.POSIX_FADV_DONTNEED)
+        if not self._is_direct:
+            os.posix_fadvise(self._descriptor, offset, len(memory), os.POSIX_FADV_DONTNEED)
 
     def check(self, block: Block, memory: memoryview) -> None:
-        """Compare what was read with its checksums.
+        """Compares a block in memory with its checksums.
 
         Raises:
-            StreamError: a layer is not as it was written.
+            StreamError: a layer differs from what was written.
         """
         for piece in block.pieces:
             start = piece.offset - block.offset
             if zlib.crc32(memory[start : start + piece.nbytes]) != piece.crc32:
                 raise StreamError(
                     DropReason.WEIGHTS_DAMAGED,
-                    f"Layer '{piece.layer}' is not as it was written to {self.path}: pack it again.",
+                    f"Layer '{piece.layer}' differs from what was written to {self.path}: pack it again.",
                 )
 
+    def load(self, blocks: Iterable[Block], memory: memoryview) -> None:
+        """Reads blocks into memory, one after the other, and compares them with their checksums.
+
+        Raises:
+            StreamError: blocks cannot be read, or differ from what was written.
+        """
+        start = 0
+        for block in blocks:
+            place = memory[start : start + block.nbytes]
+            self.read(block.offset, place, block.pieces[0].layer)
+            self.check(block, place)
+            start += block.nbytes
+
     def close(self) -> None:
-        """Close the file."""
+        """Closes the file."""
         os.close(self._descriptor)
 
 
 def _open(path: Path, direct: bool) -> tuple[int, bool]:
-    """A descriptor, and whether it reads past the page cache; some file systems refuse at opening, some at reading."""
+    """Returns a descriptor, and whether it reads past the page cache.
+
+    Some file systems refuse O_DIRECT when a file is opened, others when it is read.
+    """
     plain = os.O_RDONLY | os.O_CLOEXEC
     if not direct:
         return os.open(path, plain), False

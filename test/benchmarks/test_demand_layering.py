@@ -1,4 +1,4 @@
-"""The benchmark's ways, on the smallest model."""
+"""The benchmark of demand layering, on the smallest model."""
 
 from __future__ import annotations
 
@@ -9,43 +9,43 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import _layering_child as child
-import _layering_claims as claims
-import _layering_contest
-import _layering_turns
+import _streaming_child as child
+import _streaming_claims as claims
+import _streaming_contest
+import _streaming_turns
 import demand_layering as bench
 import pytest
 import torch
 from _hollow_model import hollow_model
-from _layering_contest import BESIDE, Effort, Layered, same
-from _layering_on_gpu import LayeredOnGpu
-from _layering_peak import peak
-from _layering_plan import Planned, plan, spread
-from _layering_turns import READ_B_S, READ_CORE_S, Residencies, beside, pass_s
+from _streaming_contest import WITH_READS, Effort, StreamingContest, same
+from _streaming_on_gpu import StreamingContestOnGpu
+from _streaming_peak import measure_peak
+from _streaming_plan import PlannedModel, plan_model, spread_trials
+from _streaming_turns import READ_B_S, READ_CORE_S, ResidencyTurns, pass_s, with_reads
 
 from split_infer_ros.telemetry.claim import Verdict
 from split_infer_ros.telemetry.turns import Contest
-from split_infer_ros.weight_streaming.residency import ASYNCHRONOUS, RESIDENT, TWO_STAGE
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 
 TURNS = 10
-STREAMED = [way for way in bench.FULL.ways if way not in (child.OFFLOADED, BESIDE)]
+STREAMED = [name for name in bench.FULL.residencies if name not in (child.OFFLOADED, WITH_READS)]
 
 
 @pytest.fixture(scope="module")
-def planned(tmp_path_factory: pytest.TempPathFactory) -> Planned:
-    return plan("shapes", tmp_path_factory.mktemp("packed") / "w")
+def planned(tmp_path_factory: pytest.TempPathFactory) -> PlannedModel:
+    return plan_model("shapes", tmp_path_factory.mktemp("packed") / "w")
 
 
 @pytest.fixture(scope="module")
-def layered(planned: Planned) -> Iterator[Layered]:
-    with Layered(planned, Effort((RESIDENT, TWO_STAGE, child.CHOSEN, BESIDE), 3, looks=False)) as found:
-        found.take_turns(0)
-        yield found
+def contest(planned: PlannedModel) -> Iterator[StreamingContest]:
+    effort = Effort((child.RESIDENT, child.TWO_STAGE, child.AUTO, WITH_READS), trials=3, measures_peak=False)
+    with StreamingContest.open(planned, effort) as contest:
+        contest.take_turns(0)
+        yield contest
 
 
-def facts(planned: Planned) -> claims.Facts:
-    return _layering_contest.facts_of(planned, {RESIDENT: planned.partition(RESIDENT)})
+def facts(planned: PlannedModel) -> claims.ModelFacts:
+    return _streaming_contest.facts_of(planned, {child.RESIDENT: planned.partition(child.RESIDENT)})
 
 
 def contest_of(**figures: list[float]) -> Contest:
@@ -53,92 +53,95 @@ def contest_of(**figures: list[float]) -> Contest:
     return Contest("drawn", lambda number: {}, figures=dict(figures), turns=turns, spent_s=float(turns))
 
 
-@pytest.mark.parametrize("way", STREAMED)
-def test_every_way_gives_the_same_bits(planned: Planned, way: str) -> None:
+@pytest.mark.parametrize("residency", STREAMED)
+def test_every_residency_gives_the_same_bits(planned: PlannedModel, residency: str) -> None:
     with torch.inference_mode():
-        expected = planned.partition(RESIDENT)(planned.images)
-        half = child.make(hollow_model("shapes"), planned.path, way, (0, 2 << 20))
-        passes = [same(half(planned.images), expected) for _ in range(3)]
-        if isinstance(half, StreamedPartition):
-            half.close()
+        expected = planned.partition(child.RESIDENT)(planned.images)
+        plan = child.AutoPlan(resident_blocks=0, capacity=2 << 20)
+        partition = child.open_partition(hollow_model("shapes"), planned.path, residency, plan)
+        passes = [same(partition(planned.images), expected) for _ in range(3)]
+        if isinstance(partition, StreamedPartition):
+            partition.close()
     assert passes == [True] * 3
 
 
-def test_each_way_has_its_passes_between_two_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_layering_turns, "GROUP_S", 0.0)
+def test_each_turn_lies_between_two_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_streaming_turns, "GROUP_S", 0.0)
     calls: list[str] = []
 
-    class Drawn:
+    class FakeDisk:
         def read(self) -> tuple[float, float]:
             calls.append("read")
             return float(len(calls)), 1.0
 
-    partitions = {way: lambda images, way=way: calls.append(way) or [images] for way in ("one", "two")}
-    ways = Residencies(partitions, {"one": 2, "two": 0}, torch.zeros(1), Drawn())
-    found = ways.turn(0)
+    partitions = {name: lambda images, name=name: calls.append(name) or [images] for name in ("one", "two")}
+    turns = ResidencyTurns(partitions, passes_before={"one": 2, "two": 0}, images=torch.zeros(1), disk=FakeDisk())
+    figures = turns.turn(0)
     assert calls == ["read", "one", "one", "one", "two", "read"]
-    assert found[READ_B_S] == (1 + 6) / 2, "the mean of what was read before and after"
-    assert ways.turn(1).keys() == {"one", "two", READ_B_S, READ_CORE_S}
+    assert figures[READ_B_S] == (1 + 6) / 2, "the mean of what was read before and after"
+    assert turns.turn(1).keys() == {"one", "two", READ_B_S, READ_CORE_S}
     assert calls[6:] == ["read", "two", "one", "one", "one", "read"]
-    assert ways.usage.row("one")["peak_mb"] > 0
+    assert turns.usage.row("one")["peak_mb"] > 0
 
 
-def test_what_reads_in_vain_does_so_in_each_pass() -> None:
+def test_vain_reads_happen_in_each_pass() -> None:
     calls: list[str] = []
     with ThreadPoolExecutor(1) as executor:
-        half = beside(lambda images: calls.append("pass") or [images], lambda: calls.append("read"), executor)
+        partition = with_reads(lambda images: calls.append("pass") or [images], lambda: calls.append("read"), executor)
         for _ in range(3):
-            half(torch.zeros(1))
+            partition(torch.zeros(1))
     assert Counter(calls) == {"pass": 3, "read": 3}
 
 
 def test_pass_is_the_median_of_a_group_without_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, takes = SimpleNamespace(now=0.0), iter([5.0, 0.05, 0.03, 0.04, 0.09])
+    clock, times_s = SimpleNamespace(now=0.0), iter([5.0, 0.05, 0.03, 0.04, 0.09])
     clock.perf_counter = lambda: clock.now
-    monkeypatch.setattr(_layering_turns, "time", clock)
+    monkeypatch.setattr(_streaming_turns, "time", clock)
 
-    def half(images: torch.Tensor) -> list[torch.Tensor]:
-        clock.now += next(takes)
+    def partition(images: torch.Tensor) -> list[torch.Tensor]:
+        clock.now += next(times_s)
         return [images]
 
-    assert pass_s(half, torch.zeros(1), 1) == pytest.approx(0.045)
-    assert next(takes, None) is None, "the group lasted until it was long enough"
+    assert pass_s(partition, torch.zeros(1), 1) == pytest.approx(0.045)
+    assert next(times_s, None) is None, "the group ended when it was long enough"
 
 
-def test_predictions_are_for_the_bandwidth_of_each_turn(layered: Layered, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = []
+def test_predictions_use_the_bandwidth_of_their_turn(
+    contest: StreamingContest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delays = []
     for bandwidth in (1e6, 1e12):
-        monkeypatch.setattr(_layering_contest.Disk, "read", lambda disk, bandwidth=bandwidth: (bandwidth, 0.0))
+        monkeypatch.setattr(_streaming_contest.Disk, "read", lambda disk, bandwidth=bandwidth: (bandwidth, 0.0))
         with torch.inference_mode():
-            found.append(layered.ways.turn(0)[claims.predicted(TWO_STAGE)])
-    assert found[0] > 10 * found[1] > 0
+            delays.append(contest.delays.turn(0)[claims.prediction_of(child.TWO_STAGE)])
+    assert delays[0] > 10 * delays[1] > 0
 
 
-def test_error_of_a_prediction_is_in_parts_of_what_was_measured() -> None:
-    figures = {"way": [4.0] * TURNS, claims.predicted("way"): [5.0] * TURNS}
-    assert claims.error(figures, "way").value == pytest.approx(25)
-    figures[claims.predicted("way")] = [3.0] * TURNS
-    assert claims.error(figures, "way").value == pytest.approx(25), "too small counts as well"
+def test_prediction_error_is_relative_to_the_measurement() -> None:
+    figures = {"ring": [4.0] * TURNS, claims.prediction_of("ring"): [5.0] * TURNS}
+    assert claims.prediction_error(figures, "ring").value == pytest.approx(25)
+    figures[claims.prediction_of("ring")] = [3.0] * TURNS
+    assert claims.prediction_error(figures, "ring").value == pytest.approx(25), "too small counts as well"
 
 
-def test_points_of_the_trade_off_are_measured_as_well(layered: Layered, planned: Planned) -> None:
-    further = [f"{point.memory / 1e6:.1f} MB" for point in spread(planned, 3)]
-    rows = {row["way"]: row for row in layered.rows()}
-    predicted = [way for way, row in rows.items() if "predicted_ms" in row]
-    assert predicted == [TWO_STAGE, child.CHOSEN, *further]
-    assert all(rows[way]["delay_ms"] > 0 and rows[way]["predicted_ms"] > 0 for way in predicted)
+def test_trials_of_the_trade_off_are_measured(contest: StreamingContest, planned: PlannedModel) -> None:
+    trials = [f"{trial.memory_bytes / 1e6:.1f} MB" for trial in spread_trials(planned, 3)]
+    rows = {row["way"]: row for row in contest.rows()}
+    predicted = [name for name, row in rows.items() if "predicted_ms" in row]
+    assert predicted == [child.TWO_STAGE, child.AUTO, *trials]
+    assert all(rows[name]["delay_ms"] > 0 and rows[name]["predicted_ms"] > 0 for name in predicted)
 
 
-def test_every_way_has_a_row_with_what_it_took(layered: Layered) -> None:
-    rows = {row["way"]: row for row in layered.rows()}
-    assert rows.keys() >= {RESIDENT, TWO_STAGE, child.CHOSEN, BESIDE}
+def test_every_residency_has_a_row_with_its_usage(contest: StreamingContest) -> None:
+    rows = {row["way"]: row for row in contest.rows()}
+    assert rows.keys() >= {child.RESIDENT, child.TWO_STAGE, child.AUTO, WITH_READS}
     assert all(row["peak_mb"] > 0 and row["cpu_busy"] > 0 and len(row["samples_ms"]) == 1 for row in rows.values())
-    assert rows[TWO_STAGE]["equal"]
-    assert rows[TWO_STAGE]["memory_mb"] < rows[TWO_STAGE]["weights_mb"]
+    assert rows[child.TWO_STAGE]["equal"]
+    assert rows[child.TWO_STAGE]["memory_mb"] < rows[child.TWO_STAGE]["weights_mb"]
 
 
-def test_one_turn_decides_nothing_that_was_sampled(layered: Layered) -> None:
-    found = {claim.name: claim for claim in layered.claims()}
+def test_one_turn_decides_no_sampled_claim(contest: StreamingContest) -> None:
+    found = {claim.name: claim for claim in contest.claims()}
     assert found["shapes: ways that give the same bits"].verdict == Verdict.HOLDS
     assert found["shapes: two_stage holds, times the largest tile"].found.is_exact
     sampled = [claim for claim in found.values() if not claim.found.is_exact]
@@ -147,42 +150,44 @@ def test_one_turn_decides_nothing_that_was_sampled(layered: Layered) -> None:
     assert {claim.verdict for claim in sampled} == {Verdict.UNCLEAR}
 
 
-def test_bound_is_the_longer_of_reading_and_computing(planned: Planned) -> None:
-    known = facts(planned)
-    known = replace(known, streamed=1000, threads=2, reads={child.CHOSEN: 500})
-    figures = {RESIDENT: [4.0, 4.0], READ_B_S: [1000.0, 50.0], READ_CORE_S: [2.0, 2.0]}
-    assert list(claims.bounds(known, child.CHOSEN, figures)) == [4.5, 10.0]
+def test_bound_is_the_longer_of_reading_and_computing(planned: PlannedModel) -> None:
+    counted = replace(facts(planned), streamed_bytes=1000, num_threads=2, read_bytes={child.AUTO: 500})
+    figures = {child.RESIDENT: [4.0, 4.0], READ_B_S: [1000.0, 50.0], READ_CORE_S: [2.0, 2.0]}
+    assert list(claims.delay_bounds(counted, child.AUTO, figures)) == [4.5, 10.0]
 
 
 @pytest.mark.parametrize(("more_mb", "verdict"), [(-7.2, Verdict.UNCLEAR), (0.5, Verdict.HOLDS), (30.0, Verdict.FAILS)])
-def test_memory_that_cannot_be_decides_nothing(planned: Planned, more_mb: float, verdict: str) -> None:
-    memory = dict.fromkeys((TWO_STAGE, ASYNCHRONOUS, child.CHOSEN), 5_000_000)
-    known = replace(facts(planned), memory=memory, largest_block=1_000_000)
-    seen = [100e6 + 4e6 + more_mb * 1e6] * TURNS
-    contest = contest_of(**dict.fromkeys(memory, seen), **{child.NOTHING: [100e6] * TURNS})
-    first, *_ = claims.claims_seen(known, contest)
+def test_impossible_memory_decides_nothing(planned: PlannedModel, more_mb: float, verdict: str) -> None:
+    memory_bytes = dict.fromkeys((child.TWO_STAGE, child.ASYNCHRONOUS, child.AUTO), 5_000_000)
+    counted = replace(facts(planned), memory_bytes=memory_bytes, max_block_bytes=1_000_000)
+    peaks = [100e6 + 4e6 + more_mb * 1e6] * TURNS
+    contest = contest_of(**dict.fromkeys(memory_bytes, peaks), **{child.NOTHING: [100e6] * TURNS})
+    first, *_ = claims.outside_claims(counted, contest)
     assert first.found.value == pytest.approx(more_mb)
     assert first.verdict == verdict
 
 
-def test_memory_is_seen_from_outside(planned: Planned) -> None:
-    assert peak("shapes", planned.path, child.NOTHING, (0, 0)) > 0
+def test_peak_memory_is_measured_from_outside(planned: PlannedModel) -> None:
+    assert measure_peak("shapes", planned.path, child.NOTHING, child.AutoPlan()) > 0
 
 
-def test_all_ways_are_looked_at_once(planned: Planned, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_layering_contest, "peak", lambda name, path, way, where: 1)
-    with Layered(planned, Effort((RESIDENT, TWO_STAGE, child.CHOSEN, child.MAPPED), 0, looks=True)) as found:
-        assert found.seen is not None
-        looked = [set(found.seen.turn(number)) for number in (0, 1)]
-    assert looked[0] == {child.NOTHING, RESIDENT, TWO_STAGE, child.CHOSEN, child.MAPPED}
-    assert looked[1] == {child.NOTHING, TWO_STAGE, child.CHOSEN}
+def test_first_turn_measures_the_peak_of_all_residencies(
+    planned: PlannedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_streaming_contest, "measure_peak", lambda name, path, residency, plan: 1)
+    residencies = child.RESIDENT, child.TWO_STAGE, child.AUTO, child.MAPPED
+    with StreamingContest.open(planned, Effort(residencies, trials=0, measures_peak=True)) as contest:
+        assert contest.peaks is not None
+        measured = [set(contest.peaks.turn(number)) for number in (0, 1)]
+    assert measured[0] == {child.NOTHING, *residencies}
+    assert measured[1] == {child.NOTHING, child.TWO_STAGE, child.AUTO}
 
 
-def test_the_ways_of_a_gpu_give_the_same(tmp_path: Path) -> None:
-    with LayeredOnGpu("shapes", tmp_path / "packed", torch.device("cpu")) as layered:
-        layered.take_turns(0)
-        rows, found = layered.rows(), layered.claims()
-    assert [row["way"] for row in rows] == list(layered.samples_ms()) == ["resident", "uploaded", *bench.PIPELINES[:3]]
+def test_residencies_of_a_gpu_give_the_same_results(tmp_path: Path) -> None:
+    with StreamingContestOnGpu.open("shapes", tmp_path / "packed", torch.device("cpu")) as contest:
+        contest.take_turns(0)
+        rows, found = contest.rows(), contest.claims()
+    assert [row["way"] for row in rows] == list(contest.samples_ms()) == ["resident", "uploaded", *bench.PIPELINES[:3]]
     assert all(row["same"] and row["delay_ms"] > 0 and row["cpu_busy"] > 0 for row in rows)
     assert found[0].verdict == Verdict.HOLDS
     assert [claim.verdict for claim in found[-2:]] == [Verdict.UNCLEAR] * 2, "one turn decides nothing"

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from split_infer_ros.weight_streaming.pack import machine
-from split_infer_ros.weight_streaming.packed_file import CHANNELS_LAST, PLAIN, read_header
+from split_infer_ros.weight_streaming.pack import packing_target
+from split_infer_ros.weight_streaming.packed_file import read_header
+from split_infer_ros.weight_streaming.packed_header import CHANNELS_LAST, PLAIN
 
 
 def test_a_model_is_packed_and_said_to_be(
@@ -34,7 +35,7 @@ def test_a_file_for_a_gpu_is_any_gpus_and_needs_none_here(run: Callable[..., int
     path = tmp_path / "shapes.weights"
     assert run("pack", "shapes", "--out", str(path), "--device", "cuda:1") == 0
     header = read_header(path)
-    assert header.machine == machine(None)
+    assert header.machine == packing_target(None)
     layouts = {tensor.layout for piece in header.pieces for tensor in piece.tensors}
     assert layouts <= {PLAIN, CHANNELS_LAST}
 

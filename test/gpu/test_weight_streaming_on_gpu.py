@@ -1,4 +1,4 @@
-"""Streamed weights on a real GPU: what resident ones give, by all ways that this GPU has, and while frames flow."""
+"""Streamed weights on a real GPU give the results of resident ones, also while frames flow."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.pipeline.streaming import stream_backbone
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.weight_streaming.residency import Residency
 from split_infer_ros.weight_streaming.ring_memory import CopiedRingMemory, MappedRingMemory
 
 
-@pytest.mark.parametrize("residency", ["synchronous", "asynchronous", "two_stage"])
+@pytest.mark.parametrize("residency", [Residency.SYNCHRONOUS, Residency.ASYNCHRONOUS, Residency.TWO_STAGE])
 @pytest.mark.parametrize("name", ["shapes", "resnet18"])
-def test_streamed_weights_give_what_resident_ones_give(
-    name: str, residency: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_streamed_weights_give_the_results_of_resident_ones(
+    name: str, residency: Residency, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
@@ -33,16 +34,16 @@ def test_streamed_weights_give_what_resident_ones_give(
         for _ in range(20):
             torch.testing.assert_close(list(partition(images)), expected, rtol=1e-4, atol=1e-4)
     assert partition.stats().bytes_read > 0
-    if partition.note == "":  # else it says why the disk cannot write to what the GPU reads
-        assert isinstance(partition._memory[1], MappedRingMemory if residency == "two_stage" else CopiedRingMemory)
+    if partition.note == "":  # else the disk cannot write to memory that the GPU reads
+        assert isinstance(
+            partition.ring_memory, MappedRingMemory if residency is Residency.TWO_STAGE else CopiedRingMemory
+        )
     partition.close()
 
 
-def test_weights_are_streamed_and_resident_again_while_frames_flow(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_residency_changes_while_frames_flow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    resident, streamed = SETTINGS, replace(SETTINGS, weights_residency="asynchronous")
+    resident, streamed = SETTINGS, replace(SETTINGS, weights_residency=Residency.ASYNCHRONOUS)
     with running(resident) as (pipeline, scores):
         for turn, settings in enumerate((resident, streamed, resident, streamed)):
             pipeline.backbone.configure(settings)

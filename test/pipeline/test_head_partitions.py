@@ -1,6 +1,4 @@
-"""Heads on streamed weights in the pipeline: as resident ones, wherever the split point is, and what fails costs its
-batch.
-"""
+"""Streamed weights of heads in the pipeline: results are those of resident heads, and a failure costs its batch."""
 
 from __future__ import annotations
 
@@ -16,9 +14,17 @@ from split_infer_ros.pipeline.local import LocalPipeline
 from split_infer_ros.pipeline.settings import WeightsSettings
 from split_infer_ros.runtime.num_threads import max_threads
 from split_infer_ros.weight_streaming.pack import pack_model
+from split_infer_ros.weight_streaming.residency import Residency
 
 SPLIT_POINTS = ("input", "neck")
-TWO_STAGE = WeightsSettings(weights_residency="two_stage")
+EVERY_RESIDENCY = (
+    Residency.TWO_STAGE,
+    Residency.AUTO,
+    Residency.ASYNCHRONOUS,
+    Residency.RESIDENT,
+    Residency.SYNCHRONOUS,
+)
+TWO_STAGE = WeightsSettings(weights_residency=Residency.TWO_STAGE)
 RESIDENT = WeightsSettings()
 
 
@@ -32,35 +38,35 @@ def feed_at_each_split_point(run: Run) -> dict[str, list[torch.Tensor]]:
 
 def test_streamed_heads_give_the_bits_of_resident_ones(run: Run) -> None:
     expected = feed_at_each_split_point(run)
-    for residency in ("two_stage", "auto", "asynchronous", "resident", "synchronous"):
+    for residency in EVERY_RESIDENCY:
         run.pipeline.head.configure(WeightsSettings(weights_residency=residency))
         found = feed_at_each_split_point(run)
         assert all(same(found[split_point], expected[split_point]) for split_point in SPLIT_POINTS), residency
         weights = run.pipeline.head.weights
-        assert (weights is None) == (residency == "resident")
+        assert (weights is None) == (residency is Residency.RESIDENT)
         if weights:
             assert weights.memory_bytes > 0
             assert weights.bandwidth > 0
 
 
-def test_the_cut_moves_while_frames_flow(run: Run) -> None:
+def test_split_point_changes_while_frames_flow(run: Run) -> None:
     expected = feed_at_each_split_point(run)
     run.pipeline.head.configure(TWO_STAGE)
-    moves = 3 * SPLIT_POINTS
+    sequence = 3 * SPLIT_POINTS
     run.found.clear()
-    for split_point in moves:
+    for split_point in sequence:
         change(run, split_point=split_point)
-        run.pipeline.feed(PICTURES)  # and nobody waits for them
+        run.pipeline.feed(PICTURES)  # without waiting for the frames
     run.pipeline.finish()
     assert same(
-        [each.scores for each in run.found], [scores for split_point in moves for scores in expected[split_point]]
+        [each.scores for each in run.found], [scores for split_point in sequence for scores in expected[split_point]]
     )
 
 
-def test_both_halves_are_given_back_and_each_is_read_again_from_its_own_file(run: Run, tmp_path: Path) -> None:
+def test_both_partitions_read_released_weights_from_their_files(run: Run, tmp_path: Path) -> None:
     expected = run.feed()
     state = {name: tensor.clone() for name, tensor in run.model.state().items()}
-    change(run, weights_residency="two_stage")
+    change(run, weights_residency=Residency.TWO_STAGE)
     run.pipeline.head.configure(TWO_STAGE)
     assert same(run.feed(), expected)
     assert run.memory_share() < 0.1
@@ -74,24 +80,24 @@ def test_both_halves_are_given_back_and_each_is_read_again_from_its_own_file(run
         with pytest.raises(WeightsError, match=path.name):
             run.model.state()
         (tmp_path / "away").rename(path)
-    change(run, weights_residency="resident")
+    change(run, weights_residency=Residency.RESIDENT)
     run.pipeline.head.configure(RESIDENT)
     assert same(run.feed(), expected)
 
 
-def test_a_damaged_layer_costs_its_batches_and_the_next_one_after_repair_works(run: Run, tmp_path: Path) -> None:
+def test_damaged_layer_costs_batches_until_it_is_repaired(run: Run, tmp_path: Path) -> None:
     expected = feed_at_each_split_point(run)
     run.pipeline.head.configure(TWO_STAGE)
     layer, whole = damage(packed_in(tmp_path))
-    assert same(run.feed(), expected["neck"])  # that layer is the backbone's, whose own weights are in memory
+    assert same(run.feed(), expected["neck"])  # the layer is the backbone's, whose own weights are in memory
     change(run, split_point="input")
-    with pytest.raises(StreamError, match=f"Layer '{layer}' is not as it was written"):
+    with pytest.raises(StreamError, match=f"Layer '{layer}' differs from what was written"):
         run.feed()
     counts = run.settle()
     assert counts.balanced
     assert set(counts.dropped) == {"head_error"}
     packed_in(tmp_path).write_bytes(whole)
-    for _ in range(2):  # what was read ahead may fail once more
+    for _ in range(2):  # weights that were read ahead may fail once more
         try:
             found = run.feed()
         except StreamError:
@@ -99,44 +105,44 @@ def test_a_damaged_layer_costs_its_batches_and_the_next_one_after_repair_works(r
     assert same(found, expected["input"])
 
 
-def test_what_cannot_be_is_refused_and_the_old_way_stays(run: Run, tmp_path: Path) -> None:
+def test_refused_settings_leave_the_weights_as_they_are(run: Run, tmp_path: Path) -> None:
     expected = run.feed()
     run.pipeline.head.configure(TWO_STAGE)
     with pytest.raises(ConfigurationError, match="needs a weights_budget_mb of"):
         run.pipeline.head.configure(replace(TWO_STAGE, weights_budget_bytes=1000.0))
     assert same(run.feed(), expected)
     packed = packed_in(tmp_path)
-    whole = packed.rename(tmp_path / "whole")  # the head goes on reading this file, whatever has its name
+    whole = packed.rename(tmp_path / "whole")  # the head keeps reading the open file
     packed.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
-    with pytest.raises(ConfigurationError, match="cannot be had again"):
+    with pytest.raises(ConfigurationError, match="cannot be read back"):
         run.pipeline.head.configure(RESIDENT)
     whole.replace(packed)
     assert run.pipeline.head.weights is not None
     assert same(run.feed(), expected)
 
 
-def test_weights_are_packed_before_a_frame_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_are_packed_before_the_first_frame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     run = Run(TWO_STAGE)
     written = packed_in(tmp_path).stat().st_mtime_ns
     with run.pipeline:
         run.feed()
         assert run.pipeline.head.weights is not None
-        change(run, split_point="output")  # behind which there are none
+        change(run, split_point="output")  # after which there are no weights
         run.feed()
         assert run.pipeline.head.weights is None
     assert packed_in(tmp_path).stat().st_mtime_ns == written
 
 
-def test_a_file_for_other_cores_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_for_another_number_of_threads_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     model, path = own_model(), tmp_path / "mine.weights"
-    pack_model(model, path, max_threads() + 1)
+    pack_model(model, path, num_threads=max_threads() + 1)
     with pytest.raises(ConfigurationError, match=f"was packed for another machine .*{max_threads() + 1} threads"):
         LocalPipeline(model, SETTINGS, lambda *_: None, head_weights=replace(TWO_STAGE, weights_file=str(path)))
 
 
-def test_a_stage_that_was_stopped_streams_again(run: Run) -> None:
+def test_stopped_head_streams_again_after_start(run: Run) -> None:
     expected = run.feed()
     run.pipeline.head.configure(TWO_STAGE)
     run.pipeline.head.stop()

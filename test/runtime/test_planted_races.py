@@ -19,6 +19,7 @@ from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.pipeline.cuda_graphs import GraphedBackbone
 from split_infer_ros.pipeline.preprocessor import DevicePreprocessor, _Buffer
 from split_infer_ros.runtime.streams import Fence, Stream
+from split_infer_ros.weight_streaming.residency import Residency
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -91,8 +92,12 @@ def test_a_race_for_the_output_of_a_graph_is_found() -> None:
     assert "in __call__" in gpu.findings()
 
 
-@pytest.mark.parametrize(("residency", "place"), [("two_stage", "in fetch"), ("asynchronous", "in copy")])
-def test_a_race_in_a_ring_of_weights_is_found(residency: str, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("residency", "place"), [(Residency.TWO_STAGE, "in fetch"), (Residency.ASYNCHRONOUS, "in copy")]
+)
+def test_a_race_in_a_ring_of_weights_is_found(
+    residency: Residency, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with planted() as gpu, torch.inference_mode():
         partition, stream = streamed(odd_on_gpu(), residency), Stream(GPU)
         images = torch.rand(2, 3, 16, 16).to(GPU)

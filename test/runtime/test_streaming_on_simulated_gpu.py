@@ -1,4 +1,4 @@
-"""Streamed weights on the simulated GPU: what resident ones give, bit for bit, and nothing races."""
+"""Streamed weights on the simulated GPU give the results of resident ones, without races."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from simulated_gpu import GPU, Gpu, simulated
 from simulated_settings import drawn
 
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.pipeline import streaming
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.pipeline.streaming import stream_backbone
 from split_infer_ros.runtime.streams import Stream
+from split_infer_ros.weight_streaming.residency import Residency
+from split_infer_ros.weight_streaming.ring_memory import MappedRingMemory
 from split_infer_ros.weight_streaming.weights_file import WeightsFile
 
-RESIDENCIES = "synchronous", "asynchronous", "two_stage"
+RESIDENCIES = Residency.SYNCHRONOUS, Residency.ASYNCHRONOUS, Residency.TWO_STAGE
 
 
-def check_passes(residency: str) -> None:
-    """A few passes, each of which gives what resident weights give."""
+def check_passes(residency: Residency) -> None:
+    """Runs passes and compares each with resident weights."""
     model = odd_on_gpu()
     with torch.inference_mode():
         images = torch.rand(2, 3, SIDE, SIDE).to(GPU).contiguous(memory_format=torch.channels_last)
@@ -42,16 +43,16 @@ def check_passes(residency: str) -> None:
     partition.close()
 
 
-@pytest.mark.parametrize("residency", RESIDENCIES)
+@pytest.mark.parametrize("residency", RESIDENCIES, ids=lambda residency: residency.value)
 @drawn(2)
 @given(seed=st.integers(0, 10**6))
-def test_streamed_weights_give_what_resident_ones_give(residency: str, seed: int) -> None:
+def test_streamed_weights_give_the_results_of_resident_ones(residency: Residency, seed: int) -> None:
     with simulated(Gpu(Random(seed).randrange)):
         check_passes(residency)
 
 
-@pytest.mark.parametrize("residency", RESIDENCIES)
-def test_passes_wait_for_a_slow_disk(residency: str, gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("residency", RESIDENCIES, ids=lambda residency: residency.value)
+def test_passes_wait_for_a_slow_disk(residency: Residency, gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
     read = WeightsFile.read
 
     def slow(file: WeightsFile, offset: int, into: memoryview, layer: str) -> None:
@@ -62,13 +63,13 @@ def test_passes_wait_for_a_slow_disk(residency: str, gpu: Gpu, monkeypatch: pyte
     check_passes(residency)
 
 
-def test_page_locking_that_is_refused_makes_it_three_stages(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_page_locking_falls_back_to_three_stages(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> None:
         raise ConfigurationError("cudaHostAlloc failed")
 
-    monkeypatch.setattr(streaming, "MappedRingMemory", refused)
+    monkeypatch.setattr(MappedRingMemory, "allocate", refused)
     model = odd_on_gpu()
-    settings = replace(StageSettings(split_point="output"), weights_residency="two_stage")
+    settings = replace(StageSettings(split_point="output"), weights_residency=Residency.TWO_STAGE)
     partition = stream_backbone(model, model.split_point("output"), settings)
     assert partition is not None
     assert "asynchronous is used" in partition.note

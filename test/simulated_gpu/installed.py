@@ -27,7 +27,7 @@ from split_infer_ros.runtime import streams
 _PACKAGE = "split_infer_ros"
 _BINDING = "cuda.bindings.runtime"
 # Read without a lock by a thread that then gives the device work: safe under the interpreter's lock.
-_PUBLISHED = {f"{_PACKAGE}.weight_streaming.prefetcher.WeightPrefetcher": ("_read",)}
+_PUBLISHED = {f"{_PACKAGE}.weight_streaming.prefetcher.WeightPrefetcher": ("_chunks_read",)}
 _torch_as_tensor = torch.as_tensor
 _torch_tensor = torch.tensor
 _torch_same_type = torch._has_compatible_shallow_copy_type

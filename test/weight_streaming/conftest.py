@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from odd_model import ENTRY, SIDE, TILE_MB, House, Odd
+from odd_model import ENTRY, SIDE, TILE_MB, Odd, PackedModel
 
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.weight_streaming.pack import pack_model
@@ -13,23 +13,23 @@ from split_infer_ros.weight_streaming.pack import pack_model
 
 @pytest.fixture(autouse=True, scope="package")
 def one_thread() -> Iterator[None]:
-    """Layouts and sums are the same only with the same threads; and one is not held up by busy neighbours."""
-    threads = torch.get_num_threads()
+    """Layouts and sums are equal only with equal threads. One thread is not delayed by busy neighbours."""
+    num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
-    torch.set_num_threads(threads)
+    torch.set_num_threads(num_threads)
 
 
 @pytest.fixture(scope="package")
-def house(tmp_path_factory: pytest.TempPathFactory) -> House:
+def packed_model(tmp_path_factory: pytest.TempPathFactory) -> PackedModel:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         module = Odd().eval()
         images = torch.rand(8, 3, SIDE, SIDE).contiguous(memory_format=torch.channels_last)
     model = SplitModel(ENTRY, module, torch.device("cpu"))
     path = tmp_path_factory.mktemp("packed") / "odd.weights"
-    pack_model(model, path, 1, tile_mb=TILE_MB)
-    found = House(model, path, images)
+    pack_model(model, path, num_threads=1, tile_mb=TILE_MB)
+    found = PackedModel(model, path, images)
     with torch.inference_mode():
         logits = torch.cat([found.resident(image[None]) for image in images])
     assert logits.std(0).mean() > 1e-3 * logits.abs().mean(), "equal because nothing is there"
@@ -37,8 +37,8 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> House:
 
 
 @pytest.fixture
-def own_file(house: House, tmp_path: Path) -> House:
-    """The same with a file of its own, to be damaged."""
+def copied_model(packed_model: PackedModel, tmp_path: Path) -> PackedModel:
+    """The packed model with a file of its own, which a test may damage."""
     path = tmp_path / "odd.weights"
-    path.write_bytes(house.path.read_bytes())
-    return House(house.model, path, house.images)
+    path.write_bytes(packed_model.path.read_bytes())
+    return PackedModel(packed_model.model, path, packed_model.images)

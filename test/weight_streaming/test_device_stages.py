@@ -1,4 +1,4 @@
-"""The ways of weights to a device that works behind, played by the CPU: it is done when its fences are waited for."""
+"""Supplies of weights to an asynchronous device, simulated on the CPU: its work is done when a fence is waited for."""
 
 from __future__ import annotations
 
@@ -9,105 +9,128 @@ from types import SimpleNamespace
 import pytest
 import torch
 from lost_device import AcceleratorError, refuse
-from odd_model import House
+from odd_model import PackedModel
 from torch import Tensor
 
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import StreamError
-from split_infer_ros.weight_streaming.device_stages import CopyStage, MappedStage, Processor
+from split_infer_ros.runtime.streams import Fence
+from split_infer_ros.weight_streaming.chunk_reader import ChunkReader
+from split_infer_ros.weight_streaming.copy_stage import CopyStage
+from split_infer_ros.weight_streaming.device_ops import DeviceOps
+from split_infer_ros.weight_streaming.mapped_stage import MappedStage
 from split_infer_ros.weight_streaming.pack import pack_model
-from split_infer_ros.weight_streaming.partition_weights import open_contents
-from split_infer_ros.weight_streaming.prefetcher import STALL_S
-from split_infer_ros.weight_streaming.residency import ASYNCHRONOUS, SYNCHRONOUS, TWO_STAGE, place
-from split_infer_ros.weight_streaming.ring import CHUNK, RingPlan, circular
-from split_infer_ros.weight_streaming.ring_memory import RingMemory, page_aligned
+from split_infer_ros.weight_streaming.packed_partition import open_packed
+from split_infer_ros.weight_streaming.prefetcher import TIMEOUT_S
+from split_infer_ros.weight_streaming.residency import Residency, plan_memory
+from split_infer_ros.weight_streaming.ring_memory import RingMemory, block_views, page_aligned
+from split_infer_ros.weight_streaming.ring_plan import CHUNK_BYTES, RingPlan, plan_ring
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 from split_infer_ros.weight_streaming.weight_stream import WeightStream
 from split_infer_ros.weight_streaming.weights_file import Block, WeightsFile
 
 
-class Simulated:
-    """A fence that counts how often it is waited for."""
+class CountingFence(Fence):
+    """A fence that counts how often any of its kind was waited for."""
 
-    waited = 0
+    waits = 0
 
     def wait(self) -> None:
-        Simulated.waited += 1
+        CountingFence.waits += 1
 
 
-def copy(into: Tensor, source: Tensor) -> None:
-    into.copy_(source)
+class LostFence(Fence):
+    """A fence of a lost device."""
+
+    def wait(self) -> None:
+        refuse()
 
 
-PROCESSOR = Processor(copy, Simulated)
+def copy(target: Tensor, source: Tensor) -> None:
+    target.copy_(source)
+
+
+DEVICE_OPS = DeviceOps(copy, CountingFence)
 
 
 class SimulatedRingMemory(RingMemory):
     """Two rings, or one that both sides see."""
 
-    def __init__(self, capacity: int, copied: bool, processor: Processor = PROCESSOR) -> None:
-        super().__init__(page_aligned(capacity), page_aligned(capacity) if copied else None)
-        self._copied = copied
-        self._processor = processor
+    def __init__(self, capacity: int, is_copied: bool, ops: DeviceOps = DEVICE_OPS) -> None:
+        super().__init__(page_aligned(capacity), page_aligned(capacity) if is_copied else None)
+        self._is_copied = is_copied
+        self._ops = ops
 
-    def stage(
-        self, file: WeightsFile, plan: RingPlan, blocks: Sequence[Block], stall_s: float
+    def make_supply(
+        self, file: WeightsFile, plan: RingPlan, blocks: Sequence[Block], *, timeout_s: float
     ) -> MappedStage | CopyStage:
-        if not self._copied:
-            return MappedStage(WeightStream(self._reader, file, plan, blocks, stall_s), self._processor)
-        sizes = [block.nbytes for block in blocks]
-        source = circular(sizes, range(len(blocks)), len(self._host))
-
-        def slices(ring: Tensor, offsets: Sequence[int]) -> list[Tensor]:
-            return [ring[offset : offset + size] for offset, size in zip(offsets, sizes, strict=True)]
-
-        rings = slices(self._host, source.offsets), slices(self.ring, plan.offsets)
+        if not self._is_copied:
+            return MappedStage(WeightStream(self._prefetcher, ChunkReader(file, plan, blocks), timeout_s), self._ops)
+        block_sizes = [block.nbytes for block in blocks]
+        host_plan = plan_ring(block_sizes, range(len(blocks)), len(self._host))
         return CopyStage(
-            WeightStream(self._reader, file, source, blocks, stall_s), *rings, plan, self._processor, stall_s
+            WeightStream(self._prefetcher, ChunkReader(file, host_plan, blocks), timeout_s),
+            host_blocks=block_views(self._host, host_plan, block_sizes),
+            device_blocks=block_views(self.ring, plan, block_sizes),
+            plan=plan,
+            ops=self._ops,
+            timeout_s=timeout_s,
         )
 
 
 @pytest.fixture(scope="module")
-def plain(house: House) -> House:
-    """The file as a GPU has it."""
-    path = house.path.with_name("gpu.weights")
-    pack_model(house.model, path, None, tile_mb=0.05)
-    return House(house.model, path, house.images)
+def plain(packed_model: PackedModel) -> PackedModel:
+    """The model with a file for a GPU."""
+    path = packed_model.path.with_name("gpu.weights")
+    pack_model(packed_model.model, path, num_threads=None, tile_mb=0.05)
+    return PackedModel(packed_model.model, path, packed_model.images)
 
 
 def streamed(
-    plain: House, residency: str, copied: bool, processor: Processor = PROCESSOR, stall_s: float = STALL_S
+    plain: PackedModel,
+    residency: Residency,
+    is_copied: bool,
+    *,
+    ops: DeviceOps = DEVICE_OPS,
+    timeout_s: float = TIMEOUT_S,
 ) -> StreamedPartition:
-    contents = open_contents(plain.model, plain.model.graph, plain.path, None)
-    chunk = max(contents.sizes) if copied else CHUNK
-    plan = place(residency, contents.sizes, contents.uses, chunk=chunk).plan
-    return StreamedPartition(
-        contents, plan, stall_s=stall_s, ring_memory=SimulatedRingMemory(plan.capacity, copied, processor)
-    )
+    packed = open_packed(plain.model, plain.model.graph, plain.path, num_threads=None)
+    chunk_bytes = max(packed.block_sizes) if is_copied else CHUNK_BYTES
+    memory_plan = plan_memory(residency, packed.block_sizes, packed.step_blocks, chunk_bytes=chunk_bytes)
+    ring_memory = SimulatedRingMemory(memory_plan.ring.capacity, is_copied, ops)
+    return StreamedPartition.open(packed, memory_plan, timeout_s=timeout_s, ring_memory=ring_memory)
 
 
 @pytest.mark.parametrize(
-    ("residency", "copied"), [(TWO_STAGE, False), (TWO_STAGE, True), (ASYNCHRONOUS, True), (SYNCHRONOUS, True)]
+    ("residency", "is_copied"),
+    [
+        (Residency.TWO_STAGE, False),
+        (Residency.TWO_STAGE, True),
+        (Residency.ASYNCHRONOUS, True),
+        (Residency.SYNCHRONOUS, True),
+    ],
 )
-def test_a_device_gets_what_the_layers_need(plain: House, residency: str, copied: bool) -> None:
-    partition = streamed(plain, residency, copied)
-    before = Simulated.waited
+def test_device_gets_the_weights_of_each_step(plain: PackedModel, residency: Residency, is_copied: bool) -> None:
+    partition = streamed(plain, residency, is_copied)
+    waits_before = CountingFence.waits
     with torch.inference_mode():
         for image in [*plain.images, *plain.images]:
             found = partition(image[None])
             expected = plain.model.graph(image[None])
-            # but for rounding: a tile of rows takes another kernel than the whole layer
+            # A tile of rows uses another kernel than the whole layer, which rounds otherwise.
             torch.testing.assert_close(found if isinstance(found, Tensor) else found[0], expected, rtol=1e-5, atol=1e-5)
-    assert Simulated.waited > before
+    assert CountingFence.waits > waits_before
     partition.close()
 
 
-@pytest.mark.parametrize("copied", [False, True])
-def test_a_failed_pass_is_followed_by_a_sound_one(plain: House, copied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    partition = streamed(plain, TWO_STAGE, copied)
+@pytest.mark.parametrize("is_copied", [False, True])
+def test_failed_pass_is_followed_by_a_sound_one(
+    plain: PackedModel, is_copied: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition = streamed(plain, Residency.TWO_STAGE, is_copied)
     read = WeightsFile.read
 
-    def fail(self: WeightsFile, offset: int, into: memoryview, layer: str) -> None:
+    def fail(self: WeightsFile, offset: int, memory: memoryview, layer: str) -> None:
         raise StreamError(DropReason.WEIGHTS_UNREADABLE, f"Layer '{layer}' cannot be read.")
 
     with torch.inference_mode():
@@ -121,24 +144,24 @@ def test_a_failed_pass_is_followed_by_a_sound_one(plain: House, copied: bool, mo
                 failures += 1
         assert failures >= 3
         monkeypatch.setattr(WeightsFile, "read", read)
-        for _ in range(3):  # what was read ahead may fail once more
+        for _ in range(3):  # weights that were read ahead may fail once more
             try:
                 found = partition(plain.images[:1])
             except StreamError:
                 continue
-    torch.testing.assert_close(found, expected, rtol=0, atol=0)  # the same half with the same weights
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)  # the same partition with the same weights
     partition.close()
 
 
-def test_a_copy_that_fails_costs_its_pass_only(plain: House) -> None:
-    fails = iter([True])
+def test_failed_copy_costs_only_its_pass(plain: PackedModel) -> None:
+    failures = iter([True])
 
-    def copy_or_fail(into: Tensor, source: Tensor) -> None:
-        if next(fails, False):
+    def copy_or_fail(target: Tensor, source: Tensor) -> None:
+        if next(failures, False):
             raise RuntimeError("CUDA error: invalid argument")
-        into.copy_(source)
+        target.copy_(source)
 
-    partition = streamed(plain, ASYNCHRONOUS, True, Processor(copy_or_fail, Simulated))
+    partition = streamed(plain, Residency.ASYNCHRONOUS, True, ops=DeviceOps(copy_or_fail, CountingFence))
     with torch.inference_mode(), pytest.raises(RuntimeError, match="invalid argument"):
         partition(plain.images[:1])
     with torch.inference_mode():
@@ -148,22 +171,20 @@ def test_a_copy_that_fails_costs_its_pass_only(plain: House) -> None:
     partition.close()
 
 
-def test_a_copy_that_never_ends_fails_its_pass_in_time(plain: House) -> None:
+def test_endless_copy_fails_its_pass_in_time(plain: PackedModel) -> None:
     released = threading.Event()
-    partition = streamed(
-        plain, ASYNCHRONOUS, True, Processor(lambda into, source: float(released.wait(30.0)), Simulated), stall_s=0.2
-    )
-    with torch.inference_mode(), pytest.raises(StreamError, match=r"did not come to the device within 0\.2 s"):
+    ops = DeviceOps(lambda target, source: float(released.wait(30.0)), CountingFence)
+    partition = streamed(plain, Residency.ASYNCHRONOUS, True, ops=ops, timeout_s=0.2)
+    with torch.inference_mode(), pytest.raises(StreamError, match=r"did not reach the device within 0\.2 s"):
         partition(plain.images[:1])
     released.set()
     partition.close()
 
 
-def test_a_step_that_waits_ends_with_its_half(plain: House) -> None:
+def test_closing_ends_a_step_that_waits(plain: PackedModel) -> None:
     released = threading.Event()
-    partition = streamed(
-        plain, ASYNCHRONOUS, True, Processor(lambda into, source: float(released.wait(30.0)), Simulated)
-    )
+    ops = DeviceOps(lambda target, source: float(released.wait(30.0)), CountingFence)
+    partition = streamed(plain, Residency.ASYNCHRONOUS, True, ops=ops)
     closing = threading.Timer(0.3, partition.close)  # which itself waits for the copy
     closing.start()
     with torch.inference_mode(), pytest.raises(StreamError, match=r"was closed\."):
@@ -172,14 +193,16 @@ def test_a_step_that_waits_ends_with_its_half(plain: House) -> None:
     closing.join()
 
 
-def test_a_pass_that_met_a_lost_device_does_not_hold_up_the_next() -> None:
-    finished: list[bool] = []
-    weight_stream = SimpleNamespace(start=print, begin=print, end=print, has=bool, finish=finished.append)
-    stage = MappedStage(weight_stream, Processor(copy=print, fence=lambda: SimpleNamespace(wait=refuse)))  # type: ignore[arg-type]
+def test_pass_on_a_lost_device_does_not_block_the_next() -> None:
+    failures: list[bool] = []
+    weight_stream = SimpleNamespace(
+        begin_pass=print, begin_step=print, end_step=print, has_step=bool, end_pass=failures.append
+    )
+    stage = MappedStage(weight_stream, DeviceOps(copy=print, fence=LostFence))  # type: ignore[arg-type]
     for _ in range(2):
-        stage.start()
-        stage.end(0)
-        stage.end(1)
+        stage.begin_pass()
+        stage.end_step(0)
+        stage.end_step(1)
         with pytest.raises(AcceleratorError):
-            stage.finish(False)
-    assert finished == [True, True]  # each gave up the ring, as one that failed
+            stage.end_pass(failed=False)
+    assert failures == [True, True]  # each pass freed the ring as a failed one

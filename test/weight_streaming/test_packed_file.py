@@ -1,4 +1,4 @@
-"""The file: what is written comes back, and nothing that a header says is believed unchecked."""
+"""The file of packed weights: what is written is read back, and a header's claims are checked."""
 
 from __future__ import annotations
 
@@ -14,75 +14,66 @@ from hypothesis import strategies as st
 
 from split_infer_ros.errors import WeightsError
 from split_infer_ros.weight_streaming import packed_file
-from split_infer_ros.weight_streaming.packed_file import (
-    MAGIC,
-    PAGE,
-    VERSION,
-    PackedHeader,
-    PackedTensor,
-    Piece,
-    parse,
-    read_header,
-    write_packed,
-)
+from split_infer_ros.weight_streaming.packed_file import MAGIC, VERSION, parse_header, read_header, write_packed
+from split_infer_ros.weight_streaming.packed_header import PAGE, PackedHeader, PackedTensor, Piece
 
-HEAD = PackedHeader("m", "f", "v", "here", ())
+HEADER = PackedHeader("m", "f", "v", "here", ())
 TENSOR = PackedTensor("a.weight", (2, 3), "float32", 0, 24)
 
 
 def write(path: Path) -> PackedHeader:
     pieces = [Piece("a", 0, 0, 0, 0, (TENSOR,)), Piece("b", 0, 0, 0, 0, (TENSOR,))]
-    return write_packed(path, HEAD, [(pieces[0], b"x" * 24), (pieces[1], b"y" * (PAGE + 1))])
+    return write_packed(path, HEADER, [(pieces[0], b"x" * 24), (pieces[1], b"y" * (PAGE + 1))])
 
 
 def start_of(text: bytes, end: int = 3 * PAGE, version: int = VERSION) -> bytes:
     return packed_file._START.pack(MAGIC, version, end, len(text), hashlib.sha256(text).digest())
 
 
-def parsed(header: dict[str, Any], end: int = 4 * PAGE) -> PackedHeader:
+def parse(header: dict[str, Any], end: int = 4 * PAGE) -> PackedHeader:
     text = json.dumps(header).encode()
-    return parse(start_of(text, end), text, "file")
+    return parse_header(start_of(text, end), text, "file")
 
 
-def test_what_is_written_comes_back(tmp_path: Path) -> None:
+def test_written_pieces_are_read_back(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "w"
-    made = write(path)
-    assert read_header(path) == made
-    first, second = made.pieces
+    written = write(path)
+    assert read_header(path) == written
+    first, second = written.pieces
     assert (first.offset, first.nbytes, second.offset, second.nbytes) == (PAGE, PAGE, 2 * PAGE, 2 * PAGE)
     assert path.read_bytes()[PAGE : PAGE + 25] == b"x" * 24 + b"\0"
-    assert made.weight_bytes == 3 * PAGE
-    assert [p.name for p in path.parent.iterdir()] == ["w"]
+    assert written.weight_bytes == 3 * PAGE
+    assert [file.name for file in path.parent.iterdir()] == ["w"]
 
 
-def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+def test_failed_write_leaves_nothing_behind(tmp_path: Path) -> None:
     def contents() -> Any:
         yield Piece("a", 0, 0, 0, 0, (TENSOR,)), b"x" * 24
         raise OSError("the disk is full")
 
     with pytest.raises(OSError, match="full"):
-        write_packed(tmp_path / "w", HEAD, contents())
+        write_packed(tmp_path / "w", HEADER, contents())
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("length", [0, 10, PAGE, 4 * PAGE, -1])
-def test_a_file_cut_short_is_refused(tmp_path: Path, length: int) -> None:
+def test_truncated_file_is_refused(tmp_path: Path, length: int) -> None:
     path = tmp_path / "w"
     write(path)
     path.write_bytes(path.read_bytes()[:length])
-    with pytest.raises(WeightsError, match=r"cut short|no file of packed"):
+    with pytest.raises(WeightsError, match=r"truncated|is not a file of packed"):
         read_header(path)
 
 
-def test_no_file_and_another_version_are_refused(tmp_path: Path) -> None:
+def test_missing_file_and_other_versions_are_refused(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match="No such file"):
         read_header(tmp_path / "none")
     with pytest.raises(WeightsError, match="version 7"):
-        parse(start_of(b"{}", version=7), b"{}", "file")
+        parse_header(start_of(b"{}", version=7), b"{}", "file")
 
 
 PIECE = asdict(Piece("a", 0, PAGE, PAGE, 0, (TENSOR,)))
-GOOD = {**asdict(HEAD), "pieces": [PIECE]}
+GOOD = {**asdict(HEADER), "pieces": [PIECE]}
 
 
 @pytest.mark.parametrize(
@@ -105,10 +96,10 @@ GOOD = {**asdict(HEAD), "pieces": [PIECE]}
         {"tensors": [asdict(TENSOR), asdict(TENSOR)]},
     ],
 )
-def test_offsets_and_sizes_that_cannot_be_are_refused(change: dict[str, Any]) -> None:
-    assert parsed(GOOD).pieces[0].layer == "a"
+def test_impossible_offsets_and_sizes_are_refused(change: dict[str, Any]) -> None:
+    assert parse(GOOD).pieces[0].layer == "a"
     with pytest.raises(WeightsError, match="damaged"):
-        parsed({**GOOD, "pieces": [{**PIECE, **change}]})
+        parse({**GOOD, "pieces": [{**PIECE, **change}]})
 
 
 JSON = st.recursive(
@@ -120,21 +111,21 @@ JSON = st.recursive(
 
 @given(st.sampled_from([*PIECE, *asdict(TENSOR)]), JSON, st.booleans())
 @settings(max_examples=60, deadline=None)
-def test_a_header_with_anything_in_it_is_sound_or_refused(key: str, value: Any, in_tensor: bool) -> None:
+def test_header_with_any_value_is_sound_or_refused(key: str, value: Any, in_tensor: bool) -> None:
     piece = {**PIECE, "tensors": [{**asdict(TENSOR), key: value}]} if in_tensor else {**PIECE, key: value}
     try:
-        found = parsed({**GOOD, "pieces": [piece]})
+        found = parse({**GOOD, "pieces": [piece]})
     except WeightsError:
         return
     (piece_found,) = found.pieces
     assert piece_found.offset >= PAGE
     assert piece_found.offset + piece_found.nbytes <= 4 * PAGE
-    assert all(t.offset + t.nbytes <= piece_found.nbytes for t in piece_found.tensors)
+    assert all(tensor.offset + tensor.nbytes <= piece_found.nbytes for tensor in piece_found.tensors)
 
 
 @given(st.binary(max_size=200), st.binary(max_size=100))
 @settings(max_examples=100, deadline=None)
-def test_bytes_of_any_kind_are_refused(start: bytes, text: bytes) -> None:
+def test_random_bytes_are_refused(start: bytes, text: bytes) -> None:
     for data in (start, MAGIC + start, start_of(text)):
         with pytest.raises(WeightsError):
-            parse(data, text, "file")
+            parse_header(data, text, "file")

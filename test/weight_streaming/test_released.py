@@ -1,4 +1,4 @@
-"""Weights that were given back: they come again where they are needed, and whoever has them keeps them."""
+"""Released weights are read back for new partitions. Partitions in use keep theirs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 from _hollow_model import hollow_model
 from comparing import rounding
-from odd_model import TILE_MB, House, Odd
+from odd_model import TILE_MB, Odd, PackedModel
 from torch import nn
 
 from split_infer_ros.engines.execution_config import Convolutions, ExecutionConfig
@@ -18,72 +18,74 @@ from split_infer_ros.errors import WeightsError
 from split_infer_ros.split.graph import state_of
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.weight_streaming.pack import pack_model
-from split_infer_ros.weight_streaming.unpack import unpack
+from split_infer_ros.weight_streaming.unpack import unpack_weights
 
-TWICE = 2  # then weights are packed, which other calls may round otherwise
+CALLS_UNTIL_PACKED = 2  # of a convolution; later calls may round otherwise
 
 
 @pytest.fixture
-def model(house: House) -> SplitModel:
-    return SplitModel(house.model.entry, Odd().eval(), torch.device("cpu"))
+def model(packed_model: PackedModel) -> SplitModel:
+    return SplitModel(packed_model.model.entry, Odd().eval(), torch.device("cpu"))
 
 
 @pytest.fixture
 def path(model: SplitModel, tmp_path: Path) -> Path:
-    pack_model(model, tmp_path / "odd.weights", 1, tile_mb=TILE_MB)
+    pack_model(model, tmp_path / "odd.weights", num_threads=1, tile_mb=TILE_MB)
     return tmp_path / "odd.weights"
 
 
-def test_released_weights_come_back_where_a_half_needs_them(house: House, model: SplitModel, path: Path) -> None:
+def test_new_partition_reads_released_weights_back(packed_model: PackedModel, model: SplitModel, path: Path) -> None:
     with torch.inference_mode():
-        expected = model.head("default")(*model.backbone("default")(house.images[:1]))
+        expected = model.head("default")(*model.backbone("default")(packed_model.images[:1]))
     names = state_of(model.graph).keys()
-    asked: list[str] = []
+    requested: list[str] = []
 
     def fetch(wanted: Any) -> Any:
-        asked.extend(wanted)
-        return unpack(model, path, 1, wanted)
+        requested.extend(wanted)
+        return unpack_weights(model, path, num_threads=1, names=wanted)
 
     model.release(names, fetch)
     assert sum(tensor.untyped_storage().nbytes() for tensor in state_of(model.graph).values()) < 2000
     with torch.inference_mode():
         head = model.head("default")
-        assert asked
-        assert set(asked) < set(names), "only what it needs"
-        found = head(*model.backbone("default")(house.images[:1]))
+        assert requested
+        assert set(requested) < set(names), "it needs some of the weights only"
+        found = head(*model.backbone("default")(packed_model.images[:1]))
     assert torch.equal(found[0], expected[0])  # the first call of two partitions with the same weights
-    assert sorted(asked) == sorted(names)
+    assert sorted(requested) == sorted(names)
 
 
-def test_a_model_without_its_weights_is_packed_as_one_with_them(model: SplitModel, path: Path) -> None:
-    model.release(state_of(model.graph).keys(), lambda wanted: unpack(model, path, 1, wanted))
+def test_model_with_released_weights_is_packed_the_same(model: SplitModel, path: Path) -> None:
+    model.release(state_of(model.graph).keys(), lambda wanted: unpack_weights(model, path, num_threads=1, names=wanted))
     again = path.with_name("again.weights")
-    pack_model(model.placed(model.device, model.dtype), again, 1, tile_mb=TILE_MB)
+    pack_model(model.placed(model.device, model.dtype), again, num_threads=1, tile_mb=TILE_MB)
     assert again.read_bytes() == path.read_bytes()
 
 
-def test_what_never_had_weights_is_not_packed(tmp_path: Path) -> None:
-    with pytest.raises(WeightsError, match=r"shapes has no weights to be packed: 'stem\..*' was never loaded"):
-        pack_model(hollow_model("shapes"), tmp_path / "w", 1)
+def test_model_that_never_had_weights_is_not_packed(tmp_path: Path) -> None:
+    with pytest.raises(WeightsError, match=r"shapes has no weights to pack: 'stem\..*' was never loaded"):
+        pack_model(hollow_model("shapes"), tmp_path / "w", num_threads=1)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("convolutions", [Convolutions.PACKED, Convolutions.CONTIGUOUS])
-def test_a_half_that_is_in_use_keeps_its_weights(
-    house: House, model: SplitModel, path: Path, convolutions: Convolutions
+def test_partition_in_use_keeps_its_weights(
+    packed_model: PackedModel, model: SplitModel, path: Path, convolutions: Convolutions
 ) -> None:
     other = model.placed(model.device, model.dtype, ExecutionConfig(convolutions=convolutions))
-    images = house.images[:1]
+    images = packed_model.images[:1]
     with torch.inference_mode():
         backbone, head = other.backbone("default"), other.head("default")
-        for _ in range(TWICE):
+        for _ in range(CALLS_UNTIL_PACKED):
             (expected,) = head(*backbone(images))
-        model.release(state_of(model.graph).keys(), lambda wanted: unpack(model, path, 1, wanted))
-        assert torch.equal(head(*backbone(images))[0], expected)  # the same half once more
+        model.release(
+            state_of(model.graph).keys(), lambda wanted: unpack_weights(model, path, num_threads=1, names=wanted)
+        )
+        assert torch.equal(head(*backbone(images))[0], expected)  # the same partition once more
 
 
 class Nested(nn.Module):
-    """torch's own layer of layers, which is called as one."""
+    """Has torch's own layer that contains layers and is called as one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -96,13 +98,15 @@ class Nested(nn.Module):
         return found
 
 
-def test_a_half_keeps_weights_of_layers_within_layers(house: House) -> None:
-    model = SplitModel(replace(house.model.entry, default_split_point=None), Nested().eval(), torch.device("cpu"))
+def test_partition_keeps_weights_of_nested_layers(packed_model: PackedModel) -> None:
+    model = SplitModel(
+        replace(packed_model.model.entry, default_split_point=None), Nested().eval(), torch.device("cpu")
+    )
     with torch.inference_mode():
         partition = model.backbone("output")
-        for _ in range(TWICE):
-            (expected,) = partition(house.images[:1])
+        for _ in range(CALLS_UNTIL_PACKED):
+            (expected,) = partition(packed_model.images[:1])
         state = state_of(model.graph)
         model.release(state.keys(), lambda wanted: {name: state[name] for name in wanted})
-        assert torch.equal(partition(house.images[:1])[0], expected)  # the same half once more
-        assert rounding(model.backbone("output")(house.images[:1])[0], expected) <= 1e-5  # not packed yet
+        assert torch.equal(partition(packed_model.images[:1])[0], expected)  # the same partition once more
+        assert rounding(model.backbone("output")(packed_model.images[:1])[0], expected) <= 1e-5  # not packed yet

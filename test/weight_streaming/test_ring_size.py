@@ -1,4 +1,4 @@
-"""Predicted delays, and how much memory they are worth."""
+"""Predicted delays, and the memory that is chosen by them."""
 
 from __future__ import annotations
 
@@ -8,116 +8,141 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from split_infer_ros.weight_streaming.delay_model import Machine, predict, with_latency
-from split_infer_ros.weight_streaming.packed_file import PAGE
-from split_infer_ros.weight_streaming.residency import Placement
-from split_infer_ros.weight_streaming.ring import circular, double_buffered, least_capacity
-from split_infer_ros.weight_streaming.ring_size import RingTrial, choose, explore, goal_of, trade_off
+from split_infer_ros.weight_streaming.delay_model import StreamingProfile, fit_latency, predict_delay
+from split_infer_ros.weight_streaming.packed_header import PAGE
+from split_infer_ros.weight_streaming.residency import MemoryPlan
+from split_infer_ros.weight_streaming.ring_plan import RingPlan, min_capacity, plan_double_buffer, plan_ring
+from split_infer_ros.weight_streaming.ring_size import (
+    RingTrial,
+    choose_trial,
+    delay_goal,
+    explore_trade_off,
+    predict_trade_off,
+)
 
 PAGE_S = 1.0  # seconds of reading a page, so that times can be counted
+Workload = tuple[list[int], list[int], StreamingProfile]  # block sizes, step blocks, profile
 
 
-def machine(*steps: float, rest: float = 0.0) -> Machine:
-    return Machine(steps, rest, PAGE / PAGE_S)
+def profile_of(*step_s: float, tail_s: float = 0.0) -> StreamingProfile:
+    return StreamingProfile(step_s, tail_s, PAGE / PAGE_S)
 
 
-def test_one_buffer_reads_and_runs_in_turns() -> None:
-    """Each layer's page can be read only when the layer before has run."""
-    plan = circular([PAGE] * 3, [0, 1, 2], PAGE)
-    assert predict(plan, machine(1.0, 1.0, 1.0)) == pytest.approx(6.0)
+def reading_s(plan: RingPlan, profile: StreamingProfile) -> float:
+    """Returns the seconds of reading a pass's weights."""
+    return sum(profile.read_latency_s + chunk.nbytes / profile.bandwidth for chunk in plan.chunks)
+
+
+def explore(workload: Workload, *, max_bytes: int, goal_s: float) -> list[RingTrial]:
+    sizes, uses, profile = workload
+    return explore_trade_off(
+        sizes,
+        uses,
+        lambda memory_plan: predict_delay(memory_plan.ring, profile),
+        max_bytes=max_bytes,
+        goal_s=goal_s,
+    )
+
+
+def test_one_buffer_alternates_reading_and_running() -> None:
+    """Each layer's page can be read only after the layer before has run."""
+    plan = plan_ring([PAGE] * 3, [0, 1, 2], PAGE)
+    assert predict_delay(plan, profile_of(1.0, 1.0, 1.0)) == pytest.approx(6.0)
 
 
 def test_two_buffers_hide_reading_behind_running() -> None:
-    plan = double_buffered([PAGE] * 4, [0, 1, 2, 3])
-    assert predict(plan, machine(2.0, 2.0, 2.0, 2.0)) == pytest.approx(8.0)
-    assert predict(plan, machine(0.5, 0.5, 0.5, 0.5)) == pytest.approx(4.0), "reading is the longer of both"
+    plan = plan_double_buffer([PAGE] * 4, [0, 1, 2, 3])
+    assert predict_delay(plan, profile_of(2.0, 2.0, 2.0, 2.0)) == pytest.approx(8.0)
+    assert predict_delay(plan, profile_of(0.5, 0.5, 0.5, 0.5)) == pytest.approx(4.0), "reading is the longer of both"
 
 
-def test_in_step_a_long_read_waits_and_at_their_own_pace_it_does_not() -> None:
-    """Pages 1, 1, 4 (read in 4 s): a ring of six lets it begin while the first two layers run."""
-    sizes, uses, times = [PAGE, PAGE, 4 * PAGE], [0, 1, 2], machine(3.0, 3.0, 0.5, rest=0.5)
-    assert predict(circular(sizes, uses, 6 * PAGE, PAGE), times) == pytest.approx(7.0)
-    assert predict(circular(sizes, uses, 4 * PAGE), times) > 9.0
+def test_ring_reads_a_long_layer_ahead() -> None:
+    """Layers have 1, 1 and 4 pages. A ring of six begins the read of 4 s while the first two layers run."""
+    sizes, uses, times = [PAGE, PAGE, 4 * PAGE], [0, 1, 2], profile_of(3.0, 3.0, 0.5, tail_s=0.5)
+    assert predict_delay(plan_ring(sizes, uses, 6 * PAGE, chunk_bytes=PAGE), times) == pytest.approx(7.0)
+    assert predict_delay(plan_ring(sizes, uses, 4 * PAGE), times) > 9.0
 
 
 @st.composite
-def workloads(draw: st.DrawFn) -> tuple[list[int], list[int], Machine]:
+def workloads(draw: st.DrawFn) -> Workload:
     sizes = draw(st.lists(st.integers(1, 9).map(lambda n: n * PAGE), min_size=1, max_size=7))
     steps = draw(st.lists(st.floats(0.0, 10.0), min_size=len(sizes), max_size=len(sizes)))
-    return sizes, list(range(len(sizes))), machine(*steps, rest=draw(st.floats(0.0, 3.0)))
+    return sizes, list(range(len(sizes))), profile_of(*steps, tail_s=draw(st.floats(0.0, 3.0)))
 
 
 @given(workloads(), st.integers(0, 40))
 @settings(max_examples=100, deadline=None)
-def test_no_pass_is_shorter_than_its_bound_or_longer_than_both_in_turns(
-    load: tuple[list[int], list[int], Machine], more: int
-) -> None:
-    sizes, uses, found = load
-    for plan in (circular(sizes, uses, max(sizes) + more * PAGE, 2 * PAGE), double_buffered(sizes, uses)):
-        delay = predict(plan, found)
-        assert delay >= found.bound(plan) * (1 - 1e-9)
-        assert delay <= (found.compute + found.reading(plan)) * (1 + 1e-9)
+def test_delay_lies_between_its_bounds(workload: Workload, more: int) -> None:
+    sizes, uses, profile = workload
+    for plan in (
+        plan_ring(sizes, uses, max(sizes) + more * PAGE, chunk_bytes=2 * PAGE),
+        plan_double_buffer(sizes, uses),
+    ):
+        delay = predict_delay(plan, profile)
+        assert delay >= max(profile.compute_s, reading_s(plan, profile)) * (1 - 1e-9)
+        assert delay <= (profile.compute_s + reading_s(plan, profile)) * (1 + 1e-9)
 
 
 @given(workloads())
 @settings(max_examples=60, deadline=None)
-def test_more_memory_never_costs_time_and_no_more_than_needed_is_taken(
-    load: tuple[list[int], list[int], Machine],
+def test_more_memory_never_takes_longer_up_to_the_goal(
+    workload: Workload,
 ) -> None:
-    sizes, uses, found = load
-    goal = goal_of(found.compute, 0.0)
-    points = explore(sizes, uses, lambda placement: predict(placement.plan, found), sum(sizes), goal)
-    memories, delays = [p.memory for p in points], [p.delay for p in points]
+    sizes, _, profile = workload
+    goal = delay_goal(profile.compute_s, 0.0)
+    trials = explore(workload, max_bytes=sum(sizes), goal_s=goal)
+    memories, delays = [trial.memory_bytes for trial in trials], [trial.delay_s for trial in trials]
     assert memories == sorted(set(memories))
     assert delays == sorted(delays, reverse=True)
     assert all(delay > goal for delay in delays[:-1]), "it grows no further than the goal"
-    best = choose(points, found.compute, 0.0)
-    assert best.delay <= goal or best.delay <= 1.01 * min(delays)
-    assert predict(best.placement.plan, found) == best.delay
+    best = choose_trial(trials, profile.compute_s, 0.0)
+    assert best.delay_s <= goal or best.delay_s <= 1.01 * min(delays)
+    assert predict_delay(best.memory_plan.ring, profile) == best.delay_s
 
 
 @given(workloads(), st.floats(0.0, 2.0))
 @settings(max_examples=60, deadline=None)
-def test_latency_is_what_explains_a_pass(load: tuple[list[int], list[int], Machine], latency: float) -> None:
-    sizes, uses, found = load
-    plan = circular(sizes, uses, least_capacity(sizes, uses))
-    seen = predict(plan, replace(found, latency=latency))
-    assert predict(plan, with_latency(found, plan, seen)) == pytest.approx(seen, rel=1e-4)
-    assert with_latency(found, plan, 0.9 * predict(plan, found)) == found
+def test_fitted_latency_explains_the_measured_delay(workload: Workload, latency: float) -> None:
+    sizes, uses, profile = workload
+    plan = plan_ring(sizes, uses, min_capacity(sizes, uses))
+    seen = predict_delay(plan, replace(profile, read_latency_s=latency))
+    assert predict_delay(plan, fit_latency(profile, plan, seen)) == pytest.approx(seen, rel=1e-4)
+    assert fit_latency(profile, plan, 0.9 * predict_delay(plan, profile)) == profile
 
 
-def test_where_reading_takes_longest_first_layers_stay() -> None:
+def test_first_layers_stay_where_reading_takes_longest() -> None:
     sizes, uses = [PAGE] * 10, list(range(10))
-    found = machine(*[0.5] * 10)
-    points = explore(sizes, uses, lambda placement: predict(placement.plan, found), 7 * PAGE, 0.0)
-    best: Placement = choose(points, found.compute, 0.0).placement
-    assert best.resident >= 4
-    assert predict(best.plan, found) <= 6.5 < found.reading(circular(sizes, uses, PAGE))
+    profile = profile_of(*[0.5] * 10)
+    trials = explore((sizes, uses, profile), max_bytes=7 * PAGE, goal_s=0.0)
+    best: MemoryPlan = choose_trial(trials, profile.compute_s, 0.0).memory_plan
+    assert best.resident_blocks >= 4
+    assert predict_delay(best.ring, profile) <= 6.5 < reading_s(plan_ring(sizes, uses, PAGE), profile)
 
 
-def test_reads_that_now_and_then_take_longer_are_hidden_too() -> None:
-    """Of layers that run for 1.2 s, reads of 1 s are hidden by a ring of two, but not if they took 1.5 s."""
-    sizes, uses, found = [PAGE] * 8, list(range(8)), machine(*[1.2] * 8)
-    goal = goal_of(found.compute, 0.0)
-    seen = explore(sizes, uses, lambda placement: predict(placement.plan, found), sum(sizes), goal)
-    assert choose(seen, found.compute, 0.0).memory == 2 * PAGE
-    prudent = choose(trade_off(sizes, uses, found, sum(sizes), 0.0), found.compute, 0.0)
-    assert 2 * PAGE < prudent.memory < 8 * PAGE, "some stay"
-    assert prudent.delay <= goal
+def test_slow_reads_are_hidden_as_well() -> None:
+    """Layers run for 1.2 s. A ring of two blocks hides reads of 1 s, but not reads of 1.5 s."""
+    sizes, uses, profile = [PAGE] * 8, list(range(8)), profile_of(*[1.2] * 8)
+    goal = delay_goal(profile.compute_s, 0.0)
+    exact = explore((sizes, uses, profile), max_bytes=sum(sizes), goal_s=goal)
+    assert choose_trial(exact, profile.compute_s, 0.0).memory_bytes == 2 * PAGE
+    with_margin = predict_trade_off(sizes, uses, profile, max_bytes=sum(sizes), allowed_s=0.0)
+    chosen = choose_trial(with_margin, profile.compute_s, 0.0)
+    assert 2 * PAGE < chosen.memory_bytes < 8 * PAGE, "some stay"
+    assert chosen.delay_s <= goal
 
 
-def test_what_is_allowed_counts_from_the_best_to_be_had_where_resident_s_delay_is_not() -> None:
-    placement = Placement(0, circular([PAGE], [0], PAGE))
-    points = [RingTrial(memory, delay, placement) for memory, delay in ((1, 9.0), (2, 6.4), (3, 6.0))]
-    assert choose(points, 1.0, 0.5).memory == 2
-    assert choose(points, 1.0, 0.3).memory == 3
-    assert choose(points, 6.0, 0.5).memory == 2
-    assert choose(points, 8.9, 0.5).memory == 1
+def test_shortest_delay_replaces_an_unreachable_goal() -> None:
+    memory_plan = MemoryPlan(0, plan_ring([PAGE], [0], PAGE))
+    trials = [RingTrial(memory, delay, memory_plan) for memory, delay in ((1, 9.0), (2, 6.4), (3, 6.0))]
+    assert choose_trial(trials, 1.0, 0.5).memory_bytes == 2
+    assert choose_trial(trials, 1.0, 0.3).memory_bytes == 3
+    assert choose_trial(trials, 6.0, 0.5).memory_bytes == 2
+    assert choose_trial(trials, 8.9, 0.5).memory_bytes == 1
 
 
-def test_where_all_weights_are_needed_at_once_there_is_one_choice() -> None:
-    """The first block is used again behind the second one; a fiftieth more than it is more than both."""
-    sizes, uses, found = [100 * PAGE, PAGE], [0, 1, 0], machine(1.0, 1.0, 1.0)
-    assert least_capacity(sizes, uses) == sum(sizes)
-    points = explore(sizes, uses, lambda placement: predict(placement.plan, found), sum(sizes), 0.0)
-    assert choose(points, found.compute, 0.0).memory == sum(sizes)
+def test_ring_takes_all_weights_if_all_are_needed_at_once() -> None:
+    """The first block is used again after the second one. A ring a fiftieth larger than it exceeds both."""
+    sizes, uses, profile = [100 * PAGE, PAGE], [0, 1, 0], profile_of(1.0, 1.0, 1.0)
+    assert min_capacity(sizes, uses) == sum(sizes)
+    trials = explore((sizes, uses, profile), max_bytes=sum(sizes), goal_s=0.0)
+    assert choose_trial(trials, profile.compute_s, 0.0).memory_bytes == sum(sizes)

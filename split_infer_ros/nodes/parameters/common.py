@@ -13,7 +13,7 @@ from split_infer_ros.nodes.parameters.table import NodeParameters, parameter
 from split_infer_ros.pipeline.settings import WeightsSettings
 from split_infer_ros.split.model import PRECISIONS
 from split_infer_ros.split.model_spec import ModelSpec
-from split_infer_ros.weight_streaming.residency import RESIDENCIES, RESIDENT
+from split_infer_ros.weight_streaming.residency import Residency
 
 
 @dataclass(frozen=True)
@@ -106,10 +106,10 @@ class WeightsParameters(NodeParameters):
     """Of a node that runs one half of one model."""
 
     weights_residency: str = parameter(
-        RESIDENT,
+        Residency.RESIDENT.value,
         "Where this partition's weights are: resident, or read from a packed file layer by layer: synchronous (two "
         "buffers in turns), asynchronous (a ring), two_stage (the smallest ring), auto (as small as costs no time).",
-        choices=RESIDENCIES,
+        choices=tuple(residency.value for residency in Residency),
     )
     weights_budget_mb: float = parameter(
         0.0, "Memory for weights that are read; what needs more is refused. 0: no limit.", at_least=0.0, at_most=1e6
@@ -128,7 +128,7 @@ class WeightsParameters(NodeParameters):
     def weights_settings(self) -> WeightsSettings:
         """Where this partition's weights are."""
         return WeightsSettings(
-            weights_residency=self.weights_residency,
+            weights_residency=Residency(self.weights_residency),
             weights_budget_bytes=1e6 * self.weights_budget_mb or math.inf,
             weights_delay_s=self.weights_delay_ms / 1e3,
             weights_file=self.weights_file,

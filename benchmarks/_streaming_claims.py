@@ -1,0 +1,163 @@
+"""The claims about a model whose weights are streamed on a CPU, and the figures that decide them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import _streaming_child as child
+import numpy as np
+from _streaming_plan import ALLOWED_S, MAX_SHARE
+from _streaming_turns import READ_B_S, READ_CORE_S
+from numpy.typing import NDArray
+
+from split_infer_ros.telemetry.claim import Claim, Direction
+from split_infer_ros.telemetry.estimate import Estimate, estimate, exact, maximum, median, ratio
+from split_infer_ros.telemetry.turns import Contest
+
+COMPUTE_BOUND = ("yolov3", "retinanet")  # models whose reading should hide behind computing
+MAX_TILES = {child.TWO_STAGE: 1.1, child.ASYNCHRONOUS: 2.0}  # memory of each, in largest tiles
+CONSTANT_MB = 10.0  # of the prefetcher, its thread and what it compares with
+HUGE_PAGE_MB = 2.1  # by which the memory of two processes may differ by chance
+JITTER = 5.0  # %, by which streamed weights may seem faster than resident ones
+MB = 1e6
+
+Figures = Mapping[str, Sequence[float]]
+
+PAPER = {  # YOLOv4, 245.8 MB, on a Jetson AGX Xavier; its percentages are of two copies of the weights
+    child.TWO_STAGE: "18.0 MB: one largest layer, 96.3 % less than two copies of the weights (YOLOv4)",
+    child.ASYNCHRONOUS: "36.0 MB: two largest layers, 92.7 % less than two copies of the weights (YOLOv4)",
+    child.AUTO: "52.8 MB: 21.5 % of one copy, 10.7 % of two (YOLOv4)",
+    child.RESIDENT: "below 1.0 ms of 160.8 ms, 0.6 % (YOLOv4)",
+}
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What is counted, not timed, of a model and its residencies.
+
+    Attributes:
+        name: of the model.
+        weight_bytes: of one copy.
+        streamed_bytes: that a pass reads if no block is resident.
+        max_tile_bytes: of the largest layer, or of the largest tile of one.
+        max_block_bytes: of the most that is read for one step.
+        num_threads: that compute.
+        memory_bytes: that hold weights, by residency.
+        read_bytes: of each pass, by residency.
+        is_equal: whether results are those of resident weights, by residency.
+    """
+
+    name: str
+    weight_bytes: int
+    streamed_bytes: int
+    max_tile_bytes: int
+    max_block_bytes: int
+    num_threads: int
+    memory_bytes: Mapping[str, int]
+    read_bytes: Mapping[str, int]
+    is_equal: Mapping[str, bool]
+
+    def paper(self, residency: str) -> str:
+        """Returns the paper's figure for the one model that resembles the paper's, else an empty text."""
+        return PAPER[residency] if self.name == "yolov3" else ""
+
+
+def counted_claims(facts: ModelFacts) -> list[Claim]:
+    """Returns the claims that need no turns."""
+    name = facts.name
+    equal = exact(sum(facts.is_equal.values()))
+    claims = [Claim(f"{name}: ways that give the same bits", equal, "", len(facts.is_equal))]
+    for residency, goal in MAX_TILES.items():
+        if residency in facts.memory_bytes:
+            tiles = exact(facts.memory_bytes[residency] / facts.max_tile_bytes)
+            claim = f"{name}: {residency} holds, times the largest tile"
+            claims.append(Claim(claim, tiles, "x", goal, Direction.AT_MOST, paper=facts.paper(residency)))
+    share = exact(100 * facts.memory_bytes[child.AUTO] / facts.weight_bytes)
+    claim = f"{name}: auto holds, of one copy of its weights"
+    claims.append(Claim(claim, share, "%", 100 * MAX_SHARE, Direction.AT_MOST, paper=facts.paper(child.AUTO)))
+    return claims
+
+
+def delay_claims(facts: ModelFacts, contest: Contest) -> list[Claim]:
+    """Returns the claims about the delay of ``auto`` and about predicted delays."""
+    name, figures = facts.name, contest.figures
+    resident, auto = figures[child.RESIDENT], figures[child.AUTO]
+    claims = []
+    if name in COMPUTE_BOUND:
+        claims.append(
+            Claim(
+                f"{name}: auto's delay, over resident weights'",
+                ratio(auto, resident).times(100, -100),
+                "%",
+                max(100 * ALLOWED_S / float(np.median(resident)), 1.0),
+                Direction.AT_MOST,
+                floor=-JITTER,
+                turn_s=contest.turn_s,
+                paper=facts.paper(child.RESIDENT),
+            )
+        )
+    reached = ratio(delay_bounds(facts, child.AUTO, figures), auto).times(100)
+    claims.append(Claim(f"{name}: auto, of its bound", reached, "%", 90.0, turn_s=contest.turn_s))
+    errors = [prediction_error(figures, residency) for residency in figures if prediction_of(residency) in figures]
+    claim = f"{name}: predicted delay, off by at most"
+    claims.append(Claim(claim, maximum(errors), "%", 10.0, Direction.AT_MOST, turn_s=contest.turn_s))
+    return claims
+
+
+def prediction_of(residency: str) -> str:
+    """Returns the name of the figure for the delay that a turn predicts for a residency."""
+    return f"{residency}, predicted"
+
+
+def prediction_error(figures: Figures, residency: str) -> Estimate:
+    """Returns by how many percent predicted delays differ from measured ones."""
+
+    def error(predicted: NDArray[np.float64], measured: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.asarray(100 * np.abs(np.median(predicted / measured, axis=-1) - 1))
+
+    return estimate(error, figures[prediction_of(residency)], figures[residency])
+
+
+def delay_bounds(facts: ModelFacts, residency: str, figures: Figures) -> NDArray[np.float64]:
+    """Returns the bound of each turn's delay, in seconds.
+
+    It is the longer of reading, and of computing plus what reading takes of the same cores.
+    """
+    names = (child.RESIDENT, READ_B_S, READ_CORE_S)
+    compute_s, bandwidth, core_s = (np.asarray(figures[name]) for name in names)
+    read_bytes = facts.read_bytes[residency]
+    read_core_s = core_s * read_bytes / facts.streamed_bytes / facts.num_threads
+    return np.maximum(compute_s + read_core_s, read_bytes / bandwidth)
+
+
+def outside_bytes(facts: ModelFacts, residency: str, figures: Figures) -> NDArray[np.float64]:
+    """Returns the bytes of weights in each turn, measured from outside.
+
+    They are the difference to a process whose layers all lie in one place, plus that place.
+    """
+    pairs = zip(figures[residency], figures[child.NOTHING], strict=False)  # most residencies are measured once only
+    return np.asarray([peak - nothing + facts.max_block_bytes for peak, nothing in pairs])
+
+
+def outside_claims(facts: ModelFacts, contest: Contest) -> list[Claim]:
+    """Returns the claims about memory measured from outside."""
+    name, claims = facts.name, []
+    for residency in MAX_TILES:
+        if residency in contest.figures:
+            buffers_mb = facts.memory_bytes[residency] / MB
+            claims.append(
+                Claim(
+                    f"{name}: {residency}, seen from outside, holds more than its buffers by",
+                    median(outside_bytes(facts, residency, contest.figures)).times(1 / MB, -buffers_mb),
+                    "MB",
+                    CONSTANT_MB,
+                    Direction.AT_MOST,
+                    floor=-HUGE_PAGE_MB,
+                    turn_s=contest.turn_s,
+                )
+            )
+    share = median(outside_bytes(facts, child.AUTO, contest.figures)).times(100 / facts.weight_bytes)
+    claim = f"{name}: auto holds, seen from outside, of one copy of its weights"
+    claims.append(Claim(claim, share, "%", 100 * MAX_SHARE, Direction.AT_MOST, turn_s=contest.turn_s))
+    return claims

@@ -1,0 +1,112 @@
+"""A model with packed weights: its measured profile, its predicted trade-off, and the point that `auto` chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import _streaming_child as child
+import torch
+from torch import Tensor
+
+from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.weight_streaming.delay_model import StreamingProfile
+from split_infer_ros.weight_streaming.pack import pack_model
+from split_infer_ros.weight_streaming.packed_partition import PackedPartition
+from split_infer_ros.weight_streaming.profiling import profile_partition
+from split_infer_ros.weight_streaming.residency import MemoryPlan, Residency, plan_memory
+from split_infer_ros.weight_streaming.ring_plan import RingPlan, min_capacity
+from split_infer_ros.weight_streaming.ring_size import RingTrial, choose_trial, predict_trade_off
+from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
+
+ALLOWED_S = 1e-3
+MAX_SHARE = 0.25  # of one copy of its weights, that auto may hold
+RING_SHARE = 0.9  # of that for the ring: memory around it is measured from outside as well
+PROFILE_PASSES = 3
+
+
+@dataclass(frozen=True)
+class PlannedModel:
+    """A model that is ready for its turns.
+
+    Attributes:
+        name: of the model.
+        path: of its packed weights.
+        model: with its own weights.
+        images: one image, on which all residencies run.
+        packed: the whole model in the file.
+        trials: of the trade-off, as predicted.
+        chosen: the trial that ``auto`` takes.
+    """
+
+    name: str
+    path: Path
+    model: SplitModel
+    images: Tensor
+    packed: PackedPartition
+    trials: Sequence[RingTrial]
+    chosen: RingTrial
+
+    def partition(self, residency: str, trial: RingTrial | None = None) -> child.Partition:
+        """Returns the model with its weights in a residency. ``auto`` takes the trial, or the chosen one."""
+        if residency == child.RESIDENT:
+            return self.model.backbone("output")  # its weights are packed like all others
+        return child.open_partition(self.model, self.path, residency, auto_plan(trial or self.chosen))
+
+    def profile(self, passes: int) -> StreamingProfile:
+        """Measures layers and disk now."""
+        return _profile(self.model, self.path, self.packed, self.images, passes)
+
+    def predicted_rings(self) -> dict[str, RingPlan]:
+        """Returns the rings of the residencies whose delay is predicted: ``two_stage`` and ``auto``."""
+        smallest = plan_memory(Residency.TWO_STAGE, self.packed.block_sizes, self.packed.step_blocks)
+        return {child.TWO_STAGE: smallest.ring, child.AUTO: self.chosen.memory_plan.ring}
+
+
+def plan_model(name: str, path: Path) -> PlannedModel:
+    """Packs a model's weights, profiles it, and chooses a point of the trade-off."""
+    model = load_model(ModelSpec(name, "random", "cpu"))
+    pack_model(model, path, num_threads=torch.get_num_threads())
+    images = child.images_of(model)
+    packed = child.open_whole(model, path, num_threads=torch.get_num_threads())
+    with torch.inference_mode():
+        profile = _profile(model, path, packed, images, PROFILE_PASSES)
+    smallest = min_capacity(packed.block_sizes, packed.step_blocks)
+    trials = predict_trade_off(
+        packed.block_sizes,
+        packed.step_blocks,
+        profile,
+        max_bytes=max(RING_SHARE * MAX_SHARE * sum(packed.block_sizes), smallest),
+        allowed_s=ALLOWED_S,
+    )
+    return PlannedModel(
+        name=name,
+        path=path,
+        model=model,
+        images=images,
+        packed=packed,
+        trials=trials,
+        chosen=choose_trial(trials, profile.compute_s, ALLOWED_S),
+    )
+
+
+def _profile(model: SplitModel, path: Path, packed: PackedPartition, images: Tensor, passes: int) -> StreamingProfile:
+    def open_partition(memory_plan: MemoryPlan) -> StreamedPartition:
+        return StreamedPartition.open(child.open_whole(model, path, num_threads=torch.get_num_threads()), memory_plan)
+
+    return profile_partition(open_partition, packed.block_sizes, packed.step_blocks, inputs=[images], passes=passes)
+
+
+def auto_plan(trial: RingTrial) -> child.AutoPlan:
+    """Returns the memory of a trial."""
+    return child.AutoPlan(trial.memory_plan.resident_blocks, trial.memory_plan.ring.capacity)
+
+
+def spread_trials(planned: PlannedModel, count: int) -> list[RingTrial]:
+    """Returns trials from one end of the trade-off to the other, without those that are residencies of their own."""
+    trials, rings = planned.trials, planned.predicted_rings().values()
+    indices = sorted({round(index * (len(trials) - 1) / max(1, count - 1)) for index in range(count)})
+    return [trials[index] for index in indices if trials[index].memory_plan.ring not in rings]

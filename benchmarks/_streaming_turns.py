@@ -1,0 +1,102 @@
+"""Turns of a model's residencies, and the disk's own bandwidth before and after them."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+
+import _streaming_child as child
+from torch import Tensor
+
+from split_infer_ros.telemetry.turns import rotated
+from split_infer_ros.telemetry.usage import Usage
+from split_infer_ros.weight_streaming.packed_partition import PackedPartition
+
+GROUP_S = 0.2  # of the passes that count in a turn: at least one
+SETTLE_S = 0.1  # after a pass, its prefetcher continues until the ring is full
+READ_B_S, READ_CORE_S = "read, bytes a second", "read, seconds of a core"
+
+
+def pass_s(partition: child.Partition, images: Tensor, passes_before: int) -> float:
+    """Returns the seconds of the median pass of a short group in a row.
+
+    The passes before the group bring the prefetcher into step, and do not count.
+    """
+    times_s: list[float] = []
+    for _ in range(passes_before):
+        partition(images)
+    while not times_s or sum(times_s) < GROUP_S:
+        start = time.perf_counter()
+        partition(images)
+        times_s.append(time.perf_counter() - start)
+    return statistics.median(times_s)
+
+
+def with_reads(partition: child.Partition, read: Callable[[], None], executor: Executor) -> child.Partition:
+    """Returns the same partition with a thread that reads all weights in vain during each pass."""
+
+    def run(images: Tensor) -> Sequence[Tensor]:
+        done = executor.submit(read)
+        try:
+            return partition(images)
+        finally:
+            done.result()
+
+    return run
+
+
+class Disk:
+    """Reads all weights of a model while nothing else runs."""
+
+    def __init__(self, packed: PackedPartition) -> None:
+        self._nbytes = sum(packed.block_sizes)
+        self._read = child.full_read(packed)
+
+    def read(self) -> tuple[float, float]:
+        """Returns bytes a second, and the seconds of a core that the read took."""
+        time.sleep(SETTLE_S)
+        start, core_start_s = time.perf_counter(), time.thread_time()
+        self._read()
+        return self._nbytes / (time.perf_counter() - start), time.thread_time() - core_start_s
+
+
+class ResidencyTurns:
+    """Turns in which each residency runs once, between two reads of the disk.
+
+    The disk's bandwidth changes from one second to the next.
+
+    Args:
+        partitions: by residency.
+        passes_before: of each residency in a turn, which do not count.
+        images: on which all residencies run.
+        disk: read before and after.
+
+    Attributes:
+        names: of the residencies.
+        usage: of this process in the turns of each residency.
+    """
+
+    def __init__(
+        self,
+        partitions: Mapping[str, child.Partition],
+        *,
+        passes_before: Mapping[str, int],
+        images: Tensor,
+        disk: Disk,
+    ) -> None:
+        self._partitions, self._passes_before, self._images, self._disk = partitions, passes_before, images, disk
+        self.names = list(partitions)
+        self.usage = Usage()
+
+    def turn(self, number: int) -> dict[str, float]:
+        """Returns the seconds of a pass by residency, and the disk's figures by ``READ_B_S`` and ``READ_CORE_S``."""
+        figures = {}
+        before = self._disk.read()
+        for residency in rotated(self.names, number):
+            with self.usage.of(residency):
+                figures[residency] = pass_s(self._partitions[residency], self._images, self._passes_before[residency])
+        pairs = zip(before, self._disk.read(), strict=True)
+        figures[READ_B_S], figures[READ_CORE_S] = map(statistics.mean, pairs)
+        return figures

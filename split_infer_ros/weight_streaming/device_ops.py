@@ -1,0 +1,24 @@
+"""The operations of a device that weight streaming needs. The device works asynchronously: work may not be done yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from split_infer_ros.runtime.streams import Fence
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceOps:
+    """The operations of a device that weight streaming needs.
+
+    Attributes:
+        copy: copies from the host (second argument) to the device (first argument). It returns when the copy is done,
+            and does not wait for what the device computes.
+        fence: creates a fence after all computation that the device was given so far.
+    """
+
+    copy: Callable[[Tensor, Tensor], None]
+    fence: Callable[[], Fence]

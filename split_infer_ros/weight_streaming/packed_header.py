@@ -1,0 +1,175 @@
+"""The header of a file of packed weights: what lies where, and the checks that make a header from a file safe to use.
+
+A piece holds a layer's parameters and buffers, or some of its rows. Every offset and size is checked before anything is
+read by it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+PAGE = 4096
+ALIGN = 64  # of tensors within a piece: a cache line, and the widest vector
+PLAIN, CHANNELS_LAST = "plain", "channels_last"  # any other layout is the digest of a blocked layout
+DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PackedTensor:
+    """The place of one tensor in its piece.
+
+    Attributes:
+        name: in the model's state.
+        shape: of the stored values, which may be some rows of the tensor.
+        dtype: of the stored values, a key of ``DTYPES``.
+        offset: in the piece, bytes.
+        nbytes: size in the piece.
+        layout: ``plain``, ``channels_last`` or the digest of a blocked layout.
+        input_shape: for which a blocked layout was made.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    offset: int
+    nbytes: int
+    layout: str = PLAIN
+    input_shape: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The stored weights of a layer, or of some of its rows.
+
+    Attributes:
+        layer: path of the module, or the tensor's name where no module owns it.
+        row: the first row that the piece holds.
+        offset: in the file, bytes.
+        nbytes: whole pages.
+        crc32: of all pages.
+        tensors: in the order in which they lie.
+    """
+
+    layer: str
+    row: int
+    offset: int
+    nbytes: int
+    crc32: int
+    tensors: tuple[PackedTensor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PackedHeader:
+    """The description of a file's contents.
+
+    Attributes:
+        model: its name in the catalogue.
+        fingerprint: of the model's operations.
+        values: digest of the weights as they were before packing.
+        machine: for which convolutions were laid out, in words.
+        pieces: in the order in which they lie and run.
+    """
+
+    model: str
+    fingerprint: str
+    values: str
+    machine: str
+    pieces: tuple[Piece, ...]
+
+    @property
+    def weight_bytes(self) -> int:
+        """Size of all pieces."""
+        return sum(piece.nbytes for piece in self.pieces)
+
+
+def round_up_to_pages(nbytes: int) -> int:
+    """Rounds bytes up to whole pages."""
+    return -(-nbytes // PAGE) * PAGE
+
+
+def decode_header(fields: Mapping[str, Any], start: int, limit: int) -> PackedHeader:
+    """Decodes a header and checks all of its offsets and sizes.
+
+    Args:
+        fields: the header as JSON has it.
+        start: byte of the file before which no piece may lie.
+        limit: byte of the file at which the last piece must have ended.
+
+    Raises:
+        ValueError, TypeError, KeyError, AttributeError: the header describes an impossible file.
+    """
+    pieces, end = [], start
+    for each in fields["pieces"]:
+        piece = _decode_piece(each)
+        if piece.offset < end or piece.offset % PAGE or piece.nbytes % PAGE or not piece.nbytes:
+            raise ValueError(f"layer '{piece.layer}' does not lie on pages of its own")
+        end = piece.offset + piece.nbytes
+        if end > limit:
+            raise ValueError(f"layer '{piece.layer}' ends at byte {end:,}, and all weights at {limit:,}")
+        pieces.append(piece)
+    return PackedHeader(
+        model=_text(fields["model"]),
+        fingerprint=_text(fields["fingerprint"]),
+        values=_text(fields["values"]),
+        machine=_text(fields["machine"]),
+        pieces=tuple(pieces),
+    )
+
+
+def _decode_piece(fields: Mapping[str, Any]) -> Piece:
+    piece = Piece(
+        layer=_text(fields["layer"]),
+        row=_size(fields["row"]),
+        offset=_size(fields["offset"]),
+        nbytes=_size(fields["nbytes"]),
+        crc32=_size(fields["crc32"]),
+        tensors=tuple(map(_decode_tensor, fields["tensors"])),
+    )
+    end = 0
+    for tensor in piece.tensors:
+        if tensor.offset < end or tensor.offset % ALIGN or tensor.offset + tensor.nbytes > piece.nbytes:
+            raise ValueError(f"tensor '{tensor.name}' does not lie within layer '{piece.layer}'")
+        end = tensor.offset + tensor.nbytes
+    return piece
+
+
+def _decode_tensor(fields: Mapping[str, Any]) -> PackedTensor:
+    tensor = PackedTensor(
+        name=_text(fields["name"]),
+        shape=tuple(map(_size, fields["shape"])),
+        dtype=_text(fields["dtype"]),
+        offset=_size(fields["offset"]),
+        nbytes=_size(fields["nbytes"]),
+        layout=_text(fields["layout"]),
+        input_shape=tuple(map(_size, fields["input_shape"])),
+    )
+    if tensor.dtype not in DTYPES:
+        raise ValueError(f"tensor '{tensor.name}' is of type '{tensor.dtype}'")
+    values_bytes = math.prod(tensor.shape) * DTYPES[tensor.dtype].itemsize
+    is_4d = len(tensor.shape) == 4
+    if tensor.layout in (PLAIN, CHANNELS_LAST):
+        if tensor.nbytes != values_bytes or (tensor.layout == CHANNELS_LAST and not is_4d):
+            raise ValueError(f"tensor '{tensor.name}' of shape {tensor.shape} does not take {tensor.nbytes:,} bytes")
+    elif not is_4d or len(tensor.input_shape) != 4 or tensor.dtype != "float32" or tensor.nbytes < values_bytes:
+        raise ValueError(f"tensor '{tensor.name}' of shape {tensor.shape} is no convolution's")
+    return tensor
+
+
+def _size(value: object) -> int:
+    if type(value) is not int or not 0 <= value < 2**53:
+        raise ValueError(f"{value!r:.40} is no size")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r:.40} is no name")
+    return value

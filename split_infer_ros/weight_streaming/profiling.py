@@ -1,0 +1,79 @@
+"""Measures the streaming profile of a partition: the speed of its layers and of its disk while it streams weights."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+
+from torch import Tensor
+
+from split_infer_ros.weight_streaming.delay_model import StreamingProfile, fit_latency
+from split_infer_ros.weight_streaming.residency import MemoryPlan, Residency, plan_memory
+from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
+
+
+def profile_partition(
+    open_partition: Callable[[MemoryPlan], StreamedPartition],
+    block_sizes: Sequence[int],
+    step_blocks: Sequence[int],
+    *,
+    inputs: Sequence[Tensor],
+    passes: int,
+) -> StreamingProfile:
+    """Times layers with a roomy ring, and derives the latency of a read from the smallest ring.
+
+    Args:
+        open_partition: opens the partition with that plan. The partition is closed here.
+        block_sizes: of the partition, as for ``plan_ring``.
+        step_blocks: of the partition, as for ``plan_ring``.
+        inputs: on which it runs each time.
+        passes: with each ring, at least two. The first one does not count.
+    """
+    partition = open_partition(plan_memory(Residency.ASYNCHRONOUS, block_sizes, step_blocks))
+    try:
+        profile = profile_layers(partition, inputs, passes)
+    finally:
+        partition.close()
+    smallest = plan_memory(Residency.TWO_STAGE, block_sizes, step_blocks)
+    partition = open_partition(smallest)
+    try:
+        stalled_s = measure_stall(partition, inputs, passes)
+    finally:
+        partition.close()
+    return fit_latency(profile, smallest.ring, profile.compute_s + stalled_s)
+
+
+def profile_layers(partition: StreamedPartition, inputs: Sequence[Tensor], passes: int) -> StreamingProfile:
+    """Returns each layer's shortest time and the median pass's bandwidth, without latency.
+
+    The shortest time excludes delays by other programs.
+
+    Args:
+        partition: that runs.
+        inputs: on which it runs each time.
+        passes: at least two. The first one does not count.
+    """
+    times, bandwidths = [], []
+    for number in range(passes):
+        before = partition.stats()
+        partition(*inputs)
+        after = partition.stats()
+        seconds = after.reading_s - before.reading_s
+        if number and partition.times is not None:
+            times.append(partition.times)
+            bandwidths.append((after.bytes_read - before.bytes_read) / seconds if seconds else 0.0)
+    return StreamingProfile(
+        step_s=tuple(map(min, zip(*(each.step_s for each in times), strict=True))),
+        tail_s=min(each.tail_s for each in times),
+        bandwidth=statistics.median(bandwidths) or 1.0,
+    )
+
+
+def measure_stall(partition: StreamedPartition, inputs: Sequence[Tensor], passes: int) -> float:
+    """Returns the seconds that the median pass waits for weights. The first pass does not count."""
+    stalls = []
+    for number in range(passes):
+        partition(*inputs)
+        if number and partition.times is not None:
+            stalls.append(partition.times.stalled_s)
+    return statistics.median(stalls)
