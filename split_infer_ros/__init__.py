@@ -1,7 +1,7 @@
 """Split inference for ROS 2: the backbone of a model runs on the GPU, its head on the CPU.
 
-The nodes need ROS. The rest of the package does not: here, a pipeline in a notebook detects objects in images, which
-are NumPy arrays of uint8, (height, width, 3), in RGB.
+The nodes need ROS. The rest of the package does not, and also works in a notebook. This example detects objects in
+images. They are NumPy arrays of uint8, (height, width, 3), in RGB.
 
 >>> from split_infer_ros import LocalPipeline, ModelSpec, load_model
 >>> from split_infer_ros.sources import draw_scene

@@ -117,8 +117,8 @@ class LocalPipeline:
     def run(self, images: Iterable[NDArray[np.uint8]], encoding: str = "rgb8") -> Iterator[ImageResult]:
         """Detects objects in images and yields one result an image, in order.
 
-        Images are taken one by one while earlier ones are computed, so ``images`` may be endless: no more are in
-        memory than the pipeline's slots and its next batch hold. A result is yielded once a later image was taken or
+        Images are taken one by one while earlier ones are computed. ``images`` may therefore be endless: the pipeline
+        holds only the images of its slots and of its next batch. A result is yielded once a later image was taken, or
         the images have ended. An image must keep its pixels until its result was yielded.
 
         Args:

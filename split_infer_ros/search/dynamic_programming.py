@@ -13,9 +13,9 @@ def best_chain(
 ) -> tuple[float, list[OptionT]]:
     """Chooses an option for each segment of a chain so that times and conversions add up to the least.
 
-    Of equal choices, the first found is taken. The search keeps the best choice for each option in which a prefix of
-    the chain ends, because all that follows depends on that option alone. The work therefore grows with
-    segments x options^2, and the result is optimal.
+    Of equal choices, the first found is taken. The result is optimal. For each prefix of the chain and each option in
+    which it ends, only the best choice is kept, because the rest depends on that option alone. The work grows with
+    segments x options^2.
 
     Args:
         costs: for each segment in order, seconds by option. Options that do not exist are left out, or infinite.

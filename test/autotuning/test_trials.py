@@ -58,9 +58,7 @@ def test_a_network_is_timed_and_its_results_compared(trials: Trials, convolution
     assert json.dumps(answer)
 
 
-def test_other_results_are_refused_in_fp32_and_told_of_otherwise(
-    trials: Trials, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_different_results_are_refused_in_fp32_only(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
     answer = trials.run(NETWORK, {**DEFAULT, "precision": "bf16", "convolutions": "channels_last"}, ABOUT, 0.0)
     assert 1e-4 < answer["difference"] < 1
     assert {threads for _, threads in trials._expected} == {DEFAULT["threads"]}, "compared on as many cores"
@@ -70,7 +68,7 @@ def test_other_results_are_refused_in_fp32_and_told_of_otherwise(
 
 
 @pytest.mark.parametrize("difference", [math.nan, math.inf])
-def test_results_that_are_not_finite_are_refused_in_every_precision(
+def test_results_that_are_not_finite_are_always_refused(
     trials: Trials, monkeypatch: pytest.MonkeyPatch, difference: float
 ) -> None:
     monkeypatch.setattr(trials_module, "difference", lambda found, expected: difference)

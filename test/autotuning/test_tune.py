@@ -126,14 +126,14 @@ def test_the_best_of_all_is_found_kept_and_used(
     assert (kept.split_point, kept.batch_size, kept.memory_policy) == ("input", 3, "pinned")
 
 
-def test_no_machine_pays_twice(model: SplitModel, database: Database) -> None:
+def test_nothing_is_measured_twice(model: SplitModel, database: Database) -> None:
     tuner(model, Simulated(), database).tune(10_000)
     again = Simulated()
     tuner(model, again, database).tune(10_000)
     assert not again.asked
 
 
-def test_it_stops_in_time_with_the_best_so_far(model: SplitModel, database: Database) -> None:
+def test_tuning_stops_in_time_with_the_best_so_far(model: SplitModel, database: Database) -> None:
     runner = Simulated()
     network, pipeline = tuner(model, runner, database).tune(20.0)
     assert runner.now <= 21.0
@@ -155,7 +155,7 @@ def test_an_interruption_keeps_what_was_measured(model: SplitModel, database: Da
     assert find_best_known(model, database).network is not None
 
 
-def test_failures_and_doubts_are_recorded_and_never_preferred(model: SplitModel, database: Database) -> None:
+def test_failed_and_uncertain_trials_are_kept_but_not_used(model: SplitModel, database: Database) -> None:
     def rule(stage: str, config: Mapping[str, Any]) -> TrialOutcome | None:
         if stage == NETWORK and config["convolutions"] == "channels_last":
             return TrialOutcome((), "It crashed: its process ended with SIGSEGV.")
@@ -171,7 +171,7 @@ def test_failures_and_doubts_are_recorded_and_never_preferred(model: SplitModel,
     assert sum(record.uncertain for record in records) == 4 * tune_module.MAX_REPEATS, "they would be the best"
 
 
-def test_a_doubt_that_matters_is_measured_again(model: SplitModel, database: Database) -> None:
+def test_uncertain_best_is_measured_again(model: SplitModel, database: Database) -> None:
     def rule(stage: str, config: Mapping[str, Any]) -> TrialOutcome | None:
         if stage != NETWORK:
             return None
@@ -188,7 +188,7 @@ def test_a_doubt_that_matters_is_measured_again(model: SplitModel, database: Dat
     assert len([record for record in doubted if record.task["stage"] == NETWORK]) == 4, "those cannot be the best"
 
 
-def test_what_was_given_too_little_time_is_tried_again(model: SplitModel, database: Database) -> None:
+def test_trial_with_too_little_time_is_repeated(model: SplitModel, database: Database) -> None:
     late = Simulated(lambda stage, config: TrialOutcome((), "It did not finish within 2 s.", {"limit_s": 2.0}))
     end = 4.0
     tuner(model, late, database).tune_network(end)
@@ -199,7 +199,7 @@ def test_what_was_given_too_little_time_is_tried_again(model: SplitModel, databa
     assert len([1 for stage, _ in again.asked if stage == NETWORK]) == 12
 
 
-def test_segments_that_were_given_too_little_time_are_tried_again(model: SplitModel, database: Database) -> None:
+def test_segments_with_too_little_time_are_tried_again(model: SplitModel, database: Database) -> None:
     def rule(stage: str, config: Mapping[str, Any]) -> TrialOutcome | None:
         return TrialOutcome((), "It did not finish within 10 s.", {"limit_s": 10.0}) if stage == SEGMENTS else None
 
@@ -217,7 +217,7 @@ def test_segments_that_were_given_too_little_time_are_tried_again(model: SplitMo
     assert len(again.asked) == 3, "what fails otherwise fails again"
 
 
-def test_segments_whose_turn_comes_too_late_are_left_out(model: SplitModel, database: Database) -> None:
+def test_segments_are_left_out_when_time_is_over(model: SplitModel, database: Database) -> None:
     def rule(stage: str, config: Mapping[str, Any]) -> TrialOutcome | None:
         if stage != SEGMENTS:
             return None
@@ -233,7 +233,7 @@ def test_segments_whose_turn_comes_too_late_are_left_out(model: SplitModel, data
     assert min(runner.limits) >= tune_module.MIN_TRIAL_S
 
 
-def test_the_graph_tuner_mixes_where_that_pays(model: SplitModel, database: Database) -> None:
+def test_graph_tuner_mixes_convolutions_where_that_pays(model: SplitModel, database: Database) -> None:
     count = len(model.split_points) - 1
 
     def took(cost: float) -> dict[str, Any]:
@@ -265,7 +265,7 @@ def test_the_graph_tuner_mixes_where_that_pays(model: SplitModel, database: Data
     assert not again.asked
 
 
-def test_each_precision_that_nodes_may_ask_for_has_its_pipeline_tuned(model: SplitModel, database: Database) -> None:
+def test_pipeline_is_tuned_for_each_allowed_precision(model: SplitModel, database: Database) -> None:
     def rule(stage: str, config: Mapping[str, Any]) -> TrialOutcome | None:
         return TrialOutcome(({"fp32": 2.0, "bf16": 1.0}[config["precision"]],)) if stage == NETWORK else None
 
@@ -278,7 +278,7 @@ def test_each_precision_that_nodes_may_ask_for_has_its_pipeline_tuned(model: Spl
         assert found.network.config["precision"] == precision
 
 
-def test_nothing_known_is_the_defaults(model: SplitModel, database: Database) -> None:
+def test_without_records_the_defaults_are_used(model: SplitModel, database: Database) -> None:
     found = find_best_known(model, database)
     assert found.execution_config == ExecutionConfig()
     assert found.num_threads == (0, 0)
@@ -312,7 +312,7 @@ def test_records_outside_the_space_are_not_used(
     assert find_best_known(model, database).network is None
 
 
-def test_all_that_is_declared_has_a_meaning() -> None:
+def test_every_kind_of_task_has_a_meaning() -> None:
     kinds = {
         NETWORK,
         SEGMENTS,
@@ -336,7 +336,7 @@ def test_strange_tasks_do_no_harm(model: SplitModel, database: Database) -> None
     assert (found.network, found.pipeline) == (None, None)
 
 
-def test_other_models_teach_what_to_try_first(
+def test_measurements_of_other_models_guide_the_first_trials(
     model: SplitModel, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = load_model(ModelSpec("squeezenet1_0", "none", "cpu"))

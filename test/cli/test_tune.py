@@ -140,7 +140,7 @@ def test_all_that_the_package_measures_can_be_imported(
         ("nonsense", "no JSON"),
     ],
 )
-def test_what_lies_outside_is_refused_and_the_rest_taken(
+def test_import_refuses_records_outside_the_schema(
     run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str, sentence: str
 ) -> None:
     file, database = tmp_path / "board.jsonl", Database(tmp_path / "tuning.jsonl")
@@ -153,7 +153,7 @@ def test_what_lies_outside_is_refused_and_the_rest_taken(
     assert database.records() == [record(1.0)]
 
 
-def test_pruning_asks_what(run: Run, database: Database, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pruning_needs_a_condition(run: Run, database: Database, capsys: pytest.CaptureFixture[str]) -> None:
     path = ("--database", str(database.path))
     database.add([record(3.0, torch="1.0"), record(4.0, time=4e9)])
     assert run("tune", "prune", *path) == 1
@@ -166,7 +166,7 @@ def test_pruning_asks_what(run: Run, database: Database, capsys: pytest.CaptureF
     assert [found.costs for found in database.records()] == [(4.0,)]
 
 
-def test_what_it_cannot_do_is_a_sentence(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_are_printed_as_sentences(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("tune", "shades") == 1
     assert "Did you mean 'shapes'?" in capsys.readouterr().err
     assert run("tune", "import", str(tmp_path / "nothing")) == 1

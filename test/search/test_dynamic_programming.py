@@ -33,7 +33,7 @@ def test_no_chain_is_better_than_the_best(data: st.DataObject) -> None:
     assert total(costs, conversions, tuple(forms)) == pytest.approx(brute)
 
 
-def test_a_faster_form_is_left_where_changing_to_it_costs_more() -> None:
+def test_faster_option_is_avoided_if_conversion_costs_more() -> None:
     costs = [{"a": 1.0, "b": 5.0}, {"a": 3.0, "b": 2.0}, {"a": 1.0, "b": 5.0}]
     dear = best_chain(costs, lambda index, one, other: 0.0 if one == other else 0.6)
     assert dear == (5.0, ["a", "a", "a"])

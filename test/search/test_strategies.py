@@ -82,7 +82,7 @@ def test_guided_needs_less_than_half_the_trials_of_random(space: Space) -> None:
     assert statistics.median(guided) <= statistics.median(chance) / 2
 
 
-def test_guided_first_changes_one_knob_at_a_time_as_they_are_declared() -> None:
+def test_guided_first_changes_one_knob_at_a_time_in_order() -> None:
     space = Space({"a": (1, 2), "b": ("x", "y", "z")}, excludes=({"a": 2, "b": "x"},))
     failed = [Tried(space.default, math.inf)]
     while (config := Guided(space).propose(failed)) is not None:
@@ -92,7 +92,7 @@ def test_guided_first_changes_one_knob_at_a_time_as_they_are_declared() -> None:
     assert sorted(changed[3:]) == [(2, "y"), (2, "z")]
 
 
-def test_a_small_space_comes_to_its_end_and_failures_are_no_hindrance() -> None:
+def test_small_space_ends_even_if_all_trials_fail() -> None:
     space = Space({"a": (1, 2), "b": ("x", "y")})
     costs = {frozen(config): math.inf for config in space}
     assert best_so_far(replay(Guided(space), costs)) == [math.inf] * 4
@@ -100,7 +100,7 @@ def test_a_small_space_comes_to_its_end_and_failures_are_no_hindrance() -> None:
     assert best_so_far(replay(Guided(space), costs))[-1] == 1.0
 
 
-def test_what_other_models_taught_counts_by_how_near_they_are() -> None:
+def test_samples_of_similar_models_count_more() -> None:
     rng = random.Random(0)
     near, far = {"size": 1.0}, {"size": 4.0}
     configs = rng.sample(list(SPACE), 30)
@@ -120,7 +120,7 @@ def test_relative_costs() -> None:
     assert relative_costs(tried[2:], space.default) == []
 
 
-def test_the_model_predicts_what_it_saw_and_doubts_what_it_did_not() -> None:
+def test_cost_model_is_certain_only_near_its_samples() -> None:
     samples = relative_costs([Tried(config, cost(config)) for config in list(SPACE)[::3]], SPACE.default)
     model = CostModel(SPACE)
     model.fit(samples)
@@ -130,7 +130,7 @@ def test_the_model_predicts_what_it_saw_and_doubts_what_it_did_not() -> None:
     assert elsewhere.mean() > doubt.mean()
 
 
-def test_nothing_is_expected_of_what_is_surely_worse() -> None:
+def test_no_improvement_is_expected_where_cost_is_surely_worse() -> None:
     import numpy as np
 
     gains = cost_model.expected_improvement(np.array([1.0, -1.0, 0.0]), np.array([1e-6, 1e-6, 1.0]), best=0.0)
