@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from split_infer_ros.autotuning.spaces import NETWORK, PIPELINE, network_space, objection_to, pipeline_space
-from split_infer_ros.autotuning.tune import network_task, pipeline_task
+from split_infer_ros.autotuning.tasks import network_task, pipeline_task
 from split_infer_ros.buffers.policy import AUTO
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.measurements.database import Database, best_of

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from split_infer_ros.autotuning.graph_tuner import GraphTuner
 from split_infer_ros.autotuning.model_features import model_features
+from split_infer_ros.autotuning.progress import Progress
 from split_infer_ros.autotuning.spaces import (
     NETWORK,
     PIPELINE,
@@ -18,6 +18,7 @@ from split_infer_ros.autotuning.spaces import (
     objection_to,
     pipeline_space,
 )
+from split_infer_ros.autotuning.tasks import network_task, pipeline_task
 from split_infer_ros.autotuning.trial_process import TrialRunner, had_too_little_time
 from split_infer_ros.engines.execution_config import Convolutions
 from split_infer_ros.measurements.database import Database, best_of
@@ -36,27 +37,6 @@ NETWORK_SHARE = 0.6  # of the time; the pipeline has the rest
 UNIFORM_SHARE = 0.8  # of the network's time; the graph tuner has the rest
 MAX_REPEATS = 3  # measurements of a configuration that is uncertain and would be the best
 MAX_OTHER_SAMPLES = 150  # measurements of other models from which the cost model learns
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a search is.
-
-    Attributes:
-        stage: ``network`` or ``pipeline``.
-        num_trials: trials that were made now or before.
-        space_size: how many configurations there are.
-        record: the record of the last trial; None if none was made now.
-        best: the best record so far; None while there is none.
-        default: the record of the configuration that runs untuned; None while there is none.
-    """
-
-    stage: str
-    num_trials: int
-    space_size: int
-    record: Record | None
-    best: Record | None
-    default: Record | None
 
 
 class Tuner:
@@ -252,27 +232,6 @@ def _uncertain_best(records: Sequence[Record]) -> Config | None:
 
 def _max_trial_s(config: Mapping[str, Any]) -> float:
     return MAX_SCHEDULES_S if config.get("convolutions") == Convolutions.TRITON.value else MAX_TRIAL_S
-
-
-def network_task(model: SplitModel, batch_size: int) -> dict[str, Any]:
-    """Returns the task of running the whole network on a batch, as records state it."""
-    return {
-        "model": model.entry.name,
-        "fingerprint": model.fingerprint,
-        "stage": NETWORK,
-        "shapes": [[batch_size, *model.entry.image_shape]],
-    }
-
-
-def pipeline_task(model: SplitModel, network: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the task of running the pipeline, its network run with that configuration, as records state it."""
-    return {
-        "model": model.entry.name,
-        "fingerprint": model.fingerprint,
-        "stage": PIPELINE,
-        "shapes": [list(model.entry.image_shape)],
-        "network": dict(network),
-    }
 
 
 def _finite_numbers(features: object) -> dict[str, float]:

@@ -12,6 +12,7 @@ from partitions import partitions_of
 
 from split_infer_ros.autotuning import tune as tune_module
 from split_infer_ros.autotuning.best_known import find_best_known
+from split_infer_ros.autotuning.progress import Progress
 from split_infer_ros.autotuning.record_schema import EXECUTION, OPERATORS, SCHEDULES, objection_of
 from split_infer_ros.autotuning.spaces import (
     CONVERSION,
@@ -23,8 +24,9 @@ from split_infer_ros.autotuning.spaces import (
     objection_to,
     pipeline_space,
 )
+from split_infer_ros.autotuning.tasks import network_task, pipeline_task
 from split_infer_ros.autotuning.trial_process import TrialOutcome
-from split_infer_ros.autotuning.tune import Progress, Tuner, network_task, pipeline_task
+from split_infer_ros.autotuning.tune import Tuner
 from split_infer_ros.engines.execution_config import Convolutions, ExecutionConfig
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import MEANINGS, Key

@@ -9,8 +9,8 @@ import pytest
 
 from split_infer_ros.autotuning.best_known import find_best_known
 from split_infer_ros.autotuning.spaces import PIPELINE, SEGMENTS, network_space, pipeline_space
+from split_infer_ros.autotuning.tasks import network_task
 from split_infer_ros.autotuning.trial_process import TrialOutcome, TrialProcess
-from split_infer_ros.autotuning.tune import network_task
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.record import Record
