@@ -1,4 +1,4 @@
-"""Trials cost what they cost, and nothing more: a process that crashes, hangs or answers nonsense ends alone."""
+"""A trial that crashes, hangs or answers nonsense ends alone."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_one_process_serves_until_it_is_lost(trials):
     assert first.facts == {"difference": 1e-6}
     assert run(trials, "doubt").facts["uncertain"] is True
     assert run(trials, "fail") == TrialOutcome((), "ValueError: it cannot")
-    assert run(trials, "work") == first, "a failure that was told of is no loss"
+    assert run(trials, "work") == first, "a reported failure does not end the process"
     assert run(trials, "crash").error == "It crashed: its process ended with SIGSEGV."
     after = run(trials, "work")
     assert after.error is None

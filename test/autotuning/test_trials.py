@@ -61,7 +61,7 @@ def test_a_network_is_timed_and_its_results_compared(trials: Trials, convolution
 def test_different_results_are_refused_in_fp32_only(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
     answer = trials.run(NETWORK, {**DEFAULT, "precision": "bf16", "convolutions": "channels_last"}, ABOUT, 0.0)
     assert 1e-4 < answer["difference"] < 1
-    assert {threads for _, threads in trials._expected} == {DEFAULT["threads"]}, "compared on as many cores"
+    assert {threads for _, threads in trials._expected} == {DEFAULT["threads"]}, "compared with as many threads"
     monkeypatch.setitem(trials_module.MAX_DIFFERENCES, "fp32", 0.0)
     with pytest.raises(ConfigurationError, match="Results differ from the model's as built by"):
         trials.run(NETWORK, {**DEFAULT, "convolutions": CONTIGUOUS}, {"batch_size": 2}, 0.0)
@@ -72,7 +72,7 @@ def test_results_that_are_not_finite_are_always_refused(
     trials: Trials, monkeypatch: pytest.MonkeyPatch, difference: float
 ) -> None:
     monkeypatch.setattr(trials_module, "difference", lambda found, expected: difference)
-    with pytest.raises(ConfigurationError, match=f"by {difference} of the largest; what is finite is allowed"):
+    with pytest.raises(ConfigurationError, match=f"by {difference} of the largest; any finite difference is allowed"):
         trials.run(NETWORK, {**DEFAULT, "precision": "bf16"}, ABOUT, 0.0)
 
 

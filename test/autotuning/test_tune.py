@@ -105,8 +105,8 @@ def tuner(
 def test_the_best_of_all_is_found_kept_and_used(
     model: SplitModel, database: Database, strategy: SearchStrategy
 ) -> None:
-    runner, told = Simulated(), list[Progress]()
-    network, pipeline = tuner(model, runner, database, strategy, report=told.append).tune(10_000)
+    runner, reports = Simulated(), list[Progress]()
+    network, pipeline = tuner(model, runner, database, strategy, report=reports.append).tune(10_000)
     assert network is not None
     assert pipeline is not None
     assert (network.config["convolutions"], network.config["threads"]) == ("channels_last", 2)
@@ -114,9 +114,9 @@ def test_the_best_of_all_is_found_kept_and_used(
     assert pipeline.task["network"] == network.config
     counts = {stage: sum(asked == stage for asked, _ in runner.asked) for stage in (NETWORK, PIPELINE)}
     assert counts == {NETWORK: 12, PIPELINE: len(pipeline_space(model, CORES))}
-    assert told[-1].num_trials == told[-1].space_size == counts[PIPELINE]
-    assert told[-1].best == pipeline
-    assert told[-1].default is not None
+    assert reports[-1].num_trials == reports[-1].space_size == counts[PIPELINE]
+    assert reports[-1].best == pipeline
+    assert reports[-1].default is not None
 
     found = find_best_known(model, database)
     assert (found.network, found.pipeline) == (network, pipeline)

@@ -58,11 +58,11 @@ def test_a_model_is_tuned_and_the_next_start_says_so(
     monkeypatch.setattr("split_infer_ros.cli.tune.TrialProcess", Simulated)
     path = tmp_path / "tuning.jsonl"
     assert run("tune", "shapes", "--device", "cpu", "--search", "exhaustive", "--database", str(path)) == 0
-    told = capsys.readouterr()
-    assert "shapes on cpu, fp32: tuned: network compiler none, convolutions contiguous" in told.out
-    assert "best 1000.0 ms, 2.00 times the defaults' speed" in told.err
-    assert "RuntimeError: no compiler" in told.err
-    assert "Stopped; what was measured is kept." in told.err
+    printed = capsys.readouterr()
+    assert "shapes on cpu, fp32: tuned: network compiler none, convolutions contiguous" in printed.out
+    assert "best 1000.0 ms, 2.00 times the defaults' speed" in printed.err
+    assert "RuntimeError: no compiler" in printed.err
+    assert "Stopped; what was measured is kept." in printed.err
     assert find_best_known(load_model(ModelSpec("shapes", "none", "cpu")), Database(path)).network is not None
 
 
@@ -146,10 +146,10 @@ def test_import_refuses_records_outside_the_schema(
     file, database = tmp_path / "board.jsonl", Database(tmp_path / "tuning.jsonl")
     file.write_text(f"{line}\n{record(1.0).as_line()}\n")
     assert run("tune", "import", str(file), "--database", str(database.path)) == 1
-    told = capsys.readouterr()
-    assert "line 1 is refused: " in told.err
-    assert sentence in told.err
-    assert "1 records were taken in" in told.out
+    printed = capsys.readouterr()
+    assert "line 1 is refused: " in printed.err
+    assert sentence in printed.err
+    assert "1 records were taken in" in printed.out
     assert database.records() == [record(1.0)]
 
 
