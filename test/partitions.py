@@ -44,7 +44,7 @@ def through_a_slot(split_point: SplitPoint, backbone: nn.Module, head: nn.Module
     number of threads, on features that have the same layout in the slot as when they were computed.
     """
     features = backbone(images.clone())
-    slots = SlotMemory.make(Layout(split_point.tensors, len(images) + 1), 1, Place())
+    slots = SlotMemory.allocate(Layout(split_point.tensors, len(images) + 1), 1, Place())
     slots.write(0, features)
     views = slots.views(0, len(images))
     for view, feature in zip(views, features, strict=True):

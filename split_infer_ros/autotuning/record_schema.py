@@ -25,12 +25,12 @@ from split_infer_ros.operator_placement.operator_times import OperatorTimes
 from split_infer_ros.search.space import Space, Value
 from split_infer_ros.split.model import PRECISIONS
 from split_infer_ros.split.profile_samples import ProfilePart
-from split_infer_ros.vision_ops.fastest import PLAIN, TRITON
+from split_infer_ros.vision_ops.implementations import ImplementationChoice
 from split_infer_ros.vision_ops.schedules import SPACES
 
 EXECUTION = "execution"  # batches of several models as one
-OPERATORS = ("box_nms", "prefix_sum", "segmented_argsort", *SPACES)
-SCHEDULES = {f"{operator} schedule": space for operator, space in SPACES.items()}
+OPERATORS = ("box_nms", "prefix_sum", "segmented_argsort", *(template.value for template in SPACES))
+SCHEDULES = {f"{template.value} schedule": space for template, space in SPACES.items()}
 ALTERNATIVES = (*STAGES, *OPERATORS, *SCHEDULES)  # kinds whose configurations are alternatives
 MAX_CORES, MAX_BATCH_SIZE = 1024, 256
 NAME = re.compile(r"[\w.+-]{1,200}")  # a split point or a node of a graph
@@ -93,7 +93,7 @@ def _space_of(kind: str, num_cores: int) -> tuple[Space | None, Sequence[str]]:
         num_bytes = sorted({size for probe in Probe for size in sizes(probe)})
         return Space({"probe": [probe.value for probe in Probe], "bytes": num_bytes}), ()
     if kind in OPERATORS:
-        return Space({"form": (PLAIN, TRITON)}), ()
+        return Space({"form": (ImplementationChoice.PLAIN.value, ImplementationChoice.TRITON.value)}), ()
     if kind in SCHEDULES:
         return SCHEDULES[kind], ()
     return None, ()

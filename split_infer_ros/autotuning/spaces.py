@@ -12,7 +12,7 @@ from split_infer_ros.engines.execution_config import Compiler, Convolutions
 from split_infer_ros.engines.onednn_graph import has_onednn_graphs
 from split_infer_ros.search.space import Config, Space, Value
 from split_infer_ros.split.model import SplitModel
-from split_infer_ros.vision_ops.fastest import CHOICES
+from split_infer_ros.vision_ops.implementations import ImplementationChoice
 
 NETWORK, PIPELINE = STAGES = ("network", "pipeline")  # the stages of a task
 SEGMENTS = "segments"  # the graph tuner times the segments of a network
@@ -40,7 +40,9 @@ def network_space(
         "compiler": tuple(each.value for each in Compiler) if compilers else (Compiler.NONE.value,),
         "precision": tuple(precisions),
         "threads": thread_counts(num_cores),
-        "operators": CHOICES if device != "cpu" else CHOICES[:1],
+        "operators": [choice.value for choice in ImplementationChoice]
+        if device != "cpu"
+        else [ImplementationChoice.MEASURED.value],
     }
     # What has kernels of its own no compiler can look into, and what is frozen is folded thereby.
     own_kernels = [kind.value for kind in (Convolutions.PACKED, Convolutions.BLOCKED, Convolutions.TRITON)]

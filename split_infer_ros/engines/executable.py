@@ -13,7 +13,7 @@ from split_infer_ros.engines.execution_config import Compiler, Convolutions
 from split_infer_ros.engines.fusion import fuse_convolutions
 from split_infer_ros.engines.onednn_graph import BlockedPart, has_onednn_graphs
 from split_infer_ros.engines.scheduled_convolutions import schedule_convolutions
-from split_infer_ros.vision_ops.fastest import choosing
+from split_infer_ros.vision_ops.implementations import ImplementationChoice, use_implementation
 
 
 def make_executable(part: fx.GraphModule, convolutions: Convolutions, compiler: Compiler) -> nn.Module:
@@ -59,16 +59,16 @@ class OperatorOverride(nn.Module):
 
     Args:
         part: what is run.
-        operators: ``plain`` or ``triton``.
+        operators: the implementation.
     """
 
-    def __init__(self, part: nn.Module, operators: str) -> None:
+    def __init__(self, part: nn.Module, operators: ImplementationChoice) -> None:
         super().__init__()
         self._part, self._operators = part, operators
 
     def forward(self, *tensors: Tensor) -> Any:
         """Runs the part."""
-        with choosing(self._operators):
+        with use_implementation(self._operators):
             return self._part(*tensors)
 
 

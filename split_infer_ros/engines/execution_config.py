@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from split_infer_ros.vision_ops.fastest import MEASURED
+from split_infer_ros.vision_ops.implementations import ImplementationChoice
 
 
 class Convolutions(enum.Enum):
@@ -48,7 +48,7 @@ class ExecutionConfig:
         convolutions: how convolutions run behind the last of ``segments``.
         folding: whether batch norms are folded into convolutions.
         compiler: what compiles the network.
-        operators: which implementation of the vision operators runs on a GPU: ``measured``, ``plain`` or ``triton``.
+        operators: which implementation of the vision operators runs on a GPU.
         segments: pairs of how convolutions run and the name of the split point up to which they run so, in order.
             The last segment ends at ``output``. Empty if all convolutions run alike.
     """
@@ -56,7 +56,7 @@ class ExecutionConfig:
     convolutions: Convolutions = Convolutions.PACKED
     folding: bool = True
     compiler: Compiler = Compiler.NONE
-    operators: str = MEASURED
+    operators: ImplementationChoice = ImplementationChoice.MEASURED
     segments: tuple[tuple[Convolutions, str], ...] = ()
 
     def as_json(self) -> dict[str, Any]:
@@ -64,6 +64,7 @@ class ExecutionConfig:
         return asdict(self) | {
             "convolutions": self.convolutions.value,
             "compiler": self.compiler.value,
+            "operators": self.operators.value,
             "segments": [[convolutions.value, end] for convolutions, end in self.segments],
         }
 
@@ -74,6 +75,6 @@ class ExecutionConfig:
             convolutions=Convolutions(values["convolutions"]),
             folding=values["folding"],
             compiler=Compiler(values["compiler"]),
-            operators=values["operators"],
+            operators=ImplementationChoice(values["operators"]),
             segments=tuple((Convolutions(kind), end) for kind, end in values.get("segments", ())),
         )

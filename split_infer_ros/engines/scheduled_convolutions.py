@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import fx, nn
 
 from split_infer_ros.engines.fusion import follower_of
-from split_infer_ros.vision_ops.convolution import ScheduledConv2d, operator_of
+from split_infer_ros.vision_ops.convolution import ScheduledConv2d, template_of
 
 INFINITE = float("inf")
 
@@ -19,7 +19,7 @@ def schedule_convolutions(graph: fx.GraphModule) -> None:
     modules = dict(graph.named_modules())
     scheduled: dict[tuple[str, str], str] = {}
     for node in list(graph.graph.nodes):
-        if node.op != "call_module" or operator_of(modules[str(node.target)]) is None:
+        if node.op != "call_module" or template_of(modules[str(node.target)]) is None:
             continue
         follower = follower_of(node, modules, lambda module: limits_of(module) is not None)
         key = str(node.target), str(follower.target) if follower else ""

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.memory import Place
-from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.pipeline.preprocessor import BUFFERS, raw_bytes
 from split_infer_ros.pipeline.settings import StageSettings
@@ -24,8 +23,8 @@ def bytes_needed(settings: StageSettings, split_point: SplitPoint, place: Place,
         place: the policy, and where the backbone runs.
         input_bytes: of one resized image.
     """
-    sides = 2 if place.policy is Policy.DEVICE else 1
-    pool = sides * settings.pool_slots * Layout(split_point.tensors, settings.batch_size).slot_bytes
+    slot_bytes = Layout(split_point.tensors, settings.batch_size).slot_bytes
+    pool = settings.pool_slots * place.policy.footprint_bytes(slot_bytes)
     raw = 0 if place.device.type == "cpu" else BUFFERS * raw_bytes(place.policy)
     return pool + settings.batch_size * input_bytes + raw
 

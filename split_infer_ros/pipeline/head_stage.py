@@ -16,7 +16,7 @@ from split_infer_ros.buffers.slots import Outcome
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import HandleError, Notice, SplitInferError
 from split_infer_ros.models.detections import Detections, Limits
-from split_infer_ros.models.plausibility import leave_out_impossible
+from split_infer_ros.models.plausibility import drop_impossible
 from split_infer_ros.pipeline.frame import Handle, Origin
 from split_infer_ros.pipeline.head_partitions import HeadPartitions
 from split_infer_ros.pipeline.report import WeightsReport
@@ -58,7 +58,7 @@ class HeadStage:
 
     Attributes:
         refused: handles that were refused, by reason.
-        left_out: detections that cannot be, by name; see ``leave_out_impossible``.
+        left_out: detections that cannot be, by name; see ``drop_impossible``.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class HeadStage:
         try:
             with torch.inference_mode():
                 entry = self._model.entry
-                found, impossible = leave_out_impossible(entry.decode(work.outputs, self.limits), len(entry.labels))
+                found, impossible = drop_impossible(entry.decode(work.outputs, self.limits), len(entry.labels))
             self.left_out += impossible
             handle = work.handle
             for index, (origin, detections) in enumerate(zip(handle.origins, found, strict=True)):

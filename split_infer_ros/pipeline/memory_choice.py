@@ -15,7 +15,7 @@ import torch
 from split_infer_ros.buffers import cuda
 from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.memory import Place
-from split_infer_ros.buffers.policy import AUTO, DeviceAttributes, Policy, find_policy, legal
+from split_infer_ros.buffers.policy import AUTO, DeviceAttributes, Policy, find_policy, legal_policies
 from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.measurements.database import Database
@@ -72,14 +72,14 @@ class MemoryAdvisor:
             return MemoryChoice(policy, "as asked for" if attributes else "the backbone runs on the CPU")
         if attributes is None:
             return MemoryChoice(Policy.HOST, "the backbone runs on the CPU")
-        return self._find_best(layout, legal(attributes, shared), shared)
+        return self._find_best(layout, legal_policies(attributes, shared), shared)
 
     @property
     def known(self) -> tuple[MachineConstants, Sequence[Policy]] | None:
         """By what it chose, once ``auto`` was chosen on a GPU: the constants, and the policies that are legal for
         memory of this process alone."""
         attributes = self._attributes()
-        return None if self._constants is None or attributes is None else (self._constants, legal(attributes))
+        return None if self._constants is None or attributes is None else (self._constants, legal_policies(attributes))
 
     def took(self, layout: Layout, policy: Policy) -> None:
         """Slots of that layout are in use by that policy now, which the other pipelines of this process reckon with."""
@@ -88,7 +88,7 @@ class MemoryAdvisor:
     def _find_best(self, layout: Layout, allowed: Sequence[Policy], shared: bool) -> MemoryChoice:
         if self._constants is None:
             self._constants = calibrate_machine(self._device, self._database).constants
-        (predicted,) = assign([feature_task(layout.slot_bytes)], self._constants, allowed, self._beside())
+        (predicted,) = assign([feature_task(layout.slot_bytes)], self._constants, allowed, running=self._beside())
         tried = self._trial(layout, allowed, shared)
         best = min(tried, key=lambda policy: tried[policy])
         # where other pipelines make up for what a switch costs, a trial without them has no say
@@ -135,7 +135,7 @@ def try_policies(policies: Sequence[Policy], layout: Layout, device: torch.devic
     slots: dict[Policy, SlotMemory] = {}
     for policy in policies:
         try:
-            made = SlotMemory.make(layout, 1, Place(policy, device))
+            made = SlotMemory.allocate(layout, 1, Place(policy, device))
         except ConfigurationError:
             continue
         if not made.note:
@@ -146,7 +146,7 @@ def try_policies(policies: Sequence[Policy], layout: Layout, device: torch.devic
             start = time.perf_counter()
             with stream.work("trial"):
                 memory.write(0, features)
-                if memory.copies:
+                if memory.needs_copy:
                     memory.fetch(0, layout.batch_size)
             stream.fence().wait()
             for view in memory.views(0, layout.batch_size):

@@ -98,11 +98,11 @@ class DevicePreprocessor:
             first = 0
             for shape, rgb, count, begin, end in _runs(images):
                 alike = on_device[begin:end].view(count, *shape)
-                self._preprocess.fit(alike, rgb, self._places[first : first + count])
+                self._preprocess.resize_into(self._places[first : first + count], alike, rgb)
                 first += count
             buffer.memory.give_to_host()
             buffer.unused = self._stream.fence()
-            buffer.free = buffer.unused if buffer.memory.is_one else uploaded
+            buffer.free = uploaded if buffer.memory.needs_copy else buffer.unused
             normalised = self._preprocess.normalise(self._places[:first]).to(self._dtype)
         return Loaded(normalised, self._stream.fence())
 
@@ -158,7 +158,7 @@ class _Buffer:
     def to_device(self, total: int) -> Tensor:
         """From here on in the current stream's order, these bytes on the GPU."""
         self.memory.give_to_device()
-        if not self.memory.is_one:
+        if self.memory.needs_copy:
             self.memory.device[:total].copy_(self.memory.host[:total], non_blocking=True)
         return self.memory.device[:total]
 
@@ -175,7 +175,7 @@ def _runs(images: Sequence[Pixels]) -> Iterator[tuple[torch.Size, tuple[int, int
 
 def raw_bytes(policy: Policy, nbytes: int = LEAST_BYTES) -> int:
     """What a buffer for so many bytes of images takes, on both sides."""
-    return 2 * nbytes if policy is Policy.DEVICE else nbytes
+    return policy.footprint_bytes(nbytes)
 
 
 def make_preprocessor(

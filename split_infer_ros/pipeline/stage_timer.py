@@ -97,11 +97,11 @@ class StageTimer:
         seconds = []
         features: tuple[Tensor, ...] = (images,)
         for split_point, segment in itertools.zip_longest(self._model.split_points, segments):
-            slots = SlotMemory.make(Layout(split_point.tensors, batch_size), 1, self._place)
+            slots = SlotMemory.allocate(Layout(split_point.tensors, batch_size), 1, self._place)
 
             def copy(slots: SlotMemory = slots, tensors: tuple[Tensor, ...] = features) -> None:
                 slots.write(0, tensors)
-                if slots.copies:
+                if slots.needs_copy:
                     slots.fetch(0, batch_size)
 
             seconds.append(tuple(watch.time(copy) for _ in range(self._calls))[1:])

@@ -64,7 +64,7 @@ def build_model(spec: ModelSpec) -> tuple[ModelEntry, nn.Module]:
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
-        entry = find_model(spec.name, spec.allow_user_code)
+        entry = find_model(spec.name, allow_user_code=spec.allow_user_code)
         module = entry.build().eval()
     load_weights(module, entry, spec.weights)
     if is_user_model(spec.name):

@@ -21,7 +21,7 @@ from split_infer_ros.split.partitions import backbone_of, extract, head_of, outp
 from split_infer_ros.split.releasable_graph import Fetch, ReleasableGraph
 from split_infer_ros.split.segments import split_into_segments
 from split_infer_ros.split.split_points import SplitPoint, choose_split_point, find_split_points, live_values
-from split_infer_ros.vision_ops.fastest import MEASURED
+from split_infer_ros.vision_ops.implementations import ImplementationChoice
 
 MAX_PARTITIONS = 4  # kept of each kind, since a split point that moves may come back
 
@@ -192,7 +192,11 @@ class SplitModel:
         partition = self._with_weights(backbone_of, split_point)
         parts = self._parts(config, partition, first=1, last=split_point.position)
         backbone = _joined([self._make_on_device(part, kind, config.compiler) for kind, part in parts])
-        return backbone if config.operators == MEASURED else OperatorOverride(backbone, config.operators)
+        return (
+            backbone
+            if config.operators is ImplementationChoice.MEASURED
+            else OperatorOverride(backbone, config.operators)
+        )
 
     def _make_head(self, split_point: SplitPoint) -> nn.Module:
         config = self._head_execution_config

@@ -17,6 +17,7 @@ from split_infer_ros.models.random_weights import randomise
 from split_infer_ros.split.load import build_model, load_model
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.vision_ops.implementations import ImplementationChoice
 
 CPU = torch.device("cpu")
 TWICE = 2  # the second call packs weights or compiles
@@ -30,7 +31,7 @@ CONFIGS = [
     ExecutionConfig(Convolutions.BLOCKED),
     ExecutionConfig(Convolutions.CHANNELS_LAST),
     ExecutionConfig(Convolutions.CONTIGUOUS),
-    ExecutionConfig(Convolutions.TRITON, operators="plain"),
+    ExecutionConfig(Convolutions.TRITON, operators=ImplementationChoice.PLAIN),
     ExecutionConfig(Convolutions.PACKED, folding=False),
     ExecutionConfig(Convolutions.CONTIGUOUS, folding=False),
     ExecutionConfig(segments=SEGMENTS),
@@ -38,7 +39,7 @@ CONFIGS = [
 
 
 def network() -> nn.Module:
-    entry = find_model("squeezenet1_0", False)
+    entry = find_model("squeezenet1_0", allow_user_code=False)
     torch.manual_seed(0)
     return randomise(entry.build(), torch.randn(2, *entry.image_shape))
 
@@ -48,7 +49,7 @@ def test_no_execution_config_changes_results(config: ExecutionConfig) -> None:
     images = torch.randn(1, 3, 64, 64)
     with torch.inference_mode():
         expected = network()(images)
-        model = SplitModel(find_model("squeezenet1_0", False), network(), CPU, execution_config=config)
+        model = SplitModel(find_model("squeezenet1_0", allow_user_code=False), network(), CPU, execution_config=config)
         assert expected.std() > 0.1
         for split_point in ("input", "features.3", "features.9", "output"):
             partitions = partitions_of(model, split_point)
@@ -72,7 +73,10 @@ def kinds(module: nn.Module) -> list[Convolutions]:
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="nothing is packed without oneDNN")
 def test_each_segment_runs_its_kind_of_convolutions() -> None:
     model = SplitModel(
-        find_model("squeezenet1_0", False), network(), CPU, execution_config=ExecutionConfig(segments=SEGMENTS)
+        find_model("squeezenet1_0", allow_user_code=False),
+        network(),
+        CPU,
+        execution_config=ExecutionConfig(segments=SEGMENTS),
     )
     assert kinds(model.backbone("features.3")) == [Convolutions.CONTIGUOUS]
     assert kinds(model.backbone("features.9")) == [Convolutions.CONTIGUOUS, Convolutions.PACKED]

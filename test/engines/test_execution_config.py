@@ -5,6 +5,7 @@ import json
 import pytest
 
 from split_infer_ros.engines.execution_config import Compiler, Convolutions, ExecutionConfig
+from split_infer_ros.vision_ops.implementations import ImplementationChoice
 
 SEGMENTS = ((Convolutions.CONTIGUOUS, "features.3"), (Convolutions.CHANNELS_LAST, "output"))
 
@@ -13,7 +14,9 @@ SEGMENTS = ((Convolutions.CONTIGUOUS, "features.3"), (Convolutions.CHANNELS_LAST
     "config",
     [
         ExecutionConfig(),
-        ExecutionConfig(Convolutions.TRITON, folding=False, compiler=Compiler.INDUCTOR, operators="plain"),
+        ExecutionConfig(
+            Convolutions.TRITON, folding=False, compiler=Compiler.INDUCTOR, operators=ImplementationChoice.PLAIN
+        ),
         ExecutionConfig(segments=SEGMENTS),
     ],
 )
