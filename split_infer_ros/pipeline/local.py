@@ -139,7 +139,7 @@ class LocalPipeline:
         """
         if self._settings.drop_policy is not DropPolicy.BLOCK:
             raise ConfigurationError(
-                f"A pipeline with drop_policy '{self._settings.drop_policy}' cannot run images in order; "
+                f"A pipeline with drop_policy '{self._settings.drop_policy.value}' cannot run images in order; "
                 f"it takes '{DropPolicy.BLOCK.value}'."
             )
         if encoding not in RUN_ENCODINGS:
