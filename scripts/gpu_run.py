@@ -95,7 +95,7 @@ def run_piece(number: int, piece: Piece, machine: Mapping[str, Any], out: Path) 
     """Runs the steps of a piece, and writes what came of them; returns whether all passed or were left out."""
     log = out / f"piece_{number}.log"
     log.write_text("")
-    entry: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     end = time.monotonic() + piece.seconds
     with tempfile.TemporaryDirectory(prefix="split_infer_gpu_") as cache:
         environment = environment_of(Path(cache))
@@ -104,11 +104,11 @@ def run_piece(number: int, piece: Piece, machine: Mapping[str, Any], out: Path) 
             print(
                 f"  {step.name}: {entry[-1]['outcome']}, {entry[-1]['seconds']:.0f} s. {entry[-1]['why']}", flush=True
             )
-            if entry[-1]["outcome"] in (FAILED, OVER_BUDGET):
+            if last["outcome"] in (FAILED, OVER_BUDGET):
                 print(tail_of(log), flush=True)
-    report = {"number": number, "title": piece.title, "machine": dict(machine), "steps": entry}
+    report = {"number": number, "title": piece.title, "machine": dict(machine), "steps": entries}
     (out / f"piece_{number}.json").write_text(json.dumps(report, indent=2) + "\n")
-    return not any(step["outcome"] in (FAILED, OVER_BUDGET) for step in entry)
+    return not any(step["outcome"] in (FAILED, OVER_BUDGET) for step in entries)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
