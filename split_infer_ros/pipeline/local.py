@@ -45,7 +45,7 @@ class ImageResult:
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _LocalRun:
     """Results that are not yet yielded. Frames before ``first`` belong to an earlier run that was left."""
 
     first: int
@@ -90,7 +90,7 @@ class LocalPipeline:
         self._errors: list[Exception] = []
         self._settings = settings or StageSettings(drop_policy=DropPolicy.BLOCK)
         self._num_fed = 0
-        self._run: _Run | None = None
+        self._run: _LocalRun | None = None
         backbone_threads, head_threads = num_threads or (0, default_head_threads(model.device))
         self._deliver_to = deliver
         self.head = HeadStage.open(
@@ -139,7 +139,7 @@ class LocalPipeline:
         """
         if self._settings.drop_policy is not DropPolicy.BLOCK:
             raise ConfigurationError(
-                f"A pipeline with drop_policy '{self._settings.drop_policy}' cannot run images in order; "
+                f"A pipeline with drop_policy '{self._settings.drop_policy.value}' cannot run images in order; "
                 f"it takes '{DropPolicy.BLOCK.value}'."
             )
         if encoding not in RUN_ENCODINGS:
@@ -150,7 +150,7 @@ class LocalPipeline:
 
     def _results_of(self, images: Iterable[NDArray[np.uint8]], encoding: str) -> Iterator[ImageResult]:
         first, num_yielded = self._num_fed, 0
-        self._run = run = _Run(first)
+        self._run = run = _LocalRun(first)
         try:
             for image in images:
                 self.feed([_pixels_of(image, self._num_fed - first, encoding)])
