@@ -21,7 +21,7 @@ from split_infer_ros.runtime.num_threads import max_threads, use_threads
 from split_infer_ros.runtime.streams import Fence, Stream
 from split_infer_ros.serving.request import Request
 from split_infer_ros.split.model import SplitModel
-from split_infer_ros.split.partitions import extract, results_of
+from split_infer_ros.split.partitions import extract, outputs_of
 from split_infer_ros.split.split_points import live_values
 
 Operator = Callable[..., tuple[Tensor, ...]]
@@ -111,6 +111,6 @@ def operators_of(model: SplitModel) -> tuple[Operator, ...]:
     found = []
     for node in steps:
         place = order.index(node)
-        after = live_values(order, place + 1) if node is not steps[-1] else results_of(nodes)
-        found.append(extract(graph, [node], live_values(order, place), after).forward)
+        after = live_values(order, place + 1) if node is not steps[-1] else outputs_of(nodes)
+        found.append(extract(graph, [node], inputs=live_values(order, place), outputs=after).forward)
     return tuple(found)

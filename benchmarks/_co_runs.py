@@ -1,6 +1,6 @@
-"""Applications that share a GPU under a configuration of the paper's: dispatched one by one or in pairs.
+"""Applications that share a GPU under a configuration of the paper, dispatched one by one or in pairs.
 
-The same dispatching runs them on a GPU, or simulates them: then each takes what the overhead model says.
+The same dispatches run on a GPU or are simulated. A simulated dispatch takes what the overhead model says.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import Enum
 
 import torch
 
@@ -21,24 +22,32 @@ from split_infer_ros.memory_cost.cpu_microbenchmarks import read
 from split_infer_ros.memory_cost.gpu_microbenchmarks import reread, run_kernel
 from split_infer_ros.memory_cost.overhead import overhead, response_ms
 from split_infer_ros.memory_cost.task import Kernel, Task
-from split_infer_ros.serving.co_run import Released, release, together_ms
+from split_infer_ros.serving.co_run import ReleasedTask, co_run_ms, release
 
-D, MO, CO = "D", "MO", "CO"
-CONFIGURATIONS = (D, MO, CO)
+
+class Configuration(Enum):
+    """A configuration of the paper: all tasks under device memory, all under managed memory, or co-optimised."""
+
+    D = "D"
+    MO = "MO"
+    CO = "CO"
+
+
+D, MO, CO = Configuration
 _FIXED = {D: Policy.DEVICE, MO: Policy.MANAGED}
 
-Gpu = Callable[[Sequence[Released]], Sequence[float]]
-"""Runs what was released; ms from then until the end of each."""
+Gpu = Callable[[Sequence[ReleasedTask]], Sequence[float]]
+"""Runs what was released; returns the ms from the release until each task ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """The CPU writes its data, kernels change them in place one after the other, the CPU reads them.
+    """The CPU writes data, kernels change them in place one after the other, and the CPU reads them.
 
     Attributes:
         name: for people.
-        part: its data, in parts of the input size.
-        kernels: how many.
+        part: the size of its data, over the input size.
+        kernels: how many kernels it has.
         rereads: how often each kernel reads its first block again.
     """
 
@@ -48,11 +57,11 @@ class Application:
     rereads: int = 0
 
     def nbytes(self, size: int) -> int:
-        """Its data, whole blocks."""
+        """Returns the bytes of its data, in whole blocks."""
         return max(1, round(self.part * size / CACHED_BLOCK)) * CACHED_BLOCK
 
     def task(self, size: int, execution_ms: float = 0.0) -> Task:
-        """As the model sees it: only the first kernel finds data that the CPU touched; the last one's go back."""
+        """Returns its task for the overhead model; only the first kernel finds data that the CPU touched."""
         nbytes, cached = self.nbytes(size), self.rereads * CACHED_BLOCK
         first = Kernel(nbytes, written_bytes=nbytes, cached_bytes=cached)
         others = (Kernel(nbytes, after_host=False, cached_bytes=cached),) * (self.kernels - 1)
@@ -60,24 +69,24 @@ class Application:
 
 
 def dispatch(
-    configuration: str, waiting: Sequence[Task], constants: MachineConstants, legal: Collection[Policy]
-) -> Sequence[Released]:
-    """What goes to the GPU next: the first, under the policy that all have, or what the scheduler releases."""
-    if configuration == CO:
+    configuration: Configuration, waiting: Sequence[Task], constants: MachineConstants, legal: Collection[Policy]
+) -> Sequence[ReleasedTask]:
+    """Returns what goes to the GPU next: what the scheduler releases, or the first task under the fixed policy."""
+    if configuration is CO:
         return release(waiting, constants, legal)
-    return (Released(waiting[0], _FIXED[configuration]),)
+    return (ReleasedTask(waiting[0], _FIXED[configuration]),)
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What became of all applications that wait at once.
+    """How all applications were served that waited at once.
 
     Attributes:
-        total_ms: until the last end.
-        response_ms: until an end, the mean.
+        total_ms: until the last application ended.
+        response_ms: the mean time until an application ended.
         utilisation: the part of the time in which kernels ran.
-        memory_bytes: that all data take, each application's under the policy with which it was dispatched.
-        paired: applications that ran side by side.
+        memory_bytes: the data of all applications, each under the policy of its dispatch.
+        paired: how many applications were co-run.
     """
 
     total_ms: float
@@ -88,49 +97,55 @@ class Served:
 
 
 def serve(
-    configuration: str, tasks: Sequence[Task], gpu: Gpu, constants: MachineConstants, legal: Collection[Policy]
+    configuration: Configuration,
+    tasks: Sequence[Task],
+    gpu: Gpu,
+    constants: MachineConstants,
+    legal: Collection[Policy],
 ) -> Served:
-    """All applications at once, earliest deadline first (the deadline is the execution time, section IV-B)."""
+    """Serves all applications, the earliest deadline first (the deadline is the execution time, section IV-B)."""
     waiting = sorted(tasks, key=lambda task: task.execution_ms)
     clock, memory, paired = 0.0, 0, 0
     ends: list[float] = []
     while waiting:
         released = dispatch(configuration, waiting, constants, legal)
-        taken = gpu(released)
-        ends += [clock + end for end in taken]
-        clock += max(taken)
+        responses_ms = gpu(released)
+        ends += [clock + response_ms for response_ms in responses_ms]
+        clock += max(responses_ms)
         paired += len(released) if len(released) > 1 else 0
-        memory += sum(found.task.footprint_bytes(found.policy) for found in released)
-        for found in released:
-            waiting.remove(found.task)
+        memory += sum(each.task.footprint_bytes(each.policy) for each in released)
+        for each in released:
+            waiting.remove(each.task)
     busy = sum(task.execution_ms for task in tasks) / clock
     return Served(clock, statistics.fmean(ends), busy, memory, paired)
 
 
 @dataclass(frozen=True)
 class SimulatedGpu:
-    """Takes what the overhead model says."""
+    """Serves in the time that the overhead model says."""
 
     constants: MachineConstants
 
-    def __call__(self, released: Sequence[Released]) -> Sequence[float]:
-        """Ms from the release until the end of each."""
-        alone = [response_ms(found.task, overhead(found.task, found.policy, self.constants)) for found in released]
+    def __call__(self, released: Sequence[ReleasedTask]) -> Sequence[float]:
+        """Returns the ms from the release until each task ends."""
+        alone_ms = [response_ms(each.task, overhead(each.task, each.policy, self.constants)) for each in released]
         if len(released) == 1:
-            return alone
-        tasks = {found.policy: found.task for found in released}
-        together = together_ms(tasks[Policy.DEVICE], tasks[Policy.MANAGED], self.constants)
-        return [own if found.policy is Policy.DEVICE else together for found, own in zip(released, alone, strict=True)]
+            return alone_ms
+        tasks = {each.policy: each.task for each in released}
+        pair_ms = co_run_ms(tasks[Policy.DEVICE], tasks[Policy.MANAGED], self.constants)
+        return [
+            own_ms if each.policy is Policy.DEVICE else pair_ms for each, own_ms in zip(released, alone_ms, strict=True)
+        ]
 
 
 class RealGpu:
-    """Runs them, each of a pair in its own stream; memory of a policy is allocated the first time.
+    """Runs applications, those of a pair in a stream each; memory is allocated the first time it is needed.
 
     Args:
         device: the GPU.
         applications: by name.
         size: of the input, in bytes.
-        give: gives memory of a policy.
+        allocate: allocates memory of a policy.
     """
 
     def __init__(
@@ -138,25 +153,25 @@ class RealGpu:
         device: torch.device,
         applications: Mapping[str, Application],
         size: int,
-        give: Callable[[Policy, int, torch.device], Memory] = allocate,
+        allocate: Callable[[Policy, int, torch.device], Memory] = allocate,
     ) -> None:
         self._device = device
         self._applications = applications
         self._size = size
-        self._give = give
+        self._allocate = allocate
         self._memory: dict[tuple[str, Policy], Memory] = {}
         self._streams = [torch.cuda.Stream(device) for _ in range(2)] if device.type == "cuda" else [None, None]
 
-    def __call__(self, released: Sequence[Released]) -> Sequence[float]:
-        """Ms from the release until the CPU has read the results of each; the one under device memory is read first."""
-        memories = [self._of(found.task.name, found.policy) for found in released]
+    def __call__(self, released: Sequence[ReleasedTask]) -> Sequence[float]:
+        """Returns the ms from the release until the CPU has read each task's results, first those in device memory."""
+        memories = [self._memory_of(each.task.name, each.policy) for each in released]
         for memory in memories:
             memory.host.fill_(0)
         ends = [0.0] * len(released)
         begin = time.perf_counter()
-        for found, memory, stream in zip(released, memories, self._streams, strict=False):
+        for each, memory, stream in zip(released, memories, self._streams, strict=False):
             with _in(stream):
-                self._give_kernels(self._applications[found.task.name], memory)
+                self._launch(self._applications[each.task.name], memory)
         for index in sorted(range(len(released)), key=lambda index: released[index].policy is not Policy.DEVICE):
             _wait(self._streams[index])
             read(memories[index].host.numpy())
@@ -164,8 +179,8 @@ class RealGpu:
         return ends
 
     def execution_ms(self, application: Application, rounds: int) -> float:
-        """Its kernels alone on the GPU's own memory, where the data are."""
-        memory, times = self._of(application.name, Policy.DEVICE), []
+        """Returns the ms of its kernels alone, with the data in GPU memory; the median of the rounds."""
+        memory, times = self._memory_of(application.name, Policy.DEVICE), []
         for _ in range(rounds + 1):
             begin = time.perf_counter()
             with _in(self._streams[0]):
@@ -174,17 +189,17 @@ class RealGpu:
             times.append(1e3 * (time.perf_counter() - begin))
         return statistics.median(times[1:])
 
-    def _give_kernels(self, application: Application, memory: Memory) -> None:
-        if not memory.is_one:
+    def _launch(self, application: Application, memory: Memory) -> None:
+        if memory.needs_copy:
             memory.device.copy_(memory.host, non_blocking=True)
         _run_kernels(application, memory)
-        if not memory.is_one:
+        if memory.needs_copy:
             memory.host.copy_(memory.device, non_blocking=True)
 
-    def _of(self, name: str, policy: Policy) -> Memory:
+    def _memory_of(self, name: str, policy: Policy) -> Memory:
         if (name, policy) not in self._memory:
             nbytes = self._applications[name].nbytes(self._size)
-            self._memory[name, policy] = self._give(policy, nbytes, self._device)
+            self._memory[name, policy] = self._allocate(policy, nbytes, self._device)
         return self._memory[name, policy]
 
 

@@ -136,7 +136,7 @@ def class_by_class(candidates: Candidates, limits: Limits) -> list[Detections]:
             its = scores[:, label]
             kept = its > limits.score_threshold
             its, theirs = its[kept], boxes[kept]
-            best, places = its.topk(min(candidates.most_of_a_class or len(its), len(its)))
+            best, places = its.topk(min(candidates.max_per_class or len(its), len(its)))
             chosen.append((theirs[places], best, torch.full_like(best, label, dtype=torch.int64)))
         all_boxes, all_scores, labels = (torch.cat(parts) for parts in zip(*chosen, strict=True))
         kept = batched_nms(all_boxes, all_scores, labels, limits.nms_threshold)[: limits.max_detections]

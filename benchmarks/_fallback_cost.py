@@ -17,8 +17,9 @@ from _rows import in_ms, measured, of_estimate
 from torch import fx
 
 from split_infer_ros.models.detections import Limits
+from split_infer_ros.operator_placement.operator_graph import read_operators, with_decode
 from split_infer_ros.operator_placement.operator_list import OperatorList
-from split_infer_ros.operator_placement.placed_graph import copy_to, place, read_operators, with_decode
+from split_infer_ros.operator_placement.placed_graph import apply_plan, copy_to
 from split_infer_ros.operator_placement.plan import Tag, make_plan
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_spec import ModelSpec
@@ -50,7 +51,7 @@ class FallbackContest:
         graph = with_decode(model.graph, model.entry)
         operators = read_operators(graph, model.entry.image_shape)
         self._plan = make_plan(operators, OperatorList.read())
-        placed = place(graph, self._plan, devices)
+        placed = apply_plan(graph, self._plan, devices)
         images = torch.zeros((1, *model.entry.image_shape)).contiguous(memory_format=torch.channels_last).to(gpu)
         rivals: dict[str, Callable[[], object]] = {PLACED: lambda: placed(images, Limits())}
         if self.is_simulated:
@@ -59,7 +60,7 @@ class FallbackContest:
                 copies.run(images, Limits())
             rivals[COPIES] = copies.again
         else:
-            on_one = place(graph, make_plan(operators, lambda _: Tag.GPU), devices)
+            on_one = apply_plan(graph, make_plan(operators, lambda _: Tag.GPU), devices)
             rivals[ONE_DEVICE] = lambda: copy_to(on_one(images, Limits()), CPU)
         self._rivals = rivals
         for _ in range(WARM_UP):

@@ -121,10 +121,10 @@ class PolicyRuns:
         memory.host.fill_(0)
         with self._on_stream():
             begin = time.perf_counter()
-            if not memory.is_one:
+            if memory.needs_copy:
                 memory.device.copy_(memory.host, non_blocking=True)
             self._kernels(memory, rereads)
-            if not memory.is_one:
+            if memory.needs_copy:
                 memory.host.copy_(memory.device, non_blocking=True)
             self._wait()
             read(memory.host.numpy())

@@ -111,7 +111,7 @@ def in_process(sizes: Sequence[int]) -> list[HandOvers]:
 
 
 def _rivals_in_process(size: int) -> dict[str, Call]:
-    pool = SlotPool(layout(size), SLOTS)
+    pool = SlotPool.allocate(layout(size), SLOTS)
     waiting: queue.Queue[Tensor] = queue.Queue()
     return {
         RING: lambda: by_ring(pool, write),
@@ -126,7 +126,7 @@ def across_processes(sizes: Sequence[int]) -> Iterator[list[HandOvers]]:
     """Hand-overs to another process and back, which lives as long as this context."""
     context = multiprocessing.get_context("spawn")
     tensors: Any = context.Queue()
-    pools = [SharedSlotPool(layout(size), SLOTS) for size in sizes]
+    pools = [SharedSlotPool.allocate(layout(size), SLOTS) for size in sizes]
     ours, theirs = context.Pipe()
     names = {size: pool.segment for size, pool in zip(sizes, pools, strict=True)}
     child = context.Process(target=consume, args=(theirs, tensors, names), daemon=True)

@@ -19,7 +19,8 @@ from torch import Tensor
 
 from split_infer_ros.buffers.layout import Layout, TensorSpec
 from split_infer_ros.buffers.pool import SlotPool
-from split_infer_ros.buffers.shared_pool import SharedSlotPool, SharedSlotReader
+from split_infer_ros.buffers.shared_pool import SharedSlotPool
+from split_infer_ros.buffers.shared_reader import SharedSlotReader
 from split_infer_ros.buffers.slots import Lease, Outcome
 
 RING, ALONE, FRESH = "ring", "ring, nothing written", "queue.Queue, fresh buffer"
@@ -72,7 +73,7 @@ def by_process_queue(tensors: Any, connection: Connection, size: int) -> None:
 
 def consume(connection: Connection, tensors: Any, names: Mapping[int, str]) -> None:
     """The other process, until the pipe ends."""
-    readers = [SharedSlotReader(name, layout(size)) for size, name in names.items()]
+    readers = [SharedSlotReader.attach(name, layout(size)) for size, name in names.items()]
     connection.send_bytes(b"ready")
     while True:
         try:

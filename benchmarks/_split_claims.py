@@ -1,4 +1,4 @@
-"""What the splitting benchmark claims of what its turns gave."""
+"""The claims, rows and picture of the splitting benchmark."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from _split_contest import AS_BUILT, OPTIMISED, PAPERS, PREPARED, WHOLE, Found
+from _split_contest import AS_BUILT, OPTIMISED, PAPERS, PREPARED, WHOLE_MODELS, MatchResult
 
 from split_infer_ros.telemetry.claim import Claim, Direction
 from split_infer_ros.telemetry.estimate import (
@@ -23,110 +23,127 @@ from split_infer_ros.telemetry.estimate import (
 from split_infer_ros.telemetry.report import Panel, Report
 
 PAPERS_BATCH = 64
-PAPERS_GAINS = {"mobilenet_v2": "1.112x", "efficientnet_b2": "1.129x", "vit_tiny": "1.212x"}  # its Table 1
-PAPERS_LEAST_GAIN = 16, "1.03 to 1.04x"  # its §6.4, of all three
+PAPERS_GAINS = {"mobilenet_v2": "1.112x", "efficientnet_b2": "1.129x", "vit_tiny": "1.212x"}  # Table 1
+PAPERS_SMALL_BATCH, PAPERS_SMALL_BATCH_GAIN = 16, "1.03 to 1.04x"  # §6.4, all three models
 DETECTORS_GOAL = 1.1
 
 
-def claims_of(found: Found) -> list[Claim]:
-    """What rests on one model at one batch size alone."""
-    return gains_of(found) + ([planners_claim([found])] if found.fixed else [])
+def claims_of(result: MatchResult) -> list[Claim]:
+    """Returns the claims that depend on one model at one batch size alone."""
+    return gains_of(result) + ([planners_claim([result])] if result.fixed else [])
 
 
-def gains_of(found: Found) -> list[Claim]:
-    """The planner's split against both baselines."""
-    name, turn_s = f"{found.model}, batch {found.batch_size}: split", found.turn_s
+def gains_of(result: MatchResult) -> list[Claim]:
+    """Returns the claims about the planner's split point against both baselines."""
+    name, turn_s = f"{result.model}, batch {result.batch_size}: split", result.turn_s
     return [
         Claim(
             f"{name}, times the baseline as built",
-            gain(found, found.planners, AS_BUILT),
-            "x",
-            1.25,
+            gain(result, result.planners, AS_BUILT),
+            unit="x",
+            goal=1.25,
             turn_s=turn_s,
-            paper=papers_gain(found),
+            paper=papers_gain(result),
         ),
-        Claim(f"{name}, times the baseline prepared", gain(found, found.planners, PREPARED), "x", 1.0, turn_s=turn_s),
+        Claim(
+            f"{name}, times the baseline prepared",
+            gain(result, result.planners, PREPARED),
+            unit="x",
+            goal=1.0,
+            turn_s=turn_s,
+        ),
     ]
 
 
-def papers_gain(found: Found) -> str:
-    """The paper's gain over its baseline, which is as built, for this model at this batch size; empty: none."""
-    if found.model not in PAPERS_GAINS:
+def papers_gain(result: MatchResult) -> str:
+    """Returns the paper's gain over its baseline, which is as built, for this model and batch size.
+
+    Empty if the paper has none.
+    """
+    if result.model not in PAPERS_GAINS:
         return ""
-    if found.batch_size == PAPERS_BATCH:
-        return PAPERS_GAINS[found.model]
-    return PAPERS_LEAST_GAIN[1] if found.batch_size == PAPERS_LEAST_GAIN[0] else ""
+    if result.batch_size == PAPERS_BATCH:
+        return PAPERS_GAINS[result.model]
+    return PAPERS_SMALL_BATCH_GAIN if result.batch_size == PAPERS_SMALL_BATCH else ""
 
 
-def gain(found: Found, rival: str, over: str) -> Estimate:
-    """A rival's throughput, times another one's."""
-    return ratio(found.samples(rival, "images_per_s"), found.samples(over, "images_per_s"))
+def gain(result: MatchResult, rival: str, over: str) -> Estimate:
+    """Returns a rival's throughput divided by another one's."""
+    return ratio(result.samples(rival, "images_per_s"), result.samples(over, "images_per_s"))
 
 
-def planners_claim(found: Sequence[Found]) -> Claim:
-    """The planner's split point against every fixed one that had turns beside it."""
-    compared = [each for each in found if each.fixed]
+def planners_claim(results: Sequence[MatchResult]) -> Claim:
+    """Returns the claim about the planner's split point against every fixed one that competed with it."""
+    compared = [each for each in results if each.fixed]
     ratios = [gain(each, each.planners, rival) for each in compared for rival in each.fixed]
     turn_s = sum(each.turn_s for each in compared)
-    return Claim("planner's split point, part of the best fixed one, least", minimum(ratios), "x", 0.98, turn_s=turn_s)
+    return Claim(
+        "planner's split point, part of the best fixed one, least", minimum(ratios), unit="x", goal=0.98, turn_s=turn_s
+    )
 
 
-def conclude(found: Sequence[Found], on_gpu: bool) -> Report:
-    """The claims, which differ with and without a GPU, the rows and the picture."""
-    sizes = [each.batch_size for each in found]
+def conclude(results: Sequence[MatchResult], on_gpu: bool) -> Report:
+    """Returns the report: the claims, of which there are more with a GPU, the rows and the picture."""
+    sizes = [each.batch_size for each in results]
     size = PAPERS_BATCH if PAPERS_BATCH in sizes else max(sizes)
-    shown = [each for each in found if each.batch_size == size]
+    shown = [each for each in results if each.batch_size == size]
     claims = [claim for each in shown for claim in gains_of(each)]
     if on_gpu:
-        claims += gpu_claims(found)
-    claims.append(planners_claim(found))
-    off = mean([100 * prediction_off(each) for each in found])  # a prediction is a sample, however often it is checked
-    claims.append(Claim("predicted throughput, off by, mean", off, "%", 10.0, Direction.AT_MOST))
-    agreement = exact(min(each.agreement for each in found))
-    claims.append(Claim("best class as the baseline's, least", agreement, "", 0.99))
+        claims += gpu_claims(results)
+    claims.append(planners_claim(results))
+    # Each prediction is one sample, however many turns checked it.
+    error = mean([100 * prediction_error(each) for each in results])
+    claims.append(Claim("predicted throughput, off by, mean", error, unit="%", goal=10.0, direction=Direction.AT_MOST))
+    agreement = exact(min(each.agreement for each in results))
+    claims.append(Claim("best class as the baseline's, least", agreement, unit="", goal=0.99))
     panels = [
         Panel(
             f"{each.model}, images/s at batch {size}",
             "1/s",
-            {rival: each.samples(rival, "images_per_s") for rival in bars(each)},
+            {rival: each.samples(rival, "images_per_s") for rival in shown_rivals(each)},
         )
         for each in shown
     ]
-    return Report("unified_splitting", claims, [row for each in found for row in rows_of(each)], panels)
+    rows = [row for each in results for row in rows_of(each)]
+    return Report("unified_splitting", claims=claims, rows=rows, panels=panels)
 
 
-def gpu_claims(found: Sequence[Found]) -> list[Claim]:
-    """Those for which the backbone needs a processor of its own."""
+def gpu_claims(results: Sequence[MatchResult]) -> list[Claim]:
+    """Returns the claims that need a processor for the backbone alone."""
     claims = []
-    for model in dict.fromkeys(each.model for each in found):
-        mine = [each for each in found if each.model == model]
-        gains = minimum([gain(each, each.planners, OPTIMISED) for each in mine])
-        turn_s = sum(each.turn_s for each in mine)
-        goal = DETECTORS_GOAL if mine[0].detects else 1.0
-        claims.append(Claim(f"{model}: split, times the optimised, least", gains, "x", goal, turn_s=turn_s))
+    for model in dict.fromkeys(each.model for each in results):
+        of_model = [each for each in results if each.model == model]
+        gains = minimum([gain(each, each.planners, OPTIMISED) for each in of_model])
+        turn_s = sum(each.turn_s for each in of_model)
+        goal = DETECTORS_GOAL if of_model[0].detects else 1.0
+        claims.append(Claim(f"{model}: split, times the optimised, least", gains, unit="x", goal=goal, turn_s=turn_s))
     overlap = jointly(
         lambda parts: np.median(parts, axis=0),
-        [(lambda values: np.median(values, axis=-1), overlap_efficiency(each, each.planners)) for each in found],
+        [(lambda values: np.median(values, axis=-1), overlap_efficiency(each, each.planners)) for each in results],
     )
-    turn_s = sum(each.turn_s for each in found)
-    claims.append(Claim("overlap efficiency, median", overlap, "", 0.95, turn_s=turn_s))
+    turn_s = sum(each.turn_s for each in results)
+    claims.append(Claim("overlap efficiency, median", overlap, unit="", goal=0.95, turn_s=turn_s))
     return claims
 
 
-def prediction_off(found: Found) -> float:
-    """How far the profile's throughput is from the turns' median, in parts of that."""
-    return abs(found.predicted / float(np.median(found.samples(found.planners, "images_per_s"))) - 1)
+def prediction_error(result: MatchResult) -> float:
+    """Returns the relative error of the profile's throughput against the median of the turns."""
+    measured = float(np.median(result.samples(result.planners, "images_per_s")))
+    return abs(result.predicted_images_per_s / measured - 1)
 
 
-def overlap_efficiency(found: Found, split: str) -> Samples:
-    """The slower stage's time for a batch alone, in parts of the time between two batches, turn by turn."""
-    stages = [found.samples(split, "backbone_alone_s"), found.samples(split, "head_alone_s")]
-    per_batch = found.batch_size / np.asarray(found.samples(split, "images_per_s"))
-    return np.max(np.asarray(stages), axis=0) / per_batch
+def overlap_efficiency(result: MatchResult, rival: str) -> Samples:
+    """Returns the slower stage's time for a batch alone as a part of the period, for each turn."""
+    stages_s = [result.samples(rival, "backbone_alone_s"), result.samples(rival, "head_alone_s")]
+    period_s = result.batch_size / np.asarray(result.samples(rival, "images_per_s"))
+    return np.max(np.asarray(stages_s), axis=0) / period_s
 
 
 def jointly(combine: Statistic, parts: Sequence[tuple[Statistic, Samples]]) -> Estimate:
-    """A figure made of one statistic of each contest, from as many turns as the shortest of them has."""
+    """Returns a figure that combines one statistic of each contest.
+
+    All contests count with the same number of turns: that of the shortest one.
+    """
     turns = min(len(samples) for _, samples in parts)
 
     def statistic(*samples: Samples) -> Any:
@@ -135,48 +152,51 @@ def jointly(combine: Statistic, parts: Sequence[tuple[Statistic, Samples]]) -> E
     return estimate(statistic, *(samples[-turns:] for _, samples in parts))
 
 
-def rows_of(found: Found) -> list[Mapping[str, Any]]:
-    """One row for each configuration; medians of the turns, and where two are given, ends of an interval."""
+def rows_of(result: MatchResult) -> list[Mapping[str, Any]]:
+    """Returns one row for each configuration, with medians of the turns. A pair of values is an interval."""
     rows = []
-    for row in found.rows:
+    for row in result.rows:
         rival = str(row["configuration"])
-        speed = median(found.samples(rival, "images_per_s"))
-        more = {
+        speed = median(result.samples(rival, "images_per_s"))
+        figures = {
             "images_per_s": speed.value,
             "images_per_s_interval": [speed.low, speed.high],
             "turns": speed.turns,
-            "latency_ms": 1e3 * median_of(found, rival, "latency_s"),
+            "latency_ms": 1e3 * median_of(result, rival, "latency_s"),
         }
-        if rival not in WHOLE:
-            more |= split_facts(found, rival)
-        rows.append({**row, **more})
+        if rival not in WHOLE_MODELS:
+            figures |= split_figures(result, rival)
+        rows.append({**row, **figures})
     return rows
 
 
-def split_facts(found: Found, rival: str) -> dict[str, Any]:
-    """What only a split has: gains, how busy its stages are, and how well it was predicted."""
-    built, prepared = gain(found, rival, AS_BUILT), gain(found, rival, PREPARED)
-    facts = {
+def split_figures(result: MatchResult, rival: str) -> dict[str, Any]:
+    """Returns the figures that only a split model has: gains, busy shares of its stages, and the prediction."""
+    built, prepared = gain(result, rival, AS_BUILT), gain(result, rival, PREPARED)
+    figures = {
         "times_as_built": built.value,
         "times_as_built_interval": [built.low, built.high],
         "times_prepared": prepared.value,
         "times_prepared_interval": [prepared.low, prepared.high],
-        "backbone_busy": median_of(found, rival, "backbone_busy"),
-        "head_busy": median_of(found, rival, "head_busy"),
-        "backbone_alone_ms": 1e3 * median_of(found, rival, "backbone_alone_s"),
-        "head_alone_ms": 1e3 * median_of(found, rival, "head_alone_s"),
-        "overlap_efficiency": float(np.median(overlap_efficiency(found, rival))),
+        "backbone_busy": median_of(result, rival, "backbone_busy"),
+        "head_busy": median_of(result, rival, "head_busy"),
+        "backbone_alone_ms": 1e3 * median_of(result, rival, "backbone_alone_s"),
+        "head_alone_ms": 1e3 * median_of(result, rival, "head_alone_s"),
+        "overlap_efficiency": float(np.median(overlap_efficiency(result, rival))),
     }
-    if rival == found.planners:
-        facts |= {"predicted_images_per_s": found.predicted, "prediction_off": prediction_off(found)}
-    return facts
+    if rival == result.planners:
+        figures |= {
+            "predicted_images_per_s": result.predicted_images_per_s,
+            "prediction_off": prediction_error(result),
+        }
+    return figures
 
 
-def median_of(found: Found, rival: str, figure: str) -> float:
-    """A rival's figure in its median turn."""
-    return float(np.median(found.samples(rival, figure)))
+def median_of(result: MatchResult, rival: str, figure: str) -> float:
+    """Returns the median of a rival's figure."""
+    return float(np.median(result.samples(rival, figure)))
 
 
-def bars(found: Found) -> list[str]:
-    """What the picture shows: whole models, and the planner's and the paper's split."""
-    return [*WHOLE, found.planners, *(rival for rival in found.fixed if rival == PAPERS)]
+def shown_rivals(result: MatchResult) -> list[str]:
+    """Returns the rivals of the picture: the whole models, and the planner's and the paper's split point."""
+    return [*WHOLE_MODELS, result.planners, *(rival for rival in result.fixed if rival == PAPERS)]

@@ -1,11 +1,11 @@
 """The rivals of the splitting benchmark, which stay alive between their turns.
 
-A turn of a rival is some batches in a row. Its first batch is a warm-up, and the clock starts with that batch's result.
-A rival that has several batches under way gets as many behind the last that is timed. So its stages are as full when
-the clock stops as they were when it started, and neither the filling nor the draining is timed.
+A turn consists of several batches in a row. The first batch is a warm-up, and the clock starts with its result. A
+rival that has several batches in flight gets as many more behind the last timed batch. So its stages are as full when
+the clock stops as when it started, and neither filling nor draining is timed.
 
-Only the threads end with a turn. Each thread that computes on several cores keeps helpers, and helpers of rivals that
-wait would slow down the one that runs.
+Threads end with each turn. Every thread that computes on several cores keeps helper threads. Those of waiting rivals
+would slow down the one that runs.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from split_infer_ros.pipeline.settings import DropPolicy, StageSettings
 from split_infer_ros.runtime.num_threads import max_threads, run_with_threads
 from split_infer_ros.split.model import SplitModel
 
-NOTHING = -1  # the best class where a detector finds none
-LONG_S = 60.0
+NO_CLASS = -1  # the best class in an image in which a detector finds nothing
+BATCH_TIMEOUT_S = 60.0  # longer than any batch takes to fill
 
 Figures = dict[str, float]
 Batches = Iterator[Sequence[Pixels]]
@@ -36,143 +36,169 @@ Spans = Sequence[tuple[float, float]]
 
 
 class Rival(Protocol):
-    """One configuration."""
+    """One configuration.
 
-    feed: Feed
+    Attributes:
+        feed: where its batches come from.
+    """
 
-    def take(self, batches: int, using: AbstractContextManager[None]) -> Figures:
-        """Take a turn in which so many batches are timed; ``using`` is entered while frames flow."""
+    feed: ImageFeed
+
+    def take_turn(self, num_batches: int, usage: AbstractContextManager[None]) -> Figures:
+        """Takes a turn and returns its figures.
+
+        Args:
+            num_batches: how many batches are timed.
+            usage: is entered while frames flow.
+        """
 
     def close(self) -> None:
-        """Free its memory."""
+        """Frees its memory."""
 
 
 @dataclass
-class Feed:
-    """Hands out pictures in batches, and notes when their results came and what they were.
+class ImageFeed:
+    """Yields images in batches, and records their results and when these came.
 
-    Every turn goes on with the picture at which the last one ended.
+    Each turn continues with the image at which the last one ended.
+
+    Attributes:
+        images: are repeated for ever.
+        batch_size: images a batch.
+        labels: the best class of each result, in order.
     """
 
-    pictures: Sequence[Pixels]
+    images: Sequence[Pixels]
     batch_size: int
     labels: list[int] = field(default_factory=list)
     _taken: list[float] = field(default_factory=list)
     _done: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._endless = itertools.cycle(self.pictures)
+        self._endless = itertools.cycle(self.images)
 
     def batches(self, count: int) -> Batches:
-        """A turn's batches."""
+        """Yields the batches of a turn."""
         self._taken.clear()
         self._done.clear()
         for _ in range(count):
             self._taken.append(time.monotonic())
             yield list(itertools.islice(self._endless, self.batch_size))
 
-    def note(self, found: Sequence[Detections]) -> None:
-        """Results of the next batch, or of a part of it."""
-        self.labels += [int(detections.labels[0]) if len(detections) else NOTHING for detections in found]
+    def record(self, results: Sequence[Detections]) -> None:
+        """Records the results of the next batch or of a part of it."""
+        self.labels += [int(detections.labels[0]) if len(detections) else NO_CLASS for detections in results]
         if len(self.labels) % self.batch_size == 0:
             self._done.append(time.monotonic())
 
-    def timed(self, batches: int) -> tuple[float, float]:
-        """When the clock started and stopped: at the first result, and so many batches later."""
-        return self._done[0], self._done[batches]
+    def timed_span(self, num_batches: int) -> tuple[float, float]:
+        """Returns when the clock started, at the first result, and when it stopped, so many batches later."""
+        return self._done[0], self._done[num_batches]
 
-    def figures(self, batches: int) -> Figures:
-        """Speed of the batches that were timed, and their median latency from their first picture on."""
-        start, end = self.timed(batches)
-        times = [done - taken for taken, done in zip(self._taken, self._done, strict=True)]
+    def figures(self, num_batches: int) -> Figures:
+        """Returns the speed of the timed batches, and their median latency from their first image on."""
+        start, end = self.timed_span(num_batches)
+        latencies_s = [done - taken for taken, done in zip(self._taken, self._done, strict=True)]
         return {
-            "images_per_s": batches * self.batch_size / (end - start),
-            "latency_s": statistics.median(times[1 : batches + 1]),
+            "images_per_s": num_batches * self.batch_size / (end - start),
+            "latency_s": statistics.median(latencies_s[1 : num_batches + 1]),
         }
 
-    def agreement(self, labels: Sequence[int]) -> float:
-        """The part of the results that have these labels, one a picture, as far as there are labels."""
-        places = (index % len(self.pictures) for index in range(len(self.labels)))
-        same = [mine == labels[place] for mine, place in zip(self.labels, places, strict=True) if place < len(labels)]
-        return sum(same) / len(same)
+    def agreement(self, expected_labels: Sequence[int]) -> float:
+        """Returns the share of results whose label is the expected one.
+
+        Args:
+            expected_labels: one an image. Results of images without a label do not count.
+        """
+        matches = []
+        for index, label in enumerate(self.labels):
+            image = index % len(self.images)
+            if image < len(expected_labels):
+                matches.append(label == expected_labels[image])
+        return sum(matches) / len(matches)
 
 
 class WholeModel:
     """A rival that does not split the model.
 
     Args:
-        run: takes batches until there are no more, and delivers each one's detections.
-        feed: where they come from.
-        ahead: so many batches more are under way while one is finished.
+        run: runs all batches and delivers the detections of each.
+        feed: where the batches come from.
+        ahead: how many more batches are in flight when one is finished.
     """
 
     def __init__(
-        self, run: Callable[[Batches, Callable[[Sequence[Detections]], None]], None], feed: Feed, ahead: int = 0
+        self, run: Callable[[Batches, Callable[[Sequence[Detections]], None]], None], feed: ImageFeed, ahead: int = 0
     ) -> None:
         self.feed = feed
         self._run = run
         self._ahead = ahead
 
-    def take(self, batches: int, using: AbstractContextManager[None]) -> Figures:
-        """Take a turn, on all cores."""
-        with using:
+    def take_turn(self, num_batches: int, usage: AbstractContextManager[None]) -> Figures:
+        """Takes a turn on all cores."""
+        with usage:
             run_with_threads(
                 max_threads(),
-                lambda: self._run(self.feed.batches(1 + batches + self._ahead), self.feed.note),
+                lambda: self._run(self.feed.batches(1 + num_batches + self._ahead), self.feed.record),
             )
-        return self.feed.figures(batches)
+        return self.feed.figures(num_batches)
 
     def close(self) -> None:
-        """Whoever made it has its memory."""
+        """Does nothing: the caller owns the memory."""
 
 
-class Split:
-    """The package's pipeline, split at one split point.
+class SplitPipeline:
+    """The package's pipeline at one split point.
 
     Args:
-        model: that is split.
-        cut: the split point.
+        model: the model.
+        split_point: where it is split.
         feed: where its batches come from.
         limits: what post-processing keeps.
-        ahead: so many batches more are under way while one is finished.
+        ahead: how many more batches are in flight when one is finished.
 
     Attributes:
-        feed, cut: as given.
-        memory: the memory policy that the pipeline's plan runs by.
-        memory_reason: why it is that one.
+        feed: where its batches come from.
+        split_point: where the model is split.
+        memory_policy: the memory policy of the pipeline's plan.
+        memory_reason: why the plan has that policy.
     """
 
-    def __init__(self, model: SplitModel, split_point: str, feed: Feed, limits: Limits, ahead: int) -> None:
+    def __init__(self, model: SplitModel, *, split_point: str, feed: ImageFeed, limits: Limits, ahead: int) -> None:
         self.feed = feed
         self.split_point = split_point
         self._ahead = ahead
         self._batches: list[InFlightBatch] = []
         settings = StageSettings(
-            split_point=split_point, batch_size=feed.batch_size, batch_timeout_s=LONG_S, drop_policy=DropPolicy.BLOCK
+            split_point=split_point,
+            batch_size=feed.batch_size,
+            batch_timeout_s=BATCH_TIMEOUT_S,
+            drop_policy=DropPolicy.BLOCK,
         )
-        self._pipeline = LocalPipeline(model, settings, self._note, limits, watch=self._batches.append)
+        self._pipeline = LocalPipeline(model, settings, self._deliver, limits=limits, watch=self._batches.append)
         report = self._pipeline.backbone.report(time.monotonic())
-        self.memory, self.memory_reason = report.memory, report.memory_reason
+        self.memory_policy, self.memory_reason = report.memory, report.memory_reason
 
-    def take(self, batches: int, using: AbstractContextManager[None]) -> Figures:
-        """Take a turn. The start of the backbone, which warms it up, is not timed."""
+    def take_turn(self, num_batches: int, usage: AbstractContextManager[None]) -> Figures:
+        """Takes a turn. The start of the backbone, which warms it up, is not timed."""
         self._batches.clear()
         self._pipeline.head.start()
         self._pipeline.backbone.start()
         try:
-            with using:
-                for pictures in self.feed.batches(1 + batches + self._ahead):
-                    self._pipeline.feed(pictures)
+            with usage:
+                for images in self.feed.batches(1 + num_batches + self._ahead):
+                    self._pipeline.feed(images)
                 self._pipeline.finish()
         finally:
             self._pipeline.backbone.stop(STUCK_S)
             self._pipeline.head.stop()
-        return self.feed.figures(batches) | self._stages(*self.feed.timed(batches))
+        start, end = self.feed.timed_span(num_batches)
+        return self.feed.figures(num_batches) | self._stage_figures(start, end)
 
-    def _stages(self, start: float, end: float) -> Figures:
-        """The share of the timed seconds in which each stage worked, and how long each takes for a batch alone.
+    def _stage_figures(self, start: float, end: float) -> Figures:
+        """Returns the share of the timed seconds in which each stage worked, and what each takes for a batch alone.
 
-        The turn's first batch has the backbone to itself, and its last batch has the head.
+        The turn's first batch runs alone in the backbone, and its last batch runs alone in the head.
         """
         slices = [batch.timeline.slices() for batch in self._batches]
         backbone = [each[name] for each in slices for name in ("preprocess", "backbone")]
@@ -185,15 +211,15 @@ class Split:
         }
 
     def close(self) -> None:
-        """Free the slots."""
+        """Frees the slots."""
         self._pipeline.backbone.close()
 
-    def _note(self, origin: Origin, detections: Detections) -> None:
-        self.feed.note([detections])
+    def _deliver(self, origin: Origin, detections: Detections) -> None:
+        self.feed.record([detections])
 
 
 def covered(spans: Spans, start: float, end: float) -> float:
-    """Seconds between start and end that lie in at least one of the spans."""
+    """Returns the seconds between start and end that lie in at least one of the spans."""
     total, reached = 0.0, start
     for since, until in sorted(spans):
         until = min(until, end)

@@ -23,7 +23,7 @@ from _streaming_rivals import Partition, load_each_pass, map_file, offload, shar
 from torch import Tensor
 
 from split_infer_ros.runtime.heap import trim
-from split_infer_ros.split.graph import put, state_of
+from split_infer_ros.split.graph import set_state, state_of
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.partitions import backbone_of
 from split_infer_ros.weight_streaming.packed_partition import PackedPartition, open_packed
@@ -74,7 +74,7 @@ def open_partition(model: SplitModel, path: Path, residency: str, plan: AutoPlan
     num_threads = torch.get_num_threads()
     if residency == RESIDENT:
         state = state_of(model.graph)
-        put(model.graph, unpack_weights(model, path, num_threads=num_threads, names=state.keys()))
+        set_state(model.graph, unpack_weights(model, path, num_threads=num_threads, names=state.keys()))
         return model.backbone("output")
     if residency == OFFLOADED:
         return offload(model, path.with_suffix(".offloaded"))

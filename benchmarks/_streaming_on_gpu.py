@@ -16,7 +16,7 @@ from _streaming_turns import READ_B_S, Disk, ResidencyTurns
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from split_infer_ros.engines.execution_config import CHANNELS_LAST, ExecutionConfig
+from split_infer_ros.engines.execution_config import Convolutions, ExecutionConfig
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.pipeline.streaming import stream_backbone
 from split_infer_ros.runtime.streams import current_fence
@@ -86,7 +86,7 @@ class StreamingContestOnGpu:
             path: where its packed weights go.
             device: where it runs.
         """
-        config = ExecutionConfig(CHANNELS_LAST)  # a GPU uses it for all other configs as well
+        config = ExecutionConfig(Convolutions.CHANNELS_LAST)  # a GPU uses it for all other configs as well
         model = load_model(ModelSpec(name, weights="random", device=str(device), execution_config=config))
         num_threads = None if device.type == "cuda" else torch.get_num_threads()
         pack_model(load_model(ModelSpec(name, "random", "cpu")), path, num_threads=num_threads)

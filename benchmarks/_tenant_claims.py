@@ -33,12 +33,12 @@ GAP_GOAL, MERGE_GOAL, AT_ONCE_GOAL = 0.7, 2.1, 0.97
 
 
 def ours(rivals: Sequence[str]) -> str:
-    """The rival that does what the node does: it merges and fuses, and uses lanes if there are any."""
+    """Returns the rival that does what the node does: it merges and fuses, and uses lanes if there are any."""
     return with_lanes(FUSE) if with_lanes(FUSE) in rivals else FUSE
 
 
 def claims_of(replays: Replays, is_heaviest: bool, on_gpu: bool) -> list[Claim]:
-    """The scheduler's delays beside the best rival's; at the heaviest load, what the paper claims as well.
+    """Claims the scheduler's delays over the best rival's; at the heaviest load, what the paper claims as well.
 
     Args:
         replays: all turns at one load.
@@ -69,7 +69,7 @@ def claims_of(replays: Replays, is_heaviest: bool, on_gpu: bool) -> list[Claim]:
 
 
 def in_turns(replays: Replays, these: str, those: str, figure: str, what: str = POISSON) -> Estimate:
-    """The median over the turns of two rivals' ratio."""
+    """Returns the median over the turns of two rivals' ratio."""
     return ratio(replays.samples(these, figure, what), replays.samples(those, figure, what))
 
 
@@ -86,9 +86,10 @@ def _against(replays: Replays, base: str, figure: str, on_gpu: bool) -> Claim:
 
 
 def _part_of_gap(mine: Samples, sequential: Samples, bound: Samples) -> Any:
-    """How much of the bound's gain over sequential execution a rival has; gains are medians of ratios in a turn.
+    """Returns a rival's gain over sequential execution, as a part of the bound's gain.
 
-    The ratio of a turn's two gains is of no use: the bound's gain may be small, and then noise decides.
+    Gains are medians of ratios in a turn. The ratio of a turn's two gains would say nothing: the bound's gain may be
+    small, so that noise decides.
     """
     gain, whole = (np.median(each / sequential, axis=-1) - 1 for each in (mine, bound))
     return gain / whole

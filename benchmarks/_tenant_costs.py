@@ -11,146 +11,152 @@ from _tenant_load import Load
 
 from split_infer_ros.runtime.num_threads import max_threads
 from split_infer_ros.serving.concurrent_lanes import ConcurrentLanes
-from split_infer_ros.serving.cost_measurer import MOST_ROUNDS, ROUNDS
-from split_infer_ros.serving.execution_costs import NO_MORE, ExecutionCosts, Group, group
+from split_infer_ros.serving.cost_measurer import MAX_ROUNDS, MIN_ROUNDS
+from split_infer_ros.serving.execution_costs import NOISE_MARGIN, Combination, ExecutionCosts, combination_of
 from split_infer_ros.serving.execution_modes import ExecutionModes
-from split_infer_ros.serving.execution_timing import Runner, agree, fusable, sample
-from split_infer_ros.serving.merge_runner import Engine
+from split_infer_ros.serving.execution_timing import (
+    ExecutionRunner,
+    fusable_combinations,
+    samples_agree,
+    time_execution,
+)
+from split_infer_ros.serving.merge_runner import MergeRunner
 from split_infer_ros.telemetry.turns import Contest, rotated
 
 FUSED, APART = "fused", "one after the other"
 
 
-def measured_ways(load: Load, sizes: Sequence[int]) -> ExecutionModes:
-    """Costs with all cores or on the GPU, and on lanes if there are several cores.
+def measure_modes(load: Load, sizes: Sequence[int]) -> ExecutionModes:
+    """Measures costs on all cores or on the GPU, and on lanes if there are several cores.
 
     Args:
         load: the models.
         sizes: of batches whose cost is measured.
     """
-    engine = load.new_engine()
-    whole = measured(load, engine, sizes)
-    engine.close()
-    if engine.is_asynchronous or max_threads() == 1:
+    runner = load.new_runner()
+    whole = measure_costs(load, runner, sizes)
+    runner.close()
+    if runner.is_asynchronous or max_threads() == 1:
         return ExecutionModes(whole)
-    lanes = ConcurrentLanes([load.new_engine(cores=1) for _ in range(max_threads())])
-    lane = measured(load, lanes, sizes, fuse=False)
+    lanes = ConcurrentLanes([load.new_runner(num_threads=1) for _ in range(max_threads())])
+    lane = measure_costs(load, lanes, sizes, fuse=False)
     lanes.close()
     return ExecutionModes(whole, max_threads(), lane)
 
 
-def measured(load: Load, runner: Runner, sizes: Sequence[int], fuse: bool = True) -> ExecutionCosts:
-    """Costs as the node measures them: medians of samples that agree, or of as many as it takes at most.
+def measure_costs(load: Load, runner: ExecutionRunner, sizes: Sequence[int], *, fuse: bool = True) -> ExecutionCosts:
+    """Measures costs as the node does: medians of samples that agree, or of ``MAX_ROUNDS`` samples.
 
     Args:
         load: the models.
-        runner: an engine, or several.
+        runner: has them loaded.
         sizes: of batches of one model.
         fuse: whether combinations of models are measured too.
     """
     parameters = {name: model.parameters for name, model in load.models.items()}
-    fused = list(fusable(parameters)) if fuse else []
-    seconds: dict[Group, float] = {}
-    for combination in [*(group({name: size}) for size in sizes for name in load.models), *fused]:
+    fused = list(fusable_combinations(parameters)) if fuse else []
+    batches = [combination_of({name: size}) for size in sizes for name in load.models]
+    seconds: dict[Combination, float] = {}
+    for combination in [*batches, *fused]:
         samples_s: list[float] = []
-        for _ in sample(load.models, runner, combination, MOST_ROUNDS, samples_s.append):
-            if len(samples_s) >= ROUNDS and agree(samples_s):
+        for _ in time_execution(load.models, runner, combination, rounds=MAX_ROUNDS, add_sample=samples_s.append):
+            if len(samples_s) >= MIN_ROUNDS and samples_agree(samples_s):
                 break
         seconds[combination] = statistics.median(samples_s)
-    alone_s = {name: {size: seconds[group({name: size})] for size in sizes} for name in load.models}
+    alone_s = {name: {size: seconds[combination_of({name: size})] for size in sizes} for name in load.models}
     return ExecutionCosts(parameters, alone_s, {combination: seconds[combination] for combination in fused})
 
 
 class Bound:
-    """What the processor serves if all requests are there from the start, as many of each model as of any other.
+    """What the processor serves if all requests are there from the start, with equally many of each model.
 
-    Each model runs in its best batches, in the better of two ways: with all cores, or on lanes that are all at work and
-    begin with different models.
+    Each model runs in its best batches, in the better of two execution modes. One is all cores. The other is lanes
+    that are all at work and begin with different models.
 
     Args:
         load: the models.
-        ways: what their batches cost.
+        modes: what their batches cost.
     """
 
-    def __init__(self, load: Load, ways: ExecutionModes) -> None:
-        self._load, self._ways = load, ways
-        self._whole_sizes = {name: best_batch(ways.whole, name) for name in load.models}
-        self._lane_sizes = {name: best_batch(ways.lane, name) for name in load.models} if ways.lanes else {}
+    def __init__(self, load: Load, modes: ExecutionModes) -> None:
+        self._load, self._modes = load, modes
+        self._whole_sizes = {name: best_batch(modes.whole, name) for name in load.models}
+        self._lane_sizes = {name: best_batch(modes.lane, name) for name in load.models} if modes.num_lanes else {}
 
     def per_second(self) -> float:
-        """Measure it once in each way, when all has run once before."""
-        serve = [self._one_by_one, self._on_lanes] if self._ways.lanes else [self._one_by_one]
-        return max([way() for way in serve for _ in range(2)])
+        """Measures the bound twice in each mode, the first time to warm up; returns the best in requests a second."""
+        measure_modes = [self._one_by_one, self._on_lanes] if self._modes.num_lanes else [self._one_by_one]
+        return max([measure() for measure in measure_modes for _ in range(2)])
 
     def _one_by_one(self) -> float:
-        engine = self._load.engine(self._ways.whole)
-        self._load.record(engine, [((name, size),) for name, size in self._whole_sizes.items()])
+        runner = self._load.runner(self._modes.whole)
+        self._load.record(runner, [((name, size),) for name, size in self._whole_sizes.items()])
         image_s = 0.0
         for name, size in self._whole_sizes.items():
             batch = {name: self._load.batch(name, size)}
-            image_s += _seconds(lambda batch=batch: engine.run(batch)) / size
+            image_s += _seconds(lambda batch=batch: runner.run(batch)) / size
         return len(self._whole_sizes) / image_s
 
     def _on_lanes(self) -> float:
-        lanes = [self._load.engine(cores=1, number=number) for number in range(self._ways.lanes)]
+        lanes = [self._load.runner(num_threads=1, number=number) for number in range(self._modes.num_lanes)]
         images = max(self._lane_sizes.values())  # of each model, on each lane
 
-        def serve(engine: Engine, first: int) -> None:
+        def serve(lane: MergeRunner, first: int) -> None:
             for name in rotated(list(self._lane_sizes), first % len(self._lane_sizes)):
                 size = self._lane_sizes[name]
                 for _ in range(images // size):
-                    engine.run({name: self._load.batch(name, size)})
+                    lane.run({name: self._load.batch(name, size)})
 
-        with ThreadPoolExecutor(len(lanes)) as helpers:
-            seconds = _seconds(lambda: list(helpers.map(serve, lanes, range(len(lanes)))))
+        with ThreadPoolExecutor(len(lanes)) as threads:
+            seconds = _seconds(lambda: list(threads.map(serve, lanes, range(len(lanes)))))
         return len(lanes) * len(self._lane_sizes) * images / seconds
 
 
 def best_batch(costs: ExecutionCosts, model: str) -> int:
-    """The measured size at which an image costs least; sizes are powers of two."""
+    """Returns the measured batch size at which an image costs least; sizes are powers of two."""
     return min(costs.alone_s[model], key=lambda size: costs.alone_s[model][size] / size)
 
 
 def fusion_contest(load: Load, costs: ExecutionCosts) -> Contest:
-    """Each combination of models that could be fused: as one execution, and its parts one after the other.
+    """Times each combination of models that could be fused: as one execution, and its batches one by one.
 
     Figures are in seconds; ``figure`` gives their names.
     """
     combinations = list(costs.fused_s)
 
     def turn(number: int) -> Mapping[str, float]:
-        engine = load.engine(costs)
-        load.record(engine, combinations)
-        found = {}
+        runner = load.runner(costs)
+        load.record(runner, combinations)
+        figures = {}
         for combination in combinations:
             batches = {name: load.batch(name, count) for name, count in combination}
-            do: dict[str, Callable[[], object]] = {
-                FUSED: lambda batches=batches: engine.run(batches),
-                APART: lambda batches=batches: [engine.run({name: batch}) for name, batch in batches.items()],
+            runs: dict[str, Callable[[], object]] = {
+                FUSED: lambda batches=batches: runner.run(batches),
+                APART: lambda batches=batches: [runner.run({name: batch}) for name, batch in batches.items()],
             }
-            for way in rotated([FUSED, APART], number):
-                do[way]()  # convolutions are packed for this count of cores
-                do[way]()
-                found[figure(combination, way)] = _seconds(do[way])
-        return found
+            for how in rotated([FUSED, APART], number):
+                runs[how]()  # convolutions are packed for this number of threads
+                runs[how]()
+                figures[figure(combination, how)] = _seconds(runs[how])
+        return figures
 
     return Contest("fusion", turn)
 
 
-def figure(combination: Group, way: str) -> str:
-    """The name of what a combination takes in a way."""
-    return f"{in_words(combination)}, {way}"
+def figure(combination: Combination, how: str) -> str:
+    """Returns the name of a contest's figure: what a combination takes, ``FUSED`` or ``APART``."""
+    return f"{in_words(combination)}, {how}"
 
 
-def in_words(combination: Group) -> str:
-    """A combination for people, as ``2 alexnet + 2 resnet18``."""
+def in_words(combination: Combination) -> str:
+    """Returns a combination for people, such as ``2 alexnet + 2 resnet18``."""
     return " + ".join(f"{count} {name}" for name, count in combination)
 
 
-def pays(costs: ExecutionCosts, combination: Group) -> bool:
-    """Whether the scheduler fuses this combination: its measured cost is clearly below that of its parts."""
+def pays(costs: ExecutionCosts, combination: Combination) -> bool:
+    """Returns whether the scheduler fuses this combination: it costs clearly less than its batches one by one."""
     apart_s = sum(costs.batch_s(name, count) for name, count in combination)
-    return (1 + NO_MORE) * costs.fused_s[combination] <= apart_s
+    return (1 + NOISE_MARGIN) * costs.fused_s[combination] <= apart_s
 
 
 def _seconds(work: Callable[[], object]) -> float:

@@ -1,4 +1,4 @@
-"""How long the scheduler takes to decide: to choose, and to remove what was chosen or is late."""
+"""How long the scheduler takes to decide: to choose requests, and to remove chosen and late ones from the queue."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from split_infer_ros.serving.execution_costs import ExecutionCosts
-from split_infer_ros.serving.request import DROP, FINISH, Request, RequestQueue
+from split_infer_ros.serving.request import LatePolicy, Request, RequestQueue
 from split_infer_ros.serving.scheduler import Rules, decide
 from split_infer_ros.telemetry.claim import Claim, Direction
 from split_infer_ros.telemetry.estimate import maximum, median
@@ -27,13 +27,13 @@ CASES: tuple[Case, ...] = tuple(itertools.product(WINDOWS, WAITING, (False, True
 
 
 def decision_contest(costs: ExecutionCosts, cases: Sequence[Case] = CASES) -> Contest:
-    """The median of some decisions in each case, in microseconds.
+    """Times decisions in each case; figures are medians in microseconds.
 
     Args:
         costs: of the models that wait.
         cases: to be timed.
     """
-    queues = {case: _Waiting(list(costs.alone_s), *case) for case in cases}
+    queues = {case: _TimedQueue(list(costs.alone_s), *case) for case in cases}
 
     def turn(number: int) -> Mapping[str, float]:
         return {name_of(case): 1e6 * queue.decide_s(costs) for case, queue in queues.items()}
@@ -42,13 +42,13 @@ def decision_contest(costs: ExecutionCosts, cases: Sequence[Case] = CASES) -> Co
 
 
 def name_of(case: Case) -> str:
-    """The name of a case's figure."""
+    """Returns the name of a case's figure."""
     window, waiting, late = case
     return f"window {window}, {waiting} waiting, {'all late' if late else 'none late'}"
 
 
 def conclude(contest: Contest) -> list[Claim]:
-    """A decision is quick however large the window is, and if all requests are late."""
+    """Claims that a decision is quick with any window, and if all requests are late."""
     claims = []
     for late in (False, True):
         timed = [median(contest.figures[name_of((window, CLAIMED, late))]) for window in WINDOWS]
@@ -57,21 +57,21 @@ def conclude(contest: Contest) -> list[Claim]:
     return claims
 
 
-class _Waiting:
+class _TimedQueue:
     """A queue that is filled up before each decision."""
 
     def __init__(self, models: Sequence[str], window: int, waiting: int, late: bool) -> None:
         self._models, self._rules, self._waiting = models, Rules(window), waiting
-        self._deadline_s, self._when_late = (-1.0, DROP) if late else (math.inf, FINISH)
-        self._chance, self._numbers, self._queue = random.Random(0), itertools.count(), RequestQueue()
+        self._deadline_s, self._when_late = (-1.0, LatePolicy.DROP) if late else (math.inf, LatePolicy.FINISH)
+        self._random, self._numbers, self._queue = random.Random(0), itertools.count(), RequestQueue()
 
     def decide_s(self, costs: ExecutionCosts) -> float:
-        """The median of some decisions."""
+        """Returns the median time of some decisions, in seconds."""
         times = []
         for _ in range(DECISIONS):
             self._fill()
             begin = time.perf_counter()
-            decision = decide(self._queue, costs, 0.0, self._rules)
+            decision = decide(self._queue, costs, now=0.0, rules=self._rules)
             self._queue.remove((*decision.requests, *decision.late))
             times.append(time.perf_counter() - begin)
         return statistics.median(times)
@@ -79,6 +79,13 @@ class _Waiting:
     def _fill(self) -> None:
         while len(self._queue) < self._waiting:
             number = next(self._numbers)
-            turn_s, model = number + self._chance.random(), self._chance.choice(self._models)
-            tenant = f"tenant {number % 16}"
-            self._queue.add(Request(number, tenant, model, 0.0, self._deadline_s, turn_s, self._when_late))
+            request = Request(
+                number,
+                tenant=f"tenant {number % 16}",
+                virtual_deadline_s=number + self._random.random(),
+                model=self._random.choice(self._models),
+                arrival_s=0.0,
+                deadline_s=self._deadline_s,
+                when_late=self._when_late,
+            )
+            self._queue.add(request)

@@ -1,4 +1,4 @@
-"""What became of a trace of requests: when each was served, and in which executions."""
+"""The log of a trace: when each request was served, and in which executions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,14 @@ class Execution:
 
 @dataclass
 class Log:
-    """When each request came, began and ended, by number, in seconds from the start; and all executions."""
+    """When each request came, began and ended, and all executions.
+
+    Attributes:
+        arrival_s: by the request's number, in seconds from the start.
+        start_s: by number; when the execution began.
+        end_s: by number; when the execution ended.
+        executions: in the order of their starts.
+    """
 
     arrival_s: dict[int, float] = field(default_factory=dict)
     start_s: dict[int, float] = field(default_factory=dict)
@@ -63,15 +70,15 @@ class Log:
         return [end - self.arrival_s[number] for number, end in self.end_s.items()]
 
     def times(self) -> dict[str, float]:
-        """Throughput, and mean and p99 of execution, delay and response."""
-        found = {"per_second": self.per_second}
+        """Returns the throughput, and mean and p99 of execution, delay and response."""
+        figures = {"per_second": self.per_second}
         kinds = {"execution": self.executions_s, "delay": self.delays_s, "response": self.responses_s}
         for name, seconds in kinds.items():
-            found[f"{name}_mean_s"], found[f"{name}_p99_s"] = _mean_and_tail(seconds)
-        return found
+            figures[f"{name}_mean_s"], figures[f"{name}_p99_s"] = _mean_and_tail(seconds)
+        return figures
 
     def counts(self) -> dict[str, int]:
-        """How many executions there were, and of which kinds."""
+        """Returns how many executions there were, by kind."""
         return {
             "executions": len(self.executions),
             "merged": sum(execution.is_merged for execution in self.executions),

@@ -25,26 +25,27 @@ CAPACITIES = 5  # samples of sequential capacity before the first turn
 class Replays:
     """One load, served by all rivals in turns.
 
-    In a turn each rival serves one request of each model at once, twice, and then the turn's Poisson trace. The first
-    time is a warm-up and not counted: convolutions are packed anew when a rival uses another count of cores.
+    In a turn, each rival serves one request of each model at once, twice, and then the turn's Poisson trace. The first
+    time is a warm-up and does not count: convolutions are packed anew when a rival uses another number of threads.
 
-    Requests arrive in parts of sequential capacity. That is the median of all rates so far at which sequential
-    execution served one request of each model at once; before the first turn it is measured some times.
+    The rate of requests is given as a part of sequential capacity. Capacity is the rate at which sequential execution
+    serves one request of each model at once. It is the median of all turns so far, and of some samples before the
+    first turn.
 
     Args:
         load: the models.
         rivals: by name.
-        part: of sequential capacity at which requests arrive.
-        requests: of a trace.
-        bound: measures the bound once, requests a second.
-        conclude: the claims that rest on these replays.
+        part: the rate of requests, over sequential capacity.
+        requests: how many a trace has.
+        bound: measures the bound once, in requests a second.
+        conclude: returns the claims that rest on these replays.
 
     Attributes:
         part: as given.
         rivals: their names.
-        counts: of each rival, executions of each kind in all turns' Poisson traces.
+        counts: for each rival, the executions of each kind in all turns' Poisson traces.
         usage: of memory and processor in these traces.
-        contest: of the rivals; ``name_of`` gives the names of its figures.
+        contest: of the rivals; ``name_of`` returns the names of its figures.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class Replays:
         self._capacities: list[float] = []
 
     def samples(self, rival: str, figure: str, what: str = POISSON) -> Samples:
-        """A rival's figure in each turn."""
+        """Returns a rival's figure in each turn."""
         return np.asarray(self.contest.figures[name_of(rival, figure, what)])
 
     @property
@@ -78,28 +79,28 @@ class Replays:
         models = list(self._load.models)
         few = at_once(models)
         if not self._capacities:
-            found_per_second = [self._serve[SEQUENTIAL](few, self._load).per_second for _ in range(1 + CAPACITIES)]
-            self._capacities = found_per_second[1:]
+            rates = [self._serve[SEQUENTIAL](few, self._load).per_second for _ in range(1 + CAPACITIES)]
+            self._capacities = rates[1:]  # the first is a warm-up
         per_second = self.part * statistics.median(self._capacities)
         trace = poisson_trace(models, self._requests, per_second, seed=number)
-        found: dict[str, float] = {}
+        figures: dict[str, float] = {}
         for rival in rotated([*self.rivals, BOUND], number):
             if rival == BOUND:
-                found[BOUND] = self._bound()
+                figures[BOUND] = self._bound()
                 continue
             serve = self._serve[rival]
             serve(few, self._load)
-            found |= _named(rival, AT_ONCE, serve(few, self._load))
+            figures |= _named(rival, AT_ONCE, serve(few, self._load))
             with self.usage.of(rival):
                 log = serve(trace, self._load)
-            found |= _named(rival, POISSON, log)
+            figures |= _named(rival, POISSON, log)
             self.counts[rival].update(log.counts())
-        self._capacities.append(found[name_of(SEQUENTIAL, "per_second", AT_ONCE)])
-        return found
+        self._capacities.append(figures[name_of(SEQUENTIAL, "per_second", AT_ONCE)])
+        return figures
 
 
 def name_of(rival: str, figure: str, what: str) -> str:
-    """The name of a rival's figure in a contest."""
+    """Returns the name of a rival's figure in a contest."""
     return f"{what}: {rival}: {figure}"
 
 

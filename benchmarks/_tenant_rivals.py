@@ -21,7 +21,7 @@ from _tenant_trace import Arrivals
 
 from split_infer_ros.runtime.num_threads import max_threads
 from split_infer_ros.serving.execution_modes import ExecutionModes
-from split_infer_ros.serving.merge_runner import Engine
+from split_infer_ros.serving.merge_runner import MergeRunner
 from split_infer_ros.serving.request import Request
 from split_infer_ros.serving.scheduler import Rules
 
@@ -30,39 +30,39 @@ MERGE, FUSE = "merge", "merge and fuse"
 CHECKS = 3  # rounds of all models by which results are compared
 
 
-def rivals(load: Load, ways: ExecutionModes, window: int) -> dict[str, Serve]:
-    """All rivals by name: three that the paper compares with, and the scheduler without and with fusing and lanes.
+def rivals(load: Load, modes: ExecutionModes, window: int) -> dict[str, Serve]:
+    """Returns all rivals by name: three of the paper's, and the scheduler with and without fusing and lanes.
 
     Args:
         load: what they run.
-        ways: what executions cost; without lanes no rival has them.
+        modes: what executions cost; without lanes no rival has them.
         window: requests that the scheduler looks at.
     """
-    found: dict[str, Serve] = {SEQUENTIAL: sequential}
+    by_name: dict[str, Serve] = {SEQUENTIAL: sequential}
     for workers in (2**power for power in range(1, max(2, max_threads()).bit_length())):
-        found[f"{CONCURRENT}, {workers} workers"] = Concurrent(workers)
+        by_name[f"{CONCURRENT}, {workers} workers"] = Concurrent(workers)
     operators = {name: operators_of(model) for name, model in load.models.items()}
-    found[BREADTH_FIRST] = BreadthFirst(operators, len(load.models))
-    for has_lanes in (False, True) if ways.lanes else (False,):
+    by_name[BREADTH_FIRST] = BreadthFirst(operators, len(load.models))
+    for has_lanes in (False, True) if modes.num_lanes else (False,):
         for name in (MERGE, FUSE):
-            way = ways if has_lanes else ExecutionModes(ways.whole)
-            found[with_lanes(name) if has_lanes else name] = Scheduled(way, Rules(window, fuse=name == FUSE))
-    return found
+            used = modes if has_lanes else ExecutionModes(modes.whole)
+            by_name[with_lanes(name) if has_lanes else name] = Scheduled(used, Rules(window, fuse=name == FUSE))
+    return by_name
 
 
 def with_lanes(name: str) -> str:
-    """The name of a scheduled rival that may use lanes."""
+    """Returns the name of a scheduled rival that may use lanes."""
     return f"{name}, lanes"
 
 
 def kind(rival: str) -> str:
-    """The name without its lanes or its count of workers."""
+    """Returns a rival's name without its lanes or its number of workers."""
     return rival.partition(",")[0]
 
 
 def sequential(trace: Sequence[Request], load: Load) -> Log:
-    """One after the other, in the order of arrival, each on all cores."""
-    engine, log = load.engine(), Log()
+    """Serves requests one after the other, in the order of arrival, each on all cores."""
+    runner, log = load.runner(), Log()
     arrivals, waiting = Arrivals(trace, log), deque[Request]()
     while True:
         waiting += arrivals.due()
@@ -73,67 +73,68 @@ def sequential(trace: Sequence[Request], load: Load) -> Log:
         request = waiting.popleft()
         log.start_s[request.number] = arrivals.now()
         log.executions.append(Execution({request.model: 1}))
-        engine.run({request.model: load.images[request.model]})
+        runner.run({request.model: load.images[request.model]})
         log.end_s[request.number] = arrivals.now()
 
 
 @dataclass(frozen=True)
 class Concurrent:
-    """So many at a time, in the order of arrival: each on its own cores, or in its own stream."""
+    """Serves requests in the order of arrival with several workers, each on its own cores or in its own stream."""
 
     workers: int
 
     def check(self, load: Load) -> None:
-        """Each worker's results beside the others are those of one that has the processor to itself.
+        """Checks that concurrent workers give the results of one worker that has the processor to itself.
 
         Raises:
             RuntimeError: they differ, so this rival's times would mean nothing.
         """
-        engines = self._engines(load)
-        alone = {
-            name: [each.clone() for each in engines[0].run({name: image})[name]] for name, image in load.images.items()
+        runners = self._runners(load)
+        expected = {
+            name: [value.clone() for value in runners[0].run({name: image})[name]]
+            for name, image in load.images.items()
         }
 
-        def run(engine: Engine) -> None:
+        def run(runner: MergeRunner) -> None:
             for _ in range(CHECKS):
                 for name, image in load.images.items():
-                    for mine, other in zip(engine.run({name: image})[name], alone[name], strict=True):
+                    for value, other in zip(runner.run({name: image})[name], expected[name], strict=True):
                         # The same sums, maybe in another order.
-                        if not bool((mine - other).abs().max() <= 1e-3 * other.abs().max()):
-                            raise RuntimeError(f"{self.workers} workers side by side give wrong results for {name}.")
+                        if not bool((value - other).abs().max() <= 1e-3 * other.abs().max()):
+                            raise RuntimeError(f"{self.workers} concurrent workers give wrong results for {name}.")
 
         with ThreadPoolExecutor(self.workers) as executor:
-            list(executor.map(run, engines))
+            list(executor.map(run, runners))
 
-    def _engines(self, load: Load) -> list[Engine]:
-        cores = max(1, max_threads() // self.workers)
-        return [load.engine(cores=cores, number=number) for number in range(self.workers)]
+    def _runners(self, load: Load) -> list[MergeRunner]:
+        num_threads = max(1, max_threads() // self.workers)
+        return [load.runner(num_threads=num_threads, number=number) for number in range(self.workers)]
 
     def __call__(self, trace: Sequence[Request], load: Load) -> Log:
-        """Serve a trace."""
+        """Serves a trace."""
         log, lock = Log(), Lock()
         waiting: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
-        engines = self._engines(load)
+        runners = self._runners(load)
         arrivals = Arrivals(trace, log)
 
-        def work(engine: Engine) -> None:
+        def work(runner: MergeRunner) -> None:
             while (request := waiting.get()) is not None:
                 with lock:
                     log.start_s[request.number] = arrivals.now()
                     log.executions.append(Execution({request.model: 1}))
-                engine.run({request.model: load.images[request.model]})
+                runner.run({request.model: load.images[request.model]})
                 with lock:
                     log.end_s[request.number] = arrivals.now()
 
         with ThreadPoolExecutor(self.workers) as executor:
-            done = [executor.submit(work, engine) for engine in engines]
+            working = [executor.submit(work, runner) for runner in runners]
             while True:
                 for request in arrivals.due():
                     waiting.put(request)
                 if not arrivals.wait():
                     break
-            for _ in done:
+            for _ in working:
                 waiting.put(None)
-            for worker in done:
+            for worker in working:
                 worker.result()
         return log

@@ -33,29 +33,31 @@ STEPS = (  # of the ablation: what was added, to what
 
 
 def with_interval(name: str, found: Estimate) -> Row:
-    """A figure and the ends of its interval."""
+    """Returns a figure and the ends of its interval."""
     return {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
 
 
-def batch_rows(ways: ExecutionModes) -> Iterator[Row]:
-    """Seconds of an image in each batch: with all cores, and on lanes if there are any."""
-    for model, sizes in ways.whole.alone_s.items():
+def batch_rows(modes: ExecutionModes) -> Iterator[Row]:
+    """Yields the seconds of an image in each batch: on all cores, and on lanes if there are any."""
+    for model, sizes in modes.whole.alone_s.items():
         for size, seconds in sizes.items():
             row = {"what": "batch", "model": model, "size": size, "image_s": seconds / size}
-            yield row | ({"lanes_s": ways.lane.batch_s(model, size) / size / ways.lanes} if ways.lanes else {})
+            if modes.num_lanes:
+                row["lanes_s"] = modes.lane.batch_s(model, size) / size / modes.num_lanes
+            yield row
 
 
 def fusion_rows(contest: Contest, costs: ExecutionCosts) -> Iterator[Row]:
-    """The cost of each fusion: its execution against those of its parts, and whether the scheduler takes it."""
+    """Yields the cost of each fusion, next to its batches one by one, and whether the scheduler fuses it."""
     for combination in costs.fused_s:
-        fused, apart = (contest.figures[figure(combination, way)] for way in (FUSED, APART))
+        fused, apart = (contest.figures[figure(combination, how)] for how in (FUSED, APART))
         row: Row = {"what": "fusion", "models": in_words(combination), "turns": contest.turns}
         row |= with_interval("fused_s", median(fused)) | with_interval("apart_s", median(apart))
         yield row | with_interval("fused_times_apart", ratio(fused, apart)) | {"is_fused": pays(costs, combination)}
 
 
 def served_rows(replays: Replays, on_gpu: bool) -> Iterator[Row]:
-    """What became of the Poisson traces with each rival, its executions by kind, its memory and its processor time.
+    """Yields for each rival how it served the Poisson traces, its executions by kind, its memory and processor time.
 
     On a GPU a row also says whether the rival launches graphs or kernels one by one.
     """
@@ -69,7 +71,7 @@ def served_rows(replays: Replays, on_gpu: bool) -> Iterator[Row]:
 
 
 def at_once_rows(replays: Replays) -> Iterator[Row]:
-    """Fig. 6: what became of one request of each model at once."""
+    """Yields for each rival how it served one request of each model at once (Fig. 6)."""
     for rival in replays.rivals:
         row: Row = {"what": AT_ONCE, "rival": rival, "turns": replays.contest.turns}
         for name in TIMES_AT_ONCE:
@@ -78,7 +80,7 @@ def at_once_rows(replays: Replays) -> Iterator[Row]:
 
 
 def step_rows(replays: Replays) -> Iterator[Row]:
-    """The ablation: what each step does to the figures, in the same turns."""
+    """Yields the ablation: how each step changes the figures, in the same turns."""
     for step, rival, base in STEPS:
         if rival in replays.rivals and base in replays.rivals:
             row: Row = {"what": "step", "load": replays.part, "step": step, "rival": rival, "base": base}
@@ -88,24 +90,24 @@ def step_rows(replays: Replays) -> Iterator[Row]:
 
 
 def bound_row(replays: Replays) -> Row:
-    """The bound in the turns of these replays."""
+    """Returns the bound in the turns of these replays."""
     return {"what": "bound", "load": replays.part} | with_interval("per_second", median(replays.bounds))
 
 
 def decision_rows(contest: Contest) -> Iterator[Row]:
-    """What a decision takes in each case."""
+    """Yields the time of a decision in each case."""
     for window, waiting, late in CASES:
         row = {"what": "decision", "window": window, "waiting": waiting, "late": late}
         yield row | with_interval("p50_us", median(contest.figures[name_of((window, waiting, late))]))
 
 
 def panels(heaviest: Replays) -> Sequence[Panel]:
-    """Fig. 5 with response times, then Fig. 6: each turn's figures, in parts of those of sequential execution."""
+    """Returns Fig. 5 with response times, then Fig. 6: each turn's figures over those of sequential execution."""
     shown = [(POISSON, name, title) for name, title in (FIGURES | RESPONSES).items()]
     shown += [(AT_ONCE, name, f"{AT_ONCE}: {title}") for name, title in zip(TIMES_AT_ONCE, AT_ONCE_TITLES, strict=True)]
-    found = []
+    made = []
     for what, name, title in shown:
         base = heaviest.samples(SEQUENTIAL, name, what)
         samples = {rival: list(heaviest.samples(rival, name, what) / base) for rival in heaviest.rivals}
-        found.append(Panel(f"{title}, sequential = 1", "", samples))
-    return found
+        made.append(Panel(f"{title}, sequential = 1", "", samples))
+    return made

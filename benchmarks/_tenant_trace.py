@@ -16,27 +16,27 @@ CAMERAS = 8  # of each model
 
 
 def poisson_trace(models: Sequence[str], count: int, per_second: float, seed: int = 0) -> list[Request]:
-    """As many requests of each model, in random order; the last model has those that are left over.
+    """Returns equally many requests of each model, in random order; the last model has the remainder.
 
     Each model has ``CAMERAS`` tenants, whose frames come in turn. The same seed gives the same trace.
     """
-    chance = random.Random(seed)
+    generator = random.Random(seed)
     names = [models[min(index * len(models) // count, len(models) - 1)] for index in range(count)]
-    chance.shuffle(names)
+    generator.shuffle(names)
     now, trace = 0.0, []
     for number, model in enumerate(names):
-        now += chance.expovariate(per_second)
-        trace.append(Request(number, f"{model} {number % CAMERAS}", model, now))
+        now += generator.expovariate(per_second)
+        trace.append(Request(number, f"{model} {number % CAMERAS}", model, arrival_s=now))
     return trace
 
 
 def at_once(models: Sequence[str]) -> list[Request]:
-    """One request of each model, all at the same time (Fig. 6)."""
-    return [Request(number, model, model, 0.0) for number, model in enumerate(models)]
+    """Returns one request of each model, all at the same time (Fig. 6)."""
+    return [Request(number, model, model, arrival_s=0.0) for number, model in enumerate(models)]
 
 
 class Arrivals:
-    """A trace whose requests arrive as time passes. The clock starts when the object is made.
+    """A trace whose requests arrive as time passes; its clock starts when the object is made.
 
     Args:
         trace: in the order of arrival.
@@ -49,20 +49,20 @@ class Arrivals:
         self._begin = time.perf_counter()
 
     def now(self) -> float:
-        """Seconds from the start."""
+        """Returns the seconds from the start."""
         return time.perf_counter() - self._begin
 
     def due(self) -> list[Request]:
-        """Requests that arrived since the last call."""
-        now, found = self.now(), []
+        """Returns the requests that arrived since the last call."""
+        now, arrived = self.now(), []
         while self._coming and self._coming[0].arrival_s <= now:
             request = self._coming.popleft()
             self._log.arrival_s[request.number] = request.arrival_s
-            found.append(request)
-        return found
+            arrived.append(request)
+        return arrived
 
     def wait(self) -> bool:
-        """Sleep until the next request arrives; False if none will."""
+        """Sleeps until the next request arrives; returns False if none will."""
         seconds = self.next_s
         if seconds is not None:
             time.sleep(seconds)

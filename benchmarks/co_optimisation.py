@@ -1,13 +1,18 @@
 """Several tasks on one GPU under device memory, under managed memory, and co-optimised (section V, Fig. 9 and Table V).
 
-Seven applications, as many as in the paper, at eight input sizes. D: all have device memory. MO: all have managed
-memory, for the least footprint. CO: at each dispatch the scheduler chooses the policy, and may let the kernels of one
-run while the GPU waits for the pages of another. Memory, response time and the part of the time in which kernels run.
+There are seven applications, like in the paper, at eight input sizes, under three configurations:
 
-On a GPU the applications run, after the machine was calibrated, and the configurations take turns. Without one the same
-dispatches are simulated: each takes what the overhead model says, under the constants of synthetic machines, of which
-every third is a GPU on a bus. A simulation shows what the scheduler decides and what that is worth if the model is
-right. It is no measurement: every claim and every row says that it is simulated.
+- D: all applications have device memory.
+- MO: all have managed memory, for the least footprint.
+- CO: the scheduler chooses the policy at each dispatch. It may run one application's kernels while the GPU waits for
+  another one's pages.
+
+The figures are memory, response time, and the part of the time in which kernels run.
+
+On a GPU, the machine is calibrated, and the configurations then take turns. Without a GPU, the same dispatches are
+simulated on synthetic machines, and each takes what the overhead model says. Every third machine has its GPU on a bus.
+A simulation shows what the scheduler decides, and what that is worth if the model is right. It is no measurement: every
+claim and every row says that it is simulated.
 
 Needs torch only: from the source tree, `PYTHONPATH=. python benchmarks/co_optimisation.py`.
 """
@@ -26,7 +31,7 @@ import _co_simulation
 from _co_runs import Application, RealGpu
 
 from split_infer_ros.buffers.cuda import device_attributes
-from split_infer_ros.buffers.policy import legal
+from split_infer_ros.buffers.policy import legal_policies
 from split_infer_ros.memory_cost.machine import calibrate_machine
 from split_infer_ros.telemetry.report import Report, arguments, deliver, seconds_for_turns, show
 from split_infer_ros.telemetry.turns import take_turns
@@ -47,19 +52,19 @@ FULL_S = 600.0
 
 
 def simulation(machines: int) -> Report:
-    """What the scheduler decides on synthetic machines."""
+    """Simulates what the scheduler decides on synthetic machines."""
     print("There is no GPU: dispatches are simulated on synthetic machines, nothing is measured.", flush=True)
-    found = _co_simulation.simulate(machines, APPLICATIONS, SIZES)
-    return Report("co_optimisation", found.claims(), found.rows(), found.panels())
+    simulated = _co_simulation.simulate(machines, APPLICATIONS, SIZES)
+    return Report("co_optimisation", simulated.claims(), simulated.rows(), simulated.panels())
 
 
 def measurement(device: torch.device, chosen: argparse.Namespace) -> Report:
-    """All configurations at all sizes on a GPU."""
-    allowed = legal(device_attributes(device.index or 0))
+    """Measures all configurations at all sizes on a GPU."""
+    allowed = legal_policies(device_attributes(device.index or 0))
     constants = calibrate_machine(device, say=lambda line: print(line, flush=True)).constants
-    named = {application.name: application for application in APPLICATIONS}
+    by_name = {application.name: application for application in APPLICATIONS}
     contests = [
-        _co_measurement.SizeContest(size, APPLICATIONS, RealGpu(device, named, size), constants, allowed)
+        _co_measurement.SizeContest(size, APPLICATIONS, RealGpu(device, by_name, size), constants, allowed)
         for size in SIZES
     ]
     take_turns([each.contest for each in contests], seconds_for_turns(chosen, FULL_S))
@@ -70,7 +75,7 @@ def measurement(device: torch.device, chosen: argparse.Namespace) -> Report:
 
 
 def main() -> int:
-    """Run the benchmark: on the GPU if there is one."""
+    """Runs the benchmark, on the GPU if there is one."""
     chosen = arguments(__doc__).parse_args()
     if torch.cuda.is_available():
         report = measurement(torch.device("cuda", 0), chosen)

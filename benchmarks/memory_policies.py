@@ -35,10 +35,10 @@ from _rows import finite, measured
 from _synthetic_machine import draw_machine
 
 from split_infer_ros.buffers.cuda import device_attributes
-from split_infer_ros.buffers.policy import legal
+from split_infer_ros.buffers.policy import legal_policies
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.memory_cost.calibration import Calibration, calibrate
-from split_infer_ros.memory_cost.constants import ROWS
+from split_infer_ros.memory_cost.constants import ALL_CONSTANTS
 from split_infer_ros.memory_cost.machine import calibrate_machine
 from split_infer_ros.memory_cost.samples import Probe
 from split_infer_ros.telemetry.claim import Claim, Direction
@@ -58,7 +58,7 @@ class CalibrationContest:
 
     Args:
         device: whose constants are wanted.
-        most_seconds: after which nothing is timed again.
+        max_seconds: after which nothing is timed again.
         again: whether a turn calibrates anew. If not, there is the first calibration alone, and no claim.
 
     Attributes:
@@ -66,9 +66,9 @@ class CalibrationContest:
         contests: of calibrations, if there is to be one.
     """
 
-    def __init__(self, device: torch.device, most_seconds: float, again: bool) -> None:
+    def __init__(self, device: torch.device, max_seconds: float, again: bool) -> None:
         self._device = device
-        self._most_seconds = most_seconds
+        self._max_seconds = max_seconds
         self._usage = Usage()
         self._first_s, self.found = self._calibrate()
         self.contests = [Contest("calibration", self._turn, self._conclude)] if again else []
@@ -80,7 +80,7 @@ class CalibrationContest:
         with tempfile.TemporaryDirectory() as folder, self._usage.of("calibration"):
             database = Database(Path(folder, "tuning.jsonl"))
             begin = time.monotonic()
-            found = calibrate_machine(self._device, database, say=say, most_seconds=self._most_seconds)
+            found = calibrate_machine(self._device, database, say=say, max_seconds=self._max_seconds)
             return time.monotonic() - begin, found
 
     def _conclude(self, contest: Contest) -> list[Claim]:
@@ -102,11 +102,11 @@ def run(chosen: argparse.Namespace) -> Report:
     """Measure everything that this machine can."""
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     rows, claims = recover(SIMULATED_MACHINES)
-    most_seconds = QUICK_CALIBRATION_S if chosen.quick else CALIBRATION_S
-    calibration = CalibrationContest(device, most_seconds, again=not chosen.quick)
+    max_seconds = QUICK_CALIBRATION_S if chosen.quick else CALIBRATION_S
+    calibration = CalibrationContest(device, max_seconds, again=not chosen.quick)
     policies = []
     if device.type == "cuda":
-        allowed = legal(device_attributes(device.index or 0))
+        allowed = legal_policies(device_attributes(device.index or 0))
         policies = [PolicyContest(PolicyRuns(device, CASES, calibration.found.constants, allowed))]
     else:
         say("skipped: footprint, time, prediction and choice of device, managed, pinned memory: they need a CUDA GPU")
@@ -130,7 +130,7 @@ def recover(machines: int) -> tuple[Rows, list[Claim]]:
     for seed in range(machines):
         machine = draw_machine(seed)
         found = calibrate(machine, tuple(Probe))
-        for row in ROWS:
+        for row in ALL_CONSTANTS:
             real, found_again = getattr(machine.constants, row.name), found.measured[row.name]
             error = 0.0 if real == found_again else abs(found_again / real - 1)  # both may be infinite
             certain = row.name not in found.uncertain

@@ -1,19 +1,19 @@
-"""Requests of several models on one processor: one by one, side by side, breadth first, merged, merged and fused.
+"""Requests of several models on one processor: one by one, concurrent, breadth first, merged, merged and fused.
 
 The load is the paper's (§III): requests of AlexNet, ResNet-18 and VGG-16, a third each, that arrive as a Poisson
-process, at 0.5, 1 and 3 times what one-by-one execution is measured to serve; and three requests at once (Fig. 6). A
-trace has 100 requests, so that ten turns have the paper's 1,000. The quick run is at 3 times capacity alone and has
-traces of 12 requests, SqueezeNet 1.0 in the place of VGG-16, and images of 128x128 pixels.
+process. Their rates are 0.5, 1 and 3 times what one-by-one execution is measured to serve. Three requests at once are
+the load of Fig. 6. A trace has 100 requests, so that ten turns have the paper's 1,000. The quick run is at 3 times
+capacity alone. Its traces have 12 requests, SqueezeNet 1.0 replaces VGG-16, and images have 128x128 pixels.
 
 All rivals run the same prepared models. In a turn each of them replays the same short trace; the next turn has another
 trace. Claims are medians over the turns of ratios within a turn. In a short trace the p99 is nearly that of its slowest
 request.
 
-The scheduler is there four times: it merges, or merges and fuses; and it has all cores at each execution, or may use
-each core of a CPU as a lane of its own. Rows say how many executions were merged, were fused and were on lanes. Claims
-are about what the node does: it may merge, fuse and use lanes, and takes what was measured to pay. Claims compare with
-breadth-first order, as the paper does, and with sequential execution. The bound is what the processor serves if all
-requests are there from the start, in their models' best batches.
+The scheduler takes part four times. It merges, or merges and fuses; each execution has all cores, or may run on a
+lane of one core. Rows say how many executions were merged, were fused and were on lanes. Claims are about what the node
+does: it may merge, fuse and use lanes, and uses what measurements show to pay. Claims compare with breadth-first order,
+like the paper, and with sequential execution. The bound is what the processor serves if all requests are there from the
+start, in their models' best batches.
 
 Needs torch and torchvision only: from the source tree, `PYTHONPATH=. python benchmarks/multi_tenant.py`.
 """
@@ -30,7 +30,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))  # for `python -m benchmarks.multi_tenant`
 from _tenant_claims import claims_of
-from _tenant_costs import Bound, fusion_contest, measured_ways
+from _tenant_costs import Bound, fusion_contest, measure_modes
 from _tenant_decisions import decision_contest
 from _tenant_load import load_models
 from _tenant_replays import Replays
@@ -82,11 +82,11 @@ FULL = Extent(("alexnet", "resnet18", "vgg16"), 224, 100, (3.0, 1.0, 0.5), 5, (1
 
 
 def run(device: torch.device, extent: Extent, chosen: argparse.Namespace) -> Report:
-    """Measure costs, then have all rivals serve traces in turns."""
+    """Measures costs, then has all rivals serve traces in turns."""
     on_gpu = device.type == "cuda"
     load = load_models(extent.models, extent.side, device)
-    ways = measured_ways(load, extent.sizes)
-    serve = rivals(load, ways, extent.window)
+    modes = measure_modes(load, extent.sizes)
+    serve = rivals(load, modes, extent.window)
     for rival in serve.values():
         if isinstance(rival, Concurrent):
             rival.check(load)
@@ -98,16 +98,16 @@ def run(device: torch.device, extent: Extent, chosen: argparse.Namespace) -> Rep
             serve,
             part,
             extent.requests,
-            Bound(load, ways).per_second,
+            Bound(load, modes).per_second,
             lambda replays: claims_of(replays, part == heaviest, on_gpu),
         )
 
     replays = [replays_at(part) for part in sorted(extent.loads, reverse=True)]
-    fusions, decisions = fusion_contest(load, ways.whole), decision_contest(ways.whole)
+    fusions, decisions = fusion_contest(load, modes.whole), decision_contest(modes.whole)
     contests = [*(each.contest for each in replays), fusions, decisions]
     take_turns(contests, seconds_for_turns(chosen, FULL_S))
     load.close()
-    rows: list[Row] = [*batch_rows(ways), *fusion_rows(fusions, ways.whole), *decision_rows(decisions)]
+    rows: list[Row] = [*batch_rows(modes), *fusion_rows(fusions, modes.whole), *decision_rows(decisions)]
     for each in replays:
         rows += [bound_row(each), *served_rows(each, on_gpu), *step_rows(each)]
     rows += at_once_rows(replays[0])
@@ -118,13 +118,13 @@ def run(device: torch.device, extent: Extent, chosen: argparse.Namespace) -> Rep
 
 
 def in_short(row: Row) -> Row:
-    """A row without the ends of intervals, its counts with their names."""
+    """Returns a row without the ends of intervals, its counts with their names."""
     shown = {name: value for name, value in row.items() if not name.endswith(ENDS)}
     return {name: f"{value} {name}" if type(value) is int else value for name, value in shown.items()}
 
 
 def main() -> int:
-    """Run the benchmark."""
+    """Runs the benchmark."""
     parser = arguments(__doc__)
     parser.add_argument("--models", nargs="+", metavar="NAME", help="of the catalogue")
     parser.add_argument("--requests", type=int, metavar="N", help="of each trace")
@@ -138,7 +138,7 @@ def main() -> int:
 
 
 def extent_of(chosen: argparse.Namespace) -> Extent:
-    """What the arguments ask for."""
+    """Returns what the arguments ask for."""
     asked = {"models": chosen.models, "requests": chosen.requests, "loads": chosen.load, "window": chosen.window}
     extent = QUICK if chosen.quick else FULL
     return replace(extent, **{name: value for name, value in asked.items() if value is not None})

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Compiles every schedule of the convolutions' templates, without a GPU, and writes what the compiler says.
+"""Compiles every schedule of the convolutions' templates, without a GPU, and writes what the compiler reports.
 
     scripts/sweep_schedules.py [--operators pointwise] [--targets 90] [--precisions tf32 fp16] [--minutes 25]
 
-It adds to docs/results/triton_pointwise.csv and triton_depthwise.csv what is not in them. So it can be stopped at
-any time and called again. Whatever it has done by then is an even sample of the whole space. The formulas of
-split_infer_ros/vision_ops/launchable.py were made from these tables, and a test holds them against the tables.
+The script adds missing rows to docs/results/triton_pointwise.csv and triton_depthwise.csv. It can be stopped at any
+time and started again. The rows that it has written by then are an even sample of the whole space. The formulas of
+split_infer_ros/vision_ops/launch_limits.py were made from these tables, and a test compares them with the tables.
 """
 
 from __future__ import annotations
@@ -25,57 +25,62 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "test")]
 
 from split_infer_ros.search.space import Config  # noqa: E402
-from split_infer_ros.vision_ops.schedules import DEPTHWISE, POINTWISE, SPACES  # noqa: E402
+from split_infer_ros.vision_ops.schedules import SPACES, ConvolutionTemplate  # noqa: E402
 
-LIMIT_S = 20.0  # of a compilation, in seconds of a processor
-WAIT_S = 3 * LIMIT_S  # for it on a busy machine
-FOUND = ("compile_s", "shared_bytes", "registers", "spilled_bytes")
-PRECISIONS = {POINTWISE: ("tf32", "ieee", "fp16"), DEPTHWISE: ("fp32", "fp16")}
-KERNELS = {POINTWISE: (1,), DEPTHWISE: (3, 5)}
-IMAGES, CHANNELS, SIDE = 16, 64, 28  # multiples of 16, with which the compiler can do the most
+LIMIT_S = 20.0  # of processor time for a compilation
+WAIT_S = 3 * LIMIT_S  # for a compilation on a busy machine
+RESULT_COLUMNS = ("compile_s", "shared_bytes", "registers", "spilled_bytes")
+PRECISIONS = {
+    ConvolutionTemplate.POINTWISE: ("tf32", "ieee", "fp16"),
+    ConvolutionTemplate.DEPTHWISE: ("fp32", "fp16"),
+}
+KERNELS = {ConvolutionTemplate.POINTWISE: (1,), ConvolutionTemplate.DEPTHWISE: (3, 5)}
+IMAGES, CHANNELS, SIDE = 16, 64, 28  # multiples of 16, for which the compiler specialises most
 
 Job = dict[str, object]
 
 
-def columns(operator: str) -> list[str]:
-    """Of a table: what was compiled, the schedule, and what the compiler says."""
-    return ["target", "precision", "kernel", *SPACES[operator].knobs, *FOUND]
+def columns(template: ConvolutionTemplate) -> list[str]:
+    """Returns the columns of a table: what was compiled, the schedule, and what the compiler reported."""
+    return ["target", "precision", "kernel", *SPACES[template].knobs, *RESULT_COLUMNS]
 
 
-def table_of(operator: str) -> Path:
-    """Where the results of an operator are."""
-    return ROOT / "docs" / "results" / f"triton_{operator}.csv"
+def table_path(template: ConvolutionTemplate) -> Path:
+    """Returns where the results of a template are."""
+    return ROOT / "docs" / "results" / f"triton_{template.value}.csv"
 
 
-def jobs(operator: str, targets: list[int], precisions: list[str]) -> list[Job]:
-    """What is to be compiled, in an order whose every beginning is an even sample of the whole."""
-    knobs = SPACES[operator].knobs
-    kinds = [kind for kind in PRECISIONS[operator] if kind in precisions]
-    found: list[Job] = [
-        {"target": target, "precision": kind, "kernel": kernel, **dict(zip(knobs, values, strict=True))}
+def jobs(template: ConvolutionTemplate, targets: list[int], precisions: list[str]) -> list[Job]:
+    """Returns all compilations, in an order in which every beginning is an even sample of the whole."""
+    knobs = SPACES[template].knobs
+    chosen = [precision for precision in PRECISIONS[template] if precision in precisions]
+    ordered: list[Job] = [
+        {"target": target, "precision": precision, "kernel": kernel, **dict(zip(knobs, values, strict=True))}
         for values in itertools.product(*knobs.values())
-        for target, kind, kernel in itertools.product(targets, kinds, KERNELS[operator])
+        for target, precision, kernel in itertools.product(targets, chosen, KERNELS[template])
     ]
-    count = len(found)
-    step = next(step for step in range(round(0.618 * count) or 1, count + 2) if math.gcd(step, count) == 1)
-    return [found[place * step % count] for place in range(count)]
+    count = len(ordered)
+    first_step = round(0.618 * count) or 1  # the golden ratio spreads the beginnings evenly
+    step = next(step for step in range(first_step, count + 2) if math.gcd(step, count) == 1)
+    return [ordered[place * step % count] for place in range(count)]
 
 
-def compile_one(operator: str, job: Mapping[str, object]) -> dict[str, object]:
-    """Seconds of a processor that it takes to compile, and what the compiler says."""
+def compile_one(template: ConvolutionTemplate, job: Mapping[str, object]) -> dict[str, object]:
+    """Compiles one schedule and returns the processor time in seconds and what the compiler reports."""
     import torch
     from offline_triton import compile_launches
 
     from split_infer_ros.vision_ops.kernels import convolution
 
     dtype = torch.float16 if job["precision"] == "fp16" else torch.float32
-    schedule: Config = {name: job[name] for name in SPACES[operator].knobs}  # type: ignore[misc]
+    schedule: Config = {name: job[name] for name in SPACES[template].knobs}  # type: ignore[misc]
 
     def empty(*shape: int) -> torch.Tensor:
         return torch.empty(shape, dtype=dtype, device="meta")
@@ -83,105 +88,127 @@ def compile_one(operator: str, job: Mapping[str, object]) -> dict[str, object]:
     maps, bias, kernel = empty(IMAGES, CHANNELS, SIDE, SIDE), empty(CHANNELS), int(str(job["kernel"]))
 
     def launch() -> None:
-        if operator == POINTWISE:
-            weights = empty(CHANNELS, CHANNELS)
-            convolution.pointwise(maps, weights, bias, 0.0, 6.0, job["precision"] == "tf32", **schedule)  # type: ignore[arg-type]
+        if template is ConvolutionTemplate.POINTWISE:
+            convolution.pointwise(
+                maps,
+                empty(CHANNELS, CHANNELS),
+                bias,
+                low=0.0,
+                high=6.0,
+                tf32=job["precision"] == "tf32",
+                **schedule,  # type: ignore[arg-type]
+            )
         else:
-            weights = empty(kernel * kernel, CHANNELS)
-            convolution.depthwise(maps, weights, bias, 0.0, 6.0, kernel, 1, kernel // 2, **schedule)  # type: ignore[arg-type]
+            convolution.depthwise(
+                maps,
+                empty(kernel * kernel, CHANNELS),
+                bias,
+                low=0.0,
+                high=6.0,
+                kernel=kernel,
+                stride=1,
+                padding=kernel // 2,
+                **schedule,  # type: ignore[arg-type]
+            )
 
-    begin = used_s()
-    (found,) = compile_launches(launch, int(str(job["target"])))
-    told = (round(used_s() - begin, 2), found.shared_bytes, found.registers, found.spilled_bytes)
-    return dict(zip(FOUND, told, strict=True))
+    begin = processor_time_s()
+    (compiled,) = compile_launches(launch, int(str(job["target"])))
+    compile_s = round(processor_time_s() - begin, 2)
+    reported = (compile_s, compiled.shared_bytes, compiled.registers, compiled.spilled_bytes)
+    return dict(zip(RESULT_COLUMNS, reported, strict=True))
 
 
-def used_s() -> float:
-    """Of a processor, by this process and those that it waited for."""
-    kinds = resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN
-    return sum(usage.ru_utime + usage.ru_stime for usage in map(resource.getrusage, kinds))
+def processor_time_s() -> float:
+    """Returns the processor time used by this process and by the processes that it waited for, in seconds."""
+    usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 def serve(connection: Connection) -> None:
-    """Compile what comes, in a process group of its own, so that a compiler that runs for ever can be ended."""
+    """Compiles the jobs that arrive, in a process group of its own, so that an endless compilation can be killed."""
     os.setsid()
     os.environ["TRITON_CACHE_DIR"] = tempfile.mkdtemp()
     os.environ["TRITON_DEFAULT_FP_FUSION"] = "1"
-    with contextlib.suppress(EOFError, BrokenPipeError):  # nobody asks any more
+    with contextlib.suppress(EOFError, BrokenPipeError):  # the other side has ended
         while True:
-            operator, job = connection.recv()
+            template, job = connection.recv()
             soft = int(time.process_time() + LIMIT_S) + 1
             resource.setrlimit(resource.RLIMIT_CPU, (soft, resource.RLIM_INFINITY))
-            connection.send(compile_one(operator, job))
+            connection.send(compile_one(template, job))
 
 
-class Worker:
-    """A process that compiles; another takes its place when it was ended."""
+class CompilerProcess:
+    """A process that compiles. A new process replaces one that was killed."""
 
-    def __init__(self) -> None:
-        self._start()
+    _connection: Connection
+    _process: SpawnProcess
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Starts the process."""
         context = multiprocessing.get_context("spawn")
         self._connection, there = context.Pipe()
         self._process = context.Process(target=serve, args=(there,), daemon=True)
         self._process.start()
         there.close()
 
-    def run(self, operator: str, job: Job) -> dict[str, object]:
-        """What ``compile_one`` gives; only the time where that is more than may be."""
-        self._connection.send((operator, job))
+    def run(self, template: ConvolutionTemplate, job: Job) -> dict[str, object]:
+        """Returns the result of ``compile_one``, or only a lower bound of the time if it takes too long."""
+        self._connection.send((template, job))
         try:
             if self._connection.poll(WAIT_S):
                 return self._connection.recv()  # type: ignore[no-any-return]
-        except EOFError:  # it had used its seconds of a processor
+        except EOFError:  # the process had used up its processor time
             pass
-        self.end()
-        self._start()
+        self.kill()
+        self.start()
         return {"compile_s": f">{LIMIT_S:g}"}
 
-    def end(self) -> None:
-        """End it and its compiler."""
+    def kill(self) -> None:
+        """Kills the process and its compiler."""
         if self._process.is_alive() and self._process.pid is not None:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.join()
 
 
 def main() -> None:
-    """Sweep."""
+    """Sweeps the templates that the arguments name."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--targets", nargs="+", type=int, default=[90])
-    parser.add_argument("--operators", nargs="+", default=list(SPACES))
+    parser.add_argument(
+        "--operators", nargs="+", type=ConvolutionTemplate, default=list(ConvolutionTemplate), metavar="OPERATOR"
+    )
     parser.add_argument("--precisions", nargs="+", default=["tf32", "fp32", "fp16"])
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--minutes", type=float, default=25.0)
-    given = parser.parse_args()
-    end = time.monotonic() + 60 * given.minutes
-    for operator in given.operators:
-        sweep(operator, jobs(operator, given.targets, given.precisions), given.workers, end)
+    arguments = parser.parse_args()
+    deadline = time.monotonic() + 60 * arguments.minutes
+    for template in arguments.operators:
+        wanted = jobs(template, arguments.targets, arguments.precisions)
+        sweep(template, wanted, num_workers=arguments.workers, deadline=deadline)
 
 
-def sweep(operator: str, wanted: list[Job], workers: int, end: float) -> None:
-    """Add to the table what of ``wanted`` is not in it, as far as there is time."""
-    path, names = table_of(operator), columns(operator)
+def sweep(template: ConvolutionTemplate, wanted: list[Job], *, num_workers: int, deadline: float) -> None:
+    """Adds missing rows to a template's table until all are there or the deadline has passed."""
+    path, names = table_path(template), columns(template)
     path.touch()
     with path.open(newline="") as file:
-        done = {tuple(row[name] for name in names[: -len(FOUND)]) for row in csv.DictReader(file)}
-    left = iter([job for job in wanted if tuple(map(str, job.values())) not in done])
-    with path.open("a", newline="") as file, ThreadPoolExecutor(workers) as threads:
+        done = {tuple(row[name] for name in names[: -len(RESULT_COLUMNS)]) for row in csv.DictReader(file)}
+    missing = iter([job for job in wanted if tuple(map(str, job.values())) not in done])
+    with path.open("a", newline="") as file, ThreadPoolExecutor(num_workers) as threads:
         writer = csv.DictWriter(file, names, lineterminator="\n")
         if not done:
             writer.writeheader()
 
         def work() -> None:
-            worker = Worker()
-            while time.monotonic() < end and (job := next(left, None)) is not None:
-                writer.writerow({**job, **worker.run(operator, job)})
+            process = CompilerProcess()
+            process.start()
+            while time.monotonic() < deadline and (job := next(missing, None)) is not None:
+                writer.writerow({**job, **process.run(template, job)})
                 file.flush()
-            worker.end()
+            process.kill()
 
-        for thread in [threads.submit(work) for _ in range(workers)]:
-            thread.result()
+        for future in [threads.submit(work) for _ in range(num_workers)]:
+            future.result()
 
 
 if __name__ == "__main__":

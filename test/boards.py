@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from split_infer_ros.memory_cost.constants import ROWS, MachineConstants
+from split_infer_ros.memory_cost.constants import ALL_CONSTANTS, MachineConstants
 from split_infer_ros.memory_cost.task import Kernel, Task
 
 MB = 10**6
@@ -68,4 +68,4 @@ drawn_kernels = st.builds(Kernel, sizes, sizes, st.booleans(), sizes, st.boolean
 drawn_tasks = st.builds(
     Task, st.just("drawn"), sizes, sizes, st.lists(drawn_kernels, max_size=5).map(tuple), st.integers(0, 9)
 )
-drawn_machines = st.builds(MachineConstants, *[st.floats(0, 1)] * len(ROWS))
+drawn_machines = st.builds(MachineConstants, *[st.floats(0, 1)] * len(ALL_CONSTANTS))

@@ -17,9 +17,9 @@ LONG_S = 100.0
 
 
 class Call(Protocol):
-    """A function of a module of kernels, and what it is given."""
+    """Calls a function of a module of kernels with arguments and keywords; only arguments can be tensors."""
 
-    def __call__(self, module: str, function: str, *given: object) -> torch.Tensor: ...
+    def __call__(self, module: str, function: str, *arguments: object, **keywords: object) -> torch.Tensor: ...
 
 
 @contextmanager
@@ -30,13 +30,15 @@ def interpreter() -> Iterator[Call]:
         ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process,
     ):
 
-        def call(module: str, function: str, *given: object) -> torch.Tensor:
-            plain = [value.numpy() if isinstance(value, torch.Tensor) else value for value in given]
-            return torch.from_numpy(process.submit(_there, module, function, plain).result(LONG_S))
+        def call(module: str, function: str, *arguments: object, **keywords: object) -> torch.Tensor:
+            plain = [value.numpy() if isinstance(value, torch.Tensor) else value for value in arguments]
+            return torch.from_numpy(process.submit(_call_there, module, function, plain, keywords).result(LONG_S))
 
         yield call
 
 
-def _there(module: str, function: str, given: list[Any]) -> Any:
-    found = getattr(importlib.import_module(f"split_infer_ros.vision_ops.kernels.{module}"), function)
-    return found(*(torch.from_numpy(value) if hasattr(value, "dtype") else value for value in given)).numpy()
+def _call_there(module: str, function: str, plain: list[Any], keywords: dict[str, Any]) -> Any:
+    """Calls the function in the process that interprets; arrays become tensors, and the result becomes an array."""
+    called = getattr(importlib.import_module(f"split_infer_ros.vision_ops.kernels.{module}"), function)
+    arguments = [torch.from_numpy(value) if hasattr(value, "dtype") else value for value in plain]
+    return called(*arguments, **keywords).numpy()

@@ -1,4 +1,4 @@
-"""Every way in which Triton kernels are launched: each specialisation, each type, and schedules of the templates.
+"""Calls that launch each Triton kernel with each specialisation, each type, and schedules of the templates.
 
 Launchers are called with tensors on torch's ``meta`` device, which have a shape and a type but no memory.
 """
@@ -13,15 +13,15 @@ from typing import NamedTuple
 import torch
 
 from split_infer_ros.search.space import Config
-from split_infer_ros.vision_ops.box_nms import HELD
-from split_infer_ros.vision_ops.convolution import KINDS
+from split_infer_ros.vision_ops.box_nms import MAX_KERNEL_CANDIDATES
+from split_infer_ros.vision_ops.convolution import CONVOLUTION_DTYPES
 from split_infer_ros.vision_ops.kernels import convolution, prefix_sum, segmented_argsort, suppression
-from split_infer_ros.vision_ops.launchable import Gpu, depthwise_objection, pointwise_objection, shared_bytes
-from split_infer_ros.vision_ops.prefix_sum import SUMMED
-from split_infer_ros.vision_ops.schedules import DEPTHWISE, POINTWISE, SPACES
+from split_infer_ros.vision_ops.launch_limits import GpuLimits, depthwise_rejection, pointwise_rejection, shared_bytes
+from split_infer_ros.vision_ops.prefix_sum import PREFIX_SUM_DTYPES
+from split_infer_ros.vision_ops.schedules import SPACES, ConvolutionTemplate
 
 FP32, FP16 = torch.float32, torch.float16
-CLAMP = (0.0, 6.0)
+CLAMP = {"low": 0.0, "high": 6.0}
 # (N, C, H, W) and C'; (N, C, H, W), kernel and stride: all of them 1, all multiples of 16, and neither
 POINTWISE_SIZES = (((1, 1, 1, 1), 1), ((2, 64, 16, 16), 128), ((1, 23, 3, 7), 21))
 DEPTHWISE_SIZES = (((1, 1, 1, 1), 3, 1), ((2, 64, 64, 64), 3, 1), ((2, 23, 25, 27), 3, 2))
@@ -33,9 +33,9 @@ class Launch(NamedTuple):
     """A call of a launcher.
 
     Attributes:
-        name: for people.
-        call: compiles what it launches; it can be sent to another process.
-        is_extreme: it uses a schedule at the border of what a GPU takes.
+        name: a description for people.
+        call: the call, which can be sent to another process.
+        is_extreme: whether its schedule is at the limit of what a GPU can launch.
     """
 
     name: str
@@ -43,33 +43,33 @@ class Launch(NamedTuple):
     is_extreme: bool = False
 
 
-def launches(gpu: Gpu) -> Iterator[Launch]:
-    """All of them; the extreme schedules are those of this GPU."""
+def launches(gpu: GpuLimits) -> Iterator[Launch]:
+    """Yields all launches. The extreme schedules are those of this GPU."""
     for kind, tf32 in ((FP32, True), (FP16, True), (FP32, False)):
         for name, schedule in extremes_of_pointwise(gpu, kind, tf32):
             yield pointwise(kind, tf32, schedule, SIXTEENS, name)
     for name, schedule in extremes_of_depthwise(LARGE_KERNEL[1]):
         yield depthwise(FP32, schedule, LARGE_KERNEL, name)
-    for kind in KINDS:
+    for kind in CONVOLUTION_DTYPES:
         for sizes in POINTWISE_SIZES:
             for tf32 in (True, False) if kind == FP32 else (True,):
-                yield pointwise(kind, tf32, SPACES[POINTWISE].default, sizes)
+                yield pointwise(kind, tf32, SPACES[ConvolutionTemplate.POINTWISE].default, sizes)
         for each in DEPTHWISE_SIZES:
-            yield depthwise(kind, SPACES[DEPTHWISE].default, each)
+            yield depthwise(kind, SPACES[ConvolutionTemplate.DEPTHWISE].default, each)
     for each in (*prefix_sums(), *argsorts(), *suppressions()):
         yield Launch(f"{each.func.__name__} {tuple(each.args[0].shape)} {each.args[0].dtype}", each)
 
 
 def prefix_sums() -> Iterator[partial[object]]:
-    """Rows of length 1, of one block, of two blocks, and of 16."""
+    """Yields rows of length 1, of one block, of two blocks, and of 16 blocks."""
     block = prefix_sum.BLOCK
-    for dtype in SUMMED:
+    for dtype in PREFIX_SUM_DTYPES:
         for length in (1, 48, 37, block + 5, 16 * block):
             yield partial(prefix_sum.sum_in_stages, empty(3, length, dtype=dtype))
 
 
 def argsorts() -> Iterator[partial[object]]:
-    """One key, one block of keys, a few blocks, and so many that merging takes 16 steps."""
+    """Yields one key, one block of keys, a few blocks, and so many that merging takes 16 steps."""
     block = segmented_argsort.BLOCK
     for count in (1, 48, 37, 3 * block + 5, 512 * block):
         keys = empty(count, dtype=torch.int64)
@@ -77,19 +77,32 @@ def argsorts() -> Iterator[partial[object]]:
 
 
 def suppressions() -> Iterator[partial[object]]:
-    """The fewest and the most candidates of an image that a program holds."""
-    for most in (1, HELD):
-        given = empty(most, 4), empty(most, dtype=torch.int64), empty(2, dtype=torch.int64)
-        yield partial(suppression.unsuppressed_at_once, *given, most, 0.5)
+    """Yields the fewest and the most candidates of an image that a program holds."""
+    for count in (1, MAX_KERNEL_CANDIDATES):
+        yield partial(
+            suppression.unsuppressed_batch,
+            empty(count, 4),
+            empty(count, dtype=torch.int64),
+            empty(2, dtype=torch.int64),
+            max_count=count,
+            iou_threshold=0.5,
+        )
 
 
 def pointwise(
     dtype: torch.dtype, tf32: bool, schedule: Config, sizes: tuple[tuple[int, ...], int], extreme: str = ""
 ) -> Launch:
     """A 1x1 convolution."""
-    shape, wanted = sizes
-    given = empty(*shape, dtype=dtype), empty(wanted, shape[1], dtype=dtype), empty(wanted, dtype=dtype)
-    call = partial(convolution.pointwise, *given, *CLAMP, tf32, **schedule)  # type: ignore[arg-type]
+    shape, out_channels = sizes
+    call = partial(
+        convolution.pointwise,
+        empty(*shape, dtype=dtype),
+        empty(out_channels, shape[1], dtype=dtype),
+        empty(out_channels, dtype=dtype),
+        **CLAMP,
+        tf32=tf32,
+        **schedule,  # type: ignore[arg-type]
+    )
     return Launch(f"pointwise {dtype} tf32 {tf32} {sizes} {schedule} {extreme}", call, bool(extreme))
 
 
@@ -99,31 +112,43 @@ def depthwise(
     """A convolution of each channel by itself."""
     shape, kernel, stride = sizes
     channels = shape[1]
-    given = empty(*shape, dtype=dtype), empty(kernel * kernel, channels, dtype=dtype), empty(channels, dtype=dtype)
-    call = partial(convolution.depthwise, *given, *CLAMP, kernel, stride, kernel // 2, **schedule)  # type: ignore[arg-type]
+    call = partial(
+        convolution.depthwise,
+        empty(*shape, dtype=dtype),
+        empty(kernel * kernel, channels, dtype=dtype),
+        empty(channels, dtype=dtype),
+        **CLAMP,
+        kernel=kernel,
+        stride=stride,
+        padding=kernel // 2,
+        **schedule,  # type: ignore[arg-type]
+    )
     return Launch(f"depthwise {dtype} {sizes} {schedule} {extreme}", call, bool(extreme))
 
 
-def extremes_of_pointwise(gpu: Gpu, dtype: torch.dtype, tf32: bool) -> Iterator[tuple[str, Config]]:
-    """Of the schedules that the rule admits: the most shared memory, the most sums a thread, and the least of both."""
-    space = replace(SPACES[POINTWISE], rule=lambda schedule: pointwise_objection(schedule, gpu, dtype, tf32))
-    cores = gpu.has_tensor_cores_for(dtype, tf32)
+def extremes_of_pointwise(gpu: GpuLimits, dtype: torch.dtype, tf32: bool) -> Iterator[tuple[str, Config]]:
+    """Yields the accepted schedules with the most shared memory, with the most sums per thread, and with the least."""
+    space = replace(
+        SPACES[ConvolutionTemplate.POINTWISE],
+        rule=lambda schedule: pointwise_rejection(schedule, gpu, dtype, tf32=tf32),
+    )
+    has_tensor_cores = gpu.has_tensor_cores_for(dtype, tf32=tf32)
 
     def shared(schedule: Config) -> int:
-        return shared_bytes(schedule, gpu.target, dtype.itemsize, cores)
+        return shared_bytes(schedule, gpu.target, dtype.itemsize, on_tensor_cores=has_tensor_cores)
 
     def sums(schedule: Config) -> float:
         return int(schedule["pixels"]) * int(schedule["channels"]) / int(schedule["warps"])
 
-    if cores:  # without them, what takes the most memory is what holds the most sums
+    if has_tensor_cores:  # without them, the schedule of the most memory holds the most sums as well
         yield "most shared memory", max(space, key=lambda schedule: (shared(schedule), sums(schedule)))
     yield "most sums", max(space, key=lambda schedule: (sums(schedule), shared(schedule)))
     yield "least", min(space, key=lambda schedule: (sums(schedule), shared(schedule)))
 
 
 def extremes_of_depthwise(kernel: int) -> Iterator[tuple[str, Config]]:
-    """Of the schedules that the rule admits: the most sums a thread, with a loop and without, and the fewest."""
-    space = replace(SPACES[DEPTHWISE], rule=lambda schedule: depthwise_objection(schedule, kernel))
+    """Yields the accepted schedules with the most sums per thread, with a loop and without, and with the fewest."""
+    space = replace(SPACES[ConvolutionTemplate.DEPTHWISE], rule=lambda schedule: depthwise_rejection(schedule, kernel))
 
     def sums(schedule: Config) -> float:
         return int(schedule["rows"]) * int(schedule["columns"]) * int(schedule["channels"]) / int(schedule["warps"])

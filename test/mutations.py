@@ -38,6 +38,7 @@ FILES = {
         "pipeline/in_flight.py",
         "pipeline/handover.py",
         "serving/forked_graphs.py",
+        "serving/model_streams.py",
         "weight_streaming/copy_stage.py",
         "weight_streaming/mapped_stage.py",
     ],
@@ -55,8 +56,8 @@ FIRST = {"serving": "tenants", "weight_streaming": "streaming", "buffers": "memo
 # Calls that order work, if nothing is done with what they return.
 CALLS = {
     "synchronize", "record", "wait", "wait_event", "wait_for", "wait_stream", "attach", "give_to_device",
-    "give_to_host", "let_go", "collect", "disable", "enable", "_free_oldest", "_leave_recording", "graphsafe_set_state",
-    "_cuda_endAllocateToPool", "_cuda_releasePool",
+    "give_to_host", "release", "collect", "disable", "enable", "_free_oldest", "_leave_recording",
+    "graphsafe_set_state", "_cuda_endAllocateToPool", "_cuda_releasePool",
 }  # fmt: skip
 CONTEXTS = {"_WHOLE_DEVICE", "_without_collector", "inference_mode", "work", "stream"}
 FENCES = {"fence", "current_fence"}  # which then stand for nothing

@@ -1,7 +1,7 @@
-"""Triton's compiler without a GPU: what a launcher launches is compiled for a target, and nothing runs.
+"""Triton's compiler without a GPU: kernels are compiled for a target instead of being launched.
 
-Launchers are called as they are, with tensors on torch's ``meta`` device. So Triton itself derives each kernel's
-signature, its constants and which arguments are multiples of 16, as it does on a GPU.
+Launchers are called unchanged, with tensors on torch's ``meta`` device. So Triton itself derives each kernel's
+signature, its constants and the arguments that are multiples of 16, as it does on a GPU.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-WARP = 32
+THREADS_PER_WARP = 32
 ONE, SIXTEENS, ANY = "1", "multiple of 16", "any"
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """What the compiler says of one kernel.
+    """A compiled kernel, and what the compiler reports about it.
 
     Attributes:
-        kernel: its name.
-        hash: tells it from every other one, of other types, constants or options.
-        target: 90 for sm_90.
-        types: its tensors' element types by argument, as Triton names them: ``fp16``, ``i64``, ...
-        numbers: how each whole-number argument is specialised: as 1, as a multiple of 16, or for any number.
-        shared_bytes: of memory that the threads of a block share.
-        registers: of a thread.
-        spilled_bytes: of a thread, that found no register.
+        kernel: the name of its function.
+        hash: identifies the kernel with its types, constants and options.
+        target: the compute capability, 90 for sm_90.
+        types: element types of its tensors by argument, as Triton names them: ``fp16``, ``i64``, ...
+        numbers: the specialisation of each whole-number argument: as 1, as a multiple of 16, or for any number.
+        shared_bytes: memory that the threads of a block share.
+        registers: registers of a thread.
+        spilled_bytes: values of a thread that found no register, in bytes.
     """
 
     kernel: str
@@ -49,23 +49,23 @@ class Compiled:
 
 
 def compile_launches(launch: Callable[[], object], target: int) -> list[Compiled]:
-    """All kernels that ``launch`` launches, compiled for sm_``target``; this process then stays without a GPU."""
-    found = []
+    """Compiles all kernels that ``launch`` launches for sm_``target``. This process can use no GPU afterwards."""
+    compiled = []
     run = JITFunction.run
 
-    def compile_only(self: Any, *given: Any, **how: Any) -> Any:
-        kernel = run(self, *given, **{**how, "warmup": True})
-        found.append(_told(self, kernel, target))
+    def compile_only(self: Any, *arguments: Any, **options: Any) -> Any:
+        kernel = run(self, *arguments, **{**options, "warmup": True})
+        compiled.append(_compiled(self, kernel, target))
         return kernel
 
-    driver.set_active(_Offline(target))
+    driver.set_active(_OfflineDriver(target))
     with mock.patch.object(JITFunction, "run", compile_only):
         launch()
-    return found
+    return compiled
 
 
-class _Offline:
-    """What the compiler asks of a GPU's driver; each target is a device of that number."""
+class _OfflineDriver:
+    """The part of a GPU's driver that the compiler uses. Each target is a device with that number."""
 
     def __init__(self, target: int) -> None:
         self._target = target
@@ -77,10 +77,10 @@ class _Offline:
         return 0
 
     def get_current_target(self) -> GPUTarget:
-        return GPUTarget("cuda", self._target, WARP)
+        return GPUTarget("cuda", self._target, THREADS_PER_WARP)
 
 
-def _told(function: Any, kernel: Any, target: int) -> Compiled:
+def _compiled(function: Any, kernel: Any, target: int) -> Compiled:
     source = kernel.src
     constants = {path[0] for path in source.constants}
     types, numbers = {}, {}
@@ -90,16 +90,25 @@ def _told(function: Any, kernel: Any, target: int) -> Compiled:
             types[param.name] = kind[1:]
         elif not param.is_constexpr and (place in constants or kind.startswith("i")):
             numbers[param.name] = ONE if place in constants else SIXTEENS if source.attrs.get((place,)) else ANY
-    name, shared = function.fn.__name__, kernel.metadata.shared
-    return Compiled(name, kernel.hash, target, types, numbers, shared, *_resources(kernel))
+    registers, spilled_bytes = _resources(kernel)
+    return Compiled(
+        kernel=function.fn.__name__,
+        hash=kernel.hash,
+        target=target,
+        types=types,
+        numbers=numbers,
+        shared_bytes=kernel.metadata.shared,
+        registers=registers,
+        spilled_bytes=spilled_bytes,
+    )
 
 
 def _resources(kernel: Any) -> tuple[int, int]:
-    """Registers of a thread, and bytes on its stack: these kernels have no arrays there, but what was spilled."""
+    """Returns a thread's registers and the bytes on its stack, all of them spilled: the kernels have no arrays."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(kernel.asm["cubin"])
         file.flush()
         command = [triton.knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name]
-        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    registers, stack = re.search(r"REG:(\d+) STACK:(\d+)", told).groups()
+        usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    registers, stack = re.search(r"REG:(\d+) STACK:(\d+)", usage).groups()
     return int(registers), int(stack)

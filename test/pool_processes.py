@@ -1,7 +1,7 @@
-"""Processes around a shared pool, without ROS and a model, that tests kill: a backbone, a head, and their parents.
+"""A backbone and a head around a shared pool, in processes that tests kill. They need neither ROS nor a model.
 
-Each slot carries random features and a checksum of them that starts with the frame's number, so that features which
-are torn, or another frame's, are noticed.
+Each slot carries random features and their checksum, which starts with the frame's number. So torn features and those
+of another frame are noticed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.buffers.pool import HOST
 from split_infer_ros.buffers.segment import remove_leftovers
-from split_infer_ros.buffers.shared_pool import ATTACH_S, SharedSlotPool, SharedSlotReader
+from split_infer_ros.buffers.shared_pool import ATTACH_S, SharedSlotPool
+from split_infer_ros.buffers.shared_reader import SharedSlotReader
 from split_infer_ros.buffers.slots import Lease, Outcome
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import HandleError
@@ -39,37 +40,37 @@ LAYOUT = Layout([TensorSpec("features", (64, 64), torch.float32), TensorSpec("ch
 SLOTS = 3
 HANDLE = struct.Struct("<Q64sQQQ")  # frame, segment, pool, slot, generation
 RESULT = struct.Struct("<Q")
-LIFE_S = 4e-3  # at most so long lives a process, once frames flow
-WORK_S = 2e-4  # of a head, on one frame
+LIFE_S = 4e-3  # the longest life of a process, once frames flow
+WORK_S = 2e-4  # that a head takes for one frame
 WAIT_S = 60.0
-WRONG = 2**32 - 1  # a frame that is not what was sent
+WRONG = 2**32 - 1  # the number of a frame that differs from what was sent
 
 
 def checksum(number: int, features: torch.Tensor) -> int:
-    """Of a frame's features, in the CPU's memory."""
+    """Returns the checksum of a frame's features in the CPU's memory."""
     return zlib.crc32(memoryview(features.numpy()), number)
 
 
 class Backbone:
-    """Numbers as frames, in slots of a pool; handles go down a socket.
+    """Writes frames to the slots of a pool, and sends handles through a socket. Frames are numbers.
 
     Args:
         place: the pool's memory, and where the features are made.
 
     Attributes:
-        published: the frames whose results are out, as their records say.
+        published: the frames whose results were published, according to their records.
     """
 
     def __init__(self, place: Place = HOST) -> None:
-        self.pool = SharedSlotPool(LAYOUT, SLOTS, place)
-        self._device = place.device if torch.cuda.is_available() else "cpu"  # where a GPU is but played
+        self.pool = SharedSlotPool.allocate(LAYOUT, SLOTS, place)
+        self._device = place.device if torch.cuda.is_available() else "cpu"  # a simulated GPU takes no part here
         self.ledger = Ledger()
         self.published: list[int] = []
         self._under_way: dict[Lease, tuple[int, Ticket]] = {}
         self._clock_ahead = 0.0
 
     def step(self, channel: socket.socket) -> None:
-        """Settle what came back, and send one frame if there is a slot."""
+        """Settles the frames of slots that came back, and sends one frame if a slot is free."""
         self._collect()
         lease = self.pool.acquire()
         if lease is None:
@@ -81,20 +82,20 @@ class Backbone:
         self.pool.publish(lease, self._now)
         try:
             channel.send(HANDLE.pack(number, self.pool.segment.encode(), lease.pool, lease.slot, lease.generation))
-        except OSError:  # nobody is there: the lease will end
+        except OSError:  # there is no head: the lease will end
             return
 
     def _compute(self, lease: Lease, number: int) -> None:
         features = torch.rand(1, 64, 64)
         tensors = features, torch.tensor([[checksum(number, features)]])
         self.pool.slots.write(lease.slot, [tensor.to(self._device) for tensor in tensors])
-        if self.pool.slots.copies:
+        if self.pool.slots.needs_copy:
             self.pool.slots.fetch(lease.slot, 1)
         if torch.cuda.is_available():
             torch.cuda.synchronize()
 
     def drain(self) -> None:
-        """Once the last head is gone, all slots come back."""
+        """Waits until all slots came back, after the last head is gone."""
         self.pass_time()
         end = time.monotonic() + WAIT_S
         while self._under_way:
@@ -102,7 +103,7 @@ class Backbone:
             self._collect()
 
     def pass_time(self) -> None:
-        """As long as a pool without a reader waits for one."""
+        """Advances the clock by the time that a pool without a reader waits for one."""
         self._clock_ahead += ATTACH_S
 
     @property
@@ -121,16 +122,19 @@ class Backbone:
 
 
 class Head:
-    """Takes handles off a socket, looks at the features, and says which frames it has seen."""
+    """Takes handles from a socket, checks the features, and reports the frames that it saw."""
 
     def __init__(self) -> None:
         self.readers: dict[str, SharedSlotReader] = {}
 
     def step(self, channel: socket.socket) -> int | None:
-        """One handle: its frame's number; None if the handle leads nowhere any more.
+        """Reads the slot of one handle.
+
+        Returns:
+            The number of the frame; None if the handle is stale.
 
         Raises:
-            EOFError: the other side is gone, and all that it sent has been read.
+            EOFError: the other side is gone, and all that it sent was read.
         """
         packet = channel.recv(HANDLE.size)
         if not packet:
@@ -139,7 +143,7 @@ class Head:
         segment, lease = name.rstrip(b"\0").decode(), Lease(*lease_fields)
         try:
             if segment not in self.readers:
-                reader = SharedSlotReader(segment, LAYOUT)
+                reader = SharedSlotReader.attach(segment, LAYOUT)
                 self.readers = {other: old for other, old in self.readers.items() if old.owner_lives}
                 self.readers[segment] = reader
             self.readers[segment].take(lease)
@@ -155,18 +159,18 @@ class Head:
         return number if right else WRONG
 
     def _deliver(self, number: int) -> None:
-        """The result is out."""
+        """Publishes a result."""
 
 
 class OneBackbone:
-    """One that is made in the process in which it steps."""
+    """A backbone that is made in the process in which it steps."""
 
     def __init__(self, place: Place = HOST) -> None:
         self._place = place
         self._made: Backbone | None = None
 
     def step(self, channel: socket.socket) -> None:
-        """As a backbone's."""
+        """Makes the backbone if there is none, and steps it."""
         if self._made is None:
             remove_leftovers()
             self._made = Backbone(self._place)
@@ -174,7 +178,7 @@ class OneBackbone:
 
 
 class RemoteHead(Head):
-    """One that sends its results to the test."""
+    """A head that sends its results to the test."""
 
     def __init__(self, results: socket.socket) -> None:
         super().__init__()
@@ -185,10 +189,13 @@ class RemoteHead(Head):
 
 
 class Child:
-    """A process that works for ever, and ``channel``, this side of a socket to it; killed in the end.
+    """A process that works until it is killed, and this side of a socket to it.
 
     Args:
-        start: given this side and the other, starts the process, which has the other alone, and returns its number.
+        start: gets both sides of a socket, starts a process that has only the second side, and returns its id.
+
+    Attributes:
+        channel: this side of the socket.
     """
 
     def __init__(self, start: Callable[[socket.socket, socket.socket], int]) -> None:
@@ -199,12 +206,12 @@ class Child:
 
     @classmethod
     def forked(cls, work: Callable[[socket.socket], object]) -> Child:
-        """One that has all that this process has, and starts in a millisecond."""
+        """Returns a fork of this process, which starts in a millisecond."""
         return cls(lambda here, there: _fork(work, here, there))
 
     @classmethod
     def spawned(cls, policy: Policy) -> Child:
-        """A backbone that has nothing of this process: CUDA does not survive a fork."""
+        """Returns a backbone in a new process, because CUDA does not survive a fork."""
         return cls(lambda _, there: _spawn(policy, there))
 
     def __enter__(self) -> Child:
@@ -215,7 +222,7 @@ class Child:
         self.channel.close()
 
     def kill(self) -> None:
-        """As kill -9 does."""
+        """Kills the process as kill -9 does."""
         if self._pid:
             os.kill(self._pid, signal.SIGKILL)
             os.waitpid(self._pid, 0)
@@ -225,8 +232,8 @@ class Child:
 def _fork(work: Callable[[socket.socket], object], here: socket.socket, there: socket.socket) -> int:
     child = os.fork()
     if child == 0:
-        gc.disable()  # what it would free may be the parent's: CUDA's memory, say, which no fork may touch
-        here.close()  # else it would not hear that its parent is gone
+        gc.disable()  # it could free objects of the parent, such as CUDA's memory, which no fork may touch
+        here.close()  # otherwise it would not notice that its parent is gone
         try:
             while True:
                 work(there)
@@ -238,15 +245,20 @@ def _fork(work: Callable[[socket.socket], object], here: socket.socket, there: s
 def _spawn(policy: Policy, there: socket.socket) -> int:
     command = [sys.executable, __file__, policy.value, str(module.FOLDER), str(there.fileno())]
     process = subprocess.Popen(command, pass_fds=[there.fileno()])
-    process.returncode = 0  # whoever kills it waits for it
+    process.returncode = 0  # ``kill`` waits for it
     return process.pid
 
 
 def kill_readers(backbone: Backbone, kills: int, between: Callable[[], object] = lambda: None) -> Counter[int]:
-    """Heads come one after the other and are killed while frames flow; returns how often each result came.
+    """Starts heads one after the other, and kills each while frames flow.
 
     Args:
-        between: called after each death.
+        backbone: sends the frames.
+        kills: how many heads to kill.
+        between: is called after each death.
+
+    Returns:
+        How often the result of each frame came.
     """
     rng = random.Random(1)
     results, from_heads = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -262,11 +274,11 @@ def kill_readers(backbone: Backbone, kills: int, between: Callable[[], object] =
                     return delivered.total()
 
         for turn in range(kills):
-            known = fetch()
+            results_before = fetch()
             with Child.forked(RemoteHead(from_heads).step) as child:
                 child.channel.setblocking(False)
                 end = time.monotonic() + WAIT_S
-                while fetch() == known:  # the stream goes on
+                while fetch() == results_before:  # frames flow on
                     backbone.step(child.channel)
                     assert time.monotonic() < end, (turn, backbone.pool)
                 end = time.monotonic() + rng.uniform(0, LIFE_S)
@@ -280,8 +292,10 @@ def kill_readers(backbone: Backbone, kills: int, between: Callable[[], object] =
 
 
 def read_until_killed(head: Head, child: Child, life_s: float) -> list[int | None]:
-    """Handles of a backbone that is killed in the end; returns what became of each, all that came."""
-    numbers = [head.step(child.channel) for _ in range(2 * SLOTS)]  # slots come back to it
+    """Reads all handles of a backbone, which is killed after ``life_s``. Returns what became of each handle."""
+    numbers = [
+        head.step(child.channel) for _ in range(2 * SLOTS)
+    ]  # more than the slots: they come back to the backbone
     end = time.monotonic() + life_s
     while time.monotonic() < end:
         numbers.append(head.step(child.channel))
@@ -293,7 +307,7 @@ def read_until_killed(head: Head, child: Child, life_s: float) -> list[int | Non
 
 
 def main() -> None:
-    """The spawned backbone: POLICY FOLDER FILE-DESCRIPTOR."""
+    """Runs the spawned backbone. Its arguments are POLICY FOLDER FILE-DESCRIPTOR."""
     policy, folder, number = sys.argv[1:]
     module.FOLDER = Path(folder)
     place = HOST if policy == Policy.HOST.value else Place(Policy(policy), torch.device("cuda", 0))

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from split_infer_ros.buffers import cuda
-from split_infer_ros.buffers.policy import Policy, legal
+from split_infer_ros.buffers.policy import Policy, legal_policies
 from split_infer_ros.runtime.captures import empty_cache, synchronize_device
 
 GPU = torch.device("cuda", 0)
@@ -17,7 +17,7 @@ SANITIZED = "TORCH_CUDA_SANITIZER" in os.environ  # PyTorch's stream sanitizer c
 
 def need(policy: Policy, shared: bool = False) -> None:
     """Skip where this GPU has no such memory."""
-    if policy not in legal(cuda.device_attributes(0), shared):
+    if policy not in legal_policies(cuda.device_attributes(0), shared):
         pytest.skip(f"this GPU does not allow {policy.value}")
 
 

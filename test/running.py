@@ -24,7 +24,7 @@ from split_infer_ros.serving.tenant import Tenant
 from split_infer_ros.serving.tenant_state import TenantState
 
 A, B, C = Tenant("a", "one"), Tenant("b", "one"), Tenant("c", "two")
-SETTINGS = SharedSettings(device="cpu", waiting=20)
+SETTINGS = SharedSettings(device="cpu", max_waiting=20)
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -91,7 +91,7 @@ def use_lanes(monkeypatch: pytest.MonkeyPatch, lanes: bool) -> None:
     """Makes all models run on two lanes, or with all cores, whatever their measured costs are."""
     monkeypatch.setattr(worker_pool, "max_threads", lambda: 2)
     monkeypatch.setattr(ExecutionModes, "lanes_serve_more", lanes)
-    monkeypatch.setattr(ExecutionModes, "sooner_together", lambda ways, waiting, more_come: not lanes)
+    monkeypatch.setattr(ExecutionModes, "all_cores_finish_sooner", lambda modes, waiting, more_arrive: not lanes)
 
 
 Start = Callable[..., Running]

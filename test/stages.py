@@ -91,7 +91,7 @@ class FakeTransport:
         return self
 
     def make_pool(self, layout: Layout, slots: int, place: Place) -> SlotPool:
-        return SlotPool(layout, slots, place, self._lease_s, self._released)
+        return SlotPool.allocate(layout, slots, place, lease_s=self._lease_s, released=self._released)
 
     def send(self, handle: Handle, pool: SlotPool) -> int:
         return self.publish(handle)

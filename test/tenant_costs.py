@@ -1,19 +1,19 @@
-"""Costs of three small networks as if they had been measured, for tests of the benchmark of tenants."""
+"""Made-up costs of three small networks, for tests of the benchmark of tenants."""
 
 from __future__ import annotations
 
 import _tenant_rivals as rivals
 
-from split_infer_ros.serving.execution_costs import ExecutionCosts, group
+from split_infer_ros.serving.execution_costs import ExecutionCosts, combination_of
 from split_infer_ros.serving.execution_modes import ExecutionModes
 
 MODELS = ("squeezenet1_0", "mobilenet_v2", "resnet18")  # the first two have fewer parameters than the mean
-FUSED = group(dict.fromkeys(MODELS[:2], 1))
+FUSED = combination_of(dict.fromkeys(MODELS[:2], 1))
 PARAMETERS = dict(zip(MODELS, (1, 2, 12), strict=True))
 ALONE_S = dict(zip(MODELS, ({1: 0.01}, {1: 0.02, 8: 0.08}, {1: 0.03}), strict=True))
 COSTS = ExecutionCosts(PARAMETERS, ALONE_S, {FUSED: 0.02})
 LANE_S = {name: {size: 1.5 * seconds for size, seconds in sizes.items()} for name, sizes in ALONE_S.items()}
-WAYS = ExecutionModes(COSTS, 2, ExecutionCosts(PARAMETERS, LANE_S))
+MODES = ExecutionModes(COSTS, 2, ExecutionCosts(PARAMETERS, LANE_S))
 NAMES = (
     rivals.SEQUENTIAL,
     f"{rivals.CONCURRENT}, 2 workers",

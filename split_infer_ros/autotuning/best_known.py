@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from split_infer_ros.autotuning.spaces import NETWORK, PIPELINE, form_of, network_space, objection_to, pipeline_space
+from split_infer_ros.autotuning.spaces import NETWORK, PIPELINE, network_space, objection_to, pipeline_space
 from split_infer_ros.autotuning.tune import network_task, pipeline_task
 from split_infer_ros.buffers.policy import AUTO
 from split_infer_ros.engines.execution_config import ExecutionConfig
@@ -41,7 +41,7 @@ class BestKnown:
     @property
     def form(self) -> ExecutionConfig:
         """How the network is run."""
-        return ExecutionConfig() if self.network is None else form_of(self.network.config)
+        return ExecutionConfig() if self.network is None else ExecutionConfig.from_json(self.network.config)
 
     @property
     def threads(self) -> tuple[int, int]:

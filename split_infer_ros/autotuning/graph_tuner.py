@@ -10,7 +10,7 @@ from typing import Any
 
 from split_infer_ros.autotuning.spaces import CONVERSION, SEGMENTS, SEGMENTS_PARTS, WORK
 from split_infer_ros.autotuning.trial_process import TrialRunner, had_too_little_time
-from split_infer_ros.engines.execution_config import CONTIGUOUS, EAGER
+from split_infer_ros.engines.execution_config import Compiler, Convolutions
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.record import Record, same
@@ -57,7 +57,7 @@ class GraphTuner:
             end: of all of it; no piece has less time than compiling may take.
             clock: seconds.
         """
-        plain = {**config, "compiler": EAGER, "folding": True}
+        plain = {**config, "compiler": Compiler.NONE.value, "folding": True}
         ends = [split_point.name for split_point in self.model.split_points[1:]]
         times: dict[str, Times] = {}
         each_s = max((end - clock()) / len(kinds), PIECE_S * len(ends))
@@ -71,7 +71,8 @@ class GraphTuner:
             return None
 
         def conversion(index: int, before: str, after: str) -> float:
-            return times[after][CONVERSION][index] if (before == CONTIGUOUS) != (after == CONTIGUOUS) else 0.0
+            contiguous = Convolutions.CONTIGUOUS.value
+            return times[after][CONVERSION][index] if (before == contiguous) != (after == contiguous) else 0.0
 
         costs = [{kind: times[kind][WORK][index] for kind in times} for index in range(len(ends))]
         _, best = best_chain(costs, conversion)

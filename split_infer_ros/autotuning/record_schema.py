@@ -17,20 +17,20 @@ from split_infer_ros.autotuning.spaces import (
     network_space,
 )
 from split_infer_ros.buffers.policy import AUTO, POLICIES
-from split_infer_ros.engines.execution_config import CONVOLUTIONS
+from split_infer_ros.engines.execution_config import Convolutions
 from split_infer_ros.measurements.record import Record, kind_of
 from split_infer_ros.memory_cost.calibration import sizes
 from split_infer_ros.memory_cost.samples import Probe
-from split_infer_ros.operator_placement.operator_times import Times
+from split_infer_ros.operator_placement.operator_times import OperatorTimes
 from split_infer_ros.search.space import Space, Value
-from split_infer_ros.split import profile_samples
 from split_infer_ros.split.model import PRECISIONS
-from split_infer_ros.vision_ops.fastest import PLAIN, TRITON
+from split_infer_ros.split.profile_samples import ProfilePart
+from split_infer_ros.vision_ops.implementations import ImplementationChoice
 from split_infer_ros.vision_ops.schedules import SPACES
 
 EXECUTION = "execution"  # of several models' batches as one
-OPERATORS = ("box_nms", "prefix_sum", "segmented_argsort", *SPACES)
-SCHEDULES = {f"{operator} schedule": space for operator, space in SPACES.items()}
+OPERATORS = ("box_nms", "prefix_sum", "segmented_argsort", *(template.value for template in SPACES))
+SCHEDULES = {f"{template.value} schedule": space for template, space in SPACES.items()}
 ALTERNATIVES = (*STAGES, *OPERATORS, *SCHEDULES)  # kinds whose configurations are ways to do the same, one of them best
 MOST_CORES, MOST_BATCH = 1024, 256
 NAME = re.compile(r"[\w.+-]{1,200}")  # of a split point or a node of a graph
@@ -82,18 +82,17 @@ def _declared(kind: str, cores: int) -> tuple[Space | None, Sequence[str]]:
         }
         return Space(knobs), ("split_point",)
     if kind == "split_points":
-        together = (profile_samples.PERIOD, profile_samples.BACKBONE_BUSY, profile_samples.HEAD_BUSY)
-        parts = (*profile_samples.ALONE, *together)
+        parts = tuple(part.value for part in ProfilePart)
         return Space({"batch_size": range(1, MOST_BATCH + 1), "part": parts}), ("split_point",)
     if kind == "operators":
-        return Space({"part": [part.name for part in fields(Times)]}), ("operator",)
+        return Space({"part": [part.name for part in fields(OperatorTimes)]}), ("operator",)
     if kind == EXECUTION:
         return Space({}), ()
     if kind == "memory_cost":
         every = sorted({size for probe in Probe for size in sizes(probe)})
         return Space({"probe": [probe.value for probe in Probe], "bytes": every}), ()
     if kind in OPERATORS:
-        return Space({"form": (PLAIN, TRITON)}), ()
+        return Space({"form": (ImplementationChoice.PLAIN.value, ImplementationChoice.TRITON.value)}), ()
     if kind in SCHEDULES:
         return SCHEDULES[kind], ()
     return None, ()
@@ -118,7 +117,7 @@ def _are_segments(value: object) -> bool:
     return isinstance(value, list) and all(
         isinstance(each, list)
         and len(each) == 2
-        and each[0] in CONVOLUTIONS
+        and each[0] in [kind.value for kind in Convolutions]
         and isinstance(each[1], str)
         and NAME.fullmatch(each[1])
         for each in value

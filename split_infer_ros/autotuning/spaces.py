@@ -8,21 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from split_infer_ros.buffers.policy import AUTO, POLICIES
-from split_infer_ros.engines.execution_config import (
-    BLOCKED,
-    CHANNELS_LAST,
-    COMPILERS,
-    CONTIGUOUS,
-    CONVOLUTIONS,
-    EAGER,
-    PACKED,
-    TRITON,
-    ExecutionConfig,
-)
-from split_infer_ros.engines.onednn_graph import can_be_blocked
+from split_infer_ros.engines.execution_config import Compiler, Convolutions
+from split_infer_ros.engines.onednn_graph import has_onednn_graphs
 from split_infer_ros.search.space import Config, Space, Value
 from split_infer_ros.split.model import SplitModel
-from split_infer_ros.vision_ops.fastest import CHOICES
+from split_infer_ros.vision_ops.implementations import ImplementationChoice
 
 NETWORK, PIPELINE = STAGES = ("network", "pipeline")  # the stages of a task
 SEGMENTS = "segments"  # of a network, for the graph tuner
@@ -44,27 +34,32 @@ def network_space(
     if compilers is None:
         compilers = device is None or any(map(shutil.which, ("c++", "g++", "clang++")))
     knobs: dict[str, Sequence[Value]] = {
-        "convolutions": _convolutions_on(device),
+        "convolutions": tuple(kind.value for kind in _convolutions_on(device)),
         "folding": (True, False),
-        "compiler": COMPILERS if compilers else (EAGER,),
+        "compiler": tuple(each.value for each in Compiler) if compilers else (Compiler.NONE.value,),
         "precision": tuple(precisions),
         "threads": fewer(cores),
-        "operators": CHOICES if device != "cpu" else CHOICES[:1],
+        "operators": [choice.value for choice in ImplementationChoice]
+        if device != "cpu"
+        else [ImplementationChoice.MEASURED.value],
     }
     # What has kernels of its own no compiler can look into, and what is frozen is folded thereby.
-    whole = (PACKED, BLOCKED, TRITON)
-    excludes: list[Config] = [{"convolutions": kind, "compiler": name} for kind in whole for name in COMPILERS[1:]]
-    excludes += [{"folding": False, "compiler": name} for name in COMPILERS[1:]]
-    excludes.append({"folding": False, "convolutions": BLOCKED})
+    own_kernels = [kind.value for kind in (Convolutions.PACKED, Convolutions.BLOCKED, Convolutions.TRITON)]
+    compiled = [each.value for each in Compiler if each is not Compiler.NONE]
+    excludes: list[Config] = [{"convolutions": kind, "compiler": name} for kind in own_kernels for name in compiled]
+    excludes += [{"folding": False, "compiler": name} for name in compiled]
+    excludes.append({"folding": False, "convolutions": Convolutions.BLOCKED.value})
     return Space(knobs, excludes)
 
 
-def _convolutions_on(device: str | None) -> tuple[str, ...]:
+def _convolutions_on(device: str | None) -> list[Convolutions]:
     if device is None:
-        return CONVOLUTIONS
+        return list(Convolutions)
     if device == "cpu":
-        return (PACKED, *([BLOCKED] if can_be_blocked() else []), CHANNELS_LAST, CONTIGUOUS)
-    return (PACKED, CONTIGUOUS, *([TRITON] if importlib.util.find_spec("triton") else []))  # none is packed there
+        blocked = [Convolutions.BLOCKED] if has_onednn_graphs() else []
+        return [Convolutions.PACKED, *blocked, Convolutions.CHANNELS_LAST, Convolutions.CONTIGUOUS]
+    triton = [Convolutions.TRITON] if importlib.util.find_spec("triton") else []
+    return [Convolutions.PACKED, Convolutions.CONTIGUOUS, *triton]  # a GPU runs packed ones channels last
 
 
 def pipeline_space(model: SplitModel, cores: int) -> Space:
@@ -86,26 +81,14 @@ def pipeline_space(model: SplitModel, cores: int) -> Space:
     )
 
 
-def form_of(config: Mapping[str, Any]) -> ExecutionConfig:
-    """The form that a configuration of the network's stage stands for."""
-    return ExecutionConfig(
-        config["convolutions"],
-        config["folding"],
-        config["compiler"],
-        config["operators"],
-        tuple((kind, end) for kind, end in config.get("segments", ())),
-    )
-
-
 def objection_to(config: Mapping[str, Any], space: Space, model: SplitModel) -> str | None:
     """Why a configuration of the network's stage, its segments included, is none of the space's; None if it is one."""
     plain = {name: value for name, value in config.items() if name != "segments"}
     segments = config.get("segments", [])
     ends = [split_point.name for split_point in model.split_points]
     if not isinstance(segments, list) or not all(_is_segment(each, ends) for each in segments):
-        return (
-            f"'segments' cannot be {segments!r}; it takes pairs of one of {', '.join(CONVOLUTIONS)} and a split point."
-        )
+        kinds = ", ".join(kind.value for kind in Convolutions)
+        return f"'segments' cannot be {segments!r}; it takes pairs of one of {kinds} and a split point."
     places = [ends.index(end) for _, end in segments]
     if places != sorted(set(places)) or (places and places[-1] != len(ends) - 1):
         return f"'segments' cannot be {segments!r}; they end at split points in order, the last one at {ends[-1]}."
@@ -113,7 +96,8 @@ def objection_to(config: Mapping[str, Any], space: Space, model: SplitModel) -> 
 
 
 def _is_segment(value: object, ends: Sequence[str]) -> bool:
-    return isinstance(value, list) and len(value) == 2 and value[0] in CONVOLUTIONS and value[1] in ends
+    kinds = [kind.value for kind in Convolutions]
+    return isinstance(value, list) and len(value) == 2 and value[0] in kinds and value[1] in ends
 
 
 def fewer(cores: int) -> tuple[int, ...]:

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from split_infer_ros.autotuning.spaces import CONVERSION, NETWORK, SEGMENTS, WORK, form_of
-from split_infer_ros.engines.agreement import WITHIN, difference
-from split_infer_ros.engines.execution_config import CONTIGUOUS, ExecutionConfig
+from split_infer_ros.autotuning.spaces import CONVERSION, NETWORK, SEGMENTS, WORK
+from split_infer_ros.engines.agreement import MAX_DIFFERENCE, difference
+from split_infer_ros.engines.execution_config import Convolutions, ExecutionConfig
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.measurements.steady import Measured, measure_steadily
@@ -31,7 +31,9 @@ from split_infer_ros.split.load import build_model, choose_device
 from split_infer_ros.split.model import PRECISIONS, SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
 
-MOST = {"fp32": WITHIN}  # that results differ from those as built; in other precisions the difference is only told
+MOST = {
+    "fp32": MAX_DIFFERENCE
+}  # that results differ from those as built; in other precisions the difference is only told
 TF32_MOST = 2e-3  # where a GPU rounds factors of float32 to 10 bits, as torch has it do by default, as built too
 WARM_UP = 3  # calls: convolutions are packed at the second
 GROUP_S = 0.15  # of samples; more than one where the network is quick
@@ -87,7 +89,7 @@ class Trials:
         if form.folding not in self._models:
             module = copy.deepcopy(self._as_built)
             self._models[form.folding] = SplitModel(
-                self._entry, module, torch.device("cpu"), ExecutionConfig(folding=form.folding)
+                self._entry, module, torch.device("cpu"), execution_config=ExecutionConfig(folding=form.folding)
             )
         return self._models[form.folding].placed(self._device, PRECISIONS[precision], form)
 
@@ -98,7 +100,7 @@ class Trials:
 
     def _network(self, config: Mapping[str, Any], batch_size: int, end: float) -> dict[str, Any]:
         use_threads(config["threads"])
-        model = self.model(form_of(config), config["precision"])
+        model = self.model(ExecutionConfig.from_json(config), config["precision"])
         network, stream = model.backbone("output"), Stream(self._device)
         images = self.images(batch_size).contiguous(memory_format=torch.channels_last).to(self._device, model.dtype)
 
@@ -126,9 +128,9 @@ class Trials:
 
     def _segments(self, config: Mapping[str, Any], batch_size: int, end: float) -> dict[str, Any]:
         use_threads(config["threads"])
-        model, stream = self.model(form_of(config), config["precision"]), Stream(self._device)
+        model, stream = self.model(ExecutionConfig.from_json(config), config["precision"]), Stream(self._device)
         pieces, _ = model.segments()
-        channels_last = config["convolutions"] != CONTIGUOUS
+        channels_last = config["convolutions"] != Convolutions.CONTIGUOUS.value
         into, other = torch.channels_last, torch.contiguous_format
         if not channels_last:
             into, other = other, into
@@ -160,7 +162,7 @@ class Trials:
 
     def _pipeline(self, config: Mapping[str, Any], about: Mapping[str, Any], end: float) -> dict[str, Any]:
         use_threads(1)  # as whoever starts a pipeline
-        form = form_of(about["form"])
+        form = ExecutionConfig.from_json(about["form"])
         settings = StageSettings(
             split_point=config["split_point"],
             batch_size=config["batch_size"],

@@ -19,7 +19,7 @@ from split_infer_ros.autotuning.spaces import (
     pipeline_space,
 )
 from split_infer_ros.autotuning.trial_process import TrialRunner, had_too_little_time
-from split_infer_ros.engines.execution_config import TRITON
+from split_infer_ros.engines.execution_config import Convolutions
 from split_infer_ros.measurements.database import Database, best_of
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.record import Record, same
@@ -228,7 +228,7 @@ def _too_short(record: Record) -> bool:
 
 
 def _longest(config: Mapping[str, Any]) -> float:
-    return SCHEDULES_S if config.get("convolutions") == TRITON else TRIAL_S
+    return SCHEDULES_S if config.get("convolutions") == Convolutions.TRITON.value else TRIAL_S
 
 
 def network_task(model: SplitModel, batch_size: int) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""Memory that CPU and GPU both see: pools of slots, the leases on them, and how features lie in a slot."""
+"""Memory that CPU and GPU share: slot pools, leases on their slots, and the layout of features in a slot."""

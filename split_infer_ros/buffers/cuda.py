@@ -1,4 +1,4 @@
-"""CUDA's memory: what a GPU allows, allocation, page-locking."""
+"""Allocates and page-locks CUDA memory, and asks what kinds of memory a GPU allows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ATTRIBUTES = {
 
 @cache
 def device_attributes(index: int) -> DeviceAttributes:
-    """What GPU ``index`` allows."""
+    """Returns the attributes of GPU ``index`` that decide which memory it allows."""
     runtime = cuda.binding()
     return DeviceAttributes(
         **{
@@ -31,15 +31,15 @@ def device_attributes(index: int) -> DeviceAttributes:
 
 
 def allocate_managed(nbytes: int, index: int, for_host: bool) -> tuple[int, Callable[[], None]]:
-    """Managed memory of GPU ``index``: its address, and what frees it.
+    """Allocates managed memory, and returns its address and a function that frees it.
 
     Args:
-        nbytes: how much.
+        nbytes: the size.
         index: of the GPU.
-        for_host: it is the CPU's alone until it is attached to a stream.
+        for_host: True if only the CPU may touch the memory until it is attached to a stream.
 
     Raises:
-        OutOfMemory: the GPU has less free than this. More than it has can be allocated, and may hang it.
+        OutOfMemory: the GPU has less memory free. CUDA would allocate more than the GPU has, which can hang it.
     """
     cuda.call("cudaSetDevice", index)
     free, _ = cuda.call("cudaMemGetInfo")
@@ -54,10 +54,13 @@ def allocate_managed(nbytes: int, index: int, for_host: bool) -> tuple[int, Call
 
 
 def allocate_mapped(nbytes: int) -> tuple[int, Callable[[], None]]:
-    """Page-locked memory of the host that GPUs reach at the same address: that address, and what frees it.
+    """Allocates page-locked memory of the host that GPUs can reach.
+
+    Returns:
+        The address on the host, and a function that frees the memory.
 
     Raises:
-        OutOfMemory: so much cannot be page-locked.
+        OutOfMemory: that much memory cannot be page-locked.
     """
     runtime = cuda.binding()
     address = int(cuda.call("cudaHostAlloc", nbytes, runtime.cudaHostAllocMapped | runtime.cudaHostAllocPortable))
@@ -65,10 +68,13 @@ def allocate_mapped(nbytes: int) -> tuple[int, Callable[[], None]]:
 
 
 def register(address: int, nbytes: int) -> Callable[[], None]:
-    """Page-lock memory that is there already and let GPUs reach it; returns what undoes this, before it is unmapped.
+    """Page-locks existing memory of the host and lets GPUs reach it.
+
+    Returns:
+        A function that undoes this. Call it before the memory is unmapped.
 
     Raises:
-        OutOfMemory: so much cannot be page-locked.
+        OutOfMemory: that much memory cannot be page-locked.
     """
     runtime = cuda.binding()
     cuda.call("cudaHostRegister", address, nbytes, runtime.cudaHostRegisterMapped | runtime.cudaHostRegisterPortable)
@@ -76,14 +82,14 @@ def register(address: int, nbytes: int) -> Callable[[], None]:
 
 
 def device_address(address: int) -> int:
-    """Where GPUs find mapped memory of the host."""
+    """Returns the address at which GPUs reach page-locked memory of the host."""
     return int(cuda.call("cudaHostGetDevicePointer", address, 0))
 
 
 def attach(address: int, stream: int, to_host: bool) -> None:
-    """In the order of ``stream``, give managed memory to the CPU alone, or to that stream alone.
+    """Gives managed memory to the CPU alone or to ``stream`` alone, in that stream's order.
 
-    Where ``concurrentManagedAccess`` is 0 the CPU must not touch what is not its own while the GPU is at work.
+    If a GPU's attribute ``concurrentManagedAccess`` is 0, the CPU may not touch other managed memory while it works.
     """
     runtime = cuda.binding()
     flag = runtime.cudaMemAttachHost if to_host else runtime.cudaMemAttachSingle

@@ -1,4 +1,4 @@
-"""How the tensors that cross a split point lie in one slot."""
+"""Lays out the tensors that cross a split point in one slot."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch import Tensor
 
 from split_infer_ros.errors import SplitInferError
 
-ALIGNMENT = 256  # bytes: what CUDA's own allocator gives, and a multiple of every vector width
+ALIGNMENT = 256  # bytes, as CUDA's own allocator aligns; a multiple of every vector width
 
-Strides = tuple[int, ...]  # of a whole batch, in elements, as torch counts them
+Strides = tuple[int, ...]  # of a batch, in elements, as in torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +21,8 @@ class TensorSpec:
     """One tensor that crosses a split point, without its batch dimension.
 
     Attributes:
-        name: the value's name in the model's graph.
-        shape: of one image.
+        name: of the value in the model's graph.
+        shape: for one image.
         dtype: of the elements.
     """
 
@@ -32,16 +32,16 @@ class TensorSpec:
 
     @property
     def bytes_per_image(self) -> int:
-        """Bytes of one image's part."""
+        """Bytes that one image takes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
 class Layout:
-    """Where each tensor of a batch of up to ``batch_size`` images lies in a slot.
+    """The places of a batch's tensors in a slot.
 
     Args:
-        specs: the tensors in the order in which they cross.
-        batch_size: the largest batch a slot must hold.
+        specs: the tensors in the order in which they cross the split point.
+        batch_size: the largest batch that a slot must hold.
     """
 
     def __init__(self, specs: Sequence[TensorSpec], batch_size: int) -> None:
@@ -56,57 +56,63 @@ class Layout:
         self.slot_bytes = max(offset, ALIGNMENT)
 
     def views(self, slot: Tensor, batch: int, strides: Sequence[Strides] | None = None) -> tuple[Tensor, ...]:
-        """The tensors of ``batch`` images as views of a slot.
+        """Returns the tensors of ``batch`` images as views of a slot.
 
         Args:
             slot: uint8 (slot_bytes,), on any device.
             batch: how many images, at most ``batch_size``.
-            strides: of each tensor, such that it ``is_dense``; row by row unless given.
+            strides: of each tensor, which must be dense (see ``is_dense``); None means contiguous tensors.
 
         Returns:
-            One (batch, *shape) tensor a spec; nothing is copied.
+            One (batch, *shape) tensor for each spec. Nothing is copied.
 
         Raises:
-            SplitInferError: more images than there is room for.
+            SplitInferError: the slot has no room for so many images.
         """
         if not 0 <= batch <= self.batch_size:
             raise SplitInferError(f"A slot for {self.batch_size} images cannot hold {batch}.")
-        found = []
+        views = []
         for index, (spec, offset) in enumerate(zip(self.specs, self.offsets, strict=True)):
-            rows = slot[offset : offset + spec.bytes_per_image * batch].view(spec.dtype).view(batch, *spec.shape)
-            found.append(rows if strides is None else rows.as_strided(rows.shape, strides[index]))
-        return tuple(found)
+            view = slot[offset : offset + spec.bytes_per_image * batch].view(spec.dtype).view(batch, *spec.shape)
+            views.append(view if strides is None else view.as_strided(view.shape, strides[index]))
+        return tuple(views)
 
 
 def is_dense(shape: Sequence[int], strides: Strides) -> bool:
-    """True if a tensor of these strides has no gap and no overlap, in whatever order its dimensions lie.
+    """Returns whether a tensor of these strides has no gap and no overlap, in any order of its dimensions.
 
-    The stride of a dimension of one element moves nothing. It counts all the same, as kernels are chosen by it; it may
-    be anything up to the number of elements.
+    The stride of a dimension of size 1 has no effect on where elements lie, but kernels are chosen by it. It may be
+    anything up to the number of elements.
     """
-    reached = 1
+    elements = 1
     for stride, size in sorted(zip(strides, shape, strict=False)):
         if size != 1:
-            if stride != reached:
+            if stride != elements:
                 return False
-            reached *= size
-    return len(strides) == len(shape) and all(0 <= stride <= max(reached, 1) for stride in strides)
+            elements *= size
+    return len(strides) == len(shape) and all(0 <= stride <= max(elements, 1) for stride in strides)
 
 
 def dense_strides(tensor: Tensor) -> Strides:
-    """The tensor's own strides if it ``is_dense``; else those of its dimensions in the same order, without gaps."""
+    """Returns the strides of a dense tensor with the same order of dimensions.
+
+    For a tensor that is dense already, these are its own strides.
+    """
     strides = tensor.stride()
     if is_dense(tensor.shape, strides):
         return strides
-    found, reached = [1] * tensor.dim(), 1
-    for dimension in sorted(range(tensor.dim()), key=lambda dimension: -strides[dimension])[::-1]:
-        found[dimension] = reached
-        reached *= tensor.shape[dimension]
-    return tuple(found)
+    dense, elements = [1] * tensor.dim(), 1
+    innermost_first = sorted(range(tensor.dim()), key=lambda dimension: -strides[dimension])[::-1]
+    for dimension in innermost_first:
+        dense[dimension] = elements
+        elements *= tensor.shape[dimension]
+    return tuple(dense)
 
 
 class SlotViews:
-    """``Layout.views`` of one slot, made anew for a number of images only where their strides have changed.
+    """Caches the views of one slot for each number of images.
+
+    Views are made again only if the strides have changed.
 
     Args:
         layout: of the slot.
@@ -116,11 +122,11 @@ class SlotViews:
     def __init__(self, layout: Layout, slot: Tensor) -> None:
         self._layout = layout
         self._slot = slot
-        self._of: dict[int, tuple[Sequence[Strides] | None, tuple[Tensor, ...]]] = {}
+        self._cache: dict[int, tuple[Sequence[Strides] | None, tuple[Tensor, ...]]] = {}
 
     def __call__(self, batch: int, strides: Sequence[Strides] | None = None) -> tuple[Tensor, ...]:
-        """The tensors of ``batch`` images by these strides, the same objects each time."""
-        known = self._of.get(batch)
-        if known is None or known[0] != strides:
-            known = self._of[batch] = strides, self._layout.views(self._slot, batch, strides)
-        return known[1]
+        """Returns the tensors of ``batch`` images with these strides; the same objects at each call."""
+        cached = self._cache.get(batch)
+        if cached is None or cached[0] != strides:
+            cached = self._cache[batch] = strides, self._layout.views(self._slot, batch, strides)
+        return cached[1]

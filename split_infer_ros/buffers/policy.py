@@ -1,43 +1,40 @@
-"""Which memory lies behind a buffer that CPU and GPU share, and where each kind is legal."""
+"""Memory policies: the kinds of memory for buffers that CPU and GPU share, and the GPUs that allow each kind."""
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from split_infer_ros.errors import ConfigurationError
 
 
-class Policy(enum.Enum):
-    """Kinds of memory (co-optimising memory management, §II).
-
-    - ``HOST``: plain memory; what all others become where there is no GPU.
-    - ``DEVICE``: two buffers, one on the GPU and a page-locked one on the host, and a copy between them (D).
-    - ``MANAGED``: one buffer whose pages go where they are touched (M).
-    - ``PINNED``: one page-locked buffer of the host that the GPU reads and writes where it lies (H).
-    """
+class Side(enum.Enum):
+    """A processor whose memory a buffer takes."""
 
     HOST = "host"
     DEVICE = "device"
-    MANAGED = "managed"
-    PINNED = "pinned"
 
 
-AUTO = "auto"
-POLICIES = (Policy.DEVICE, Policy.MANAGED, Policy.PINNED)
-FALLBACK = Policy.PINNED  # where the GPU has no room
+class DeviceMapping(enum.Enum):
+    """How the GPU reaches the bytes of a buffer."""
+
+    NONE = "none"  # the GPU does not reach them
+    COPIED = "copied"  # each side has a buffer of its own, and bytes are copied between them
+    MIGRATED = "migrated"  # there is one buffer, whose pages move to the side that touches them
+    DIRECT = "direct"  # there is one buffer on the host, which the GPU reads and writes in place
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceAttributes:
-    """What decides which policies a GPU allows, as ``cudaDeviceGetAttribute`` has it.
+    """The attributes of a GPU that decide which policies it allows, from ``cudaDeviceGetAttribute``.
 
     Attributes:
         integrated: CPU and GPU share their memory.
-        managed_memory: it can be allocated.
-        concurrent_managed_access: the CPU may touch managed memory while the GPU is at work.
+        managed_memory: managed memory can be allocated.
+        concurrent_managed_access: the CPU may touch managed memory while the GPU works.
         can_map_host_memory: the GPU can reach page-locked memory of the host.
-        host_register_supported: memory that was allocated otherwise can be page-locked.
+        host_register_supported: memory that exists already can be page-locked.
         pageable_memory_access: the GPU can reach all memory of the host, page-locked or not.
     """
 
@@ -49,48 +46,164 @@ class DeviceAttributes:
     pageable_memory_access: bool
 
 
-def forbidden(policy: Policy, attributes: DeviceAttributes, shared: bool = False) -> str:
-    """Why the policy cannot be had on this GPU, in words that name the attribute; empty if it can.
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """An attribute that a GPU must have.
 
-    Args:
-        shared: the memory is one that another process has mapped, too.
+    Attributes:
+        attribute: the name of a field of ``DeviceAttributes``.
+        otherwise: a clause for people that says what is missing.
     """
-    if policy is Policy.MANAGED and shared:
-        if attributes.pageable_memory_access:
-            return ""  # then all memory behaves as managed memory does
-        return "memory that two processes map is managed memory only where the attribute pageableMemoryAccess is not 0"
-    if policy is Policy.MANAGED and not attributes.managed_memory:
-        return "this GPU has no managed memory (its attribute managedMemory is 0)"
-    if policy is Policy.PINNED and not attributes.can_map_host_memory:
-        return "this GPU cannot reach the host's memory (its attribute canMapHostMemory is 0)"
-    if policy in (Policy.PINNED, Policy.DEVICE) and shared and not attributes.host_register_supported:
-        return "memory that two processes map cannot be page-locked here (the attribute hostRegisterSupported is 0)"
-    return ""
+
+    attribute: str
+    otherwise: str
+
+    def is_met(self, attributes: DeviceAttributes) -> bool:
+        """Returns whether the GPU has the attribute."""
+        return bool(getattr(attributes, self.attribute))
 
 
-def legal(attributes: DeviceAttributes, shared: bool = False) -> tuple[Policy, ...]:
-    """The policies that this GPU allows."""
-    return tuple(policy for policy in POLICIES if not forbidden(policy, attributes, shared))
+_MANAGED = Requirement("managed_memory", "this GPU has no managed memory (its attribute managedMemory is 0)")
+_PAGEABLE = Requirement(
+    "pageable_memory_access",
+    "memory that two processes map is managed memory only where the attribute pageableMemoryAccess is not 0",
+)
+_MAPPED = Requirement(
+    "can_map_host_memory", "this GPU cannot reach the host's memory (its attribute canMapHostMemory is 0)"
+)
+_REGISTERED = Requirement(
+    "host_register_supported",
+    "memory that two processes map cannot be page-locked here (the attribute hostRegisterSupported is 0)",
+)
+
+
+class Policy(enum.Enum):
+    """A memory policy (co-optimising memory management, §II). The letters are the paper's.
+
+    - ``HOST``: plain memory of the host. Without a GPU, every policy becomes this one.
+    - ``DEVICE`` (D): two buffers, one on the GPU and a page-locked one on the host, with copies between them.
+    - ``MANAGED`` (M): one buffer whose pages move to the side that touches them.
+    - ``PINNED`` (H): one page-locked buffer of the host, which the GPU reads and writes in place.
+    """
+
+    HOST = "host"
+    DEVICE = "device"
+    MANAGED = "managed"
+    PINNED = "pinned"
+
+    @property
+    def mapping(self) -> DeviceMapping:
+        """How the GPU reaches the bytes of a buffer."""
+        return _PROPERTIES[self].mapping
+
+    @property
+    def sides(self) -> Collection[Side]:
+        """Whose memory a buffer takes. The pages of managed memory can lie on either side."""
+        return _PROPERTIES[self].sides
+
+    @property
+    def needs_gpu(self) -> bool:
+        """True if the policy exists only with a GPU."""
+        return self.mapping is not DeviceMapping.NONE
+
+    @property
+    def needs_copy(self) -> bool:
+        """True if each side has a buffer of its own, so bytes must be copied from one side to the other."""
+        return self.mapping is DeviceMapping.COPIED
+
+    @property
+    def maps_on_access(self) -> bool:
+        """True if pages are mapped while the GPU accesses them, so the GPU waits and can run other work meanwhile."""
+        return self.mapping is DeviceMapping.MIGRATED
+
+    @property
+    def takes_device_memory(self) -> bool:
+        """True if a buffer can take memory of the GPU."""
+        return Side.DEVICE in self.sides
+
+    def footprint_bytes(self, nbytes: int) -> int:
+        """Returns the memory that a buffer of ``nbytes`` takes, on both sides together."""
+        return 2 * nbytes if self.needs_copy else nbytes
+
+    def reason_forbidden(self, attributes: DeviceAttributes, shared: bool = False) -> str:
+        """Returns why a GPU does not allow the policy, in words that name the attribute; empty if it does.
+
+        Args:
+            attributes: of the GPU.
+            shared: True for memory that another process maps as well.
+        """
+        properties = _PROPERTIES[self]
+        requirements = properties.shared_requirements if shared else properties.own_requirements
+        unmet = (requirement.otherwise for requirement in requirements if not requirement.is_met(attributes))
+        return next(unmet, "")
+
+
+@dataclass(frozen=True, slots=True)
+class _Properties:
+    """The properties of a policy.
+
+    Attributes:
+        mapping: how the GPU reaches the bytes.
+        sides: whose memory a buffer takes.
+        own_requirements: what a GPU must have for memory of this process.
+        shared_requirements: what a GPU must have for memory that another process maps as well.
+    """
+
+    mapping: DeviceMapping
+    sides: Collection[Side]
+    own_requirements: tuple[Requirement, ...] = ()
+    shared_requirements: tuple[Requirement, ...] = ()
+
+
+_PROPERTIES = {
+    Policy.HOST: _Properties(DeviceMapping.NONE, sides={Side.HOST}),
+    Policy.DEVICE: _Properties(
+        DeviceMapping.COPIED,
+        sides={Side.HOST, Side.DEVICE},
+        shared_requirements=(_REGISTERED,),
+    ),
+    Policy.MANAGED: _Properties(
+        DeviceMapping.MIGRATED,
+        sides={Side.HOST, Side.DEVICE},
+        own_requirements=(_MANAGED,),
+        shared_requirements=(_PAGEABLE,),
+    ),
+    Policy.PINNED: _Properties(
+        DeviceMapping.DIRECT,
+        sides={Side.HOST},
+        own_requirements=(_MAPPED,),
+        shared_requirements=(_MAPPED, _REGISTERED),
+    ),
+}
+
+AUTO = "auto"  # the value of the parameter memory_policy that lets the package choose
+POLICIES = tuple(policy for policy in Policy if policy.needs_gpu)
+FALLBACK = Policy.PINNED  # the policy that is used if the GPU has no room
+
+
+def legal_policies(attributes: DeviceAttributes, shared: bool = False) -> tuple[Policy, ...]:
+    """Returns the policies that a GPU allows; arguments as for ``Policy.reason_forbidden``."""
+    return tuple(policy for policy in POLICIES if not policy.reason_forbidden(attributes, shared))
 
 
 def find_policy(name: str, attributes: DeviceAttributes | None, shared: bool = False) -> Policy:
-    """The policy of that name.
+    """Returns the policy of a name.
 
     Args:
         name: ``device``, ``managed`` or ``pinned``.
-        attributes: the GPU's; None where the backbone runs on the CPU, and all memory is plain.
-        shared: the memory is one that another process has mapped, too.
+        attributes: of the GPU; None if the backbone runs on the CPU, where all memory is plain.
+        shared: True for memory that another process maps as well.
 
     Raises:
-        ConfigurationError: it is none, or this GPU does not allow it.
+        ConfigurationError: there is no such policy, or the GPU does not allow it.
     """
-    known = {policy.value: policy for policy in POLICIES}
-    if name not in known:
-        raise ConfigurationError(f"memory_policy cannot be '{name}'; it takes one of: {', '.join((*known, AUTO))}.")
+    by_name = {policy.value: policy for policy in POLICIES}
+    if name not in by_name:
+        raise ConfigurationError(f"memory_policy cannot be '{name}'; it takes one of: {', '.join((*by_name, AUTO))}.")
     if attributes is None:
         return Policy.HOST
-    why = forbidden(known[name], attributes, shared)
-    if why:
-        able = ", ".join((*(policy.value for policy in legal(attributes, shared)), AUTO))
-        raise ConfigurationError(f"memory_policy cannot be '{name}': {why}; it takes one of: {able}.")
-    return known[name]
+    reason = by_name[name].reason_forbidden(attributes, shared)
+    if reason:
+        legal = ", ".join((*(policy.value for policy in legal_policies(attributes, shared)), AUTO))
+        raise ConfigurationError(f"memory_policy cannot be '{name}': {reason}; it takes one of: {legal}.")
+    return by_name[name]

@@ -1,4 +1,4 @@
-"""Pools of slots with memory behind them: what the backbone and the head need of one, and the one in this process."""
+"""The slot pool of one process, and what a head needs of any slot pool."""
 
 from __future__ import annotations
 
@@ -15,53 +15,80 @@ from split_infer_ros.buffers.slots import Lease, Outcome, SlotLeases
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import HandleError
 
+Released = Callable[[Lease, Outcome], None]
+
 HOST = Place()
 LEASE_S = 5.0
 
 
 class FeatureReader(Protocol):
-    """A head's access to the slots of a pool, wherever it lies."""
+    """A head's access to the slots of a pool, in this process or another one."""
 
     def take(self, lease: Lease) -> None:
-        """Begin to read; until release the slot is the reader's. Raises HandleError if it cannot be."""
+        """Begins to read. The slot belongs to the reader until ``release``.
+
+        Raises:
+            HandleError: the slot cannot be read.
+        """
 
     def views(self, lease: Lease, batch: int) -> tuple[Tensor, ...]:
-        """The tensors of ``batch`` images in the slot of a lease: (batch, *shape) each."""
+        """Returns the tensors of ``batch`` images in the slot of a lease, (batch, *shape) each."""
 
     def release(self, lease: Lease, outcome: Outcome) -> None:
-        """Give the slot back and say what became of its frames. Raises HandleError if it was not the reader's."""
+        """Gives the slot back and reports what became of its frames.
+
+        Raises:
+            HandleError: the slot does not belong to the reader.
+        """
 
 
 class SlotPool:
     """Slots of memory of this process, laid out for one split point and batch size.
 
     Args:
-        layout: the tensors of one batch.
-        slots: how many batches may be between backbone and head.
-        place: which memory, and where the backbone runs.
-        lease_s: how long a reader may leave a published slot untouched, seconds.
-        released: called with each lease that a reader gives back and its outcome, on the reader's thread.
-
-    Raises:
-        ConfigurationError: the memory cannot be had; nothing was kept.
+        layout: of the tensors of one batch.
+        leases: of the slots.
+        slots: the memory of the slots.
+        released: is called on the reader's thread with each lease that is given back and its outcome.
     """
 
-    segment = ""  # no other process finds it
+    segment = ""  # other processes cannot find this pool
 
-    def __init__(
-        self,
-        layout: Layout,
-        slots: int,
-        place: Place = HOST,
-        lease_s: float = LEASE_S,
-        released: Callable[[Lease, Outcome], None] | None = None,
-    ) -> None:
+    def __init__(self, layout: Layout, leases: SlotLeases, slots: SlotMemory, released: Released | None = None) -> None:
         self.layout = layout
-        self.leases = SlotLeases(slots, lease_s)
-        self._lease_s = lease_s
+        self.leases = leases
+        self.slots = slots
         self._released = released
-        self.slots = SlotMemory.make(layout, slots, place)
-        _POOLS[self.leases.pool] = self
+        _POOLS[leases.pool] = self
+
+    @classmethod
+    def allocate(
+        cls,
+        layout: Layout,
+        num_slots: int,
+        place: Place = HOST,
+        *,
+        lease_s: float = LEASE_S,
+        released: Released | None = None,
+    ) -> SlotPool:
+        """Allocates a pool.
+
+        Args:
+            layout: of the tensors of one batch.
+            num_slots: how many batches can be between backbone and head.
+            place: the memory policy, and where the backbone runs.
+            lease_s: how many seconds a reader may leave a published slot untouched.
+            released: is called on the reader's thread with each lease that is given back and its outcome.
+
+        Raises:
+            ConfigurationError: there is not enough memory. Nothing stays allocated.
+        """
+        return cls(
+            layout=layout,
+            leases=SlotLeases(num_slots, lease_s),
+            slots=SlotMemory.allocate(layout, num_slots, place),
+            released=released,
+        )
 
     def __repr__(self) -> str:
         return f"SlotPool({self.bytes:,} bytes, {self.memory}, {self.leases!r})"
@@ -73,54 +100,63 @@ class SlotPool:
 
     @property
     def memory(self) -> str:
-        """What they lie in."""
+        """The kind of memory that the slots lie in, for people."""
         return self.slots.policy.value
 
     def views(self, lease: Lease, batch: int) -> tuple[Tensor, ...]:
-        """The tensors of ``batch`` images in the slot of a lease, as views: (batch, *shape) each."""
+        """Returns views of the tensors of ``batch`` images in the slot of a lease, (batch, *shape) each."""
         return self.slots.views(lease.slot, batch)
 
     def acquire(self) -> Lease | None:
-        """A free slot to write into, or None while there is none."""
+        """Returns a lease on a free slot to write into, or None while there is none."""
         return self.leases.acquire()
 
     def publish(self, lease: Lease, now: float) -> None:
-        """What is in the slot may be read."""
+        """Lets a reader take the slot. ``now`` is in seconds of the steady clock."""
         self.leases.publish(lease, now)
 
     def take(self, lease: Lease) -> None:
-        """Begin to read; until release the slot is the reader's.
+        """Begins to read. The slot belongs to the reader until ``release``.
 
         Raises:
-            HandleError: the slot has moved on, is being read, or belongs to another pool.
+            HandleError: the lease is stale, the slot is being read, or it belongs to another pool.
         """
         self.leases.take(lease)
 
     def release(self, lease: Lease, outcome: Outcome) -> None:
-        """The reader is done: give the slot back and say what became of its frames.
+        """Gives the slot back, as its reader, and reports what became of its frames.
 
         Raises:
-            HandleError: the slot was no longer the reader's; the outcome does not count.
+            HandleError: the slot no longer belongs to the reader. The outcome does not count.
         """
         self.leases.release(lease)
         if self._released is not None:
             self._released(lease, outcome)
 
-    def give_up(self, lease: Lease) -> bool:
-        """Take the slot back unless a reader is at it or gave it back; returns whether it was taken back."""
+    def revoke(self, lease: Lease) -> bool:
+        """Takes the slot back unless a reader has it or gave it back. Returns whether it was taken back."""
         return self.leases.revoke(lease)
 
     def collect(self, now: float) -> list[tuple[Lease, Outcome]]:
-        """Take back every slot whose reader did not come in time; one that waits behind another is not late."""
+        """Takes back every slot whose reader did not come in time.
+
+        While a slot is being read, no other slot is late.
+        """
         self.leases.renew_if_read(now)
         return [(lease, Outcome(0, DropReason.LEASE_EXPIRED)) for lease in self.leases.expire(now)]
 
-    def orphaned(self, before: float) -> list[tuple[Lease, Outcome]]:
-        """Take back every slot that was published ``before`` (steady clock) to a reader who is known to have died."""
-        return [(lease, Outcome(0, DropReason.READER_DIED)) for lease in self.leases.expire(before + self._lease_s)]
+    def reclaim_orphans(self, before: float) -> list[tuple[Lease, Outcome]]:
+        """Takes back every slot that was published before a time to a reader that is known to have died.
+
+        Args:
+            before: seconds of the steady clock.
+        """
+        return [
+            (lease, Outcome(0, DropReason.READER_DIED)) for lease in self.leases.expire(before + self.leases.lease_s)
+        ]
 
     def close(self) -> None:
-        """Let go of the memory, which goes with the last view of it."""
+        """Releases the memory, which is freed with the last view of it."""
         self.slots.close()
 
 
@@ -128,10 +164,10 @@ _POOLS: WeakValueDictionary[int, SlotPool] = WeakValueDictionary()
 
 
 def find_pool(lease: Lease) -> SlotPool:
-    """The pool of this process in which a lease lies.
+    """Returns the pool of this process to which a lease belongs.
 
     Raises:
-        HandleError: it is another process's, or was freed.
+        HandleError: the pool is in another process, or was freed.
     """
     pool = _POOLS.get(lease.pool)
     if pool is None:

@@ -1,14 +1,12 @@
-"""A piece of memory that processes of one host share: made once, found by name, gone with its owner.
+"""Memory that processes of one host share. It is made once, found by name, and removed with its owner.
 
-The name is random, the file is created exclusively with mode 0600 and never through a link. The owner holds a
-lock on the file for as long as it lives, so that anybody can tell a segment in use from a leftover: locks end
-with their process, however it ends. No torch here: a reader starts in milliseconds.
+The name is random. The file is created exclusively, with mode 0600, and never through a link. The owner holds a lock
+on the file for as long as it lives. Locks end with their process, however it ends, so anybody can tell a segment in
+use from a leftover. This module does not import torch, so a reader starts in milliseconds.
 """
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import mmap
 import os
 import re
@@ -19,6 +17,7 @@ import weakref
 from contextlib import suppress
 from pathlib import Path
 
+from split_infer_ros.buffers.file_locks import is_locked, lock_shared, try_lock, unlock
 from split_infer_ros.errors import ConfigurationError, HandleError
 from split_infer_ros.runtime.shortage import shortage
 
@@ -28,44 +27,56 @@ NAME = re.compile(rf"{PREFIX}[0-9a-f]{{32}}")
 MAGIC = b"SPLITINF"
 VERSION = 1
 _HEADER = struct.Struct("<8sIIQQ")  # magic, version, slots, bytes a slot, pool
-_LOCK = struct.Struct("hhqqi")  # struct flock: type, whence, start, length, pid
 PAGE = mmap.PAGESIZE
-OWNER_LOCK = 0  # byte of the file whose lock the owner holds; slot n's reader holds byte n + 1
-READERS_LOCK = 2**40  # all readers share this one
-HEAD_LOCK = READERS_LOCK + 1  # of the one reader that takes what is published
+# Bytes of the file on which locks are held. The reader of slot n holds the lock on byte n + 1.
+OWNER_LOCK = 0
+READERS_LOCK = 2**40  # shared by all readers
+HEAD_LOCK = READERS_LOCK + 1  # of the one reader that takes published slots
 
 
 class Segment:
-    """Shared memory of ``slots`` slots, with a page of bookkeeping before them.
+    """Shared memory that holds slots, after pages of bookkeeping.
+
+    Args:
+        name: of the file in FOLDER.
+        descriptor: of the open file, which the segment closes.
+        data: the mapped file.
+        is_owner: True for the process that made the segment.
 
     Attributes:
         name: of the file in FOLDER.
-        pool: identity of the slot pool that lies here.
-        slots, slot_bytes: how many and how large.
-        data: the whole of it, the bookkeeping included.
+        pool: the identity of the slot pool that lies here.
+        slots: how many slots there are.
+        slot_bytes: the size of a slot.
+        data: the whole segment, its bookkeeping included.
     """
 
-    def __init__(self, name: str, descriptor: int, writable_owner: bool) -> None:
+    def __init__(self, name: str, descriptor: int, data: mmap.mmap, is_owner: bool) -> None:
         self.name = name
+        self.data = data
+        _, _, self.slots, self.slot_bytes, self.pool = _HEADER.unpack_from(data)
         self._descriptor = descriptor
-        self._owned = writable_owner
-        self.data = mmap.mmap(descriptor, os.fstat(descriptor).st_size)
-        _, _, self.slots, self.slot_bytes, self.pool = _HEADER.unpack_from(self.data)
-        self._let_go = weakref.finalize(self, os.close, descriptor)  # in close, or with the last user
+        self._is_owner = is_owner
+        self._close_file = weakref.finalize(self, os.close, descriptor)  # called in close, or when this object goes
 
     @classmethod
     def create(cls, slots: int, slot_bytes: int, pool: int) -> Segment:
-        """A new segment that this process owns.
+        """Makes a segment that this process owns.
+
+        Args:
+            slots: how many slots to make.
+            slot_bytes: the size of a slot.
+            pool: the identity of the slot pool.
 
         Raises:
-            ConfigurationError: the memory cannot be had; nothing is left behind.
+            ConfigurationError: there is not enough memory. Nothing is left behind.
         """
         size = segment_bytes(slots, slot_bytes)
         name, descriptor = _make_file()
         try:
-            os.posix_fallocate(descriptor, 0, size)  # a full folder is an error here, not a crash at first touch
+            os.posix_fallocate(descriptor, 0, size)  # without this, a full folder would be a crash at the first touch
             os.pwrite(descriptor, _HEADER.pack(MAGIC, VERSION, slots, slot_bytes, pool), 0)
-            return cls(name, descriptor, writable_owner=True)
+            return cls(name=name, descriptor=descriptor, data=_map(descriptor), is_owner=True)
         except OSError as error:
             os.close(descriptor)
             (FOLDER / name).unlink(missing_ok=True)
@@ -77,13 +88,13 @@ class Segment:
 
     @classmethod
     def attach(cls, name: str) -> Segment:
-        """The segment of that name, as a reader.
+        """Attaches the segment of a name, as a reader.
 
         Raises:
-            HandleError: ``foreign``: there is none, or it is not what this package makes, or another user's.
+            HandleError: ``foreign``: there is no such segment, another user owns it, or this package did not make it.
         """
         if not NAME.fullmatch(name):
-            raise HandleError("foreign", f"'{name}' is no name of a slot pool in shared memory.")
+            raise HandleError("foreign", f"'{name}' is not the name of a slot pool in shared memory.")
         try:
             descriptor = os.open(FOLDER / name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError as error:
@@ -91,8 +102,8 @@ class Segment:
             raise HandleError("foreign", f"The slot pool {name} cannot be opened ({why}).") from error
         try:
             _check(name, descriptor)
-            _set_lock(descriptor, fcntl.F_RDLCK, READERS_LOCK)
-            return cls(name, descriptor, writable_owner=False)
+            lock_shared(descriptor, READERS_LOCK)
+            return cls(name=name, descriptor=descriptor, data=_map(descriptor), is_owner=False)
         except HandleError:
             os.close(descriptor)
             raise
@@ -102,66 +113,68 @@ class Segment:
 
     @property
     def owner_lives(self) -> bool:
-        """True while the process that made it is there."""
-        return self._owned or _is_locked(self._descriptor, OWNER_LOCK)
+        """True while the process that made the segment lives."""
+        return self._is_owner or is_locked(self._descriptor, OWNER_LOCK)
 
     @property
     def has_readers(self) -> bool:
-        """True while another process, or another part of this one, has it attached."""
-        return _is_locked(self._descriptor, READERS_LOCK)
+        """True while another process, or another part of this process, has the segment attached."""
+        return is_locked(self._descriptor, READERS_LOCK)
 
     @property
     def is_whole(self) -> bool:
-        """False once somebody cut the file short: whoever touches memory that is missing is ended by SIGBUS."""
+        """False once somebody cut the file short. A process that touches the missing memory is ended by SIGBUS."""
         return os.fstat(self._descriptor).st_size >= len(self.data)
 
     def claim(self) -> bool:
-        """As a reader, become the one that takes what is published, until ``disclaim`` or the process ends.
+        """Tries, as a reader, to become the one that takes published slots.
+
+        The claim ends with ``disclaim`` or with the process. It can be repeated.
 
         Returns:
-            Whether this reader is the one. It may ask again and again.
+            Whether this reader is the one.
         """
-        return _try_lock(self._descriptor, HEAD_LOCK)
+        return try_lock(self._descriptor, HEAD_LOCK)
 
     def disclaim(self) -> None:
-        """As a reader, leave what is published to another one."""
-        _set_lock(self._descriptor, fcntl.F_UNLCK, HEAD_LOCK)
+        """Leaves published slots to another reader."""
+        unlock(self._descriptor, HEAD_LOCK)
 
     def mend(self) -> None:
-        """As its owner, make a file that was cut short whole again; what lay there is zeros then."""
+        """Restores, as the owner, a file that was cut short. The missing part becomes zeros."""
         if not self.is_whole:
             os.truncate(self._descriptor, len(self.data))
             _HEADER.pack_into(self.data, 0, MAGIC, VERSION, self.slots, self.slot_bytes, self.pool)
 
     def lock_slot(self, slot: int) -> bool:
-        """Become the one who holds a slot; False if another process does. Ends by unlock_slot or with the process."""
-        return _try_lock(self._descriptor, slot + 1)
+        """Tries to lock a slot, until ``unlock_slot`` or the end of the process. Returns whether that succeeded."""
+        return try_lock(self._descriptor, slot + 1)
 
     def unlock_slot(self, slot: int) -> None:
-        """Let go of a slot."""
-        _set_lock(self._descriptor, fcntl.F_UNLCK, slot + 1)
+        """Unlocks a slot."""
+        unlock(self._descriptor, slot + 1)
 
     def slot(self, index: int) -> memoryview:
-        """The bytes of a slot, writable; nothing is copied."""
+        """Returns a writable view of a slot's bytes."""
         begin = _slots_begin(self.slots) + index * _whole_pages(self.slot_bytes)
         return memoryview(self.data)[begin : begin + self.slot_bytes]
 
     def close(self) -> None:
-        """Let go of the memory; the owner's segment disappears by name (readers keep what they have mapped)."""
-        if self._owned:
+        """Releases the memory. If this is the owner, the name is removed; readers keep what they have mapped."""
+        if self._is_owner:
             (FOLDER / self.name).unlink(missing_ok=True)
-        with suppress(BufferError):  # somebody still holds a view: the mapping goes with the last of them
+        with suppress(BufferError):  # somebody holds a view: the mapping goes with the last view
             self.data.close()
-        self._let_go()
+        self._close_file()
 
 
 def segment_bytes(slots: int, slot_bytes: int) -> int:
-    """Bytes of a whole segment."""
+    """Returns the size of a segment, its bookkeeping included."""
     return _slots_begin(slots) + slots * _whole_pages(slot_bytes)
 
 
 def remove_leftovers() -> list[str]:
-    """Remove segments of this user whose owner is gone; returns their names."""
+    """Removes segments of this user whose owner is gone. Returns their names."""
     removed = []
     for path in FOLDER.glob(PREFIX + "*"):
         if not NAME.fullmatch(path.name):
@@ -171,7 +184,7 @@ def remove_leftovers() -> list[str]:
         except OSError:
             continue
         try:
-            if os.fstat(descriptor).st_uid == os.getuid() and _try_lock(descriptor, OWNER_LOCK):
+            if os.fstat(descriptor).st_uid == os.getuid() and try_lock(descriptor, OWNER_LOCK):
                 path.unlink(missing_ok=True)
                 removed.append(path.name)
         finally:
@@ -180,12 +193,16 @@ def remove_leftovers() -> list[str]:
 
 
 def _bytes_free() -> int:
-    there = os.statvfs(FOLDER)
-    return there.f_bavail * there.f_frsize
+    room = os.statvfs(FOLDER)
+    return room.f_bavail * room.f_frsize
+
+
+def _map(descriptor: int) -> mmap.mmap:
+    return mmap.mmap(descriptor, os.fstat(descriptor).st_size)
 
 
 def _make_file() -> tuple[str, int]:
-    """An empty file of a new name, with the owner's lock on it."""
+    """Makes an empty file with a new name, and takes the owner's lock on it."""
     while True:
         name = PREFIX + secrets.token_hex(16)
         try:
@@ -197,14 +214,14 @@ def _make_file() -> tuple[str, int]:
                 f"Shared memory cannot be made in {FOLDER} ({os.strerror(error.errno or 0)}); "
                 "make it writable or take another transport."
             ) from error
-        if _try_lock(descriptor, OWNER_LOCK) and os.fstat(descriptor).st_nlink:
+        if try_lock(descriptor, OWNER_LOCK) and os.fstat(descriptor).st_nlink:
             return name, descriptor
-        os.close(descriptor)  # before it was locked, another process took it for a leftover
+        os.close(descriptor)  # another process took the unlocked file for a leftover, and removed it
 
 
 def _check(name: str, descriptor: int) -> None:
-    facts = os.fstat(descriptor)
-    if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.getuid() or stat.S_IMODE(facts.st_mode) != 0o600:
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) != 0o600:
         raise HandleError("foreign", f"The slot pool {name} is not this user's own (mode 0600).")
     header = os.pread(descriptor, _HEADER.size, 0)
     if len(header) < _HEADER.size:
@@ -212,9 +229,9 @@ def _check(name: str, descriptor: int) -> None:
     magic, version, slots, slot_bytes, _ = _HEADER.unpack(header)
     if magic != MAGIC or version != VERSION:
         raise HandleError("foreign", f"The slot pool {name} was not made by this version of the package.")
-    if facts.st_size != segment_bytes(slots, slot_bytes):
+    if status.st_size != segment_bytes(slots, slot_bytes):
         raise HandleError(
-            "foreign", f"The slot pool {name} has {facts.st_size:,} bytes, which does not fit its header."
+            "foreign", f"The slot pool {name} has {status.st_size:,} bytes, which does not fit its header."
         )
 
 
@@ -224,23 +241,3 @@ def _whole_pages(size: int) -> int:
 
 def _slots_begin(slots: int) -> int:
     return PAGE * (1 + -(-slots * 64 // PAGE))
-
-
-def _set_lock(descriptor: int, kind: int, byte: int) -> None:
-    # locks of the open file, not of the process: two rings in one process do not share them
-    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _LOCK.pack(kind, os.SEEK_SET, byte, 1, 0))
-
-
-def _try_lock(descriptor: int, byte: int) -> bool:
-    try:
-        _set_lock(descriptor, fcntl.F_WRLCK, byte)
-    except OSError as error:
-        if error.errno in (errno.EAGAIN, errno.EACCES):
-            return False
-        raise
-    return True
-
-
-def _is_locked(descriptor: int, byte: int) -> bool:
-    answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0))
-    return bool(_LOCK.unpack(answer)[0] != fcntl.F_UNLCK)

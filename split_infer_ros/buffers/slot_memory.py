@@ -1,4 +1,4 @@
-"""The memory of a pool's slots, and how a batch's features get into one."""
+"""The memory of a pool's slots, and how a batch's features get into a slot."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from torch import Tensor
 
 from split_infer_ros.buffers.layout import Layout, SlotViews, Strides, dense_strides
 from split_infer_ros.buffers.memory import Memory, Place, allocate
-from split_infer_ros.buffers.policy import FALLBACK, Policy
+from split_infer_ros.buffers.policy import FALLBACK
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.runtime.cuda import OutOfMemory
 
 
 class SlotMemory:
-    """One piece of memory a slot, and how the tensors lie that were last written there.
+    """One piece of memory for each slot, with the strides of the tensors that were last written there.
 
-    A slot keeps the strides of what is written: kernels are chosen by them, and another kernel rounds otherwise.
+    A slot keeps these strides because kernels are chosen by them, and another kernel rounds differently.
 
     Args:
-        layout: how a batch's tensors lie in it.
-        slots: each with at least ``layout.slot_bytes``.
-        note: what there is to say of it, if it is not what was asked for.
+        layout: of a batch's tensors in a slot.
+        slots: the memory of each slot, with at least ``layout.slot_bytes``.
+        note: a sentence that says why the memory is not of the requested policy; empty if it is.
     """
 
     def __init__(self, layout: Layout, slots: Sequence[Memory], note: str = "") -> None:
@@ -33,33 +33,39 @@ class SlotMemory:
         self.note = note
 
     @classmethod
-    def make(
-        cls, layout: Layout, slots: int, place: Place, make: Callable[[int, Place], Memory] | None = None
+    def allocate(
+        cls, layout: Layout, num_slots: int, place: Place, make: Callable[[int, Place], Memory] | None = None
     ) -> SlotMemory:
-        """Memory by that policy, or where there is no room for it by policy ``pinned``, which ``note`` says then.
+        """Makes slots of the requested policy. If there is no room, it makes ``pinned`` ones, and ``note`` says so.
 
         Args:
-            make: gives the memory of each slot; allocates it if None.
+            layout: of a batch's tensors in a slot.
+            num_slots: how many slots to make.
+            place: the requested policy, and where the backbone runs.
+            make: returns the memory of a slot, given its index; None means to allocate it.
 
         Raises:
-            ConfigurationError: there is no room for that either.
+            ConfigurationError: there is no room for pinned memory either.
         """
-        make = make or (lambda _, place: allocate(place.policy, layout.slot_bytes, place.device))
-        note = ""
-        while True:
-            try:
-                return cls(layout, [make(slot, place) for slot in range(slots)], note)
-            except OutOfMemory as error:
-                if place.policy in (Policy.HOST, FALLBACK):
-                    raise ConfigurationError(
-                        f"A pool of {slots} slots of {layout.slot_bytes:,} bytes cannot be allocated ({error}): "
-                        "take a smaller batch_size, fewer pool_slots or a later split_point."
-                    ) from error
-                note = (
-                    f"There is no room for the features by memory_policy {place.policy.value} ({error}): "
-                    f"{FALLBACK.value} is taken in its stead."
-                )
-                place = Place(FALLBACK, place.device)
+
+        def allocate_slot(_: int, place: Place) -> Memory:
+            return allocate(place.policy, layout.slot_bytes, place.device)
+
+        make = make or allocate_slot
+        try:
+            return cls(layout, [make(slot, place) for slot in range(num_slots)])
+        except OutOfMemory as error:
+            if not place.policy.takes_device_memory:
+                raise _no_room(layout, num_slots, error) from error
+            note = (
+                f"There is no room for the features by memory_policy {place.policy.value} ({error}): "
+                f"{FALLBACK.value} is used instead."
+            )
+        fallback = Place(FALLBACK, place.device)
+        try:
+            return cls(layout, [make(slot, fallback) for slot in range(num_slots)], note)
+        except OutOfMemory as error:
+            raise _no_room(layout, num_slots, error) from error
 
     @property
     def bytes(self) -> int:
@@ -67,35 +73,44 @@ class SlotMemory:
         return sum(memory.bytes for memory in self._slots)
 
     @property
-    def copies(self) -> bool:
-        """True where what was written is to be fetched before the CPU sees it."""
-        return not self._slots[0].is_one
+    def needs_copy(self) -> bool:
+        """True if what the device wrote must be fetched before the CPU sees it."""
+        return self.policy.needs_copy
 
     def views(self, slot: int, batch: int) -> tuple[Tensor, ...]:
-        """The CPU's views of the tensors of ``batch`` images, at most as many as were written: (batch, *shape) each.
+        """Returns the CPU's views of the tensors of ``batch`` images, (batch, *shape) each.
 
-        They lie as what was written; row by row as long as nothing was.
+        The views have the strides of what was last written; before the first write they are contiguous. Ask for at
+        most as many images as were written.
         """
         return self._host[slot](batch, self._strides[slot])
 
     def write(self, slot: int, tensors: Sequence[Tensor]) -> None:
-        """Have the device, in its current stream, leave the tensors of a batch in the slot."""
+        """Has the device write the tensors of a batch into the slot, in its current stream."""
         memory = self._slots[slot]
         memory.give_to_device()
         strides = self._strides[slot] = tuple(map(dense_strides, tensors))
-        for place, tensor in zip(self._device[slot](len(tensors[0]), strides), tensors, strict=True):
-            place.copy_(tensor, non_blocking=True)
+        for view, tensor in zip(self._device[slot](len(tensors[0]), strides), tensors, strict=True):
+            view.copy_(tensor, non_blocking=True)
         memory.give_to_host()
 
     def fetch(self, slot: int, batch: int) -> None:
-        """Where the device has a buffer of its own, have it copied, in its current stream, to the host's."""
+        """Copies the device's bytes to the host, in the current stream; only for a policy that needs a copy."""
         strides = self._strides[slot]
-        for place, tensor in zip(self._host[slot](batch, strides), self._device[slot](batch, strides), strict=True):
-            place.copy_(tensor, non_blocking=True)
+        for to, source in zip(self._host[slot](batch, strides), self._device[slot](batch, strides), strict=True):
+            to.copy_(source, non_blocking=True)
 
     def close(self) -> None:
-        """Let go; what was allocated here goes with the last view of it."""
+        """Releases the memory. Allocated memory is freed with the last view of it."""
         for memory in self._slots:
-            memory.let_go()
-        for held in (self._slots, self._host, self._device):
-            held.clear()
+            memory.release()
+        self._slots.clear()
+        self._host.clear()
+        self._device.clear()
+
+
+def _no_room(layout: Layout, num_slots: int, error: OutOfMemory) -> ConfigurationError:
+    return ConfigurationError(
+        f"A pool of {num_slots} slots of {layout.slot_bytes:,} bytes cannot be allocated ({error}): "
+        "take a smaller batch_size, fewer pool_slots or a later split_point."
+    )

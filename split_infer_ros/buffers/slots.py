@@ -1,8 +1,8 @@
-"""Who may touch which slot of a pool: leases, without the memory itself (no torch, no clock of its own).
+"""Leases: who may touch which slot of a pool. The memory itself lies elsewhere; no torch and no clock here.
 
-A slot goes free -> writing -> ready -> reading -> free. Each use of it has a new generation, so a handle
-that outlived its use is recognised and refused. A ready slot whose reader never comes is taken back when
-its lease ends.
+A slot goes through the states free, writing, ready, reading and free again. Each use of a slot has a new generation,
+so a handle that outlived its use is recognised and refused. If no reader takes a ready slot, the slot is taken back
+when its lease ends.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import math
 import secrets
 import threading
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ConfigurationError, HandleError
 
 
 class SlotState(enum.Enum):
-    """What is being done with a slot."""
+    """The state of a slot in its pool."""
 
     FREE = "free"
     WRITING = "writing"
@@ -29,12 +29,12 @@ class SlotState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """One use of one slot: this is all that travels.
+    """One use of one slot, and all that travels from the backbone to the head.
 
     Attributes:
-        pool: random 63-bit identity of the pool.
-        slot: index in the pool.
-        generation: how many times the slot had been acquired, this use included.
+        pool: a random 63-bit identity of the pool.
+        slot: the index in the pool.
+        generation: how many times the slot was acquired, this use included.
     """
 
     pool: int
@@ -44,13 +44,13 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a batch, as its reader says.
+    """What became of a batch, as its reader reports it.
 
     Attributes:
-        published: results went out for so many of its frames, the first ones.
-        reason: why not for the others: the value of a ``DropReason``, or any text where another process said it.
-        head_start, head_end: when the head's half ran, seconds of this host's steady clock.
-        delivered: when the results were out.
+        published: for how many of its frames, counted from the first, results were published.
+        reason: why not for the other frames: the value of a ``DropReason``, or any text from another process.
+        head_start, head_end: when the head partition ran, in seconds of this host's steady clock.
+        delivered: when the results were published, on the same clock.
     """
 
     published: int
@@ -60,11 +60,14 @@ class Outcome:
     delivered: float = math.nan
 
     def checked(self) -> Outcome:
-        """What may be believed of it where another process said so: times that can be, and a reason that heads have."""
-        times = self.head_start, self.head_end, self.delivered
-        if not (self.head_start <= self.head_end <= self.delivered < math.inf and self.head_start >= 0):
-            times = math.nan, math.nan, math.nan
-        return Outcome(self.published, DropReason.claimed_by_head(self.reason), *times)
+        """Returns the outcome without what cannot be true, for an outcome that another process reported.
+
+        Impossible times become NaN, and a reason that heads do not have is replaced.
+        """
+        reason = DropReason.claimed_by_head(self.reason)
+        if 0 <= self.head_start <= self.head_end <= self.delivered < math.inf:
+            return replace(self, reason=reason)
+        return Outcome(self.published, reason)
 
 
 @dataclass(slots=True)
@@ -75,23 +78,28 @@ class _Slot:
 
 
 class SlotLeases:
-    """A fixed number of slots, handed out and taken back; safe to use from any thread.
+    """Leases a fixed number of slots and takes them back; safe to use from any thread.
 
     Args:
-        slots: how many, at least 1.
-        lease_s: a ready slot that nobody takes within so many seconds may be expired.
+        num_slots: how many slots there are, at least 1.
+        lease_s: how many seconds a ready slot is kept for its reader. After that it can be expired.
+
+    Attributes:
+        pool: a random 63-bit identity.
+        lease_s: as given.
+        refused: how many leases were refused, by reason.
 
     Raises:
         ConfigurationError: there would be no slot.
     """
 
-    def __init__(self, slots: int, lease_s: float) -> None:
-        if slots < 1:
-            raise ConfigurationError(f"A slot pool cannot have {slots} slots; it takes at least 1.")
+    def __init__(self, num_slots: int, lease_s: float) -> None:
+        if num_slots < 1:
+            raise ConfigurationError(f"A slot pool cannot have {num_slots} slots; it takes at least 1.")
         self.pool = secrets.randbits(63)
-        self._lease_s = lease_s
-        self._slots = [_Slot() for _ in range(slots)]
-        self._free = list(range(slots))
+        self.lease_s = lease_s
+        self._slots = [_Slot() for _ in range(num_slots)]
+        self._free = list(range(num_slots))
         self._lock = threading.Lock()
         self.refused: Counter[str] = Counter()
 
@@ -103,11 +111,11 @@ class SlotLeases:
 
     @property
     def used(self) -> int:
-        """Slots that are not free."""
+        """The number of slots that are not free."""
         return len(self._slots) - len(self._free)
 
     def acquire(self) -> Lease | None:
-        """Take a free slot to write into, or None while there is none."""
+        """Returns a lease on a free slot to write into, or None while there is none."""
         with self._lock:
             if not self._free:
                 return None
@@ -118,50 +126,50 @@ class SlotLeases:
             return Lease(self.pool, index, slot.generation)
 
     def publish(self, lease: Lease, now: float) -> None:
-        """What is in the slot may be read; the reader has ``lease_s`` from ``now`` (seconds) to take it."""
+        """Lets a reader take the slot within ``lease_s`` from ``now`` (seconds)."""
         with self._lock:
             slot = self._find(lease, SlotState.WRITING)
             slot.state = SlotState.READY
-            slot.deadline = now + self._lease_s
+            slot.deadline = now + self.lease_s
 
     def take(self, lease: Lease) -> None:
-        """Begin to read; until release the slot is the reader's.
+        """Begins to read. The slot belongs to the reader until ``release``.
 
         Raises:
-            HandleError: the slot has moved on, is already being read, or belongs to another pool.
+            HandleError: the lease is stale, the slot is being read, or it belongs to another pool.
         """
         with self._lock:
             self._find(lease, SlotState.READY).state = SlotState.READING
 
     def release(self, lease: Lease) -> None:
-        """Give the slot back, from whichever state.
+        """Gives the slot back, in any state.
 
         Raises:
-            HandleError: it was given back before, or belongs to another pool.
+            HandleError: the slot was given back before, or belongs to another pool.
         """
         with self._lock:
             slot = self._find(lease, SlotState.WRITING, SlotState.READY, SlotState.READING)
             self._set_free(lease.slot, slot)
 
     def revoke(self, lease: Lease) -> bool:
-        """Take the slot back unless somebody reads it or gave it back; returns whether it was taken back."""
+        """Takes the slot back unless a reader has it or gave it back. Returns whether it was taken back."""
         with self._lock:
             slot = self._slots[lease.slot]
-            mine = slot.generation == lease.generation and slot.state in (SlotState.WRITING, SlotState.READY)
-            if mine:
+            is_held = slot.generation == lease.generation and slot.state in (SlotState.WRITING, SlotState.READY)
+            if is_held:
                 self._set_free(lease.slot, slot)
-            return mine
+            return is_held
 
     def renew_if_read(self, now: float) -> None:
-        """While a slot is being read its reader is there and comes for the others: their leases begin anew."""
+        """Restarts the leases of ready slots if a slot is being read. Its reader will take the ready ones next."""
         with self._lock:
             if any(slot.state is SlotState.READING for slot in self._slots):
                 for slot in self._slots:
                     if slot.state is SlotState.READY:
-                        slot.deadline = now + self._lease_s
+                        slot.deadline = now + self.lease_s
 
     def expire(self, now: float) -> list[Lease]:
-        """Take back every ready slot whose lease has ended by ``now``; returns the leases that ended."""
+        """Takes back every ready slot whose lease has ended by ``now``. Returns the leases that ended."""
         with self._lock:
             ended = self._ready(now)
             for lease in ended:
@@ -169,7 +177,11 @@ class SlotLeases:
             return ended
 
     def ready(self, overdue_at: float = math.inf) -> list[Lease]:
-        """The slots that are published and not taken; given a time, those alone whose lease has ended by then."""
+        """Returns the leases of slots that are published and not taken.
+
+        Args:
+            overdue_at: only leases that have ended by this time are returned.
+        """
         with self._lock:
             return self._ready(overdue_at)
 
@@ -186,7 +198,7 @@ class SlotLeases:
 
     def _find(self, lease: Lease, *states: SlotState) -> _Slot:
         if lease.pool != self.pool or not 0 <= lease.slot < len(self._slots):
-            return self._refuse("foreign", f"{lease} is no slot of pool {self.pool:x} with {len(self)} slots.")
+            return self._refuse("foreign", f"{lease} is not in pool {self.pool:x} with {len(self)} slots.")
         slot = self._slots[lease.slot]
         if slot.generation != lease.generation:
             return self._refuse("stale", f"{lease} is stale: slot {lease.slot} is at generation {slot.generation}.")

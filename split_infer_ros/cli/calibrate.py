@@ -15,7 +15,7 @@ from pathlib import Path
 from split_infer_ros.errors import SplitInferError
 from split_infer_ros.measurements.database import Database, default_path
 from split_infer_ros.memory_cost.calibration import Calibration
-from split_infer_ros.memory_cost.constants import ROWS, Row
+from split_infer_ros.memory_cost.constants import ALL_CONSTANTS, Constant
 from split_infer_ros.memory_cost.machine import calibrate_machine
 from split_infer_ros.split.load import choose_device
 from split_infer_ros.telemetry.machine import cpu_name, gpu_name
@@ -28,7 +28,7 @@ def main() -> int:
     chosen = _arguments().parse_args()
     try:
         device = choose_device(chosen.device)
-        found = calibrate_machine(device, Database(chosen.database), chosen.anew, _say)
+        found = calibrate_machine(device, Database(chosen.database), remeasure=chosen.anew, say=_say)
     except SplitInferError as error:
         print(error, file=sys.stderr)
         return 1
@@ -38,16 +38,16 @@ def main() -> int:
 
 def describe(found: Calibration) -> Iterator[str]:
     """A line for each constant of Table III."""
-    for row in ROWS:
+    for row in ALL_CONSTANTS:
         yield f"  {row.symbol:<13} {row.description:<45} {_value(found, row)}"
 
 
-def _value(found: Calibration, row: Row) -> str:
+def _value(found: Calibration, row: Constant) -> str:
     if row.name not in found.measured:
         return "absent here"
     value, spread = found.measured[row.name], found.spreads[row.name]
-    number = "no bound" if math.isinf(value) else f"{value * (MB if row.of_bytes else 1):.3g}"
-    unit = "" if math.isinf(value) else " ms/MB" if row.of_bytes else " ms"
+    number = "no bound" if math.isinf(value) else f"{value * (MB if row.is_per_byte else 1):.3g}"
+    unit = "" if math.isinf(value) else " ms/MB" if row.is_per_byte else " ms"
     text = f"{number}{unit} (spread {100 * spread:.0f} %)" if math.isfinite(spread) else f"{number}{unit}"
     return f"{text}: uncertain, not used" if row.name in found.uncertain else text
 

@@ -1,8 +1,8 @@
-"""Measure every split point of a model on this machine, and say which one to take.
+"""Measures every split point of a model on this machine, and says which one is best.
 
-Prints milliseconds a batch of each stage alone, images a second of a saturated pipeline (with a star where the pipeline
-was run, else predicted) and the latency of a batch. What was measured before is read from the database. A model that
-was tuned is measured as nodes then run it.
+Prints the milliseconds a batch of each stage alone, the images a second of a saturated pipeline, and the latency of a
+batch. A star marks throughputs that were measured; the others are predicted. What was measured before is read from the
+database. A tuned model is measured as nodes run it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from split_infer_ros.runtime.process import prepare_process
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import PRECISIONS
 from split_infer_ros.split.model_spec import ModelSpec
-from split_infer_ros.split.planner import OBJECTIVES, plan
+from split_infer_ros.split.planner import Objective, plan
 from split_infer_ros.split.profile import describe
 
 
@@ -41,8 +41,8 @@ def main() -> int:
         database = Database(chosen.database)
         tuned = find_best_known(load_model(spec), database, chosen.precision)
         model = load_model(replace(spec, execution_config=tuned.form))  # as nodes would run it
-        profile = profile_model(model, chosen.batch, database, anew=chosen.anew, say=_say)
-        choice = plan(profile, chosen.objective, chosen.latency_bound_ms / 1e3)
+        profile = profile_model(model, chosen.batch, database, remeasure=chosen.anew, say=_say)
+        choice = plan(profile, Objective(chosen.objective), chosen.latency_bound_ms / 1e3)
     except SplitInferError as error:
         print(error, file=sys.stderr)
         return 1
@@ -66,9 +66,9 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--precision", choices=PRECISIONS, default="fp32", help="of the backbone")
     parser.add_argument("--allow-user-code", action="store_true", help="load a model of yours, which may run any code")
     parser.add_argument("--batch", type=whole, nargs="+", default=[1, 2, 4, 8], metavar="N", help="batch sizes")
-    parser.add_argument("--objective", choices=OBJECTIVES, default=OBJECTIVES[0])
+    parser.add_argument("--objective", choices=[each.value for each in Objective], default=Objective.THROUGHPUT.value)
     parser.add_argument("--latency-bound-ms", type=float, default=math.inf, metavar="MS")
-    parser.add_argument("--database", type=Path, metavar="FILE", help=f"unless given, {default_path()}")
+    parser.add_argument("--database", type=Path, metavar="FILE", help=f"default: {default_path()}")
     parser.add_argument("--anew", action="store_true", help="measure again what the database has")
     return parser
 

@@ -1,6 +1,4 @@
-"""List the split points of a model in order: what each is called and which tensors cross there, with their bytes an
-image.
-"""
+"""Lists the split points of a model in order, with the tensors that cross at each and their bytes an image."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 1
     if chosen.json:
-        split_points = [_as_json(split_point) for split_point in model.split_points]
+        split_points = [_as_json(point) for point in model.split_points]
         print(json.dumps({"model": model.entry.name, "default": default.name, "split_points": split_points}, indent=1))
     else:
         print(f"{model.entry.name}: {model.entry.summary}; * is the default split point\n")
@@ -58,9 +56,9 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--weights", default="none", help="as the parameter of that name; split points do not depend on them"
     )
-    parser.add_argument("--precision", choices=PRECISIONS, default="fp32", help="in which the features cross")
+    parser.add_argument("--precision", choices=PRECISIONS, default="fp32", help="precision in which the features cross")
     parser.add_argument("--allow-user-code", action="store_true", help="load a model of yours, which may run any code")
-    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
 

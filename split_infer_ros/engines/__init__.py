@@ -1,1 +1,1 @@
-"""What executes a partition of a model: torch as it is, fused oneDNN convolutions, oneDNN graphs, compiled code."""
+"""What executes a partition of a model: eager torch, fused oneDNN convolutions, oneDNN graphs, or compiled code."""

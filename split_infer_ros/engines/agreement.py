@@ -1,4 +1,4 @@
-"""Whether two ways to run a network give the same."""
+"""How far the results of two executions of one network differ."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-WITHIN = 1e-4  # of the largest value, in float32
+MAX_DIFFERENCE = 1e-4  # of the largest expected value; above it, float32 results do not agree
 
 
 def difference(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
-    """The largest between tensors of the same shapes, each as a part of what is expected of it at most, or of 1.
+    """Returns the largest relative difference between two sequences of tensors of the same shapes.
 
-    NaN or infinite where one has what is not finite and the other has not the same.
+    Each difference is divided by the largest finite magnitude of the expected tensor, or by 1 if that is larger. The
+    result is NaN or infinite if one side has a NaN or an infinity where the other side has another value.
     """
     differences = [_difference(one, other) for one, other in zip(found, expected, strict=True) if other.numel()]
-    return float(torch.tensor([0.0, *differences], dtype=torch.float64).max())  # Python's loses NaN
+    return float(torch.tensor([0.0, *differences], dtype=torch.float64).max())  # Python's max loses NaN
 
 
-def _difference(one: Tensor, other: Tensor) -> float:
-    alike = (one == other) | (one.isnan() & other.isnan())
-    largest = other.abs().nan_to_num(nan=0.0, posinf=0.0).max().clamp(min=1)
-    return float(((one - other).abs().masked_fill(alike, 0) / largest).max())
+def _difference(found: Tensor, expected: Tensor) -> float:
+    equal = (found == expected) | (found.isnan() & expected.isnan())
+    largest = expected.abs().nan_to_num(nan=0.0, posinf=0.0).max().clamp(min=1)
+    return float(((found - expected).abs().masked_fill(equal, 0) / largest).max())

@@ -1,6 +1,7 @@
-"""Convolutions on a CPU: weights packed once, the activation done while the result is in the cache.
+"""Convolutions on a CPU whose weights are packed once and whose activation runs while the result is in the cache.
 
-These are oneDNN's operations as torch.compile uses them, without its compiler and its minute of start-up.
+The operations are oneDNN's, which torch.compile uses as well. Here they run without its compiler and its minute of
+start-up.
 """
 
 from __future__ import annotations
@@ -11,38 +12,47 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-Kind = tuple[torch.Size, int]  # of call: the input's shape and the number of threads
+CallSignature = tuple[torch.Size, int]  # the input's shape and the number of threads
 
 
 class FusedConv2d(nn.Module):
-    """A convolution and the activation that follows it, for float32 on a CPU; both are taken as they are now.
+    """A convolution and the activation that follows it, in float32 on a CPU.
 
-    How weights are best laid out depends on the input's shape and on the number of threads. Laid out for another
-    kind of call, they are converted anew at each, and so slowly that a network takes three to ten times as long;
-    plain ones cost some tenth more. So they are packed for a kind of call that comes twice running, and whatever
-    else comes takes the plain ones. (Detectors run one convolution on maps of several sizes; the last batch of a
-    burst is smaller; a moved cut gives a convolution to another thread.)
+    Both are read once; later changes to the modules have no effect. The best layout of the weights depends on the
+    call signature. Weights that were packed for another signature are converted at every call, which makes a network
+    three to ten times slower. Plain weights cost about a tenth more than packed ones. So weights are packed for a
+    signature that comes twice in a row, and every other call takes the plain ones.
+
+    Signatures alternate in three cases. A detector runs one convolution on maps of several sizes. The last batch of a
+    burst is smaller. And when the split point moves, another thread runs the convolution.
+
+    Args:
+        convolution: with zero padding.
+        activation: one that oneDNN has, or None.
+        source: path of the convolution in its network.
 
     Attributes:
-        source: path of the convolution.
+        source: path of the convolution in its network.
         geometry: padding, stride, dilation, groups.
-        activation: in oneDNN's words: name, numbers, algorithm.
+        activation: its name, numbers and algorithm in oneDNN's terms.
         weight, bias: plain.
     """
 
     def __init__(self, convolution: nn.Conv2d, activation: nn.Module | None, source: str = "") -> None:
         super().__init__()
-        c = convolution
         self.source = source
-        self.geometry = geometry(c)
+        self.geometry = geometry(convolution)
         self.activation: Any = ("none", [], None) if activation is None else _attributes(activation)
-        self.bias = None if c.bias is None else c.bias.detach()
-        self.weight = c.weight.detach()
-        self._last: Kind | None = None
-        self._packed: tuple[Kind, Tensor] | None = None  # the tensor is opaque: it cannot be saved or moved
+        self.bias = None if convolution.bias is None else convolution.bias.detach()
+        self.weight = convolution.weight.detach()
+        self._last_call: CallSignature | None = None
+        self._packed: tuple[CallSignature, Tensor] | None = None  # the tensor is opaque: it cannot be saved or moved
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, C, H, W) to (N, C', H', W'), channels last however ``x`` lies: so both weights give the same bits."""
+        """Maps (N, C, H, W) to (N, C', H', W').
+
+        The input is made channels last first, so that plain and packed weights give the same bits.
+        """
         x = x.contiguous(memory_format=torch.channels_last)
         result: Tensor = torch.ops.mkldnn._convolution_pointwise(
             x, self._weights(x.shape), self.bias, *self.geometry, *self.activation
@@ -50,22 +60,23 @@ class FusedConv2d(nn.Module):
         return result
 
     def _weights(self, shape: torch.Size) -> Tensor:
-        kind = shape, torch.get_num_threads()
-        packed = self._packed  # read once: while a split point moves, two threads are here
-        if packed is not None and packed[0] == kind:
+        call = shape, torch.get_num_threads()
+        packed = self._packed  # read once: two threads run here while a split point moves
+        if packed is not None and packed[0] == call:
             return packed[1]
-        again, self._last = kind == self._last, kind
-        if not again:
+        is_repeated, self._last_call = call == self._last_call, call
+        if not is_repeated:
             return self.weight
         weights: Tensor = torch.ops.mkldnn._reorder_convolution_weight(self.weight, *self.geometry, list(shape))
-        self._packed = kind, weights
+        self._packed = call, weights
         return weights
 
 
 def fuse_convolutions(graph: fx.GraphModule) -> None:
-    """Replace convolutions, and the activations that follow them directly, in place; modules are not changed.
+    """Replaces each convolution, and the activation that directly follows it, by a ``FusedConv2d``.
 
-    Results differ by rounding alone. Where this build of torch has no oneDNN, nothing is done.
+    The graph is changed in place; modules are not changed. Results differ by rounding alone. Nothing happens if this
+    build of torch has no oneDNN.
     """
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return
@@ -89,9 +100,9 @@ def fuse_convolutions(graph: fx.GraphModule) -> None:
 
 
 def geometry(convolution: nn.Conv2d) -> tuple[list[int], list[int], list[int], int]:
-    """Padding, stride, dilation and groups, as oneDNN's operations take them."""
-    c = convolution
-    return [int(n) for n in c.padding], list(c.stride), list(c.dilation), c.groups
+    """Returns padding, stride, dilation and groups in the types that oneDNN's operations take."""
+    padding = [int(each) for each in convolution.padding]
+    return padding, list(convolution.stride), list(convolution.dilation), convolution.groups
 
 
 def _can_be_packed(module: nn.Module) -> bool:
@@ -105,7 +116,13 @@ def _can_be_packed(module: nn.Module) -> bool:
 
 
 def follower_of(node: fx.Node, modules: Mapping[str, nn.Module], fits: Callable[[nn.Module], bool]) -> fx.Node | None:
-    """The call of a fitting module that alone uses what a node gives."""
+    """Returns the only user of a node's value, or None.
+
+    Args:
+        node: whose value is used.
+        modules: the graph's, by path.
+        fits: says whether the user may be a call of that module. Any other user gives None.
+    """
     if len(node.users) != 1:
         return None
     (follower,) = node.users
@@ -113,7 +130,7 @@ def follower_of(node: fx.Node, modules: Mapping[str, nn.Module], fits: Callable[
 
 
 def _attributes(activation: nn.Module) -> tuple[str, list[float], str | None] | None:
-    """An activation in oneDNN's words; None if it has none."""
+    """Returns the name, numbers and algorithm of an activation in oneDNN's terms; None if oneDNN does not have it."""
     if isinstance(activation, nn.Hardtanh):  # ReLU6 is one
         return "hardtanh", [activation.min_val, activation.max_val], ""
     if isinstance(activation, nn.LeakyReLU):

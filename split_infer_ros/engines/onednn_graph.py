@@ -1,7 +1,7 @@
-"""Features in blocks of channels on a CPU: oneDNN lays out whole runs of operations, and fuses what follows (§3.1.1).
+"""Features in blocks of channels on a CPU: oneDNN lays out whole runs of operations and fuses what follows (§3.1.1).
 
-TorchScript is torch's only way to oneDNN's graphs. Later versions of torch advise against it and may drop it; then, as
-on processors for which torch was built without, nothing is blocked.
+TorchScript is torch's only interface to oneDNN's graphs. Later versions of torch advise against it and may drop it.
+Without it, features are not blocked. The same holds on processors for which torch was built without oneDNN's graphs.
 """
 
 from __future__ import annotations
@@ -16,28 +16,29 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from split_infer_ros.engines.agreement import WITHIN, difference
+from split_infer_ros.engines.agreement import MAX_DIFFERENCE, difference
 from split_infer_ros.engines.fusion import fuse_convolutions
 
-MOST_KINDS = 3  # a full batch, a single image, and one more; each has its own copy of the weights
-RUNS = 3  # one to see the shapes, one to compile, and one that packs the weights
+MAX_COMPILED = 3  # for a full batch, a single image, and one more; each has its own copy of the weights
+WARM_UP_CALLS = 3  # the first sees the shapes, the second compiles, the third packs the weights
 
-Kind = tuple[tuple[tuple[torch.Size, tuple[int, ...]], ...], int]  # of call: shapes, strides and number of threads
+CallSignature = tuple[tuple[tuple[torch.Size, tuple[int, ...]], ...], int]  # shapes, strides and number of threads
 Run = Callable[..., tuple[Tensor, ...]]
 
 _log = logging.getLogger(__name__)
-_compiling = threading.RLock()  # the switch is the process's
+_compiling = threading.RLock()  # held while the process-wide switch for oneDNN's graphs is changed
 
 
-class Blocked(nn.Module):
-    """A part, for float32 on a CPU, compiled for each kind of call that comes twice running, as far as there is room.
+class BlockedPart(nn.Module):
+    """A part, in float32 on a CPU, that oneDNN compiles for each call signature that comes twice in a row.
 
-    Compiling takes up to a second. Whatever else comes has its convolutions packed (see fusion), and so has a kind
-    for which compiling fails, or gives something else: oneDNN may add a convolution's result to a map in place although
-    that map is still needed, so every kind is tried on random features first.
+    At most ``MAX_COMPILED`` signatures are compiled; compiling takes up to a second. All other calls run with packed
+    convolutions (see ``fusion``). So does a signature for which compiling fails or gives other results. To find that
+    out, every compiled part runs on random features first: oneDNN may add a convolution's result in place to a map
+    that is still needed.
 
     Args:
-        part: tensors to a tuple of tensors; taken over.
+        part: maps tensors to a tuple of tensors. It is taken over.
     """
 
     def __init__(self, part: fx.GraphModule) -> None:
@@ -45,33 +46,34 @@ class Blocked(nn.Module):
         self._part = part.eval()
         self._packed = fx.GraphModule(part, copy.deepcopy(part.graph))
         fuse_convolutions(self._packed)
-        self._compiled: dict[Kind, Run] = {}
-        self._last: Kind | None = None
+        self._compiled: dict[CallSignature, Run] = {}
+        self._last_call: CallSignature | None = None
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """As the part; maps are given channels last, however they lie."""
+        """Runs the part. Maps are made channels last first."""
         tensors = tuple(map(_channels_last, tensors))
-        kind = tuple((each.shape, each.stride()) for each in tensors), torch.get_num_threads()
-        run = self._compiled.get(kind)
+        call = tuple((each.shape, each.stride()) for each in tensors), torch.get_num_threads()
+        run = self._compiled.get(call)
         if run is None:
-            again, self._last = kind == self._last, kind
-            run = self._compile(kind, tensors) if again and len(self._compiled) < MOST_KINDS else self._packed
+            is_repeated, self._last_call = call == self._last_call, call
+            has_room = len(self._compiled) < MAX_COMPILED
+            run = self._compile(call, tensors) if is_repeated and has_room else self._packed
         return run(*tensors)
 
-    def _compile(self, kind: Kind, tensors: tuple[Tensor, ...]) -> Run:
+    def _compile(self, call: CallSignature, tensors: tuple[Tensor, ...]) -> Run:
         with _compiling:
-            if kind not in self._compiled:
+            if call not in self._compiled:
                 try:
-                    self._compiled[kind] = _compiled(self._part, self._packed, tuple(map(_random_like, tensors)))
-                except Exception as error:  # whatever a compiler does not bear
-                    reason = str(error).strip().rpartition("\n")[2]  # below TorchScript's own trace
+                    self._compiled[call] = _compiled(self._part, self._packed, tuple(map(_random_like, tensors)))
+                except Exception as error:  # a compiler may raise anything
+                    reason = str(error).strip().rpartition("\n")[2]  # the last line, below TorchScript's own trace
                     _log.warning("Features are not blocked, since oneDNN cannot compile them: %s", reason)
-                    self._compiled[kind] = self._packed
-            return self._compiled[kind]
+                    self._compiled[call] = self._packed
+            return self._compiled[call]
 
 
-def can_be_blocked() -> bool:
-    """True if this build of torch has oneDNN's graphs."""
+def has_onednn_graphs() -> bool:
+    """Returns whether this build of torch has oneDNN's graphs."""
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     with _compiling, warnings.catch_warnings():
@@ -85,22 +87,31 @@ def can_be_blocked() -> bool:
 
 
 def _compiled(part: nn.Module, packed: nn.Module, tensors: tuple[Tensor, ...]) -> Run:
-    """Compiled for tensors like these, which are spoilt if it changes what it is given: then its results differ."""
+    """Compiles a part for tensors of these shapes and strides.
+
+    Args:
+        part: what is compiled.
+        packed: gives the expected results.
+        tensors: inputs to try. A compiled part that changes its inputs spoils them, so its results differ.
+
+    Raises:
+        ArithmeticError: the results of the compiled part differ.
+    """
     expected = packed(*tensors)
     before = torch.jit.onednn_fusion_enabled()  # type: ignore[no-untyped-call]
     try:
         torch.jit.enable_onednn_fusion(True)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what later versions will drop, and of shapes that become constants
+            warnings.simplefilter("ignore")  # about TorchScript's future, and about shapes that become constants
             traced: Any = torch.jit.trace(part, tensors, check_trace=False, strict=False)  # type: ignore[no-untyped-call]
             traced = torch.jit.freeze(traced)
-        for _ in range(RUNS):
+        for _ in range(WARM_UP_CALLS):
             found = traced(*tensors)
     finally:
         torch.jit.enable_onednn_fusion(before)
     differs = difference(found, expected)
-    if not differs <= WITHIN:
-        raise ArithmeticError(f"results differ by {differs:.2g} of the largest; {WITHIN:g} is allowed.")
+    if not differs <= MAX_DIFFERENCE:
+        raise ArithmeticError(f"results differ by {differs:.2g} of the largest; {MAX_DIFFERENCE:g} is allowed.")
     run: Run = traced
     return run
 

@@ -1,1 +1,1 @@
-"""Image data as ROS messages carry it, and how it becomes pixels."""
+"""Decoding of the image data that ROS messages carry."""

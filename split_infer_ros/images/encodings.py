@@ -1,4 +1,4 @@
-"""Pixels of a ``sensor_msgs/Image`` as a tensor: without a copy where the message holds 8-bit colours or greys."""
+"""Reading the pixels of a ``sensor_msgs/Image`` as a tensor, without a copy if they are 8-bit colours or greys."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from split_infer_ros.images import decoders
 
 RGB, BGR, GREY = (0, 1, 2), (2, 1, 0), (0, 0, 0)
 
-MAX_PIXELS = 7680 * 4320  # 8K
+MAX_PIXELS = 7680 * 4320  # 8K; larger images are refused unless a caller allows more
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,8 @@ class Pixels:
     """An image in memory.
 
     Attributes:
-        data: uint8 (height, width, bytes a pixel); rows may be padded. A view of the message's own bytes, or new.
-        rgb: which byte of a pixel is red, green and blue.
+        data: uint8 (height, width, bytes per pixel), a view of the message's bytes or new memory. Rows may be padded.
+        rgb: the indices of the red, green and blue byte of a pixel.
     """
 
     data: Tensor
@@ -37,62 +37,71 @@ class Pixels:
 
     @property
     def height(self) -> int:
-        """Rows."""
+        """The number of rows."""
         return self.data.shape[0]
 
     @property
     def width(self) -> int:
-        """Pixels a row."""
+        """The number of pixels in a row."""
         return self.data.shape[1]
 
     @classmethod
     def blank(cls) -> Pixels:
-        """A black picture of 640x480, for trying things out."""
+        """Makes a black image of 640x480 pixels, for warm-ups and trials."""
         return cls(torch.zeros((480, 640, 3), dtype=torch.uint8), (0, 1, 2))
 
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """How a message holds an image.
+    """How a message with this encoding holds an image.
 
     Attributes:
-        channels: samples a pixel in a row.
-        rgb: which channel of the 8-bit pixels is red, green and blue.
-        decode: samples (rows, width, channels) to new 8-bit pixels (height, width, any); None: they are that already.
-        sample: dtype of a sample.
-        rows: of samples, to two rows of the image; more than two where planes lie below each other.
-        multiple: what the height and the width must be multiples of.
-        least: what the height and the width must at least be.
-        size: bytes a pixel in a row.
+        channels: samples per pixel in a row.
+        rgb: the indices of the red, green and blue channel of the 8-bit pixels.
+        decode: converts samples (rows, width, channels) to new 8-bit pixels (height, width, channels of its own). None
+            if the samples are such pixels.
+        dtype: the type of a sample.
+        rows_per_pair: rows of samples for each two rows of the image; more than two if planes lie below each other.
+        multiple: numbers that must divide the height and the width.
+        min_side: the smallest height and width.
+        pixel_bytes: bytes per pixel in a row.
     """
 
     channels: int
     rgb: tuple[int, int, int]
     decode: Callable[[NDArray[Any]], NDArray[np.uint8]] | None = None
-    sample: DTypeLike = np.uint8
-    rows: int = 2
+    dtype: DTypeLike = np.uint8
+    rows_per_pair: int = 2
     multiple: tuple[int, int] = (1, 1)
-    least: int = 1
-    size: int = field(init=False)
+    min_side: int = 1
+    pixel_bytes: int = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size", self.channels * np.dtype(self.sample).itemsize)
+        object.__setattr__(self, "pixel_bytes", self.channels * np.dtype(self.dtype).itemsize)
 
 
-def _bayer(code: int, sample: DTypeLike) -> Encoding:
-    # OpenCV leaves smaller images black
-    return Encoding(1, RGB, partial(decoders.bayer, code=code), sample, least=3)
+def _bayer(code: int, dtype: DTypeLike) -> Encoding:
+    # OpenCV leaves images with a side of less than 3 pixels black.
+    return Encoding(1, RGB, partial(decoders.decode_bayer, code=code), dtype=dtype, min_side=3)
+
+
+def _16_bits(channels: int, rgb: tuple[int, int, int]) -> Encoding:
+    return Encoding(channels, rgb, decoders.scale_full_range, dtype=np.uint16)
+
+
+def _measurements(dtype: DTypeLike) -> Encoding:
+    return Encoding(1, GREY, decoders.stretch_contrast, dtype=dtype)
 
 
 def _packed_yuv(code: int) -> Encoding:
-    return Encoding(2, RGB, partial(decoders.packed_yuv, code=code), multiple=(1, 2))
+    return Encoding(2, RGB, partial(decoders.decode_packed_yuv, code=code), multiple=(1, 2))
 
 
 def _semi_planar_yuv(code: int) -> Encoding:
-    return Encoding(1, RGB, partial(decoders.semi_planar_yuv, code=code), rows=3, multiple=(2, 2))
+    return Encoding(1, RGB, partial(decoders.decode_semi_planar_yuv, code=code), rows_per_pair=3, multiple=(2, 2))
 
 
-# by their names in sensor_msgs/image_encodings.hpp; what OpenCV types hold is in OpenCV's order of colours
+# The names are those of sensor_msgs/image_encodings.hpp. OpenCV types (8UC3, ...) hold blue first, like OpenCV.
 ENCODINGS: dict[str, Encoding] = {
     "rgb8": Encoding(3, RGB),
     "bgr8": Encoding(3, BGR),
@@ -102,13 +111,13 @@ ENCODINGS: dict[str, Encoding] = {
     "8UC1": Encoding(1, GREY),
     "8UC3": Encoding(3, BGR),
     "8UC4": Encoding(4, BGR),
-    "rgb16": Encoding(3, RGB, decoders.full_range, np.uint16),
-    "bgr16": Encoding(3, BGR, decoders.full_range, np.uint16),
-    "rgba16": Encoding(4, RGB, decoders.full_range, np.uint16),
-    "bgra16": Encoding(4, BGR, decoders.full_range, np.uint16),
-    "mono16": Encoding(1, GREY, decoders.full_range, np.uint16),
-    "16UC1": Encoding(1, GREY, decoders.stretched, np.uint16),
-    "32FC1": Encoding(1, GREY, decoders.stretched, np.float32),
+    "rgb16": _16_bits(3, RGB),
+    "bgr16": _16_bits(3, BGR),
+    "rgba16": _16_bits(4, RGB),
+    "bgra16": _16_bits(4, BGR),
+    "mono16": _16_bits(1, GREY),
+    "16UC1": _measurements(np.uint16),
+    "32FC1": _measurements(np.float32),
     "uyvy": _packed_yuv(cv2.COLOR_YUV2RGB_UYVY),
     "yuv422": _packed_yuv(cv2.COLOR_YUV2RGB_UYVY),
     "yuyv": _packed_yuv(cv2.COLOR_YUV2RGB_YUYV),
@@ -128,6 +137,7 @@ ENCODINGS: dict[str, Encoding] = {
 
 def read_pixels(
     data: Any,
+    *,
     height: int,
     width: int,
     encoding: str,
@@ -135,18 +145,19 @@ def read_pixels(
     is_bigendian: bool = False,
     max_pixels: int = MAX_PIXELS,
 ) -> Pixels:
-    """The image of an image message.
+    """Reads the image of an image message.
 
-    Colours and greys of 8 bits are viewed where they lie; all else is decoded into new memory: colours and greys of
-    16 bits are scaled from their full range (mono16 65535 becomes 255), as cv_bridge does; 16UC1 and 32FC1, which
-    are measurements such as depth, from the image's own least to its greatest value.
+    Colours and greys of 8 bits are viewed in place. All others are decoded into new memory:
+
+    - Colours and greys of 16 bits are scaled from their full range, as cv_bridge does: mono16 65535 becomes 255.
+    - 16UC1 and 32FC1 hold measurements such as depth. They are scaled from the image's own minimum to its maximum.
 
     Args:
-        data: any object with the buffer protocol, at least ``step * height`` bytes (nv12, nv21: 3/2 of that, the
-            colours in rows of ``step`` bytes too).
-        height, width: of the image in pixels.
+        data: any object with the buffer protocol, at least ``step * height`` bytes. The encodings nv12 and nv21
+            take 3/2 of that. Their colours are in rows of ``step`` bytes as well.
+        height, width: the size of the image in pixels.
         encoding: a key of ENCODINGS.
-        step: bytes a row, padding included.
+        step: bytes per row, padding included.
         is_bigendian: the byte order of samples of more than 8 bits.
         max_pixels: a larger image is refused.
 
@@ -157,34 +168,38 @@ def read_pixels(
     layout = ENCODINGS.get(encoding)
     if layout is None:
         raise ImageError(
-            DropReason.UNKNOWN_ENCODING, f"Image encoding '{encoding}' is not read; send one of {', '.join(ENCODINGS)}."
+            DropReason.UNKNOWN_ENCODING,
+            f"Image encoding '{encoding}' is not supported; send one of {', '.join(ENCODINGS)}.",
         )
     check_size(height, width, max_pixels)
-    down, across = layout.multiple
-    if height % down or width % across or min(height, width) < layout.least:
-        needed = f"at least {layout.least}x{layout.least}" if layout.least > 1 else f"multiples of {across}x{down}"
+    height_divisor, width_divisor = layout.multiple
+    if height % height_divisor or width % width_divisor or min(height, width) < layout.min_side:
+        if layout.min_side > 1:
+            needed = f"at least {layout.min_side}x{layout.min_side}"
+        else:
+            needed = f"multiples of {width_divisor}x{height_divisor}"
         raise ImageError(
             DropReason.BAD_SIZE, f"An image of {width}x{height} pixels cannot be {encoding}, which needs {needed}."
         )
-    line = width * layout.size
-    if step < line:
+    row_bytes = width * layout.pixel_bytes
+    if step < row_bytes:
         raise ImageError(
-            DropReason.BAD_STEP, f"step is {step} bytes, but a row of {width} {encoding} pixels has {line}."
+            DropReason.BAD_STEP, f"step is {step} bytes, but a row of {width} {encoding} pixels has {row_bytes}."
         )
-    rows = height * layout.rows // 2
-    held = memoryview(data).nbytes
-    if held < step * rows:
+    rows = height * layout.rows_per_pair // 2
+    data_bytes = memoryview(data).nbytes
+    if data_bytes < step * rows:
         raise ImageError(
             DropReason.TRUNCATED_IMAGE,
-            f"The image holds {held:,} bytes; {rows} rows of {step} bytes need {step * rows:,}.",
+            f"The image has {data_bytes:,} bytes; {rows} rows of {step} bytes need {step * rows:,}.",
         )
-    packed = np.frombuffer(data, dtype=np.uint8, count=step * rows).reshape(rows, step)[:, :line]
+    packed = np.frombuffer(data, dtype=np.uint8, count=step * rows).reshape(rows, step)[:, :row_bytes]
     if layout.decode is None:
         pixels = packed.reshape(rows, width, layout.channels)
-        if not pixels.flags.writeable:  # torch wants to be able to write; nobody here does
+        if not pixels.flags.writeable:  # torch asks for writable memory, though nothing writes to it
             pixels = pixels.copy()
     else:
-        samples = packed.view(layout.sample).reshape(rows, width, layout.channels)
+        samples = packed.view(layout.dtype).reshape(rows, width, layout.channels)
         if samples.itemsize > 1 and is_bigendian != (sys.byteorder == "big"):
             samples = samples.byteswap()
         pixels = layout.decode(np.require(samples, requirements="A"))
@@ -192,7 +207,7 @@ def read_pixels(
 
 
 def check_size(height: int, width: int, max_pixels: int) -> None:
-    """Refuses an image by its size.
+    """Refuses an image that is empty or too large.
 
     Raises:
         ImageError: ``empty_image`` or ``too_large``.
@@ -201,6 +216,5 @@ def check_size(height: int, width: int, max_pixels: int) -> None:
         raise ImageError(DropReason.EMPTY_IMAGE, f"An image of {width}x{height} pixels has nothing to look at.")
     if height * width > max_pixels:
         raise ImageError(
-            DropReason.TOO_LARGE,
-            f"An image of {width}x{height} pixels has more than {max_pixels:,}, the most that is read.",
+            DropReason.TOO_LARGE, f"An image of {width}x{height} pixels exceeds the limit of {max_pixels:,} pixels."
         )

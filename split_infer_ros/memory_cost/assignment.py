@@ -1,12 +1,13 @@
-"""Policies for tasks that run side by side: memory saved where overlap pays for it (§IV-B, Guidelines 1 and 2).
+"""Chooses policies for tasks that run concurrently: memory is saved if overlap pays for it (§IV-B).
 
-Each task starts with the policy that is best for it alone. One of policy D may be switched to M or H though that costs
-it something, if the GPU's idle time makes up for it (Guideline 1) and enough kernels of policy D remain to run in that
-time (Guideline 2). Of what may be switched, that is switched which saves most memory; of equals, what loses least.
+Each task starts with the policy that is best for it alone. A task of policy D may be switched to M or H, although that
+costs it time, under two conditions. The GPU's idle time must make up for the loss (Guideline 1). Enough kernels of
+policy D must remain to run in that time (Guideline 2). Among the tasks that may be switched, those are chosen that save
+most memory. Of equal choices, the one that loses least time wins.
 
-Eq. 9 and 10 bound a loss. They are not asked where nothing is lost: such a task has no use for policy D in the first
-place. Of Eq. 11, ``N_M + N_H <= N_D``, the text says "always more" kernels of D; the formula is taken, by which each
-kernel has one to overlap with, and without which two equal tasks could not be D and M as in the paper's Fig. 3.
+- Eq. 9 and 10 bound a loss. They are not applied to a task that loses nothing, because it never had policy D.
+- Eq. 11 is N_M + N_H <= N_D, but the text says "always more" kernels of D. The formula is used here: each kernel has
+  one to overlap with. Otherwise, two equal tasks could not be D and M as in the paper's Fig. 3.
 """
 
 from __future__ import annotations
@@ -14,25 +15,25 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from split_infer_ros.buffers.policy import POLICIES, Policy
+from split_infer_ros.buffers.policy import POLICIES, DeviceMapping, Policy
 from split_infer_ros.memory_cost.choose import PolicyChoice, choose
 from split_infer_ros.memory_cost.constants import MachineConstants
 from split_infer_ros.memory_cost.overhead import Overhead
 from split_infer_ros.memory_cost.task import Task
 
-_EQUATIONS = {Policy.MANAGED: "Eq. 9", Policy.PINNED: "Eq. 10"}
+_EQUATIONS = {DeviceMapping.MIGRATED: "Eq. 9", DeviceMapping.DIRECT: "Eq. 10"}
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """A task's policy, and why.
+    """The policy of a task, and the reason for it.
 
     Attributes:
-        task: which.
-        policy: the one to take.
-        overheads: what is predicted of each policy.
+        task: the task.
+        policy: the choice.
+        overheads: the prediction for each policy.
         reason: a sentence.
-        switched: by the guidelines, from a policy D that is better for the task alone.
+        switched: True if the guidelines switched the task from policy D, which is better for the task alone.
     """
 
     task: Task
@@ -43,20 +44,24 @@ class Assignment:
 
 
 def loss_ms(overheads: Mapping[Policy, Overhead], policy: Policy) -> float:
-    """What a task loses by a switch from D: O_M - O_D or O_H - O_D."""
+    """Returns the time that a task loses by a switch from D: O_M - O_D or O_H - O_D."""
     return overheads[policy].total_ms - overheads[Policy.DEVICE].total_ms
 
 
 def recovers(overheads: Mapping[Policy, Overhead], policy: Policy) -> bool:
-    """Guideline 1: the loss is at most what overlap can recover (Eq. 9: I - Ca_cpu - Ca_gpu; Eq. 10: I - T_c).
+    """Guideline 1: returns whether overlap can recover the loss of a switch to ``policy``.
 
-    Of a task with several kernels, I is all its mapping, and Ca_cpu and Ca_gpu are all its flushes.
+    The bound is I - Ca_cpu - Ca_gpu (Eq. 9) or I - T_c (Eq. 10). For a task with several kernels, I is the sum of its
+    mappings, and Ca_cpu and Ca_gpu are the sums of its flushes.
     """
     return loss_ms(overheads, policy) <= overheads[policy].recoverable_ms
 
 
-def most_switched(device_kernels: int, other_kernels: int) -> int:
-    """Guideline 2: how many kernels of D may become those of M or H, so that N_M + N_H <= N_D (Eq. 11) still holds."""
+def max_switched(device_kernels: int, other_kernels: int) -> int:
+    """Guideline 2: returns how many kernels of D can become kernels of M or H.
+
+    After the switch, N_M + N_H <= N_D (Eq. 11) must hold.
+    """
     return max(device_kernels - other_kernels, 0) // 2
 
 
@@ -64,79 +69,106 @@ def assign(
     tasks: Sequence[Task],
     constants: MachineConstants,
     legal: Collection[Policy] = POLICIES,
-    beside: Sequence[tuple[Task, Policy]] = (),
+    running: Sequence[tuple[Task, Policy]] = (),
 ) -> tuple[Assignment, ...]:
-    """A policy for each task, in their order.
+    """Assigns a policy to each task.
 
     Args:
-        tasks: those that need one.
-        constants: the machine's.
-        legal: what may be taken.
-        beside: other tasks that run and keep the policy they have; their kernels count (Eq. 11).
+        tasks: those that need a policy.
+        constants: of the machine.
+        legal: the policies to choose from.
+        running: other tasks, which keep their policies. Their kernels count in Eq. 11.
+
+    Returns:
+        The assignments, in the order of the tasks.
 
     Raises:
         ConfigurationError: no policy is legal.
     """
     choices = [choose(task, constants, legal) for task in tasks]
-    kernels = [len(task.kernels) for task in tasks]
-    on_device = [place for place, choice in enumerate(choices) if choice.policy is Policy.DEVICE]
-    running = [*zip(tasks, (choice.policy for choice in choices), strict=True), *beside]
-    device_kernels = sum(len(task.kernels) for task, policy in running if policy is Policy.DEVICE)
-    room = most_switched(device_kernels, sum(len(task.kernels) for task, _ in running) - device_kernels)
-    switches = {place: _switch(choices[place], legal) for place in on_device}
-    able = {place: policy for place, policy in switches.items() if policy is not None}
-    switched = _most_saved(tasks, choices, able, room)
-    return tuple(
-        Assignment(
-            task,
-            able[place] if place in switched else choice.policy,
-            choice.overheads,
-            _reason(choice, able.get(place), place in switched, legal, f"of {kernels[place]}, {room} may be switched"),
-            place in switched,
+    kernel_limit = _max_switched_kernels([*zip(tasks, (choice.policy for choice in choices), strict=True), *running])
+    targets: dict[int, Policy] = {}
+    for index, choice in enumerate(choices):
+        target = _switch_target(choice, legal)
+        if target is not None:
+            targets[index] = target
+    switched = _best_switches(tasks, choices=choices, targets=targets, kernel_limit=kernel_limit)
+    assignments = []
+    for index, (task, choice) in enumerate(zip(tasks, choices, strict=True)):
+        target, is_switched = targets.get(index), index in switched
+        limit = f"of {len(task.kernels)}, {kernel_limit} may be switched"
+        assignments.append(
+            Assignment(
+                task=task,
+                policy=target if is_switched and target is not None else choice.policy,
+                overheads=choice.overheads,
+                reason=_reason(choice, target, is_switched=is_switched, legal=legal, limit=limit),
+                switched=is_switched,
+            )
         )
-        for place, (task, choice) in enumerate(zip(tasks, choices, strict=True))
-    )
+    return tuple(assignments)
 
 
-def _switch(choice: PolicyChoice, legal: Collection[Policy]) -> Policy | None:
-    """What a task of policy D may be switched to: of M and H, where Guideline 1 allows it, the one that costs less."""
-    able = [policy for policy in _EQUATIONS if policy in legal and recovers(choice.overheads, policy)]
-    return min(able, key=lambda policy: choice.overheads[policy].total_ms, default=None)
+def _max_switched_kernels(running: Sequence[tuple[Task, Policy]]) -> int:
+    all_kernels = sum(len(task.kernels) for task, _ in running)
+    device_kernels = sum(len(task.kernels) for task, policy in running if policy is Policy.DEVICE)
+    return max_switched(device_kernels, all_kernels - device_kernels)
 
 
-def _most_saved(
-    tasks: Sequence[Task], choices: Sequence[PolicyChoice], able: Mapping[int, Policy], room: int
+def _switch_target(choice: PolicyChoice, legal: Collection[Policy]) -> Policy | None:
+    """Returns the policy to which a task of policy D can be switched; None if Guideline 1 allows none.
+
+    Of several policies, it is the one that costs least.
+    """
+    if choice.policy is not Policy.DEVICE:
+        return None
+    targets = [policy for policy in _others(legal) if recovers(choice.overheads, policy)]
+    return min(targets, key=lambda policy: choice.overheads[policy].total_ms, default=None)
+
+
+def _others(legal: Collection[Policy]) -> list[Policy]:
+    """Returns the legal policies other than D."""
+    return [policy for policy in POLICIES if policy.mapping in _EQUATIONS and policy in legal]
+
+
+def _best_switches(
+    tasks: Sequence[Task], *, choices: Sequence[PolicyChoice], targets: Mapping[int, Policy], kernel_limit: int
 ) -> frozenset[int]:
-    """Which tasks to switch (a knapsack of kernels): most bytes saved, then least ms lost, then the fewest tasks."""
-    Saved = tuple[int, float, int]
-    best: dict[int, tuple[Saved, frozenset[int]]] = {0: ((0, 0.0, 0), frozenset())}  # by the kernels switched
-    for place, policy in able.items():
-        task = tasks[place]
+    """Returns which tasks to switch. This is a knapsack of kernels.
+
+    The best switches save most bytes. Of equal ones, those with the least loss of time win, then the fewest tasks.
+    """
+    Value = tuple[int, float, int]  # bytes saved, minus ms lost, minus tasks switched
+    best: dict[int, tuple[Value, frozenset[int]]] = {0: ((0, 0.0, 0), frozenset())}  # by the kernels switched
+    for index, policy in targets.items():
+        task = tasks[index]
         saved = task.footprint_bytes(Policy.DEVICE) - task.footprint_bytes(policy)
-        loss = loss_ms(choices[place].overheads, policy)
-        for used, ((bytes_, lost, count), chosen) in list(best.items()):
-            total = used + len(task.kernels)
-            value = bytes_ + saved, lost - loss, count - 1
-            if total <= room and (total not in best or value > best[total][0]):
-                best[total] = value, chosen | {place}
-    return max(best.values(), key=lambda found: found[0])[1]
+        loss = loss_ms(choices[index].overheads, policy)
+        for kernels, ((saved_before, minus_loss, minus_count), chosen) in list(best.items()):
+            total = kernels + len(task.kernels)
+            value = saved_before + saved, minus_loss - loss, minus_count - 1
+            if total <= kernel_limit and (total not in best or value > best[total][0]):
+                best[total] = value, chosen | {index}
+    return max(best.values(), key=lambda candidate: candidate[0])[1]
 
 
-def _reason(choice: PolicyChoice, able: Policy | None, switched: bool, legal: Collection[Policy], kernels: str) -> str:
+def _reason(
+    choice: PolicyChoice, target: Policy | None, *, is_switched: bool, legal: Collection[Policy], limit: str
+) -> str:
     if choice.policy is not Policy.DEVICE:
         return f"{choice.reason[:-1]}; nothing to switch."
-    if able is None:
+    if target is None:
         refusals = [
             f"{policy.value} would lose {loss_ms(choice.overheads, policy):.3g} ms, and overlap recovers "
-            f"{choice.overheads[policy].recoverable_ms:.3g} ms ({equation})"
-            for policy, equation in _EQUATIONS.items()
-            if policy in legal and choice.overheads[policy].known
+            f"{choice.overheads[policy].recoverable_ms:.3g} ms ({_EQUATIONS[policy.mapping]})"
+            for policy in _others(legal)
+            if choice.overheads[policy].is_known
         ]
         return f"device: {'; '.join(refusals) or 'no other policy is legal and known here'}."
     terms = (
-        f"{loss_ms(choice.overheads, able):.3g} ms are lost, of which overlap recovers "
-        f"{choice.overheads[able].recoverable_ms:.3g} ms ({_EQUATIONS[able]})"
+        f"{loss_ms(choice.overheads, target):.3g} ms are lost, of which overlap recovers "
+        f"{choice.overheads[target].recoverable_ms:.3g} ms ({_EQUATIONS[target.mapping]})"
     )
-    if switched:
-        return f"{able.value}: {terms}, and enough kernels of policy device remain (Eq. 11)."
-    return f"device: of {able.value} {terms}, but too few kernels of policy device would remain (Eq. 11: {kernels})."
+    if is_switched:
+        return f"{target.value}: {terms}, and enough kernels of policy device remain (Eq. 11)."
+    return f"device: of {target.value} {terms}, but too few kernels of policy device would remain (Eq. 11: {limit})."

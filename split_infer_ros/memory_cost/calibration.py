@@ -1,4 +1,7 @@
-"""A machine's constants out of timings: medians, robust lines, and a doubt where rounds disagree."""
+"""Calculates a machine's constants from timings, with medians and robust lines.
+
+A constant is uncertain if rounds of timing disagree about it.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +17,18 @@ from split_infer_ros.memory_cost.samples import Probe, Samples, Timings
 
 KIB = 2**10
 SIZES = tuple(4 * KIB << power for power in range(13))
-CACHED_BLOCK = 256 * KIB  # what every GPU's L2 cache holds, and a CPU core's
+CACHED_BLOCK = 256 * KIB  # fits into the L2 cache of every GPU and of a CPU core
 REREAD_SIZES = tuple(CACHED_BLOCK << power for power in range(9))
 ROUNDS = 31
-GROUPS = 5  # of rounds, each of which gives the constants once
-WIDEST_SPREAD = 0.1
-NEGLIGIBLE = 0.05  # a cost of this part of what reading takes anyway cannot be told from noise
+GROUPS = 5  # of rounds; the constants are calculated for each group
+MAX_SPREAD = 0.1
+NEGLIGIBLE = 0.05  # a cost below this part of plain reading cannot be told from noise
 REPEATS = 2
-MOST_SECONDS = 25.0
+MAX_SECONDS = 25.0
 
 Timer = Callable[[Probe, int], float]
 
-# A constant is the slope of one probe's line, or what that has over another's.
+# A constant is the slope of the first probe's line, less the slope of the second probe's line if there is one.
 _SLOPES: Mapping[str, tuple[Probe, ...]] = {
     "to_device_ms_per_byte": (Probe.TO_DEVICE,),
     "to_host_ms_per_byte": (Probe.TO_HOST,),
@@ -46,12 +49,13 @@ _PROBES: Mapping[str, tuple[Probe, ...]] = {
 
 @dataclass(frozen=True)
 class Calibration:
-    """Constants and how sure they are.
+    """The constants of a machine and how certain they are.
 
     Attributes:
         measured: each constant for which there are samples.
-        spreads: how far groups of rounds lie from it, in the median, as a part of what it was a difference of.
-        samples: what they were found from.
+        spreads: the median distance between a constant and its values by groups of rounds. It is relative to the cost
+            that the constant was calculated from.
+        samples: what the constants were calculated from.
     """
 
     measured: Mapping[str, float]
@@ -60,72 +64,76 @@ class Calibration:
 
     @property
     def uncertain(self) -> tuple[str, ...]:
-        """Constants whose spread is too wide."""
-        return tuple(name for name, spread in self.spreads.items() if not spread <= WIDEST_SPREAD)
+        """The names of the constants whose spread is too wide."""
+        return tuple(name for name, spread in self.spreads.items() if not spread <= MAX_SPREAD)
 
     @property
     def doubtful_probes(self) -> tuple[Probe, ...]:
-        """What to time again, since an uncertain constant comes of it."""
+        """The probes to time again, because uncertain constants depend on them."""
         return tuple({probe: None for name in self.uncertain for probe in _PROBES[name]})
 
     @property
     def constants(self) -> MachineConstants:
-        """Those that are certain; the others are NaN, and so is what depends on them."""
+        """The constants that are certain. The others are NaN."""
         return MachineConstants(**{name: self.measured[name] for name in self.measured if name not in self.uncertain})
 
 
 def calibrate(
     timer: Timer,
     probes: Collection[Probe],
-    known: Samples | None = None,
+    *,
+    stored: Samples | None = None,
     say: Callable[[str], None] = lambda line: None,
-    most_seconds: float = MOST_SECONDS,
+    max_seconds: float = MAX_SECONDS,
     clock: Callable[[], float] = time.monotonic,
 ) -> Calibration:
-    """Time the probes, those again whose rounds disagree (a busy machine), and fit.
+    """Times the probes and calculates the constants. Probes whose rounds disagree (a busy machine) are timed again.
 
     Args:
-        timer: the seconds that a probe takes on so many bytes, once.
-        probes: what there is to time on this machine.
-        known: samples of an earlier time; those probes are timed only if their rounds disagree.
-        say: gets a line where something is repeated.
-        most_seconds: after which nothing is begun again. A round that was begun is ended.
-        clock: seconds, for that alone.
+        timer: times a probe once on some number of bytes, and returns the seconds.
+        probes: that can be timed on this machine.
+        stored: samples of an earlier calibration. Their probes are timed only if their rounds disagree.
+        say: is called with a line for people whenever something is timed again.
+        max_seconds: after so many seconds, no new round begins.
+        clock: the seconds by which ``max_seconds`` counts.
     """
-    end = clock() + most_seconds
-    samples = {probe: timings for probe, timings in (known or {}).items() if probe in probes}
-    samples |= _time(timer, [probe for probe in probes if probe not in samples], end, clock)
-    found = fit(samples)
+    end = clock() + max_seconds
+    samples = {probe: timings for probe, timings in (stored or {}).items() if probe in probes}
+    samples |= _time(timer, [probe for probe in probes if probe not in samples], end=end, clock=clock)
+    calibration = fit(samples)
     for _ in range(REPEATS):
-        if not found.uncertain or clock() >= end:
+        if not calibration.uncertain or clock() >= end:
             break
-        say(f"Rounds disagree about {', '.join(found.uncertain)}: timed again.")
-        samples |= _time(timer, found.doubtful_probes, end, clock)
-        found = fit(samples)
-    return found
+        say(f"Rounds disagree about {', '.join(calibration.uncertain)}: timed again.")
+        samples |= _time(timer, calibration.doubtful_probes, end=end, clock=clock)
+        calibration = fit(samples)
+    return calibration
 
 
-def _time(timer: Timer, probes: Collection[Probe], end: float, clock: Callable[[], float]) -> dict[Probe, Timings]:
-    """Rounds of all probes and sizes, so that what changes meanwhile changes for all; the first warms up."""
+def _time(timer: Timer, probes: Collection[Probe], *, end: float, clock: Callable[[], float]) -> dict[Probe, Timings]:
+    """Times all probes and sizes in rounds, so a change of the machine affects all of them.
+
+    The first round warms up and does not count.
+    """
     taken: dict[Probe, dict[int, list[float]]] = {probe: {size: [] for size in sizes(probe)} for probe in probes}
     for turn in range(ROUNDS + 1):
         if turn > GROUPS and clock() >= end:
             break
         for probe, by_size in taken.items():
             for size, seconds in by_size.items():
-                found = timer(probe, size)
+                elapsed_s = timer(probe, size)
                 if turn:
-                    seconds.append(found)
+                    seconds.append(elapsed_s)
     return {probe: {size: tuple(times) for size, times in by_size.items()} for probe, by_size in taken.items()}
 
 
 def sizes(probe: Probe) -> Sequence[int]:
-    """Bytes with which a probe is timed."""
+    """Returns the numbers of bytes with which a probe is timed."""
     return REREAD_SIZES if probe in (Probe.REREAD_CACHED, Probe.REREAD_UNCACHED) else SIZES
 
 
 def fit(samples: Samples) -> Calibration:
-    """The constants that the samples hold, each with its spread; those of probes without samples are left out."""
+    """Calculates constants and spreads from samples. Constants of probes without samples are left out."""
     values = _constants(samples)
     groups = [
         _constants(
@@ -144,43 +152,43 @@ def fit(samples: Samples) -> Calibration:
     return Calibration(measured, spreads, samples)
 
 
-def _spread(value: float, scale: float, others: Sequence[float]) -> float:
-    """The median distance of the groups' values, as a part of the scale; infinite if there are too few to tell."""
-    if len(others) < GROUPS or not scale > 0:
+def _spread(value: float, scale: float, group_values: Sequence[float]) -> float:
+    """Returns the median distance of the groups' values, relative to the scale; infinite with too few groups."""
+    if len(group_values) < GROUPS or not scale > 0:
         return math.inf
-    distances = [0.0 if other == value else abs(other - value) for other in others]  # both may be infinite
+    distances = [0.0 if other == value else abs(other - value) for other in group_values]  # both may be infinite
     return statistics.median(distances) / scale
 
 
 def _constants(samples: Samples) -> dict[str, tuple[float, float]]:
-    """Each constant in its unit, and the cost that it was taken from, by which its scatter is judged."""
+    """Returns each constant in its unit, with the cost that it was calculated from, which scales its spread."""
     points = {probe: _medians(timings) for probe, timings in samples.items()}
-    lines = {probe: fit_line(found) for probe, found in points.items() if len(found) > 1}
-    found = {
+    lines = {probe: fit_line(pairs) for probe, pairs in points.items() if len(pairs) > 1}
+    constants = {
         name: (_difference([lines[probe].slope for probe in probes]), lines[probes[0]].slope)
         for name, probes in _SLOPES.items()
         if all(probe in lines for probe in probes)
     }
     if _has(lines, "copy_start_ms"):
         start = statistics.mean(lines[probe].start for probe in _PROBES["copy_start_ms"])
-        found["copy_start_ms"] = start, start
+        constants["copy_start_ms"] = start, start
     if _has(lines, "cpu_flush_ms"):
         starts = [lines[probe].start for probe in _PROBES["cpu_flush_ms"]]
-        found["cpu_flush_ms"] = _difference(starts), starts[0]
+        constants["cpu_flush_ms"] = _difference(starts), starts[0]
     if _has(lines, "gpu_flush_ms"):
         plain = lines[Probe.READ_HOST]
         costs = [(size, cost - plain.at(size), cost) for size, cost in points[Probe.READ_MANAGED]]
         slope, bound = fit_bounded(costs)
         if slope < NEGLIGIBLE * plain.slope:
             bound = math.inf
-        found["write_back_ms_per_byte"] = slope, slope + plain.slope
+        constants["write_back_ms_per_byte"] = slope, slope + plain.slope
         typical = statistics.median(cost for _, _, cost in costs)
-        found["gpu_flush_ms"] = bound, typical if math.isinf(bound) else max(bound, typical)
-    return found
+        constants["gpu_flush_ms"] = bound, typical if math.isinf(bound) else max(bound, typical)
+    return constants
 
 
 def _medians(timings: Timings) -> list[tuple[float, float]]:
-    """(bytes, ms), smallest first."""
+    """Returns (bytes, median ms) pairs, the smallest size first."""
     medians = [(size, 1e3 * statistics.median(costs)) for size, costs in sorted(timings.items()) if costs]
     return [(size, cost) for size, cost in medians if cost > 0]
 

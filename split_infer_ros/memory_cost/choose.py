@@ -1,4 +1,4 @@
-"""The policy that the model has for one task."""
+"""Chooses the policy for one task."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from split_infer_ros.memory_cost.task import Task
 
 @dataclass(frozen=True)
 class PolicyChoice:
-    """A policy, and why.
+    """A chosen policy and the reason for it.
 
     Attributes:
-        policy: the one to take.
-        overheads: what is predicted of each policy, those that are not legal here too.
+        policy: the choice.
+        overheads: the prediction for each policy, also for those that are not legal here.
         reason: a sentence with all predictions.
     """
 
@@ -29,31 +29,32 @@ class PolicyChoice:
 
 
 def choose(task: Task, constants: MachineConstants, legal: Collection[Policy] = POLICIES) -> PolicyChoice:
-    """The legal policy of the least overhead; of equals the one of the smaller footprint.
+    """Returns the legal policy with the least overhead. Of two with equal overhead, the smaller footprint wins.
 
-    What cannot be predicted is not taken. If that is so of the default, D (of those that are legal the first), there
-    is nothing to compare with, and it stays the default.
+    A policy whose overhead is unknown is not chosen, with one exception. The default is the first legal policy, which
+    is D if D is legal. If the default's overhead is unknown, nothing can be compared with it, and it is chosen.
 
     Raises:
         ConfigurationError: no policy is legal.
     """
-    able = [policy for policy in POLICIES if policy in legal]
-    if not able:
+    ordered = [policy for policy in POLICIES if policy in legal]
+    if not ordered:
         raise ConfigurationError(f"Task {task.name} has no memory policy: none is legal here.")
+    default = ordered[0]
     overheads = {policy: overhead(task, policy, constants) for policy in POLICIES}
-    known = [policy for policy in able if overheads[policy].known]
-    if able[0] in known:
-        best = min(known, key=lambda policy: (overheads[policy].total_ms, task.footprint_bytes(policy)))
+    predictable = [policy for policy in ordered if overheads[policy].is_known]
+    if default in predictable:
+        best = min(predictable, key=lambda policy: (overheads[policy].total_ms, task.footprint_bytes(policy)))
         why = "has the least overhead"
     else:
-        best, why = able[0], "is the default; its overhead is not known"
-    return PolicyChoice(best, overheads, f"{best.value} {why}: {describe(overheads, able)}.")
+        best, why = default, "is the default; its overhead is not known"
+    return PolicyChoice(best, overheads, f"{best.value} {why}: {describe(overheads, ordered)}.")
 
 
 def describe(overheads: Mapping[Policy, Overhead], legal: Collection[Policy]) -> str:
-    """The predictions, for people: ``device 1.2 ms, managed unknown, pinned 3 ms (not legal here)``."""
+    """Returns the predictions as text, such as ``device 1.2 ms, managed unknown, pinned 3 ms (not legal here)``."""
     parts = []
-    for policy, found in overheads.items():
-        cost = "unknown" if math.isnan(found.total_ms) else f"{found.total_ms:.3g} ms"
+    for policy, predicted in overheads.items():
+        cost = "unknown" if math.isnan(predicted.total_ms) else f"{predicted.total_ms:.3g} ms"
         parts.append(f"{policy.value} {cost}{'' if policy in legal else ' (not legal here)'}")
     return ", ".join(parts)

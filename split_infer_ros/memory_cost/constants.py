@@ -1,14 +1,15 @@
-"""What the overhead model knows of a machine: the rows of Table III that are found by benchmarking.
+"""The constants of a machine that the overhead model uses: the rows of Table III that benchmarking finds.
 
-Table III is not followed to the letter in three places:
+This package differs from Table III in three places:
 
-- l_ini is given in ms, but Eq. 2 multiplies it by bytes: it is ms/byte here. So is l_mem, which Eq. 4 multiplies by
-  bytes; l_L2 goes with it, and what Eq. 6 counts in accesses is counted in bytes.
-- One symbol stands for what proved to be two things. l_mapping is the managed pages' (Eq. 3) and the page-locked
-  ones' (Eq. 8): a GPU on a bus moves the former and reaches for the latter. l_mem is what a changed byte costs until
-  the CPU may read it (Eq. 4), and what a byte costs that is read past the cache (Eq. 7).
-- Hit rates and counts of cache accesses come from a profiler, which is not to be had at run time: both latencies are
-  slopes of timed kernels, which hold whatever of the latency parallelism does not hide.
+- Units: the table gives l_ini in ms, but Eq. 2 multiplies it by bytes. Here it is in ms/byte. So is l_mem, which Eq. 4
+  multiplies by bytes, and so is l_L2. Eq. 6 counts accesses; here it counts bytes.
+- Symbols with two meanings: l_mapping is the cost of mapping managed pages (Eq. 3) and of reaching page-locked pages
+  (Eq. 8). A GPU on a bus moves the former and accesses the latter in place. The symbol l_mem stands for the cost of a
+  changed byte until the CPU may read it (Eq. 4). It also stands for the cost of a byte that is read past the cache
+  (Eq. 7). Here, each meaning has a constant of its own.
+- Cache latencies: the paper takes hit rates and counts of cache accesses from a profiler, which is not available at
+  run time. Here, both latencies are slopes of timed kernels. They contain the latency that parallelism does not hide.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ def _row(symbol: str, description: str) -> Any:
 
 @dataclass(frozen=True)
 class MachineConstants:
-    """Constants of one machine; NaN stands for one that is not known, or that the machine does not have.
+    """The constants of one machine. NaN means that a constant is unknown or that the machine does not have it.
 
-    ``gpu_flush_ms`` is infinite where nothing bounds the way back of changed data, as where pages move over a bus.
+    ``gpu_flush_ms`` is infinite if nothing bounds the cost of moving changed data back, as with pages that move over a
+    bus.
     """
 
     copy_start_ms: float = _row("Tr_ini", "start of a copy")
@@ -44,20 +46,20 @@ class MachineConstants:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One of the constants, for people."""
+class Constant:
+    """The name, symbol and meaning of a constant, for people."""
 
     name: str
     symbol: str
     description: str
 
     @property
-    def of_bytes(self) -> bool:
-        """True if it is in ms/byte, False if in ms."""
+    def is_per_byte(self) -> bool:
+        """True if the unit is ms/byte, False if it is ms."""
         return self.name.endswith("_ms_per_byte")
 
 
-ROWS = tuple(
-    Row(found.name, found.metadata["symbol"], found.metadata["description"])
-    for found in dataclasses.fields(MachineConstants)
+ALL_CONSTANTS = tuple(
+    Constant(field.name, field.metadata["symbol"], field.metadata["description"])
+    for field in dataclasses.fields(MachineConstants)
 )

@@ -1,7 +1,7 @@
-"""What a CPU alone has of Table III: a copy, a first touch, its cache and its memory.
+"""Times the constants of Table III that exist without a GPU: copies, the first touch, the cache and the memory.
 
-Both sides of a copy are the same memory, so l_hd and l_dh are alike. Nothing is mapped or flushed, and all policies are
-plain memory: those constants are absent. One core does all of it, since the others may have work.
+Both sides of a copy are the same memory, so l_hd and l_dh are equal. Nothing is mapped or flushed, and all policies are
+plain memory, so those constants are absent. All probes run on one core, because the others may be busy.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Bytes = NDArray[np.uint8]
 
 
 class CpuMicrobenchmarks:
-    """The times of its probes."""
+    """Times probes on the CPU."""
 
     probes = (
         Probe.TO_DEVICE,
@@ -33,47 +33,48 @@ class CpuMicrobenchmarks:
     )
 
     def __init__(self) -> None:
-        self._one, self._other = (np.ones(REREAD_SIZES[-1], np.uint8) for _ in range(2))
-        self._begin = 0
+        self._source = np.ones(REREAD_SIZES[-1], np.uint8)
+        self._target = np.ones(REREAD_SIZES[-1], np.uint8)
+        self._begin = 0  # where the next cold bytes begin in the source
 
     def __call__(self, probe: Probe, nbytes: int) -> float:
-        """Seconds that the probe takes on so many bytes."""
+        """Returns the seconds that a probe takes on ``nbytes`` bytes."""
         if probe in (Probe.TOUCH_FRESH, Probe.TOUCH_AGAIN):
             return touch(nbytes, again=probe is Probe.TOUCH_AGAIN)
         if probe is Probe.REREAD_CACHED:
-            block = self._one[:CACHED_BLOCK]
-            read(block)  # now it is in the cache
+            block = self._source[:CACHED_BLOCK]
+            read(block)  # brings it into the cache
             return clocked(lambda: [read(block) for _ in range(nbytes // CACHED_BLOCK)])
         source = self._cold(nbytes)
         if probe is Probe.REREAD_UNCACHED:
             blocks = np.split(source, nbytes // CACHED_BLOCK)
             return clocked(lambda: [read(block) for block in blocks])
-        target = self._other[:nbytes]
+        target = self._target[:nbytes]
         return clocked(lambda: np.copyto(target, source))
 
     def _cold(self, nbytes: int) -> Bytes:
-        """Memory that was not read for long, so that no cache holds it."""
-        if self._begin + nbytes > len(self._one):
+        """Returns memory that was not read for long, so no cache holds it."""
+        if self._begin + nbytes > len(self._source):
             self._begin = 0
-            self._one, self._other = self._other, self._one
+            self._source, self._target = self._target, self._source
         self._begin += nbytes
-        return self._one[self._begin - nbytes : self._begin]
+        return self._source[self._begin - nbytes : self._begin]
 
 
 def read(data: Bytes) -> Any:
-    """Read each byte once."""
-    return data.view(np.float32).max()  # faster than memory is, as a sum would not be
+    """Reads each byte once."""
+    return data.view(np.float32).max()  # a maximum is faster than memory; a sum is not
 
 
 def touch(nbytes: int, again: bool) -> float:
-    """Seconds in which the CPU writes memory that nobody has touched; ``again``: for the second time."""
-    data = np.frombuffer(mmap.mmap(-1, nbytes), np.uint8)  # no allocator has it from an earlier use
+    """Returns the seconds that the CPU takes to write memory for the first time, or the second time if ``again``."""
+    data = np.frombuffer(mmap.mmap(-1, nbytes), np.uint8)  # not from an allocator, which could reuse memory
     first = clocked(lambda: data.fill(1))
     return clocked(lambda: data.fill(2)) if again else first
 
 
 def clocked(work: Callable[[], object]) -> float:
-    """Seconds of work."""
+    """Returns the seconds that ``work`` takes."""
     begin = time.perf_counter()
     work()
     return time.perf_counter() - begin

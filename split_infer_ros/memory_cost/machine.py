@@ -1,4 +1,4 @@
-"""The constants of this machine: from the database as far as they are there, else measured."""
+"""Finds the constants of this machine: those in the database are reused, the others are measured."""
 
 from __future__ import annotations
 
@@ -7,46 +7,47 @@ from collections.abc import Callable
 import torch
 
 from split_infer_ros.buffers.cuda import device_attributes
-from split_infer_ros.buffers.policy import legal
+from split_infer_ros.buffers.policy import legal_policies
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key
-from split_infer_ros.memory_cost.calibration import MOST_SECONDS, Calibration, calibrate
+from split_infer_ros.memory_cost.calibration import MAX_SECONDS, Calibration, calibrate
 from split_infer_ros.memory_cost.cpu_microbenchmarks import CpuMicrobenchmarks
 from split_infer_ros.memory_cost.gpu_microbenchmarks import GpuMicrobenchmarks
-from split_infer_ros.memory_cost.samples import stored, to_records
+from split_infer_ros.memory_cost.samples import find_samples, to_records
 
 
 def calibrate_machine(
     device: torch.device,
     database: Database | None = None,
-    anew: bool = False,
+    *,
+    remeasure: bool = False,
     say: Callable[[str], None] = lambda line: None,
-    most_seconds: float = MOST_SECONDS,
+    max_seconds: float = MAX_SECONDS,
 ) -> Calibration:
-    """The constants of a device and this host, in less than half a minute; what had to be timed is kept.
+    """Calibrates a device and this host, in less than half a minute. New samples go into the database.
 
     Args:
         device: where backbones run.
-        database: the user's own if None.
-        anew: time whatever the database has.
-        say: told what is being done, a line at a time.
-        most_seconds: after which nothing is timed again.
+        database: of measurements; None means the user's own.
+        remeasure: True to time also what the database has.
+        say: is called with a line for people at each step.
+        max_seconds: after so many seconds, nothing is timed again.
 
     Raises:
-        ConfigurationError: the GPU has no room for what is to be timed.
+        ConfigurationError: the GPU has no room for the probes.
     """
     database = database or Database()
     key = Key.here(str(device))
-    known = {} if anew else stored(database, key)
+    stored = {} if remeasure else find_samples(database, key)
     bench: CpuMicrobenchmarks | GpuMicrobenchmarks
     if device.type == "cuda":
-        bench = GpuMicrobenchmarks(device, legal(device_attributes(device.index)))
+        bench = GpuMicrobenchmarks(device, legal_policies(device_attributes(device.index)))
     else:
         bench = CpuMicrobenchmarks()
-    if not set(bench.probes) <= set(known):
-        say(f"The memory of {device} is timed: some seconds.")
-    found = calibrate(bench, bench.probes, known, say, most_seconds)
-    timed = {probe: timings for probe, timings in found.samples.items() if timings is not known.get(probe)}
+    if not set(bench.probes) <= set(stored):
+        say(f"The memory of {device} is timed, which takes some seconds.")
+    calibration = calibrate(bench, bench.probes, stored=stored, say=say, max_seconds=max_seconds)
+    timed = {probe: timings for probe, timings in calibration.samples.items() if timings is not stored.get(probe)}
     if timed:
         database.keep(to_records(timed, key), "the constants are")
-    return found
+    return calibration

@@ -1,7 +1,7 @@
-"""Lines through timings whose errors are in proportion to them, and some of which are far off.
+"""Fits lines through timings whose errors are proportional to them, with some outliers.
 
-Weighted medians throughout: half of the weight may be wrong without much harm. Weights are inverse standard errors,
-up to the common factor by which timings scatter.
+All fits use weighted medians: up to half of the weight may be wrong without much harm. Weights are inverse standard
+errors, up to the common factor by which timings scatter.
 """
 
 from __future__ import annotations
@@ -14,35 +14,35 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """y = start + slope * x."""
+    """The line y = start + slope * x."""
 
     start: float
     slope: float
 
     def at(self, x: float) -> float:
-        """Its y."""
+        """Returns y at ``x``."""
         return self.start + self.slope * x
 
 
 def weighted_median(values: Iterable[tuple[float, float]]) -> float:
-    """Of (value, weight) pairs, the value with half of the weight on either side; NaN of none."""
+    """Returns the value with half of the weight on either side, given (value, weight) pairs; NaN without pairs."""
     ordered = sorted((value, weight) for value, weight in values if weight > 0)
     half = sum(weight for _, weight in ordered) / 2
     passed = 0.0
-    for place, (value, weight) in enumerate(ordered):
+    for index, (value, weight) in enumerate(ordered):
         passed += weight
         if math.isclose(passed, half, rel_tol=1e-12):
-            return (value + ordered[place + 1][0]) / 2
+            return (value + ordered[index + 1][0]) / 2
         if passed > half:
             return value
     return math.nan
 
 
 def fit_line(points: Sequence[tuple[float, float]]) -> Line:
-    """The line through (x, y > 0) points, by Theil and Sen: the median of the slopes of all pairs; NaN without any.
+    """Fits a line through (x, y > 0) points by Theil and Sen: the slope is the median of the slopes of all pairs.
 
-    A slope counts by its precision, so that a cost of each byte is found between the large ones and a cost of each
-    call at the small ones.
+    Slopes are weighted by their precision. So the cost of a byte comes from large sizes, and the cost of a call from
+    small sizes. The line is NaN if no two points differ in x.
     """
     slope = weighted_median(
         ((other_y - y) / (other_x - x), abs(other_x - x) / math.hypot(y, other_y))
@@ -55,20 +55,23 @@ def fit_line(points: Sequence[tuple[float, float]]) -> Line:
 
 
 def fit_bounded(points: Sequence[tuple[float, float, float]]) -> tuple[float, float]:
-    """Slope and bound of y = min(slope * x, bound) through (x, y, scatter) points in the order of x.
+    """Fits y = min(slope * x, bound) to (x, y, scatter) points that are sorted by x. Returns slope and bound.
 
-    The bound is infinite unless two points or more lie on it. It is their mean, by inverse variance: what little they
-    know of it lies in the few that scatter least, of which a median takes but one.
+    The bound is infinite unless at least two points lie on it. It is the mean of these points, weighted by inverse
+    variance. A median would use only one of the few points that scatter least.
     """
-    best = math.inf, math.nan, math.inf
-    for rising in (*range(1, len(points) - 1), len(points)):
+    best = math.inf, math.nan, math.inf  # error, slope, bound
+    for rising in (*range(1, len(points) - 1), len(points)):  # how many points lie below the bound
         slope = weighted_median((y / x, x / scatter) for x, y, scatter in points[:rising])
         bound = _weighted_mean([(y, scatter**-2) for _, y, scatter in points[rising:]])
-        off = sum(abs(y - min(slope * x, bound)) / scatter for x, y, scatter in points)
-        best = min(best, (off, slope, bound))
-    return best[1:]
+        error = sum(abs(y - min(slope * x, bound)) / scatter for x, y, scatter in points)
+        best = min(best, (error, slope, bound))
+    _, slope, bound = best
+    return slope, bound
 
 
 def _weighted_mean(values: Sequence[tuple[float, float]]) -> float:
-    """Of (value, weight) pairs; infinite of none."""
-    return sum(value * weight for value, weight in values) / sum(weight for _, weight in values) if values else math.inf
+    """Returns the mean of (value, weight) pairs; infinite without pairs."""
+    if not values:
+        return math.inf
+    return sum(value * weight for value, weight in values) / sum(weight for _, weight in values)

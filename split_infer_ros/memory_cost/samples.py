@@ -1,4 +1,4 @@
-"""What calibration times, and its form in the tuning database."""
+"""The samples that calibration takes, and their records in the database of measurements."""
 
 from __future__ import annotations
 
@@ -15,55 +15,63 @@ TASK = {"operator": "memory_cost"}
 
 
 class Probe(enum.Enum):
-    """What is timed, for so many bytes; D, M and H are memory under the three policies."""
+    """An operation on some number of bytes that is timed. D, M and H are memory of the three policies."""
 
-    TO_DEVICE = "to_device"  # a copy of them, of the host's memory to D
-    TO_HOST = "to_host"  # and back
-    TOUCH_FRESH = "touch_fresh"  # the CPU writes them, to memory that was never touched
-    TOUCH_AGAIN = "touch_again"  # the same once more
-    KERNEL_DEVICE = "kernel_device"  # a kernel changes them, in D
-    KERNEL_MANAGED = "kernel_managed"  # in M, which the CPU has just written
-    KERNEL_PINNED = "kernel_pinned"  # in H
-    READ_HOST = "read_host"  # the CPU reads them, as copied from D
-    READ_MANAGED = "read_managed"  # in M, which a kernel has just changed
-    REREAD_CACHED = "reread_cached"  # so many are read again, within a block that the cache holds
-    REREAD_UNCACHED = "reread_uncached"  # likewise, where there is no cache: in H
+    TO_DEVICE = "to_device"  # copy them from the host to D
+    TO_HOST = "to_host"  # copy them from D to the host
+    TOUCH_FRESH = "touch_fresh"  # the CPU writes them to memory that was never touched
+    TOUCH_AGAIN = "touch_again"  # the CPU writes them to the same memory again
+    KERNEL_DEVICE = "kernel_device"  # a kernel changes them in D
+    KERNEL_MANAGED = "kernel_managed"  # a kernel changes them in M, where the CPU has just written them
+    KERNEL_PINNED = "kernel_pinned"  # a kernel changes them in H
+    READ_HOST = "read_host"  # the CPU reads them in the copy of D
+    READ_MANAGED = "read_managed"  # the CPU reads them in M, where a kernel has just changed them
+    REREAD_CACHED = "reread_cached"  # read that many bytes again, in a block that the cache holds
+    REREAD_UNCACHED = "reread_uncached"  # read that many bytes again without a cache, in H
 
 
-Timings = Mapping[int, tuple[float, ...]]  # bytes: seconds, one of each round
+Timings = Mapping[int, tuple[float, ...]]  # for each number of bytes, the seconds of each round
 Samples = Mapping[Probe, Timings]
 
 
 def to_records(samples: Samples, key: Key) -> list[Record]:
-    """One record for each probe and size."""
+    """Returns a record for each probe and size."""
     now = time.time()
     return [
-        Record(key.target, key.versions_for(TASK), TASK, {"probe": probe.value, "bytes": size}, costs, time=now)
+        Record(
+            target=key.target,
+            versions=key.versions_for(TASK),
+            task=TASK,
+            config={"probe": probe.value, "bytes": size},
+            costs=costs,
+            time=now,
+        )
         for probe, timings in samples.items()
         for size, costs in timings.items()
     ]
 
 
-def stored(database: Database, key: Key) -> dict[Probe, Timings]:
-    """The samples of this machine in the database: of each probe those that were written last."""
+def find_samples(database: Database, key: Key) -> dict[Probe, Timings]:
+    """Returns the newest samples of each probe of this machine in the database."""
     return from_records(database.find(key, TASK))
 
 
 def from_records(records: Iterable[Record]) -> dict[Probe, Timings]:
-    """Of each probe the samples that were written last."""
-    found: dict[Probe, dict[int, tuple[float, ...]]] = {}
+    """Returns the newest samples of each probe."""
+    samples: dict[Probe, dict[int, tuple[float, ...]]] = {}
     written: dict[Probe, float] = {}
     for record in records:
-        probe, size = _place(record.config)
+        probe, size = _parse(record.config)
         if probe is None or record.error is not None:
             continue
         if record.time != written.get(probe):
-            written[probe], found[probe] = record.time, {}
-        found[probe][size] = record.costs
-    return dict(found)
+            written[probe] = record.time
+            samples[probe] = {}
+        samples[probe][size] = record.costs
+    return dict(samples)
 
 
-def _place(config: Mapping[str, Any]) -> tuple[Probe | None, int]:
+def _parse(config: Mapping[str, Any]) -> tuple[Probe | None, int]:
     name, size = config.get("probe"), config.get("bytes")
     if not isinstance(size, int) or size < 1 or name not in [probe.value for probe in Probe]:
         return None, 0

@@ -1,4 +1,4 @@
-"""What a task does with memory that both CPU and GPU use."""
+"""Describes what a task does with memory that both CPU and GPU use."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from split_infer_ros.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One launch of a kernel; all bytes are of the memory that the policy is about.
+    """One launch of a kernel. Only bytes in memory of the policy count.
 
     Attributes:
-        accessed_bytes: S_i, what it reads or writes, each byte counted once.
-        written_bytes: B_write^i, what it changes.
-        after_host: launched with a dirty cache: the CPU touched the data since the kernel before. Those count in N_c.
-        cached_bytes: what it reads again and, under policy D, finds in the GPU's L2 cache: tau * N_L2, in bytes.
-        latency_hidden: so much of it runs at once that the latency of memory does not show (Eq. 7).
+        accessed_bytes: S_i, the bytes that it reads or writes, each counted once.
+        written_bytes: B_write^i, the bytes that it changes.
+        after_host: True if the CPU touched the data since the kernel before, so the cache is dirty. N_c counts these.
+        cached_bytes: tau * N_L2 in bytes: what it reads again and, under policy D, finds in the GPU's L2 cache.
+        latency_hidden: True if enough of it runs in parallel to hide the latency of memory (Eq. 7).
     """
 
     accessed_bytes: int
@@ -30,16 +30,16 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One run of an application: a batch, say.
+    """One run of an application, for example one batch.
 
     Attributes:
         name: for people.
-        to_device_bytes: B_hd, data that the GPU gets of the CPU.
-        to_host_bytes: B_dh, data that the CPU gets of the GPU.
-        kernels: K, N_k of them, in the order of their launches.
-        copies: N_m, calls that copy, under policy D.
-        fresh_host: what comes to the host goes to memory that was never touched, and costs l_ini there.
-        execution_ms: of the GPU alone, all memory being its own and in place.
+        to_device_bytes: B_hd, the data that the GPU gets from the CPU.
+        to_host_bytes: B_dh, the data that the CPU gets from the GPU.
+        kernels: K, the N_k kernels in the order of their launches.
+        copies: N_m, the number of copies under policy D.
+        fresh_host: True if data that comes to the host goes to memory that was never touched, which costs l_ini.
+        execution_ms: the time of the kernels alone, with all memory on the GPU and in place.
 
     Raises:
         ConfigurationError: a number is negative.
@@ -63,25 +63,28 @@ class Task:
 
     @property
     def data_bytes(self) -> int:
-        """What both sides see."""
+        """The bytes that both sides see."""
         return self.to_device_bytes + self.to_host_bytes
 
     def footprint_bytes(self, policy: Policy) -> int:
-        """Memory for its data: under D there is a copy on either side (§II-B)."""
-        return self.data_bytes * (2 if policy is Policy.DEVICE else 1)
+        """Returns the memory that the task's data takes, on both sides together (§II-B)."""
+        return policy.footprint_bytes(self.data_bytes)
 
 
 def feature_task(nbytes: int, name: str = "features") -> Task:
-    """The GPU writes a slot of a pool, which the CPU has read before; the CPU reads it."""
-    return Task(name, 0, nbytes, (Kernel(nbytes, written_bytes=nbytes),), copies=1)
+    """Returns the task of a slot's features: the GPU writes a slot that the CPU read before, and the CPU reads it."""
+    kernel = Kernel(nbytes, written_bytes=nbytes)
+    return Task(name, to_device_bytes=0, to_host_bytes=nbytes, kernels=(kernel,), copies=1)
 
 
 def batch_task(name: str, image_bytes: int, feature_bytes: int, execution_ms: float) -> Task:
-    """The CPU writes a batch of images, which the GPU reads; the GPU leaves features, which the CPU reads."""
+    """Returns the task of a batch: the GPU reads images from the CPU, and the CPU reads features from the GPU."""
     kernels = Kernel(image_bytes), Kernel(feature_bytes, written_bytes=feature_bytes)
-    return Task(name, image_bytes, feature_bytes, kernels, copies=2, execution_ms=execution_ms)
-
-
-def staging_task(nbytes: int, name: str = "staging") -> Task:
-    """The CPU writes a batch of images; the GPU reads them."""
-    return Task(name, nbytes, 0, (Kernel(nbytes),), copies=1)
+    return Task(
+        name,
+        to_device_bytes=image_bytes,
+        to_host_bytes=feature_bytes,
+        kernels=kernels,
+        copies=2,
+        execution_ms=execution_ms,
+    )

@@ -1,1 +1,1 @@
-"""The catalogue of models, users' own models, their weights, pre-processing and decoding."""
+"""The catalogue of models, models of users, and their weights, pre-processing and decoding."""

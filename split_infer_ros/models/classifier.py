@@ -1,4 +1,4 @@
-"""Image classifiers: one detection an image, for each of the best classes, that covers what the model saw."""
+"""Decoding of image classifiers: each of the best classes becomes a detection that covers the model's input."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ IMAGENET_LABELS = tuple(ResNet18_Weights.IMAGENET1K_V1.meta["categories"])
 
 
 def classify(height: int, width: int) -> Decode:
-    """The decode of a classifier whose input is ``height`` x ``width`` pixels."""
+    """Makes the decode function of a classifier whose input is ``height`` x ``width`` pixels."""
 
     def decode(outputs: tuple[Tensor, ...], limits: Limits) -> list[Detections]:
-        """Logits (N, classes) to the classes whose softmax reaches the threshold, best first."""
+        """Converts logits (N, classes) to the classes whose softmax reaches the threshold, best first."""
         (logits,) = outputs
         scores, labels = logits.softmax(dim=1).topk(min(limits.max_detections, logits.shape[1]), dim=1)
         whole = torch.tensor([0.0, 0.0, width, height])
-        found = []
+        detections = []
         for image_scores, image_labels in zip(scores, labels, strict=True):
             kept = image_scores >= limits.score_threshold
             boxes = whole.expand(int(kept.sum()), 4)
-            found.append(Detections(boxes, image_scores[kept], image_labels[kept]))
-        return found
+            detections.append(Detections(boxes, image_scores[kept], image_labels[kept]))
+        return detections
 
     return decode

@@ -1,7 +1,7 @@
-"""RetinaNet and FCOS in a form that can be split.
+"""RetinaNet and FCOS as networks that can be split.
 
-Each cell of every level of the feature pyramid gives scores for all classes: 73 MB an image for RetinaNet. The best
-are therefore taken, and their boxes read, within the network, so that little crosses behind it.
+Each cell of every level of the feature pyramid gives scores for all classes: 73 MB per image for RetinaNet. The network
+therefore selects the best scores and decodes their boxes itself, so that its output is small.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.image_list import ImageList
 from torchvision.ops import clip_boxes_to_image
 
-FIT = 800, 1333  # rows and columns within which torchvision makes a landscape image fit
-HEIGHT, WIDTH = 800, 1344  # the same in multiples of 32
-STRIDES = (8, 16, 32, 64, 128)  # of the levels
-CANDIDATES = 1000  # a level, that go on to suppression
+LETTERBOX = 800, 1333  # rows and columns into which torchvision fits a landscape image
+HEIGHT, WIDTH = 800, 1344  # LETTERBOX in multiples of 32
+STRIDES = (8, 16, 32, 64, 128)  # of the levels of the pyramid
+MAX_CANDIDATES = 1000  # of a level, before suppression
 
 
 class DenseDetector(nn.Module):
-    """Backbone and head of a torchvision detector, and the best of what they say.
+    """Backbone and head of a torchvision detector, which select their best boxes.
 
-    Its parameters have the names of torchvision's model, so that model's weights load as they are.
+    Parameters have the names of torchvision's model, so weights of that model load unchanged.
 
     Args:
-        whole: torchvision's.
-        height, width: of the input, in pixels, multiples of 32.
+        whole: torchvision's model.
+        height, width: the size of the input in pixels, multiples of 32.
     """
 
     anchors: Tensor
@@ -43,40 +43,41 @@ class DenseDetector(nn.Module):
         self._classes: int = whole.head.classification_head.num_classes
         grids = [(math.ceil(height / stride), math.ceil(width / stride)) for stride in STRIDES]
         anchors = anchors_of(whole.anchor_generator, self._size, grids)
-        a_cell = whole.anchor_generator.num_anchors_per_location()[0]
-        self._counts = [a_cell * rows * columns for rows, columns in grids]
+        anchors_per_cell = whole.anchor_generator.num_anchors_per_location()[0]
+        self._counts = [anchors_per_cell * rows * columns for rows, columns in grids]
         self.register_buffer("anchors", anchors, persistent=False)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Images (N, 3, height, width) to scores (N, M), boxes (N, M, 4) in pixels and labels int64 (N, M)."""
+        """Converts images (N, 3, height, width) to scores (N, M), boxes (N, M, 4) in pixels and labels int64 (N, M)."""
         outputs = self.head(list(self.backbone(images).values()))
         ranks, offsets = self.ranks(outputs), outputs["bbox_regression"]
-        found, start = [], 0
+        best, start = [], 0
         for count in self._counts:
             level = slice(start, start + count)
-            found.append(self._best(ranks[:, level], offsets[:, level], self.anchors[level], count))
+            best.append(self._best(ranks[:, level], offsets[:, level], self.anchors[level], count))
             start += count
-        scores, boxes, labels = (torch.cat(parts, 1) for parts in zip(*found, strict=True))
+        scores, boxes, labels = (torch.cat(parts, 1) for parts in zip(*best, strict=True))
         return scores, boxes, labels
 
     def ranks(self, outputs: Mapping[str, Tensor]) -> Tensor:
-        """(N, anchors, classes), higher where the score is."""
+        """Returns numbers (N, anchors, classes) in the order of the scores, but cheaper to compute."""
         raise NotImplementedError
 
     def scores(self, ranks: Tensor) -> Tensor:
-        """Ranks to scores, 0..1, of the same shape."""
+        """Converts ranks to scores 0..1 of the same shape."""
         raise NotImplementedError
 
     def boxes(self, offsets: Tensor, anchors: Tensor) -> Tensor:
-        """Offsets (n, 4) and the anchors (n, 4) to which they belong, to boxes (n, 4)."""
+        """Converts offsets (n, 4) and their anchors (n, 4) to boxes (n, 4)."""
         raise NotImplementedError
 
-    def _best(self, ranks: Tensor, offsets: Tensor, anchors: Tensor, cells: int) -> tuple[Tensor, Tensor, Tensor]:
-        count = min(CANDIDATES, cells * self._classes)
+    def _best(self, ranks: Tensor, offsets: Tensor, anchors: Tensor, num_anchors: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns scores, boxes and labels of the best candidates of one level."""
+        count = min(MAX_CANDIDATES, num_anchors * self._classes)
         top = ranks.flatten(1).topk(count, dim=1)
-        place = top.indices // self._classes
-        theirs = offsets.gather(1, place.unsqueeze(2).expand(-1, -1, 4)).float()
-        boxes = self.boxes(theirs.flatten(0, 1), anchors[place].float().flatten(0, 1))
+        anchor = top.indices // self._classes
+        best_offsets = offsets.gather(1, anchor.unsqueeze(2).expand(-1, -1, 4)).float()
+        boxes = self.boxes(best_offsets.flatten(0, 1), anchors[anchor].float().flatten(0, 1))
         boxes = clip_boxes_to_image(boxes, self._size).unflatten(0, (-1, count))
         return self.scores(top.values.float()), boxes, top.indices % self._classes
 
@@ -88,7 +89,7 @@ class RetinaNet(DenseDetector):
         whole = retinanet_resnet50_fpn(weights=None, weights_backbone=None)
         for module in whole.modules():
             if isinstance(module, nn.BatchNorm2d):
-                module.eps = torch.finfo(torch.float32).tiny  # zero as the published weights want it, but not quite
+                module.eps = torch.finfo(torch.float32).tiny  # the published weights want 0, which could divide by 0
         super().__init__(whole, height, width)
         self._coder = whole.box_coder
 
@@ -121,7 +122,7 @@ class Fcos(DenseDetector):
 
 
 def anchors_of(generator: AnchorGenerator, size: tuple[int, int], grids: list[tuple[int, int]]) -> Tensor:
-    """All anchors (n, 4) of an input of that size (height, width), level by level."""
+    """Returns all anchors (n, 4) of an input of size (height, width), level by level."""
     image = ImageList(torch.empty((1, 1, *size)), [size])
     anchors: Tensor = generator(image, [torch.empty((1, 1, *grid)) for grid in grids])[0]
     return anchors

@@ -1,4 +1,4 @@
-"""What a head gives for one image, and the limits it is held to."""
+"""Detections of an image, and their selection from a detector's candidates."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from split_infer_ros.vision_ops.box_nms import box_nms
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What post-processing keeps; may change between two batches.
+    """What post-processing keeps. Limits may change between two batches.
 
     Attributes:
-        score_threshold: scores below it are dropped, 0..1; of a detector's, as torchvision has it, those up to it.
-        nms_threshold: of two boxes of one class that overlap by more (IoU), the lower score is dropped, 0..1.
-        max_detections: at most so many an image, best scores first.
+        score_threshold: 0..1. Lower scores are dropped. A detector also drops equal scores, like torchvision.
+        nms_threshold: 0..1. If two boxes of a class overlap by more (IoU), the one with the lower score is dropped.
+        max_detections: the most detections of an image, best scores first.
     """
 
     score_threshold: float = 0.5
@@ -47,32 +47,32 @@ class Detections:
 
     @classmethod
     def empty(cls) -> Detections:
-        """No objects."""
+        """Returns the detections of an image without objects."""
         return cls(torch.zeros((0, 4)), torch.zeros(0), torch.zeros(0, dtype=torch.int64))
 
 
 class Candidates(NamedTuple):
-    """What a batch of images may hold, before overlaps are suppressed; ``n`` boxes an image, all within the input.
+    """Possible objects in a batch of images, before suppression: ``n`` boxes per image, all inside the input.
 
     Attributes:
         boxes: float32 (N, n, 4), left, top, right, bottom in pixels.
-        scores: (N, n), 0..1, or (N, n, C) where each box has a score for each of C classes.
-        labels: int64 (N, n), the class of each box; None where ``scores`` has all classes.
-        most_of_a_class: at most so many of a class take part, its best; None for all.
+        scores: (N, n), 0..1, or (N, n, C) if each box has a score for each of C classes.
+        labels: int64 (N, n), the class of each box; None if ``scores`` has all classes.
+        max_per_class: only the best candidates of a class take part, this many; None for all.
     """
 
     boxes: Tensor
     scores: Tensor
     labels: Tensor | None = None
-    most_of_a_class: int | None = None
+    max_per_class: int | None = None
 
 
 def suppress(candidates: Candidates, limits: Limits) -> list[Detections]:
-    """Of each image's candidates those above the threshold that overlap no better one of their class.
+    """Returns each image's candidates above the threshold that overlap no better one of their class.
 
-    The whole batch at once; results are on the candidates' device.
+    The whole batch is processed at once. Results are on the candidates' device.
     """
-    boxes, scores, labels, most_of_a_class = candidates
+    boxes, scores, labels, max_per_class = candidates
     kept = box_nms(
         boxes,
         scores,
@@ -80,24 +80,24 @@ def suppress(candidates: Candidates, limits: Limits) -> list[Detections]:
         score_threshold=limits.score_threshold,
         iou_threshold=limits.nms_threshold,
         max_detections=limits.max_detections,
-        most_of_a_class=most_of_a_class,
+        max_per_class=max_per_class,
     )
-    classes = scores.shape[2] if labels is None else 1
-    found = []
+    num_classes = scores.shape[2] if labels is None else 1
+    detections = []
     for image, places in enumerate(kept):
-        mine = places[places >= 0]
-        rows = mine // classes
-        classes_of = mine % classes if labels is None else labels[image][rows]
-        found.append(Detections(boxes[image][rows], scores[image].flatten()[mine], classes_of))
-    return found
+        indices = places[places >= 0]
+        rows = indices // num_classes
+        kept_labels = indices % num_classes if labels is None else labels[image][rows]
+        detections.append(Detections(boxes[image][rows], scores[image].flatten()[indices], kept_labels))
+    return detections
 
 
 class SuppressOverlaps:
-    """The decode of a detector: candidates from the network's outputs, then ``suppress``.
+    """The decode of a detector: it makes candidates of the network's outputs and then calls ``suppress``.
 
     Args:
-        make: gives the function from the outputs of a batch to its candidates; called when that is first needed. The
-            function must not look at values, so that it can be traced.
+        make: returns the function from the outputs of a batch to its candidates. It is called when that function is
+            first needed. The function must not depend on values of tensors, so that it can be traced.
     """
 
     def __init__(self, make: Callable[[], Callable[[tuple[Tensor, ...]], Candidates]]) -> None:
@@ -105,18 +105,18 @@ class SuppressOverlaps:
 
     @cached_property
     def candidates(self) -> Callable[[tuple[Tensor, ...]], Candidates]:
-        """The function from outputs to candidates."""
+        """The function from the outputs of a batch to its candidates."""
         return self._make()
 
     def __call__(self, outputs: tuple[Tensor, ...], limits: Limits) -> list[Detections]:
-        """Detections of each image of the batch."""
+        """Returns the detections of each image of the batch."""
         return suppress(self.candidates(outputs), limits)
 
 
-def as_given(outputs: tuple[Tensor, ...]) -> Candidates:
-    """Of a network that gives them itself: scores (N, n), boxes (N, n, 4) and labels int64 (N, n)."""
+def unpack_candidates(outputs: tuple[Tensor, ...]) -> Candidates:
+    """Returns the candidates that a network gives as scores (N, n), boxes (N, n, 4) and labels int64 (N, n)."""
     scores, boxes, labels = outputs
     return Candidates(boxes, scores, labels)
 
 
-suppress_all = SuppressOverlaps(lambda: as_given)
+suppress_all = SuppressOverlaps(lambda: unpack_candidates)

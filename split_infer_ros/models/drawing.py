@@ -1,4 +1,4 @@
-"""Pictures of results."""
+"""Drawing of detections into pictures."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections
 
-# one colour a label, told apart by the colour-blind too (Okabe and Ito's set, without black)
+# A colour for each label, from Okabe and Ito's set for the colour-blind, without black.
 COLOURS = ((230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 114, 178), (213, 94, 0), (204, 121, 167))
 
 
 def draw_detections(pixels: Pixels, detections: Detections, labels: Sequence[str]) -> np.ndarray:
-    """The image with a captioned box for each detection.
+    """Draws a captioned box for each detection into a copy of the image.
 
     Returns:
         uint8 (height, width, 3), red first; a new array.
@@ -28,12 +28,14 @@ def draw_detections(pixels: Pixels, detections: Detections, labels: Sequence[str
         left, top, right, bottom = (round(corner) for corner in box)
         colour = COLOURS[label % len(COLOURS)]
         cv2.rectangle(picture, (left, top), (right, bottom), colour, 2)
-        _caption(picture, f"{labels[label]} {score:.2f}", left, top, colour, scale)
+        _draw_caption(picture, f"{labels[label]} {score:.2f}", left=left, top=top, colour=colour, scale=scale)
     return picture
 
 
-def _caption(picture: np.ndarray, text: str, left: int, top: int, colour: tuple[int, int, int], scale: float) -> None:
-    """Dark text on the box's colour, above the box or, at the image's edge, inside it."""
+def _draw_caption(
+    picture: np.ndarray, text: str, *, left: int, top: int, colour: tuple[int, int, int], scale: float
+) -> None:
+    """Writes dark text on the box's colour, above the box or, at the edge of the image, inside it."""
     (width, height), below = cv2.getTextSize(text, cv2.FONT_HERSHEY_SIMPLEX, scale, 1)
     left = max(0, min(left, picture.shape[1] - width))
     base = top - below if top > height + below else top + height + below

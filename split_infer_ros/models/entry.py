@@ -1,4 +1,4 @@
-"""What the package knows of a model: how to build it, feed it and read it."""
+"""The description of a model: how to build it, feed it and decode it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Decode = Callable[[tuple[Tensor, ...], Limits], list[Detections]]
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Where a model's trained weights come from, in one of three ways; by default there are none.
+    """The source of a model's trained weights: a path, a URL or a function. Without one, there are no trained weights.
 
     Attributes:
-        path: of a file in this package.
-        url: of a file that is downloaded once.
-        file_name: under which the download is kept in torch.hub's folder of checkpoints.
-        fetch: another library's own way to them; returns a state dict.
+        path: a file in this package.
+        url: a file that is downloaded once.
+        file_name: the name of the download in torch.hub's folder of checkpoints.
+        fetch: returns a state dict, by another library's own means.
     """
 
     path: Path | None = None
@@ -33,18 +33,18 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class ModelEntry:
-    """One model.
+    """A model as the package knows it.
 
     Attributes:
-        name: by which users ask for it.
+        name: the name by which users choose it.
         summary: one line for people.
-        build: makes the module, untrained; takes float32 (N, 3, h, w), gives a tensor or a tuple of tensors.
-        weights: the trained ones; None if it is built with them.
+        build: makes the untrained module, which takes float32 (N, 3, h, w) and gives a tensor or a tuple of tensors.
+        weights: the source of its trained weights; None if it is built with them.
         preprocess: how images become its input.
         labels: the name of each label index.
-        default_split_point: what is taken unless the user says otherwise; None takes the last one before ``output``.
-        decode: outputs of a batch, and limits, to detections in pixels of the input; they own their memory, for
-            that of the outputs may be the next batch's.
+        default_split_point: used if the user chooses none; None for the last split point before ``output``.
+        decode: converts the outputs of a batch, under limits, to detections in pixels of the input. The detections own
+            their memory, because the next batch may overwrite the outputs.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""How good detections are: precision, recall and F1 against known truth."""
+"""The quality of detections against known truth: precision, recall and F1."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from split_infer_ros.models.detections import Detections
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Counts over some images; the three ratios are 0 where nothing was found."""
+    """Counts over some images. A ratio without any cases is 0."""
 
     true_positives: int
     false_positives: int
@@ -21,12 +21,12 @@ class Score:
 
     @property
     def precision(self) -> float:
-        """Share of the detections that are right."""
+        """The share of detections that are right."""
         return _ratio(self.true_positives, self.true_positives + self.false_positives)
 
     @property
     def recall(self) -> float:
-        """Share of the objects that were found."""
+        """The share of objects that were found."""
         return _ratio(self.true_positives, self.true_positives + self.false_negatives)
 
     @property
@@ -37,13 +37,13 @@ class Score:
 
 @dataclass(slots=True)
 class Matcher:
-    """Counts image by image.
+    """Counts right and wrong detections, image by image.
 
-    The best-scored detection chooses first: among the objects of its class that are still free, the one it overlaps
-    most, if by at least ``iou``.
+    The detection with the best score chooses first. It takes the unmatched object of its class that it overlaps most,
+    if their overlap is at least ``iou``.
 
     Attributes:
-        iou: least overlap of a detection with its object, over 0 and up to 1.
+        iou: the smallest overlap of a detection with its object, above 0 and up to 1.
     """
 
     iou: float = 0.5
@@ -55,9 +55,9 @@ class Matcher:
         """Counts one image.
 
         Args:
-            found: what was detected.
-            boxes: the truth, float32 (n, 4), left, top, right, bottom in the same pixels.
-            labels: int64 (n,).
+            found: its detections.
+            boxes: the true boxes, float32 (n, 4), left, top, right, bottom in the same pixels.
+            labels: the true labels, int64 (n,).
         """
         self._found += len(found)
         self._objects += len(labels)
@@ -71,21 +71,24 @@ class Matcher:
                 overlap[:, best] = 0
 
     def score(self) -> Score:
-        """The counts so far."""
-        right = self._true_positives
-        return Score(right, self._found - right, self._objects - right)
+        """Returns the counts so far."""
+        return Score(
+            true_positives=self._true_positives,
+            false_positives=self._found - self._true_positives,
+            false_negatives=self._objects - self._true_positives,
+        )
 
 
 def f1(found: Sequence[Detections], truth: Sequence[tuple[Tensor, Tensor]], iou: float = 0.5) -> Score:
-    """Scores images at once.
+    """Scores the detections of several images at once.
 
     Args:
         found: the detections of each image.
         truth: boxes (n, 4) and labels (n,) of each image.
-        iou: as for Matcher.
+        iou: as in ``Matcher``.
 
     Raises:
-        ValueError: there are not as many images in both.
+        ValueError: ``found`` and ``truth`` differ in their number of images.
     """
     matcher = Matcher(iou)
     for detections, (boxes, labels) in zip(found, truth, strict=True):

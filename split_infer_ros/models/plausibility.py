@@ -1,49 +1,57 @@
-"""What no detection can be: whatever a model says, these are left out, and counted by name."""
+"""Detections that no model can mean: they are dropped, and counted by reason."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from enum import Enum
 
 import torch
 
 from split_infer_ros.models.detections import Detections
 
-NOT_FINITE, NEGATIVE_SIZE = "box_not_finite", "box_of_negative_size"
-BAD_SCORE, BAD_LABEL = "score_out_of_range", "unknown_label"
+
+class ImpossibleDetection(Enum):
+    """Why a detection is impossible. Its value is the name under which it is counted."""
+
+    BOX_NOT_FINITE = "box_not_finite"  # a corner is NaN or infinite
+    BOX_OF_NEGATIVE_SIZE = "box_of_negative_size"  # right or bottom lies before left or top; a size of 0 is possible
+    SCORE_OUT_OF_RANGE = "score_out_of_range"  # NaN, or not in 0..1
+    UNKNOWN_LABEL = "unknown_label"  # the model has no name for it
 
 
-def leave_out_impossible(found: Sequence[Detections], labels: int) -> tuple[Sequence[Detections], Counter[str]]:
-    """The detections of a batch that can be, in their order, and how many cannot, by the first name that fits.
-
-    A corner that is NaN or infinite is ``box_not_finite``; a right or bottom before left or top is
-    ``box_of_negative_size`` (a size of zero is allowed); a score that is NaN or not in 0..1 is ``score_out_of_range``;
-    a label that none of the model's names is for is ``unknown_label``.
+def drop_impossible(found: Sequence[Detections], num_labels: int) -> tuple[Sequence[Detections], Counter[str]]:
+    """Drops the impossible detections of a batch.
 
     Args:
-        found: of each image.
-        labels: how many the model has.
+        found: the detections of each image.
+        num_labels: the number of the model's labels.
+
+    Returns:
+        The possible detections in their order, and how many were impossible, by the value of ``ImpossibleDetection``.
+        A detection with several reasons counts under the first of them.
     """
-    counts = [len(one) for one in found]
+    counts = [len(detections) for detections in found]
     if not sum(counts):
         return found, Counter()
-    boxes = torch.cat([one.boxes for one in found])
-    scores = torch.cat([one.scores for one in found])
-    indices = torch.cat([one.labels for one in found])
-    right = {
-        NOT_FINITE: boxes.isfinite().all(1),
-        NEGATIVE_SIZE: (boxes[:, 2:] >= boxes[:, :2]).all(1),
-        BAD_SCORE: (scores >= 0) & (scores <= 1),
-        BAD_LABEL: (indices >= 0) & (indices < labels),
+    boxes = torch.cat([detections.boxes for detections in found])
+    scores = torch.cat([detections.scores for detections in found])
+    labels = torch.cat([detections.labels for detections in found])
+    is_possible = {
+        ImpossibleDetection.BOX_NOT_FINITE: boxes.isfinite().all(1),
+        ImpossibleDetection.BOX_OF_NEGATIVE_SIZE: (boxes[:, 2:] >= boxes[:, :2]).all(1),
+        ImpossibleDetection.SCORE_OUT_OF_RANGE: (scores >= 0) & (scores <= 1),
+        ImpossibleDetection.UNKNOWN_LABEL: (labels >= 0) & (labels < num_labels),
     }
-    checked = torch.stack(tuple(right.values()))
-    kept = checked.all(0)
+    checks = torch.stack(tuple(is_possible.values()))
+    kept = checks.all(0)
     if bool(kept.all()):
         return found, Counter()
-    names = list(right)
-    wrong = Counter(names[first] for first in (~checked[:, ~kept]).int().argmax(0).tolist())
-    left = [
-        Detections(one.boxes[mine], one.scores[mine], one.labels[mine])
-        for one, mine in zip(found, kept.split(counts), strict=True)  # type: ignore[no-untyped-call]
+    reasons = list(is_possible)
+    first_failures = (~checks[:, ~kept]).int().argmax(0).tolist()
+    dropped = Counter(reasons[first].value for first in first_failures)
+    possible = [
+        Detections(detections.boxes[keep], detections.scores[keep], detections.labels[keep])
+        for detections, keep in zip(found, kept.split(counts), strict=True)  # type: ignore[no-untyped-call]
     ]
-    return left, wrong
+    return possible, dropped

@@ -1,6 +1,6 @@
-"""Weights of no training whose outputs depend on what the model sees.
+"""Untrained weights with which a model's outputs depend on its images.
 
-As built, a network says nearly the same of every image, so two ways of running it agree whatever they do.
+A network as built gives nearly the same output for every image, so two ways to run it would agree even if one is wrong.
 """
 
 from __future__ import annotations
@@ -8,19 +8,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-NORM_BIAS = 0.5  # lets most pass a ReLU; with none, rounding grows ten times as much on its way through a ResNet
-LOGIT_STD = 3.0  # of all logits over all calibration images; a trained classifier's is of this size
+NORM_BIAS = 0.5  # lets most values pass a ReLU; without it, rounding errors grow ten times as much in a ResNet
+LOGIT_STD = 3.0  # of all logits over all calibration images, about that of a trained classifier
 
 
 def randomise(model: nn.Module, images: Tensor, seed: int = 0) -> nn.Module:
-    """Give a model seeded weights under which its outputs vary over images.
+    """Gives a model seeded weights with which its outputs vary over images.
 
-    Convolutions and linear layers start afresh, batch norms are set by what they see, and the last layer of a
-    classifier is centred on the images, so that each gets a class of its own.
+    Convolutions and linear layers are initialised again. Batch norms take the statistics of the images. The last layer
+    of a classifier is centred on the images, so that each image gets a class of its own.
 
     Args:
         model: changed in place, and in eval mode afterwards.
-        images: (N, C, H, W), several that differ, as the model's pre-processing gives them.
+        images: (N, C, H, W), several different ones, as the model's pre-processing gives them.
         seed: the same seed and images give the same weights.
 
     Returns:
@@ -37,7 +37,7 @@ def randomise(model: nn.Module, images: Tensor, seed: int = 0) -> nn.Module:
             elif isinstance(module, nn.modules.batchnorm._BatchNorm):
                 module.reset_parameters()
                 nn.init.constant_(module.bias, NORM_BIAS)
-                module.momentum = None  # a plain mean of what is seen
+                module.momentum = None  # statistics are a plain mean over the images
                 module.train()
         model(images)
         model.eval()
@@ -46,21 +46,21 @@ def randomise(model: nn.Module, images: Tensor, seed: int = 0) -> nn.Module:
 
 
 def _centre_logits(model: nn.Module, images: Tensor) -> None:
-    """Scale and shift the layer that runs last, if its classes are all that the model gives."""
+    """Scales and shift the layer that runs last, if the model's only output are its logits."""
     last: list[tuple[nn.Conv2d | nn.Linear, Tensor]] = []
 
-    def remember(layer: nn.Conv2d | nn.Linear, _: object, output: Tensor) -> None:
-        last[:] = [(layer, output.clone())]  # what follows may work in place
+    def record(layer: nn.Conv2d | nn.Linear, _: object, output: Tensor) -> None:
+        last[:] = [(layer, output.clone())]  # later operations can work in place
 
     layers = [module for module in model.modules() if isinstance(module, (nn.Conv2d, nn.Linear))]
-    hooks = [layer.register_forward_hook(remember) for layer in layers]
+    hooks = [layer.register_forward_hook(record) for layer in layers]
     outputs = model(images)
     for hook in hooks:
         hook.remove()
     ((layer, logits),) = last
     if not isinstance(outputs, Tensor) or layer.bias is None:
         return
-    mean = logits.transpose(0, 1).flatten(1).mean(1)  # over images and, of a convolution, positions
+    mean = logits.transpose(0, 1).flatten(1).mean(1)  # over images and, for a convolution, over positions
     scale = LOGIT_STD / (logits - mean.view(-1, *[1] * (logits.dim() - 2))).std()
     layer.bias.copy_(scale * (layer.bias - mean))
     layer.weight.mul_(scale)

@@ -1,8 +1,8 @@
-"""The small detector that finds the circles, squares and triangles of the drawn scenes (sources/scenes.py).
+"""A small detector of the circles, squares and triangles in drawn scenes (sources/scenes.py).
 
-Anchor-free, one cell a stride of 8 pixels: a cell says for each class whether an object's centre lies in it, and
-where that object's box is. At the default split point, before the head, 10 channels of 60x80 cells cross (192,000
-bytes an image); the weights are under 1 MB. scripts/train_shapes.py trains it.
+It is anchor-free and has one cell for each 8x8 pixels. For each class, a cell says whether an object's centre lies in
+it, and where that object's box is. The default split point lies before the head. There, an image has 10 channels of
+60x80 cells (192,000 bytes). The weights take less than 1 MB. scripts/train_shapes.py trains them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STRIDE = 8
 DEFAULT_SPLIT_POINT = "neck"
 WEIGHTS = Path(__file__).parent / "data" / "shapes.safetensors"
 
-_CANDIDATES = 1000  # at most so many an image go to the suppression of overlaps, best first
+_MAX_CANDIDATES = 1000  # of an image, before suppression
 
 
 def _conv(inputs: int, outputs: int, size: int = 3, stride: int = 1) -> list[nn.Module]:
@@ -32,19 +32,19 @@ def _conv(inputs: int, outputs: int, size: int = 3, stride: int = 1) -> list[nn.
 
 
 class Residual(nn.Module):
-    """x + relu(norm(conv(x)))."""
+    """Computes x + relu(norm(conv(x)))."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.body = nn.Sequential(*_conv(channels, channels), nn.ReLU())
 
     def forward(self, x: Tensor) -> Tensor:
-        """Same shape out as in."""
+        """Keeps the shape of ``x``."""
         return x + self.body(x)  # type: ignore[no-any-return]
 
 
 class Neck(nn.Module):
-    """Joins the features of stride 8 and 16 and squeezes them into a few channels of stride 8."""
+    """Joins the features of stride 8 and 16 into a few channels of stride 8."""
 
     def __init__(self, fine: int, coarse: int, outputs: int) -> None:
         super().__init__()
@@ -52,12 +52,12 @@ class Neck(nn.Module):
         self.join = nn.Sequential(nn.ReLU(), *_conv(fine, fine), nn.ReLU(), *_conv(fine, outputs, 1))
 
     def forward(self, fine: Tensor, coarse: Tensor) -> Tensor:
-        """(N, fine, H, W) and (N, coarse, H/2, W/2) to (N, outputs, H, W)."""
+        """Converts (N, fine, H, W) and (N, coarse, H/2, W/2) to (N, outputs, H, W)."""
         return self.join(fine + F.interpolate(self.reduce(coarse), scale_factor=2.0))  # type: ignore[no-any-return]
 
 
 class Head(nn.Module):
-    """Class logits (N, 3, H, W) and boxes (N, 4, H, W); see ``boxes_of``."""
+    """Computes class logits (N, 3, H, W) and boxes (N, 4, H, W); see ``boxes_of``."""
 
     def __init__(self, inputs: int, hidden: int) -> None:
         super().__init__()
@@ -70,13 +70,13 @@ class Head(nn.Module):
             self.boxes.bias.copy_(torch.tensor([0.0, 0.0, 1.5, 1.5]))  # type: ignore[union-attr]
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Raw outputs for features (N, inputs, H, W)."""
+        """Returns the raw outputs for features (N, inputs, H, W)."""
         x = self.hidden(x)
         return self.classes(x), self.boxes(x)
 
 
 class ShapesNet(nn.Module):
-    """The network; its children are in the order they run, and after each of them it can be split."""
+    """The network. Its children run in their order, and it can be split after each of them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,11 +92,11 @@ class ShapesNet(nn.Module):
         self.head = Head(10, 48)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Raw outputs for normalised images.
+        """Returns the raw outputs for normalised images.
 
         Args:
-            x: float32 (N, 3, H, W), H and W divisible by 16 (480 and 640 in the pipeline), scaled to 0..1 and then
-                normalised with MEAN and STD.
+            x: float32 (N, 3, H, W), scaled to 0..1 and then normalised with MEAN and STD. H and W are divisible by 16;
+                the pipeline uses 480 and 640.
 
         Returns:
             Class logits (N, 3, H/8, W/8) and boxes (N, 4, H/8, W/8) as ``boxes_of`` reads them.
@@ -107,11 +107,11 @@ class ShapesNet(nn.Module):
 
 
 def boxes_of(raw: Tensor) -> Tensor:
-    """Reads the boxes of all cells.
+    """Decodes the boxes of all cells.
 
     Args:
-        raw: (N, 4, h, w): a box's centre relative to the cell's in cells, then the logarithms of its width and height
-            in cells.
+        raw: (N, 4, h, w), in cells: a box's centre relative to its cell's centre, then the logarithms of its width and
+            height.
 
     Returns:
         (N, h, w, 4), left, top, right, bottom in pixels of the network's input.
@@ -125,16 +125,16 @@ def boxes_of(raw: Tensor) -> Tensor:
 
 
 def decode(outputs: tuple[Tensor, ...], limits: Limits) -> list[Detections]:
-    """Detections of each image of a batch, boxes in pixels of the network's input.
+    """Returns the detections of each image of a batch, with boxes in pixels of the network's input.
 
     Args:
-        outputs: what ``ShapesNet.forward`` returns.
+        outputs: the outputs of ``ShapesNet``.
         limits: which detections are kept.
     """
     logits, raw = outputs
-    best, label = logits.max(1)  # a cell holds one object, so it says one class
+    best, label = logits.max(1)  # a cell holds one object, so it has one class
     images, h, w = best.shape
-    top, cells = best.flatten(1).topk(min(_CANDIDATES, h * w))
+    top, cells = best.flatten(1).topk(min(_MAX_CANDIDATES, h * w))
     scores = top.sigmoid()
     image, rank = (scores >= limits.score_threshold).nonzero(as_tuple=True)
     scores, cell = scores[image, rank], cells[image, rank]
@@ -143,8 +143,8 @@ def decode(outputs: tuple[Tensor, ...], limits: Limits) -> list[Detections]:
     edge = torch.tensor([w, h, w, h], device=boxes.device) * float(STRIDE)
     boxes = boxes.clamp(min=0).minimum(edge)
     kept = batched_nms(boxes, scores, image * len(LABELS) + labels, limits.nms_threshold)  # best score first
-    found = []
+    detections = []
     for i in range(images):
-        mine = kept[image[kept] == i][: limits.max_detections]
-        found.append(Detections(boxes[mine], scores[mine], labels[mine]))
-    return found
+        in_image = kept[image[kept] == i][: limits.max_detections]
+        detections.append(Detections(boxes[in_image], scores[in_image], labels[in_image]))
+    return detections

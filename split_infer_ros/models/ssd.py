@@ -1,4 +1,4 @@
-"""SSDs in a form that can be split: raw head outputs from the network, boxes from decode."""
+"""SSDs as networks that can be split: the network gives raw outputs, and ``decode`` makes boxes of them."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from torchvision.models.detection.ssd import SSD
 from split_infer_ros.models.detections import Candidates, SuppressOverlaps
 from split_infer_ros.vision_ops.multibox_decode import multibox_decode
 
-fx.wrap("multibox_decode")  # one operator to who reads the graph
+fx.wrap("multibox_decode")  # one operator of the graph
 
 Build = Callable[[], SSD]
 
 
 def ssd300() -> SSD:
-    """torchvision's SSD300 with VGG-16, untrained."""
+    """Builds torchvision's SSD300 with VGG-16, untrained."""
     return ssd300_vgg16(weights=None, weights_backbone=None)
 
 
 def ssdlite320() -> SSD:
-    """torchvision's SSDlite320 with MobileNetV3-Large, untrained."""
+    """Builds torchvision's SSDlite320 with MobileNetV3-Large, untrained."""
     return ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None)
 
 
 class SsdNet(nn.Module):
-    """Backbone and head of torchvision's SSD, without the parts that look at values.
+    """Backbone and head of torchvision's SSD, without the parts that depend on values of tensors.
 
-    Its parameters have the names of torchvision's model, so that model's weights load as they are.
+    Parameters have the names of torchvision's model, so weights of that model load unchanged.
     """
 
     def __init__(self, build: Build) -> None:
@@ -43,42 +43,42 @@ class SsdNet(nn.Module):
         self.head = whole.head
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Images (N, 3, size, size) to class logits (N, anchors, classes) and box offsets (N, anchors, 4)."""
+        """Converts images (N, 3, size, size) to class logits (N, anchors, classes) and box offsets (N, anchors, 4)."""
         outputs = self.head(list(self.backbone(images).values()))
         return outputs["cls_logits"], outputs["bbox_regression"]
 
 
 def ssd_decode(build: Build) -> SuppressOverlaps:
-    """The decode of the SSD that ``build`` makes: logits and offsets to detections, as torchvision does."""
+    """Makes the decode function of the SSD that ``build`` makes; it works as in torchvision."""
     return SuppressOverlaps(partial(MultiboxDecoder, build))
 
 
 class MultiboxDecoder:
-    """Class logits (N, anchors, classes) and box offsets (N, anchors, 4) to candidates in pixels of the input.
+    """Converts class logits (N, anchors, classes) and box offsets (N, anchors, 4) to candidates in pixels of the input.
 
-    Each box has a score for each class; that of the background, class 0, is zero.
+    Each box has a score for each class. The score of the background, class 0, is zero.
 
     Args:
         build: makes the SSD whose anchors these are.
     """
 
     def __init__(self, build: Build) -> None:
-        with torch.device("meta"):  # sizes alone count, so nothing is computed
+        with torch.device("meta"):  # only shapes matter, so nothing is computed
             whole = build().eval()
             self._size: tuple[int, int] = tuple(whole.transform.fixed_size)
             maps = whole.backbone(torch.empty((1, 3, *self._size))).values()
-        likeness = whole.anchor_generator
+        settings = whole.anchor_generator
         generator = DefaultBoxGenerator(
-            likeness.aspect_ratios, scales=likeness.scales, steps=likeness.steps, clip=likeness.clip
+            settings.aspect_ratios, scales=settings.scales, steps=settings.steps, clip=settings.clip
         )
         image = ImageList(torch.empty((1, 3, *self._size)), [self._size])
-        self._most_of_a_class: int = whole.topk_candidates
-        self._anchors = generator(image, [torch.empty(one.shape) for one in maps])[0]
+        self._max_per_class: int = whole.topk_candidates
+        self._anchors = generator(image, [torch.empty(feature_map.shape) for feature_map in maps])[0]
         self._weights: tuple[float, float, float, float] = whole.box_coder.weights
         self._background = torch.tensor([0])
 
     def __call__(self, outputs: tuple[Tensor, ...]) -> Candidates:
         logits, offsets = outputs
-        scores = logits.softmax(dim=-1).index_fill_(2, self._background, 0.0)  # cheaper than to copy the others
+        scores = logits.softmax(dim=-1).index_fill_(2, self._background, 0.0)  # cheaper than copying all other classes
         boxes = multibox_decode(offsets, self._anchors, weights=self._weights, size=self._size)
-        return Candidates(boxes, scores, None, self._most_of_a_class)
+        return Candidates(boxes, scores, max_per_class=self._max_per_class)

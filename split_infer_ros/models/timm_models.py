@@ -1,4 +1,4 @@
-"""Classifiers of the library timm, where it is installed: ``timm:NAME``."""
+"""Classifiers of the library timm, if it is installed: ``timm:NAME``."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from split_infer_ros.models.preprocess import Preprocess
 PREFIX = "timm:"
 
 
-def find(name: str) -> ModelEntry:
-    """The entry of a model of timm's, with the size, pre-processing and classes that its weights state.
+def find_timm_model(name: str) -> ModelEntry:
+    """Returns the entry of a timm model, with the size, pre-processing and classes that its weights state.
 
     Args:
         name: ``timm:NAME``.
@@ -29,27 +29,27 @@ def find(name: str) -> ModelEntry:
         raise ConfigurationError(
             f"model '{name}' needs timm, which cannot be imported ({error}); pip install timm."
         ) from error
-    of_timm = name.removeprefix(PREFIX)
-    facts = timm.get_pretrained_cfg(of_timm) if timm.is_model(of_timm) else None
-    if facts is None:
-        close = difflib.get_close_matches(of_timm, timm.list_models(), n=3)
+    timm_name = name.removeprefix(PREFIX)
+    config = timm.get_pretrained_cfg(timm_name) if timm.is_model(timm_name) else None
+    if config is None:
+        close = difflib.get_close_matches(timm_name, timm.list_models(), n=3)
         hint = f" Close ones: {', '.join(close)}." if close else ""
-        raise UnknownModelError(f"timm {timm.__version__} has no model '{of_timm}'.{hint}")
-    _, height, width = facts.input_size
-    shorter_side = None if facts.crop_mode == "squash" else int(max(height, width) / facts.crop_pct)
-    classes = facts.num_classes
+        raise UnknownModelError(f"timm {timm.__version__} has no model '{timm_name}'.{hint}")
+    _, height, width = config.input_size
+    shorter_side = None if config.crop_mode == "squash" else int(max(height, width) / config.crop_pct)
+    classes = config.num_classes
     return ModelEntry(
         name=name,
-        summary=f"{of_timm} of timm, {classes:,} classes",
-        build=partial(timm.create_model, of_timm),
-        weights=Weights(fetch=lambda: timm.create_model(of_timm, pretrained=True).state_dict()),
+        summary=f"{timm_name} of timm, {classes:,} classes",
+        build=partial(timm.create_model, timm_name),
+        weights=Weights(fetch=lambda: timm.create_model(timm_name, pretrained=True).state_dict()),
         preprocess=Preprocess(
             height,
             width,
-            shorter_side,
-            interpolation=facts.interpolation,
-            mean=tuple(facts.mean),
-            std=tuple(facts.std),
+            shorter_side=shorter_side,
+            interpolation=config.interpolation,
+            mean=tuple(config.mean),
+            std=tuple(config.std),
         ),
         labels=IMAGENET_LABELS if classes == len(IMAGENET_LABELS) else tuple(str(label) for label in range(classes)),
         default_split_point=None,

@@ -1,10 +1,12 @@
-"""Models of the user's own: what a function of theirs returns, or an exported program.
+"""Models of users: the result of a function of theirs, or an exported program.
 
-A module, or a program, is taken for a classifier: it takes float32 (N, 3, H, W), pre-processed as for ImageNet, and
-gives logits (N, classes). Its input size is its attribute ``image_size``, (height, width) or one number for both, else
-224x224; of a program it is part of the program. Its labels are its attribute ``labels``, else numbers. Whatever else a
-model is, its factory returns a ModelEntry. Masks and keypoints have no place in detections: a model that gives them is
-refused, so that they are not lost unseen.
+The package treats a module or a program as a classifier. It takes float32 (N, 3, H, W), pre-processed as for ImageNet,
+and gives logits (N, classes). A program states its input size. A module has it in its attribute ``image_size``, which
+is (height, width) or one number for both. Without the attribute, it is 224x224. Labels come from the attribute
+``labels``. Without it, they are numbers.
+
+For a model of any other kind, the function returns a ModelEntry. Detections cannot hold masks and keypoints. A model
+that gives them is refused, so that they do not get lost unnoticed.
 """
 
 from __future__ import annotations
@@ -24,47 +26,47 @@ from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.models.preprocess import Preprocess
 
-PROGRAM = ".pt2"
+PROGRAM_SUFFIX = ".pt2"
 IMAGE_SIZE = "image_size"
-LOST = ("masks", "keypoints")
-SHOWN = 256 / 224  # of the input's size, what the shorter side is resized to before the middle is split out
+UNSUPPORTED_OUTPUTS = ("masks", "keypoints")
+RESIZE_RATIO = 256 / 224  # of the resized shorter side to the side of the crop, as for ImageNet
 
 
 def is_user_model(name: str) -> bool:
-    """True for ``package.module:factory`` and ``FILE.pt2``."""
-    return (":" in name and not name.startswith(timm_models.PREFIX)) or name.endswith(PROGRAM)
+    """Whether a name has one of the forms ``package.module:factory`` and ``FILE.pt2``."""
+    return (":" in name and not name.startswith(timm_models.PREFIX)) or name.endswith(PROGRAM_SUFFIX)
 
 
-def load(name: str, allowed: bool) -> ModelEntry:
-    """The user's model.
+def load_user_model(name: str, *, allow_user_code: bool) -> ModelEntry:
+    """Runs a factory or loads a program, and returns the entry of the user's model.
 
     Args:
         name: ``package.module:factory`` or ``FILE.pt2``.
-        allowed: whether the user's code may run.
+        allow_user_code: whether the user's code may run.
 
     Raises:
-        ConfigurationError: it may not, it fails, or what it gives is no model.
+        ConfigurationError: the code may not run, it fails, or it does not give a model.
     """
-    if not allowed:
+    if not allow_user_code:
         raise ConfigurationError(
             f"model '{name}' is loaded by running its code; set allow_user_code to true if you trust it."
         )
-    made = _load_program(name) if name.endswith(PROGRAM) else _call_factory(name)
-    return made if isinstance(made, ModelEntry) else _classifier(name, made)
+    model = _load_program(name) if name.endswith(PROGRAM_SUFFIX) else _call_factory(name)
+    return model if isinstance(model, ModelEntry) else _classifier(name, model)
 
 
 def _call_factory(name: str) -> nn.Module | ModelEntry:
     module_name, _, attribute = name.partition(":")
     try:
         factory = getattr(importlib.import_module(module_name), attribute)
-        made = factory()
-    except Exception as error:  # the user's
+        model = factory()
+    except Exception as error:  # the user's code can raise anything
         raise ConfigurationError(f"model '{name}' cannot be made ({type(error).__name__}: {error}).") from error
-    if not isinstance(made, (nn.Module, ModelEntry)):
+    if not isinstance(model, (nn.Module, ModelEntry)):
         raise ConfigurationError(
-            f"model '{name}' returns a {type(made).__name__}; a factory returns a torch.nn.Module or a ModelEntry."
+            f"model '{name}' returns a {type(model).__name__}; a factory returns a torch.nn.Module or a ModelEntry."
         )
-    return made
+    return model
 
 
 def _load_program(name: str) -> nn.Module:
@@ -74,17 +76,17 @@ def _load_program(name: str) -> nn.Module:
     try:
         program = torch.export.load(path)
         exported = program.module()
-        module = fx.GraphModule(exported, exported.graph)  # which takes eval()
+        module = fx.GraphModule(exported, exported.graph)  # unlike ``exported``, it has eval()
         (images,) = [node.meta["val"].shape for node in module.graph.find_nodes(op="placeholder")]
         image_size = tuple(int(length) for length in images[2:])
-    except Exception as error:  # what a broken file makes of its reader is anybody's guess
+    except Exception as error:  # a broken file can make its reader raise anything
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ConfigurationError(
             f"{path} cannot be read as an exported program that takes images ({reason}); torch.export.save makes one."
         ) from error
     if not isinstance(images[0], torch.SymInt):
         raise ConfigurationError(
-            f"{path} takes {int(images[0])} images at a time, always; export it with dynamic_shapes="
+            f"{path} takes {int(images[0])} images at a time and no other number; export it with dynamic_shapes="
             "({0: torch.export.Dim('batch')},)."
         )
     setattr(module, IMAGE_SIZE, image_size)
@@ -92,22 +94,23 @@ def _load_program(name: str) -> nn.Module:
 
 
 def _classifier(name: str, module: nn.Module) -> ModelEntry:
+    """Makes the entry of a module, which must behave as a classifier."""
     size = getattr(module, IMAGE_SIZE, 224)
     height, width = (size, size) if isinstance(size, int) else size
     labels = tuple(str(label) for label in getattr(module, "labels", ()))
     try:
         with torch.inference_mode():
             logits = module.eval()(torch.zeros((2, 3, height, width)))
-    except Exception as error:  # the user's
+    except Exception as error:  # the user's code can raise anything
         raise ConfigurationError(
             f"model '{name}' does not take float32 (2, 3, {height}, {width}) ({type(error).__name__}: {error}); its "
             "attribute image_size is (height, width)."
         ) from error
-    _refuse_what_would_be_lost(name, logits)
+    _refuse_unsupported(name, logits)
     if not isinstance(logits, Tensor) or logits.dim() != 2 or len(labels) not in (0, logits.shape[1]):
-        wanted = f"(2, {len(labels) or 'classes'})"
+        expected = f"(2, {len(labels) or 'classes'})"
         raise ConfigurationError(
-            f"model '{name}' gives {_told(logits)} where logits {wanted} were expected; for anything but a "
+            f"model '{name}' gives {_described(logits)} where logits {expected} were expected; for anything but a "
             "classifier, return a ModelEntry."
         )
     return ModelEntry(
@@ -115,7 +118,7 @@ def _classifier(name: str, module: nn.Module) -> ModelEntry:
         summary=f"{type(module).__name__}, {logits.shape[1]:,} classes",
         build=lambda: module,
         weights=None,
-        preprocess=Preprocess(height, width, round(SHOWN * max(height, width))),
+        preprocess=Preprocess(height, width, shorter_side=round(RESIZE_RATIO * max(height, width))),
         labels=labels or tuple(str(number) for number in range(logits.shape[1])),
         default_split_point=None,
         decode=classify(height, width),
@@ -123,32 +126,32 @@ def _classifier(name: str, module: nn.Module) -> ModelEntry:
 
 
 def check_detections(entry: ModelEntry, module: nn.Module) -> None:
-    """See that a model of the user's own and its decode go together, on two black images.
+    """Checks on two black images that a user's model and its decode function fit together.
 
     Raises:
-        ConfigurationError: what comes out is no list of ``Detections``; the error shows what it is.
+        ConfigurationError: the result is no list of ``Detections``. The error describes it.
     """
     try:
         with torch.inference_mode():
             outputs = module(torch.zeros((2, *entry.image_shape)))
-    except Exception as error:  # the user's
+    except Exception as error:  # the user's code can raise anything
         raise ConfigurationError(
             f"model '{entry.name}' does not take float32 {(2, *entry.image_shape)} ({type(error).__name__}: {error})."
         ) from error
-    _refuse_what_would_be_lost(entry.name, outputs)
+    _refuse_unsupported(entry.name, outputs)
     try:
         with torch.inference_mode():
-            found = entry.decode(outputs if isinstance(outputs, tuple) else (outputs,), Limits(0.0))
-    except Exception as error:  # the user's
+            found = entry.decode(outputs if isinstance(outputs, tuple) else (outputs,), Limits(score_threshold=0.0))
+    except Exception as error:  # the user's code can raise anything
         raise ConfigurationError(
-            f"The decode of model '{entry.name}' cannot read what that gives for two images, {_told(outputs)} "
+            f"The decode of model '{entry.name}' cannot read the model's outputs for two images, {_described(outputs)} "
             f"({type(error).__name__}: {error})."
         ) from error
-    _refuse_what_would_be_lost(entry.name, found)
+    _refuse_unsupported(entry.name, found)
     if not isinstance(found, list) or len(found) != 2 or not all(map(_are_detections, found)):
         raise ConfigurationError(
-            f"The decode of model '{entry.name}' gives {_told(found)} for two images; a list of two Detections was "
-            "expected, each boxes float32 (n, 4), scores float32 (n,) and labels int64 (n,)."
+            f"The decode of model '{entry.name}' gives {_described(found)} for two images; a list of two Detections "
+            "was expected, each boxes float32 (n, 4), scores float32 (n,) and labels int64 (n,)."
         )
 
 
@@ -163,25 +166,30 @@ def _are_detections(found: object) -> bool:
     return [part.shape for part in parts] == shapes and [part.dtype for part in parts] == dtypes
 
 
-def _refuse_what_would_be_lost(name: str, outputs: Any) -> None:
-    """Torchvision's Mask R-CNN and Keypoint R-CNN, and all that name their results as they do."""
-    for one in outputs if isinstance(outputs, (list, tuple)) else [outputs]:
-        lost = [part for part in LOST if (part in one if isinstance(one, Mapping) else hasattr(one, part))]
+def _refuse_unsupported(model_name: str, outputs: Any) -> None:
+    """Refuses outputs with the names that torchvision's Mask R-CNN and Keypoint R-CNN give to masks and keypoints."""
+    for output in outputs if isinstance(outputs, (list, tuple)) else [outputs]:
+        if isinstance(output, Mapping):
+            lost = [name for name in UNSUPPORTED_OUTPUTS if name in output]
+        else:
+            lost = [name for name in UNSUPPORTED_OUTPUTS if hasattr(output, name)]
         if lost:
             raise ConfigurationError(
-                f"model '{name}' gives {' and '.join(lost)} ({_told(one)}), which would be lost, since detections are "
-                "boxes, scores and labels; take a model without, or return a ModelEntry that gives those alone."
+                f"model '{model_name}' gives {' and '.join(lost)} ({_described(output)}), which would be lost, because "
+                "detections are boxes, scores and labels; use a model without them, or return a ModelEntry that gives "
+                "only boxes, scores and labels."
             )
 
 
-def _told(value: Any) -> str:
-    """What a model gives, for people: dtypes and shapes."""
+def _described(value: Any) -> str:
+    """Describes an output of a model for people, by dtypes and shapes."""
     if isinstance(value, Tensor):
         return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
     if isinstance(value, Detections):
-        return f"Detections of {_told({name: getattr(value, name) for name in ('boxes', 'scores', 'labels')})}"
+        parts = {name: getattr(value, name) for name in ("boxes", "scores", "labels")}
+        return f"Detections of {_described(parts)}"
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{key}: {_told(part)}' for key, part in value.items())}}}"
+        return f"{{{', '.join(f'{key}: {_described(part)}' for key, part in value.items())}}}"
     if isinstance(value, (list, tuple)):
-        return f"a {type(value).__name__} of {len(value)}: {', '.join(map(_told, value))}"
+        return f"a {type(value).__name__} of {len(value)}: {', '.join(map(_described, value))}"
     return f"a {type(value).__name__}"

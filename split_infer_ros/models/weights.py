@@ -1,4 +1,4 @@
-"""A model's weights: its default ones, a file of the user's, random ones, or none; never by unpickling code."""
+"""Loading of a model's weights: default, from a file, random, or none. No code in a file is run."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 import shutil
 import urllib.request
 from collections.abc import Mapping
+from enum import Enum
 from http.client import HTTPException
 from pathlib import Path
 
@@ -21,57 +22,65 @@ from split_infer_ros.models.entry import ModelEntry, Weights
 from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.models.random_weights import randomise
 
-DEFAULT, RANDOM, NONE = "default", "random", "none"
-SCENES = 4  # by which random weights are set
-CONNECT_S = 10.0
+NUM_SCENES = 4  # on which random weights are calibrated
+CONNECT_TIMEOUT_S = 10.0
+
+
+class NamedWeights(str, Enum):
+    """Weights that are named instead of being read from a file of the user's."""
+
+    DEFAULT = "default"  # shipped, or downloaded once
+    RANDOM = "random"  # seeded; outputs depend on the images
+    NONE = "none"  # as the model was built
 
 
 def load_weights(model: nn.Module, entry: ModelEntry, weights: str) -> None:
-    """Give a freshly built model its weights.
+    """Gives a freshly built model its weights.
 
     Args:
-        model: as entry.build made it.
+        model: the result of ``entry.build``.
         entry: the model's entry.
-        weights: ``default`` (shipped, or downloaded once), ``random`` (seeded; outputs answer to what is seen),
-            ``none`` (as built) or the path of a safetensors file or of a state dict saved by torch.
+        weights: a value of ``NamedWeights``, or the path of a safetensors file or of a state dict saved by torch.
 
     Raises:
-        WeightsError: no such file, not readable, or another model's.
+        WeightsError: the file does not exist, cannot be read, or holds weights of another model.
     """
-    if weights == NONE or (weights == DEFAULT and entry.weights is None):
+    if weights == NamedWeights.NONE or (weights == NamedWeights.DEFAULT and entry.weights is None):
         return
-    if weights == RANDOM:
-        randomise(model, _scenes(entry.preprocess))
+    if weights == NamedWeights.RANDOM:
+        randomise(model, _calibration_images(entry.preprocess))
         return
-    if weights == DEFAULT:
+    if weights == NamedWeights.DEFAULT:
         source, state = _default_state(entry)
     else:
         source = weights
         state = _read(Path(weights).expanduser())
     expected = model.state_dict()
-    unlike = [name for name in expected if name in state and state[name].shape != expected[name].shape]
-    # Tried on a copy: modules may know older names of their weights, and what is refused must change nothing.
-    fitting = {name: state[name] for name in state if name not in unlike}
-    answer = copy.deepcopy(model).load_state_dict(fitting, strict=False)
-    missing = [n for n in answer.missing_keys if n not in unlike and not n.endswith("num_batches_tracked")]
-    surplus = answer.unexpected_keys
-    if missing or surplus or unlike:
-        first = (missing or surplus or unlike)[0]
+    misshapen = [name for name in expected if name in state and state[name].shape != expected[name].shape]
+    # A copy is loaded first, because only modules know older names of their weights, and a refusal changes nothing.
+    fitting = {name: state[name] for name in state if name not in misshapen}
+    loaded = copy.deepcopy(model).load_state_dict(fitting, strict=False)
+    missing = [n for n in loaded.missing_keys if n not in misshapen and not n.endswith("num_batches_tracked")]
+    surplus = loaded.unexpected_keys
+    if missing or surplus or misshapen:
+        first = (missing or surplus or misshapen)[0]
         raise WeightsError(
             f"{source} holds another model's weights than {entry.name}'s: of {len(expected)} tensors {len(missing)} "
-            f"are missing, {len(unlike)} have another shape and {len(surplus)} are surplus (the first: '{first}')."
+            f"are missing, {len(misshapen)} have another shape and {len(surplus)} are surplus (the first: '{first}')."
         )
     model.load_state_dict(fitting, strict=False)
 
 
-def _scenes(preprocess: Preprocess) -> Tensor:
-    from split_infer_ros.sources.scenes import draw_scene  # needs OpenCV, which torch alone does not bring
+def _calibration_images(preprocess: Preprocess) -> Tensor:
+    """Draws scenes as a model's input, float32 (NUM_SCENES, 3, h, w)."""
+    from split_infer_ros.sources.scenes import draw_scene  # only here: it needs OpenCV
 
-    images = [Pixels(torch.from_numpy(draw_scene(0, index).image), (0, 1, 2)) for index in range(SCENES)]
-    return preprocess.normalise(preprocess.gather(images, preprocess.staging(SCENES)))
+    images = [Pixels(torch.from_numpy(draw_scene(0, index).image), (0, 1, 2)) for index in range(NUM_SCENES)]
+    return preprocess.normalise(preprocess.gather(images, preprocess.staging(NUM_SCENES)))
 
 
 def _read(path: Path) -> dict[str, Tensor]:
+    """Reads a file of weights into a state dict."""
     if not path.is_file():
         raise WeightsError(
             f"There is no weights file {path}; weights takes 'default', 'random', 'none' or the path of a file."
@@ -80,10 +89,11 @@ def _read(path: Path) -> dict[str, Tensor]:
         if path.suffix == ".safetensors":
             return load_file(path)
         state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # what a broken file makes of its reader is anybody's guess
+    except Exception as error:  # a broken file can make its reader raise anything
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise WeightsError(
-            f"{path} cannot be read as weights ({str(error).splitlines()[0] if str(error) else type(error).__name__}); "
-            "it must be a .safetensors file or a state dict saved by torch.save."
+            f"{path} cannot be read as weights ({reason}); it must be a .safetensors file or a state dict saved by "
+            "torch.save."
         ) from error
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
         raise WeightsError(f"{path} holds a {type(state).__name__}, not a state dict of tensors by name.")
@@ -91,19 +101,19 @@ def _read(path: Path) -> dict[str, Tensor]:
 
 
 def _default_state(entry: ModelEntry) -> tuple[str, Mapping[str, Tensor]]:
-    """Where the default weights come from, and they."""
+    """Returns the source of the default weights, as errors name it, and the weights."""
     weights = entry.weights or Weights()
     if weights.path is not None:
         return str(weights.path), _read(weights.path)
     if weights.fetch is not None:
         try:
             return f"The default of {entry.name}", weights.fetch()
-        except Exception as error:  # another library's
-            raise WeightsError(f"The default weights of {entry.name} could not be had ({error}).") from error
+        except Exception as error:  # another library can raise anything
+            raise WeightsError(f"The default weights of {entry.name} could not be loaded ({error}).") from error
     if weights.url is None:
         raise WeightsError(
-            f"{entry.name} has no default weights, for none are published: set weights to the path of a file, "
-            "or to 'none' for untrained weights."
+            f"{entry.name} has no default weights, because none are published: set weights to the path of a file, or "
+            "to 'none' for untrained weights."
         )
     path = Path(torch.hub.get_dir()) / "checkpoints" / str(weights.file_name)
     if not path.is_file():
@@ -112,18 +122,19 @@ def _default_state(entry: ModelEntry) -> tuple[str, Mapping[str, Tensor]]:
 
 
 def _check_digest(path: Path, file_name: str) -> None:
-    """Files of torch.hub carry the first digits of their SHA-256 in their names: a broken download shows."""
-    named = re.search(r"-([0-9a-f]{8,})\.", file_name)
-    if named and not hashlib.sha256(path.read_bytes()).hexdigest().startswith(named[1]):
-        raise OSError(f"what came has {path.stat().st_size:,} bytes and is not {file_name}")
+    """Refuses a broken download. torch.hub's files have the first digits of their SHA-256 in their names."""
+    digest = re.search(r"-([0-9a-f]{8,})\.", file_name)
+    if digest and not hashlib.sha256(path.read_bytes()).hexdigest().startswith(digest[1]):
+        raise OSError(f"the download has {path.stat().st_size:,} bytes and is not {file_name}")
 
 
 def _download(entry: ModelEntry, weights: Weights, path: Path) -> None:
+    """Downloads default weights to ``path``; a broken download leaves nothing there."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
     try:
-        with urllib.request.urlopen(str(weights.url), timeout=CONNECT_S) as answer, part.open("wb") as file:
-            shutil.copyfileobj(answer, file)
+        with urllib.request.urlopen(str(weights.url), timeout=CONNECT_TIMEOUT_S) as response, part.open("wb") as file:
+            shutil.copyfileobj(response, file)
         _check_digest(part, str(weights.file_name))
         part.replace(path)
     except (OSError, HTTPException) as error:

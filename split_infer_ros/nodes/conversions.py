@@ -39,8 +39,14 @@ def pixels_of(message: Image) -> Pixels:
     Raises:
         ImageError: they are no image that can be read.
     """
-    big = bool(message.is_bigendian)
-    return read_pixels(message.data, message.height, message.width, message.encoding, message.step, big)
+    return read_pixels(
+        message.data,
+        height=message.height,
+        width=message.width,
+        encoding=message.encoding,
+        step=message.step,
+        is_bigendian=bool(message.is_bigendian),
+    )
 
 
 def image_message(image: np.ndarray, encoding: str, header: Header) -> Image:

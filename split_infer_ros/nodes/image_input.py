@@ -123,9 +123,14 @@ class ImageInput:
         self._sink.submit(pixels, Origin(message.header, self._topic, pixels.height, pixels.width, pixels), now)
 
     def _read_raw(self, image: Image) -> Pixels:
-        big = bool(image.is_bigendian)
         return read_pixels(
-            image.data, image.height, image.width, image.encoding, image.step, big, max_pixels=self._max_pixels
+            image.data,
+            height=image.height,
+            width=image.width,
+            encoding=image.encoding,
+            step=image.step,
+            is_bigendian=bool(image.is_bigendian),
+            max_pixels=self._max_pixels,
         )
 
     def _read_compressed(self, image: CompressedImage) -> Pixels:

@@ -14,7 +14,7 @@ from rclpy.timer import Timer
 from split_infer_ros.errors import ConfigurationError, SplitInferError
 from split_infer_ros.nodes.parameters.declaration import Parameters
 from split_infer_ros.runtime.faults import is_sticky
-from split_infer_ros.runtime.shortage import in_short
+from split_infer_ros.runtime.shortage import summarize_error
 from split_infer_ros.telemetry.trace import TraceFile
 
 LOG_PERIOD_S = 5.0
@@ -127,7 +127,7 @@ class ManagedNode(LifecycleNode):
         """The GPU does nothing more for this process: log it, have the process end, and tell others."""
         if self.loss:
             return
-        self.loss = f"The GPU is lost to this process, which ends ({in_short(error)})."
+        self.loss = f"The GPU is lost to this process, which ends ({summarize_error(error)})."
         self.get_logger().fatal(self.loss)
         self._when_lost()
         try:

@@ -1,4 +1,4 @@
-"""The list of operators and where they perform: data of this package, and what a user's file adds or changes."""
+"""The list of operators and the processors on which they run best: the package's own, with a user's changes."""
 
 from __future__ import annotations
 
@@ -9,39 +9,39 @@ from pathlib import Path
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.operator_placement.plan import Operator, Tag
 
-LISTED = Path(__file__).parent / "data" / "operators.txt"
+DEFAULT_LIST = Path(__file__).parent / "data" / "operators.txt"
 
 
-def spelling(name: str) -> str:
-    """Under which a kind is looked up: ``nn.Conv2d``, ``F.conv2d`` and ``conv2d_`` are one operator."""
+def normalised(name: str) -> str:
+    """Returns the key of an operator in the list: ``nn.Conv2d``, ``F.conv2d`` and ``conv2d_`` have the same one."""
     return name.rpartition(".")[2].lower().replace("_", "")
 
 
 @dataclass(frozen=True)
 class OperatorList:
-    """A rule of the planner.
+    """A rule of the planner that looks operators up in a list.
 
     Attributes:
-        tags: by the spelling of an operator's kind.
+        tags: by the normalised kind of an operator.
     """
 
     tags: Mapping[str, Tag]
 
     def __call__(self, operator: Operator) -> Tag | None:
-        return self.tags.get(spelling(operator.kind))
+        return self.tags.get(normalised(operator.kind))
 
     @classmethod
     def read(cls, path: Path | None = None) -> OperatorList:
-        """The package's list, in which a file adds or replaces lines.
+        """Reads the package's list and a file that adds entries or replaces some.
 
         Args:
-            path: of a text file of the form of ``data/operators.txt``: on each line ``gpu``, ``cpu`` or ``any``, then
-                operators of that kind; ``#`` begins a comment.
+            path: a text file in the format of ``data/operators.txt``. Each line has ``gpu``, ``cpu`` or ``any``, and
+                then operators. ``#`` begins a comment. None for the package's list alone.
 
         Raises:
-            ConfigurationError: it cannot be read, or a line has another form.
+            ConfigurationError: the file cannot be read, or a line has another format.
         """
-        tags = _read(LISTED)
+        tags = _read(DEFAULT_LIST)
         return cls(tags if path is None else tags | _read(path))
 
 
@@ -52,12 +52,15 @@ def _read(path: Path) -> dict[str, Tag]:
         raise ConfigurationError(f"The list of operators {path} cannot be read ({error}).") from error
     tags: dict[str, Tag] = {}
     for number, line in enumerate(text.splitlines(), 1):
-        where, *names = line.partition("#")[0].split() or ("",)
-        if where and (where not in {tag.value for tag in Tag} or not names):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        tag_name, *names = words
+        if tag_name not in {tag.value for tag in Tag} or not names:
             raise ConfigurationError(
-                f"{path}, line {number}: '{line.strip()}' is none of a list of operators; a line is one of "
-                f"{', '.join(tag.value for tag in Tag)}, and behind it operators such as conv2d."
+                f"{path}, line {number}: '{line.strip()}' is not a line of a list of operators; it takes one of "
+                f"{', '.join(tag.value for tag in Tag)}, followed by operators such as conv2d."
             )
         for name in names:
-            tags[spelling(name)] = Tag(where)
+            tags[normalised(name)] = Tag(tag_name)
     return tags

@@ -1,9 +1,12 @@
-"""The two passes over a model's graph: a processor for each operator, then copies between neighbours (§3.1.2).
+"""Places the operators of a model's graph in two passes (§3.1.2).
 
-Pass one tags an operator with the GPU if it is known to perform there, else with the CPU. Pass two puts a copy between
-neighbours on different processors. Three things keep copies few: whoever needs a value on a processor shares one copy
-of it; operators that compute nothing, such as views, run where their input lies; and those whose results are all wanted
-on the other processor run there, if what they take is there anyway or is no more than what they give.
+Pass one tags an operator with the GPU if it is known to perform well there, else with the CPU. Pass two inserts a copy
+between neighbours on different processors. Three rules keep copies few:
+
+- All operators that need a value on the other processor share one copy of it.
+- An operator that computes nothing, such as a view, runs where its first input lies.
+- Such an operator runs on the other processor if all its users are there and this adds no bytes to copy. That holds if
+  its input is copied anyway, or is no larger than its results.
 """
 
 from __future__ import annotations
@@ -14,11 +17,11 @@ from dataclasses import dataclass
 from enum import Enum
 
 INPUT, OUTPUT = "input", "output"  # the kinds at the ends of a graph
-MOST_KINDS = 6  # are told of a run
+MAX_KINDS_SHOWN = 6  # of each run of operators
 
 
 class Tag(Enum):
-    """Where an operator runs; ``ANY`` is where its first input lies."""
+    """Where an operator runs. ``ANY`` stands for the processor of its first input."""
 
     GPU = "gpu"
     CPU = "cpu"
@@ -30,10 +33,11 @@ class Operator:
     """One operator of a graph.
 
     Attributes:
-        name: its own.
-        kind: what it does, such as ``conv2d``.
-        inputs: names of the operators whose values it takes; constants are on every processor, and not among them.
-        nbytes: what it gives, in tensors; None if that is no tensor.
+        name: unique in the graph.
+        kind: what it computes, such as ``conv2d``.
+        inputs: names of the operators whose results it takes. Constants are not among them, since they are on every
+            processor.
+        nbytes: bytes of the tensors in its result; None if there are none.
     """
 
     name: str
@@ -43,12 +47,19 @@ class Operator:
 
 
 Rule = Callable[[Operator], Tag | None]
-"""Where an operator runs best; None if nobody knows."""
+"""Says where an operator runs best; None if it does not know the operator."""
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """What an operator gives, taken to the other processor, right before the operator that first needs it there."""
+    """A copy of an operator's result to the other processor.
+
+    Attributes:
+        producer: name of the operator whose result is copied.
+        target: the other processor.
+        before: name of the first operator that needs the copy. The copy is made right before it.
+        nbytes: bytes that are copied.
+    """
 
     producer: str
     target: Tag
@@ -58,13 +69,13 @@ class Copy:
 
 @dataclass(frozen=True)
 class PlacementPlan:
-    """Where everything runs.
+    """Where each operator runs, and what is copied.
 
     Attributes:
         operators: in order.
-        devices: ``GPU`` or ``CPU`` for each operator's name.
-        copies: in order; one for each value and processor.
-        unlisted: kinds of operators that the rule did not know, and how many of each; they run on the CPU.
+        devices: ``GPU`` or ``CPU``, by an operator's name.
+        copies: in order, at most one for each result.
+        unlisted: how many operators of each kind the rule did not know. They run on the CPU.
     """
 
     operators: tuple[Operator, ...]
@@ -74,33 +85,38 @@ class PlacementPlan:
 
     @property
     def copied_bytes(self) -> int:
-        """By all copies, for the batch that the graph was read with."""
+        """Bytes of all copies, for one image."""
         return sum(copy.nbytes for copy in self.copies)
 
 
 def make_plan(operators: Sequence[Operator], rule: Rule) -> PlacementPlan:
-    """Both passes.
+    """Runs both passes.
 
     Args:
-        operators: in the order in which they run, each behind its inputs.
-        rule: where they run best.
+        operators: in the order in which they run. Each comes after its inputs.
+        rule: says where each operator runs best.
     """
     has_tensors = {operator.name: operator.nbytes is not None for operator in operators}
     tags = {operator.name: _ask(rule, operator, has_tensors) for operator in operators}
     unlisted = Counter(operator.kind for operator in operators if tags[operator.name] is None)
     devices = _tag(operators, tags)
     _follow_users(operators, tags, devices)
-    return PlacementPlan(tuple(operators), devices, tuple(_copies(operators, devices)), unlisted)
+    return PlacementPlan(
+        operators=tuple(operators),
+        devices=devices,
+        copies=tuple(_copies(operators, devices)),
+        unlisted=unlisted,
+    )
 
 
 def _ask(rule: Rule, operator: Operator, has_tensors: Mapping[str, bool]) -> Tag | None:
-    """The rule's answer; what works on numbers alone costs nothing anywhere."""
-    about_tensors = has_tensors[operator.name] or any(has_tensors[name] for name in operator.inputs)
-    return rule(operator) if about_tensors else Tag.ANY
+    """Returns the rule's answer. An operator that only works on numbers may run anywhere."""
+    has_any_tensor = has_tensors[operator.name] or any(has_tensors[name] for name in operator.inputs)
+    return rule(operator) if has_any_tensor else Tag.ANY
 
 
 def _tag(operators: Sequence[Operator], tags: Mapping[str, Tag | None]) -> dict[str, Tag]:
-    """Pass one."""
+    """Runs pass one: returns the processor of each operator."""
     devices: dict[str, Tag] = {}
     for operator in operators:
         tag = tags[operator.name]
@@ -111,35 +127,35 @@ def _tag(operators: Sequence[Operator], tags: Mapping[str, Tag | None]) -> dict[
 
 
 def _follow_users(operators: Sequence[Operator], tags: Mapping[str, Tag | None], devices: dict[str, Tag]) -> None:
-    """Move what computes nothing to where its results are wanted, from the last operator to the first."""
+    """Moves operators that compute nothing to their users' processor, from the last operator to the first."""
     by_name = {operator.name: operator for operator in operators}
     users: dict[str, list[Operator]] = {operator.name: [] for operator in operators}
     for operator in operators:
         for name in set(operator.inputs):
             users[name].append(operator)
 
-    def leaves(operator: Operator, device: Tag) -> bool:
-        """True if it may leave that processor and all its users are on the other one."""
-        takes = [name for name in operator.inputs if by_name[name].nbytes is not None]
-        is_free = tags[operator.name] is Tag.ANY and operator.nbytes is not None and len(takes) == 1
-        wanted = {devices[user.name] for user in users[operator.name]}
-        return is_free and devices[operator.name] is device and bool(wanted) and device not in wanted
+    def may_move(operator: Operator, device: Tag) -> bool:
+        """Returns whether an operator may leave that processor and all its users are on the other one."""
+        tensor_inputs = [name for name in operator.inputs if by_name[name].nbytes is not None]
+        is_free = tags[operator.name] is Tag.ANY and operator.nbytes is not None and len(tensor_inputs) == 1
+        user_devices = {devices[user.name] for user in users[operator.name]}
+        return is_free and devices[operator.name] is device and bool(user_devices) and device not in user_devices
 
     for producer in reversed(operators):
         device = devices[producer.name]
-        leaving = [user for user in users[producer.name] if leaves(user, device)]
-        is_there = any(devices[user.name] is not device for user in users[producer.name])
-        fits = producer.nbytes is not None and producer.nbytes <= sum(user.nbytes or 0 for user in leaving)
-        if producer.nbytes is not None and (is_there or fits):
-            for user in leaving:
+        movable = [user for user in users[producer.name] if may_move(user, device)]
+        is_copied_anyway = any(devices[user.name] is not device for user in users[producer.name])
+        is_no_larger = producer.nbytes is not None and producer.nbytes <= sum(user.nbytes or 0 for user in movable)
+        if producer.nbytes is not None and (is_copied_anyway or is_no_larger):
+            for user in movable:
                 devices[user.name] = Tag.CPU if device is Tag.GPU else Tag.GPU
-        wanted = {devices[user.name] for user in users[producer.name]}
-        if tags[producer.name] is Tag.ANY and not producer.inputs and len(wanted) == 1:
-            (devices[producer.name],) = wanted  # made of constants, which are everywhere
+        user_devices = {devices[user.name] for user in users[producer.name]}
+        if tags[producer.name] is Tag.ANY and not producer.inputs and len(user_devices) == 1:
+            devices[producer.name] = user_devices.pop()  # made of constants, which are on every processor
 
 
 def _copies(operators: Sequence[Operator], devices: Mapping[str, Tag]) -> list[Copy]:
-    """Pass two."""
+    """Runs pass two: returns the copies in order."""
     nbytes = {operator.name: operator.nbytes for operator in operators}
     copies: dict[tuple[str, Tag], Copy] = {}
     for operator in operators:
@@ -147,12 +163,13 @@ def _copies(operators: Sequence[Operator], devices: Mapping[str, Tag]) -> list[C
         for producer in operator.inputs:
             size = nbytes[producer]
             if size is not None and devices[producer] is not target:
-                copies.setdefault((producer, target), Copy(producer, target, operator.name, size))
+                copy = Copy(producer=producer, target=target, before=operator.name, nbytes=size)
+                copies.setdefault((producer, target), copy)
     return list(copies.values())
 
 
 def describe(plan: PlacementPlan) -> str:
-    """For people: a line for each run of operators on one processor, and for each copy between."""
+    """Returns a line for each run of operators on one processor, and for each copy between two runs."""
     lines: list[str] = []
     run: list[Operator] = []
     copies: dict[str, list[Copy]] = {operator.name: [] for operator in plan.operators}
@@ -161,16 +178,16 @@ def describe(plan: PlacementPlan) -> str:
 
     def end_run() -> None:
         if run:
-            lines.append(f"{plan.devices[run[0].name].value:<4}  {_told(run)}")
+            lines.append(f"{plan.devices[run[0].name].value:<4}  {_describe_run(run)}")
             run.clear()
 
     for operator in plan.operators:
-        moved = copies[operator.name]
-        if operator.nbytes is None and operator.kind != OUTPUT and not moved:
-            continue  # numbers are everywhere
-        if moved or (run and plan.devices[operator.name] is not plan.devices[run[0].name]):
+        copies_here = copies[operator.name]
+        if operator.nbytes is None and operator.kind != OUTPUT and not copies_here:
+            continue  # numbers are on every processor
+        if copies_here or (run and plan.devices[operator.name] is not plan.devices[run[0].name]):
             end_run()
-        lines += [f"copy  {copy.producer} to the {copy.target.value}, {copy.nbytes:,} bytes" for copy in moved]
+        lines += [f"copy  {copy.producer} to the {copy.target.value}, {copy.nbytes:,} bytes" for copy in copies_here]
         run.append(operator)
     end_run()
     for kind, count in plan.unlisted.items():
@@ -178,9 +195,9 @@ def describe(plan: PlacementPlan) -> str:
     return "\n".join(lines)
 
 
-def _told(run: Sequence[Operator]) -> str:
+def _describe_run(run: Sequence[Operator]) -> str:
     kinds = Counter(operator.kind for operator in run).most_common()
-    told = ", ".join(kind if count == 1 else f"{count} {kind}" for kind, count in kinds[:MOST_KINDS])
-    more = f" and {len(kinds) - MOST_KINDS} kinds more" if len(kinds) > MOST_KINDS else ""
-    place = run[0].name if len(run) == 1 else f"{run[0].name} ... {run[-1].name}"
-    return f"{place}: {told}{more}"
+    shown = ", ".join(kind if count == 1 else f"{count} {kind}" for kind, count in kinds[:MAX_KINDS_SHOWN])
+    more = f" and {len(kinds) - MAX_KINDS_SHOWN} kinds more" if len(kinds) > MAX_KINDS_SHOWN else ""
+    names = run[0].name if len(run) == 1 else f"{run[0].name} ... {run[-1].name}"
+    return f"{names}: {shown}{more}"

@@ -1,4 +1,4 @@
-"""Chooses the best split point from the profile, then moves it as the stages' times drift while frames flow."""
+"""Chooses the best split point from the profile, and moves it when the stages' times drift while frames flow."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.runtime.num_threads import use_one_thread
 from split_infer_ros.runtime.worker_thread import WorkerThread
 from split_infer_ros.split.controller import SplitController
-from split_infer_ros.split.planner import THROUGHPUT, plan
+from split_infer_ros.split.planner import Objective, plan
 from split_infer_ros.split.profile import Profile
 
 AUTO = "auto"
 ANY_BATCH_SIZE = 0
-BATCH_SIZES = {"cpu": (1, 2, 4, 8), "cuda": (1, 4, 16, 64)}  # by type of device: those to choose among
+BATCH_SIZES = {"cpu": (1, 2, 4, 8), "cuda": (1, 4, 16, 64)}  # to choose among, by type of device
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,17 +26,23 @@ class Goal:
     """What the best split point is best at; see the planner.
 
     Attributes:
-        objective: ``throughput`` or ``latency``.
-        latency_bound_s: of a batch from its closing until its results are out, seconds.
+        objective: throughput or latency.
+        latency_bound_s: the most seconds from the closing of a batch until its results are out.
     """
 
-    objective: str = THROUGHPUT
+    objective: Objective = Objective.THROUGHPUT
     latency_bound_s: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """A full batch that came back: seconds in the backbone and in the head, and when that was."""
+class _FullBatch:
+    """A full batch whose results are out.
+
+    Attributes:
+        settings: with which it ran.
+        backbone_s, head_s: seconds in the backbone and in the head.
+        time: when its results were out.
+    """
 
     settings: StageSettings
     backbone_s: float
@@ -45,14 +51,16 @@ class _Seen:
 
 
 class AutoSplit:
-    """Fills in what settings leave open: split point ``auto``, batch size 0 (of any other split point: 1).
+    """Fills in the split point ``auto`` and the batch size 0 of settings.
+
+    With any other split point, batch size 0 means 1.
 
     Args:
-        device_type: ``cpu`` or ``cuda``: where the backbone runs.
-        find_profile: gives the profile at these batch sizes; the second argument says whether it may be measured,
-            which takes a while. Raises ConfigurationError where there is none.
-        say: told of each move, and of moves that could not be made.
-        dwell_s: for so long another split point must be better before it is taken.
+        device_type: where the backbone runs, ``cpu`` or ``cuda``.
+        find_profile: returns the profile at the given batch sizes. The second argument says whether it may be
+            measured, which takes a while. Raises ConfigurationError if there is no profile.
+        say: is called with a line about each move, and about each move that could not be made.
+        dwell_s: how long another split point must be better before the pipeline moves to it.
     """
 
     def __init__(
@@ -67,72 +75,74 @@ class AutoSplit:
         self._say = say
         self._dwell_s = dwell_s
         self._controller: SplitController | None = None
-        self._wanted: tuple[str, int, Goal] | None = None
+        self._requested: tuple[str, int, Goal] | None = None
         self._settings = StageSettings()
-        self._configure: Callable[[StageSettings], None] = _nowhere
+        self._configure: Callable[[StageSettings], None] = _refuse_without_stage
         self._lock = threading.Lock()
-        self._watch = WorkerThread("controller", self._look, use_one_thread)
+        self._thread = WorkerThread("controller", self._examine, use_one_thread)
 
-    def begin(self, wanted: StageSettings, goal: Goal) -> StageSettings:
-        """The first settings, with nothing left open; measures what the database lacks.
+    def begin(self, requested: StageSettings, goal: Goal) -> StageSettings:
+        """Returns the first settings, complete. Measures what the database lacks.
 
         Raises:
-            ConfigurationError: a batch size is too large for the memory.
+            ConfigurationError: the memory is too small for a batch size.
         """
         with self._lock:
-            self._settings, self._controller = self._fill_in(wanted, goal, may_measure=True)
-            self._wanted = wanted.split_point, wanted.batch_size, goal
+            self._settings, self._controller = self._fill_in(requested, goal, may_measure=True)
+            self._requested = requested.split_point, requested.batch_size, goal
             return self._settings
 
     def attach(self, configure: Callable[[StageSettings], None]) -> None:
-        """Say who puts settings in force: the stage, which may refuse them by a ConfigurationError."""
+        """Sets the function that applies settings to the stage. It may raise ConfigurationError."""
         self._configure = configure
 
     def detach(self) -> None:
-        """Let go of the stage, which is of no more use."""
-        self._configure = _nowhere
+        """Forgets the stage."""
+        self._configure = _refuse_without_stage
 
     def start(self) -> None:
-        """Watch and move until stop; may be started again."""
-        self._watch.start()
+        """Starts to move the split point. May be called again after ``stop``."""
+        self._thread.start()
 
     def stop(self) -> None:
-        """Move no more."""
-        self._watch.stop()
+        """Stops moving the split point."""
+        self._thread.stop()
 
-    def configure(self, wanted: StageSettings, goal: Goal) -> None:
-        """Change settings; the split point stays where it was moved unless what it depends on changes.
+    def configure(self, requested: StageSettings, goal: Goal) -> None:
+        """Changes the settings.
+
+        The split point stays where it was moved, unless the requested split point, batch size or goal changes.
 
         Raises:
-            ConfigurationError: the stage refuses them, or there is no profile; the old ones stay in force.
+            ConfigurationError: the stage refuses the settings, or there is no profile. The old settings stay.
         """
         with self._lock:
-            asked = wanted.split_point, wanted.batch_size, goal
-            if asked == self._wanted:
-                now = self._settings
-                settings, controller = (
-                    replace(wanted, split_point=now.split_point, batch_size=now.batch_size),
-                    self._controller,
-                )
+            choice_request = requested.split_point, requested.batch_size, goal
+            controller = self._controller
+            if choice_request == self._requested:
+                chosen = self._settings
+                settings = replace(requested, split_point=chosen.split_point, batch_size=chosen.batch_size)
             else:
-                settings, controller = self._fill_in(wanted, goal, may_measure=False)
+                settings, controller = self._fill_in(requested, goal, may_measure=False)
             self._configure(settings)
-            self._settings, self._controller, self._wanted = settings, controller, asked
+            self._settings, self._controller, self._requested = settings, controller, choice_request
 
     def observe(self, batch: InFlightBatch) -> None:
-        """A batch came back, its timeline complete; never waits."""
+        """Takes note of a batch whose results are out and whose timeline is complete. Never waits."""
         if self._controller is None or len(batch.frames) < batch.plan.settings.batch_size:
             return
         times = batch.timeline
         backbone_s, head_s = times.backbone_end - times.backbone_start, times.head_end - times.head_start
-        self._watch.put(_Seen(batch.plan.settings, backbone_s, head_s, times.delivered))
+        self._thread.put(
+            _FullBatch(settings=batch.plan.settings, backbone_s=backbone_s, head_s=head_s, time=times.delivered)
+        )
 
     def _fill_in(
-        self, wanted: StageSettings, goal: Goal, may_measure: bool
+        self, requested: StageSettings, goal: Goal, may_measure: bool
     ) -> tuple[StageSettings, SplitController | None]:
-        if wanted.split_point != AUTO:
-            return replace(wanted, batch_size=wanted.batch_size or 1), None
-        sizes = self._batch_sizes if wanted.batch_size == ANY_BATCH_SIZE else (wanted.batch_size,)
+        if requested.split_point != AUTO:
+            return replace(requested, batch_size=requested.batch_size or 1), None
+        sizes = self._batch_sizes if requested.batch_size == ANY_BATCH_SIZE else (requested.batch_size,)
         profile = self._find_profile(sizes, may_measure)
         choice = plan(profile, goal.objective, goal.latency_bound_s)
         if not choice.within_bound:
@@ -143,16 +153,22 @@ class AutoSplit:
         controller = SplitController(
             profile, goal.objective, goal.latency_bound_s, dwell_s=self._dwell_s, batch_sizes=sizes
         )
-        return replace(wanted, split_point=choice.split_point, batch_size=choice.batch_size), controller
+        return replace(requested, split_point=choice.split_point, batch_size=choice.batch_size), controller
 
-    def _look(self, seen: _Seen) -> None:
-        """Have the mover see a batch, and do what it proposes."""
+    def _examine(self, batch: _FullBatch) -> None:
+        """Shows the controller a batch and does what it proposes."""
         with self._lock:
             before = self._settings
-            place = before.split_point, before.batch_size
-            if self._controller is None or (seen.settings.split_point, seen.settings.batch_size) != place:
+            batch_point = batch.settings.split_point, batch.settings.batch_size
+            if self._controller is None or batch_point != (before.split_point, before.batch_size):
                 return  # a batch from before the last change
-            choice = self._controller.observe(*place, seen.backbone_s, seen.head_s, seen.time)
+            choice = self._controller.observe(
+                before.split_point,
+                before.batch_size,
+                backbone_s=batch.backbone_s,
+                head_s=batch.head_s,
+                now=batch.time,
+            )
             if choice is None:
                 return
             after = replace(before, split_point=choice.split_point, batch_size=choice.batch_size)
@@ -170,5 +186,5 @@ class AutoSplit:
             )
 
 
-def _nowhere(settings: StageSettings) -> None:
+def _refuse_without_stage(settings: StageSettings) -> None:
     raise ConfigurationError(f"There is no stage yet to run at {settings.split_point}.")

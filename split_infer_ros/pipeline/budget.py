@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.memory import Place
-from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.pipeline.image_buffer import MB, NUM_IMAGE_BUFFERS, image_buffer_bytes
 from split_infer_ros.pipeline.settings import StageSettings
@@ -25,8 +24,8 @@ def bytes_needed(settings: StageSettings, *, split_point: SplitPoint, place: Pla
         place: the memory policy, and where the backbone runs.
         input_bytes: of one resized image.
     """
-    sides = 2 if place.policy is Policy.DEVICE else 1
-    pool_bytes = sides * settings.pool_slots * Layout(split_point.tensors, settings.batch_size).slot_bytes
+    slot_bytes = Layout(split_point.tensors, settings.batch_size).slot_bytes
+    pool_bytes = settings.pool_slots * place.policy.footprint_bytes(slot_bytes)
     staging_bytes = settings.batch_size * input_bytes
     buffer_bytes = 0 if place.device.type == "cpu" else NUM_IMAGE_BUFFERS * image_buffer_bytes(place.policy)
     return pool_bytes + staging_bytes + buffer_bytes

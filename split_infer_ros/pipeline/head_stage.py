@@ -16,7 +16,7 @@ from split_infer_ros.buffers.slots import Outcome
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import HandleError, Notice, SplitInferError
 from split_infer_ros.models.detections import Detections, Limits
-from split_infer_ros.models.plausibility import leave_out_impossible
+from split_infer_ros.models.plausibility import drop_impossible
 from split_infer_ros.pipeline.frame import Handle, Origin
 from split_infer_ros.pipeline.head_partitions import HeadPartitions
 from split_infer_ros.pipeline.report import WeightsReport
@@ -64,7 +64,7 @@ class HeadStage:
 
     Attributes:
         refused: number of refused handles by reason.
-        left_out: number of impossible detections by name; see ``leave_out_impossible``.
+        left_out: number of impossible detections by name; see ``drop_impossible``.
     """
 
     def __init__(
@@ -195,7 +195,7 @@ class HeadStage:
             with torch.inference_mode():
                 entry = self._model.entry
                 decoded = entry.decode(batch.outputs, self.limits)
-                detected, impossible = leave_out_impossible(decoded, len(entry.labels))
+                detected, impossible = drop_impossible(decoded, len(entry.labels))
             self.left_out += impossible
             for index, (origin, detections) in enumerate(zip(handle.origins, detected, strict=True)):
                 self._deliver(handle, index, self._in_source(detections, origin))

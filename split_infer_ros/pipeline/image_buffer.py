@@ -19,7 +19,7 @@ NUM_IMAGE_BUFFERS = 2  # of a pre-processor: one is filled while the GPU reads t
 
 def image_buffer_bytes(policy: Policy, nbytes: int = MIN_BUFFER_BYTES) -> int:
     """Returns the memory that a buffer for ``nbytes`` of images takes, on both sides."""
-    return 2 * nbytes if policy is Policy.DEVICE else nbytes
+    return policy.footprint_bytes(nbytes)
 
 
 class ImageBuffer:
@@ -81,6 +81,6 @@ class ImageBuffer:
     def to_device(self, total: int) -> Tensor:
         """Returns the first ``total`` bytes on the GPU, valid for work that follows in the current stream."""
         self.memory.give_to_device()
-        if not self.memory.is_one:
+        if self.memory.needs_copy:
             self.memory.device[:total].copy_(self.memory.host[:total], non_blocking=True)
         return self.memory.device[:total]

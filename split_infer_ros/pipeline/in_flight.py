@@ -10,7 +10,6 @@ from typing import Protocol
 
 from torch import Tensor
 
-from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.buffers.slots import Lease, Outcome
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.pipeline.account import Account
@@ -74,7 +73,7 @@ class InFlightBatch:
     @property
     def maps(self) -> bool:
         """True if writing the slot maps its pages, during which the device can compute."""
-        return self.plan.pool.slots.policy is Policy.MANAGED
+        return self.plan.pool.slots.policy.maps_on_access
 
     def write(self, features: Sequence[Tensor]) -> None:
         """Has the device write the features into the slot; if that maps pages, ``fetch`` does so later."""
@@ -86,7 +85,7 @@ class InFlightBatch:
     def fetch(self, copies: Stream) -> Fence | None:
         """Brings the features to where the CPU sees them, beside the next computation; None if they are there."""
         slots = self.plan.pool.slots
-        if not (self.maps or slots.copies):
+        if not (self.maps or slots.needs_copy):
             return None
         with copies.work("copy"):
             if self.maps:

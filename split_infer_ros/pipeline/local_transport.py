@@ -42,7 +42,7 @@ class LocalConnection:
 
     def make_pool(self, layout: Layout, slots: int, place: Place) -> SlotPool:
         """Allocates slots; raises ConfigurationError if the memory cannot be had."""
-        return SlotPool(layout, slots, place, self._lease_s, self._released)
+        return SlotPool.allocate(layout, slots, place, lease_s=self._lease_s, released=self._released)
 
     def send(self, handle: Handle, pool: SlotPool) -> int:
         """Hands the handle over; returns 1, as there is one head."""

@@ -19,7 +19,7 @@ from torch import Tensor
 from split_infer_ros.buffers import cuda
 from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.memory import Place
-from split_infer_ros.buffers.policy import AUTO, DeviceAttributes, Policy, find_policy, legal
+from split_infer_ros.buffers.policy import AUTO, DeviceAttributes, Policy, find_policy, legal_policies
 from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.measurements.database import Database
@@ -79,7 +79,7 @@ class MemoryAdvisor:
             return MemoryChoice(policy, "as asked for" if attributes else "the backbone runs on the CPU")
         if attributes is None:
             return MemoryChoice(Policy.HOST, "the backbone runs on the CPU")
-        return self._find_best(layout, legal(attributes, shared), shared)
+        return self._find_best(layout, legal_policies(attributes, shared), shared)
 
     @property
     def assignment_inputs(self) -> tuple[MachineConstants, Sequence[Policy]] | None:
@@ -88,7 +88,7 @@ class MemoryAdvisor:
         None until ``auto`` was chosen on a GPU.
         """
         attributes = self._attributes()
-        return None if self._constants is None or attributes is None else (self._constants, legal(attributes))
+        return None if self._constants is None or attributes is None else (self._constants, legal_policies(attributes))
 
     def note_in_use(self, layout: Layout, policy: Policy) -> None:
         """Notes that slots of a layout use a policy from now on. Advisors of other pipelines take it into account."""
@@ -97,7 +97,7 @@ class MemoryAdvisor:
     def _find_best(self, layout: Layout, allowed: Sequence[Policy], shared: bool) -> MemoryChoice:
         if self._constants is None:
             self._constants = calibrate_machine(self._device, self._database).constants
-        (predicted,) = assign([feature_task(layout.slot_bytes)], self._constants, allowed, self._other_tasks())
+        (predicted,) = assign([feature_task(layout.slot_bytes)], self._constants, allowed, running=self._other_tasks())
         times = self._time(layout, allowed, shared)
         fastest = min(times, key=lambda policy: times[policy])
         # A trial runs alone, so it cannot refute a switch whose cost other pipelines overlap.
@@ -157,7 +157,7 @@ def _allocate_slots(policies: Sequence[Policy], layout: Layout, device: torch.de
     slots: dict[Policy, SlotMemory] = {}
     for policy in policies:
         try:
-            memory = SlotMemory.make(layout, 1, Place(policy, device))
+            memory = SlotMemory.allocate(layout, 1, Place(policy, device))
         except ConfigurationError:
             continue
         if not memory.note:  # otherwise it is memory of another policy
@@ -171,7 +171,7 @@ def _transfer_s(memory: SlotMemory, features: Sequence[Tensor], stream: Stream) 
     start = time.perf_counter()
     with stream.work("trial"):
         memory.write(0, features)
-        if memory.copies:
+        if memory.needs_copy:
             memory.fetch(0, count)
     stream.fence().wait()
     for view in memory.views(0, count):

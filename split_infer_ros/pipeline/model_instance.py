@@ -174,13 +174,13 @@ class ModelInstance:
 
     def drop(self, batch: InFlightBatch, reason: DropReason) -> None:
         """Drops a batch under that name, unless a head has it already."""
-        if batch.plan.pool.give_up(batch.lease):
+        if batch.plan.pool.revoke(batch.lease):
             self._drop(batch, reason)
 
     def abandon(self, reason: DropReason) -> None:
         """Drops all batches, also those that a head has; what comes back later counts no more."""
         for batch in list(self.in_flight.values()):
-            batch.plan.pool.give_up(batch.lease)
+            batch.plan.pool.revoke(batch.lease)
             self._drop(batch, reason)
 
     def collect(self, now: float, more: Sequence[Plan] = ()) -> None:

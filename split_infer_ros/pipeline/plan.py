@@ -22,7 +22,7 @@ from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.pipeline.streaming import stream_backbone
 from split_infer_ros.pipeline.transport import Connection, OwnedPool
 from split_infer_ros.runtime.captures import CaptureError
-from split_infer_ros.runtime.shortage import in_short
+from split_infer_ros.runtime.shortage import summarize_error
 from split_infer_ros.runtime.streams import Fence, Stream
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.split_points import SplitPoint
@@ -125,8 +125,8 @@ class Plan:
             except RuntimeError as error:
                 raise ConfigurationError(
                     f"A batch of {settings.batch_size} images of {model.entry.name} does not fit into {model.device}'s "
-                    f"memory, or cannot run or be recorded there ({in_short(error)}): take a smaller batch_size, or "
-                    "cuda_graphs false."
+                    f"memory, or cannot run or be recorded there ({summarize_error(error)}): "
+                    "take a smaller batch_size, or cuda_graphs false."
                 ) from error
             undo.pop_all()
             return plan
@@ -188,7 +188,7 @@ class Plan:
         stream.wait_for(loaded.ready)
         with torch.inference_mode(), stream.work("backbone"):
             self.pool.slots.write(lease.slot, self.backbone(loaded.images))
-        if not self.pool.slots.copies:
+        if not self.pool.slots.needs_copy:
             return stream.fence()
         copy_stream.wait_for(stream.fence())
         with torch.inference_mode(), copy_stream.work("copy"):
@@ -208,7 +208,7 @@ class Plan:
                     loaded = self.preprocessor.load([blank] * count)
                     self.run(loaded, lease, count=count, stream=stream, copy_stream=copy_stream).wait()
         finally:
-            self.pool.give_up(lease)
+            self.pool.revoke(lease)
 
 
 def _record(backbone: Backbone, model: SplitModel, batch_size: int) -> GraphedBackbone:

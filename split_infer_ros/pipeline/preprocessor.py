@@ -146,11 +146,11 @@ class DevicePreprocessor:
             first = 0
             for run in _runs_alike(images):
                 alike = on_device[run.begin : run.end].view(run.count, *run.shape)
-                self._preprocess.fit(alike, run.rgb, self._staging[first : first + run.count])
+                self._preprocess.resize_into(self._staging[first : first + run.count], alike, run.rgb)
                 first += run.count
             buffer.memory.give_to_host()
             buffer.unused = self._stream.fence()
-            buffer.free = buffer.unused if buffer.memory.is_one else uploaded
+            buffer.free = uploaded if buffer.memory.needs_copy else buffer.unused
             normalised = self._preprocess.normalise(self._staging[:first]).to(self._dtype)
         return LoadedBatch(normalised, self._stream.fence())
 

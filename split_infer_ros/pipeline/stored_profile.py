@@ -1,9 +1,8 @@
-"""The profile of a model on this machine: from the database as far as it is there, else measured."""
+"""Gets the profile of a model on this machine: from the database, or else by measuring it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from split_infer_ros.engines.execution_config import ExecutionConfig
@@ -22,51 +21,61 @@ def profile_model(
     model: SplitModel,
     batch_sizes: Sequence[int],
     database: Database | None = None,
-    picture: Pixels | None = None,
+    *,
+    image: Pixels | None = None,
     limits: Limits | None = None,
     effort: Effort | None = None,
-    anew: bool = False,
+    remeasure: bool = False,
     may_measure: bool = True,
     say: Callable[[str], object] = ignore,
 ) -> Profile:
-    """The profile of a model on this machine, from the database as far as it is there; the rest is measured and kept.
+    """Returns the profile of a model on this machine.
+
+    Batch sizes that the database has are read from it. The others are measured and stored.
 
     Args:
         model: on its device.
         batch_sizes: those that are needed.
         database: the user's own if None.
-        picture: what the cameras send; unless said otherwise a blank one of 640x480 pixels.
+        image: one like those that the cameras send; a blank one of 640x480 pixels if None.
         limits: what post-processing keeps.
         effort: how much to measure.
-        anew: measure whatever the database has.
-        may_measure: take only what the database has.
-        say: told what is being done, a line at a time.
+        remeasure: whether to measure even what the database has.
+        may_measure: whether to measure what the database lacks.
+        say: is called with each line of progress.
 
     Raises:
-        ConfigurationError: a batch size is too large for the memory, or not in the database and not to be measured.
+        ConfigurationError: the memory is too small for a batch size, or one is not in the database and may not be
+            measured.
     """
     database = database or Database()
-    picture = picture or Pixels.blank()
+    image = image or Pixels.blank()
     key = Key.here(str(model.device))
     task: dict[str, Any] = {
         "model": model.entry.name,
         "fingerprint": model.fingerprint,
         "stage": "split_points",
-        "shapes": [[picture.height, picture.width, 3], list(model.entry.image_shape)],
+        "shapes": [[image.height, image.width, 3], list(model.entry.image_shape)],
         "precision": str(model.dtype).removeprefix("torch."),
     }
-    if model.form != ExecutionConfig():
-        task["form"] = asdict(model.form)
-    stored = [] if anew else from_records(database.find(key, task), model.split_points)
-    samples = [found for found in stored if found.batch_size in batch_sizes]
-    missing = sorted({*batch_sizes} - {found.batch_size for found in samples})
+    if model.execution_config != ExecutionConfig():
+        task["form"] = model.execution_config.as_json()
+    stored = [] if remeasure else from_records(database.find(key, task), model.split_points)
+    samples = [each for each in stored if each.batch_size in batch_sizes]
+    missing = sorted({*batch_sizes} - {each.batch_size for each in samples})
     if missing and not may_measure:
         raise ConfigurationError(
             f"{model.entry.name} was not measured yet on this machine at batch size {', '.join(map(str, missing))}, "
-            f"and cannot be while frames flow: start with split_point auto, or run the command profile beforehand."
+            f"and it cannot be measured while frames flow: start with split_point auto, or run the command profile "
+            f"beforehand."
         )
     if missing:
-        measured = Profiler(model, picture, limits, effort, say).measure(missing)
+        measured = Profiler(model, image=image, limits=limits, effort=effort, say=say).measure(missing)
         database.keep(to_records(measured, key, task), "the profile is")
         samples += measured
-    return make_profile(model.entry.name, str(model.device), model.split_points, samples)
+    return make_profile(
+        model=model.entry.name,
+        device=str(model.device),
+        split_points=model.split_points,
+        samples=samples,
+    )

@@ -44,7 +44,7 @@ class OwnedPool(Protocol):
     def publish(self, lease: Lease, now: float) -> None:
         """Lets a head read the slot."""
 
-    def give_up(self, lease: Lease) -> bool:
+    def revoke(self, lease: Lease) -> bool:
         """Takes the slot back unless a reader is at it or gave it back; returns whether it was taken back."""
 
     def collect(self, now: float) -> list[tuple[Lease, Outcome]]:

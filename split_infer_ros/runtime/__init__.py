@@ -1,1 +1,1 @@
-"""What all computation runs on: CUDA's run-time API, streams, captures, worker threads, settings of the process."""
+"""What all computation runs on: CUDA's run-time API, streams, captures, threads and settings of the process."""

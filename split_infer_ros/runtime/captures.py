@@ -1,7 +1,7 @@
-"""CUDA graphs: work that is recorded once and then launched as a whole; and what must not happen meanwhile.
+"""CUDA graphs: work that is recorded once and then launched as a whole.
 
-While one thread records, no thread may stop the whole device: CUDA would refuse that and spoil the recording. So
-recording, device-wide synchronisation and emptying torch's cache exclude one another, in the whole process.
+While one thread records, no thread may synchronise the whole device: CUDA would refuse that and spoil the recording.
+Therefore recording, device-wide synchronisation and emptying torch's cache exclude each other in the whole process.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ Pool = Any  # torch's token for the memory of graphs
 
 WARM_UPS = 3  # the first runs choose kernels and allocate, which must not be recorded
 
-# Out of its reach: Inductor's benchmarking, and an allocator that is short of memory, synchronise the device as well.
+# Does not cover Inductor's benchmarking, nor an allocator that is short of memory: both synchronise the device as well.
 _WHOLE_DEVICE = threading.RLock()
 
 
 class CaptureError(SplitInferError):
-    """Work that cannot be recorded; it may well run without."""
+    """Work that cannot be recorded. It can still run without being recorded."""
 
 
 class Capture(Generic[Results]):
     """Recorded work.
 
     Args:
-        graph: that holds it.
-        stream: on which it was recorded. It is kept as long as the graph: cuBLAS has one workspace a stream, which
-            the graph uses, so no other graph may be recorded there that runs beside this one.
-        results: what the work returned. Its tensors lie in the graph's memory, until the next launch.
+        graph: that holds the work.
+        stream: on which the work was recorded. It is kept as long as the graph. cuBLAS has one workspace for each
+            stream, which the graph uses. So graphs that run concurrently must be recorded on different streams.
+        results: what the work returned. Its tensors lie in the graph's memory and are valid until the next launch.
     """
 
     def __init__(self, graph: torch.cuda.CUDAGraph, stream: Stream, results: Results) -> None:
@@ -46,12 +46,12 @@ class Capture(Generic[Results]):
         self._stream = stream
 
     def launch(self) -> None:
-        """Gives the work to the current stream."""
+        """Launches the work on the current stream."""
         self._graph.replay()
 
     @property
     def bytes(self) -> int:
-        """Memory of the device that the graph's pool holds, with that of the graphs that share the pool."""
+        """The memory of the device that the graph's pool holds, for all graphs that share the pool."""
         pool = tuple(self._graph.pool())
         return sum(
             segment["total_size"]
@@ -61,17 +61,17 @@ class Capture(Generic[Results]):
 
 
 def capture(run: Callable[[], Results], stream: Stream, pool: Pool = None) -> Capture[Results]:
-    """Records what ``run`` gives to the device.
+    """Records the work that ``run`` gives to the device.
 
     Args:
         run: does the same work at each call, on the same memory. It is called several times.
-        stream: on which it is recorded, and on which nobody else records.
-        pool: ``torch.cuda.graph_pool_handle()`` that graphs share of which one runs at a time; None: its own.
+        stream: on which the work is recorded. Nobody else may record there.
+        pool: ``torch.cuda.graph_pool_handle()``. Graphs that never run concurrently can share one; None means its own.
 
     Raises:
         torch.OutOfMemoryError: the device has no room for the results.
-        CaptureError: it cannot be recorded; the device works as before.
-        Exception: whatever ``run`` raises before it is recorded.
+        CaptureError: the work cannot be recorded. The device works as before.
+        Exception: any error that ``run`` raises before it is recorded.
     """
     with stream.work("warm up"):
         for _ in range(WARM_UPS):
@@ -83,7 +83,7 @@ def capture(run: Callable[[], Results], stream: Stream, pool: Pool = None) -> Ca
         try:
             with (
                 stream.work("record"),
-                # thread_local: what other threads do with the GPU meanwhile is no error
+                # thread_local: other threads may use the GPU meanwhile
                 torch.cuda.graph(
                     graph, pool=pool, stream=torch.cuda.current_stream(), capture_error_mode="thread_local"
                 ),
@@ -91,26 +91,26 @@ def capture(run: Callable[[], Results], stream: Stream, pool: Pool = None) -> Ca
                 results = run()
         except RuntimeError as error:
             _leave_recording(stream.device, pool)
-            # the end of the capture raises as well, and so hides what came first
+            # the end of the capture raises as well and hides the first error
             shortage = next((e for e in (error, error.__context__) if isinstance(e, torch.OutOfMemoryError)), None)
             if shortage is None:
                 raise CaptureError(f"The work cannot be recorded as a CUDA graph ({error}).") from error
             try:
                 raise shortage from None
             finally:
-                del shortage  # which knows this frame, and so would keep the graph until the collector comes
+                del shortage  # it refers to this frame, and would keep the graph until the garbage collector runs
     return Capture(graph, stream, results)
 
 
 def synchronize_device(device: torch.device) -> None:
-    """Returns once all that any stream was given is done; on a CPU at once."""
+    """Waits until the work of all streams is done. On a CPU it returns at once."""
     if device.type == "cuda":
         with _WHOLE_DEVICE:
             torch.cuda.synchronize(device)
 
 
 def empty_cache() -> None:
-    """Gives the GPU's memory back that nobody uses, that of unreachable cycles included."""
+    """Gives unused memory of the GPU back, that of unreachable cycles included."""
     gc.collect()
     with _WHOLE_DEVICE:
         torch.cuda.empty_cache()
@@ -118,7 +118,10 @@ def empty_cache() -> None:
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """Collects now, and not inside the block: to free a graph or page-locked memory spoils a recording."""
+    """Collects garbage now, and not inside the block.
+
+    Freeing a graph or page-locked memory would spoil a recording.
+    """
     was_enabled = gc.isenabled()
     gc.collect()
     gc.disable()
@@ -130,13 +133,13 @@ def _without_collector() -> Iterator[None]:
 
 
 def _leave_recording(device: torch.device, pool: Pool) -> None:
-    """Has torch leave a recording that failed.
+    """Makes torch leave a recording that failed.
 
-    torch 2.11 does not, as the end of the capture raises first. Its allocator would stay in the graph's pool, and
-    ``empty_cache`` would do nothing from then on. Its random generator would refuse to draw.
+    torch 2.11 does not leave it, because the end of the capture raises first. Its allocator would stay in the graph's
+    pool, and ``empty_cache`` would do nothing from then on. Its random generator would refuse to draw.
     """
-    with suppress(RuntimeError):  # later versions have done it already
+    with suppress(RuntimeError):  # later versions of torch have left it already
         torch._C._cuda_endAllocateToPool(device.index, pool)
         torch._C._cuda_releasePool(device.index, pool)
     generator = torch.cuda.default_generators[device.index]
-    generator.graphsafe_set_state(generator.clone_state())  # the same numbers, in a state that records nothing
+    generator.graphsafe_set_state(generator.clone_state())  # the same numbers, in a state that is not recording

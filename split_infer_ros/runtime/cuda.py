@@ -1,4 +1,4 @@
-"""The one place that calls CUDA's run-time API, through NVIDIA's own binding."""
+"""Calls CUDA's run-time API through NVIDIA's binding. No other module calls it."""
 
 from __future__ import annotations
 
@@ -10,25 +10,28 @@ from split_infer_ros.errors import ConfigurationError
 
 
 class OutOfMemory(ConfigurationError):
-    """The GPU, or the host's page-locked memory, has no room."""
+    """There is not enough memory of the GPU, of the host, or of the host's page-locked part."""
 
 
 def call(name: str, *arguments: Any) -> Any:
-    """Calls a function of the run-time API and returns its result, a list where there are several, None for none.
+    """Calls a function of the run-time API.
 
     Args:
-        name: of the function, as CUDA has it.
-        arguments: as the binding takes them.
+        name: CUDA's name of the function.
+        arguments: for the binding's function.
+
+    Returns:
+        The result of the function, a list of several results, or None.
 
     Raises:
-        OutOfMemory: there is not so much memory.
-        ConfigurationError: any other error; the sentence names the function.
+        OutOfMemory: there is not enough memory.
+        ConfigurationError: the function failed for another reason. The message names the function.
     """
     runtime = binding()
     status, *results = getattr(runtime, name)(*arguments)
     if status == runtime.cudaError_t.cudaSuccess:
         return results[0] if len(results) == 1 else results or None
-    runtime.cudaGetLastError()  # else torch would meet it at its next call
+    runtime.cudaGetLastError()  # clears the error; torch would raise it at its next call
     _, text = runtime.cudaGetErrorString(status)
     message = f"{name} failed: {text.decode() if isinstance(text, bytes) else text}."
     if status == runtime.cudaError_t.cudaErrorMemoryAllocation:
@@ -37,16 +40,19 @@ def call(name: str, *arguments: Any) -> Any:
 
 
 def try_call(name: str, *arguments: Any) -> None:
-    """Calls a function that gives something back. An error means that the context is gone, and all it held with it."""
+    """Calls a function that frees something, and ignores its errors.
+
+    An error means that the context is gone, with all that it held.
+    """
     getattr(binding(), name)(*arguments)
 
 
 @cache
 def binding() -> Any:
-    """The module ``cuda.bindings.runtime``.
+    """Returns the module ``cuda.bindings.runtime``.
 
     Raises:
-        ConfigurationError: it is not installed.
+        ConfigurationError: the module is not installed.
     """
     try:
         return importlib.import_module("cuda.bindings.runtime")

@@ -1,4 +1,7 @@
-"""What an error of a GPU means: the batch alone is lost, or all that this process can do there. Imports no torch."""
+"""Tells GPU errors that lose one batch from those after which this process cannot use the GPU any more.
+
+This module does not import torch.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,9 @@ from collections.abc import Iterator
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import StreamError
 
-DEVICE_LOST_EXIT = 75  # the exit code of the process; sysexits.h has it for failures that may pass when tried again
+DEVICE_LOST_EXIT = 75  # the exit code of the process; in sysexits.h it means a failure that may pass when tried again
 
-# Errors of CUDA's run-time API after which every call of this process fails, by number, with CUDA's words for them.
+# Errors of CUDA's run-time API after which every call of this process fails: CUDA's numbers and messages.
 STICKY = {
     214: "uncorrectable ECC error encountered",
     220: "uncorrectable NVLink error detected during the execution",
@@ -35,26 +38,26 @@ _OF_CUDA = re.compile(r"\bcuda", re.IGNORECASE)
 
 
 def is_sticky(error: BaseException | None) -> bool:
-    """Returns whether this error, or one that caused it, ends what the process can do with its GPU.
+    """Returns whether this error or one of its causes means that the process cannot use its GPU any more.
 
-    torch tells CUDA's number since version 2.8. Where it is missing, the text decides.
+    torch reports CUDA's error number since version 2.8. If it is missing, the text decides.
     """
-    return any(_sticks(each) for each in _causes(error))
+    return any(_is_sticky_itself(each) for each in _causes(error))
 
 
 def drop_reason(error: Exception) -> DropReason:
-    """Returns why the frames of a batch are dropped that the backbone lost to ``error``."""
+    """Returns the drop reason for the frames of a batch that the backbone lost to ``error``."""
     if is_sticky(error):
         return DropReason.DEVICE_LOST
     return error.reason if isinstance(error, StreamError) else DropReason.BACKBONE_ERROR
 
 
-def _sticks(error: BaseException) -> bool:
+def _is_sticky_itself(error: BaseException) -> bool:
     code = getattr(error, "error_code", None)
     if isinstance(code, int):
         return code in STICKY
     text = str(error)
-    return bool(_OF_CUDA.search(text)) and any(words in text for words in STICKY.values())
+    return bool(_OF_CUDA.search(text)) and any(message in text for message in STICKY.values())
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -1,4 +1,4 @@
-"""Memory that was freed, back to the system."""
+"""Gives freed memory back to the system."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ctypes
 
 
 def trim() -> None:
-    """Have the C library give back what it keeps of freed memory; where it knows no way, nothing happens."""
-    give_back = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if give_back is not None:
-        give_back(0)
+    """Makes the C library give back the freed memory that it keeps. Other libraries than glibc may do nothing."""
+    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if malloc_trim is not None:
+        malloc_trim(0)

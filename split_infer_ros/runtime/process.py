@@ -1,9 +1,9 @@
-"""What a process that runs models sets up before anything else.
+"""Settings of a process that runs models. They are made before anything else.
 
-A network frees each layer's output and asks for the next one's, megabytes a time. Unless told otherwise, glibc gives
-such memory back at once and gets other pages, which the kernel clears one by one: from batches of some ten images on
-that takes as long as many a network. Arenas of threads cannot hold blocks of that size at all, so one arena serves
-all.
+A network frees each layer's output and allocates the next one, megabytes each time. By default, glibc gives such memory
+back to the system at once. The next allocation gets new pages, which the kernel clears one by one. From batches of
+about ten images on, that takes as long as many a network. Arenas of threads cannot hold blocks of that size at all, so
+one arena serves all threads.
 """
 
 from __future__ import annotations
@@ -13,38 +13,42 @@ import os
 
 from split_infer_ros.runtime.num_threads import use_one_thread
 
-# of glibc's malloc.h
+# options in glibc's malloc.h
 M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -4, -8
 
-QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
-MOST_QUEUES = "32"
+QUEUES_VARIABLE = "CUDA_DEVICE_MAX_CONNECTIONS"
+MAX_QUEUES = "32"
 
 
 def prepare_process() -> None:
-    """Leave the cores to the stages, keep freed memory for what comes next, and keep the GPU's streams apart.
+    """Prepares this process for a pipeline. Call it before threads start and before CUDA is used.
 
-    Call it before threads are started, and before CUDA is used.
+    The calling thread computes alone, freed memory is kept for later allocations, and the GPU's streams do not share
+    queues.
     """
-    use_one_thread()  # models are loaded on this thread, which must not keep helpers
+    use_one_thread()  # models are loaded on this thread, which must not keep a team of threads
     keep_freed_memory()
     use_all_queues()
 
 
 def use_all_queues() -> None:
-    """Have CUDA spread its streams over all queues of the GPU, unless the user set how many."""
-    # Streams that share a queue wait for each other. CUDA takes 8 queues by default, and one tenant has 7 streams. It
-    # reads the variable once, when its first call makes the context. So this is set here, not where streams are made.
-    os.environ.setdefault(QUEUES, MOST_QUEUES)
+    """Makes CUDA use all queues of the GPU for its streams, unless the user set a number."""
+    # Streams that share a queue wait for each other. CUDA uses 8 queues by default, and one tenant has 7 streams. CUDA
+    # reads the variable once, when its first call makes the context. Therefore it is set at the start of the process.
+    os.environ.setdefault(QUEUES_VARIABLE, MAX_QUEUES)
 
 
 def keep_freed_memory() -> bool:
-    """Have the C library keep what is freed, in one heap; False where it cannot, or the user has it otherwise.
+    """Makes the C library keep freed memory, in one heap.
 
-    A setting of the user's own is any variable ``MALLOC_...`` or ``GLIBC_TUNABLES``.
+    Returns:
+        False if the library cannot do this, or if the user has settings of their own. These are any environment
+        variables ``MALLOC_...`` or ``GLIBC_TUNABLES``.
     """
     if any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
-    return all(mallopt(option, value) for option, value in ((M_ARENA_MAX, 1), (M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, -1)))
+    options = {M_ARENA_MAX: 1, M_MMAP_MAX: 0, M_TRIM_THRESHOLD: -1}
+    return all(mallopt(option, value) for option, value in options.items())

@@ -1,4 +1,4 @@
-"""What is said of memory that ran out: the size that was asked for, and what is free. Imports no torch."""
+"""Messages about memory that ran out: the size that was asked for, and the size that is free. Does not import torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
 def shortage(asked: float, free: float, where: str) -> str:
-    """Returns a clause on memory that ran out.
+    """Returns a clause about memory that ran out.
 
     Args:
         asked: bytes that were asked for.
@@ -21,23 +21,27 @@ def shortage(asked: float, free: float, where: str) -> str:
     return f"{asked:,.0f} bytes were asked for, and {where} has {free:,.0f} free"
 
 
-def in_short(error: Exception) -> str:
-    """Returns the error's first line, or ``shortage`` where torch says with it that memory ran out.
+def summarize_error(error: Exception) -> str:
+    """Returns the error's first line. If the error says that memory ran out, returns ``shortage`` instead.
 
-    Of a GPU, torch tells both sizes, to two decimals of their units. Of the host, it tells what was asked for.
+    For a GPU, torch reports both sizes, to two decimals of their units. For the host, it reports what was asked for.
     """
     text = str(error).partition("\n")[0]
     asked, free = _bytes(_ASKED.search(text)), _bytes(_FREE.search(text))
     if asked is None:
         return text
-    return shortage(asked, host_bytes_free(), "the host") if free is None else shortage(asked, free, "the GPU")
+    if free is None:
+        return shortage(asked, host_bytes_free(), "the host")
+    return shortage(asked, free, "the GPU")
 
 
 def host_bytes_free() -> int:
-    """Returns how many bytes of the host's memory can be had without taking others' away."""
+    """Returns how many bytes of the host's memory are available (MemAvailable)."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     return next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
 
 
-def _bytes(found: re.Match[str] | None) -> float | None:
-    return None if found is None or found[2] not in _UNITS else float(found[1]) * _UNITS[found[2]]
+def _bytes(match: re.Match[str] | None) -> float | None:
+    if match is None or match[2] not in _UNITS:
+        return None
+    return float(match[1]) * _UNITS[match[2]]

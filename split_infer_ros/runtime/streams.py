@@ -1,4 +1,4 @@
-"""CUDA streams of our own, and the fences that order them. On a CPU there is nothing to order."""
+"""CUDA streams, and the fences that order their work. On a CPU, all work is done at once."""
 
 from __future__ import annotations
 
@@ -14,33 +14,34 @@ from split_infer_ros.runtime import cuda
 
 
 class Fence:
-    """A point in the work that was given to a stream.
+    """A point in the work of a stream.
 
     Args:
-        event: recorded there; None on a CPU, where all work before the fence is done already.
+        event: that was recorded at this point; None on a CPU, where all work before the fence is done already.
     """
 
     def __init__(self, event: torch.cuda.Event | None = None) -> None:
         self._event = event
 
     def wait(self) -> None:
-        """Returns once all work before this point is done. The work of other streams goes on."""
+        """Waits until all work before this point is done. The work of other streams goes on."""
         if self._event is not None:
             self._event.synchronize()
 
 
 class Stream:
-    """Runs work on one device in the order in which it is given, beside the work of other streams.
+    """Runs work on one device in the order in which it is given, concurrently with the work of other streams.
 
-    Each stream is leased from the process's own and given back when the object goes. ``torch.cuda.Stream()`` deals out
-    32 streams in turn, so that the 33rd would share its order, its allocator's blocks and its captures with the first.
+    The process keeps its own CUDA streams. An object of this class leases one and gives it back when it goes.
+    ``torch.cuda.Stream()`` deals out 32 streams in turn instead. So its 33rd stream would share its order, its
+    allocator's blocks and its captures with the first.
 
     Args:
-        device: with its index where it is a GPU.
+        device: a CPU, or a GPU with its index.
 
     Attributes:
-        device: as given.
-        is_asynchronous: True where work that was given may not be done yet, and so more can be given meanwhile.
+        device: the argument.
+        is_asynchronous: True on a GPU, where calls return before their work is done.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -54,10 +55,11 @@ class Stream:
 
     @contextmanager
     def work(self, name: str) -> Iterator[None]:
-        """Gives the operations inside the block to this stream; NVIDIA's profilers show them under ``name``.
+        """Gives the operations inside the block to this stream. NVIDIA's profilers show them under ``name``.
 
-        They start after what this thread gave to its current stream, so they may use tensors that were made there.
-        For most threads that is the default stream, on which models are loaded: work then waits for these copies, too.
+        The operations start after the work that this thread gave to its current stream, so they may use tensors that
+        were made there. For most threads, that is the default stream, on which models are loaded. The operations then
+        wait for these copies as well.
         """
         if self._stream is None:
             yield
@@ -67,34 +69,34 @@ class Stream:
             yield
 
     def fence(self) -> Fence:
-        """This point in the stream's work."""
+        """Returns this point in the stream's work."""
         return Fence() if self._stream is None else _record(self._stream)
 
     def wait_for(self, fence: Fence) -> None:
-        """Work that is given from now on starts after ``fence``, which another stream may have."""
+        """Makes work that is given from now on start after ``fence``, which may belong to another stream."""
         if self._stream is not None and fence._event is not None:
             self._stream.wait_event(fence._event)
 
     def copy(self, into: Tensor, source: Tensor) -> None:
-        """Copies between host and device. Returns once that is done; the work of other streams goes on."""
+        """Copies between host and device, and waits until that is done. The work of other streams goes on."""
         with torch.inference_mode(), self.work("copy"):
             into.copy_(source, non_blocking=True)
         self.fence().wait()
 
 
 def current_fence(device: torch.device) -> Fence:
-    """This point in the work that this thread gives to its current stream."""
+    """Returns this point in the work that this thread gives to its current stream."""
     return _record(torch.cuda.current_stream(device))
 
 
 def _record(stream: torch.cuda.Stream) -> Fence:
-    event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]  # who waits leaves the core to others
+    event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]  # a waiting thread leaves its core to others
     event.record(stream)
     return Fence(event)
 
 
-# Streams that nobody holds. One that comes back may still have work; what is given to it then runs after that.
-# A deque needs no lock, which a finalizer could meet on the very thread that holds it.
+# Streams that nobody holds. A stream that comes back may still have work; new work runs after it.
+# A deque needs no lock. A finalizer that took a lock could run on the very thread that holds it.
 _IDLE: dict[torch.device, deque[int]] = {}
 
 

@@ -1,4 +1,4 @@
-"""How long a device takes for pieces of work that follow one another."""
+"""Measures how long a device takes for pieces of work that follow each other."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import TypeVar
 
 import torch
 
-FIRST_CYCLES = 2_000_000  # about a millisecond on a GPU
-MOST_CYCLES = 128_000_000
-LONGER = 4  # times as long, if launches were not ahead
+MIN_CYCLES = 2_000_000  # about a millisecond on a GPU
+MAX_CYCLES = 128_000_000
+CYCLES_FACTOR = 4  # by which the spin gets longer if launches were not ahead
 
 Result = TypeVar("Result")
 Lap = Callable[[], None]
 Work = Callable[[Lap], Result]
 
 
-def nothing() -> None:
-    """Prepares nothing."""
+def do_nothing() -> None:
+    """Does nothing: the default for work that is prepared before it is timed."""
 
 
 class Stopwatch:
-    """Measures laps: the pieces of some work, each as long as the device takes for it.
+    """Measures laps: how long the device takes for each piece of some work.
 
-    A GPU that has nothing to do starts a kernel when Python has launched it. Small pieces would then take as long as
-    their launches. Therefore the GPU first runs a kernel that only spins, while Python launches all of the work. If
-    the GPU still runs out of launches, the work is repeated behind the same spin, and then behind longer ones. On a CPU
-    the clock is read after each piece.
+    An idle GPU starts a kernel as soon as Python has launched it. Small pieces would then take as long as their
+    launches. Therefore the GPU first runs a kernel that only spins, while Python launches all of the work. If the GPU
+    still runs out of launches, the work is repeated behind the same spin, and then behind longer ones. On a CPU, the
+    clock is read after each piece.
 
     Args:
         device: where the work runs.
@@ -36,65 +36,67 @@ class Stopwatch:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._cycles, self._most_cycles = FIRST_CYCLES, MOST_CYCLES
+        self._cycles = MIN_CYCLES
+        self._max_cycles = MAX_CYCLES
 
-    def laps(self, work: Work[Result], before: Callable[[], object] = nothing) -> tuple[Result, list[float]]:
+    def laps(self, work: Work[Result], before: Callable[[], object] = do_nothing) -> tuple[Result, list[float]]:
         """Runs work on the current stream, and returns its result and the seconds of each of its laps.
 
         Args:
-            work: is given a function to call after each piece. On a GPU it may be called several times.
-            before: called before each run of the work, untimed. It may not leave work on the stream.
+            work: gets a function to call after each piece. On a GPU, the work may be called several times.
+            before: is called before each run of the work, and is not timed. It may not leave work on the stream.
         """
         if self._device.type != "cuda":
             before()
-            return _on_a_cpu(work)
+            return _laps_on_cpu(work)
         for attempt in itertools.count():
             if attempt > 1:  # the first run may have been slow because it loaded kernels, and the second was not
-                self._cycles *= LONGER
+                self._cycles *= CYCLES_FACTOR
             before()
             result, seconds, launches_were_ahead = self._behind_a_spin(work)
             if launches_were_ahead:
                 break
-            if self._cycles >= self._most_cycles:  # work that itself waits for the GPU is never ahead
-                self._cycles = self._most_cycles = FIRST_CYCLES
+            if self._cycles >= self._max_cycles:  # work that itself waits for the GPU is never ahead
+                self._cycles = self._max_cycles = MIN_CYCLES
                 break
         return result, seconds
 
-    def time(self, work: Callable[[], object], before: Callable[[], object] = nothing) -> float:
-        """The seconds of one piece of work."""
+    def time(self, work: Callable[[], object], before: Callable[[], object] = do_nothing) -> float:
+        """Returns the seconds that one piece of work takes."""
 
         def run(lap: Lap) -> None:
             work()
             lap()
 
-        return self.laps(run, before)[1][0]
+        _, (seconds,) = self.laps(run, before)
+        return seconds
 
     def _behind_a_spin(self, work: Work[Result]) -> tuple[Result, list[float], bool]:
         stream = torch.cuda.current_stream(self._device)
-        marks: list[torch.cuda.Event] = []
+        events: list[torch.cuda.Event] = []
         starved = False
 
-        def mark() -> None:
-            marks.append(torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
-            marks[-1].record(stream)
+        def record() -> None:
+            events.append(torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
+            events[-1].record(stream)
 
         def lap() -> None:
             nonlocal starved
-            # True if the GPU came to the begin of this piece before all of the piece was launched
-            starved |= marks[-1].query()  # type: ignore[no-untyped-call]
-            mark()
+            # True if the GPU reached the start of this piece before all of the piece was launched
+            starved |= events[-1].query()  # type: ignore[no-untyped-call]
+            record()
 
         stream.synchronize()
         with torch.cuda.device(self._device):
             torch.cuda._sleep(self._cycles)  # type: ignore[no-untyped-call]
-        mark()
+        record()
         result = work(lap)
         stream.synchronize()
-        seconds = [begin.elapsed_time(end) / 1e3 for begin, end in itertools.pairwise(marks)]
+        seconds = [begin.elapsed_time(end) / 1e3 for begin, end in itertools.pairwise(events)]
         return result, seconds, not starved
 
 
-def _on_a_cpu(work: Work[Result]) -> tuple[Result, list[float]]:
-    marks = [time.perf_counter()]
-    result = work(lambda: marks.append(time.perf_counter()))
-    return result, [end - begin for begin, end in itertools.pairwise(marks)]
+def _laps_on_cpu(work: Work[Result]) -> tuple[Result, list[float]]:
+    times = [time.perf_counter()]
+    result = work(lambda: times.append(time.perf_counter()))
+    return result, [end - begin for begin, end in itertools.pairwise(times)]

@@ -1,42 +1,42 @@
-"""A lane on each core of a CPU, all of them at work: to measure what an execution takes then."""
+"""All lanes of a CPU at work at the same time, to measure what an execution costs on a lane."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 
-from split_infer_ros.serving.merge_runner import Engine, Inputs, Outputs
+from split_infer_ros.serving.merge_runner import Inputs, MergeRunner, Outputs
 
 
 class ConcurrentLanes:
-    """All lanes run the same at the same time.
+    """Runs the same execution on all lanes at the same time.
 
     Args:
-        lanes: engines of one core each.
+        lanes: a runner for each lane, with one thread each. ``close`` closes them.
     """
 
-    graphs = None  # there are none on a CPU
+    graphs = None  # a CPU records none
 
-    def __init__(self, lanes: Sequence[Engine]) -> None:
+    def __init__(self, lanes: Sequence[MergeRunner]) -> None:
         self._lanes = lanes
-        self._helpers = ThreadPoolExecutor(len(lanes), "side by side")
+        self._threads = ThreadPoolExecutor(len(lanes), "concurrent lane")
 
     def prepare(self, inputs: Inputs) -> None:
-        """Nothing is recorded."""
+        """Does nothing, because a CPU records no graphs."""
 
     def run(self, inputs: Inputs) -> Outputs:
-        """To the end of all; what each gives is the same.
+        """Runs the execution on all lanes to the end of the last; returns one lane's results, which all have.
 
         Raises:
-            Exception: of a model that failed, once the others are done.
+            Exception: what a model raised, once all lanes are done.
         """
-        runs = [self._helpers.submit(lane.run, inputs) for lane in self._lanes]
+        runs = [self._threads.submit(lane.run, inputs) for lane in self._lanes]
         wait(runs)
-        outputs, *_ = [run.result() for run in runs]
-        return outputs
+        outputs = [run.result() for run in runs]
+        return outputs[0]
 
     def close(self) -> None:
-        """End the threads, and the lanes."""
-        self._helpers.shutdown()
+        """Ends the threads, and closes the lanes."""
+        self._threads.shutdown()
         for lane in self._lanes:
             lane.close()

@@ -1,4 +1,4 @@
-"""What executions cost on this machine, as far as it was measured: kept for good, under what the models are."""
+"""The measured costs of executions in one execution mode, kept in the database under what the models are."""
 
 from __future__ import annotations
 
@@ -14,155 +14,176 @@ from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.record import Record
 from split_infer_ros.runtime.num_threads import max_threads
-from split_infer_ros.serving.execution_costs import ExecutionCosts, Group, group
-from split_infer_ros.serving.execution_timing import agree, fusable
+from split_infer_ros.serving.execution_costs import Combination, ExecutionCosts, combination_of
+from split_infer_ros.serving.execution_timing import fusable_combinations, samples_agree
 from split_infer_ros.split.model import SplitModel
 
-LONGEST_S = 0.25  # an execution that would take longer is not tried: beyond, costs are in proportion anyway
-MOST_FUSED = 128  # combinations of models, those of the fewest first
-FUSED_S = 2.0  # spent on several models as one, whenever models came
+MAX_EXECUTION_S = 0.25  # a longer execution is not measured: beyond, costs grow in proportion anyway
+MAX_FUSED = 128  # combinations of several models that are considered, those of the fewest models first
+FUSION_BUDGET_S = 2.0  # spent on timing combinations of several models each time that a model is added
 
-_Kind = tuple[tuple[str, int], ...]  # as Group, by what the models are
+_CostKey = tuple[tuple[str, int], ...]  # like a Combination, but with what a model is in place of its name
 
 
 class CostTable:
-    """Costs of the models that are open, by the names under which they are.
+    """The costs of the loaded models in one execution mode.
 
     Args:
-        key: of the device.
-        database: from which costs are taken, and in which they are kept.
-        most: the largest batch that is measured; may be replaced.
-        graphs: whether executions are recorded.
-        lanes: 0: executions have all cores, or the GPU; else each has one core, so many of them side by side. Then no
-            several models are one execution.
+        key: the device and the versions under which costs are kept.
+        database: costs are loaded from it and kept in it.
+        max_batch_size: the largest batch that is measured; may be replaced.
+        graphs: whether executions are recorded as graphs.
+        num_lanes: 0 if an execution has all cores, or the GPU. Otherwise each execution has one core, and as many run
+            concurrently. Models are not fused then.
     """
 
-    def __init__(self, key: Key, database: Database, most: int, graphs: bool, lanes: int = 0) -> None:
-        self.most = most
+    def __init__(self, key: Key, database: Database, *, max_batch_size: int, graphs: bool, num_lanes: int = 0) -> None:
+        self.max_batch_size = max_batch_size
         self._key = key
         self._database = database
         self._graphs = graphs
-        self._lanes = lanes
+        self._num_lanes = num_lanes
         self._models: dict[str, SplitModel] = {}
-        self._forms: dict[str, str] = {}
-        self._known_s: dict[_Kind, float] = {}
-        self._failed: set[Group] = set()
-        self._left_s = 0.0
+        self._variants: dict[str, str] = {}
+        self._measured_s: dict[_CostKey, float] = {}
+        self._failed: set[Combination] = set()
+        self._fusion_budget_s = 0.0
 
     @property
     def models(self) -> Mapping[str, SplitModel]:
-        """Those that are open."""
+        """The models that were added, by name."""
         return self._models
 
-    def recall(self, model: SplitModel) -> None:
-        """Take over what the database has, for such models; may be called beside all else.
+    def load_costs(self, model: SplitModel) -> None:
+        """Takes the model's costs from the database; safe while other threads use the table.
 
-        What samples disagreed about (a busy machine) served as long as that pipeline ran, and is measured anew.
+        Costs whose samples disagree come from a busy machine. They are not taken, so they are measured again.
         """
         for record in self._database.find(self._key, self._task(model)):
-            kind = _kind_of(record)
-            if kind and 0 < record.median_s < math.inf and agree(record.costs):
-                self._known_s[kind] = record.median_s
+            cost_key = _cost_key_of(record)
+            if cost_key and 0 < record.median_s < math.inf and samples_agree(record.costs):
+                self._measured_s[cost_key] = record.median_s
 
-    def open(self, name: str, model: SplitModel, form: str) -> None:
-        """A model comes, to be run in that form: up to which split point, with which weights."""
-        self._models[name], self._forms[name] = model, form
-        self._left_s = 0.0 if self._lanes else FUSED_S
+    def add_model(self, name: str, model: SplitModel, variant: str) -> None:
+        """Adds a model.
 
-    def close(self, name: str) -> None:
-        """A model goes; what is known of it stays."""
-        del self._models[name], self._forms[name]
+        Args:
+            name: unique in this table.
+            model: the model.
+            variant: what the costs depend on besides the model: its split point, and memory for streamed weights.
+        """
+        self._models[name], self._variants[name] = model, variant
+        self._fusion_budget_s = 0.0 if self._num_lanes else FUSION_BUDGET_S
+
+    def remove_model(self, name: str) -> None:
+        """Removes a model and its failures; its costs stay for a later ``add_model``."""
+        del self._models[name], self._variants[name]
         self._failed = {combination for combination in self._failed if name not in dict(combination)}
 
     def is_ready(self, name: str) -> bool:
-        """True once the model's batches were measured."""
+        """Returns whether all batches of the model are measured."""
         return name in self._models and next(self._batches_to_measure(name), None) is None
 
-    def failed(self, name: str) -> bool:
-        """True if the model could not run even a single image."""
-        return group({name: 1}) in self._failed
+    def has_failed(self, name: str) -> bool:
+        """Returns whether the model could not run even a single image."""
+        return combination_of({name: 1}) in self._failed
 
-    def to_measure(self) -> Group | None:
-        """What is to be measured next: batches of one model first; None if enough is known."""
+    def next_to_measure(self) -> Combination | None:
+        """Returns what is to be measured next, batches of one model first; None if enough is known."""
         for name in self._models:
-            for combination in self._batches_to_measure(name):
-                return combination
-        if self._left_s <= 0:
+            for batch in self._batches_to_measure(name):
+                return batch
+        if self._fusion_budget_s <= 0:
             return None
         costs = self.costs()
-        return next((found for found in _fusable(costs) if self._is_open(found, costs)), None)
+        missing = (combination for combination in _fusable(costs) if self._is_to_measure(combination, costs))
+        return next(missing, None)
 
-    def note(self, combination: Group, samples_s: Sequence[float]) -> None:
-        """It was measured."""
+    def add_measured(self, combination: Combination, samples_s: Sequence[float]) -> None:
+        """Adds the cost of an execution, the median of the samples, and keeps the samples in the database."""
         if len(combination) > 1:
-            self._left_s -= sum(samples_s)
-        kind = self._kind(combination)
-        self._known_s[kind] = statistics.median(samples_s)
-        task, batches = self._task(self._models[combination[0][0]]), {"batches": kind}
-        versions = self._key.versions_for(task)
-        record = Record(self._key.target, versions, task, batches, tuple(samples_s), time=time.time())
+            self._fusion_budget_s -= sum(samples_s)
+        cost_key = self._cost_key(combination)
+        self._measured_s[cost_key] = statistics.median(samples_s)
+        task = self._task(self._models[combination[0][0]])
+        record = Record(
+            target=self._key.target,
+            versions=self._key.versions_for(task),
+            task=task,
+            config={"batches": cost_key},
+            costs=tuple(samples_s),
+            time=time.time(),
+        )
         self._database.keep([record], "the cost of an execution is")
 
-    def note_failed(self, combination: Group) -> None:
-        """It cannot run, and is not tried again."""
+    def add_failed(self, combination: Combination) -> None:
+        """Notes that an execution cannot run; it is not measured again."""
         self._failed.add(combination)
 
     def costs(self) -> ExecutionCosts:
-        """Of the models of which anything is known."""
-        alone = {
-            name: known
-            for name in self._models
-            if (known := {size: cost for size in self._sizes() if (cost := self._find({name: size})) is not None})
-        }
-        costs = ExecutionCosts({name: self._models[name].parameters for name in alone}, alone)
-        fused = {found: cost for found in _fusable(costs) if (cost := self._find(dict(found))) is not None}
-        return replace(costs, fused_s=fused)
+        """Returns the costs of those models of which at least one batch was measured."""
+        alone_s: dict[str, dict[int, float]] = {}
+        for name in self._models:
+            batches_s = {size: self._find_s({name: size}) for size in self._batch_sizes()}
+            measured_s = {size: seconds for size, seconds in batches_s.items() if seconds is not None}
+            if measured_s:
+                alone_s[name] = measured_s
+        costs = ExecutionCosts({name: self._models[name].parameters for name in alone_s}, alone_s)
+        fused_s = {}
+        for combination in _fusable(costs):
+            seconds = self._find_s(dict(combination))
+            if seconds is not None:
+                fused_s[combination] = seconds
+        return replace(costs, fused_s=fused_s)
 
-    def _batches_to_measure(self, name: str) -> Iterator[Group]:
-        """Sizes in ascending order, as far as they are expected to be short."""
-        expected = 0.0
-        for size in self._sizes():
-            batch = group({name: size})
-            if batch in self._failed or expected > LONGEST_S:
+    def _batches_to_measure(self, name: str) -> Iterator[Combination]:
+        """Yields the smallest batch size of the model that is missing and expected to be short, if there is one."""
+        expected_s = 0.0
+        for size in self._batch_sizes():
+            batch = combination_of({name: size})
+            if batch in self._failed or expected_s > MAX_EXECUTION_S:
                 return
-            found = self._find({name: size})
-            if found is None:
+            seconds = self._find_s({name: size})
+            if seconds is None:
                 yield batch
                 return
-            expected = 2 * found
+            expected_s = 2 * seconds
 
-    def _is_open(self, combination: Group, costs: ExecutionCosts) -> bool:
-        unknown = combination not in self._failed and self._find(dict(combination)) is None
-        return unknown and sum(costs.batch_s(name, count) for name, count in combination) <= LONGEST_S
+    def _is_to_measure(self, combination: Combination, costs: ExecutionCosts) -> bool:
+        if combination in self._failed or self._find_s(dict(combination)) is not None:
+            return False
+        return sum(costs.batch_s(name, count) for name, count in combination) <= MAX_EXECUTION_S
 
-    def _sizes(self) -> list[int]:
+    def _batch_sizes(self) -> list[int]:
         sizes = [1]
-        while sizes[-1] < self.most:
-            sizes.append(min(2 * sizes[-1], self.most))
+        while sizes[-1] < self.max_batch_size:
+            sizes.append(min(2 * sizes[-1], self.max_batch_size))
         return sizes
 
-    def _find(self, counts: Mapping[str, int]) -> float | None:
-        return self._known_s.get(self._kind(group(counts)))
+    def _find_s(self, counts: Mapping[str, int]) -> float | None:
+        return self._measured_s.get(self._cost_key(combination_of(counts)))
 
-    def _kind(self, combination: Group) -> _Kind:
+    def _cost_key(self, combination: Combination) -> _CostKey:
         return tuple(
-            sorted((f"{self._models[name].fingerprint} at {self._forms[name]}", count) for name, count in combination)
+            sorted(
+                (f"{self._models[name].fingerprint} at {self._variants[name]}", count) for name, count in combination
+            )
         )
 
     def _task(self, model: SplitModel) -> dict[str, Any]:
-        """The same for all models of a device: which of them, and how many images of each, is in ``config``."""
-        cores = {"threads": 1, "lanes": self._lanes} if self._lanes else {"threads": max_threads()}
+        """Returns the records' task. It is the same for all models; ``config`` names the models and batch sizes."""
+        threads = {"threads": 1, "lanes": self._num_lanes} if self._num_lanes else {"threads": max_threads()}
         precision = str(model.dtype).removeprefix("torch.")
-        return {"stage": "execution", "precision": precision, **cores, "graphs": self._graphs}
+        return {"stage": "execution", "precision": precision, **threads, "graphs": self._graphs}
 
 
-def _fusable(costs: ExecutionCosts) -> Iterable[Group]:
-    return itertools.islice(fusable(costs.parameters), MOST_FUSED)
+def _fusable(costs: ExecutionCosts) -> Iterable[Combination]:
+    return itertools.islice(fusable_combinations(costs.parameters), MAX_FUSED)
 
 
-def _kind_of(record: Record) -> _Kind:
-    """Nothing where the record is of another form."""
+def _cost_key_of(record: Record) -> _CostKey:
+    """Returns the key of a record's cost; empty if the record's config has another format."""
     try:
-        return tuple((str(kind), int(count)) for kind, count in record.config["batches"])
+        return tuple((str(model), int(count)) for model, count in record.config["batches"])
     except (KeyError, TypeError, ValueError):
         return ()

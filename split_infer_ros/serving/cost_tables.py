@@ -1,4 +1,4 @@
-"""A book of costs for each way in which models may run."""
+"""One cost table for each execution mode."""
 
 from __future__ import annotations
 
@@ -10,55 +10,60 @@ from split_infer_ros.split.model import SplitModel
 
 
 class CostTables:
-    """What is known of the models that are open; a model is ready once all books know it.
+    """The costs of the loaded models in every execution mode; a model is ready once all tables know its costs.
 
     Args:
-        key: of the device.
-        database: from which costs are taken, and in which they are kept.
-        most: the largest batch that is measured.
-        graphs: whether executions are recorded.
-        lanes: how many, one a core; 0: there is one way alone.
+        key: the device and the versions under which costs are kept.
+        database: costs are loaded from it and kept in it.
+        max_batch_size: the largest batch that is measured.
+        graphs: whether executions are recorded as graphs.
+        num_lanes: one a core; 0 if all cores, or the GPU, are the only execution mode.
 
     Attributes:
-        whole: costs with all cores, or on the GPU.
-        lane: costs on a lane, while all of them are at work; None where there are none.
+        whole: costs on all cores, or on the GPU.
+        lane: costs on one lane, while all lanes are at work; None without lanes.
     """
 
-    def __init__(self, key: Key, database: Database, most: int, graphs: bool, lanes: int) -> None:
-        self.whole = CostTable(key, database, most, graphs)
-        self.lane = CostTable(key, database, most, graphs, lanes) if lanes else None
-        self._lanes = lanes
-        self._all = [self.whole] if self.lane is None else [self.whole, self.lane]
+    def __init__(self, key: Key, database: Database, *, max_batch_size: int, graphs: bool, num_lanes: int) -> None:
+        self.whole = CostTable(key, database, max_batch_size=max_batch_size, graphs=graphs)
+        self.lane: CostTable | None = None
+        self._tables = [self.whole]
+        if num_lanes:
+            self.lane = CostTable(key, database, max_batch_size=max_batch_size, graphs=graphs, num_lanes=num_lanes)
+            self._tables.append(self.lane)
+        self._num_lanes = num_lanes
 
-    def limit(self, most: int) -> None:
-        """The largest batch that is measured is another one now."""
-        for table in self._all:
-            table.most = most
+    def set_max_batch_size(self, max_batch_size: int) -> None:
+        """Changes the largest batch that is measured."""
+        for table in self._tables:
+            table.max_batch_size = max_batch_size
 
-    def recall(self, model: SplitModel) -> None:
-        """Take over what the database has, for such models; may be called beside all else."""
-        for table in self._all:
-            table.recall(model)
+    def load_costs(self, model: SplitModel) -> None:
+        """Takes the model's costs from the database; safe while other threads use the tables."""
+        for table in self._tables:
+            table.load_costs(model)
 
-    def open(self, name: str, model: SplitModel, form: str) -> None:
-        """A model comes, to be run in that form: up to which split point, with which weights."""
-        for table in self._all:
-            table.open(name, model, form)
+    def add_model(self, name: str, model: SplitModel, variant: str) -> None:
+        """Adds a model to every table; ``CostTable.add_model`` explains ``variant``."""
+        for table in self._tables:
+            table.add_model(name, model, variant)
 
-    def close(self, name: str) -> None:
-        """A model goes; what is known of it stays."""
-        for table in self._all:
-            table.close(name)
+    def remove_model(self, name: str) -> None:
+        """Removes a model; its costs stay for a later ``add_model``."""
+        for table in self._tables:
+            table.remove_model(name)
 
     def is_ready(self, name: str) -> bool:
-        """True once the model's batches were measured."""
-        return all(table.is_ready(name) for table in self._all)
+        """Returns whether all batches of the model are measured in every execution mode."""
+        return all(table.is_ready(name) for table in self._tables)
 
-    def failed(self, name: str) -> bool:
-        """True if the model could not run even a single image."""
-        return any(table.failed(name) for table in self._all)
+    def has_failed(self, name: str) -> bool:
+        """Returns whether the model could not run even a single image in one of the execution modes."""
+        return any(table.has_failed(name) for table in self._tables)
 
     def costs(self) -> ExecutionModes:
-        """Of the models of which anything is known."""
+        """Returns the costs of those models of which at least one batch was measured."""
         whole = self.whole.costs()
-        return ExecutionModes(whole) if self.lane is None else ExecutionModes(whole, self._lanes, self.lane.costs())
+        if self.lane is None:
+            return ExecutionModes(whole)
+        return ExecutionModes(whole, self._num_lanes, self.lane.costs())

@@ -12,16 +12,16 @@ from split_infer_ros.memory_cost.task import Task
 from split_infer_ros.pipeline.in_flight import InFlightBatch
 from split_infer_ros.pipeline.plan import Plan
 from split_infer_ros.runtime.num_threads import use_all_threads
-from split_infer_ros.serving.co_run import Machine, find_pair
+from split_infer_ros.serving.co_run import CoRunCriteria, find_pair
 from split_infer_ros.serving.cost_measurer import CostMeasurer
 from split_infer_ros.serving.cost_tables import CostTables
 from split_infer_ros.serving.execution_costs import ExecutionCosts
 from split_infer_ros.serving.execution_modes import ExecutionModes
-from split_infer_ros.serving.lane_scheduler import Turn
+from split_infer_ros.serving.lane_scheduler import ScheduledExecution
 from split_infer_ros.serving.request import Request
-from split_infer_ros.serving.scheduler import Batch, Decision, Rules
+from split_infer_ros.serving.scheduler import Decision, RequestBatch, Rules
 from split_infer_ros.serving.served_model import ServedModel
-from split_infer_ros.serving.shared_weights import expect_next
+from split_infer_ros.serving.shared_weights import prefetch_next
 from split_infer_ros.serving.tenant_state import WaitingFrames, drop
 from split_infer_ros.serving.worker_pool import WorkerPool
 
@@ -86,7 +86,7 @@ class Dispatcher:
     def add(self, model: ServedModel) -> None:
         """Adds a model, which is served once it is measured (lock held)."""
         self.models[model.key] = model
-        self._tables.open(model.key, model.model, model.plan.cost_key)
+        self._tables.add_model(model.key, model.model, model.plan.cost_key)
         self.renew()
         if self._running:
             model.head.start()
@@ -95,14 +95,14 @@ class Dispatcher:
         """Removes a model for which no frame waits; its batches in flight are finished (lock held)."""
         del self.models[model.key]
         self._leaving.append(model)
-        self._tables.close(model.key)
+        self._tables.remove_model(model.key)
         self.renew()
 
     def renew(self) -> None:
         """Measures anew what is missing, after models came or went or the rules changed (lock held)."""
         for model in self.models.values():
             model.run_alone()  # the memory may be another's now
-        self._measurer.begin_anew(self.rules)
+        self._measurer.restart(self.rules)
         self._stale = True
         self._changed.notify_all()
 
@@ -139,9 +139,9 @@ class Dispatcher:
             if stale:
                 self._renew_costs()
             backbones = {model.key: model.plan.backbone for model in (*self._leaving, *self.models.values())}
-            weights_s = {key: self.execution_s(key) or 1.0 for key in backbones}
+            image_s = {key: self.execution_s(key) or 1.0 for key in backbones}
         if stale or idle:
-            self._workers.load(backbones, weights_s)
+            self._workers.load(backbones, image_s)
         for model in models:
             model.collect(time.monotonic())
         for model in idle:
@@ -163,15 +163,15 @@ class Dispatcher:
         self._measure_once()
         for _ in range(max(1, self._workers.lanes)):
             executions = self._next_executions()
-            for turn, batches in executions:
-                self._workers.execute(batches, turn.lane, partial(self._workers.lane_scheduler.end, turn))
-            if not any(turn.lane is not None for turn, _ in executions):
+            for execution, batches in executions:
+                self._workers.execute(batches, execution.lane, partial(self._workers.lane_scheduler.end, execution))
+            if not any(execution.lane is not None for execution, _ in executions):
                 break  # this execution has all threads, so no other can begin now
 
     def _measure_once(self) -> None:
         """Takes one sample of an unknown cost. Requests are served between two samples."""
         with self._changed:
-            measurement = None if self._stale else self._measurer.pick(self._at_rest)
+            measurement = None if self._stale else self._measurer.next_measurement(self._at_rest)
             self._changed.notify_all()
             if measurement is None:
                 return
@@ -179,7 +179,7 @@ class Dispatcher:
         if not self._measurer.step(measurement):
             return
         with self._changed:
-            if not self._measurer.conclude(measurement):
+            if not self._measurer.finish(measurement):
                 return
             self._stale = True
         if measurement.failure is not None:
@@ -190,18 +190,18 @@ class Dispatcher:
         """Notes for each model whether it can be scheduled, or never will be (lock held)."""
         self._modes = self._tables.costs()
         for key, model in self.models.items():
-            model.failed = self._tables.failed(key)
+            model.failed = self._tables.has_failed(key)
             model.ready = not model.failed and (model.ready or self._tables.is_ready(key))
             if model.failed:
                 drop(self._waiting.take(self._waiting.of_models([key])), DropReason.BACKBONE_ERROR)
 
-    def _next_executions(self) -> list[tuple[Turn, list[InFlightBatch]]]:
+    def _next_executions(self) -> list[tuple[ScheduledExecution, list[InFlightBatch]]]:
         """Decides what is executed now; waits for a change if there is nothing."""
         with self._changed:
             before, now, self._at_rest = len(self._waiting), time.monotonic(), False
             executions = self._decide(now)
-            for turn, _ in executions:
-                self._workers.lane_scheduler.begin(turn, now)
+            for execution, _ in executions:
+                self._workers.lane_scheduler.begin(execution, now)
             # if late requests were dropped, there may be others behind them
             if not executions and self._running and self.settled and len(self._waiting) == before:
                 self._at_rest = (
@@ -209,33 +209,38 @@ class Dispatcher:
                 )
             return executions
 
-    def _decide(self, now: float) -> list[tuple[Turn, list[InFlightBatch]]]:
+    def _decide(self, now: float) -> list[tuple[ScheduledExecution, list[InFlightBatch]]]:
         able = {key for key, model in self.models.items() if model.ready and model.has_room}
         queue = self._waiting.of_models(able)
-        turn = self._workers.lane_scheduler.choose(queue, self._modes, now, self.rules)
-        decision = turn.decision
-        pair = self._find_pair(decision, queue, now) if turn.lane is None else []
-        expect_next(self.models, decision, queue, self._modes.whole, now, self.rules)
+        execution = self._workers.lane_scheduler.choose(queue, self._modes, now=now, rules=self.rules)
+        decision = execution.decision
+        pair = self._find_pair(decision, queue, now) if execution.lane is None else []
+        prefetch_next(self.models, decision, queue, self._modes.whole, now=now, rules=self.rules)
         drop(self._waiting.take(decision.late), DropReason.DEADLINE)
         if pair:
-            return [(Turn(Decision((batch,))), [self._take_off(batch, now, plan)]) for batch, plan in pair]
-        return [(turn, [self._take_off(batch, now) for batch in decision.batches])] if decision.batches else []
+            return [
+                (ScheduledExecution(Decision((batch,))), [self._take_off(batch, now, plan)]) for batch, plan in pair
+            ]
+        if not decision.batches:
+            return []
+        return [(execution, [self._take_off(batch, now) for batch in decision.batches])]
 
-    def _find_pair(self, decision: Decision, queue: Sequence[Request], now: float) -> list[tuple[Batch, Plan]]:
+    def _find_pair(self, decision: Decision, queue: Sequence[Request], now: float) -> list[tuple[RequestBatch, Plan]]:
         """Finds two executions for a co-run, if both models have slots and staging for it."""
         known = self.models[decision.batches[0].model].co_runs if len(decision.batches) == 1 else None
         if known is None:
             return []
-        pair = find_pair(decision, queue, self._modes.whole, now, self.rules, Machine(*known, self._task))
+        criteria = CoRunCriteria(*known, self._task)
+        pair = find_pair(decision, queue, self._modes.whole, now=now, rules=self.rules, criteria=criteria)
         plans = [(batch, self.models[batch.model].plan_by(policy)) for batch, policy in pair.policies] if pair else []
         found = [(batch, plan) for batch, plan in plans if plan is not None]
         return found if len(found) == len(plans) else []
 
-    def _task(self, batch: Batch) -> Task:
+    def _task(self, batch: RequestBatch) -> Task:
         count, image_bytes = len(batch.requests), self._waiting.image_bytes(batch.requests)
         return self.models[batch.model].task(count, image_bytes, self._modes.whole.batch_s(batch.model, count))
 
-    def _take_off(self, batch: Batch, now: float, plan: Plan | None = None) -> InFlightBatch:
+    def _take_off(self, batch: RequestBatch, now: float, plan: Plan | None = None) -> InFlightBatch:
         return self.models[batch.model].take_off(self._waiting.take(batch.requests), now, plan)
 
     def _make_co_run_plan(self) -> None:

@@ -1,4 +1,4 @@
-"""What executions cost, by measurement: batches of a model alone, and batches of several models as one."""
+"""What executions cost, by measurement: batches of one model, and fused batches of several models."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-NO_MORE = 0.03  # a part of the time by which measurements differ anyway
+NOISE_MARGIN = 0.03  # relative; measurements differ by this much anyway, so a smaller gain does not count
 
-Group = tuple[tuple[str, int], ...]  # models and how many requests of each, sorted by name
+Combination = tuple[tuple[str, int], ...]  # models and how many images of each, sorted by name
 
 
-def group(counts: Mapping[str, int]) -> Group:
-    """The same as a key."""
+def combination_of(counts: Mapping[str, int]) -> Combination:
+    """Returns the hashable form of one execution: its models and how many images of each, sorted by name."""
     return tuple(sorted(counts.items()))
 
 
@@ -24,52 +24,70 @@ class ExecutionCosts:
     """Costs of the models that are loaded.
 
     Attributes:
-        parameters: of each model, how many.
-        alone_s: of each model, seconds of a batch by its size; at least that of 1.
-        fused_s: seconds of several models' batches as one execution, as far as they were measured.
+        parameters: the number of parameters of each model.
+        alone_s: for each model, the seconds that a batch takes, by batch size; at least one size a model.
+        fused_s: the seconds that fused batches of several models take, as far as they were measured.
+
+    Raises:
+        ValueError: a model has no costs, or one that is no positive number of seconds.
     """
 
     parameters: Mapping[str, int]
     alone_s: Mapping[str, Mapping[int, float]]
-    fused_s: Mapping[Group, float] = field(default_factory=dict)
+    fused_s: Mapping[Combination, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for model, measured in self.alone_s.items():
+            if not measured or not all(size > 0 and 0 < seconds < math.inf for size, seconds in measured.items()):
+                raise ValueError(f"Costs of {model} are {dict(measured)}; each batch size takes some seconds.")
 
     def batch_s(self, model: str, count: int) -> float:
-        """Seconds of one batch: measured, or on the line between its neighbours; beyond the largest in proportion."""
-        known = self._batches_s[model]
-        seconds = known.get(count)
-        if seconds is None:  # asked for again and again by the scheduler
-            seconds = known[count] = _between(self.alone_s[model], count)
+        """Returns the seconds of one batch.
+
+        A size that was not measured is interpolated linearly between its neighbours. Beyond the largest measured size
+        the cost grows in proportion.
+        """
+        cached = self._batches_s[model]  # the scheduler asks for the same sizes again and again
+        seconds = cached.get(count)
+        if seconds is None:
+            seconds = cached[count] = _interpolated_s(self.alone_s[model], count)
         return seconds
 
-    def best_size(self, model: str, most: int) -> int:
-        """The batch that costs least an image; of those that cost no more than ``NO_MORE`` besides, the smallest.
+    def best_batch_size(self, model: str, max_batch_size: int) -> int:
+        """Returns the smallest batch size whose cost an image is within ``NOISE_MARGIN`` of the lowest one.
 
-        A larger one would save nothing, and keep those that are done waiting for the others.
+        A larger batch would save nothing, and would delay the results of the images that are done.
         """
-        known = self._best_sizes[model]
-        size = known.get(most)
-        if size is None:
-            each = {count: self.batch_s(model, count) / count for count in range(1, most + 1)}
-            enough = (1 + NO_MORE) * min(each.values())
-            size = known[most] = next(count for count, image_s in each.items() if image_s <= enough)
-        return size
+        cached = self._best_batch_sizes[model]
+        best = cached.get(max_batch_size)
+        if best is None:
+            image_s = {size: self.batch_s(model, size) / size for size in range(1, max_batch_size + 1)}
+            max_image_s = (1 + NOISE_MARGIN) * min(image_s.values())
+            best = cached[max_batch_size] = next(size for size, seconds in image_s.items() if seconds <= max_image_s)
+        return best
 
     def best_image_s(self, model: str) -> float:
-        """Seconds of an image in the best of the batches that were measured."""
+        """Returns the lowest measured cost of one image, in seconds."""
         return min(seconds / size for size, seconds in self.alone_s[model].items())
 
     def execution_s(self, counts: Mapping[str, int]) -> float:
-        """Seconds of one execution of these batches: measured, or estimated from what fusing gained elsewhere."""
+        """Returns the seconds of one execution of these batches.
+
+        If the combination was not measured, this is an estimate from what fusing the same models gained at other
+        batch sizes.
+        """
         apart_s = 0.0
         for model, count in counts.items():
             apart_s += self.batch_s(model, count)
         if len(counts) < 2:
             return apart_s
-        measured = self._fused_s.get(frozenset(counts.items()))
-        return apart_s * self._gains.get(frozenset(counts), 1.0) if measured is None else measured
+        measured_s = self._fused_s.get(frozenset(counts.items()))
+        if measured_s is not None:
+            return measured_s
+        return apart_s * self._fusion_ratios.get(frozenset(counts), 1.0)
 
     def is_small(self, model: str) -> bool:
-        """Fewer parameters than the mean of the models that are loaded (§II-B)."""
+        """Returns whether the model has fewer parameters than the mean of the models that are loaded (§II-B)."""
         return model in self._small
 
     @cached_property
@@ -82,35 +100,30 @@ class ExecutionCosts:
         return {model: {} for model in self.alone_s}
 
     @cached_property
-    def _best_sizes(self) -> Mapping[str, dict[int, int]]:
+    def _best_batch_sizes(self) -> Mapping[str, dict[int, int]]:
         return {model: {} for model in self.alone_s}
 
     @cached_property
     def _fused_s(self) -> Mapping[frozenset[tuple[str, int]], float]:
-        return {frozenset(counts): seconds for counts, seconds in self.fused_s.items()}
+        return {frozenset(combination): seconds for combination, seconds in self.fused_s.items()}
 
     @cached_property
-    def _gains(self) -> Mapping[frozenset[str], float]:
-        """What a fused execution of some models takes, in parts of the same ones after each other: the median."""
+    def _fusion_ratios(self) -> Mapping[frozenset[str], float]:
+        """For each set of models, the median of measured fused cost over the cost of its batches one by one."""
         ratios: dict[frozenset[str], list[float]] = {}
-        for counts, seconds in self.fused_s.items():
-            apart = sum(self.batch_s(model, count) for model, count in counts)
-            ratios.setdefault(frozenset(model for model, _ in counts), []).append(seconds / apart)
-        return {models: statistics.median(found) for models, found in ratios.items()}
-
-    def __post_init__(self) -> None:
-        for model, measured in self.alone_s.items():
-            if not measured or not all(size > 0 and 0 < seconds < math.inf for size, seconds in measured.items()):
-                raise ValueError(f"Costs of {model} are {dict(measured)}; each batch size takes some seconds.")
+        for combination, seconds in self.fused_s.items():
+            apart_s = sum(self.batch_s(model, count) for model, count in combination)
+            ratios.setdefault(frozenset(model for model, _ in combination), []).append(seconds / apart_s)
+        return {models: statistics.median(values) for models, values in ratios.items()}
 
 
-def _between(measured: Mapping[int, float], count: int) -> float:
+def _interpolated_s(measured: Mapping[int, float], count: int) -> float:
     if count in measured:
         return measured[count]
     sizes = sorted(measured)
-    place = bisect.bisect(sizes, count)
-    if place == len(sizes):
+    index = bisect.bisect(sizes, count)
+    if index == len(sizes):
         return measured[sizes[-1]] * count / sizes[-1]
-    below, above = (sizes[place - 1], sizes[place]) if place else (0, sizes[0])
-    low = measured[below] if below else 0.0
-    return low + (measured[above] - low) * (count - below) / (above - below)
+    below, above = (sizes[index - 1], sizes[index]) if index else (0, sizes[0])
+    below_s = measured[below] if below else 0.0
+    return below_s + (measured[above] - below_s) * (count - below) / (above - below)

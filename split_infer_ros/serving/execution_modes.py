@@ -1,8 +1,9 @@
-"""The two ways to use a CPU's cores, all of them at one execution or a lane on each, and which one serves better.
+"""The two execution modes of a CPU, one execution on all cores or a lane on each core, and which mode is better.
 
-Cores that work on every operation together wait for each other some fifty times a network, and all of them for memory
-while a large matrix is read. Lanes wait for nothing, and while one reads, another computes. But a single request is
-done sooner with all cores. So both are measured, lanes with all of them at work.
+Cores that share every operation wait for each other some fifty times a network. All of them also wait for memory while
+a large matrix is read. Lanes do not wait for each other, and while one reads, another computes. A single request,
+however, is done sooner on all cores. The costs of both modes are therefore measured, and those of lanes while all lanes
+are at work.
 """
 
 from __future__ import annotations
@@ -18,38 +19,41 @@ from split_infer_ros.serving.request import Request
 
 @dataclass(frozen=True)
 class ExecutionModes:
-    """What executions take in each way.
+    """What executions cost in each execution mode.
 
     Attributes:
-        whole: costs with all cores, or on the GPU.
-        lanes: how many, one a core; 0 where there is one way alone: on a GPU, and on a single core.
-        lane: costs on a lane, while all of them are at work.
+        whole: costs on all cores, or on the GPU.
+        num_lanes: one a core; 0 if there is one mode only: on a GPU, and on a single core.
+        lane: costs on one lane, while all lanes are at work.
     """
 
     whole: ExecutionCosts
-    lanes: int = 0
+    num_lanes: int = 0
     lane: ExecutionCosts = field(default_factory=lambda: ExecutionCosts({}, {}))
 
     @cached_property
     def lanes_serve_more(self) -> bool:
-        """Whether lanes serve an image of each model sooner than all cores together, each in its best batches."""
+        """Whether all lanes together serve more images a second than all cores do, each in its best batch sizes."""
         models = self.whole.alone_s.keys() & self.lane.alone_s.keys()
-        return sum(map(self.lane.best_image_s, models)) < self.lanes * sum(map(self.whole.best_image_s, models))
+        whole_image_s = sum(map(self.whole.best_image_s, models))
+        lane_image_s = sum(map(self.lane.best_image_s, models))
+        return lane_image_s < self.num_lanes * whole_image_s
 
-    def sooner_together(self, waiting: Sequence[Request], more_come: bool = False) -> bool:
-        """Whether all cores at one execution after the other are done with these requests sooner than idle lanes are.
+    def all_cores_finish_sooner(self, waiting: Sequence[Request], *, more_arrive: bool = False) -> bool:
+        """Returns whether these requests are done sooner on all cores, one execution at a time, than on idle lanes.
 
-        So it is where there are fewer than lanes, or one that takes as long as all others together. But where more
-        come, lanes do not stay idle behind the longest: then what counts is which way serves more.
+        This is so if there are fewer requests than lanes, or if one request takes as long as all others together. If
+        more requests arrive meanwhile, lanes do not become idle behind the longest request. Only throughput counts
+        then.
 
         Args:
-            waiting: at least one.
-            more_come: some came since the last execution began.
+            waiting: at least one request.
+            more_arrive: whether requests came since the last execution began.
         """
-        if more_come and len(waiting) >= self.lanes:
+        if more_arrive and len(waiting) >= self.num_lanes:
             return not self.lanes_serve_more
-        ends_s = [0.0] * self.lanes
+        lane_ends_s = [0.0] * self.num_lanes
         for seconds in sorted((self.lane.batch_s(request.model, 1) for request in waiting), reverse=True):
-            ends_s[ends_s.index(min(ends_s))] += seconds
+            lane_ends_s[lane_ends_s.index(min(lane_ends_s))] += seconds
         counts = Counter(request.model for request in waiting)
-        return sum(self.whole.batch_s(model, count) for model, count in counts.items()) < max(ends_s)
+        return sum(self.whole.batch_s(model, count) for model, count in counts.items()) < max(lane_ends_s)

@@ -12,7 +12,7 @@ from split_infer_ros.pipeline.handover import Execution, Handover
 from split_infer_ros.pipeline.in_flight import InFlightBatch
 from split_infer_ros.pipeline.preprocessor import LoadedBatch
 from split_infer_ros.runtime.streams import Fence, Stream
-from split_infer_ros.serving.merge_runner import Engine
+from split_infer_ros.serving.merge_runner import MergeRunner
 
 
 class Executor:
@@ -20,20 +20,20 @@ class Executor:
 
     Args:
         changed: guards what is shared with other threads.
-        engine: that executes.
+        runner: runs the executions.
         device: where.
 
     Attributes:
         depth: executions that may be given to it before the first of them is over.
     """
 
-    def __init__(self, changed: threading.Condition, engine: Engine, device: torch.device) -> None:
+    def __init__(self, changed: threading.Condition, runner: MergeRunner, device: torch.device) -> None:
         self._changed = changed
-        self._engine = engine
+        self._runner = runner
         self._copies = Stream(device)
         self._mapped: dict[str, Fence] = {}  # until then a model's latest features are read
-        self.depth = 2 if engine.is_asynchronous else 1
-        self._handover = Handover(engine.is_asynchronous)
+        self.depth = 2 if runner.is_asynchronous else 1
+        self._handover = Handover(runner.is_asynchronous)
 
     def start(self) -> None:
         """Starts, until ``stop``; may be started again."""
@@ -80,7 +80,7 @@ class Executor:
         inputs = {key: each.images for key, each in loaded.items()}
         fences = [each.ready for each in loaded.values()]
         fences += [self._mapped.pop(key) for key in loaded if key in self._mapped]
-        launched = self._engine.launch(inputs, lambda key, features: batches[key].write(features), fences)
+        launched = self._runner.launch(inputs, lambda key, features: batches[key].write(features), fences)
         for key, error in launched.failed.items():
             batch = batches.pop(key)
             batch.owner.fail(batch, error)

@@ -1,96 +1,112 @@
-"""Which executions of several models are recorded ahead, which graphs serve one, and which graphs give way.
+"""Decides which combinations are recorded as graphs ahead, which graphs serve a combination, and which are evicted.
 
-What is recorded while frames wait holds all of them up, so it never is. What the scheduler may decide on is recorded
-before; what was not foreseen takes the graphs that each model has of its own, and is recorded once nothing comes.
+Recording delays all frames that wait, so nothing is recorded while frames wait. Combinations that the scheduler may
+decide on are recorded ahead. Any other combination uses the graphs of its single models, and is recorded once no frames
+come.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from split_infer_ros.serving.execution_costs import NO_MORE, ExecutionCosts, Group, group
+from split_infer_ros.serving.execution_costs import NOISE_MARGIN, Combination, ExecutionCosts, combination_of
 from split_infer_ros.serving.scheduler import Rules
 
-MOST_FORESEEN = 32  # combinations that are recorded ahead, at some tenths of a second each
+MAX_FORESEEN = 32  # combinations that are recorded ahead, at some tenths of a second each
 
 
-def padded(count: int) -> int:
-    """The power of two that is no smaller, so that few graphs do for all batches."""
+def padded_size(count: int) -> int:
+    """Returns the smallest power of two that is at least ``count``. With padding, few graphs serve all batches."""
     return 1 << (count - 1).bit_length()
 
 
-def as_recorded(counts: Mapping[str, int]) -> Group:
-    """The combination that serves so many images of each model."""
-    return group({model: padded(count) for model, count in counts.items()})
+def padded_combination(counts: Mapping[str, int]) -> Combination:
+    """Returns the combination whose graph serves this many images of each model."""
+    return combination_of({model: padded_size(count) for model, count in counts.items()})
 
 
-def graphs_for(combination: Group, kept: Collection[Group]) -> tuple[Group, ...]:
-    """The graphs that serve a combination, side by side; a model that none of them has runs kernel by kernel.
+def graphs_for(combination: Combination, recorded: Collection[Combination]) -> tuple[Combination, ...]:
+    """Returns the graphs that serve a combination concurrently; a model without a graph launches kernel by kernel.
 
-    Its own graph, or else each model's own: they fill the GPU as well, with a launch each and not one for all.
+    This is the combination's own graph, or else those of its single models. They fill the GPU as well, with one launch
+    each instead of one launch for all.
 
     Args:
-        combination: as recorded.
-        kept: those that there are.
+        combination: padded.
+        recorded: the combinations that have graphs.
     """
-    if combination in kept:
+    if combination in recorded:
         return (combination,)
-    return tuple((part,) for part in combination if (part,) in kept)
+    return tuple((single,) for single in combination if (single,) in recorded)
 
 
-def make_way(kept: Mapping[Group, int], newcomer: Group, nbytes: int, most_bytes: int) -> tuple[Group, ...] | None:
-    """The graphs that are dropped for one more; None if there is no place for it.
+def graphs_to_evict(
+    graph_bytes: Mapping[Combination, int], new: Combination, *, new_bytes: int, max_bytes: int
+) -> tuple[Combination, ...] | None:
+    """Returns the graphs to evict for a new one; None if there is no room for it.
 
-    Those of several models go first, and only they for another one of several: it saves a few launches, where a model's
-    own graph serves in every combination that is not recorded.
+    Graphs of several models are evicted first. A new graph of several models evicts no graph of a single model: it
+    saves a few launches only. A single model's graph serves in every combination that is not recorded.
 
     Args:
-        kept: bytes of those that there are, the least lately used first.
-        newcomer: to be kept.
-        nbytes: that it takes.
-        most_bytes: that all may take.
+        graph_bytes: the bytes of each graph, the least recently used graph first.
+        new: the combination of the new graph.
+        new_bytes: of the new graph.
+        max_bytes: of all graphs.
     """
-    surplus = sum(kept.values()) + nbytes - most_bytes
-    several = [found for found in kept if len(found) > 1]
-    able = several if len(newcomer) > 1 else [*several, *(found for found in kept if len(found) == 1)]
-    gone = []
-    for combination in able:
-        if surplus <= 0:
+    excess = sum(graph_bytes.values()) + new_bytes - max_bytes
+    candidates = [combination for combination in graph_bytes if len(combination) > 1]
+    if len(new) == 1:
+        candidates += [combination for combination in graph_bytes if len(combination) == 1]
+    evicted = []
+    for combination in candidates:
+        if excess <= 0:
             break
-        gone.append(combination)
-        surplus -= kept[combination]
-    return tuple(gone) if surplus <= 0 else None
+        evicted.append(combination)
+        excess -= graph_bytes[combination]
+    return tuple(evicted) if excess <= 0 else None
 
 
-def foreseen(costs: ExecutionCosts, rules: Rules) -> Iterator[Group]:
-    """What of several models the scheduler may make one execution, as recorded; what takes the fewest requests first.
+def foreseen_combinations(costs: ExecutionCosts, rules: Rules) -> Iterator[Combination]:
+    """Yields the padded combinations of several models that the scheduler may fuse, the fewest requests first.
+
+    Models are fused only if a measurement showed that this saves time.
 
     Args:
-        costs: of all models; those that were not seen to gain from being one execution are never made one.
-        rules: by which requests will be put together.
+        costs: of all models.
+        rules: by which requests will be combined.
     """
     if not rules.fuse:
         return
-    together: dict[tuple[str, ...], None] = {}
-    for measured, seconds in costs.fused_s.items():
-        if (1 + NO_MORE) * seconds <= sum(costs.batch_s(model, count) for model, count in measured):
-            together[tuple(model for model, _ in measured)] = None
-    most = {model: min(rules.most, costs.best_size(model, rules.window)) for model in costs.alone_s}
-    for requests in range(2, rules.window + 1):
-        for models in together:
-            for sizes in _sizes([most[model] for model in models], requests):
-                yield group(dict(zip(models, sizes, strict=True)))
+    fused_models: dict[tuple[str, ...], None] = {}  # a set that keeps its order
+    for combination, seconds in costs.fused_s.items():
+        if (1 + NOISE_MARGIN) * seconds <= sum(costs.batch_s(model, count) for model, count in combination):
+            fused_models[tuple(model for model, _ in combination)] = None
+    max_counts = {
+        model: min(rules.max_batch_size, costs.best_batch_size(model, rules.window)) for model in costs.alone_s
+    }
+    for num_requests in range(2, rules.window + 1):
+        for models in fused_models:
+            for sizes in _padded_sizes([max_counts[model] for model in models], num_requests):
+                yield combination_of(dict(zip(models, sizes, strict=True)))
 
 
-def _sizes(most: Sequence[int], requests: int) -> Iterator[tuple[int, ...]]:
-    """Padded sizes of batches of at most so many, which so many requests are just enough for."""
-    if not most:
-        if not requests:
+def _padded_sizes(max_counts: Sequence[int], num_requests: int) -> Iterator[tuple[int, ...]]:
+    """Yields the padded batch sizes of which ``num_requests`` requests are the fewest that need them.
+
+    Args:
+        max_counts: how many requests each batch may have.
+        num_requests: of all batches.
+    """
+    if not max_counts:
+        if not num_requests:
             yield ()
         return
-    first, *others = most
+    max_count, *other_max_counts = max_counts
     size = 1
-    while (least := size // 2 + 1) <= min(first, requests - len(others)):
-        for rest in _sizes(others, requests - least):
-            yield (size, *rest)
+    min_count = 1  # the fewest requests that are padded to this size
+    while min_count <= min(max_count, num_requests - len(other_max_counts)):
+        for other_sizes in _padded_sizes(other_max_counts, num_requests - min_count):
+            yield (size, *other_sizes)
         size *= 2
+        min_count = size // 2 + 1

@@ -1,4 +1,4 @@
-"""Which executions are under way, and what may begin beside them: with all cores, or on a lane of one."""
+"""Tracks which executions are running, and decides which one may start: on all cores, or on the lane of one core."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from split_infer_ros.serving.scheduler import Decision, Rules, decide
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Turn:
-    """An execution, and where it has its turn.
+class ScheduledExecution:
+    """An execution, and where it runs.
 
     Attributes:
-        decision: what is executed; without batches nothing begins.
-        lane: which one; None: all cores, or the GPU.
-        seconds: that it should take.
+        decision: what is executed; without batches nothing starts.
+        lane: the index of the lane; None for all cores, or the GPU.
+        seconds: the expected duration.
     """
 
     decision: Decision = field(default_factory=Decision)
@@ -27,76 +27,90 @@ class Turn:
 
 
 class LaneScheduler:
-    """Knows what is under way; has no clock, and whoever calls holds a lock.
+    """Decides which execution starts next, and on which lane; has no clock, and its caller holds a lock.
 
-    A lane that is free begins with what is next while the others go on, but passes over cameras of which a frame is
-    under way, so that none overtakes another. All cores together are for requests that are sooner done so, and for the
-    one whose deadline only they can meet.
+    A free lane starts the next requests while other lanes are at work. It skips tenants with a frame in execution, so
+    that no frame overtakes an earlier one of its tenant. All cores together serve the requests that are done sooner
+    that way. They also serve a first request whose deadline only they can meet.
 
-    No request starves: it waits at most 2 n + 1 of the longest executions, where n counts the requests that are ever
-    before it in the queue and the executions that it finds under way. For while it waits, one of these n is under way,
-    or lanes are let run empty for all cores to serve one of them, or itself, next. What comes behind it adds nothing.
+    No request starves. Let n be the number of requests that are ever before it in the queue, plus the executions that
+    run when it arrives. It waits for at most 2 n + 1 of the longest executions. While it waits, one of these n runs.
+    Otherwise lanes are drained, so that all cores can serve one of them, or the request itself, next. Requests behind
+    it add nothing.
 
     Args:
-        lanes: how many, one a core; 0: there is one way alone.
-        depth: executions that may be given to all cores, or the GPU, one right behind the other.
+        num_lanes: one a core; 0 if all cores, or the GPU, are the only execution mode.
+        depth: how many executions all cores, or the GPU, may be given ahead.
     """
 
-    def __init__(self, lanes: int = 0, depth: int = 1) -> None:
-        self._free = list(range(lanes))
+    def __init__(self, num_lanes: int = 0, depth: int = 1) -> None:
+        self._free_lanes = list(range(num_lanes))
         self._depth = depth
-        self._ends_s: dict[Turn, float] = {}  # when each that is under way should end
-        self._latest_s = math.inf  # when the latest began
+        self._expected_ends_s: dict[ScheduledExecution, float] = {}
+        self._latest_begin_s = math.inf
 
     @property
     def is_idle(self) -> bool:
-        """True while nothing is under way."""
-        return not self._ends_s
+        """True while nothing is running."""
+        return not self._expected_ends_s
 
-    def choose(self, queue: Sequence[Request], ways: ExecutionModes, now: float, rules: Rules) -> Turn:
-        """What is to begin now, if anything is; its decision may name some who are late in either case.
+    def choose(
+        self, queue: Sequence[Request], modes: ExecutionModes, *, now: float, rules: Rules
+    ) -> ScheduledExecution:
+        """Returns the execution that starts now; without batches, nothing does. Its decision may name late requests.
 
         Args:
-            queue: in order; of models that have a free slot.
-            ways: costs of every model in the queue.
-            now: seconds, of the steady clock.
-            rules: how requests may be put together; on a lane models are not fused.
+            queue: requests in order, of the models that have a free slot.
+            modes: costs of every model in the queue.
+            now: seconds of the steady clock.
+            rules: how requests may be combined; lanes do not fuse models.
         """
-        on_lanes = any(turn.lane is not None for turn in self._ends_s)
-        has_room = bool(self._free) if on_lanes else len(self._ends_s) < self._depth
+        lanes_run = any(execution.lane is not None for execution in self._expected_ends_s)
+        has_room = bool(self._free_lanes) if lanes_run else len(self._expected_ends_s) < self._depth
         if not has_room or not len(queue):
-            return Turn()
-        if self._is_for_all(queue[: rules.window], ways, now):
-            return Turn() if on_lanes else _turn(decide(queue, ways.whole, now, rules), None, ways)
-        busy = {request.tenant for turn in self._ends_s for request in turn.decision.requests}
-        decision = decide(queue, ways.lane, now, replace(rules, fuse=False), busy, ways.whole)
-        return _turn(decision, min(self._free), ways)
+            return ScheduledExecution()
+        if self._needs_all_cores(queue[: rules.window], modes, now):
+            if lanes_run:
+                return ScheduledExecution()
+            return _scheduled(decide(queue, modes.whole, now=now, rules=rules), None, modes)
+        busy_tenants = {
+            request.tenant for execution in self._expected_ends_s for request in execution.decision.requests
+        }
+        decision = decide(
+            queue,
+            modes.lane,
+            now=now,
+            rules=replace(rules, fuse=False),
+            busy_tenants=busy_tenants,
+            fastest_costs=modes.whole,
+        )
+        return _scheduled(decision, min(self._free_lanes), modes)
 
-    def begin(self, turn: Turn, now: float) -> None:
-        """It begins."""
-        self._ends_s[turn] = now + turn.seconds
-        self._latest_s = now
-        if turn.lane is not None:
-            self._free.remove(turn.lane)
+    def begin(self, execution: ScheduledExecution, now: float) -> None:
+        """Notes that the execution starts."""
+        self._expected_ends_s[execution] = now + execution.seconds
+        self._latest_begin_s = now
+        if execution.lane is not None:
+            self._free_lanes.remove(execution.lane)
 
-    def end(self, turn: Turn) -> None:
-        """It came to its end."""
-        del self._ends_s[turn]
-        if turn.lane is not None:
-            self._free.append(turn.lane)
+    def end(self, execution: ScheduledExecution) -> None:
+        """Notes that the execution ended."""
+        del self._expected_ends_s[execution]
+        if execution.lane is not None:
+            self._free_lanes.append(execution.lane)
 
-    def _is_for_all(self, window: Sequence[Request], ways: ExecutionModes, now: float) -> bool:
-        if not ways.lanes_serve_more:
+    def _needs_all_cores(self, window: Sequence[Request], modes: ExecutionModes, now: float) -> bool:
+        if not modes.lanes_serve_more:
             return True
         first = window[0]
-        together_s = max([now, *self._ends_s.values()]) + ways.whole.batch_s(first.model, 1)
-        if together_s <= first.deadline_s < now + ways.lane.batch_s(first.model, 1):
+        whole_end_s = max([now, *self._expected_ends_s.values()]) + modes.whole.batch_s(first.model, 1)
+        if whole_end_s <= first.deadline_s < now + modes.lane.batch_s(first.model, 1):
             return True
-        more_come = any(request.arrival_s > self._latest_s for request in window)
-        return self.is_idle and ways.sooner_together(window, more_come)
+        more_arrive = any(request.arrival_s > self._latest_begin_s for request in window)
+        return self.is_idle and modes.all_cores_finish_sooner(window, more_arrive=more_arrive)
 
 
-def _turn(decision: Decision, lane: int | None, ways: ExecutionModes) -> Turn:
-    costs = ways.whole if lane is None else ways.lane
+def _scheduled(decision: Decision, lane: int | None, modes: ExecutionModes) -> ScheduledExecution:
+    costs = modes.whole if lane is None else modes.lane
     counts = {batch.model: len(batch.requests) for batch in decision.batches}
-    return Turn(decision, lane, costs.execution_s(counts))
+    return ScheduledExecution(decision, lane, costs.execution_s(counts))

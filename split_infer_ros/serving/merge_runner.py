@@ -1,9 +1,10 @@
-"""Runs what the scheduler decided: several models' batches as one execution.
+"""Runs what the scheduler decided: the batches of several models as one execution.
 
-On a CPU the models share the cores; on a GPU one CUDA graph forks them over streams and joins them. Where the paper
-rewrites kernels (PTX) so that one launch does the work of several, this leaves kernels alone: a batch reads a model's
-weights once for all its images, which is what merging is for, and the streams of a graph let kernels of several models
-run side by side where one does not fill the GPU, with one launch for all.
+On a CPU, the models share the cores. On a GPU, one CUDA graph forks the models over streams and joins them.
+
+The paper rewrites kernels (PTX) so that one launch does the work of several. Here, kernels stay as they are. Merging
+reads a model's weights once for all images of a batch, and one graph launches the kernels of all models. Where one
+model does not fill the GPU, kernels of several models run concurrently.
 """
 
 from __future__ import annotations
@@ -17,136 +18,147 @@ from torch import Tensor
 
 from split_infer_ros.runtime.num_threads import max_threads, use_threads
 from split_infer_ros.runtime.streams import Fence, Stream
-from split_infer_ros.serving.forked_graphs import ForkedGraphs, Forks, Model
-from split_infer_ros.serving.lanes import Lane, share_cores
+from split_infer_ros.serving.core_sharing import CoreShare, share_cores
+from split_infer_ros.serving.forked_graphs import ForkedGraphs
+from split_infer_ros.serving.model_streams import Backbone, ModelStreams
 
 Inputs = Mapping[str, Tensor]  # float (n, 3, h, w) of each model's own size and dtype, on the device
 Outputs = dict[str, Sequence[Tensor]]
-Leave = Callable[[str, Sequence[Tensor]], object]
+StoreFeatures = Callable[[str, Sequence[Tensor]], object]
 
 GRAPH_BYTES = 2**30
 
 
 @dataclass(frozen=True, slots=True)
-class Launched:
+class LaunchedExecution:
     """An execution that was given to the device.
 
     Attributes:
-        done: from when on all that did not fail is where it was to be left.
-        failed: models whose batches are lost, and why; the others' are not.
+        done: reached once all features are stored, except those of models that failed.
+        failed: the models whose batches are lost, and why.
     """
 
     done: Fence
     failed: Mapping[str, Exception]
 
 
-class Engine:
-    """The models that are loaded, all on one device. One thread uses it.
+class MergeRunner:
+    """Runs the loaded models, all on one device; one thread uses it.
 
     Args:
-        device: where they run.
-        graph_bytes: memory that recorded combinations may take, on a GPU; None: nothing is recorded, and each kernel
+        device: where the models run.
+        graph_bytes: the GPU memory that recorded graphs may take. With None nothing is recorded, and each kernel is
             launched by itself.
-        cores: that executions have on a CPU; None: all. Engines of one core each may work side by side.
+        num_threads: of an execution on a CPU; None for all cores. Runners of one thread each may work concurrently.
 
     Attributes:
-        graphs: what is recorded; None where nothing is.
+        graphs: the recorded graphs; None if nothing is recorded.
     """
 
-    def __init__(self, device: torch.device, graph_bytes: int | None = GRAPH_BYTES, cores: int | None = None) -> None:
-        self._cores = cores or max_threads()
-        self._backbones: dict[str, Model] = {}
-        self._weights_s: dict[str, float] = {}
-        self._helpers = ThreadPoolExecutor(self._cores, "lane")
+    def __init__(
+        self, device: torch.device, graph_bytes: int | None = GRAPH_BYTES, num_threads: int | None = None
+    ) -> None:
+        self._num_threads = num_threads or max_threads()
+        self._backbones: dict[str, Backbone] = {}
+        self._image_s: dict[str, float] = {}
+        self._threads = ThreadPoolExecutor(self._num_threads, "core share")
         self._stream = Stream(device)
-        self._forks = Forks(device, self._stream)
+        self._model_streams = ModelStreams(device, self._stream)
         self.graphs: ForkedGraphs | None = None
         if self.is_asynchronous and graph_bytes is not None:
-            self.graphs = ForkedGraphs(self._forks, graph_bytes)
+            self.graphs = ForkedGraphs(self._model_streams, graph_bytes)
 
     @property
     def is_asynchronous(self) -> bool:
-        """True where an execution that was launched may not be done yet."""
+        """True if an execution may still run when ``launch`` returns."""
         return self._stream.is_asynchronous
 
-    def load(self, backbones: Mapping[str, Model], weights_s: Mapping[str, float]) -> None:
-        """Exactly these models from now on.
+    def load(self, backbones: Mapping[str, Backbone], image_s: Mapping[str, float]) -> None:
+        """Replaces the models by exactly these.
 
         Args:
-            backbones: by the model's name: (n, 3, h, w) to what crosses its split point.
-            weights_s: seconds that an image takes of one core; they decide how cores are shared.
+            backbones: by the model's name; each maps (n, 3, h, w) to the features at its split point.
+            image_s: the seconds that an image of each model takes on one core. They decide how models share cores.
         """
-        gone = [name for name, backbone in self._backbones.items() if backbones.get(name) is not backbone]
+        removed = [name for name, backbone in self._backbones.items() if backbones.get(name) is not backbone]
         if self.graphs is not None:
-            self.graphs.forget(gone)
-        self._backbones, self._weights_s = dict(backbones), dict(weights_s)
+            self.graphs.remove_models(removed)
+        self._backbones, self._image_s = dict(backbones), dict(image_s)
 
     @torch.inference_mode()
     def prepare(self, inputs: Inputs) -> None:
-        """Have that execution recorded, where executions are and there is memory for it; takes a while."""
+        """Records the execution, if executions are recorded and there is memory for it; takes tenths of a second."""
         if self.graphs is not None:
             with self._stream.work("prepare"):
                 self.graphs.prepare({model: self._backbones[model] for model in inputs}, inputs)
 
     def run(self, inputs: Inputs) -> Outputs:
-        """One execution, to its end; what it gives lies, on a GPU, there until these models run again.
+        """Runs one execution to its end.
+
+        On a GPU, the results stay valid until these models run again.
 
         Raises:
-            Exception: of a model that failed, once the others are done.
+            Exception: what a model raised, once the others are done.
         """
-        found: Outputs = {}
-        launched = self.launch(inputs, found.__setitem__)
+        outputs: Outputs = {}
+        launched = self.launch(inputs, outputs.__setitem__)
         launched.done.wait()
         for error in launched.failed.values():
             raise error
-        return found
+        return outputs
 
     @torch.inference_mode()
-    def launch(self, inputs: Inputs, leave: Leave, after: Sequence[Fence] = ()) -> Launched:
-        """One execution, which on a GPU may not be done when this returns.
+    def launch(
+        self, inputs: Inputs, store_features: StoreFeatures, wait_for: Sequence[Fence] = ()
+    ) -> LaunchedExecution:
+        """Launches one execution. On a CPU it is done when this returns; on a GPU it may still run.
 
         Args:
-            inputs: a batch of each model that takes part; to be kept until it is done.
-            leave: called with each model and its features, where they are still there: on a CPU on the thread that
-                computed them, on a GPU within the stream in which the execution is.
-            after: what the inputs wait for.
+            inputs: a batch of each model that takes part; the caller keeps them until the execution is done.
+            store_features: called with each model and its features while they are valid. On a CPU it is called on the
+                thread that computed them, and on a GPU within the execution's stream.
+            wait_for: fences of the work that writes the inputs.
         """
         if self._stream.is_asynchronous:
-            return self._launch_on_device(inputs, leave, after)
+            return self._launch_on_gpu(inputs, store_features, wait_for)
         failed: dict[str, Exception] = {}
-        work_s = {model: self._weights_s[model] * len(images) for model, images in inputs.items()}
-        lanes = share_cores(work_s, self._cores)
-        others = [self._helpers.submit(self._run_lane, lane, inputs, leave, failed) for lane in lanes[1:]]
-        self._run_lane(lanes[0], inputs, leave, failed)
-        for other in others:
-            other.result()
-        return Launched(Fence(), failed)
-
-    def _launch_on_device(self, inputs: Inputs, leave: Leave, after: Sequence[Fence]) -> Launched:
-        failed: dict[str, Exception] = {}
-        backbones = {model: self._backbones[model] for model in inputs}
-        for fence in after:
-            self._stream.wait_for(fence)
-        with self._stream.work("execution"):
-            try:
-                together = self._forks if self.graphs is None else self.graphs
-                for model, outputs in together.run(backbones, inputs).items():
-                    leave(model, outputs)
-            except Exception as error:  # one launch for all: none of them has its results
-                failed = dict.fromkeys(inputs, error)
-        return Launched(self._stream.fence(), failed)
+        work_s = {model: self._image_s[model] * len(images) for model, images in inputs.items()}
+        first, *others = share_cores(work_s, self._num_threads)
+        running = [self._threads.submit(self._run_share, share, inputs, store_features, failed) for share in others]
+        self._run_share(first, inputs, store_features, failed)
+        for share in running:
+            share.result()
+        return LaunchedExecution(Fence(), failed)
 
     def close(self) -> None:
-        """End the threads, and let go of the models."""
-        self._helpers.shutdown()
+        """Ends the threads, and releases the models."""
+        self._threads.shutdown()
         self._stream.fence().wait()
         self.load({}, {})
 
-    @torch.inference_mode()
-    def _run_lane(self, lane: Lane, inputs: Inputs, leave: Leave, failed: dict[str, Exception]) -> None:
-        use_threads(lane.cores)
-        for model in lane.models:
+    def _launch_on_gpu(
+        self, inputs: Inputs, store_features: StoreFeatures, wait_for: Sequence[Fence]
+    ) -> LaunchedExecution:
+        failed: dict[str, Exception] = {}
+        backbones = {model: self._backbones[model] for model in inputs}
+        for fence in wait_for:
+            self._stream.wait_for(fence)
+        with self._stream.work("execution"):
             try:
-                leave(model, self._backbones[model](inputs[model]))
-            except Exception as error:  # the others of this lane get their chance
+                launcher = self._model_streams if self.graphs is None else self.graphs
+                for model, features in launcher.run(backbones, inputs).items():
+                    store_features(model, features)
+            except Exception as error:  # one launch for all: no model has its results
+                failed = dict.fromkeys(inputs, error)
+        return LaunchedExecution(self._stream.fence(), failed)
+
+    @torch.inference_mode()
+    def _run_share(
+        self, share: CoreShare, inputs: Inputs, store_features: StoreFeatures, failed: dict[str, Exception]
+    ) -> None:
+        use_threads(share.num_threads)
+        for model in share.models:
+            try:
+                store_features(model, self._backbones[model](inputs[model]))
+            except Exception as error:  # the next models of this share still run
                 failed[model] = error

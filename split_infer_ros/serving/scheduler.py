@@ -1,10 +1,11 @@
-"""What runs next: a pure function of the queue, the costs and the time (kernel merge and fusion, §II-B).
+"""Decides what runs next: a pure function of the queue, the costs and the time (kernel merge and fusion, §II-B).
 
-A window over the head of the queue is looked at. Requests of one model become one batch (merge); models with fewer
-parameters than the mean become one execution, those above it another (fuse). The class of the very first request runs
-now; the others stay at the head of the queue, where newer requests may join them before their turn. So a window takes
-at most two executions (more where that was measured not to pay), the first request is always served, and nobody waits
-for company: where one request waits, it runs alone, at once.
+The scheduler looks at a window over the head of the queue. It merges the requests of one model into one batch. It
+fuses models of one size class into one execution: models with fewer parameters than the mean, or the others.
+
+The size class of the first request runs now. The other requests stay at the head of the queue, and newer requests may
+join them until they run. A window therefore takes at most two executions, or more where measurements show no gain. The
+first request is always served. No request waits for others: a single request runs alone, at once.
 """
 
 from __future__ import annotations
@@ -14,15 +15,17 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from split_infer_ros.serving.execution_costs import NO_MORE, ExecutionCosts
-from split_infer_ros.serving.request import DROP, Request
+from split_infer_ros.serving.execution_costs import NOISE_MARGIN, ExecutionCosts
+from split_infer_ros.serving.request import LatePolicy, Request
 
-LATE = 16  # requests that one decision drops at most, so that it is quick however many there are
+MAX_LATE = 16  # requests that one decision drops at most, so that it is quick however many are late
+
+_DROP = LatePolicy.DROP  # looked up once: every decision compares it with many requests
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """Requests of one model that run as one, in their order."""
+class RequestBatch:
+    """Requests of one model that run as one batch, in their order."""
 
     model: str
     requests: tuple[Request, ...]
@@ -30,112 +33,121 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What is to be done now.
+    """What the scheduler decided at one moment.
 
     Attributes:
-        batches: one execution: a batch a model, that of the first request first; empty where nothing waits.
+        batches: one execution: one batch a model, the first request's model first. Empty if nothing is to run.
         late: requests to be dropped as ``deadline``: they cannot meet theirs, and their tenants want no late results.
     """
 
-    batches: tuple[Batch, ...] = ()
+    batches: tuple[RequestBatch, ...] = ()
     late: tuple[Request, ...] = ()
 
     @property
     def requests(self) -> tuple[Request, ...]:
-        """All that run."""
+        """All requests of the execution."""
         return tuple(request for batch in self.batches for request in batch.requests)
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How requests may be put together.
+    """How the scheduler may combine requests.
 
     Attributes:
-        window: how many requests are looked at, at least 1.
-        most: of one batch.
-        fuse: whether several models may be one execution.
+        window: how many requests it looks at, at least 1.
+        max_batch_size: how many requests one batch may have.
+        fuse: whether several models may run as one execution.
     """
 
     window: int = 5
-    most: int = 64
+    max_batch_size: int = 64
     fuse: bool = True
 
 
 def decide(
     queue: Sequence[Request],
     costs: ExecutionCosts,
+    *,
     now: float,
     rules: Rules,
-    busy: Collection[str] = (),
-    fastest: ExecutionCosts | None = None,
+    busy_tenants: Collection[str] = (),
+    fastest_costs: ExecutionCosts | None = None,
 ) -> Decision:
-    """The next execution; where there is none, but some are late, ask again: there may be more behind them.
+    """Returns the next execution, and requests that are too late.
+
+    A decision may name late requests only. The caller then asks again, because other requests may wait behind them.
 
     Args:
-        queue: in order; only its head is looked at: a window, and before it as many who are late, at most ``LATE``.
+        queue: requests in order. A decision looks at one window of requests, and at up to ``MAX_LATE`` late ones.
         costs: of every model in the queue.
-        now: seconds, of the steady clock.
-        rules: how requests may be put together.
-        busy: tenants of whom a frame is under way on another lane; theirs are passed over, so that none overtakes it.
-        fastest: costs of a faster way, if there is one: who is not the first may still get it, and is late by it alone.
+        now: seconds of the steady clock.
+        rules: how requests may be combined.
+        busy_tenants: tenants with a frame in execution on another lane. Their requests are skipped, so that no frame
+            overtakes an earlier one of its tenant.
+        fastest_costs: the costs of a faster execution mode, if there is one. Only the first request is late by
+            ``costs``. The others may still run in the faster mode, so they are late by ``fastest_costs``.
     """
-    fastest = fastest or costs
+    fastest_costs = fastest_costs or costs
     window: list[Request] = []
     late: list[Request] = []
     for request in queue:
-        if request.tenant in busy:
+        if request.tenant in busy_tenants:
             continue
-        alone_s = (fastest if window else costs).batch_s(request.model, 1)
-        if request.when_late == DROP and now + alone_s > request.deadline_s:
+        alone_s = (fastest_costs if window else costs).batch_s(request.model, 1)
+        if request.when_late is _DROP and now + alone_s > request.deadline_s:
             late.append(request)
-            if len(late) == LATE:
+            if len(late) == MAX_LATE:
                 break
         else:
             window.append(request)
             if len(window) == rules.window:
                 break
-    return Decision(_together(window, costs, now, rules) if window else (), tuple(late))
+    return Decision(_combine(window, costs, now=now, rules=rules) if window else (), tuple(late))
 
 
-def _together(window: Sequence[Request], costs: ExecutionCosts, now: float, rules: Rules) -> tuple[Batch, ...]:
-    """The execution that serves the first request, and with it all others that it may.
+def _combine(window: Sequence[Request], costs: ExecutionCosts, *, now: float, rules: Rules) -> tuple[RequestBatch, ...]:
+    """Returns the execution that serves the first request, and all others that may join it.
 
-    Batches are as large, and fused, as saves time; what is beyond that has its turn next, perhaps on another lane.
-    Nobody misses a deadline for company's sake: those who would meet theirs without it still do.
+    A request joins only if that saves time. The requests beyond run next, perhaps on another lane. No request misses
+    its deadline because others join: those that would meet their deadline alone still meet it.
     """
     first = window[0]
     waiting = Counter([request.model for request in window])
-    enough = {model: min(rules.most, costs.best_size(model, count)) for model, count in waiting.items()}
-    small = costs.is_small(first.model)
+    max_counts = {
+        model: min(rules.max_batch_size, costs.best_batch_size(model, count)) for model, count in waiting.items()
+    }
+    is_small = costs.is_small(first.model)
     chosen: dict[str, list[Request]] = {first.model: []}
     counts: dict[str, int] = {}
-    spent, tightest = 0.0, math.inf  # of the execution so far: its seconds, and the first deadline that it meets
-    left: set[str] = set()  # tenants of whom one stays, and so whatever comes behind it
+    execution_s = 0.0  # of the requests chosen so far
+    tightest_deadline_s = math.inf  # the earliest deadline that the requests chosen so far meet
+    skipped_tenants: set[str] = set()  # a request of theirs was not chosen, so later ones may not overtake it
     for request in window:
         model = request.model
         count = counts.get(model, 0)
         may_join = (
-            request.tenant not in left
-            and count < enough[model]
-            and (model in chosen or (rules.fuse and costs.is_small(model) == small))
+            request.tenant not in skipped_tenants
+            and count < max_counts[model]
+            and (model in chosen or (rules.fuse and costs.is_small(model) == is_small))
         )
         if may_join:
             counts[model] = count + 1
-            longer = costs.execution_s(counts)
-            meets = now + longer <= request.deadline_s
+            joined_s = costs.execution_s(counts)
+            meets_deadline = now + joined_s <= request.deadline_s
+            saves_time = count > 0 or (1 + NOISE_MARGIN) * joined_s <= execution_s + costs.batch_s(model, 1)
             if request is first or (
-                (count or (1 + NO_MORE) * longer <= spent + costs.batch_s(model, 1))
-                and now + longer <= tightest
-                and (meets or request.when_late != DROP)
+                saves_time
+                and now + joined_s <= tightest_deadline_s
+                and (meets_deadline or request.when_late is not _DROP)
             ):
                 chosen.setdefault(model, []).append(request)
-                spent = longer
-                if meets and request.deadline_s < tightest:
-                    tightest = request.deadline_s
+                execution_s = joined_s
+                if meets_deadline and request.deadline_s < tightest_deadline_s:
+                    tightest_deadline_s = request.deadline_s
                 continue
             if count:
                 counts[model] = count
             else:
                 del counts[model]
-        left.add(request.tenant)
-    return tuple(Batch(model, tuple(requests)) for model, requests in chosen.items())
+        skipped_tenants.add(request.tenant)
+    return tuple(RequestBatch(model, tuple(requests)) for model, requests in chosen.items())

@@ -26,7 +26,7 @@ from split_infer_ros.pipeline.plan import Plan
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.runtime.captures import empty_cache
 from split_infer_ros.runtime.num_threads import default_head_threads
-from split_infer_ros.runtime.shortage import in_short
+from split_infer_ros.runtime.shortage import summarize_error
 from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.serving.co_run_plans import CoRunPlans
 from split_infer_ros.serving.shared_settings import SharedSettings
@@ -161,7 +161,7 @@ class ServedModel:
         except ConfigurationError as error:
             raise ConfigurationError(f"{self.key}: {error}") from error
         except Exception as error:
-            raise ConfigurationError(f"{self.key} cannot run on {device} ({in_short(error)}).") from error
+            raise ConfigurationError(f"{self.key} cannot run on {device} ({summarize_error(error)}).") from error
         return plan
 
     @property

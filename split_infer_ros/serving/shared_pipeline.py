@@ -19,8 +19,8 @@ from split_infer_ros.serving.dispatcher import Dispatcher
 from split_infer_ros.serving.result_router import Deliver, ResultRouter
 from split_infer_ros.serving.served_model import Callbacks, ServedModel
 from split_infer_ros.serving.shared_settings import SharedSettings
-from split_infer_ros.serving.shared_weights import make_ring
-from split_infer_ros.serving.tenant import Tenant, check_names
+from split_infer_ros.serving.shared_weights import make_ring_memory
+from split_infer_ros.serving.tenant import Tenant, check_unique_names
 from split_infer_ros.serving.tenant_registry import TenantRegistry
 from split_infer_ros.serving.tenant_state import TenantFrame, TenantState, WaitingFrames, drop
 from split_infer_ros.serving.worker_pool import WorkerPool
@@ -64,7 +64,7 @@ class SharedPipeline:
         self._on_error = on_error
         database = database or Database()
         device = choose_device(settings.device)
-        ring_memory = make_ring(settings, device)
+        ring_memory = make_ring_memory(settings, device)
         graphs = settings.cuda_graphs and device.type == "cuda"
         self._changed = threading.Condition()  # guards all that follows, for moments
         self._workers = WorkerPool(
@@ -73,10 +73,16 @@ class SharedPipeline:
             graph_bytes=settings.graph_bytes if graphs else None,
             lanes=ring_memory is None,
         )
-        self._tables = CostTables(Key.here(str(device)), database, settings.most, graphs, self._workers.lanes)
+        self._tables = CostTables(
+            Key.here(str(device)),
+            database,
+            max_batch_size=settings.max_batch_size,
+            graphs=graphs,
+            num_lanes=self._workers.lanes,
+        )
         self._changing = threading.RLock()  # held while models, settings or the state change; not while one is loaded
         self._tenants: dict[str, TenantState] = {}
-        self._waiting = WaitingFrames(settings.waiting)
+        self._waiting = WaitingFrames(settings.max_waiting)
         self._dispatcher = Dispatcher(
             self._changed, self._waiting, self._workers, self._tables, settings.rules, self._failed
         )
@@ -144,7 +150,7 @@ class SharedPipeline:
         Raises:
             ConfigurationError: a name is there twice; nothing was changed.
         """
-        check_names(tenants)
+        check_unique_names(tenants)
         refused = self._registry.set(tenants, lambda: (self._settings, self._limits))
         for name, error in refused.items():
             if is_sticky(error):
@@ -175,8 +181,8 @@ class SharedPipeline:
                     model.instance.use(plan)
                 self._settings = settings
                 self._dispatcher.rules = settings.rules
-                self._tables.limit(settings.most)
-                drop(self._waiting.limit(settings.waiting), DropReason.OVERRUN)
+                self._tables.set_max_batch_size(settings.max_batch_size)
+                drop(self._waiting.set_max_waiting(settings.max_waiting), DropReason.OVERRUN)
                 self._dispatcher.renew()
 
     def start(self) -> None:

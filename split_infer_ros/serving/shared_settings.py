@@ -1,4 +1,4 @@
-"""What all tenants of one process share."""
+"""The settings that all tenants of one process share."""
 
 from __future__ import annotations
 
@@ -11,37 +11,40 @@ from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.serving.scheduler import Rules
 from split_infer_ros.weight_streaming.residency import Residency
 
-LIVE = ("window", "most", "waiting", "pool_slots", "memory_policy", "memory_budget_bytes")  # may change meanwhile
+LIVE = ("window", "max_batch_size", "max_waiting", "pool_slots", "memory_policy", "memory_budget_bytes")
+"""Settings that may change while models are loaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedSettings:
-    """How requests are put together, and what models run on and in.
+    """How requests are combined, and which resources the models use.
 
     Attributes:
-        window: requests at the head of the queue that are looked at for one decision (the paper's 5); live.
-        most: of one model's batch (the parameter ``batch_size``); live.
-        waiting: frames of one tenant that may wait: one more and its own oldest gives way; live.
+        window: how many requests at the head of the queue one decision looks at (the paper's 5); live.
+        max_batch_size: how many images one model's batch may have; live.
+        max_waiting: how many frames of one tenant may wait. With one more, the tenant's oldest is dropped; live.
         split_point: of every model: ``default`` (its own), ``output`` or ``input``.
-        pool_slots: of each model, batches between the decision and their results; live, as are the next two.
-        memory_policy: what features and staging lie in: ``device``, ``managed``, ``pinned`` or ``auto``: the best
-            for each model alone, and beside another model's batch on a GPU what §IV-B has for the two.
-        memory_budget_bytes: which features and staging of all models may take together.
-        cuda_graphs: on a GPU, launch an execution as one recorded graph.
-        graph_bytes: of a GPU's memory, which recorded graphs may keep.
-        head_threads: cores that each model's head may use; 0: one, or all where a GPU has the backbones.
-        device, precision: where and in which backbones run, as ``load_model`` takes them.
-        weights_budget_bytes: of the ring through which weights of all models are read as they run, one model after
-            the other, on the CPU in fp32; 0: they stay resident.
-        allow_user_code: whether models of the user's own may be loaded, which may run any code.
+        pool_slots: how many batches of each model may be between the decision and their results; live.
+        memory_policy: the memory of features and staging: ``device``, ``managed``, ``pinned`` or ``auto``; live.
+            ``auto`` is the best policy for each model alone. For co-run batches on a GPU it follows §IV-B.
+        memory_budget_bytes: the memory that features and staging of all models may take together; live.
+        cuda_graphs: whether a GPU launches an execution as one recorded graph.
+        graph_bytes: the GPU memory that recorded graphs may keep.
+        head_threads: how many threads each model's head may use. 0 means one, or all cores if the backbones are on a
+            GPU.
+        device: where backbones run, as for ``load_model``.
+        precision: in which backbones run, as for ``load_model``.
+        weights_budget_bytes: the size of the ring buffer through which the weights of all models are streamed. Models
+            then run one after the other, on the CPU in fp32. 0 keeps the weights resident.
+        allow_user_code: whether users' own models may be loaded, which may run any code.
 
     Raises:
         ConfigurationError: a number is below 1.
     """
 
     window: int = 5
-    most: int = 8
-    waiting: int = 2
+    max_batch_size: int = 8
+    max_waiting: int = 2
     split_point: str = "default"
     pool_slots: int = 2
     memory_policy: str = AUTO
@@ -55,21 +58,24 @@ class SharedSettings:
     allow_user_code: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("window", "most", "waiting", "pool_slots"):
+        for name in ("window", "max_batch_size", "max_waiting", "pool_slots"):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{name} is {getattr(self, name)}; it takes 1 or more.")
 
     @property
     def rules(self) -> Rules:
-        """For the scheduler."""
-        return Rules(self.window, self.most, fuse=not self.weights_budget_bytes)
+        """The scheduler's rules. Models whose weights are streamed run one after the other, so they are not fused."""
+        return Rules(self.window, self.max_batch_size, fuse=not self.weights_budget_bytes)
 
     @property
     def stage(self) -> StageSettings:
-        """Of each model's slots and staging; its graphs are recorded for several models at once, not here."""
+        """The settings of each model's slots and staging.
+
+        They record no CUDA graphs: graphs are recorded for several models at once, and elsewhere.
+        """
         return StageSettings(
             split_point=self.split_point,
-            batch_size=self.most,
+            batch_size=self.max_batch_size,
             batch_timeout_s=0.0,
             pool_slots=self.pool_slots,
             memory_policy=self.memory_policy,
@@ -79,16 +85,16 @@ class SharedSettings:
             weights_budget_bytes=self.weights_budget_bytes or math.inf,
         )
 
-    def check_change(self, to: SharedSettings) -> None:
-        """Only what is live may change.
+    def check_change(self, new: SharedSettings) -> None:
+        """Checks that only live settings change.
 
         Raises:
-            ConfigurationError: something else did; it is named.
+            ConfigurationError: others change; it names them.
         """
         fixed = [
             field.name
             for field in fields(self)
-            if field.name not in LIVE and getattr(self, field.name) != getattr(to, field.name)
+            if field.name not in LIVE and getattr(self, field.name) != getattr(new, field.name)
         ]
         if fixed:
             raise ConfigurationError(

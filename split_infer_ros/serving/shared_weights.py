@@ -1,4 +1,4 @@
-"""One ring and one reader for the weights of all models, which then run one after the other."""
+"""One ring buffer for the weights of all models, which then run one after the other."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from split_infer_ros.weight_streaming.packed_header import PAGE
 from split_infer_ros.weight_streaming.ring_memory import RingMemory, page_aligned
 
 
-def make_ring(settings: SharedSettings, device: torch.device) -> RingMemory | None:
-    """Where all models' weights are in their turn; None if they are to be resident.
+def make_ring_memory(settings: SharedSettings, device: torch.device) -> RingMemory | None:
+    """Returns the ring buffer through which all models' weights are streamed; None if they stay resident.
 
     Raises:
         ConfigurationError: models run on a GPU.
@@ -31,20 +31,30 @@ def make_ring(settings: SharedSettings, device: torch.device) -> RingMemory | No
     return RingMemory(page_aligned(int(settings.weights_budget_bytes) // PAGE * PAGE))
 
 
-def expect_next(
-    lines: Mapping[str, ServedModel],
+def prefetch_next(
+    models: Mapping[str, ServedModel],
     decision: Decision,
     queue: Sequence[Request],
     costs: ExecutionCosts,
+    *,
     now: float,
     rules: Rules,
 ) -> None:
-    """Have the first weights read of what will run after that decision, as far as the queue tells by now."""
-    if not decision.batches or lines[decision.batches[0].model].plan.streamed is None:
+    """Prefetches the first weights of the models that will run after this decision, as far as the queue tells.
+
+    Args:
+        models: those that are served, by key.
+        decision: what runs now; without batches nothing is prefetched.
+        queue: requests in order, those of the decision included.
+        costs: of every model in the queue.
+        now: seconds of the steady clock.
+        rules: how requests may be combined.
+    """
+    if not decision.batches or models[decision.batches[0].model].plan.streamed is None:
         return
-    gone = {request.number for request in (*decision.requests, *decision.late)}
-    waiting = [request for request in queue if request.number not in gone]
-    for batch in decide(waiting, costs, now, rules).batches:
-        stream = lines[batch.model].plan.streamed
+    decided = {request.number for request in (*decision.requests, *decision.late)}
+    remaining = [request for request in queue if request.number not in decided]
+    for batch in decide(remaining, costs, now=now, rules=rules).batches:
+        stream = models[batch.model].plan.streamed
         if stream is not None:
             stream.expect_next()

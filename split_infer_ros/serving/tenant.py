@@ -1,4 +1,4 @@
-"""A tenant: one camera and the model that it wants looked at with."""
+"""A tenant: one camera, and the model that looks at its images."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.serving.request import DROP, FINISH
+from split_infer_ros.serving.request import LatePolicy
 
-WHEN_LATE = (FINISH, DROP)
+MAX_PRIORITY = 16  # each step halves or doubles: beyond this, a patience of one second is 15 us or 18 hours
 
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*")  # what may be a part of a topic and of a parameter
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*")  # may be a part of topics and of parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,17 +21,16 @@ class Tenant:
     """What one tenant asks for.
 
     Attributes:
-        name: letters, digits and underscores, with a letter in front.
-        model: which runs for it, as ``load_model`` takes it; tenants on one model share it.
-        weights: of the model; tenants on one model with other weights have another model.
-        deadline_s: seconds from a frame's arrival until its detections' backbone should be done. 0: frames have their
-            turn as if that were the model's execution time, the paper's default, and as none could meet that, none is
-            late.
-        priority: one more partitions the time in which a frame has its turn; 0 is usual, negative ones wait.
-        when_late: of a frame that can no longer meet its deadline: ``finish`` it late, or ``drop`` it.
+        name: letters, digits and single underscores; begins with a letter.
+        model: the model that runs for it, named as for ``load_model``. Tenants with the same model share it.
+        weights: of the model. Tenants share a model only if they use the same weights.
+        deadline_s: seconds from a frame's arrival until its backbone should be done. With 0, no frame is late. Frames
+            are then ordered as if the deadline were the model's execution time, the paper's default.
+        priority: each step halves the patience by which frames are ordered; 0 is usual, and negative ones wait longer.
+        when_late: whether a frame that can no longer meet its deadline is finished late or dropped.
 
     Raises:
-        ConfigurationError: a value that cannot be.
+        ConfigurationError: a value is not allowed.
     """
 
     name: str
@@ -39,40 +38,38 @@ class Tenant:
     weights: str = "default"
     deadline_s: float = 0.0
     priority: int = 0
-    when_late: str = FINISH
+    when_late: LatePolicy = LatePolicy.FINISH
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise ConfigurationError(
-                f"A tenant cannot be named '{self.name}'; it takes letters and digits, a letter in front, and single "
-                "underscores in between."
+                f"A tenant cannot be named '{self.name}'; it takes letters and digits, with a letter in front, and "
+                "single underscores in between."
             )
         if not 0.0 <= self.deadline_s < math.inf:
             raise ConfigurationError(f"Tenant {self.name} has a deadline of {self.deadline_s} s; it takes 0 or more.")
-        if not -MOST_PRIORITY <= self.priority <= MOST_PRIORITY:
+        if not -MAX_PRIORITY <= self.priority <= MAX_PRIORITY:
             raise ConfigurationError(
-                f"Tenant {self.name} has priority {self.priority}; it takes {-MOST_PRIORITY} to {MOST_PRIORITY}."
+                f"Tenant {self.name} has priority {self.priority}; it takes {-MAX_PRIORITY} to {MAX_PRIORITY}."
             )
-        if self.when_late not in WHEN_LATE:
+        if self.when_late not in tuple(LatePolicy):
+            allowed = ", ".join(policy.value for policy in LatePolicy)
             raise ConfigurationError(
-                f"Tenant {self.name} has when_late '{self.when_late}'; it takes one of: {', '.join(WHEN_LATE)}."
+                f"Tenant {self.name} has when_late '{self.when_late}'; it takes one of: {allowed}."
             )
 
     @property
     def model_key(self) -> str:
-        """The same for tenants that share a model, and no other's."""
+        """The key of the tenant's model; tenants that share a model have the same key."""
         return self.model if self.weights == "default" else f"{self.model} with weights {self.weights}"
 
 
-MOST_PRIORITY = 16  # a step partitions or doubles: beyond this the patience of a second is 15 us or a day
-
-
-def check_names(tenants: Sequence[Tenant]) -> None:
-    """No name may be there twice.
+def check_unique_names(tenants: Sequence[Tenant]) -> None:
+    """Checks that no two tenants have the same name.
 
     Raises:
-        ConfigurationError: one is.
+        ConfigurationError: some have; it names them.
     """
-    twice = [name for name, count in Counter(tenant.name for tenant in tenants).items() if count > 1]
-    if twice:
-        raise ConfigurationError(f"Tenants are listed twice: {', '.join(twice)}; each name is for one of them.")
+    duplicates = [name for name, count in Counter(tenant.name for tenant in tenants).items() if count > 1]
+    if duplicates:
+        raise ConfigurationError(f"Tenants are listed twice: {', '.join(duplicates)}; each name is for one of them.")

@@ -127,7 +127,7 @@ class TenantRegistry:
         if key in models:
             return
         model = self._load(tenant, current()[0])
-        self._tables.recall(model)
+        self._tables.load_costs(model)
         with self._changing:
             settings, limits = current()
             others = sum(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.pipeline.account import Account
 from split_infer_ros.pipeline.frame import Frame
-from split_infer_ros.serving.request import Request, RequestQueue, turn_s
+from split_infer_ros.serving.request import Request, RequestQueue, virtual_deadline_s
 from split_infer_ros.serving.tenant import Tenant
 
 
@@ -46,11 +46,11 @@ class WaitingFrames:
     """Requests in order, and their frames; callers hold a lock.
 
     Args:
-        most: of one tenant that may wait.
+        max_waiting: how many frames of one tenant may wait.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, max_waiting: int) -> None:
+        self._max_waiting = max_waiting
         self._queue = RequestQueue()
         self._frames: dict[int, TenantFrame] = {}
         self._numbers = itertools.count()
@@ -72,19 +72,19 @@ class WaitingFrames:
             next(self._numbers),
             tenant.name,
             frame.account.model,
-            now,
-            now + tenant.deadline_s if tenant.deadline_s else math.inf,
-            turn_s(now, patience_s, tenant.priority),
-            tenant.when_late,
+            arrival_s=now,
+            deadline_s=now + tenant.deadline_s if tenant.deadline_s else math.inf,
+            virtual_deadline_s=virtual_deadline_s(now, patience_s, tenant.priority),
+            when_late=tenant.when_late,
         )
         self._queue.add(request)
         self._frames[request.number] = frame
         frame.account.waiting += 1
         return self._displace(frame.account)
 
-    def limit(self, most: int) -> list[TenantFrame]:
+    def set_max_waiting(self, max_waiting: int) -> list[TenantFrame]:
         """Lets so many frames of each tenant wait; returns those that are displaced."""
-        self._most = most
+        self._max_waiting = max_waiting
         tenants = list(dict.fromkeys(frame.account for frame in self._frames.values()))
         return [frame for tenant_state in tenants for frame in self._displace(tenant_state)]
 
@@ -104,7 +104,7 @@ class WaitingFrames:
 
     def forget(self, tenant: str) -> list[TenantFrame]:
         """Removes all requests of a tenant; returns their frames."""
-        return self._pop(self._queue.forget(tenant))
+        return self._pop(self._queue.remove_tenant(tenant))
 
     def clear(self) -> list[TenantFrame]:
         """Removes all requests; returns their frames."""
@@ -115,12 +115,12 @@ class WaitingFrames:
 
         Otherwise a tenant that sends fast would never get a turn.
         """
-        surplus = tenant_state.waiting - self._most
+        surplus = tenant_state.waiting - self._max_waiting
         if surplus <= 0:
             return []
-        requests = self._queue.forget(tenant_state.tenant.name)
+        requests = self._queue.remove_tenant(tenant_state.tenant.name)
         for place, request in zip(requests, requests[surplus:], strict=False):
-            self._queue.add(replace(request, turn_s=place.turn_s))
+            self._queue.add(replace(request, virtual_deadline_s=place.virtual_deadline_s))
         return self._pop(requests[:surplus])
 
     def _pop(self, requests: Sequence[Request]) -> list[TenantFrame]:

@@ -12,9 +12,9 @@ from split_infer_ros.runtime.num_threads import max_threads, use_one_thread
 from split_infer_ros.runtime.worker_thread import WorkerThread
 from split_infer_ros.serving.concurrent_lanes import ConcurrentLanes
 from split_infer_ros.serving.executor import Executor
-from split_infer_ros.serving.forked_graphs import Model
 from split_infer_ros.serving.lane_scheduler import LaneScheduler
-from split_infer_ros.serving.merge_runner import Engine
+from split_infer_ros.serving.merge_runner import MergeRunner
+from split_infer_ros.serving.model_streams import Backbone
 
 
 class WorkerPool:
@@ -39,12 +39,12 @@ class WorkerPool:
         graph_bytes: int | None,
         lanes: bool = True,
     ) -> None:
-        self.whole = Engine(device, graph_bytes)
+        self.whole = MergeRunner(device, graph_bytes)
         self._executor = Executor(changed, self.whole, device)
         count = max_threads() if lanes and device.type == "cpu" and max_threads() > 1 else 0
-        self._engines = [Engine(device, cores=1) for _ in range(count)]
-        self.concurrent = ConcurrentLanes(self._engines) if count else None
-        executors = [Executor(changed, engine, device) for engine in self._engines]
+        self._lane_runners = [MergeRunner(device, num_threads=1) for _ in range(count)]
+        self.concurrent = ConcurrentLanes(self._lane_runners) if count else None
+        executors = [Executor(changed, runner, device) for runner in self._lane_runners]
         self._lanes = [_lane(number, executor) for number, executor in enumerate(executors)]
         self.lane_scheduler = LaneScheduler(count, self._executor.depth)
 
@@ -53,10 +53,10 @@ class WorkerPool:
         """Number of lanes."""
         return len(self._lanes)
 
-    def load(self, backbones: Mapping[str, Model], weights_s: Mapping[str, float]) -> None:
-        """Exactly these models from now on, as ``Engine.load`` has it; lanes may be at work with those that stay."""
-        for engine in (self.whole, *self._engines):
-            engine.load(backbones, weights_s)
+    def load(self, backbones: Mapping[str, Backbone], image_s: Mapping[str, float]) -> None:
+        """Replaces the models by exactly these, see ``MergeRunner.load``; lanes may be at work with those that stay."""
+        for runner in (self.whole, *self._lane_runners):
+            runner.load(backbones, image_s)
 
     def start(self) -> None:
         """Starts, until ``stop``; may be started again."""

@@ -1,4 +1,4 @@
-"""Where pictures come from: drawn scenes, a folder, a video, a recording, a camera. Needs no ROS."""
+"""Sources of pictures that need no ROS: drawn scenes, a folder, a video, a recording or a camera."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from split_infer_ros.errors import SourceError
-from split_infer_ros.sources.bag import BagSource, split_place
+from split_infer_ros.sources.bag import BagSource, split_location
 from split_infer_ros.sources.folder import FolderSource
 from split_infer_ros.sources.picture import Picture, Source
 from split_infer_ros.sources.scenes import Scene, draw_scene
@@ -30,27 +30,28 @@ def open_source(
     Args:
         name: ``shapes``, ``folder:PATH``, ``video:PATH``, ``bag:PATH`` or ``bag:PATH:TOPIC`` (a ROS 2 bag or an
             .mcap file), or ``v4l2:DEVICE`` (a path or a number).
-        seed: which series of scenes (shapes).
-        width: of the pictures in pixels (shapes, and asked of a camera).
-        height: likewise.
-        loop: begin again at the end (folder, video, bag).
-        warn: is given a sentence for each unreadable image, which is then passed over; None raises (folder,
-            bag).
+        seed: the series of scenes (shapes).
+        width: the width of the pictures in pixels (shapes), or the width to ask of a camera.
+        height: the height of the pictures in pixels (shapes), or the height to ask of a camera.
+        loop: whether to begin again at the end (folder, video, bag).
+        warn: called with a sentence for each unreadable image, which is then skipped. If None, such an image raises
+            (folder, bag).
 
     Raises:
-        SourceError: unknown name, or the source cannot be opened.
+        SourceError: the name is unknown, or the source cannot be opened.
     """
-    kind, _, place = name.partition(":")
-    if kind == "shapes" and not place:
-        return ShapesSource(seed, width, height)
-    if kind == "folder" and place:
-        return FolderSource(Path(place).expanduser(), loop, warn)
-    if kind == "video" and place:
-        return VideoSource(Path(place).expanduser(), loop)
-    if kind == "bag" and place:
-        return BagSource(*split_place(place), loop, warn)
-    if kind == "v4l2" and place:
-        return V4l2Source(place, width, height)
+    kind, _, location = name.partition(":")
+    if kind == "shapes" and not location:
+        return ShapesSource.open(seed, width=width, height=height)
+    if kind == "folder" and location:
+        return FolderSource.open(Path(location).expanduser(), loop=loop, warn=warn)
+    if kind == "video" and location:
+        return VideoSource.open(Path(location).expanduser(), loop=loop)
+    if kind == "bag" and location:
+        path, topic = split_location(location)
+        return BagSource.open(path, topic=topic, loop=loop, warn=warn)
+    if kind == "v4l2" and location:
+        return V4l2Source.open(location, width=width, height=height)
     raise SourceError(
         f"'{name}' is no source; there are shapes, folder:PATH, video:PATH, bag:PATH[:TOPIC] and v4l2:DEVICE."
     )

@@ -1,8 +1,8 @@
-"""The images of a ROS 2 bag as a source, without ROS."""
+"""The images of a ROS 2 bag as a source that needs no ROS."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,30 +18,59 @@ from split_infer_ros.sources.picture import Picture
 IMAGE, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
 
 
-def split_place(place: str) -> tuple[Path, str | None]:
-    """``PATH[:TOPIC]`` as path and topic (None: not said); a path that exists may have colons itself."""
-    path = Path(place).expanduser()
-    head, colon, topic = place.rpartition(":")
+def split_location(location: str) -> tuple[Path, str | None]:
+    """Splits ``PATH[:TOPIC]`` into path and topic, None without a topic. An existing path may contain colons."""
+    path = Path(location).expanduser()
+    head, colon, topic = location.rpartition(":")
     if not colon or path.exists():
         return path, None
     return Path(head).expanduser(), f"/{topic.lstrip('/')}" if topic else None
 
 
 class BagSource:
-    """The images of one topic of a recording, in its order, with the headers that they were recorded with.
+    """The images of one topic of a recording, in their order and with their recorded headers.
 
     Args:
-        path: of a bag's folder, or of one .mcap or .db3 file.
-        topic: of sensor_msgs/Image or CompressedImage; None: the only one that there is.
-        loop: begin again after the last.
-        warn: is given a sentence for each message that cannot be read, which is then passed over; None raises instead.
-
-    Raises:
-        SourceError: no such bag, it cannot be read, or it has no such topic or several to choose from (the error
-            lists them); while reading: a message (with ``warn``, every message) is unreadable, or the bag breaks off.
+        path: the bag, for messages.
+        reader: an open reader of the bag.
+        connections: the connections of the topic.
+        types: deserializes messages.
+        loop: whether to begin again after the last image.
+        warn: see ``open``.
     """
 
-    def __init__(self, path: Path, topic: str | None, loop: bool, warn: Callable[[str], None] | None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        reader: Any,
+        *,
+        connections: Sequence[Any],
+        types: Any,
+        loop: bool,
+        warn: Callable[[str], None] | None,
+    ) -> None:
+        self._path, self._reader, self._connections, self._types = path, reader, connections, types
+        self._loop, self._warn = loop, warn
+        self._topic = str(connections[0].topic)
+        self._index, self._has_read_one = 0, False
+        self._messages = self._read()
+
+    @classmethod
+    def open(cls, path: Path, *, topic: str | None, loop: bool, warn: Callable[[str], None] | None) -> BagSource:
+        """Opens a recording.
+
+        Args:
+            path: the folder of a bag, or one .mcap or .db3 file.
+            topic: a topic of sensor_msgs/Image or CompressedImage. None takes the only topic with images.
+            loop: whether to begin again after the last image.
+            warn: called with a sentence for each unreadable message, which is then skipped. If None, such a message
+                raises.
+
+        Raises:
+            SourceError: there is no such bag, it cannot be read, it lacks the topic, or it has several topics to choose
+                from, which the error lists. Reading also raises it: for an unreadable message, or, with ``warn``, if
+                every message is unreadable, and if the bag breaks off.
+        """
         try:
             from rosbags.rosbag2 import Reader
             from rosbags.typesys import Stores, get_typestore
@@ -49,21 +78,18 @@ class BagSource:
             raise SourceError("bag:PATH needs the Python package rosbags; pip install rosbags.") from None
         if not path.exists():
             raise SourceError(f"The bag {path} does not exist; bag:PATH takes a bag's folder or an .mcap file.")
-        self._path, self._loop, self._warn = path, loop, warn
-        self._index, self._is_fruitful = 0, False
-        self._types = get_typestore(Stores.LATEST)
         try:
-            self._reader: Any = Reader(path)
-            self._reader.open()
-        except Exception as error:  # what is no bag makes the reader raise whatever its parts raise
+            reader: Any = Reader(path)
+            reader.open()
+        except Exception as error:  # the reader's parts raise errors of any type
             raise SourceError(f"{path} cannot be opened as a ROS 2 bag: {error}") from error
         try:
-            self._connections = _connections_of(path, self._reader.connections, topic)
+            connections = _connections_of(path, reader.connections, topic)
         except SourceError:
-            self._reader.close()
+            reader.close()
             raise
-        self._topic = str(self._connections[0].topic)
-        self._messages = self._read()
+        types = get_typestore(Stores.LATEST)
+        return cls(path, reader, connections=connections, types=types, loop=loop, warn=warn)
 
     def __iter__(self) -> BagSource:
         return self
@@ -74,7 +100,7 @@ class BagSource:
                 kind, content = next(self._messages)
             except (StopIteration, SourceError):
                 raise
-            except Exception as error:  # as when opening it
+            except Exception as error:  # the reader's parts raise errors of any type
                 raise SourceError(f"The bag {self._path} breaks off: {error}") from error
             try:
                 picture = self._picture(kind, content)
@@ -84,7 +110,7 @@ class BagSource:
                     raise SourceError(sentence) from error
                 self._warn(sentence)
             else:
-                self._is_fruitful = True
+                self._has_read_one = True
                 return picture
             finally:
                 self._index += 1
@@ -96,12 +122,12 @@ class BagSource:
             self._reader.close()
 
     def _read(self) -> Generator[tuple[str, bytes], None, None]:
-        """Type and content of each message."""
+        """Yields type and content of each message."""
         while True:
-            self._index, self._is_fruitful = 0, False
+            self._index, self._has_read_one = 0, False
             for connection, _, content in self._reader.messages(self._connections):
                 yield connection.msgtype, content
-            if not self._is_fruitful:
+            if not self._has_read_one:
                 raise SourceError(f"None of the images of {self._topic} in {self._path} can be read.")
             if not self._loop:
                 return
@@ -109,36 +135,48 @@ class BagSource:
     def _picture(self, kind: str, content: bytes) -> Picture:
         try:
             message: Any = self._types.deserialize_cdr(content, kind)
-        except Exception as error:  # bytes that are no such message fail in many ways
+        except Exception as error:  # bytes that are no such message raise errors of any type
             raise ImageError(DropReason.CORRUPT_IMAGE, f"It is no {kind}: {error}.") from error
         if kind == IMAGE:
-            size, big = (message.height, message.width), bool(message.is_bigendian)
-            pixels = read_pixels(message.data, *size, message.encoding, message.step, big)
+            pixels = read_pixels(
+                message.data,
+                height=message.height,
+                width=message.width,
+                encoding=message.encoding,
+                step=message.step,
+                is_bigendian=bool(message.is_bigendian),
+            )
         else:
             pixels = read_compressed(message.data, message.format)
         image, encoding = _colours(pixels)
-        stamp = message.header.stamp.sec, message.header.stamp.nanosec
-        return Picture(image, encoding, f"message {self._index}", stamp=stamp, frame_id=message.header.frame_id)
+        header = message.header
+        return Picture(
+            image,
+            encoding=encoding,
+            name=f"message {self._index}",
+            stamp=(header.stamp.sec, header.stamp.nanosec),
+            frame_id=header.frame_id,
+        )
 
 
 def _connections_of(path: Path, connections: list[Any], topic: str | None) -> list[Any]:
-    """Those of the topic; of the only topic with images if none is named."""
-    images = [connection for connection in connections if connection.msgtype in (IMAGE, COMPRESSED)]
-    filled = {connection.topic: connection.msgtype for connection in images if connection.msgcount}
-    there = "; ".join(f"{name} ({kind.rpartition('/')[2]})" for name, kind in sorted(filled.items())) or "none"
+    """Returns the connections of the topic, or of the only topic with images if ``topic`` is None."""
+    with_images = [connection for connection in connections if connection.msgtype in (IMAGE, COMPRESSED)]
+    kinds = {connection.topic: connection.msgtype for connection in with_images if connection.msgcount}
+    listed = "; ".join(f"{name} ({kind.rpartition('/')[2]})" for name, kind in sorted(kinds.items())) or "none"
     if topic is None:
-        if len(filled) != 1:
+        if len(kinds) != 1:
             raise SourceError(
-                f"The bag {path} has {len(filled)} topics with images; bag:PATH:TOPIC names one of: {there}."
+                f"The bag {path} has {len(kinds)} topics with images; bag:PATH:TOPIC names one of: {listed}."
             )
-        (topic,) = filled
-    if topic not in filled:
-        raise SourceError(f"The bag {path} has no images of {topic}; its topics with images: {there}.")
-    return [connection for connection in images if connection.topic == topic]
+        (topic,) = kinds
+    if topic not in kinds:
+        raise SourceError(f"The bag {path} has no images of {topic}; its topics with images: {listed}.")
+    return [connection for connection in with_images if connection.topic == topic]
 
 
 def _colours(pixels: Pixels) -> tuple[NDArray[np.uint8], Literal["rgb8", "bgr8"]]:
-    """The image as a source gives it: three channels, contiguous."""
+    """Returns the image with three contiguous channels, and the order of its colours."""
     image = pixels.data.numpy()
     image = np.repeat(image, 3, axis=2) if image.shape[2] == 1 else np.ascontiguousarray(image[..., :3])
     return image, "rgb8" if pixels.rgb == RGB else "bgr8"

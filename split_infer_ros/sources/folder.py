@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import cv2
@@ -16,38 +16,43 @@ SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff",
 
 
 class FolderSource:
-    """The images of a folder, sorted by name, as bgr8; subfolders are not entered.
+    """The images of a folder, sorted by name, as bgr8; subfolders are not entered."""
 
-    Args:
-        path: of the folder.
-        loop: begin again after the last.
-        warn: is given a sentence for each file that cannot be read, which is then passed over; None raises instead.
+    def __init__(self, path: Path, files: Sequence[Path], *, loop: bool, warn: Callable[[str], None] | None) -> None:
+        self._path, self._files, self._warn = path, files, warn
+        self._remaining = itertools.cycle(files) if loop else iter(files)
+        self._failures = 0  # in a row
 
-    Raises:
-        SourceError: no such folder, or no images in it; while reading: a file (with ``warn``, every file) is
-            unreadable.
-    """
+    @classmethod
+    def open(cls, path: Path, *, loop: bool, warn: Callable[[str], None] | None) -> FolderSource:
+        """Lists the images of a folder.
 
-    def __init__(self, path: Path, loop: bool, warn: Callable[[str], None] | None) -> None:
+        Args:
+            path: the folder.
+            loop: whether to begin again after the last image.
+            warn: called with a sentence for each unreadable file, which is then skipped. If None, such a file raises.
+
+        Raises:
+            SourceError: there is no such folder, or it has no images. Reading also raises it: for an unreadable file,
+                or, with ``warn``, if every file is unreadable.
+        """
         if not path.is_dir():
-            kind = "is a file" if path.exists() else "does not exist"
-            raise SourceError(f"The image folder {path} {kind}; folder:PATH takes a folder of images.")
-        self._files = sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES)
-        if not self._files:
+            problem = "is a file" if path.exists() else "does not exist"
+            raise SourceError(f"The image folder {path} {problem}; folder:PATH takes a folder of images.")
+        files = sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES)
+        if not files:
             raise SourceError(f"The folder {path} holds no images ({', '.join(sorted(SUFFIXES))}).")
-        self._path, self._warn = path, warn
-        self._order = itertools.cycle(self._files) if loop else iter(self._files)
-        self._failures = 0
+        return cls(path, files, loop=loop, warn=warn)
 
     def __iter__(self) -> FolderSource:
         return self
 
     def __next__(self) -> Picture:
-        for file in self._order:
+        for file in self._remaining:
             image = cv2.imread(str(file), cv2.IMREAD_COLOR)
             if image is not None:
                 self._failures = 0
-                return Picture(np.asarray(image, np.uint8), "bgr8", file.name)
+                return Picture(np.asarray(image, np.uint8), encoding="bgr8", name=file.name)
             self._failures += 1
             sentence = f"{file} cannot be read as an image."
             if self._warn is None:
@@ -58,5 +63,5 @@ class FolderSource:
         raise StopIteration
 
     def close(self) -> None:
-        """Ends the pass."""
-        self._order = iter(())
+        """Ends the series of images."""
+        self._remaining = iter(())

@@ -1,4 +1,4 @@
-"""What every source gives."""
+"""A picture, and the protocol of every source of pictures."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Picture:
     Attributes:
         image: uint8 (height, width, 3), contiguous.
         encoding: the order of the channels.
-        name: which picture it is: a file's name, a number.
-        truth: the objects in it, where they are known.
-        stamp: when it was taken, seconds and nanoseconds, where it was recorded.
-        frame_id: likewise, the coordinate frame of the camera that took it.
+        name: a file's name, or a number with its kind, such as ``frame 3``.
+        truth: the objects in the picture, if they are known.
+        stamp: seconds and nanoseconds of the recorded time, if there is one.
+        frame_id: the recorded coordinate frame of the camera, if there is one.
     """
 
     image: NDArray[np.uint8]
@@ -34,7 +34,7 @@ class Picture:
 
 
 class Source(Iterator[Picture], Protocol):
-    """Gives pictures until it ends; asking for one may wait for it, and raises SourceError where it breaks off."""
+    """An iterator of pictures. The next picture may take a while. A source that breaks off raises SourceError."""
 
     def close(self) -> None:
-        """Lets go of file or device; may be called twice. Nothing comes after it."""
+        """Releases the file or device. No picture follows. Further calls do nothing."""

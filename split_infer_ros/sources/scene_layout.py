@@ -1,4 +1,4 @@
-"""Where the objects of a drawn scene are: outlines, sizes, places, overlapping pairs, pixels."""
+"""The layout of a drawn scene: outlines, sizes and places of its objects, and pairs that overlap."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 CIRCLE, SQUARE, TRIANGLE = range(3)
 
-_VISIBLE = 0.55  # of an object, in terms of its pixels; half is promised
-_RIM = 0.5  # pixels by which OpenCV's smoothed polygons reach over their corners
-_SHIFT = 4  # OpenCV draws with coordinates in 16ths of a pixel
+_MIN_VISIBLE = 0.55  # share of an object's pixels; the promised share is one half
+_RIM = 0.5  # pixels by which OpenCV's smoothed polygons extend beyond their corners
+_SHIFT = 4  # fractional bits of OpenCV's coordinates: 16ths of a pixel
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +21,8 @@ class Shape:
 
     Attributes:
         label: CIRCLE, SQUARE or TRIANGLE.
-        box: float32 (4,), the tight box: left, top, right, bottom in pixels.
-        corners: float32 (m, 2), x, y in pixels, half a pixel inside the box; None for a circle.
+        box: float32 (4,), the tight box, left, top, right, bottom in pixels.
+        corners: float32 (m, 2), x and y in pixels, half a pixel inside the box; None for a circle.
     """
 
     label: int
@@ -30,11 +30,11 @@ class Shape:
     corners: NDArray[np.float32] | None
 
     def fill(self, image: NDArray[np.uint8], colour: tuple[float, ...], offset: tuple[int, int] = (0, 0)) -> None:
-        """Draws the filled shape with smooth edges; ``offset`` (x, y) is the image's upper left corner."""
+        """Draws the filled shape with smooth edges; ``offset`` is x and y of the image's upper left corner."""
         if self.corners is None:
             centre = (self.box[:2] + self.box[2:]) / 2 - offset
             radius = (self.box[2] - self.box[0]) / 2
-            # OpenCV puts a pixel's centre at whole numbers; ours is at halves.
+            # OpenCV's coordinates have a pixel's centre at whole numbers, those of a shape at halves.
             x, y, r = np.rint(np.array([*centre, radius]) * 16 - 8).astype(int).tolist()
             cv2.circle(image, (x, y), r, colour, -1, cv2.LINE_AA, _SHIFT)
         else:
@@ -43,7 +43,7 @@ class Shape:
 
 
 def place_shapes(rng: np.random.Generator, width: int, height: int) -> list[Shape]:
-    """The objects of a scene in the order of drawing; in half of the scenes the first two overlap."""
+    """Draws up the objects of a scene in the order of drawing. In half of the scenes, the first two overlap."""
     count = int(rng.integers(3, 13))
     overlapping = rng.random() < 0.5
     shapes: list[Shape] = []
@@ -58,7 +58,7 @@ def place_shapes(rng: np.random.Generator, width: int, height: int) -> list[Shap
                 shapes.append(shape)
                 break
         else:
-            break  # a crowded scene: three always fit
+            break  # a crowded scene; three objects always fit
     return shapes
 
 
@@ -86,7 +86,7 @@ def _shape(rng: np.random.Generator, size: float, width: int, height: int) -> Sh
 
 
 def _pair(rng: np.random.Generator, width: int, height: int) -> list[Shape]:
-    """Two shapes whose boxes overlap at an IoU of 0.1 to 0.4, the first at least ``_VISIBLE`` to be seen."""
+    """Makes two shapes whose boxes have an IoU of 0.1 to 0.4; ``_MIN_VISIBLE`` of the first one stays visible."""
     while True:
         first = _shape(rng, float(rng.uniform(20, 110)), width, height)
         scale = min(width / 640, height / 480)
@@ -94,27 +94,27 @@ def _pair(rng: np.random.Generator, width: int, height: int) -> list[Shape]:
         second = _shape(rng, float(np.clip(side * rng.uniform(0.6, 1.6), 16, 120)), width, height)
         direction = rng.normal(size=2)
         direction /= np.linalg.norm(direction)
-        aim = rng.uniform(0.12, 0.38)
+        target_iou = rng.uniform(0.12, 0.38)
         near, far = 0.0, 240.0 * scale
         for _ in range(12):  # the IoU falls with the distance
             middle = (near + far) / 2
             moved = _moved(second, first, direction * middle)
-            near, far = (middle, far) if _iou(first.box, moved.box) > aim else (near, middle)
+            near, far = (middle, far) if _iou(first.box, moved.box) > target_iou else (near, middle)
         inside = (moved.box[:2] >= 2).all() and (moved.box[2:] <= np.array([width, height]) - 2).all()
-        if inside and 0.11 < _iou(first.box, moved.box) < 0.39 and _hidden(first, moved) <= 1 - _VISIBLE:
+        if inside and 0.11 < _iou(first.box, moved.box) < 0.39 and _hidden(first, moved) <= 1 - _MIN_VISIBLE:
             return [first, moved]
 
 
 def _moved(shape: Shape, anchor: Shape, distance: NDArray[np.float64]) -> Shape:
-    """``shape`` with its centre at ``distance`` from the centre of ``anchor``."""
-    now = (shape.box[:2] + shape.box[2:]) / 2
-    step = ((anchor.box[:2] + anchor.box[2:]) / 2 + distance - now).astype(np.float32)
+    """Moves ``shape`` so that its centre lies at ``distance`` from the centre of ``anchor``."""
+    centre = (shape.box[:2] + shape.box[2:]) / 2
+    step = ((anchor.box[:2] + anchor.box[2:]) / 2 + distance - centre).astype(np.float32)
     corners = None if shape.corners is None else shape.corners + step
     return Shape(shape.label, shape.box + np.tile(step, 2), corners)
 
 
 def touch(a: NDArray[np.float32], b: NDArray[np.float32], gap: float = 3) -> bool:
-    """Whether two boxes are nearer than ``gap`` pixels; 0 asks whether they overlap."""
+    """Whether two boxes are less than ``gap`` pixels apart. With 0, whether they overlap."""
     return bool((a[:2] < b[2:] + gap).all() and (b[:2] < a[2:] + gap).all())
 
 
@@ -124,7 +124,7 @@ def _iou(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
 
 
 def _hidden(first: Shape, second: Shape) -> float:
-    """The share of ``first`` that ``second``, drawn later, covers."""
+    """Returns the share of ``first`` that ``second`` covers, which is drawn later."""
     left, top = np.floor(first.box[:2]).astype(int).tolist()
     right, bottom = np.ceil(first.box[2:]).astype(int).tolist()
     below, above = (mask_of(shape, (left, top, right, bottom)) for shape in (first, second))
@@ -132,8 +132,8 @@ def _hidden(first: Shape, second: Shape) -> float:
 
 
 def mask_of(shape: Shape, window: tuple[int, int, int, int]) -> NDArray[np.bool_]:
-    """The shape's pixels within a window (left, top, right, bottom), bool (bottom - top, right - left)."""
+    """Returns the shape's pixels in a window (left, top, right, bottom): bool (bottom - top, right - left)."""
     left, top, right, bottom = window
     mask = np.zeros((bottom - top, right - left), np.uint8)
-    shape.fill(mask, (255,), (left, top))
+    shape.fill(mask, (255,), offset=(left, top))
     return mask >= 128

@@ -12,25 +12,30 @@ from split_infer_ros.sources.picture import Picture
 
 
 class VideoSource:
-    """The frames of a video file as bgr8.
+    """The frames of a video file as bgr8."""
 
-    Args:
-        path: of the file.
-        loop: begin again after the last frame.
-
-    Raises:
-        SourceError: no such file, or it is no video that OpenCV can read.
-    """
-
-    def __init__(self, path: Path, loop: bool) -> None:
-        if not path.is_file():
-            kind = "is not a file" if path.exists() else "does not exist"
-            raise SourceError(f"The video {path} {kind}; video:PATH takes a video file.")
-        self._path, self._loop = path, loop
-        self._capture = cv2.VideoCapture(str(path))
+    def __init__(self, path: Path, capture: cv2.VideoCapture, *, loop: bool) -> None:
+        self._path, self._capture, self._loop = path, capture, loop
         self._index = 0
-        if not self._capture.isOpened():
-            raise SourceError(f"{path} cannot be opened as a video; OpenCV knows no reader for what it holds.")
+
+    @classmethod
+    def open(cls, path: Path, *, loop: bool) -> VideoSource:
+        """Opens a video file.
+
+        Args:
+            path: the file.
+            loop: whether to begin again after the last frame.
+
+        Raises:
+            SourceError: there is no such file, or OpenCV cannot read it as a video.
+        """
+        if not path.is_file():
+            problem = "is not a file" if path.exists() else "does not exist"
+            raise SourceError(f"The video {path} {problem}; video:PATH takes a video file.")
+        capture = cv2.VideoCapture(str(path))
+        if not capture.isOpened():
+            raise SourceError(f"{path} cannot be opened as a video; OpenCV has no reader for its content.")
+        return cls(path, capture, loop=loop)
 
     def __iter__(self) -> VideoSource:
         return self
@@ -42,13 +47,13 @@ class VideoSource:
         if not ok and self._index == 0:
             raise SourceError(f"The video {self._path} holds no frame that can be read.")
         if not ok and self._loop:
-            # Opened again, because not every reader can seek back.
+            # The file is opened again, because not every reader can seek back.
             self._capture.open(str(self._path))
             ok, image = self._capture.read()
         if not ok:
             raise StopIteration
         self._index += 1
-        return Picture(np.asarray(image, np.uint8), "bgr8", f"frame {self._index - 1}")
+        return Picture(np.asarray(image, np.uint8), encoding="bgr8", name=f"frame {self._index - 1}")
 
     def close(self) -> None:
         """Closes the file."""
@@ -56,33 +61,39 @@ class VideoSource:
 
 
 class V4l2Source:
-    """The pictures of a camera of the machine as bgr8, the newest each time.
+    """The newest picture of a camera of this machine, each time it is asked, as bgr8."""
 
-    Args:
-        device: path or number of a V4L2 device.
-        width: asked of the device, in pixels; it may give its nearest.
-        height: likewise.
-
-    Raises:
-        SourceError: no such device (the error lists those that exist), or it cannot be opened; while reading: it
-            gives no more pictures.
-    """
-
-    def __init__(self, device: str, width: int, height: int) -> None:
-        self._path = Path(f"/dev/video{device}" if device.isdecimal() else device)
-        if not self._path.exists():
-            there = ", ".join(str(path) for path in sorted(Path("/dev").glob("video*"))) or "none"
-            raise SourceError(f"There is no camera {self._path}; the video devices of this machine: {there}.")
-        self._capture = cv2.VideoCapture(str(self._path), cv2.CAP_V4L2)
-        if not self._capture.isOpened():
-            raise SourceError(
-                f"{self._path} cannot be opened as a camera: it may be in use, be no V4L2 device, or you may need to "
-                "be in the group 'video'."
-            )
-        self._capture.set(cv2.CAP_PROP_FRAME_WIDTH, width)
-        self._capture.set(cv2.CAP_PROP_FRAME_HEIGHT, height)
-        self._capture.set(cv2.CAP_PROP_BUFFERSIZE, 1)
+    def __init__(self, path: Path, capture: cv2.VideoCapture) -> None:
+        self._path, self._capture = path, capture
         self._index = 0
+
+    @classmethod
+    def open(cls, device: str, *, width: int, height: int) -> V4l2Source:
+        """Opens a camera.
+
+        Args:
+            device: the path or number of a V4L2 device.
+            width: the width to ask for, in pixels; the device may choose the nearest that it has.
+            height: the height to ask for, in pixels; likewise.
+
+        Raises:
+            SourceError: there is no such device, in which case the error lists the existing ones, or it cannot be
+                opened. Reading also raises it, when the camera gives no more pictures.
+        """
+        path = Path(f"/dev/video{device}" if device.isdecimal() else device)
+        if not path.exists():
+            existing = ", ".join(str(other) for other in sorted(Path("/dev").glob("video*"))) or "none"
+            raise SourceError(f"There is no camera {path}; the video devices of this machine: {existing}.")
+        capture = cv2.VideoCapture(str(path), cv2.CAP_V4L2)
+        if not capture.isOpened():
+            raise SourceError(
+                f"{path} cannot be opened as a camera: it may be in use, be no V4L2 device, or you may need to be in "
+                "the group 'video'."
+            )
+        capture.set(cv2.CAP_PROP_FRAME_WIDTH, width)
+        capture.set(cv2.CAP_PROP_FRAME_HEIGHT, height)
+        capture.set(cv2.CAP_PROP_BUFFERSIZE, 1)
+        return cls(path, capture)
 
     def __iter__(self) -> V4l2Source:
         return self
@@ -94,8 +105,8 @@ class V4l2Source:
         if not ok:
             raise SourceError(f"The camera {self._path} gives no more pictures; is it still plugged in?")
         self._index += 1
-        return Picture(np.asarray(image, np.uint8), "bgr8", f"frame {self._index - 1}")
+        return Picture(np.asarray(image, np.uint8), encoding="bgr8", name=f"frame {self._index - 1}")
 
     def close(self) -> None:
-        """Lets go of the device."""
+        """Releases the device."""
         self._capture.release()

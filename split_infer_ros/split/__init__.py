@@ -1,1 +1,1 @@
-"""Where a model can be split, its partitions, what each split point costs, and the choice of one while frames flow."""
+"""Where a model can be split, what each split point costs, and how one is chosen while frames flow."""

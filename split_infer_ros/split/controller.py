@@ -1,9 +1,9 @@
-"""Watches the stages at run time, and says when another split point has become better.
+"""Watches the stages at run time and proposes another split point when one has become better.
 
-The times of both stages at the running cut show how far each has drifted from its profile, with load, clocks and
-temperature; every other split point's stages are taken to have drifted as far. Of a split point that was tried, what
-was seen there counts, not its profile. So while nothing drifts each split point can disappoint only once, and there is
-no going to and fro.
+The times of both stages at the running split point show how far each has drifted from its profile, because of load,
+clocks or temperature. The stages of all other split points are assumed to have drifted as far. For a split point that
+has run before, its observed times count instead of its profile. So without further drift, each split point can
+disappoint only once, and the controller never alternates between two of them.
 """
 
 from __future__ import annotations
@@ -14,163 +14,175 @@ from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from split_infer_ros.split.planner import THROUGHPUT, SplitChoice, plan, predict
+from split_infer_ros.split.planner import Objective, SplitChoice, plan, predict
 from split_infer_ros.split.profile import Profile, ProfilePoint
 
-LEAST_BATCHES = 5  # a median of fewer says little
-LOOKS = 10  # how often the profile is looked through within the time of a dwell
-SLIGHT = 0.01  # a stage that takes this part of a period, or less, says little of what others would take
+MIN_BATCHES = 5  # fewer give no useful median
+CHECKS_PER_DWELL = 10
+NEGLIGIBLE = 0.01  # a stage that takes at most this part of the longer one says little about other split points
 
-Place = tuple[str, int]
-Pair = tuple[float, float]  # the backbone's stage, the head's
+RunningPoint = tuple[str, int]  # name of the split point, batch size
+StagePair = tuple[float, float]  # of the backbone stage, of the head stage
 
 
 @dataclass(frozen=True, slots=True)
-class _Sight:
-    """What was seen at a split point: seconds a batch in each stage alone, and how far they had drifted."""
+class _Observation:
+    """What was observed at a split point: seconds a batch in each stage alone, and the drift at that time."""
 
-    stages_s: Pair
-    drift: Pair
+    stages_s: StagePair
+    drift: StagePair
 
 
 class SplitController:
-    """Proposes moves; time is passed in.
+    """Proposes moves to other split points. The caller passes the time in.
 
     Args:
         profile: of the model on this machine.
-        objective, latency_bound_s: as the planner has them.
-        margin: by so much must another split point be better, as a part of what the running one does.
-        dwell_s: for so long without a break, and after a move nothing is judged for as long.
-        batch_sizes: to choose among; None keeps to the one that runs.
+        objective: as the planner takes it.
+        latency_bound_s: seconds, as the planner takes it.
+        margin: how much better another split point must be, relative to the running one.
+        dwell_s: how long it must be better without interruption. After a move, nothing is proposed for as long.
+        batch_sizes: to choose among; None keeps the running one.
     """
 
     def __init__(
         self,
         profile: Profile,
-        objective: str = THROUGHPUT,
+        objective: Objective = Objective.THROUGHPUT,
         latency_bound_s: float = math.inf,
+        *,
         margin: float = 0.1,
         dwell_s: float = 5.0,
         batch_sizes: Collection[int] | None = None,
     ) -> None:
-        self._profile = profile.by_stages()
+        self._profile = profile.without_periods()
         self._objective = objective
         self._bound_s = latency_bound_s
         self._margin = margin
         self._dwell_s = dwell_s
         self._batch_sizes = batch_sizes
-        self._drift: Pair = (1.0, 1.0)
-        self._tried: dict[Place, _Sight] = {}
-        self._refused: set[Place] = set()
-        self._place: Place | None = None
-        self._arrival: _Sight | None = None  # the first sight at the running cut, on which later drift is measured
-        self._arrived = self._looked = -math.inf
+        self._drift: StagePair = (1.0, 1.0)  # how many times slower the stages are than in the profile
+        self._observations: dict[RunningPoint, _Observation] = {}
+        self._refused: set[RunningPoint] = set()
+        self._running: RunningPoint | None = None
+        self._first: _Observation | None = None  # at the running split point; later drift is relative to it
+        self._moved_at = self._checked_at = -math.inf
         self._better_since: float | None = None
-        self._seen: deque[tuple[float, float, float]] = deque()
-
-    @property
-    def drift(self) -> Pair:
-        """How many times slower the backbone's and the head's stage are than when they were profiled."""
-        return self._drift
+        self._batches: deque[tuple[float, float, float]] = deque()  # time, seconds in each stage
 
     def observe(
-        self, split_point: str, batch_size: int, backbone_s: float, head_s: float, now: float
+        self, split_point: str, batch_size: int, *, backbone_s: float, head_s: float, now: float
     ) -> SplitChoice | None:
-        """A full batch went through; returns where to move, or None to stay.
+        """Takes note of a full batch. Returns the choice to move to, or None to stay.
+
+        Pre- and post-processing are left out of both times, since they are the same at every split point.
 
         Args:
-            cut, batch_size: with which it ran.
-            backbone_s: of the backbone, until its features lay in the slot.
-            head_s: of the head. Pre- and post-processing are left out: they are the same at every split point.
+            split_point: at which the batch ran.
+            batch_size: with which it ran.
+            backbone_s: seconds in the backbone, until its features were in the slot.
+            head_s: seconds in the head.
             now: seconds of any clock that does not jump.
         """
-        running = self._profile.point(split_point, batch_size)
-        if running is None:
+        point = self._profile.point(split_point, batch_size)
+        if point is None:
             return None
-        if (split_point, batch_size) != self._place:
-            self._place, self._arrived = (split_point, batch_size), now
-            self._arrival = self._better_since = None
-            self._seen.clear()
-        self._seen.append((now, running.preprocess_s + backbone_s, head_s + running.decode_s))
-        while len(self._seen) > LEAST_BATCHES and self._seen[0][0] < now - self._dwell_s:
-            self._seen.popleft()
-        if now < max(self._arrived + self._dwell_s, self._looked + self._dwell_s / LOOKS):
+        if (split_point, batch_size) != self._running:
+            self._running, self._moved_at = (split_point, batch_size), now
+            self._first = self._better_since = None
+            self._batches.clear()
+        self._batches.append((now, point.preprocess_s + backbone_s, head_s + point.decode_s))
+        while len(self._batches) > MIN_BATCHES and self._batches[0][0] < now - self._dwell_s:
+            self._batches.popleft()
+        if now < max(self._moved_at + self._dwell_s, self._checked_at + self._dwell_s / CHECKS_PER_DWELL):
             return None
-        if len(self._seen) < LEAST_BATCHES:
+        if len(self._batches) < MIN_BATCHES:
             return None
-        self._looked = now
-        self._learn(running)
-        better = self._better_than(running)
-        if better is None:
-            self._better_since = None
-        elif self._better_since is None:
-            self._better_since = now
-        elif now - self._better_since >= self._dwell_s:
-            self._better_since = None
-            return better
-        return None
+        self._checked_at = now
+        self._update_drift(point)
+        return self._choice_that_lasted(self._better_than(point), now)
 
     def refuse(self, choice: SplitChoice) -> None:
-        """That move could not be made (its memory cannot be had, say): it is not proposed again."""
+        """Tells the controller that a move could not be made, for example for lack of memory.
+
+        The choice is not proposed again.
+        """
         self._refused.add((choice.split_point, choice.batch_size))
 
-    def _learn(self, running: ProfilePoint) -> None:
-        """What was seen over the last dwell is the running split point's; what changed since the arrival is drift."""
-        times, backbones, heads = zip(*self._seen, strict=True)
-        period_s = (times[-1] - times[0]) / (len(times) - 1)
-        stages_s = self._profile.co_run.alone(statistics.median(backbones), statistics.median(heads), period_s)
-        if self._arrival is None:
-            expected = running.backbone_stage_s, running.head_stage_s
-            drift = self._drift if self._tried else self._drifted(_Sight(expected, self._drift), stages_s)
-            self._arrival = _Sight(stages_s, drift)
-        self._drift = self._drifted(self._arrival, stages_s)
-        self._tried[running.split_point, running.batch_size] = _Sight(stages_s, self._drift)
+    def _choice_that_lasted(self, better: SplitChoice | None, now: float) -> SplitChoice | None:
+        """Returns the better choice if there has been one for the whole dwell time."""
+        if better is None:
+            self._better_since = None
+            return None
+        if self._better_since is None:
+            self._better_since = now
+            return None
+        if now - self._better_since < self._dwell_s:
+            return None
+        self._better_since = None
+        return better
 
-    def _drifted(self, since: _Sight, stages_s: Pair) -> Pair:
-        """The drift now, of what is seen now; where there is little to see it hardly changes."""
-        slight = SLIGHT * max(since.stages_s)
+    def _update_drift(self, point: ProfilePoint) -> None:
+        """Observes the running point over the last dwell time.
+
+        The first observation belongs to the split point. What changes after it is drift.
+        """
+        times, backbones_s, heads_s = zip(*self._batches, strict=True)
+        period_s = (times[-1] - times[0]) / (len(times) - 1)
+        stages_s = self._profile.co_run.alone_s(statistics.median(backbones_s), statistics.median(heads_s), period_s)
+        if self._first is None:
+            profiled = _Observation((point.backbone_stage_s, point.head_stage_s), self._drift)
+            drift = self._drift if self._observations else self._drift_since(profiled, stages_s)
+            self._first = _Observation(stages_s, drift)
+        self._drift = self._drift_since(self._first, stages_s)
+        self._observations[point.split_point, point.batch_size] = _Observation(stages_s, self._drift)
+
+    def _drift_since(self, earlier: _Observation, stages_s: StagePair) -> StagePair:
+        """Returns the present drift. That of a negligible stage hardly changes."""
+        negligible_s = NEGLIGIBLE * max(earlier.stages_s)
         backbone, head = (
-            drift * (now + slight) / (then + slight)
-            for drift, then, now in zip(since.drift, since.stages_s, stages_s, strict=True)
+            drift * (now_s + negligible_s) / (then_s + negligible_s)
+            for drift, then_s, now_s in zip(earlier.drift, earlier.stages_s, stages_s, strict=True)
         )
         return backbone, head
 
-    def _better_than(self, running: ProfilePoint) -> SplitChoice | None:
-        """The best place, if it is better than this one by the margin."""
-        now = self._profile_now(running)
-        here = predict(now, self._now(running), self._bound_s)
-        # what is just within the bound would be just outside it next time
+    def _better_than(self, point: ProfilePoint) -> SplitChoice | None:
+        """Returns the best choice if it is better than the running one by the margin."""
+        profile = self._present_profile(point)
+        running = predict(profile, self._present_point(point), self._bound_s)
+        # A choice just within the bound would be just outside it next time.
         bound_s = self._bound_s / (1 + self._margin)
-        best = plan(now, self._objective, bound_s)
-        if here.within_bound and not best.within_bound:
+        best = plan(profile, self._objective, bound_s)
+        if running.within_bound and not best.within_bound:
             return None
-        if best.within_bound and not here.within_bound:
+        if best.within_bound and not running.within_bound:
             return best
-        if self._objective == THROUGHPUT and here.within_bound:
-            gain = best.throughput / here.throughput
+        if self._objective is Objective.THROUGHPUT and running.within_bound:
+            gain = best.throughput / running.throughput
         else:
-            gain = here.latency_s / best.latency_s
+            gain = running.latency_s / best.latency_s
         return best if gain >= 1 + self._margin else None
 
-    def _profile_now(self, running: ProfilePoint) -> Profile:
-        """The profile as it would be measured at this moment, of the places that may be moved to and this one."""
+    def _present_profile(self, running: ProfilePoint) -> Profile:
+        """Returns the profile as it would be measured now, of the running point and those to which it may move."""
         allowed = {running.batch_size, *(self._batch_sizes or ())}
-        places = [
-            self._now(point)
+        points = [
+            self._present_point(point)
             for point in self._profile.points
             if point.batch_size in allowed and (point.split_point, point.batch_size) not in self._refused
         ]
-        return replace(self._profile, points=tuple(places))
+        return replace(self._profile, points=tuple(points))
 
-    def _now(self, point: ProfilePoint) -> ProfilePoint:
-        sight = self._tried.get((point.split_point, point.batch_size))
-        if sight is None:
+    def _present_point(self, point: ProfilePoint) -> ProfilePoint:
+        """Returns a point with the times that its stages are expected to take now."""
+        observation = self._observations.get((point.split_point, point.batch_size))
+        if observation is None:
             return point.scaled(*self._drift)
-        expected = point.backbone_stage_s, point.head_stage_s
+        profiled_s = point.backbone_stage_s, point.head_stage_s
         backbone, head = (
-            seen * drift / drift_then / profiled if profiled > 0 else 1.0
-            for seen, drift, drift_then, profiled in zip(
-                sight.stages_s, self._drift, sight.drift, expected, strict=True
+            observed * drift / drift_then / profiled if profiled > 0 else 1.0
+            for observed, drift, drift_then, profiled in zip(
+                observation.stages_s, self._drift, observation.drift, profiled_s, strict=True
             )
         )
         return point.scaled(backbone, head)

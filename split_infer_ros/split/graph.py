@@ -1,4 +1,4 @@
-"""A model as one traced graph, ready to be split: folded and laid out for speed."""
+"""Traces a model into one graph and prepares it for splitting: batch norms folded, weights laid out for speed."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from split_infer_ros.split.export import export, tidy
 
 
 def trace(model: nn.Module, image_shape: tuple[int, int, int] = (3, 224, 224)) -> fx.GraphModule:
-    """The model's operations in order, by torch.fx, or by torch.export where that cannot; shares the parameters.
+    """Traces a model by torch.fx, or by torch.export if torch.fx fails. The graph shares the model's parameters.
 
     Args:
-        model: takes float32 (N, C, H, W), gives a tensor or a tuple of tensors; a graph is taken as it is.
-        image_shape: (C, H, W); torch.export alone asks for it.
+        model: maps float32 (N, C, H, W) to a tensor or a tuple of tensors. A graph is only tidied.
+        image_shape: (C, H, W), which only torch.export uses.
 
     Raises:
-        ConfigurationError: the model's control flow depends on its data, or it gives something else.
+        ConfigurationError: the model's control flow depends on its data, or its result is something else.
     """
     model.eval()
     if isinstance(model, fx.GraphModule):
         return tidy(model)
     try:
         graph = symbolic_trace(model)
-    except Exception as error:  # what a forward makes of values that are not there is anybody's guess
+    except Exception as error:  # a forward that is given proxies may raise anything
         graph = export(model, image_shape, error)
     _fix_options(graph, model)
     (results,) = graph.graph.output_node().args
@@ -46,10 +46,10 @@ def trace(model: nn.Module, image_shape: tuple[int, int, int] = (3, 224, 224)) -
 
 
 def symbolic_trace(root: nn.Module | Callable[..., Any]) -> fx.GraphModule:
-    """As torch.fx has it; but modules that other threads call meanwhile are left alone.
+    """Traces by torch.fx, without disturbing modules that other threads call meanwhile.
 
     Args:
-        root: a model, which is shared, or a function.
+        root: a model, which the graph shares, or a function.
     """
     tracer = _Tracer()
     graph = tracer.trace(root)
@@ -57,7 +57,10 @@ def symbolic_trace(root: nn.Module | Callable[..., Any]) -> fx.GraphModule:
 
 
 class _Tracer(fx.Tracer):
-    """torch.fx's, which while it traces is told of every module that anybody calls; those of other threads run on."""
+    """A tracer that lets other threads' modules run.
+
+    While torch.fx traces, it intercepts calls of all modules in the process.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,7 +80,7 @@ class _Tracer(fx.Tracer):
 
 
 def _fix_options(graph: fx.GraphModule, model: nn.Module) -> None:
-    """Images are all that goes in: the forward's other arguments are as they are by default."""
+    """Fixes all arguments of the forward but the images to their defaults."""
     for option in graph.graph.find_nodes(op="placeholder")[1:]:
         if not option.args:
             raise ConfigurationError(
@@ -92,9 +95,9 @@ def _fix_options(graph: fx.GraphModule, model: nn.Module) -> None:
 
 
 def fold_batch_norms(graph: fx.GraphModule) -> None:
-    """Fold every batch norm that directly follows a convolution into its weights, in place.
+    """Folds every batch norm that directly follows a convolution into the convolution's weights, in place.
 
-    The result differs from the unfolded model by rounding alone (about 1e-6 relative).
+    Results differ from the unfolded model's by rounding alone (about 1e-6 relative).
     """
     modules = dict(graph.named_modules())
     calls = Counter(node.target for node in graph.graph.nodes if node.op == "call_module")
@@ -104,9 +107,9 @@ def fold_batch_norms(graph: fx.GraphModule) -> None:
         source = node.args[0]
         if source.op != "call_module" or not isinstance(modules[source.target], nn.Conv2d):
             continue
-        if len(source.users) > 1 or calls[source.target] > 1:  # somebody else needs what the convolution gives
+        if len(source.users) > 1 or calls[source.target] > 1:  # the convolution's result has other users
             continue
-        if modules[node.target].running_mean is None:  # it normalises by what it sees
+        if modules[node.target].running_mean is None:  # it normalises by the batch's own statistics
             continue
         folded = fuse_conv_bn_eval(modules[source.target], modules[node.target])
         _replace(graph, source.target, folded)
@@ -120,9 +123,15 @@ def fold_batch_norms(graph: fx.GraphModule) -> None:
 def prepare(
     model: nn.Module, image_shape: tuple[int, int, int] = (3, 224, 224), folding: bool = True
 ) -> fx.GraphModule:
-    """Trace for inference at speed: batch norms folded (unless ``folding`` is false), convolutions channels-last.
+    """Traces a model for fast inference, with convolutions channels last.
 
-    The model's modules are reused and may be changed: give a model that nobody else uses. Raises as ``trace``.
+    Args:
+        model: as in ``trace``. Its modules are reused and may be changed, so nothing else may use the model.
+        image_shape: (C, H, W).
+        folding: whether batch norms are folded into convolutions.
+
+    Raises:
+        ConfigurationError: the model cannot be traced; see ``trace``.
     """
     for parameter in model.parameters():
         parameter.requires_grad_(False)
@@ -133,19 +142,19 @@ def prepare(
 
 
 def stand_in(tensor: Tensor) -> Tensor:
-    """What has a tensor's shape and dtype and no memory: one number that takes the place of all."""
-    made: Tensor = torch.zeros((), dtype=tensor.dtype).expand(tensor.shape)
-    return nn.Parameter(made, requires_grad=False) if isinstance(tensor, nn.Parameter) else made
+    """Returns a tensor of the same shape and dtype that needs no memory, since all its elements are one number."""
+    expanded: Tensor = torch.zeros((), dtype=tensor.dtype).expand(tensor.shape)
+    return nn.Parameter(expanded, requires_grad=False) if isinstance(tensor, nn.Parameter) else expanded
 
 
 def state_of(graph: nn.Module) -> dict[str, Tensor]:
-    """All parameters and buffers by name, those that a state dict leaves out as well."""
+    """Returns all parameters and buffers by name, with the buffers that a state dict leaves out."""
     state: dict[str, Tensor] = dict(graph.named_parameters(remove_duplicate=False))
     return state | dict(graph.named_buffers(remove_duplicate=False))
 
 
-def put(graph: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Give a model those tensors in place of its parameters and buffers of these names."""
+def set_state(graph: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Replaces the parameters and buffers of these names."""
     for name, tensor in tensors.items():
         path, _, own = name.rpartition(".")
         module = graph.get_submodule(path)
@@ -155,20 +164,24 @@ def put(graph: nn.Module, tensors: Mapping[str, Tensor]) -> None:
             module._buffers[own] = tensor
 
 
-def put_apart(graph: fx.GraphModule, tensors: Mapping[str, Tensor]) -> None:
-    """The same, in modules of its own: partitions that were split from this model keep what theirs have."""
-    same = {id(tensor): tensor for tensor in state_of(graph).values()}
-    called = {str(node.target) for node in graph.graph.nodes if node.op == "call_module"}  # which partitions share
+def set_own_state(graph: fx.GraphModule, tensors: Mapping[str, Tensor]) -> None:
+    """Replaces the parameters and buffers of these names in this graph alone.
+
+    Partitions that were split from the graph before share its modules. They keep their tensors, because the graph
+    gets copies of the modules in question.
+    """
+    shared_tensors = {id(tensor): tensor for tensor in state_of(graph).values()}
+    called = {str(node.target) for node in graph.graph.nodes if node.op == "call_module"}  # shared with partitions
     for path in sorted(called, key=len):  # outer ones first
         if any(name.startswith(f"{path}.") for name in tensors):
-            _replace(graph, path, copy.deepcopy(graph.get_submodule(path), dict(same)))
-    put(graph, tensors)
+            _replace(graph, path, copy.deepcopy(graph.get_submodule(path), dict(shared_tensors)))
+    set_state(graph, tensors)
 
 
 def fingerprint(graph: fx.GraphModule) -> str:
-    """Twelve digits that tell this model's operations, in order and with their shapes, from any other's.
+    """Returns twelve hexadecimal digits that identify the graph's operations, their order and their shapes.
 
-    Parameters' values are not in it: they do not change what an operation costs.
+    The values of parameters do not count, since they do not change what an operation costs.
     """
     parts = [str(graph.graph), *(f"{name} {module!r}" for name, module in graph.named_modules() if name)]
     parts += [f"{name} {tuple(tensor.shape)} {tensor.dtype}" for name, tensor in graph.state_dict().items()]

@@ -42,7 +42,9 @@ def load_model(spec: ModelSpec) -> SplitModel:
         source = _loaded.get(source_spec)
         if source is None:
             entry, module = build_model(spec)
-            source = _loaded[source_spec] = SplitModel(entry, module, torch.device("cpu"), folding_only)
+            source = _loaded[source_spec] = SplitModel(
+                entry, module, torch.device("cpu"), execution_config=folding_only
+            )
         if placed_spec == source_spec:
             return source
         placed = _loaded.get(placed_spec)
@@ -62,7 +64,7 @@ def build_model(spec: ModelSpec) -> tuple[ModelEntry, nn.Module]:
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
-        entry = find_model(spec.name, spec.allow_user_code)
+        entry = find_model(spec.name, allow_user_code=spec.allow_user_code)
         module = entry.build().eval()
     load_weights(module, entry, spec.weights)
     if is_user_model(spec.name):

@@ -1,7 +1,8 @@
-"""What each split point of a model costs on this machine, and what follows for a pipeline of two stages.
+"""What each split point of a model costs on this machine, and how fast a pipeline of two stages is at each of them.
 
-The backbone's stage (pre-processing, backbone, features into the slot) works on one batch while the head's stage (head,
-decoding) works on the batch before it. Where the two share cores, each slows the other down.
+The backbone stage consists of pre-processing, the backbone, and the copy of its features into the slot. While it works
+on one batch, the head stage (head and decoding) works on the batch before. If the two stages share cores, each slows
+the other down.
 """
 
 from __future__ import annotations
@@ -12,69 +13,78 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-SLOWEST = 0.05  # no stage is held up more than this, whatever one measurement says
+MIN_RATE = 0.05  # whatever a measurement says, no stage is slower than this part of its speed alone
 
 
 @dataclass(frozen=True, slots=True)
 class CoRun:
-    """How fast each stage is while the other one works too, its speed alone being 1.
+    """The rates at which both stages work while they run at the same time. A stage alone works at rate 1.
 
-    Two processors of their own give 1 and 1; two stages that take turns on one give rates whose sum is 1.
+    If each stage has a processor of its own, both rates are 1. If the stages take turns on one processor, the sum of
+    the rates is 1.
+
+    Attributes:
+        backbone: rate of the backbone stage.
+        head: rate of the head stage.
     """
 
     backbone: float = 1.0
     head: float = 1.0
 
-    def busy(self, backbone_s: float, head_s: float) -> tuple[float, float]:
-        """What a batch takes in each stage while the pipeline is saturated; the longer one is its period.
+    def busy_s(self, backbone_s: float, head_s: float) -> tuple[float, float]:
+        """Returns the seconds that a batch takes in each stage while the pipeline is saturated.
+
+        The longer of the two is the pipeline's period.
 
         Args:
-            backbone_s, head_s: of a batch in each stage alone.
+            backbone_s, head_s: seconds that a batch takes in each stage alone.
         """
         backbone = min(backbone_s / self.backbone, backbone_s + head_s * (1 - self.backbone) / self.head)
         head = min(head_s / self.head, head_s + backbone_s * (1 - self.head) / self.backbone)
         return backbone, head
 
-    def alone(self, backbone_s: float, head_s: float, period_s: float) -> tuple[float, float]:
-        """The reverse of ``busy``: what a batch would take in each stage alone, of times seen in a running pipeline.
+    def alone_s(self, backbone_s: float, head_s: float, period_s: float) -> tuple[float, float]:
+        """Returns the seconds that a batch would take in each stage alone: the inverse of ``busy_s``.
 
         Args:
-            backbone_s, head_s: of a batch in each stage, as seen.
-            period_s: between two batches; longer than both stages take where too few frames come.
+            backbone_s, head_s: seconds that a batch took in each stage of a running pipeline.
+            period_s: seconds between two batches. If too few frames come, both stages take less.
         """
-        together = min(max(backbone_s + head_s - period_s, 0.0), backbone_s, head_s)
-        return backbone_s - together * (1 - self.backbone), head_s - together * (1 - self.head)
+        overlap_s = min(max(backbone_s + head_s - period_s, 0.0), backbone_s, head_s)
+        return backbone_s - overlap_s * (1 - self.backbone), head_s - overlap_s * (1 - self.head)
 
     @classmethod
-    def seen(cls, alone_s: tuple[float, float], busy_s: tuple[float, float]) -> CoRun:
-        """The rates under which stages that take ``alone_s`` take ``busy_s`` in a saturated pipeline.
+    def from_times(cls, alone_s: tuple[float, float], busy_s: tuple[float, float]) -> CoRun:
+        """Returns the rates at which stages that take ``alone_s`` take ``busy_s`` in a saturated pipeline.
 
         Args:
-            alone_s: of a batch in the backbone's and in the head's stage.
-            busy_s: likewise, as seen; the longer stage was always at work, the other while that one was, too.
+            alone_s: seconds that a batch takes in the backbone stage and in the head stage alone.
+            busy_s: the same, measured in a saturated pipeline. There the longer stage always works, so the shorter
+                one never works alone.
         """
-        backbone, head = busy_s
-        together = min(backbone, head)
-        rates = (
-            1 - (busy - alone) / together if together > 0 else 1.0 for alone, busy in zip(alone_s, busy_s, strict=True)
-        )
-        return cls(*(min(1.0, max(SLOWEST, rate)) for rate in rates))
+        overlap_s = min(busy_s)
+
+        def rate(stage_alone_s: float, stage_busy_s: float) -> float:
+            measured = 1 - (stage_busy_s - stage_alone_s) / overlap_s if overlap_s > 0 else 1.0
+            return min(1.0, max(MIN_RATE, measured))
+
+        return cls(backbone=rate(alone_s[0], busy_s[0]), head=rate(alone_s[1], busy_s[1]))
 
 
 @dataclass(frozen=True, slots=True)
 class ProfilePoint:
-    """One split point at one batch size: seconds a batch, each measured alone.
+    """What one split point costs at one batch size. Times are seconds a batch, each measured alone.
 
     Attributes:
-        cut: its name.
+        split_point: its name.
         batch_size: images a batch.
-        bytes_per_image: what crosses.
-        preprocess_s: pixels to the model's input.
-        backbone_s: the backbone's partition.
-        hand_over_s: the features into the slot.
-        head_s: the head's partition.
-        decode_s: outputs to detections in the source's pixels.
-        period_s: between two batches of the whole pipeline, saturated; NaN where that was not measured.
+        bytes_per_image: bytes that cross for one image.
+        preprocess_s: from pixels to the model's input.
+        backbone_s: the backbone partition.
+        hand_over_s: the copy of the features into the slot.
+        head_s: the head partition.
+        decode_s: from outputs to detections in the source's pixels.
+        period_s: seconds between two batches of the whole pipeline when it is saturated; NaN if not measured.
     """
 
     split_point: str
@@ -89,16 +99,16 @@ class ProfilePoint:
 
     @property
     def backbone_stage_s(self) -> float:
-        """The backbone's stage, alone."""
+        """Seconds a batch of the backbone stage alone."""
         return self.preprocess_s + self.backbone_s + self.hand_over_s
 
     @property
     def head_stage_s(self) -> float:
-        """The head's stage, alone."""
+        """Seconds a batch of the head stage alone."""
         return self.head_s + self.decode_s
 
     def scaled(self, backbone: float, head: float) -> ProfilePoint:
-        """The same with each stage so many times slower; the whole's period is then unknown."""
+        """Returns this point with each stage that many times slower. The period becomes unknown."""
         return replace(
             self,
             preprocess_s=self.preprocess_s * backbone,
@@ -112,13 +122,13 @@ class ProfilePoint:
 
 @dataclass(frozen=True)
 class Profile:
-    """Every split point of a model at several batch sizes.
+    """What every split point of a model costs at several batch sizes.
 
     Attributes:
         model: its name.
         device: where the backbone ran.
-        points: by batch size, then in the order of the split points.
-        co_run: what the stages do to each other.
+        points: ordered by batch size, then in the order of the split points.
+        co_run: how much the stages slow each other down.
     """
 
     model: str
@@ -128,62 +138,69 @@ class Profile:
 
     @property
     def batch_sizes(self) -> tuple[int, ...]:
-        """Those that were measured, ascending."""
+        """The batch sizes that were measured, ascending."""
         return tuple(sorted({point.batch_size for point in self.points}))
 
     def point(self, split_point: str, batch_size: int) -> ProfilePoint | None:
-        """The one of that split point and batch size, if it was measured."""
-        return self._by_name.get((split_point, batch_size))
+        """Returns the point of that split point and batch size; None if it was not measured."""
+        return self._points_by_key.get((split_point, batch_size))
 
     def period_s(self, point: ProfilePoint) -> float:
-        """Seconds between two batches of a saturated pipeline: measured, or else predicted."""
+        """Returns the seconds between two batches of a saturated pipeline: measured, or else predicted."""
         return self.predicted_s(point) if math.isnan(point.period_s) else point.period_s
 
     def predicted_s(self, point: ProfilePoint) -> float:
-        """Seconds between two batches, from the stages' times.
+        """Returns the seconds between two batches as predicted from the stages' times.
 
-        Corrected by how far off such predictions were that have been measured, at the same batch size.
+        The prediction is corrected by the median error at the points of the same batch size whose period was measured.
         """
-        return self._modelled_s(point) * self._correction.get(point.batch_size, 1.0)
+        return self._modelled_s(point) * self._corrections.get(point.batch_size, 1.0)
 
     def throughput(self, point: ProfilePoint) -> float:
-        """Images a second of a saturated pipeline."""
+        """Returns the images a second of a saturated pipeline."""
         return point.batch_size / self.period_s(point)
 
     def latency_s(self, point: ProfilePoint) -> float:
-        """Of a batch from its closing until its results are out: both stages busy, no wait for a slot."""
-        return sum(self.co_run.busy(point.backbone_stage_s, point.head_stage_s))
+        """Returns the seconds from the closing of a batch until its results are out.
 
-    def with_point(self, point: ProfilePoint) -> Profile:
-        """The same with this point in the place of the one of its split point and batch size."""
-        mine = point.split_point, point.batch_size
-        return replace(self, points=tuple(point if (p.split_point, p.batch_size) == mine else p for p in self.points))
+        Both stages are busy, and no batch waits for a slot.
+        """
+        return sum(self.co_run.busy_s(point.backbone_stage_s, point.head_stage_s))
 
-    def by_stages(self) -> Profile:
-        """The same predictions from the stages' times alone, scaled to give what was measured of the whole."""
-        factors = [self.period_s(point) / self._modelled_s(point) for point in self.points]
-        return replace(
-            self, points=tuple(p.scaled(factor, factor) for p, factor in zip(self.points, factors, strict=True))
-        )
+    def without_periods(self) -> Profile:
+        """Returns a profile without measured periods whose predictions are this one's.
+
+        The stages' times are scaled so that they predict the measured periods.
+        """
+
+        def rescaled(point: ProfilePoint) -> ProfilePoint:
+            factor = self.period_s(point) / self._modelled_s(point)
+            return point.scaled(factor, factor)
+
+        return replace(self, points=tuple(map(rescaled, self.points)))
 
     def _modelled_s(self, point: ProfilePoint) -> float:
-        return max(self.co_run.busy(point.backbone_stage_s, point.head_stage_s))
+        return max(self.co_run.busy_s(point.backbone_stage_s, point.head_stage_s))
 
     @cached_property
-    def _by_name(self) -> dict[tuple[str, int], ProfilePoint]:
+    def _points_by_key(self) -> dict[tuple[str, int], ProfilePoint]:
         return {(point.split_point, point.batch_size): point for point in self.points}
 
     @cached_property
-    def _correction(self) -> dict[int, float]:
+    def _corrections(self) -> dict[int, float]:
+        """Median ratio of measured to modelled periods, by batch size."""
         ratios: dict[int, list[float]] = {}
         for point in self.points:
             if not math.isnan(point.period_s):
                 ratios.setdefault(point.batch_size, []).append(point.period_s / self._modelled_s(point))
-        return {batch_size: statistics.median_low(found) for batch_size, found in ratios.items()}
+        return {batch_size: statistics.median_low(of_size) for batch_size, of_size in ratios.items()}
 
 
 def describe(profile: Profile, chosen: Sequence[ProfilePoint] = ()) -> str:
-    """A table for people, times in milliseconds; ``chosen`` points carry a mark, measured throughputs a star."""
+    """Returns a table of all points, with times in milliseconds.
+
+    A star follows each measured throughput, and ``<`` marks the chosen points.
+    """
     width = max((len(point.split_point) for point in profile.points), default=3)
     columns = ("prep", "backbone", "handover", "head", "decode", "images/s", "latency")
     lines = [

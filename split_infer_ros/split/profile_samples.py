@@ -1,7 +1,8 @@
-"""All samples behind a profile, and their form in the database."""
+"""The samples from which a profile is made, and their records in the database."""
 
 from __future__ import annotations
 
+import enum
 import math
 import statistics
 import time
@@ -14,104 +15,140 @@ from split_infer_ros.measurements.record import Record
 from split_infer_ros.split.profile import CoRun, Profile, ProfilePoint
 from split_infer_ros.split.split_points import SplitPoint
 
-PREPROCESS, BACKBONE, HAND_OVER, HEAD, DECODE = ALONE = ("preprocess", "backbone", "hand_over", "head", "decode")
-PERIOD, BACKBONE_BUSY, HEAD_BUSY = "period", "backbone_busy", "head_busy"  # of a saturated pipeline
+
+class ProfilePart(enum.Enum):
+    """What a sample of a split point times, in seconds a batch.
+
+    The first five are timed alone. The last three come from a saturated pipeline: the time between two batches, and
+    what a batch takes in each stage.
+    """
+
+    PREPROCESS = "preprocess"
+    BACKBONE = "backbone"
+    HAND_OVER = "hand_over"
+    HEAD = "head"
+    DECODE = "decode"
+    PERIOD = "period"
+    BACKBONE_BUSY = "backbone_busy"
+    HEAD_BUSY = "head_busy"
+
+
+TIMED_ALONE = (
+    ProfilePart.PREPROCESS,
+    ProfilePart.BACKBONE,
+    ProfilePart.HAND_OVER,
+    ProfilePart.HEAD,
+    ProfilePart.DECODE,
+)
+
+PointKey = tuple[int, str]  # batch size, name of the split point
 
 
 @dataclass(frozen=True)
-class Samples:
-    """What was measured of one split point at one batch size.
+class PointSamples:
+    """All samples of one split point at one batch size.
 
     Attributes:
-        cut: its name.
+        split_point: its name.
         batch_size: images a batch.
-        parts: seconds a batch, several samples of each: those in ``ALONE``, and where it was run as a pipeline
-            the time between two batches, and a batch's in either stage.
+        parts: samples of each part, seconds a batch. Those of a pipeline are there if it was run.
     """
 
     split_point: str
     batch_size: int
-    parts: Mapping[str, tuple[float, ...]]
+    parts: Mapping[ProfilePart, tuple[float, ...]]
 
     @property
-    def complete(self) -> bool:
-        """True if every stage was measured alone."""
-        return all(self.parts.get(part) for part in ALONE)
+    def is_complete(self) -> bool:
+        """Whether every part of ``TIMED_ALONE`` was measured."""
+        return all(self.parts.get(part) for part in TIMED_ALONE)
 
-    def point(self, bytes_per_image: int) -> ProfilePoint:
-        """The medians."""
-        preprocess, backbone, hand_over, head, decode = (statistics.median(self.parts[part]) for part in ALONE)
-        period = self.parts.get(PERIOD)
+    def median_point(self, bytes_per_image: int) -> ProfilePoint:
+        """Returns the profile's point, which has the median of each part."""
+        medians = {part: statistics.median(samples) for part, samples in self.parts.items() if samples}
         return ProfilePoint(
-            self.split_point,
-            self.batch_size,
-            bytes_per_image,
-            preprocess,
-            backbone,
-            hand_over,
-            head,
-            decode,
-            statistics.median(period) if period else math.nan,
+            split_point=self.split_point,
+            batch_size=self.batch_size,
+            bytes_per_image=bytes_per_image,
+            preprocess_s=medians[ProfilePart.PREPROCESS],
+            backbone_s=medians[ProfilePart.BACKBONE],
+            hand_over_s=medians[ProfilePart.HAND_OVER],
+            head_s=medians[ProfilePart.HEAD],
+            decode_s=medians[ProfilePart.DECODE],
+            period_s=medians.get(ProfilePart.PERIOD, math.nan),
         )
 
 
-def make_profile(model: str, device: str, split_points: Sequence[SplitPoint], samples: Iterable[Samples]) -> Profile:
-    """The profile of samples that are complete, in the order of the split points.
+def make_profile(
+    *, model: str, device: str, split_points: Sequence[SplitPoint], samples: Iterable[PointSamples]
+) -> Profile:
+    """Makes the profile of complete samples, in the order of the split points.
 
-    Stages slow each other down as was seen where the two are most alike; where nothing was run, not at all.
+    The rates at which the stages run together come from the pipeline whose stages take the most similar times. They
+    are 1 if no pipeline was run.
     """
-    by_place = {(found.batch_size, found.split_point): found for found in samples}
-    bytes_of = {split_point.name: split_point.bytes_per_image for split_point in split_points}
+    by_key = {(each.batch_size, each.split_point): each for each in samples}
     points = [
-        by_place[size, split_point].point(bytes_of[split_point])
-        for size in sorted({size for size, _ in by_place})
-        for split_point in bytes_of
-        if (size, split_point) in by_place
+        by_key[size, split_point.name].median_point(split_point.bytes_per_image)
+        for size in sorted({size for size, _ in by_key})
+        for split_point in split_points
+        if (size, split_point.name) in by_key
     ]
-    return Profile(model, device, tuple(points), _co_run(by_place, points))
+    return Profile(model=model, device=device, points=tuple(points), co_run=_co_run(by_key, points))
 
 
-def _co_run(by_place: Mapping[tuple[int, str], Samples], points: Sequence[ProfilePoint]) -> CoRun:
-    run = [point for point in points if by_place[point.batch_size, point.split_point].parts.get(HEAD_BUSY)]
+def _co_run(by_key: Mapping[PointKey, PointSamples], points: Sequence[ProfilePoint]) -> CoRun:
+    run = [point for point in points if by_key[point.batch_size, point.split_point].parts.get(ProfilePart.HEAD_BUSY)]
     if not run:
         return CoRun()
-    alike = min(run, key=lambda point: abs(math.log(point.backbone_stage_s / point.head_stage_s)))
-    parts = by_place[alike.batch_size, alike.split_point].parts
-    busy = statistics.median(parts[BACKBONE_BUSY]), statistics.median(parts[HEAD_BUSY])
-    return CoRun.seen((alike.backbone_stage_s, alike.head_stage_s), busy)
+    balanced = min(run, key=lambda point: abs(math.log(point.backbone_stage_s / point.head_stage_s)))
+    parts = by_key[balanced.batch_size, balanced.split_point].parts
+    busy_s = statistics.median(parts[ProfilePart.BACKBONE_BUSY]), statistics.median(parts[ProfilePart.HEAD_BUSY])
+    return CoRun.from_times((balanced.backbone_stage_s, balanced.head_stage_s), busy_s)
 
 
-def to_records(samples: Iterable[Samples], key: Key, task: Mapping[str, Any]) -> list[Record]:
-    """One record for each part of each split point at each batch size."""
+def to_records(samples: Iterable[PointSamples], key: Key, task: Mapping[str, Any]) -> list[Record]:
+    """Returns one record for each part of each split point at each batch size."""
     now = time.time()
     return [
         Record(
-            *(key.target, key.versions_for(task), task),
-            {"split_point": found.split_point, "batch_size": found.batch_size, "part": part},
-            costs,
+            target=key.target,
+            versions=key.versions_for(task),
+            task=task,
+            config={"split_point": each.split_point, "batch_size": each.batch_size, "part": part.value},
+            costs=costs,
             time=now,
         )
-        for found in samples
-        for part, costs in found.parts.items()
+        for each in samples
+        for part, costs in each.parts.items()
     ]
 
 
-def from_records(records: Iterable[Record], split_points: Sequence[SplitPoint]) -> list[Samples]:
-    """The complete batch sizes among records of one task, oldest first; of those measured twice the later ones."""
-    parts: dict[tuple[int, str], dict[str, tuple[float, ...]]] = {}
+def from_records(records: Iterable[Record], split_points: Sequence[SplitPoint]) -> list[PointSamples]:
+    """Returns the samples of every batch size at which all split points are complete.
+
+    Args:
+        records: of one task, oldest first. Later measurements replace earlier ones.
+        split_points: of the model, in order.
+    """
+    known_parts = {part.value: part for part in ProfilePart}
+    parts_by_key: dict[PointKey, dict[ProfilePart, tuple[float, ...]]] = {}
     for record in records:
-        size, split_point, part = (record.config.get(name) for name in ("batch_size", "split_point", "part"))
-        if record.error is None and isinstance(size, int) and isinstance(split_point, str) and isinstance(part, str):
-            if part == PREPROCESS:  # the first of its kind: what follows was measured with it
-                parts[size, split_point] = {}
-            parts.setdefault((size, split_point), {})[part] = record.costs
-    found = {place: Samples(place[1], place[0], costs) for place, costs in parts.items()}
-    sizes = sorted({size for size, _ in found})
+        size, name, part_name = (record.config.get(field) for field in ("batch_size", "split_point", "part"))
+        part = known_parts.get(part_name) if isinstance(part_name, str) else None
+        if record.error is None and isinstance(size, int) and isinstance(name, str) and part is not None:
+            if part is ProfilePart.PREPROCESS:  # the first part of a measurement, which replaces the one before
+                parts_by_key[size, name] = {}
+            parts_by_key.setdefault((size, name), {})[part] = record.costs
+    samples = {(size, name): PointSamples(name, size, parts) for (size, name), parts in parts_by_key.items()}
+
+    def is_complete(size: int) -> bool:
+        of_size = [samples.get((size, split_point.name)) for split_point in split_points]
+        return all(each is not None and each.is_complete for each in of_size)
+
     return [
-        found[size, split_point.name]
-        for size in sizes
-        if all(
-            (size, split_point.name) in found and found[size, split_point.name].complete for split_point in split_points
-        )
+        samples[size, split_point.name]
+        for size in sorted({size for size, _ in samples})
+        if is_complete(size)
         for split_point in split_points
     ]

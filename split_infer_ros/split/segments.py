@@ -1,7 +1,8 @@
-"""A model in pieces, one between each two neighbouring split points, for timing all split points in one pass."""
+"""Splits a model into the segments between neighbouring split points, so that one pass times all split points."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from torch import fx
@@ -10,16 +11,15 @@ from split_infer_ros.split.partitions import extract
 from split_infer_ros.split.split_points import SplitPoint, live_values
 
 
-def segments(graph: fx.GraphModule, split_points: Sequence[SplitPoint]) -> tuple[fx.GraphModule, ...]:
-    """The pieces in order: each takes the tensors of one split point and gives a tuple of those of the next."""
+def split_into_segments(graph: fx.GraphModule, split_points: Sequence[SplitPoint]) -> tuple[fx.GraphModule, ...]:
+    """Returns the segments in order. Each maps the tensors of one split point to a tuple of those of the next."""
     nodes = list(graph.graph.nodes)
-    crossing = [live_values(nodes, split_point.position) for split_point in split_points]
     return tuple(
         extract(
             graph,
-            nodes[split_points[index].position : split_points[index + 1].position],
-            crossing[index],
-            crossing[index + 1],
+            nodes[first.position : last.position],
+            inputs=live_values(nodes, first.position),
+            outputs=live_values(nodes, last.position),
         )
-        for index in range(len(split_points) - 1)
+        for first, last in itertools.pairwise(split_points)
     )

@@ -1,4 +1,4 @@
-"""Where a traced model can be split, and what would cross there."""
+"""Finds where a traced model can be split, and which tensors cross there."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from split_infer_ros.errors import UnknownSplitPointError
 from split_infer_ros.split.blocks import ancestors, find_blocks, kind_of, owner_of
 
 INPUT, OUTPUT = "input", "output"
-SEEN = "seen"  # key in a node's meta: how long its value is, and what of it an image has; None for what is no tensor
+BATCH_AND_SPEC = "batch_and_spec"  # key in a node's meta: (length, spec of one image's part); None if no tensor
 
-# A split point just before one of these would leave a tail of no weight to the other side.
-_TAILS = ("ReLU", "ReLU6", "SiLU", "Hardswish", "GELU", "BatchNorm2d", "Dropout", "Identity")
+# A split point just before one of these would leave an operation of little work to the other side.
+_LIGHT_LAYERS = ("ReLU", "ReLU6", "SiLU", "Hardswish", "GELU", "BatchNorm2d", "Dropout", "Identity")
 
-_CASTS = ("float", "partition", "bfloat16", "to", "type_as", torch.ops.aten.to.dtype, torch.ops.aten._to_copy.default)
+_CASTS = ("float", "half", "bfloat16", "to", "type_as", torch.ops.aten.to.dtype, torch.ops.aten._to_copy.default)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,104 +31,114 @@ class SplitPoint:
     """A place between two operations.
 
     Attributes:
-        name: the block that ends there, such as ``features.16``; ``input`` and ``output`` are the two ends.
+        name: the block that ends there, such as ``features.16``. The two ends of a model are ``input`` and
+            ``output``.
         aliases: enclosing blocks that end there too, such as ``features``.
-        position: how many of the graph's nodes are the backbone's.
-        tensors: what crosses, an image's part each.
-        wide: names of those that are float32 in whatever precision the backbone computes.
+        position: how many of the graph's nodes belong to the backbone.
+        tensors: what crosses, in specs of one image's part.
+        kept_float32: names of tensors that are float32 in whatever precision the backbone computes.
     """
 
     name: str
     aliases: tuple[str, ...]
     position: int
     tensors: tuple[TensorSpec, ...]
-    wide: frozenset[str] = frozenset()
+    kept_float32: frozenset[str] = frozenset()
 
     @property
     def bytes_per_image(self) -> int:
-        """Bytes that cross for one image."""
+        """How many bytes cross for one image."""
         return sum(spec.bytes_per_image for spec in self.tensors)
 
     def in_precision(self, dtype: torch.dtype) -> SplitPoint:
-        """The same split point of a backbone that computes in ``dtype``: what crosses in floating point has it, if not
-        wide.
+        """Returns this split point for a backbone that computes in ``dtype``.
+
+        Floating-point tensors cross in that dtype unless they are kept in float32.
         """
-        return replace(
-            self,
-            tensors=tuple(
-                replace(spec, dtype=dtype) if spec.dtype.is_floating_point and spec.name not in self.wide else spec
-                for spec in self.tensors
-            ),
-        )
+
+        def in_dtype(spec: TensorSpec) -> TensorSpec:
+            changes = spec.dtype.is_floating_point and spec.name not in self.kept_float32
+            return replace(spec, dtype=dtype) if changes else spec
+
+        return replace(self, tensors=tuple(map(in_dtype, self.tensors)))
 
 
 def find_split_points(graph: fx.GraphModule, image_shape: tuple[int, int, int]) -> tuple[SplitPoint, ...]:
-    """Every split point of a model, from ``input`` (all of it is the head's) to ``output`` (all is the backbone's).
+    """Finds every split point of a model.
 
     Args:
         graph: a traced model that takes float32 (N, C, H, W).
         image_shape: (C, H, W).
 
     Returns:
-        The split points in order; only places where all that crosses are tensors with the batch in front.
+        The split points in order, from ``input`` (the head is the whole model) to ``output`` (the backbone is). At
+        each of them, only tensors cross whose first dimension is the batch.
     """
-    batch = 2  # tells the batch dimension from dimensions that happen to be 1
-    propagate(_Recorder(graph), (batch, *image_shape))
+    batch = 2  # distinguishes the batch dimension from dimensions of length 1
+    propagate(_SpecRecorder(graph), (batch, *image_shape))
     nodes = list(graph.graph.nodes)
-    named = dict(_ends_of_blocks(nodes, find_blocks(graph)))
-    wide = _wide(nodes)
+    names_at = dict(_ends_of_blocks(nodes, find_blocks(graph)))
+    float32_names = _find_kept_float32(nodes)
     split_points = []
     for position in range(1, len(nodes)):
         if position == 1:
             names = [INPUT]
         elif position == len(nodes) - 1:
             names = [OUTPUT]
-        elif position in named and kind_of(nodes[position]) not in _TAILS:
-            names = named[position]
+        elif position in names_at and kind_of(nodes[position]) not in _LIGHT_LAYERS:
+            names = names_at[position]
         else:
             continue
         specs = [_spec(node, batch) for node in live_values(nodes, position)]
         if all(specs):
             tensors = tuple(spec for spec in specs if spec)
-            kept = frozenset(spec.name for spec in tensors if spec.name in wide)
-            split_points.append(SplitPoint(names[0], tuple(names[1:]), position, tensors, kept))
+            split_points.append(
+                SplitPoint(
+                    name=names[0],
+                    aliases=tuple(names[1:]),
+                    position=position,
+                    tensors=tensors,
+                    kept_float32=frozenset(spec.name for spec in tensors if spec.name in float32_names),
+                )
+            )
     return tuple(split_points)
 
 
 def choose_split_point(split_points: Sequence[SplitPoint], name: str, model: str) -> SplitPoint:
-    """The split point of that name or alias.
+    """Returns the split point of that name or alias.
 
     Raises:
-        UnknownSplitPointError: there is none; the error lists those that there are.
+        UnknownSplitPointError: the model has no such split point. The message lists those that it has.
     """
-    for split_point in split_points:
-        if name == split_point.name or name in split_point.aliases:
-            return split_point
-    names = [split_point.name for split_point in split_points]
+    for point in split_points:
+        if name == point.name or name in point.aliases:
+            return point
+    names = [point.name for point in split_points]
     close = difflib.get_close_matches(name, names, n=1)
     hint = f" Did you mean '{close[0]}'?" if close else ""
     raise UnknownSplitPointError(f"{model} has no split point '{name}'.{hint} It has: {', '.join(names)}.")
 
 
-class _Recorder(fx.Interpreter):
-    """Runs a graph and keeps each value's shape and dtype in its node."""
+class _SpecRecorder(fx.Interpreter):
+    """Runs a graph and records the shape and dtype of each value in its node."""
 
     def run_node(self, node: fx.Node) -> Any:
         result = super().run_node(node)
-        node.meta[SEEN] = _seen(node.name, result) if isinstance(result, Tensor) and result.dim() else None
+        has_length = isinstance(result, Tensor) and result.dim() > 0
+        node.meta[BATCH_AND_SPEC] = _batch_and_spec(node.name, result) if has_length else None
         return result
 
 
-def _seen(name: str, value: Tensor) -> tuple[int, TensorSpec]:
+def _batch_and_spec(name: str, value: Tensor) -> tuple[int, TensorSpec]:
     return len(value), TensorSpec(name, tuple(value.shape[1:]), value.dtype)
 
 
 def propagate(interpreter: fx.Interpreter, image_shape: tuple[int, ...], *others: object) -> None:
-    """Run an interpreter on images of that shape, (N, C, H, W); without computing anything, where that is possible.
+    """Runs an interpreter on images of that shape, without computing anything if that is possible.
 
     Args:
-        interpreter: sees each value, or one that has its shape, dtype and layout alone.
-        image_shape: of the first input.
+        interpreter: is given each value, or a fake one of the same shape, dtype and layout.
+        image_shape: of the first input, (N, C, H, W).
         others: further inputs.
     """
 
@@ -139,34 +149,44 @@ def propagate(interpreter: fx.Interpreter, image_shape: tuple[int, ...], *others
         try:
             with FakeTensorMode(allow_non_fake_inputs=True):  # computes nothing
                 run()
-        except Exception:  # whatever asks for values: shapes that depend on them, operators that know no other way
+        except Exception:  # the graph needs values: a shape depends on them, or an operator has no fake version
             run()
 
 
 def live_values(nodes: Sequence[fx.Node], position: int) -> list[fx.Node]:
-    """What the nodes from ``position`` on need of those before it; constants are both sides' own."""
+    """Returns the nodes before ``position`` whose values later nodes use.
+
+    Constants are left out, because each side has its own.
+    """
     behind = set(nodes[position:])
-    return [n for n in nodes[:position] if n.op != "get_attr" and any(user in behind for user in n.users)]
+    return [node for node in nodes[:position] if node.op != "get_attr" and any(user in behind for user in node.users)]
 
 
-def _wide(nodes: Sequence[fx.Node]) -> set[str]:
-    """Names of values that were made float32 on purpose, as detectors do with boxes, and of all that follows."""
-    wide: set[str] = set()
+def _find_kept_float32(nodes: Sequence[fx.Node]) -> set[str]:
+    """Returns the names of values that are cast to float32, and of all values that are computed from them.
+
+    Detectors cast boxes, for example.
+    """
+    names: set[str] = set()
     for node in nodes:
         if node.target in _CASTS:
-            is_wide = node.target == "float" or torch.float32 in (*node.args, *node.kwargs.values())
+            is_float32 = node.target == "float" or torch.float32 in (*node.args, *node.kwargs.values())
         else:
-            is_wide = any(source.name in wide for source in node.all_input_nodes)
-        if is_wide:
-            wide.add(node.name)
-    return wide
+            is_float32 = any(source.name in names for source in node.all_input_nodes)
+        if is_float32:
+            names.add(node.name)
+    return names
 
 
 def _ends_of_blocks(nodes: Sequence[fx.Node], blocks: set[str]) -> Iterator[tuple[int, list[str]]]:
-    """(position, [block, enclosing blocks...]) for each block that ends, and for each run of free functions."""
+    """Yields the position and the names of each place where a split point may lie.
+
+    One such place is the end of a block. Its names are the block and the enclosing blocks that end there as well.
+    The other one is the end of a run of functions outside all blocks. Its name is the last of these functions.
+    """
     owners = [owner_of(node) for node in nodes]
     last = {path: index for index, owner in enumerate(owners) for path in ancestors(owner)}
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for index, node in enumerate(nodes[:-1]):
         owner = owners[index]
         ended = [path for path in ancestors(owner) if last[path] == index]
@@ -177,24 +197,25 @@ def _ends_of_blocks(nodes: Sequence[fx.Node], blocks: set[str]) -> Iterator[tupl
         elif not any(path in blocks for path in ancestors(owner)) and node.op in ("call_function", "call_method"):
             following = owners[index + 1]
             if any(path in blocks for path in ancestors(following)) or nodes[index + 1].op == "output":
-                function = re.sub(r"_\d+$", "", node.name)  # which one of them it is depends on torch's version
-                seen[function] += 1
-                yield index + 1, [function if seen[function] == 1 else f"{function}_{seen[function]}"]
+                function = re.sub(r"_\d+$", "", node.name)  # torch's own number depends on its version
+                counts[function] += 1
+                yield index + 1, [function if counts[function] == 1 else f"{function}_{counts[function]}"]
 
 
 def _spec(node: fx.Node, batch: int) -> TensorSpec | None:
-    length, spec = node.meta[SEEN] or (0, None)
+    """Returns the spec of a node's value; None unless its first dimension is the batch."""
+    length, spec = node.meta[BATCH_AND_SPEC] or (0, None)
     return spec if length == batch else None
 
 
 def describe(split_points: Sequence[SplitPoint], default: SplitPoint | None = None) -> str:
-    """A table for people: a line a split point, one more for each further tensor; ``default`` carries a mark."""
-    width = max(len(split_point.name) for split_point in split_points)
+    """Returns a table with a line for each tensor of each split point. A star marks the default split point."""
+    width = max(len(point.name) for point in split_points)
     lines = [f"  {'split_point':<{width}}  {'bytes/image':>11}  tensors"]
-    for split_point in split_points:
-        mark = "*" if split_point == default else " "
-        start = f"{mark} {split_point.name:<{width}}  {split_point.bytes_per_image:>11,}"
-        for spec in split_point.tensors:
+    for point in split_points:
+        mark = "*" if point == default else " "
+        start = f"{mark} {point.name:<{width}}  {point.bytes_per_image:>11,}"
+        for spec in point.tensors:
             lines.append(f"{start}  {spec.name} {str(spec.dtype).removeprefix('torch.')} {spec.shape}")
             start = " " * len(start)
     return "\n".join(lines)

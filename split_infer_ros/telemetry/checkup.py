@@ -92,12 +92,12 @@ def check_torch(torch: Any, torchvision: Any) -> list[Finding]:
     """Checks that torch and torchvision are installed and fit each other."""
     if isinstance(torch, ImportError):
         advice = "pip install torch torchvision; on a Jetson NVIDIA's own wheels (they know its GPU, PyPI's do not)."
-        return [Finding(Level.PROBLEM, "torch", f"cannot be imported ({torch})", advice)]
-    found = [Finding(Level.OK, "torch", f"{torch.__version__}, built for CUDA {torch.version.cuda or '(none)'}")]
+        return [Finding(Level.PROBLEM, "torch", f"cannot be imported ({torch})", advice=advice)]
+    findings = [Finding(Level.OK, "torch", f"{torch.__version__}, built for CUDA {torch.version.cuda or '(none)'}")]
     if isinstance(torchvision, ImportError):
         advice = "install the release of torchvision that belongs to this torch, from the same index."
-        return [*found, Finding(Level.PROBLEM, "torchvision", f"cannot be imported ({torchvision})", advice)]
-    return [*found, Finding(Level.OK, "torchvision", torchvision.__version__)]
+        return [*findings, Finding(Level.PROBLEM, "torchvision", f"cannot be imported ({torchvision})", advice=advice)]
+    return [*findings, Finding(Level.OK, "torchvision", torchvision.__version__)]
 
 
 def check_gpu(torch: Any) -> list[Finding]:
@@ -107,7 +107,7 @@ def check_gpu(torch: Any) -> list[Finding]:
     if not torch.cuda.is_available():
         has_driver = Path("/dev/nvidiactl").exists() or Path("/dev/nvhost-gpu").exists()
         advice = "the driver is there, so this torch is not built for it: see torch above." if has_driver else ""
-        return [Finding(Level.NOTE, "GPU", "none that torch can use; both partitions run on the CPU", advice)]
+        return [Finding(Level.NOTE, "GPU", "none that torch can use; both partitions run on the CPU", advice=advice)]
     runtime = try_import("cuda.bindings.runtime")
     return [_gpu(torch, runtime, index) for index in range(torch.cuda.device_count())]
 
@@ -118,7 +118,7 @@ def _gpu(torch: Any, runtime: Any, index: int) -> Finding:
     if isinstance(runtime, ImportError):
         parts.append(f"integrated: {'yes' if getattr(gpu, 'is_integrated', False) else 'no'}")
         advice = "pip install cuda-bindings, to know which memory both processors can share."
-        return Finding(Level.NOTE, f"GPU {index}", ", ".join(parts), advice)
+        return Finding(Level.NOTE, f"GPU {index}", ", ".join(parts), advice=advice)
     for name, meaning in GPU_ATTRIBUTES:
         error, value = runtime.cudaDeviceGetAttribute(getattr(runtime.cudaDeviceAttr, name), index)
         answer = "yes" if value else "no"
@@ -135,12 +135,20 @@ def check_shared_memory(folder: Path) -> Finding:
     try:
         room = os.statvfs(folder)
     except OSError as error:
-        return Finding(Level.NOTE, what, f"not there ({error.strerror}); images go through sockets, slowly", advice)
+        return Finding(
+            Level.NOTE, what, f"not there ({error.strerror}); images go through sockets, slowly", advice=advice
+        )
     size, free = room.f_frsize * room.f_blocks, room.f_frsize * room.f_bavail
     found = f"{size / MB:,.0f} MB, {free / MB:,.0f} MB free"
     if not os.access(folder, os.W_OK):
-        return Finding(Level.NOTE, what, f"{found}, not writable; transport shared_memory cannot be used", advice)
-    return Finding(Level.NOTE, what, found, advice) if free < SHARED_MEMORY_BYTES else Finding(Level.OK, what, found)
+        return Finding(
+            Level.NOTE, what, f"{found}, not writable; transport shared_memory cannot be used", advice=advice
+        )
+    return (
+        Finding(Level.NOTE, what, found, advice=advice)
+        if free < SHARED_MEMORY_BYTES
+        else Finding(Level.OK, what, found)
+    )
 
 
 def check_limits(receive_buffer: Path = Path("/proc/sys/net/core/rmem_max")) -> list[Finding]:
@@ -156,7 +164,7 @@ def _open_files() -> Finding:
     found = f"at most {'any number' if files == resource.RLIM_INFINITY else f'{files:,}'}"
     if files == resource.RLIM_INFINITY or files >= OPEN_FILES:
         return Finding(Level.OK, "Open files", found)
-    return Finding(Level.NOTE, "Open files", found, f"raise it: ulimit -n {OPEN_FILES}.")
+    return Finding(Level.NOTE, "Open files", found, advice=f"raise it: ulimit -n {OPEN_FILES}.")
 
 
 def _locked_memory() -> Finding:
@@ -170,7 +178,7 @@ def _socket_buffers(size: int) -> Finding:
     if size >= RECEIVE_BUFFER_BYTES:
         return Finding(Level.OK, what, found)
     setting = f"sysctl -w net.core.rmem_max={8 * RECEIVE_BUFFER_BYTES}"
-    return Finding(Level.NOTE, what, found, f"features and images from other hosts may be lost: {setting}.")
+    return Finding(Level.NOTE, what, found, advice=f"features and images from other hosts may be lost: {setting}.")
 
 
 def format_findings(findings: Sequence[Finding]) -> str:

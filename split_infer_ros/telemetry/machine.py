@@ -75,9 +75,9 @@ def release(version: str) -> str:
 def instruction_set(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     """Returns what decides which kernels run on the CPU. Processors with the same text run the same kernels.
 
-    The text has three parts: the capability that torch uses, which ATEN_CPU_CAPABILITY can lower; the processor's
-    extensions that oneDNN uses; and the limit that the user set for oneDNN, if there is one. An example is
-    ``AVX2 (avx2 avx512_vnni avx512f), oneDNN up to AVX2``.
+    An example is ``AVX2 (avx2 avx512_vnni avx512f), oneDNN up to AVX2``. The text begins with the capability that torch
+    uses, which ATEN_CPU_CAPABILITY can lower. The processor's extensions that oneDNN uses follow in brackets. The last
+    part is the limit that the user set for oneDNN, if there is one.
     """
     flags: set[str] = set()
     if cpuinfo.exists():

@@ -1,4 +1,4 @@
-"""The best candidates of each image, as far as they are wanted."""
+"""The best-scored candidates of each image, as many as an operator asks for."""
 
 from __future__ import annotations
 
@@ -9,84 +9,87 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from split_infer_ros.vision_ops.arrays import Flags, Floats, Integers, to_host
+from split_infer_ros.vision_ops.host_arrays import Flags, Floats, Integers, to_host
 
-Scores = Floats | Tensor  # on the host; a tensor is one of a GPU
+Scores = Floats | Tensor  # an array on the host, or a tensor on a GPU
 
 
 class BestCandidates(NamedTuple):
-    """Candidates by image, and then by descending score, of equal scores by ascending index.
+    """Candidates ordered by image, then by descending score, then by ascending index.
 
     Attributes:
-        images: int64 (M,).
+        images: int64 (M,), the image of each candidate.
         indices: int64 (M,) into the image's flattened scores.
-        more: bool (N,), images that have further candidates, or may: those come later in the order.
+        has_more: bool (N,), the images that have, or may have, further candidates later in the order.
     """
 
     images: Integers
     indices: Integers
-    more: Flags
+    has_more: Flags
 
 
 def best_candidates(scores: Scores, count: int, threshold: float) -> BestCandidates:
-    """Of each image the ``count`` best scores above ``threshold``, or as many as there are; NaN is no score.
+    """Returns the ``count`` best scores above ``threshold`` of each image, or fewer if there are not that many.
 
-    The best scores are among those of the boxes with the best ones, so others' are not looked at.
+    NaN is no score. The best scores belong to the boxes whose own best score is high, so only those boxes are searched.
 
     Args:
-        scores: floating (N, n, C), none of them 0, with any strides.
+        scores: floating (N, n, C), each of them 1 or more, with any strides.
         count: 1 or more.
-        threshold: scores up to it are no candidates.
+        threshold: candidates have scores above it.
     """
-    images, each, classes = scores.shape
-    of_box = _best_of_box(scores)
-    able = of_box > threshold
-    more = np.zeros(images, bool)
-    least = None
-    if count < each and np.count_nonzero(able) > images * count:
-        offered = np.where(able, of_box, -np.inf)
-        least = np.partition(offered, each - count, axis=1)[:, each - count]
-        able &= offered >= least[:, None]
-        more = least > threshold
-    image, box = _divided(np.flatnonzero(able), each, images)
+    images, boxes_per_image, classes = scores.shape
+    box_scores = _best_score_of_box(scores)
+    eligible = box_scores > threshold
+    has_more = np.zeros(images, bool)
+    lowest = None  # of each image's scores that can be among the best
+    if count < boxes_per_image and np.count_nonzero(eligible) > images * count:
+        place = boxes_per_image - count
+        lowest = np.partition(np.where(eligible, box_scores, -np.inf), place, axis=1)[:, place]
+        eligible &= box_scores >= lowest[:, None]
+        has_more = lowest > threshold
+    image, box = _row_and_column(np.flatnonzero(eligible), boxes_per_image, images)
     if classes > 1:
-        rows = _rows(scores, image, box)
-        fit = rows > threshold
-        if least is not None:
-            fit &= rows >= least[image, None]
-        found = np.flatnonzero(fit)
-        row, label = _divided(found, classes, len(rows))
-        image, indices, values = image[row], box[row] * classes + label, rows.ravel()[found]
+        rows = _class_scores(scores, image, box)
+        fits = rows > threshold
+        if lowest is not None:
+            fits &= rows >= lowest[image, None]
+        places = np.flatnonzero(fits)
+        row, label = _row_and_column(places, classes, len(rows))
+        image, indices, values = image[row], box[row] * classes + label, rows.ravel()[places]
     else:
-        indices, values = box, of_box[image, box]
+        indices, values = box, box_scores[image, box]
     order = (-values).argsort(kind="stable")
     if images > 1:
         order = order[image[order].argsort(kind="stable")]
     image, indices = image[order], indices[order]
-    found_of = np.bincount(image, minlength=images)
-    if found_of.max() > count:
-        first = np.arange(len(image)) - (found_of.cumsum() - found_of)[image] < count
-        image, indices, more = image[first], indices[first], more | (found_of > count)
-    return BestCandidates(image, indices, more)
+    per_image = np.bincount(image, minlength=images)
+    if per_image.max() > count:
+        is_best = np.arange(len(image)) - (per_image.cumsum() - per_image)[image] < count
+        image, indices, has_more = image[is_best], indices[is_best], has_more | (per_image > count)
+    return BestCandidates(image, indices, has_more)
 
 
-def first_of_each(scores: Floats, most: int) -> Floats:
-    """Scores (N, n, C) in which those that are not among the ``most`` < n best of their image and class are -inf."""
-    own = np.array(scores.transpose(0, 2, 1), order="C")
-    own[np.isnan(own)] = -np.inf
-    last = np.partition(own, own.shape[2] - most, axis=2)[:, :, -most, None]
-    beyond = own < last
-    if (np.count_nonzero(beyond, axis=2) < own.shape[2] - most).any():  # of equal scores the first ones
-        ties = own == last
-        room = most - np.count_nonzero(own > last, axis=2)
-        beyond |= ties & (ties.cumsum(2) > room[..., None])
-    own[beyond] = -np.inf
-    first: Floats = own.transpose(0, 2, 1)
-    return first
+def keep_best_per_class(scores: Floats, count: int) -> Floats:
+    """Returns scores (N, n, C) with -inf in place of all but the ``count`` < n best of each image and class.
+
+    The first of several equal scores are kept.
+    """
+    by_class = np.array(scores.transpose(0, 2, 1), order="C")
+    by_class[np.isnan(by_class)] = -np.inf
+    lowest_kept = np.partition(by_class, by_class.shape[2] - count, axis=2)[:, :, -count, None]
+    dropped = by_class < lowest_kept
+    if (np.count_nonzero(dropped, axis=2) < by_class.shape[2] - count).any():
+        ties = by_class == lowest_kept
+        kept_ties = count - np.count_nonzero(by_class > lowest_kept, axis=2)
+        dropped |= ties & (ties.cumsum(2) > kept_ties[..., None])
+    by_class[dropped] = -np.inf
+    best: Floats = by_class.transpose(0, 2, 1)
+    return best
 
 
-def _best_of_box(scores: Scores) -> Floats:
-    """(N, n), NaN where there is no better."""
+def _best_score_of_box(scores: Scores) -> Floats:
+    """Returns the best score of each box, (N, n); no number (NaN or -inf) if all its scores are NaN."""
     if scores.shape[2] == 1:
         return to_host(scores[:, :, 0])
     if isinstance(scores, np.ndarray):
@@ -95,13 +98,13 @@ def _best_of_box(scores: Scores) -> Floats:
     return to_host(scores.masked_fill(scores.isnan(), -math.inf).amax(2))
 
 
-def _rows(scores: Scores, image: Integers, box: Integers) -> Floats:
-    """(B, C), those of each of these boxes."""
+def _class_scores(scores: Scores, image: Integers, box: Integers) -> Floats:
+    """Returns the scores (B, C) of boxes, given by the image and the place of each."""
     if isinstance(scores, np.ndarray):
         return scores[image, box]
     return to_host(scores[torch.from_numpy(image).to(scores.device), torch.from_numpy(box).to(scores.device)])
 
 
-def _divided(places: Integers, length: int, rows: int) -> tuple[Integers, Integers]:
-    """Places in rows of that length: which row, and where in it."""
-    return (np.zeros_like(places), places) if rows == 1 else divmod(places, length)
+def _row_and_column(places: Integers, columns: int, rows: int) -> tuple[Integers, Integers]:
+    """Divides places in a flattened (rows, columns) array into row and column."""
+    return (np.zeros_like(places), places) if rows == 1 else divmod(places, columns)

@@ -1,4 +1,4 @@
-"""The boxes that an SSD means by its offsets (MultiboxDetection, §3.1.1)."""
+"""Decoding of an SSD's box offsets into boxes (MultiboxDetection, §3.1.1)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from split_infer_ros.errors import ConfigurationError
 
 WEIGHTS = (10.0, 10.0, 5.0, 5.0)
-LARGEST = math.log(1000.0 / 16)  # an anchor grows by no more
+MAX_LOG_GROWTH = math.log(1000.0 / 16)  # of an anchor's side, as torchvision limits it
 
 
 def multibox_decode(
@@ -20,21 +20,22 @@ def multibox_decode(
     weights: tuple[float, float, float, float] = WEIGHTS,
     size: tuple[int, int] | None = None,
 ) -> Tensor:
-    """Boxes of a whole batch: anchors moved by parts of their size, and grown by powers of e.
+    """Decodes the offsets of a whole batch into boxes.
 
-    The numbers are torchvision's ``BoxCoder``'s to the last bit, and NaN stays NaN.
+    An anchor is moved by fractions of its size, and its sides grow by powers of e. The result equals torchvision's
+    ``BoxCoder`` to the last bit. NaN stays NaN.
 
     Args:
-        offsets: floating (..., n, 4), dx, dy, dw, dh, times the weights.
+        offsets: floating (..., n, 4), dx, dy, dw, dh, multiplied by the weights.
         anchors: of the same type, (n, 4): left, top, right, bottom in pixels.
-        weights: by which the offsets were multiplied.
-        size: height and width in pixels of the input, to which boxes are split; None to leave them.
+        weights: the factors by which the offsets were multiplied.
+        size: height and width of the input in pixels, to which boxes are clipped; None leaves them as they are.
 
     Returns:
         (..., n, 4), left, top, right, bottom in pixels.
 
     Raises:
-        ConfigurationError: shapes that do not fit.
+        ConfigurationError: the shapes do not fit.
     """
     if offsets.ndim < 2 or anchors.shape != offsets.shape[-2:] or anchors.shape[-1] != 4:
         raise ConfigurationError(
@@ -44,10 +45,10 @@ def multibox_decode(
     boxes = torch.empty_like(offsets)
     for axis in (0, 1):
         side = anchors[:, axis + 2] - anchors[:, axis]
-        middle = (offsets[..., axis] / weights[axis]).mul_(side).add_(anchors[:, axis] + 0.5 * side)
-        half = (offsets[..., axis + 2] / weights[axis + 2]).clamp_(max=LARGEST).exp_().mul_(side).mul_(0.5)
-        first, last = middle - half, middle.add_(half)
+        centre = (offsets[..., axis] / weights[axis]).mul_(side).add_(anchors[:, axis] + 0.5 * side)
+        half = (offsets[..., axis + 2] / weights[axis + 2]).clamp_(max=MAX_LOG_GROWTH).exp_().mul_(side).mul_(0.5)
+        low, high = centre - half, centre.add_(half)
         if size is not None:
-            first, last = (edge.clamp_(0, size[1 - axis]) for edge in (first, last))
-        boxes[..., axis], boxes[..., axis + 2] = first, last
+            low, high = (edge.clamp_(0, size[1 - axis]) for edge in (low, high))
+        boxes[..., axis], boxes[..., axis + 2] = low, high
     return boxes

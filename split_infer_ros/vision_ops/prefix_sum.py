@@ -1,24 +1,24 @@
-"""Sums of all values up to each (§3.1.1, Fig. 3)."""
+"""Running sums of rows of values (§3.1.1, Fig. 3). No frame passes through this operator."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from split_infer_ros.vision_ops.fastest import PLAIN, TRITON, fastest
+from split_infer_ros.vision_ops.implementations import ImplementationChoice, run_fastest
 
-SUMMED = (torch.float32, torch.int64)  # by the kernel
+PREFIX_SUM_DTYPES = (torch.float32, torch.int64)  # that the kernel sums
 
 
 def prefix_sum(values: Tensor) -> Tensor:
-    """Of each row the sum of the values up to and with each.
+    """Returns, for each value of a row, the sum of the row up to and including that value.
 
-    On the host torch's ``cumsum`` is as fast as can be and is used as it is. On a GPU the three stages of the paper
-    take its place where they are faster. Sums of integers are exact; of floating numbers they are added in another
-    order, so the last bits can differ between devices.
+    On the host this is torch's ``cumsum``, which nothing beats. On a GPU the paper's three stages replace it where they
+    are faster. Sums of integers are exact. Floating sums add in another order, so their last bits can differ between
+    devices.
 
     Args:
-        values: floating, integer or bool (..., n); a single number is its own sum.
+        values: floating, integer or bool (..., n). A single number is its own sum.
 
     Returns:
         (..., n), of the same type; int64 for integers and bool, which wrap around.
@@ -27,11 +27,14 @@ def prefix_sum(values: Tensor) -> Tensor:
 
 
 def _on_gpu(values: Tensor) -> Tensor:
-    summed = values if values.is_floating_point() else values.to(torch.int64)
-    if summed.dtype not in SUMMED or not summed.ndim or not summed.numel():
-        return summed.cumsum(-1)
-    forms = {PLAIN: lambda: summed.cumsum(-1), TRITON: lambda: _in_stages(summed)}
-    return fastest("prefix_sum", summed, summed.shape, forms)
+    summable = values if values.is_floating_point() else values.to(torch.int64)
+    if summable.dtype not in PREFIX_SUM_DTYPES or not summable.ndim or not summable.numel():
+        return summable.cumsum(-1)
+    implementations = {
+        ImplementationChoice.PLAIN: lambda: summable.cumsum(-1),
+        ImplementationChoice.TRITON: lambda: _in_stages(summable),
+    }
+    return run_fastest("prefix_sum", summable, summable.shape, implementations)
 
 
 def _in_stages(values: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Any
 
 import torch
@@ -18,11 +19,18 @@ from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.record import Record
 from split_infer_ros.search.space import Config, Rule, Space
 from split_infer_ros.search.strategies import Guided, Random, Search, Tried
-from split_infer_ros.vision_ops.fastest import place_of, task_of, time_form, warn_of_failure
+from split_infer_ros.vision_ops.implementations import cache_key, record_task, time_calls, warn_of_failure
 
-POINTWISE, DEPTHWISE = "pointwise", "depthwise"
+
+class ConvolutionTemplate(Enum):
+    """A convolution for which there is a template. Its value names the operator in records."""
+
+    POINTWISE = "pointwise"  # 1x1
+    DEPTHWISE = "depthwise"  # each channel by itself
+
+
 SPACES = {
-    POINTWISE: Space(
+    ConvolutionTemplate.POINTWISE: Space(
         {
             "pixels": (64, 16, 32, 128),
             "channels": (64, 16, 32, 128),
@@ -31,7 +39,7 @@ SPACES = {
             "warps": (4, 2, 8),
         }
     ),
-    DEPTHWISE: Space(
+    ConvolutionTemplate.DEPTHWISE: Space(
         {
             "rows": (2, 1, 4, 8),
             "columns": (8, 4, 16),
@@ -41,87 +49,95 @@ SPACES = {
         }
     ),
 }
-TRIALS = 12  # of a kernel at some sizes; each is compiled, which takes longer than it runs
-SEARCH_S = 30.0  # of a process, for all its searches: so much later may a node start
-TRIAL_S = 6.0  # that one takes at most: what the rule admits is compiled in 5 s
+MAX_TRIALS = 12  # of a kernel at given sizes; a trial compiles, which takes longer than the kernel runs
+SEARCH_S = 30.0  # for all searches of a process, by which they can delay a node's start
+TRIAL_S = 6.0  # that a trial takes at most: accepted schedules compile within 5 s
 
 _log = logging.getLogger(__name__)
-_known: dict[tuple[object, ...], Config] = {}  # of this process, by operator, device, type and size
+_cache: dict[tuple[object, ...], Config] = {}  # of this process, by ``cache_key``
 
 
 @dataclass
-class _Time:
+class _SearchBudget:
+    """Time that this process has left for trials, in seconds."""
+
     left_s: float = SEARCH_S
 
 
-_time = _Time()
+_budget = _SearchBudget()
 
 
-def may_search() -> bool:
-    """Whether this process has the time for a trial. Without it, schedules are the best of a few, or the default."""
-    return _time.left_s >= TRIAL_S
+def has_search_time() -> bool:
+    """Whether this process has time for another trial.
+
+    Without it, a schedule is the best of those that were measured, or the default.
+    """
+    return _budget.left_s >= TRIAL_S
 
 
 def search_without_limit() -> None:
-    """For a process that has its time from somebody else: as long as trials of schedules take."""
-    _time.left_s = math.inf
+    """Lets searches of this process take as long as they need, for a process whose time somebody else limits."""
+    _budget.left_s = math.inf
 
 
 def best_schedule(
-    operator: str,
+    template: ConvolutionTemplate,
     values: Tensor,
     sizes: Sequence[int],
+    *,
     run: Callable[[Config], object],
     rule: Rule,
     database: Database | None = None,
 ) -> Config:
-    """The fastest schedule of those that were tried, at sizes to the next power of two.
+    """Returns the fastest measured schedule of a template at these sizes, rounded up to the next power of two.
 
-    Where fewer than ``TRIALS`` are known, more are tried, guided by a model of their costs. All searches of a process
-    together take at most ``SEARCH_S``: no trial begins with less than ``TRIAL_S`` left, and none is measured beyond
-    that. None is tried while a CUDA graph is recorded.
+    If fewer than ``MAX_TRIALS`` schedules were measured, more are tried, guided by a model of their costs. All searches
+    of a process share ``SEARCH_S``. No trial begins with less than ``TRIAL_S`` of it left, and none is measured beyond
+    its end. Nothing is tried while a CUDA graph is recorded.
 
     Args:
-        operator: ``pointwise`` or ``depthwise``.
-        values: what it works on, whose device and type count.
-        sizes: what its time depends on.
-        run: with that schedule.
-        rule: leaves out schedules that cannot be launched here, or take long to compile.
-        database: the user's own if None.
+        template: whose schedules are searched.
+        values: the convolution's input; its device and dtype are part of the choice.
+        sizes: numbers on which the convolution's time depends.
+        run: runs the convolution with a schedule.
+        rule: rejects schedules that cannot be launched here, or that take long to compile.
+        database: None for the user's own.
     """
-    place = place_of(operator, values, sizes)
-    if place in _known:
-        return _known[place]
+    key = cache_key(template.value, values, sizes)
+    if key in _cache:
+        return _cache[key]
     if values.is_cuda and torch.cuda.is_current_stream_capturing():
-        return SPACES[operator].default
-    space, task = replace(SPACES[operator], rule=rule), task_of(f"{operator} schedule", values, sizes)
-    _known[place] = found = _search(space, task, values.device, run, database or Database())
-    return found
+        return SPACES[template].default
+    space = replace(SPACES[template], rule=rule)
+    task = record_task(f"{template.value} schedule", values, sizes)
+    _cache[key] = _search(space, task, values.device, run=run, database=database or Database())
+    return _cache[key]
 
 
 def _search(
     space: Space,
     task: Mapping[str, Any],
     device: torch.device,
+    *,
     run: Callable[[Config], object],
     database: Database,
 ) -> Config:
-    key = Key.here(str(device))
-    records = [record for record in database.find(key, task) if record.config in space]
-    guided = importlib.util.find_spec("sklearn") is not None
-    search: Search = Guided(space) if guided else Random(space)
-    while len(records) < TRIALS and may_search():
+    """Tries schedules until there are enough or the time is spent; returns the best, or the default."""
+    machine = Key.here(str(device))
+    records = [record for record in database.find(machine, task) if record.config in space]
+    has_cost_model = importlib.util.find_spec("sklearn") is not None
+    search: Search = Guided(space) if has_cost_model else Random(space)
+    while len(records) < MAX_TRIALS and has_search_time():
         begin = time.monotonic()
-        end = begin + _time.left_s
         config = search.propose([Tried(record.config, record.median_s) for record in records])
         if config is None:
             break
-        record = _try(config, key, task, device, run, end)
+        record = _try(config, machine, task, device=device, run=run, deadline=begin + _budget.left_s)
         warn_of_failure(record)
         database.keep([record], "the schedule is")
         records.append(record)
-        _time.left_s -= time.monotonic() - begin
-        if not may_search():
+        _budget.left_s -= time.monotonic() - begin
+        if not has_search_time():
             _log.warning("No more schedules are searched for after %g s: `tune` finds the rest.", SEARCH_S)
     best = best_of(records)
     return space.default if best is None else best.config
@@ -129,11 +145,19 @@ def _search(
 
 def _try(
     config: Config,
-    key: Key,
+    machine: Key,
     task: Mapping[str, Any],
+    *,
     device: torch.device,
     run: Callable[[Config], object],
-    end: float,
+    deadline: float,
 ) -> Record:
-    """The record of one schedule, which is not measured again once the clock shows ``end``."""
-    return time_form(key, task, config, lambda: run(config), device, lambda: time.monotonic() < end)
+    """Measures one schedule; no further group of calls begins after ``deadline``, a time of the monotonic clock."""
+    return time_calls(
+        machine,
+        task,
+        config,
+        lambda: run(config),
+        device=device,
+        may_continue=lambda: time.monotonic() < deadline,
+    )

@@ -1,7 +1,8 @@
-"""Which candidates of one class overlap no better one: all images and classes side by side, on the host.
+"""Which candidates of one class overlap a better one, on the host, for all images and classes at once.
 
-Candidates are few by now, so what counts is the number of steps and what each costs at least: in numpy a fifth of what
-it does in torch. Each step of an overlap is rounded by itself, as in torchvision's ``nms``: they agree to the last bit.
+Few candidates are left at this point, so the fixed cost of each step counts most. A step in numpy costs a fifth of one
+in torch. Each operation of an overlap is rounded separately, as in torchvision's ``nms``, so both agree to the last
+bit.
 """
 
 from __future__ import annotations
@@ -10,61 +11,94 @@ import numpy as np
 import torch
 from torchvision.ops import nms
 
-from split_infer_ros.vision_ops.arrays import Flags, Floats, Integers
+from split_infer_ros.vision_ops.host_arrays import Flags, Floats, Integers
 
-PAIRWISE = 64  # candidates of one class in an image up to which all their pairs are compared
-AT_ONCE = 2048  # such groups, so that memory lasts
-ONE_BY_ONE = 200  # overlaps up to which that costs less than steps with all of them
+MAX_PAIRWISE = 64  # candidates of one class in an image, up to which all their pairs are compared
+MAX_GROUPS_AT_ONCE = 2048  # groups of one class in an image, which bounds the memory for their pairs
+MAX_SEQUENTIAL = 200  # overlaps, up to which a loop over them costs less than steps over whole arrays
+MAX_PAIRS_AT_ONCE = 1 << 18  # pairs of boxes whose overlaps fit into a processor's cache
 
 
-def unsuppressed(boxes: Floats, images: Integers, labels: Integers, iou_threshold: float) -> Flags:
-    """The candidates that are left: bool (M,).
+def unsuppressed(boxes: Floats, images: Integers, labels: Integers, *, iou_threshold: float) -> Flags:
+    """Returns which candidates are kept: bool (M,).
 
-    Where an image has few of a class, all their pairs are compared, those of all images and classes in one go; where it
-    has many, torchvision's ``nms`` sees to that class.
+    A group is the candidates of one class in one image. The pairs of all small groups are compared in one go. Each
+    large group goes to torchvision's ``nms``.
 
     Args:
-        boxes: floating (M, 4), of each image in the order in which they are preferred.
+        boxes: floating (M, 4), best first within each image.
         images: int64 (M,), ascending.
-        labels: int64 (M,), their classes.
-        iou_threshold: of two of a class in an image that overlap by more, the later one is suppressed.
+        labels: int64 (M,), the classes of the boxes.
+        iou_threshold: the later of two boxes of a group is suppressed if they overlap by more.
     """
-    left = np.zeros(len(boxes), bool)
+    keep = np.zeros(len(boxes), bool)
     if len(boxes) < 2:
-        return ~left
-    places = labels.argsort(kind="stable")
-    several = images[-1] > images[0]
-    if several:
-        places = places[images[places].argsort(kind="stable")]
-    new = np.ones(len(places), bool)
-    new[1:] = _changes(labels[places])
-    if several:
-        new[1:] |= _changes(images[places])
-    starts = new.nonzero()[0]
-    sizes = np.append(starts[1:], len(places)) - starts
-    corners = boxes[places]
-    many = sizes > (PAIRWISE if len(sizes) > 1 else 1)
-    for start, size in zip(starts[many].tolist(), sizes[many].tolist(), strict=True):
-        order = torch.arange(size, 0, -1, dtype=torch.float32)  # as good as scores
-        group = torch.from_numpy(corners[start : start + size])
-        left[places[start + nms(group, order.to(group.dtype), iou_threshold).numpy()]] = True
-    few = np.where(many, 0, sizes)
-    for begin in range(0, 0 if many.all() else len(few), AT_ONCE):
-        some = slice(begin, begin + AT_ONCE)
-        left[places[_pairwise(corners, starts[some], few[some], iou_threshold)]] = True
-    return left
+        return ~keep
+    order = labels.argsort(kind="stable")
+    has_several_images = images[-1] > images[0]
+    if has_several_images:
+        order = order[images[order].argsort(kind="stable")]
+    is_start = np.ones(len(order), bool)
+    is_start[1:] = _changes(labels[order])
+    if has_several_images:
+        is_start[1:] |= _changes(images[order])
+    starts = is_start.nonzero()[0]
+    sizes = np.append(starts[1:], len(order)) - starts
+    grouped = boxes[order]
+    is_large = sizes > (MAX_PAIRWISE if len(sizes) > 1 else 1)
+    for start, size in zip(starts[is_large].tolist(), sizes[is_large].tolist(), strict=True):
+        descending = torch.arange(size, 0, -1, dtype=torch.float32)  # stands in for scores
+        group = torch.from_numpy(grouped[start : start + size])
+        keep[order[start + nms(group, descending.to(group.dtype), iou_threshold).numpy()]] = True
+    small_sizes = np.where(is_large, 0, sizes)
+    for begin in range(0, 0 if is_large.all() else len(small_sizes), MAX_GROUPS_AT_ONCE):
+        chunk = slice(begin, begin + MAX_GROUPS_AT_ONCE)
+        keep[order[_unsuppressed_pairwise(grouped, starts[chunk], small_sizes[chunk], iou_threshold)]] = True
+    return keep
 
 
-def overlaps(one: Floats, other: Floats, iou_threshold: float) -> Flags:
-    """Where boxes, (4, ...) each, overlap by more than that: intersection over union. Areas that are NaN never do."""
+def overlapping_kept(
+    kept: Integers, boxes: Floats, *, classes: int, labels: Integers | None, iou_threshold: float
+) -> Flags:
+    """Returns the candidates (n, C) of an image that are among the kept ones, or overlap a kept one of their class.
+
+    Args:
+        kept: int64 (k,), indices into the image's flattened scores (n, C).
+        boxes: floating (n, 4).
+        classes: C.
+        labels: int64 (n,), the classes of the boxes; None if each box has a score for each class.
+        iou_threshold: boxes overlap if their intersection over union lies above it.
+    """
+    corners = np.ascontiguousarray(boxes.T)
+    overlapping = np.zeros((classes, corners.shape[1]), bool)
+    step = max(1, MAX_PAIRS_AT_ONCE // corners.shape[1])
+    for begin in range(0, len(kept), step):
+        chunk = kept[begin : begin + step]
+        overlap = overlaps(corners[:, chunk // classes, None], corners[:, None], iou_threshold)
+        if labels is None:
+            for of_one, label in zip(overlap, chunk % classes, strict=True):
+                overlapping[label] |= of_one
+        else:
+            overlapping[0] |= (overlap & (labels == labels[chunk, None])).any(0)
+    overlapping[kept % classes, kept // classes] = True
+    flags: Flags = overlapping.T
+    return flags
+
+
+def overlaps(first: Floats, second: Floats, iou_threshold: float) -> Flags:
+    """Returns where boxes, (4, ...) each, have an intersection over union above the threshold.
+
+    A box whose area is NaN overlaps nothing.
+    """
     with np.errstate(all="ignore"):
-        zero = one.dtype.type(0)
-        width = np.maximum(np.minimum(one[2], other[2]) - np.maximum(one[0], other[0]), zero)
-        height = np.maximum(np.minimum(one[3], other[3]) - np.maximum(one[1], other[1]), zero)
-        shared = width * height
-        areas = [(right - left) * (bottom - top) for left, top, right, bottom in (one, other)]
-        found: Flags = shared / (areas[0] + areas[1] - shared) > np.float64(iou_threshold)  # not rounded
-    return found
+        zero = first.dtype.type(0)
+        width = np.maximum(np.minimum(first[2], second[2]) - np.maximum(first[0], second[0]), zero)
+        height = np.maximum(np.minimum(first[3], second[3]) - np.maximum(first[1], second[1]), zero)
+        intersection = width * height
+        areas = [(right - left) * (bottom - top) for left, top, right, bottom in (first, second)]
+        union = areas[0] + areas[1] - intersection
+        flags: Flags = intersection / union > np.float64(iou_threshold)  # float32 would round the threshold
+    return flags
 
 
 def _changes(values: Integers) -> Flags:
@@ -73,31 +107,34 @@ def _changes(values: Integers) -> Flags:
 
 
 def _ranges(starts: Integers, sizes: Integers) -> Integers:
-    """From each start as many as its size, one after the other."""
+    """Concatenates the ranges that begin at ``starts`` and have ``sizes`` elements."""
     ends: Integers = sizes.cumsum()
     ranges: Integers = np.arange(sizes.sum(), dtype=np.int64) + (starts - (ends - sizes)).repeat(sizes)
     return ranges
 
 
-def _pairwise(boxes: Floats, starts: Integers, sizes: Integers, iou_threshold: float) -> Integers:
-    """Of groups of boxes (M, 4) those that are left. Groups of size 0 are passed over."""
-    members = _ranges(starts, sizes)
-    behind: Integers = (starts + sizes).repeat(sizes) - members - 1
-    first = members.repeat(behind)
-    second = _ranges(members + 1, behind)
-    columns = boxes.T.copy()
-    which = overlaps(columns.take(first, 1), columns.take(second, 1), iou_threshold)
-    first, second = first[which], second[which]
+def _unsuppressed_pairwise(boxes: Floats, starts: Integers, sizes: Integers, iou_threshold: float) -> Integers:
+    """Returns the places in boxes (M, 4) that are kept when all pairs of each group are compared.
+
+    Groups of size 0 are passed over.
+    """
+    places = _ranges(starts, sizes)
+    followers: Integers = (starts + sizes).repeat(sizes) - places - 1
+    first = places.repeat(followers)
+    second = _ranges(places + 1, followers)
+    corners = boxes.T.copy()
+    overlap = overlaps(corners.take(first, 1), corners.take(second, 1), iou_threshold)
+    first, second = first[overlap], second[overlap]
     suppressed = np.zeros(len(boxes), bool)
-    while len(first) > ONE_BY_ONE:
-        # whoever nobody in question overlaps is left for certain, and then whom that one overlaps is not
-        questioned = np.zeros(len(boxes), bool)
-        questioned[second] = True
-        suppressed[second[~questioned[first]]] = True
-        open_ = ~(suppressed[first] | suppressed[second])
-        first, second = first[open_], second[open_]
-    for one, other in zip(first.tolist(), second.tolist(), strict=True):  # those of the first come first
+    while len(first) > MAX_SEQUENTIAL:
+        # A box that no undecided box precedes is certainly kept, so the boxes that it overlaps are suppressed.
+        is_preceded = np.zeros(len(boxes), bool)
+        is_preceded[second] = True
+        suppressed[second[~is_preceded[first]]] = True
+        undecided = ~(suppressed[first] | suppressed[second])
+        first, second = first[undecided], second[undecided]
+    for one, other in zip(first.tolist(), second.tolist(), strict=True):  # pairs are sorted by their first box
         if not suppressed[one]:
             suppressed[other] = True
-    left: Integers = members[~suppressed[members]]
-    return left
+    kept: Integers = places[~suppressed[places]]
+    return kept

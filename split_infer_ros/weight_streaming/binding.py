@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, fx, nn
 
 from split_infer_ros.engines.fusion import FusedConv2d
-from split_infer_ros.split.graph import put
+from split_infer_ros.split.graph import set_state
 from split_infer_ros.weight_streaming.packed_header import CHANNELS_LAST, DTYPES, PLAIN, Piece
 from split_infer_ros.weight_streaming.packed_partition import LayerCall, PackedPartition
 from split_infer_ros.weight_streaming.streamed_layers import StepHooks, StreamedLayer, Tile, TiledConv2d, TiledLinear
@@ -30,7 +30,7 @@ def bind_weights(packed: PackedPartition, places: PiecePlaces, hooks: StepHooks)
     """
     graph = packed.graph
     for piece in packed.kept:
-        put(graph, weight_views(packed, piece, places))
+        set_state(graph, weight_views(packed, piece, places))
     for call in packed.calls:
         path = f"streamed_{call.steps[0]}"
         graph.add_module(path, _streamed_layer(packed, call, places, hooks))
@@ -48,7 +48,7 @@ def _streamed_layer(
     pieces = packed.pieces[name]
     views = [weight_views(packed, piece, places) for piece in pieces]
     if not isinstance(module, FusedConv2d) and len(pieces) == 1:
-        put(packed.graph, views[0])
+        set_state(packed.graph, views[0])
         return StreamedLayer(module, call.steps[0], hooks)
     tiles = [
         Tile(step, piece.row, view[f"{name}.weight"], view.get(f"{name}.bias"))

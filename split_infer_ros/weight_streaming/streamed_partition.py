@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from split_infer_ros.split.export import name_device
+from split_infer_ros.split.export import set_device
 from split_infer_ros.weight_streaming.binding import PiecePlaces, add_places, bind_weights
 from split_infer_ros.weight_streaming.packed_partition import PackedPartition
 from split_infer_ros.weight_streaming.prefetcher import TIMEOUT_S
@@ -142,7 +142,7 @@ class StreamedPartition:
             supply = ring_memory.make_supply(file, ring, streamed_blocks, timeout_s=timeout_s)
             timer = StepTimer(supply, len(packed.step_blocks))
             graph = bind_weights(packed, places, timer)
-            name_device(graph, ring_memory.ring.device)
+            set_device(graph, ring_memory.ring.device)
             supply.open()
             undo.pop_all()
         return cls(graph, supply, timer, kept_memory=kept_memory, ring_memory=ring_memory, note=file.note)

@@ -26,12 +26,13 @@ from split_infer_ros.autotuning.spaces import (
     pipeline_space,
 )
 from split_infer_ros.autotuning.trials import Trials, timed
-from split_infer_ros.engines.execution_config import CONTIGUOUS, CONVOLUTIONS, PACKED, ExecutionConfig
+from split_infer_ros.engines.execution_config import Convolutions, ExecutionConfig
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.split.model_spec import ModelSpec
 
 DEFAULT = dict(network_space(1, compilers=False).default)
 ABOUT = {"batch_size": 1}
+PACKED, CONTIGUOUS = Convolutions.PACKED.value, Convolutions.CONTIGUOUS.value
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +49,7 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("convolutions", "folding"), [*((kind, True) for kind in CONVOLUTIONS), (PACKED, False), (CONTIGUOUS, False)]
+    ("convolutions", "folding"), [*((kind.value, True) for kind in Convolutions), (PACKED, False), (CONTIGUOUS, False)]
 )
 def test_a_network_is_timed_and_its_results_compared(trials: Trials, convolutions: str, folding: bool) -> None:
     answer = trials.run(NETWORK, {**DEFAULT, "convolutions": convolutions, "folding": folding}, ABOUT, 0.0)

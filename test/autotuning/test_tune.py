@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from partitions import partitions_of
 
 from split_infer_ros.autotuning import tune as tune_module
 from split_infer_ros.autotuning.best_known import find_best_known
@@ -24,7 +25,7 @@ from split_infer_ros.autotuning.spaces import (
 )
 from split_infer_ros.autotuning.trial_process import TrialOutcome
 from split_infer_ros.autotuning.tune import EXHAUSTIVE, RANDOM, Progress, Tuner, network_task, pipeline_task
-from split_infer_ros.engines.execution_config import CONTIGUOUS, PACKED, ExecutionConfig
+from split_infer_ros.engines.execution_config import Convolutions, ExecutionConfig
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import MEANINGS, Key
 from split_infer_ros.measurements.record import Record
@@ -34,6 +35,7 @@ from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
 
 CORES = 2
+PACKED, CONTIGUOUS = Convolutions.PACKED.value, Convolutions.CONTIGUOUS.value
 
 
 @pytest.fixture(autouse=True)
@@ -41,9 +43,9 @@ def two_cores_and_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     def space(cores: int, precisions: Any = ("fp32",), device: str | None = None, compilers: bool | None = None) -> Any:
         return network_space(cores, precisions, device, compilers=False)
 
-    monkeypatch.setattr("split_infer_ros.autotuning.spaces.can_be_blocked", lambda: False)
+    monkeypatch.setattr("split_infer_ros.autotuning.spaces.has_onednn_graphs", lambda: False)
     for module in ("tune", "best_known"):
-        monkeypatch.setattr(f"split_infer_ros.autotuning.{module}.cores", lambda: CORES)
+        monkeypatch.setattr(f"split_infer_ros.autotuning.{module}.num_cores", lambda: CORES)
         monkeypatch.setattr(f"split_infer_ros.autotuning.{module}.network_space", space)
 
 
@@ -107,7 +109,7 @@ def test_the_best_of_all_is_found_kept_and_used(model: SplitModel, database: Dat
 
     found = find_best_known(model, database)
     assert (found.network, found.pipeline) == (network, pipeline)
-    assert found.form.convolutions == "channels_last"
+    assert found.form.convolutions is Convolutions.CHANNELS_LAST
     assert found.threads == (2, 1)
     assert "tuned: network compiler none, convolutions channels_last" in str(found)
     assert found.fill_in(StageSettings(batch_size=0)).batch_size == 16
@@ -242,9 +244,9 @@ def test_the_graph_tuner_mixes_where_that_pays(model: SplitModel, database: Data
     last = model.split_points[-2].name
     assert network.config["segments"] == [[PACKED, last], [CONTIGUOUS, "output"]]
     found = find_best_known(model, database)
-    assert found.form.segments == ((PACKED, last), (CONTIGUOUS, "output"))
+    assert found.form.segments == ((Convolutions.PACKED, last), (Convolutions.CONTIGUOUS, "output"))
     spec = ModelSpec("shapes", weights="none", device="cpu", execution_config=found.form)
-    assert load_model(spec).partitions("output")
+    assert partitions_of(load_model(spec), "output")
     segments = [record for record in database.records() if record.task["stage"] == SEGMENTS]
     assert all(record.uncertain == (record.costs == (1.0,)) for record in segments)
     assert sum(record.uncertain for record in segments) > count

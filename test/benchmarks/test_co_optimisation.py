@@ -1,4 +1,4 @@
-"""What is dispatched, what it is said to take, and what is claimed of it; real runs with memory of this CPU."""
+"""What is dispatched, how long that takes, and what is claimed of it; real runs use memory of this CPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from split_infer_ros.buffers.memory import Memory
 from split_infer_ros.buffers.policy import POLICIES, Policy
 from split_infer_ros.memory_cost.constants import MachineConstants
 from split_infer_ros.memory_cost.task import Kernel, Task
-from split_infer_ros.serving.co_run import Released
+from split_infer_ros.serving.co_run import ReleasedTask
 from split_infer_ros.telemetry.claim import Verdict
 from split_infer_ros.telemetry.turns import take_turns
 
@@ -25,10 +25,10 @@ TASKS = [Task(name, 20, 0, (Kernel(3),) * 10, copies=1, execution_ms=ms) for nam
 CPU = torch.device("cpu")
 
 
-def test_a_schedule_that_can_be_drawn_by_hand() -> None:
+def test_schedule_of_a_drawn_example() -> None:
     """O_D = 20, O_M = 40 of which 30 idle. D: a until 45, b until 95. MO: 65, 135. CO: a under D hides in b's idle."""
-    found = {name: runs.serve(name, TASKS, runs.SimulatedGpu(UNIT), UNIT, POLICIES) for name in runs.CONFIGURATIONS}
-    assert found == {
+    served = {name: runs.serve(name, TASKS, runs.SimulatedGpu(UNIT), UNIT, POLICIES) for name in runs.Configuration}
+    assert served == {
         runs.D: runs.Served(95, (45 + 95) / 2, 55 / 95, 80, 0),
         runs.MO: runs.Served(135, (65 + 135) / 2, 55 / 135, 40, 0),
         runs.CO: runs.Served(90, (45 + 90) / 2, 55 / 90, 60, 2),
@@ -36,7 +36,7 @@ def test_a_schedule_that_can_be_drawn_by_hand() -> None:
 
 
 def two_sided(policy: Policy, nbytes: int, device: torch.device) -> Memory:
-    """Memory of this CPU in the place of a GPU's: with policy device, on two sides."""
+    """Memory of this CPU in place of a GPU's; under policy device it has two sides."""
     host = torch.zeros(nbytes, dtype=torch.uint8)
     return Memory(policy, host, torch.zeros_like(host) if policy is D else host)
 
@@ -44,52 +44,52 @@ def two_sided(policy: Policy, nbytes: int, device: torch.device) -> Memory:
 SMALL, OTHER = runs.Application("small", 0.25, 3, rereads=2), runs.Application("other", 0.5, 1)
 
 
-def gpu_of_memory_of_this_cpu(size: int) -> runs.RealGpu:
+def gpu_with_cpu_memory(size: int) -> runs.RealGpu:
     return runs.RealGpu(CPU, {"small": SMALL, "other": OTHER}, size, two_sided)
 
 
-def test_applications_run_and_end_in_the_order_in_which_they_are_read() -> None:
-    gpu = gpu_of_memory_of_this_cpu(1 << 20)
+def test_applications_end_in_the_order_of_reading() -> None:
+    gpu = gpu_with_cpu_memory(1 << 20)
     assert gpu.execution_ms(SMALL, 1) > 0
     tasks = [application.task(1 << 20, 1.0) for application in (SMALL, OTHER)]
-    ends = gpu([Released(tasks[0], M), Released(tasks[1], D)])
+    ends = gpu([ReleasedTask(tasks[0], M), ReleasedTask(tasks[1], D)])
     assert 0 < ends[1] <= ends[0]
     for name, policy, kernels in (("small", M, 3), ("other", D, 1)):
         assert (gpu._memory[name, policy].host.view(torch.float32) == kernels).all()  # there, changed, and back
-    found = runs.serve(runs.MO, tasks, gpu, AGX, POLICIES)
-    assert found.memory_bytes == sum(application.task(1 << 20).data_bytes for application in (SMALL, OTHER))
-    assert found.total_ms >= found.response_ms > 0
+    served = runs.serve(runs.MO, tasks, gpu, AGX, POLICIES)
+    assert served.memory_bytes == sum(application.task(1 << 20).data_bytes for application in (SMALL, OTHER))
+    assert served.total_ms >= served.response_ms > 0
 
 
-def test_a_simulation_says_so_in_every_row_claim_and_panel() -> None:
+def test_simulation_says_so_in_rows_claims_and_panels() -> None:
     sizes = bench.SIZES[:2]
-    found = _co_simulation.simulate(30, bench.APPLICATIONS, sizes)  # ten of them are GPUs on a bus
-    rows = found.rows()
+    simulation = _co_simulation.simulate(30, bench.APPLICATIONS, sizes)  # ten of them are GPUs on a bus
+    rows = simulation.rows()
     assert len(rows) == 2 * len(sizes) * 3
     assert {row["what"] for row in rows} == {"simulated"}
-    claims = found.claims()
+    claims = simulation.claims()
     assert len(claims) == 7
     assert all(claim.name.startswith("simulated, 30 machines") for claim in claims)
     assert [claim.found.turns for claim in claims] == [20, 10, 0, 0, 0, 0, 0]  # machines; the worst are counted
     assert all(claim.found.is_sound for claim in claims)
-    assert [len(panel.samples) for panel in found.panels()] == [3] * 3
-    assert all("simulated" in panel.title for panel in found.panels())
+    assert [len(panel.samples) for panel in simulation.panels()] == [3] * 3
+    assert all("simulated" in panel.title for panel in simulation.panels())
 
 
 def served(memory: int, total: float, response: float) -> runs.Served:
     return runs.Served(total, response, 5 / total, memory, 0)
 
 
-def simulated(response: float, memory: int = 120) -> _co_simulation.Machine:
-    return _co_simulation.Machine(
-        _co_simulation.BOARDS,
+def results_of(response: float, memory: int = 120) -> _co_simulation.MachineResults:
+    return _co_simulation.MachineResults(
+        _co_simulation.MachineKind.BOARD,
         {1: {runs.D: served(200, 10.0, 6.0), runs.MO: served(100, 12.0, 5.0), runs.CO: served(memory, 9.0, response)}},
     )
 
 
-def test_what_is_claimed_of_a_simulation() -> None:
-    found = _co_simulation.Simulation([simulated(6.6), *(simulated(5.0) for _ in range(9))], 1.0)
-    boards, bus, *worst = found.claims()
+def test_claims_of_a_simulation() -> None:
+    simulation = _co_simulation.Simulation([results_of(6.6), *(results_of(5.0) for _ in range(9))], 1.0)
+    boards, bus, *worst = simulation.claims()
     assert (boards.found.value, boards.found.turns, boards.verdict) == (1.2, 10, Verdict.FAILS)
     assert bus.verdict == Verdict.UNCLEAR  # there is none
     assert [claim.found.value for claim in worst] == pytest.approx([0.6, 0.9, 1.1, 0.9, 12 / 9])
@@ -102,9 +102,9 @@ def test_what_is_claimed_of_a_simulation() -> None:
     ]
 
 
-def test_machines_that_differ_leave_a_median_unclear() -> None:
-    found = _co_simulation.Simulation([simulated(5.0, 100 + 37 * seed % 31) for seed in range(20)], 2.0)
-    boards = found.claims()[0]
+def test_different_machines_leave_a_median_unclear() -> None:
+    simulation = _co_simulation.Simulation([results_of(5.0, 100 + 37 * seed % 31) for seed in range(20)], 2.0)
+    boards = simulation.claims()[0]
     assert boards.found.low < 1.15 < boards.found.high
     assert boards.verdict == Verdict.UNCLEAR
     assert boards.turn_s == 0.1  # seconds a machine
@@ -112,20 +112,20 @@ def test_machines_that_differ_leave_a_median_unclear() -> None:
 
 def measured(size: int) -> _co_measurement.SizeContest:
     """A contest of two applications on memory of this CPU."""
-    return _co_measurement.SizeContest(size, (SMALL, OTHER), gpu_of_memory_of_this_cpu(size), AGX, POLICIES)
+    return _co_measurement.SizeContest(size, (SMALL, OTHER), gpu_with_cpu_memory(size), AGX, POLICIES)
 
 
-def test_a_measurement_runs_all_configurations_in_each_turn() -> None:
+def test_measurement_runs_all_configurations_in_each_turn() -> None:
     contests = [measured(1 << 20), measured(1 << 21)]
     take_turns([each.contest for each in contests], 0.0)
     rows = [row for each in contests for row in each.rows()]
-    assert [row["configuration"] for row in rows] == list(runs.CONFIGURATIONS) * 2
+    assert [row["configuration"] for row in rows] == [configuration.value for configuration in runs.Configuration] * 2
     assert all(row["total_ms"] > 0 and row["peak_mb"] > 0 and row["turns"] == 1 for row in rows)
     assert [len(panel.samples) for panel in _co_measurement.panels(contests)] == [3] * 3
     assert all(claim.name.startswith("measured") for claim in _co_measurement.conclude(contests))
 
 
-def test_the_worst_size_decides_what_is_claimed_of_a_measurement() -> None:
+def test_worst_size_decides_the_claims_of_a_measurement() -> None:
     contests = [measured(1 << 20), measured(1 << 21)]
     times = {runs.D: 10.0, runs.MO: 12.0, runs.CO: 9.0}
     for contest, response in zip(contests, (5.0, 6.6), strict=True):

@@ -69,7 +69,7 @@ def test_drawn_answers_hold_objects_and_both_ways_find_the_same(shapes: tuple[tu
     if len(drawn) == 1:
         candidates = YoloBoxes()(drawn)
     else:
-        candidates = Candidates(1000 * drawn[1].abs().cumsum(2), drawn[0].softmax(2)[..., 1:], None, 300)
+        candidates = Candidates(1000 * drawn[1].abs().cumsum(2), drawn[0].softmax(2)[..., 1:], max_per_class=300)
     found = suppress(candidates, bench.LIMITS)
     assert all(len(one) >= bench.OBJECTS for one in found)
     bench.same(found, bench.class_by_class(candidates, bench.LIMITS))

@@ -1,4 +1,4 @@
-"""What is claimed of rivals that serve the same requests, and what rows say. Times are not for a test."""
+"""What is claimed of rivals that serve the same requests, and what rows say; no test depends on times."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from _tenant_load import Load, Serve, load_models
 from _tenant_log import Execution, Log
 from _tenant_replays import AT_ONCE, BOUND, POISSON, Replays, name_of
 from _tenant_trace import at_once, poisson_trace
-from tenant_costs import COSTS, MODELS, NAMES, WAYS
+from tenant_costs import COSTS, MODELS, MODES, NAMES
 
 from split_infer_ros.runtime.num_threads import max_threads
-from split_infer_ros.serving.cost_measurer import ROUNDS
-from split_infer_ros.serving.execution_costs import group
+from split_infer_ros.serving.cost_measurer import MIN_ROUNDS
+from split_infer_ros.serving.execution_costs import combination_of
 from split_infer_ros.serving.execution_modes import ExecutionModes
 from split_infer_ros.serving.execution_timing import WARM_UPS
-from split_infer_ros.serving.merge_runner import Engine, Inputs, Outputs
+from split_infer_ros.serving.merge_runner import Inputs, MergeRunner, Outputs
 from split_infer_ros.serving.request import Request
 from split_infer_ros.telemetry.claim import Verdict
 
-PER_SECOND = 2.0  # of rivals that are played
+PER_SECOND = 2.0  # of simulated rivals
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +40,8 @@ def load() -> Iterator[Load]:
     found.close()
 
 
-def recorded(part: float = 3.0, turns: int = 10) -> Replays:
-    """Replays whose figures are as given, the same in each turn; sequential execution is 1 throughout."""
+def made_up(part: float = 3.0, turns: int = 10) -> Replays:
+    """Replays with made-up figures, the same in each turn; those of sequential execution are 1."""
     throughputs = dict(zip(NAMES, (1.0, 1.1, 0.9, 1.05, 1.05, 1.4, 1.5), strict=True))
     found = Replays(None, dict.fromkeys(NAMES), part, 6, lambda: 0.0, lambda each: claims_of(each, part == 3.0, False))  # type: ignore[arg-type]
     for name, per_second in throughputs.items():
@@ -57,7 +57,7 @@ def recorded(part: float = 3.0, turns: int = 10) -> Replays:
 
 
 def test_claims_compare_with_breadth_first_and_sequential() -> None:
-    replays = recorded()
+    replays = made_up()
     found = {claim.name: claim for claim in replays.contest.conclude(replays.contest)}
     gap = found["at 3 times capacity: part of the gap to the bound"]
     assert (gap.found.value, gap.verdict) == (pytest.approx(0.5), Verdict.FAILS)
@@ -77,19 +77,19 @@ def test_claims_compare_with_breadth_first_and_sequential() -> None:
 
 
 def test_lighter_loads_claim_delays_alone() -> None:
-    replays = recorded(0.5)
+    replays = made_up(0.5)
     assert [claim.name for claim in replays.contest.conclude(replays.contest)] == [
         f"at 0.5 times capacity: {figure} delay, times the best rival's" for figure in ("mean", "p99")
     ]
 
 
 def test_few_turns_decide_nothing() -> None:
-    replays = recorded(turns=9)
+    replays = made_up(turns=9)
     assert {claim.verdict for claim in replays.contest.conclude(replays.contest)} == {Verdict.UNCLEAR}
 
 
 def test_rows_say_what_was_executed_and_what_it_took() -> None:
-    replays = recorded()
+    replays = made_up()
     rows = {row["rival"]: row for row in tenant_rows.served_rows(replays, on_gpu=True)}
     assert list(rows) == list(NAMES)
     assert {name for name, row in rows.items() if row["launches"] == "kernels"} == {rivals.BREADTH_FIRST}
@@ -165,28 +165,28 @@ def test_costs_are_of_every_batch_and_fusion(load: Load) -> None:
             ran.append({name: len(images) for name, images in inputs.items()})
             return {}
 
-    costs = tenant_costs.measured(load, Stub(), (1, 4))
+    costs = tenant_costs.measure_costs(load, Stub(), (1, 4))
     assert all(costs.alone_s[name].keys() == {1, 4} for name in MODELS)
-    assert costs.fused_s.keys() == {group(dict.fromkeys(MODELS[:2], count)) for count in (1, 2)}
-    assert all(ran.count({name: size}) >= WARM_UPS + ROUNDS for name in MODELS for size in (1, 4))
-    assert not tenant_costs.measured(load, Stub(), (1,), fuse=False).fused_s
+    assert costs.fused_s.keys() == {combination_of(dict.fromkeys(MODELS[:2], count)) for count in (1, 2)}
+    assert all(ran.count({name: size}) >= WARM_UPS + MIN_ROUNDS for name in MODELS for size in (1, 4))
+    assert not tenant_costs.measure_costs(load, Stub(), (1,), fuse=False).fused_s
 
 
-def test_bound_runs_best_batches_in_each_way(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bound_runs_best_batches_in_each_mode(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[tuple[str, int]] = []
-    run = Engine.run
+    run = MergeRunner.run
 
-    def note(engine: Engine, inputs: Inputs) -> Outputs:
+    def note(runner: MergeRunner, inputs: Inputs) -> Outputs:
         ran.extend((name, len(images)) for name, images in inputs.items())
-        return run(engine, inputs)
+        return run(runner, inputs)
 
-    monkeypatch.setattr(Engine, "run", note)
+    monkeypatch.setattr(MergeRunner, "run", note)
     assert tenant_costs.best_batch(COSTS, "mobilenet_v2") == 8
     assert tenant_costs.Bound(load, ExecutionModes(COSTS)).per_second() > 0
     assert ran == 2 * [("squeezenet1_0", 1), ("mobilenet_v2", 8), ("resnet18", 1)]
     ran.clear()
-    assert tenant_costs.Bound(load, replace(WAYS, lane=COSTS)).per_second() > 0
-    assert ran.count(("squeezenet1_0", 1)) == 2 * (1 + 2 * 8)  # twice each way: on two lanes as many as the largest
+    assert tenant_costs.Bound(load, replace(MODES, lane=COSTS)).per_second() > 0
+    assert ran.count(("squeezenet1_0", 1)) == 2 * (1 + 2 * 8)  # twice in each mode: on two lanes as many as the largest
     assert ran.count(("mobilenet_v2", 8)) == 2 * (1 + 2)
 
 

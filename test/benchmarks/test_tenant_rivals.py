@@ -1,4 +1,4 @@
-"""Is every request served once by each rival, and by which executions? Times are not for a test."""
+"""Each rival serves every request once, by the right kinds of executions; no test depends on times."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from _tenant_load import Load, Serve, load_models
 from _tenant_log import Execution, Log
 from _tenant_scheduled import Scheduled, to_record
 from _tenant_trace import CAMERAS, Arrivals, at_once, poisson_trace
-from tenant_costs import COSTS, FUSED, MODELS, NAMES, WAYS
+from tenant_costs import COSTS, FUSED, MODELS, MODES, NAMES
 
-from split_infer_ros.serving.execution_costs import ExecutionCosts, Group, group
+from split_infer_ros.serving.execution_costs import Combination, ExecutionCosts, combination_of
 from split_infer_ros.serving.execution_modes import ExecutionModes
-from split_infer_ros.serving.graph_policy import as_recorded, graphs_for
-from split_infer_ros.serving.merge_runner import Engine, Inputs, Outputs
+from split_infer_ros.serving.graph_policy import graphs_for, padded_combination
+from split_infer_ros.serving.merge_runner import Inputs, MergeRunner, Outputs
 from split_infer_ros.serving.request import Request
 from split_infer_ros.serving.scheduler import Rules
 
@@ -35,7 +35,7 @@ def load() -> Iterator[Load]:
 
 @pytest.fixture(scope="module")
 def every(load: Load) -> dict[str, Serve]:
-    return rivals.rivals(load, WAYS, window=4)
+    return rivals.rivals(load, MODES, window=4)
 
 
 def test_trace_is_reproducible_and_even() -> None:
@@ -135,19 +135,19 @@ def test_breadth_first_takes_turns_by_operator() -> None:
     assert sorted(log.end_s) == [0, 1, 2]
 
 
-def test_workers_that_spoil_each_others_results_are_found_out(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
-    concurrent, run, at_work = rivals.Concurrent(2), Engine.run, set[Engine]()
+def test_workers_that_spoil_each_others_results_are_refused(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    concurrent, run, at_work = rivals.Concurrent(2), MergeRunner.run, set[MergeRunner]()
     concurrent.check(load)
 
-    def spoilt(engine: Engine, inputs: Inputs) -> Outputs:
-        found = run(engine, inputs)
-        at_work.add(engine)
+    def spoilt(runner: MergeRunner, inputs: Inputs) -> Outputs:
+        found = run(runner, inputs)
+        at_work.add(runner)
         if len(at_work) == 1:
-            return found  # by itself it is right
+            return found  # a single worker is right
         return {name: [value + 1 for value in values] for name, values in found.items()}
 
-    monkeypatch.setattr(Engine, "run", spoilt)
-    with pytest.raises(RuntimeError, match="2 workers side by side give wrong results for"):
+    monkeypatch.setattr(MergeRunner, "run", spoilt)
+    with pytest.raises(RuntimeError, match="2 concurrent workers give wrong results for"):
         concurrent.check(load)
 
 
@@ -155,37 +155,37 @@ def test_workers_that_spoil_each_others_results_are_found_out(load: Load, monkey
 def test_graphs_are_recorded_before_the_first_request(
     name: str, load: Load, every: dict[str, Serve], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For several models as one, each model's own batch is recorded at least: on a GPU these graphs serve then."""
-    prepared: list[tuple[Engine, Group]] = []
+    """For fused models, at least each single model's batch is recorded; on a GPU these graphs serve them."""
+    prepared: list[tuple[MergeRunner, Combination]] = []
     ran = 0
-    prepare, run, begin = Engine.prepare, Engine.run, Arrivals.__init__
+    prepare, run, begin = MergeRunner.prepare, MergeRunner.run, Arrivals.__init__
 
     def counts(inputs: Inputs) -> dict[str, int]:
         return {name: len(images) for name, images in inputs.items()}
 
-    def note(engine: Engine, inputs: Inputs) -> None:
-        prepared.append((engine, group(counts(inputs))))
-        prepare(engine, inputs)
+    def note(runner: MergeRunner, inputs: Inputs) -> None:
+        prepared.append((runner, combination_of(counts(inputs))))
+        prepare(runner, inputs)
 
-    def check(engine: Engine, inputs: Inputs) -> Outputs:
+    def check(runner: MergeRunner, inputs: Inputs) -> Outputs:
         nonlocal ran
         ran += 1
-        known = {found for other, found in prepared if other is engine}
-        assert name.endswith("lanes") or graphs_for(as_recorded(counts(inputs)), known)  # a GPU has no lanes
-        return run(engine, inputs)
+        known = {found for other, found in prepared if other is runner}
+        assert name.endswith("lanes") or graphs_for(padded_combination(counts(inputs)), known)  # a GPU has no lanes
+        return run(runner, inputs)
 
     def first_request(arrivals: Arrivals, trace: Sequence[Request], log: Log) -> None:
-        monkeypatch.setattr(Engine, "prepare", lambda engine, inputs: pytest.fail("requests had come"))
+        monkeypatch.setattr(MergeRunner, "prepare", lambda runner, inputs: pytest.fail("requests had come"))
         begin(arrivals, trace, log)
 
-    monkeypatch.setattr(Engine, "prepare", note)
-    monkeypatch.setattr(Engine, "run", check)
+    monkeypatch.setattr(MergeRunner, "prepare", note)
+    monkeypatch.setattr(MergeRunner, "run", check)
     monkeypatch.setattr(Arrivals, "__init__", first_request)
     every[name](poisson_trace(MODELS, 6, 2000.0), load)
     assert ran >= 2
 
 
-def test_recorded_is_what_may_be_decided_on() -> None:
+def test_everything_that_may_be_decided_is_recorded() -> None:
     fused = ExecutionCosts(
         {"a": 1, "b": 1, "c": 9}, {name: {1: 1.0, 4: 2.0} for name in "abc"}, {(("a", 1), ("b", 1)): 1.5}
     )
@@ -196,7 +196,7 @@ def test_recorded_is_what_may_be_decided_on() -> None:
 
 def test_no_camera_is_on_two_lanes_at_once(load: Load) -> None:
     trace = poisson_trace(MODELS, 24, 2000.0)
-    log = Scheduled(replace(WAYS, lanes=3), Rules(4))(trace, load)
+    log = Scheduled(replace(MODES, num_lanes=3), Rules(4))(trace, load)
     assert sorted(log.end_s) == list(range(24))
     for model, camera in itertools.product(MODELS, range(CAMERAS)):
         mine = [request.number for request in trace if request.tenant == f"{model} {camera}"]

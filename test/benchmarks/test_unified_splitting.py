@@ -1,4 +1,4 @@
-"""Does the benchmark measure what it claims? What it finds depends on the machine and is not for a test."""
+"""The benchmark measures what it claims. Its results depend on the machine, so no test checks them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 import torch
 import unified_splitting as bench
 from _gpu_only import Optimised, Prepared
-from _split_rivals import Feed, Split, covered
+from _split_rivals import ImageFeed, SplitPipeline, covered
 from bright import frame
 from bright_run import bright_model
 from hypothesis import given, strategies
@@ -30,14 +30,27 @@ from split_infer_ros.telemetry.claim import Verdict
 from split_infer_ros.telemetry.report import arguments
 
 CPU = torch.device("cpu")
-EFFORT = Effort(rounds=1, warm_up=1, batches=1, seconds=0.0, runs=1, repeats=1, most_s=0.0)
-TINY = subjects.Extent([2], 0, 0.0, EFFORT, 1, 1)
+EFFORT = Effort(rounds=1, warm_up=1, batches=1, seconds=0.0, runs=1, repeats=1, max_s=0.0)
+
+
+def extent(batch_sizes: Sequence[int], num_fixed: int, num_tried: int) -> subjects.SplitExtent:
+    return subjects.SplitExtent(
+        batch_sizes=batch_sizes,
+        min_samples=0,
+        turn_s=0.0,
+        profile_effort=EFFORT,
+        num_fixed=num_fixed,
+        num_tried=num_tried,
+    )
+
+
+TINY = extent([2], num_fixed=1, num_tried=1)
 TIMES = {"backbone_alone_s": 0.09, "head_alone_s": 0.05, "latency_s": 0.3, "backbone_busy": 0.9, "head_busy": 0.5}
 
 
 @pytest.fixture(autouse=True)
-def few_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subjects, "PICTURES", 16)
+def few_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subjects, "NUM_IMAGES", 16)
 
 
 @pytest.mark.parametrize("name", ["resnet18", "ssdlite320"])  # a classifier and a detector
@@ -45,17 +58,17 @@ def test_all_configurations_take_turns_and_agree(name: str) -> None:
     match = contest.Match(subjects.Subject(name, CPU, TINY), 2, with_fixed_split_points=True)
     match.contest.take()
     match.contest.take()
-    found = match.found()
+    result = match.result()
     match.close()
-    report = claims.conclude([found], on_gpu=True)
+    report = claims.conclude([result], on_gpu=True)
     rows = {row["configuration"]: row for row in report.rows}
-    assert set(contest.WHOLE) < set(rows)
+    assert set(contest.WHOLE_MODELS) < set(rows)
     for row in rows.values():
         assert row["turns"] == 2
-        assert row["timed_samples"] == 2 * 2 * match.batches
+        assert row["timed_samples"] == 2 * 2 * match.batches_a_turn
         assert row["agreement"] == 1
         assert min(row[figure] for figure in ("images_per_s", "latency_ms", "peak_mb", "cpu_busy")) > 0
-    for row in [rows[found.planners], *(rows[rival] for rival in found.fixed)]:
+    for row in [rows[result.planners], *(rows[rival] for rival in result.fixed)]:
         assert (row["memory_policy"], row["memory_reason"]) == ("host", "the backbone runs on the CPU")
         assert 0 < row["backbone_busy"] <= 1
         assert 0 < row["head_busy"] <= 1
@@ -75,7 +88,7 @@ def test_all_configurations_take_turns_and_agree(name: str) -> None:
         ("ssd300", "backbone.extra.4.3"),
     ],
 )
-def test_the_papers_cut_is_between_features_and_classifier(name: str, split_point: str) -> None:
+def test_the_papers_split_point_is_before_the_classifier(name: str, split_point: str) -> None:
     subject = subjects.Subject.__new__(subjects.Subject)
     subject.entry = find_model(name)
     subject.model = SplitModel(subject.entry, subject.entry.build(), CPU)
@@ -83,43 +96,59 @@ def test_the_papers_cut_is_between_features_and_classifier(name: str, split_poin
 
 
 @pytest.mark.parametrize("is_papers", [True, False])
-def test_the_papers_cut_always_has_its_row(is_papers: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_papers_split_point_always_has_a_row(is_papers: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     subject = subjects.Subject("shapes", CPU, TINY)
     planners = contest.plan(subject.profile).split_point
-    other = next(split_point.name for split_point in subject.model.split_points if split_point.name != planners)
+    other = next(point.name for point in subject.model.split_points if point.name != planners)
     monkeypatch.setattr(subjects.Subject, "papers_split_point", planners if is_papers else other)
     match = contest.Match(subject, 2, with_fixed_split_points=False)
     match.contest.take()
-    split_points = {row["configuration"]: row.get("split_point") for row in match.found().rows}
+    split_points = {row["configuration"]: row.get("split_point") for row in match.result().rows}
     match.close()
     splits = {name: split_point for name, split_point in split_points.items() if split_point}
-    assert splits == ({contest.BOTH: planners} if is_papers else {contest.PLANNERS: planners, contest.PAPERS: other})
+    assert splits == (
+        {contest.PLANNERS_AND_PAPERS: planners} if is_papers else {contest.PLANNERS: planners, contest.PAPERS: other}
+    )
 
 
-def test_a_fixed_cut_competes_where_the_paper_has_the_planners() -> None:
-    extent = subjects.Extent([2], 0, 0.0, EFFORT, 0, 2)
-    subject = subjects.Subject("shapes", CPU, extent)
+def test_a_fixed_split_point_competes_if_both_are_the_same() -> None:
+    subject = subjects.Subject("shapes", CPU, extent([2], num_fixed=0, num_tried=2))
     (fixed,) = subject.fixed_split_points(subject.papers_split_point, 2)
     assert fixed != subject.papers_split_point
     assert subject.fixed_split_points("input", 2) == []
 
 
-def found_of(size: int, speeds: dict[str, float], planners: str, fixed: list[str]) -> contest.Found:
+def result_of(batch_size: int, speeds: dict[str, float], planners: str, fixed: list[str]) -> contest.MatchResult:
     figures = {}
     for rival, speed in speeds.items():
-        figures[contest.key(rival, "images_per_s")] = [speed] * 12
-        figures |= {contest.key(rival, figure): [value * size / 10] * 12 for figure, value in TIMES.items()}
+        figures[contest.figure_key(rival, "images_per_s")] = [speed] * 12
+        figures |= {
+            contest.figure_key(rival, figure): [value * batch_size / 10] * 12 for figure, value in TIMES.items()
+        }
     rows = [{"configuration": rival} for rival in speeds]
-    return contest.Found("mobilenet_v2", size, False, figures, 2.0, planners, fixed, 1.05 * speeds[planners], 1.0, rows)
+    return contest.MatchResult(
+        model="mobilenet_v2",
+        batch_size=batch_size,
+        detects=False,
+        figures=figures,
+        turn_s=2.0,
+        planners=planners,
+        fixed=fixed,
+        predicted_images_per_s=1.05 * speeds[planners],
+        agreement=1.0,
+        rows=rows,
+    )
 
 
-def test_what_is_claimed_with_and_without_a_gpu() -> None:
-    whole = dict(zip(contest.WHOLE, (80.0, 120.0, 90.0), strict=True))
-    found = [
-        found_of(16, {**whole, contest.PLANNERS: 100, contest.PAPERS: 101}, contest.PLANNERS, [contest.PAPERS]),
-        found_of(64, {**whole, contest.OPTIMISED: 110, contest.BOTH: 100}, contest.BOTH, []),
+def test_a_gpu_adds_claims() -> None:
+    whole = dict(zip(contest.WHOLE_MODELS, (80.0, 120.0, 90.0), strict=True))
+    results = [
+        result_of(16, {**whole, contest.PLANNERS: 100, contest.PAPERS: 101}, contest.PLANNERS, [contest.PAPERS]),
+        result_of(
+            64, {**whole, contest.OPTIMISED: 110, contest.PLANNERS_AND_PAPERS: 100}, contest.PLANNERS_AND_PAPERS, []
+        ),
     ]
-    on_gpu = {claim.name: claim for claim in claims.conclude(found, on_gpu=True).claims}
+    on_gpu = {claim.name: claim for claim in claims.conclude(results, on_gpu=True).claims}
     values = {name: (round(claim.found.value, 3), claim.verdict) for name, claim in on_gpu.items()}
     assert values == {
         "mobilenet_v2, batch 64: split, times the baseline as built": (1.25, Verdict.HOLDS),
@@ -130,30 +159,30 @@ def test_what_is_claimed_with_and_without_a_gpu() -> None:
         "predicted throughput, off by, mean": (
             5.0,
             Verdict.UNCLEAR,
-        ),  # two predictions, however often they were checked
+        ),  # two predictions, however many turns checked them
         "best class as the baseline's, least": (1.0, Verdict.HOLDS),
     }
     papers = [claim.paper for claim in on_gpu.values() if claim.paper]
     assert papers == ["1.112x"]
-    on_cpu = {claim.name for claim in claims.conclude(found, on_gpu=False).claims}
+    on_cpu = {claim.name for claim in claims.conclude(results, on_gpu=False).claims}
     assert set(on_gpu) - on_cpu == {"mobilenet_v2: split, times the optimised, least", "overlap efficiency, median"}
-    assert [claim.paper for claim in claims.claims_of(found[0])] == ["1.03 to 1.04x", "", ""]
+    assert [claim.paper for claim in claims.claims_of(results[0])] == ["1.03 to 1.04x", "", ""]
 
 
-def test_a_feed_goes_on_where_its_last_turn_ended() -> None:
-    pictures = subjects.draw_pictures(find_model("resnet18"), 3)
-    assert pictures[0].data.shape == (256, 256, 3)
-    assert len({int(picture.data.sum()) for picture in pictures}) == 3
-    feed = Feed(pictures, 2)
+def test_a_feed_continues_where_its_last_turn_ended() -> None:
+    images = subjects.draw_images(find_model("resnet18"), 3)
+    assert images[0].data.shape == (256, 256, 3)
+    assert len({int(image.data.sum()) for image in images}) == 3
+    feed = ImageFeed(images, 2)
     number = 0
     for _ in range(2):
         for batch in feed.batches(3):
-            for picture in batch:
-                assert picture is pictures[number % 3]
-                nothing = torch.zeros(1)
-                feed.note([Detections(nothing, nothing, torch.tensor([number % 3 if number else 7]))])
+            for image in batch:
+                assert image is images[number % 3]
+                zeros = torch.zeros(1)
+                feed.record([Detections(zeros, zeros, torch.tensor([number % 3 if number else 7]))])
                 number += 1
-        start, end = feed.timed(2)
+        start, end = feed.timed_span(2)
         assert feed.figures(2)["images_per_s"] == pytest.approx(4 / (end - start))
     assert number == 12
     assert feed.agreement([0, 1, 2]) == 11 / 12
@@ -162,54 +191,55 @@ def test_a_feed_goes_on_where_its_last_turn_ended() -> None:
 
 @drawn(3)
 @given(seed=strategies.integers(0, 10**6))
-def test_on_a_gpu_each_result_of_the_prepared_baseline_is_its_own_pictures(seed: int) -> None:
+def test_the_prepared_baseline_keeps_results_in_order_on_gpu(seed: int) -> None:
     values = list(range(0, 240, 20))
     found: list[int] = []
 
-    def note(detections: Sequence[Detections]) -> None:
+    def deliver(detections: Sequence[Detections]) -> None:
         found.extend(round(each.scores.item() * 255) for each in detections)
 
     with simulated(Gpu(Random(seed).randrange)):
-        pictures = [frame(value, "", 4, 4)[0] for value in values]
-        Prepared(bright_model(), 2, Limits(0.0)).run(Feed(pictures, 2).batches(6), note)
+        images = [frame(value, "", 4, 4)[0] for value in values]
+        Prepared(bright_model(), 2, Limits(0.0)).run(ImageFeed(images, 2).batches(6), deliver)
     assert found == values
 
 
-def test_time_that_spans_share_counts_once() -> None:
+def test_overlapping_spans_count_once() -> None:
     spans = [(4.0, 6.0), (0.0, 2.0), (5.0, 9.0), (4.5, 5.0)]
     assert covered(spans, 1.0, 8.0) == 1 + 4
     assert covered(spans, 2.0, 4.0) == 0
 
 
-def test_an_error_in_a_turn_ends_a_split_and_can_be_read() -> None:
+def test_an_error_in_a_turn_is_raised() -> None:
     subject = subjects.Subject("shapes", CPU, TINY)
 
-    class Broken(Feed):
+    class Broken(ImageFeed):
         def batches(self, count: int) -> Iterator[list[subjects.Pixels]]:
-            yield list(itertools.islice(self.pictures, self.batch_size))
-            raise ValueError("no more pictures")
+            yield list(itertools.islice(self.images, self.batch_size))
+            raise ValueError("no more images")
 
-    split = Split(subject.model, "input", Broken(subject.pictures, 2), subject.limits, ahead=1)
-    with pytest.raises(ValueError, match="no more pictures"):
-        split.take(2, nullcontext())
-    split.close()
+    feed = Broken(subject.images, 2)
+    pipeline = SplitPipeline(subject.model, split_point="input", feed=feed, limits=subject.limits, ahead=1)
+    with pytest.raises(ValueError, match="no more images"):
+        pipeline.take_turn(2, nullcontext())
+    pipeline.close()
 
 
 def test_an_error_ends_the_optimised_rival() -> None:
-    ground = subjects.Subject("ssdlite320", CPU, TINY)
-    assert 0 < ground.limits.score_threshold < 1  # some hundreds of candidates are left
+    subject = subjects.Subject("ssdlite320", CPU, TINY)
+    assert 0 < subject.limits.score_threshold < 1  # some hundreds of candidates are left
 
     def fail(found: list[Detections]) -> None:
         raise ValueError(f"{len(found[0])} objects")
 
-    rival = Optimised(ground.model, 1, ground.limits)
+    rival = Optimised(subject.model, 1, subject.limits)
     with pytest.raises(ValueError, match=r"[1-9]\d* objects"):
-        rival.run(iter([[picture] for picture in ground.pictures]), fail)
+        rival.run(iter([[image] for image in subject.images]), fail)
 
 
-def test_a_full_run_takes_all_samples_in_at_least_sixteen_turns() -> None:
+def test_a_full_run_has_at_least_sixteen_turns() -> None:
     def choice(size: int) -> subjects.SplitChoice:
-        return subjects.SplitChoice("split_point", size, 100.0, 0.1)
+        return subjects.SplitChoice("split_point", size, throughput=100.0, latency_s=0.1)
 
     batches = [bench.FULL.batches_a_turn(choice(size)) for size in bench.FULL.batch_sizes]
     assert batches == [16, 8, 4, 2]
@@ -220,11 +250,11 @@ def test_a_full_run_takes_all_samples_in_at_least_sixteen_turns() -> None:
 def test_a_full_run_measures_and_reports_every_batch_size(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(bench, "FULL", subjects.Extent([1, 2], 0, 0.0, EFFORT, 1, 1))
+    monkeypatch.setattr(bench, "FULL", extent([1, 2], num_fixed=1, num_tried=1))
     parser = arguments("")
     parser.set_defaults(batch=None, samples=8)
     chosen = parser.parse_args([])
-    found = bench.measure_fully(["shapes"], CPU, bench.extent_of(chosen), chosen)
+    found = bench.measure_fully(["shapes"], CPU, extent=bench.extent_of(chosen), chosen=chosen)
     assert [each.batch_size for each in found] == [1, 2]
     for each in found:
         assert all(row["timed_samples"] >= 8 for row in each.rows)

@@ -1,4 +1,4 @@
-"""Do rivals find the same, is each case asked what it should be, and does the worst case decide?"""
+"""Rivals give the same results, each case is asked the right question, and the worst case decides."""
 
 from __future__ import annotations
 
@@ -6,29 +6,31 @@ import json
 import math
 from typing import Any
 
-import _operator_forms as forms
-import _operator_times as operators
+import _operator_cases as operator_cases
+import _operator_contests as operators
 import pytest
 import torch
 import vision_ops as bench
-from _operator_forms import FORMS, LIBRARY, NAIVE, OURS, Case
-from _operator_times import Extent, OperatorContest, Question
+from _operator_cases import LIBRARY, NAIVE, OURS, RIVALS, Case
+from _operator_contests import Extent, OperatorContest, Question
 
 from split_infer_ros.telemetry.claim import Verdict
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
-BRIEF = Extent((5, 30), (1, 2), 60, 30, 2)
+BRIEF = Extent(sizes=(5, 30), images=(1, 2), max_values=60, max_naive_values=30, head_images=2)
 
 
-@pytest.mark.parametrize("make", [forms.labelled, forms.argsort, forms.sums, forms.decode])
-def test_rivals_find_the_same(make: Any) -> None:
+@pytest.mark.parametrize(
+    "make", [operator_cases.labelled, operator_cases.argsort, operator_cases.sums, operator_cases.decode]
+)
+def test_rivals_give_the_same(make: Any) -> None:
     case = make(CPU, torch.Generator().manual_seed(0), 2, 30)
-    ours, library, naive = (case.forms[name]() for name in FORMS)
-    if case.operator == forms.LABELLED:
+    ours, library, naive = (case.rivals[name]() for name in RIVALS)
+    if case.operator == operator_cases.LABELLED:
         for one, *others in zip(ours, library, naive, strict=True):
             for other in others:
                 assert other.tolist() == one[one >= 0].tolist()
-    elif case.operator == forms.ARGSORT:
+    elif case.operator == operator_cases.ARGSORT:
         assert (ours.view(2, 30) - torch.tensor([[0], [30]])).tolist() == library.tolist()
         assert [row.tolist() for row in naive] == library.tolist()
     else:
@@ -37,48 +39,53 @@ def test_rivals_find_the_same(make: Any) -> None:
         torch.testing.assert_close(flat.view_as(ours), ours)
 
 
-def test_regions_are_the_same() -> None:
-    case = forms.align(CPU, torch.Generator().manual_seed(0), 1, 10)
-    torch.testing.assert_close(case.forms[OURS](), case.forms[LIBRARY]())
-    assert len(case.forms[NAIVE]()) == 10
+def test_regions_of_rivals_are_the_same() -> None:
+    case = operator_cases.align(CPU, torch.Generator().manual_seed(0), 1, 10)
+    torch.testing.assert_close(case.rivals[OURS](), case.rivals[LIBRARY]())
+    assert len(case.rivals[NAIVE]()) == 10
 
 
-def test_the_naive_form_is_left_out_where_it_takes_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forms, "HEADS_BOXES", 20)
-    found = list(operators.cases(CPU, BRIEF))
-    assert [(each.operator, each.images) for each in found[:2]] == [(forms.HEAD, 2), (forms.HEAVY, 2)]
-    assert {each.operator for each in found[2:]} == set(forms.OPERATORS)
-    assert {each.values for each in found[2:]} == {5, 10, 30, 60}
-    assert all((NAIVE in each.forms) == (each.values <= 30) for each in found[2:])
+def test_a_slow_naive_rival_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operator_cases, "HEAD_BOXES", 20)
+    cases = list(operators.cases(CPU, BRIEF))
+    heads, others = cases[:2], cases[2:]
+    assert [(case.operator, case.images) for case in heads] == [(operator_cases.HEAD, 2), (operator_cases.HEAVY, 2)]
+    assert {case.operator for case in others} == set(operator_cases.OPERATORS)
+    assert {case.values for case in others} == {5, 10, 30, 60}
+    assert all((NAIVE in case.rivals) == (case.values <= 30) for case in others)
 
 
 def questions_on(device: torch.device, operator: str, images: int, size: int) -> list[str]:
-    case = Case(operator, images, size, {})
-    return [each.name for each in operators.questions_of(device, BRIEF) if each.concerns(case)]
+    case = Case(operator, images=images, size=size, rivals={})
+    return [question.name for question in operators.questions_of(device, BRIEF) if question.concerns(case)]
 
 
 def test_each_case_on_a_cpu_is_asked_one_question() -> None:
     name = "box_nms of a head, heavy, 2 images, CPU, times torchvision's loop"
-    assert questions_on(CPU, forms.HEAVY, 2, 20) == [name]
-    assert questions_on(CPU, forms.SUM, 1, 100) == ["prefix_sum, CPU, fewer, over the library's, most"]
-    assert questions_on(CPU, forms.SUM, 16, 100) == ["prefix_sum, CPU, 1,000 and more, times the library's, least"]
+    assert questions_on(CPU, operator_cases.HEAVY, 2, 20) == [name]
+    assert questions_on(CPU, operator_cases.SUM, 1, 100) == ["prefix_sum, CPU, fewer, over the library's, most"]
+    assert questions_on(CPU, operator_cases.SUM, 16, 100) == [
+        "prefix_sum, CPU, 1,000 and more, times the library's, least"
+    ]
 
 
 def test_a_gpu_is_asked_about_batches_and_many_values() -> None:
     batches = ["box_nms of batches, GPU, times torchvision's, least"]
-    assert questions_on(GPU, forms.HEAD, 2, 20) == batches
-    assert questions_on(GPU, forms.LABELLED, 4, 10) == batches
-    assert questions_on(GPU, forms.LABELLED, 1, 1000) == []
-    assert questions_on(GPU, forms.ARGSORT, 1, 1000) == ["segmented_argsort, GPU, 1,000 and more, times torch's, least"]
-    assert questions_on(GPU, forms.ARGSORT, 1, 100) == []
+    assert questions_on(GPU, operator_cases.HEAD, 2, 20) == batches
+    assert questions_on(GPU, operator_cases.LABELLED, 4, 10) == batches
+    assert questions_on(GPU, operator_cases.LABELLED, 1, 1000) == []
+    assert questions_on(GPU, operator_cases.ARGSORT, 1, 1000) == [
+        "segmented_argsort, GPU, 1,000 and more, times torch's, least"
+    ]
+    assert questions_on(GPU, operator_cases.ARGSORT, 1, 100) == []
 
 
 def timed(ours: float, library: float, turns: int = 12) -> OperatorContest:
-    """A contest whose rivals took so many seconds in each turn."""
-    made = OperatorContest(Case("sum", 1, 5, dict.fromkeys(FORMS, int)), CPU, [])
-    made.contest.figures.update({OURS: [ours] * turns, LIBRARY: [library] * turns})
-    made.contest.turns = turns
-    return made
+    """A contest whose rivals took these seconds in each turn."""
+    contest = OperatorContest(Case("sum", images=1, size=5, rivals=dict.fromkeys(RIVALS, int)), CPU, [])
+    contest.contest.figures.update({OURS: [ours] * turns, LIBRARY: [library] * turns})
+    contest.contest.turns = turns
+    return contest
 
 
 def test_the_worst_case_decides() -> None:
@@ -94,28 +101,30 @@ def test_the_worst_case_decides() -> None:
     )
 
 
-def test_a_faster_operator_takes_less_than_nothing_more() -> None:
+def test_a_faster_operator_takes_negative_extra_time() -> None:
     more = operators.claim(Question("more", lambda case: True, 25.0, is_ratio=False), [timed(1.0, 4.0)])
     assert more.found.value == pytest.approx(-3e6)
     assert more.verdict == Verdict.HOLDS
 
 
 def test_a_question_without_cases_makes_no_claim() -> None:
-    asked = [Question("none", lambda case: False, 1.0), Question("all", lambda case: True, 1.0)]
-    assert [claim.name for claim in bench.answers(asked, [timed(1.0, 2.0)])] == ["all"]
+    questions = [Question("none", lambda case: False, 1.0), Question("all", lambda case: True, 1.0)]
+    assert [claim.name for claim in bench.answers(questions, [timed(1.0, 2.0)])] == ["all"]
 
 
 def test_a_small_run_reports_each_rival(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forms, "HEADS_BOXES", 20)
-    monkeypatch.setattr(forms, "HEADS_CLASSES", 3)
-    contests = bench.Contests([CPU], BRIEF, [], [])
+    monkeypatch.setattr(operator_cases, "HEAD_BOXES", 20)
+    monkeypatch.setattr(operator_cases, "HEAD_CLASSES", 3)
+    contests = bench.Contests([CPU], BRIEF, detectors=[], placed=[])
     contests.take_turns(0.0)
     report = contests.report()
     assert len(report.claims) == 2 + 5  # heads, and operators with fewer than 1,000 values
-    assert {claim.verdict for claim in report.claims} == {Verdict.UNCLEAR}  # of one turn each
+    assert {claim.verdict for claim in report.claims} == {Verdict.UNCLEAR}  # after a single turn
     assert all(row["us"] > 0 and row["peak_mb"] > 0 and row["cpu_busy"] >= 0 for row in report.rows)
-    small = [row for row in report.rows if row["operator"] == forms.SUM and row["size"] == 5 and row["images"] == 1]
-    assert [row["rival"] for row in small] == list(FORMS)
+    small = [
+        row for row in report.rows if row["operator"] == operator_cases.SUM and row["size"] == 5 and row["images"] == 1
+    ]
+    assert [row["rival"] for row in small] == list(RIVALS)
     assert [panel.title for panel in report.panels] == [
         "box_nms of a head, cpu, 2 x 20",
         "box_nms of a head, heavy, cpu, 2 x 20",

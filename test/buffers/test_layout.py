@@ -23,9 +23,7 @@ specs = st.lists(
 
 
 @given(specs=specs, batch_size=st.integers(1, 4), data=st.data())
-def test_views_lie_apart_inside_the_slot_and_are_not_copies(
-    specs: list[TensorSpec], batch_size: int, data: st.DataObject
-) -> None:
+def test_views_do_not_overlap_and_copy_nothing(specs: list[TensorSpec], batch_size: int, data: st.DataObject) -> None:
     layout = Layout(specs, batch_size)
     slot = torch.zeros(layout.slot_bytes, dtype=torch.uint8)
     batch = data.draw(st.integers(1, batch_size))
@@ -54,7 +52,7 @@ def test_a_full_batch_fits_exactly() -> None:
     assert layout.specs[0].bytes_per_image == 60
 
 
-def test_views_lie_by_the_strides_they_are_given() -> None:
+def test_views_have_the_given_strides() -> None:
     layout = Layout([TensorSpec("x", (3, 4, 5), torch.float32)], 2)
     slot = torch.arange(layout.slot_bytes // 4, dtype=torch.float32).view(torch.uint8)
     (rows,) = layout.views(slot, 2)
@@ -69,7 +67,7 @@ shapes = st.lists(st.sampled_from((1, 1, 2, 3)), min_size=1, max_size=5).map(tup
 
 @given(shape=shapes, data=st.data())
 def test_dense_strides_are_kept_whatever_the_order(shape: tuple[int, ...], data: st.DataObject) -> None:
-    """Those of dimensions of one element too, which say nothing of where an element lies."""
+    """Also the strides of dimensions of size 1, which do not affect where an element lies."""
     order = data.draw(st.permutations(range(len(shape))))
     back = [order.index(dimension) for dimension in range(len(shape))]
     tensor = torch.zeros([shape[dimension] for dimension in order]).permute(back)
@@ -90,32 +88,32 @@ def test_dense_strides_are_kept_whatever_the_order(shape: tuple[int, ...], data:
         (torch.zeros(2, 3, 1).expand(2, 3, 4), (12, 4, 1)),
     ],
 )
-def test_gaps_and_overlaps_are_left_out(tensor: Tensor, strides: tuple[int, ...]) -> None:
+def test_dense_strides_remove_gaps_and_overlaps(tensor: Tensor, strides: tuple[int, ...]) -> None:
     assert not is_dense(tensor.shape, tensor.stride())
     assert dense_strides(tensor) == strides
     assert is_dense(tensor.shape, strides)
 
 
 @pytest.mark.parametrize("strides", [(6, 2), (6, 2, 2), (6, 3, 1), (7, 2, 1), (6, 2, -1), (0, 2, 1), (6, 2, 1, 1)])
-def test_strides_that_leave_the_tensors_place_are_told(strides: tuple[int, ...]) -> None:
+def test_is_dense_refuses_gaps_overlaps_and_bounds(strides: tuple[int, ...]) -> None:
     assert is_dense((2, 3, 2), (6, 2, 1))
     assert not is_dense((2, 3, 2), strides)
 
 
 @pytest.mark.parametrize("stride", [-1, 7, 2**62])
-def test_a_stride_that_moves_nothing_is_bounded_too(stride: int) -> None:
+def test_the_stride_of_a_size_one_dimension_is_bounded(stride: int) -> None:
     assert is_dense((1, 3, 2), (6, 2, 1))
     assert not is_dense((1, 3, 2), (stride, 2, 1))
 
 
-def test_nothing_to_carry_still_has_a_slot() -> None:
+def test_a_layout_without_tensors_still_has_a_slot() -> None:
     layout = Layout([], 1)
     assert layout.slot_bytes == ALIGNMENT
     assert layout.views(torch.zeros(layout.slot_bytes, dtype=torch.uint8), 1) == ()
 
 
 @pytest.mark.parametrize("batch", [3, 1000, -1])
-def test_more_images_than_there_is_room_for_are_refused(batch: int) -> None:
+def test_too_many_images_are_refused(batch: int) -> None:
     layout = Layout([TensorSpec("a", (3,), torch.float32), TensorSpec("b", (3,), torch.float32)], 2)
     with pytest.raises(SplitInferError, match=f"for 2 images cannot hold {batch}"):
         layout.views(torch.zeros(layout.slot_bytes, dtype=torch.uint8), batch)

@@ -25,16 +25,16 @@ LAYOUT = Layout([TensorSpec("x", (3, 2, 2), torch.float32), TensorSpec("y", (5,)
 
 
 def shared(gpu: Gpu) -> list[str]:
-    """The memory that both sides see."""
+    """Returns the memory that both sides see."""
     return [region.name for region in gpu.memory.regions() if region.is_shared]
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_memory_is_freed_once_and_only_when_nobody_sees_it_any_more(gpu: Gpu, policy: Policy) -> None:
+def test_memory_is_freed_once_with_its_last_view(gpu: Gpu, policy: Policy) -> None:
     made = allocate(policy, 1000, GPU)
     view = made.device[10:20]
     made.host.fill_(3)
-    if made.is_one:
+    if not made.needs_copy:
         assert made.bytes == 1000
         assert view.tolist() == 10 * [3]
     else:
@@ -50,16 +50,16 @@ def test_memory_is_freed_once_and_only_when_nobody_sees_it_any_more(gpu: Gpu, po
 
 
 @pytest.mark.parametrize("policy", [*POLICIES, Policy.HOST])
-def test_on_a_cpu_all_are_plain_memory(policy: Policy) -> None:
+def test_on_a_cpu_every_policy_is_plain_memory(policy: Policy) -> None:
     made = allocate(policy, 100, torch.device("cpu"))
-    assert (made.policy, made.bytes, made.is_one) == (Policy.HOST, 100, True)
+    assert (made.policy, made.bytes, made.needs_copy) == (Policy.HOST, 100, False)
     assert made.host.data_ptr() == made.device.data_ptr()
     adopted = adopt(policy, made.host, torch.device("cpu"))
     assert adopted.policy is Policy.HOST
-    adopted.let_go()
+    adopted.release()
 
 
-def test_managed_memory_belongs_to_one_side_at_a_time_where_the_gpu_says_so(gpu: Gpu) -> None:
+def test_exclusive_managed_memory_belongs_to_one_side(gpu: Gpu) -> None:
     def gives() -> int:
         return gpu.calls.count("cudaStreamAttachMemAsync")
 
@@ -86,7 +86,7 @@ def test_managed_memory_belongs_to_one_side_at_a_time_where_the_gpu_says_so(gpu:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_more_than_there_is_is_refused(gpu: Gpu, policy: Policy) -> None:
+def test_an_allocation_beyond_the_gpus_memory_is_refused(gpu: Gpu, policy: Policy) -> None:
     gpu.total = gpu.page_lockable = 1 << 20
     with pytest.raises(cuda.OutOfMemory):
         allocate(policy, (1 << 20) + 1, GPU)
@@ -94,26 +94,26 @@ def test_more_than_there_is_is_refused(gpu: Gpu, policy: Policy) -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_what_is_adopted_is_page_locked_until_it_is_let_go(gpu: Gpu, policy: Policy) -> None:
+def test_adopted_memory_is_page_locked_until_released(gpu: Gpu, policy: Policy) -> None:
     plain = torch.zeros(100, dtype=torch.uint8)
     adopted = adopt(policy, plain, GPU)
     assert adopted.host is plain
     assert len(shared(gpu)) == 1, "page-locked, or pageable and reached by the GPU as it is"
     assert gpu.calls.count("cudaHostRegister") == (policy is not Policy.MANAGED)
-    adopted.let_go()
+    adopted.release()
     assert gpu.page_locked_bytes == 0
-    adopted.let_go()
+    adopted.release()
     again = adopt(policy, plain, GPU)
     del again  # forgotten
 
 
-def test_an_error_is_told_with_its_call(gpu: Gpu) -> None:
+def test_an_error_names_the_cuda_call(gpu: Gpu) -> None:
     gpu.runtime.refuse["cudaMemGetInfo"] = "cudaErrorInvalidValue"
     with pytest.raises(ConfigurationError, match=r"cudaMemGetInfo failed: cudaErrorInvalidValue\."):
         allocate(Policy.MANAGED, 10, GPU)
 
 
-def test_without_the_binding_the_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_binding_is_reported_with_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> Any:
         raise ImportError(f"No module named '{name}'")
 
@@ -129,18 +129,18 @@ def test_without_the_binding_the_sentence_says_what_to_install(monkeypatch: pyte
 
 @pytest.mark.parametrize("make", [SlotPool, SharedSlotPool])
 @pytest.mark.parametrize("policy", [Policy.DEVICE, Policy.PINNED])
-def test_what_the_device_writes_the_cpu_sees(
+def test_the_cpu_sees_what_the_device_wrote(
     gpu: Gpu, policy: Policy, make: type[SlotPool] | type[SharedSlotPool]
 ) -> None:
-    pool = make(LAYOUT, 2, Place(policy, GPU))
+    pool = make.allocate(LAYOUT, 2, Place(policy, GPU))
     assert pool.memory == {SlotPool: "", SharedSlotPool: "shared "}[make] + policy.value
     assert pool.bytes == 2 * LAYOUT.slot_bytes * (2 if policy is Policy.DEVICE else 1)
     lease = pool.acquire()
     assert lease is not None
     features = torch.randn(3, 3, 2, 2), torch.randn(3, 5).half()
     pool.slots.write(lease.slot, [feature.to(GPU) for feature in features])
-    assert pool.slots.copies == (policy is Policy.DEVICE)
-    if pool.slots.copies:
+    assert pool.slots.needs_copy == (policy is Policy.DEVICE)
+    if pool.slots.needs_copy:
         pool.slots.fetch(lease.slot, 3)
     torch.cuda.synchronize()
     for found, expected in zip(pool.views(lease, 3), features, strict=True):
@@ -150,16 +150,16 @@ def test_what_the_device_writes_the_cpu_sees(
 
 
 @pytest.mark.parametrize("place", [HOST, Place(Policy.DEVICE, GPU), Place(Policy.PINNED, GPU)])
-def test_a_slot_keeps_the_strides_of_what_is_written(gpu: Gpu, place: Place) -> None:
-    """Also those that mean the same: of a 1x1 map, both strides below lie alike, yet oneDNN takes other kernels."""
-    pool = SlotPool(Layout([TensorSpec("x", (8, 1, 1), torch.float32)], 4), 1, place)
+def test_a_slot_keeps_the_strides_of_the_written_tensors(gpu: Gpu, place: Place) -> None:
+    """Also equivalent strides: for a 1x1 map, two of these mean the same layout, but oneDNN takes other kernels."""
+    pool = SlotPool.allocate(Layout([TensorSpec("x", (8, 1, 1), torch.float32)], 4), 1, place)
     lease = pool.acquire()
     assert lease is not None
     for count, strides in ((2, (8, 1, 1, 1)), (4, (8, 1, 8, 8)), (2, (8, 1, 8, 8)), (2, (1, 2, 2, 2))):
         values = torch.randn(8 * count)
         feature = values.as_strided((count, 8, 1, 1), strides)
         pool.slots.write(lease.slot, [values.to(place.device).as_strided((count, 8, 1, 1), strides)])
-        if pool.slots.copies:
+        if pool.slots.needs_copy:
             pool.slots.fetch(lease.slot, count)
         torch.cuda.synchronize()
         (view,) = pool.views(lease, count)
@@ -170,7 +170,7 @@ def test_a_slot_keeps_the_strides_of_what_is_written(gpu: Gpu, place: Place) -> 
 
 
 @pytest.mark.parametrize("policy", [Policy.DEVICE, Policy.MANAGED])
-def test_where_there_is_no_room_pinned_memory_is_taken_and_said(
+def test_without_room_pinned_memory_is_used_and_noted(
     gpu: Gpu, monkeypatch: pytest.MonkeyPatch, policy: Policy
 ) -> None:
     real = memory.allocate
@@ -181,36 +181,36 @@ def test_where_there_is_no_room_pinned_memory_is_taken_and_said(
         return real(asked, nbytes, device)
 
     monkeypatch.setattr("split_infer_ros.buffers.slot_memory.allocate", full)
-    slots = SlotMemory.make(LAYOUT, 2, Place(policy, GPU))
+    slots = SlotMemory.allocate(LAYOUT, 2, Place(policy, GPU))
     assert slots.policy is Policy.PINNED
     assert slots.note == (
         f"There is no room for the features by memory_policy {policy.value} (CUDA out of memory.): "
-        "pinned is taken in its stead."
+        "pinned is used instead."
     )
 
 
 @pytest.mark.parametrize("make", [SlotPool, SharedSlotPool])
 @pytest.mark.parametrize("policy", [Policy.DEVICE, Policy.PINNED])
-def test_a_ring_for_which_there_is_no_room_at_all_is_refused_and_leaves_nothing(
+def test_a_pool_without_any_room_is_refused_and_leaks_nothing(
     gpu: Gpu, policy: Policy, make: type[SlotPool] | type[SharedSlotPool]
 ) -> None:
     gpu.page_lockable = LAYOUT.slot_bytes  # for one slot
     sizes = r"\(.* bytes were asked for, and .* free .*cuda\w+ failed.*\)"
     sentence = rf"A pool of 3 slots of [0-9,]+ bytes cannot be allocated {sizes}: take a smaller batch_size"
     with pytest.raises(ConfigurationError, match=sentence):
-        make(LAYOUT, 3, Place(policy, GPU))
+        make.allocate(LAYOUT, 3, Place(policy, GPU))
     gc.collect()
     assert gpu.page_locked_bytes == 0
 
 
-def test_a_ring_that_closes_unlocks_memory_that_others_hold(gpu: Gpu) -> None:
+def test_a_closed_pool_unlocks_memory_that_others_still_hold(gpu: Gpu) -> None:
     held: list[Memory] = []
 
     def make(slot: int, place: Place) -> Memory:
         held.append(adopt(place.policy, page_aligned(LAYOUT.slot_bytes), GPU))
         return held[-1]
 
-    slots = SlotMemory.make(LAYOUT, 2, Place(Policy.PINNED, GPU), make)
+    slots = SlotMemory.allocate(LAYOUT, 2, Place(Policy.PINNED, GPU), make)
     assert gpu.page_locked_bytes == 2 * LAYOUT.slot_bytes
     slots.close()
     assert gpu.page_locked_bytes == 0

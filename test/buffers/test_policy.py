@@ -1,4 +1,4 @@
-"""Which policy is legal where, by a GPU's attributes."""
+"""The policies that a GPU allows, by its attributes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from split_infer_ros.buffers.policy import POLICIES, DeviceAttributes, Policy, find_policy, forbidden, legal
+from split_infer_ros.buffers.policy import (
+    FALLBACK,
+    POLICIES,
+    DeviceAttributes,
+    DeviceMapping,
+    Policy,
+    Side,
+    find_policy,
+    legal_policies,
+)
 from split_infer_ros.errors import ConfigurationError
 
 DISCRETE = DeviceAttributes(
@@ -23,11 +32,11 @@ BEFORE_THOR = replace(DISCRETE, integrated=True, concurrent_managed_access=False
 attributes = st.builds(DeviceAttributes, *6 * [st.booleans()])
 
 
-def test_what_usual_gpus_allow() -> None:
+def test_legal_policies_of_common_gpus() -> None:
     for gpu in (DISCRETE, BEFORE_THOR):
-        assert legal(gpu) == POLICIES
-        assert legal(gpu, shared=True) == (Policy.DEVICE, Policy.PINNED)
-    assert legal(replace(DISCRETE, pageable_memory_access=True), shared=True) == POLICIES
+        assert legal_policies(gpu) == POLICIES
+        assert legal_policies(gpu, shared=True) == (Policy.DEVICE, Policy.PINNED)
+    assert legal_policies(replace(DISCRETE, pageable_memory_access=True), shared=True) == POLICIES
 
 
 @pytest.mark.parametrize(
@@ -40,7 +49,7 @@ def test_what_usual_gpus_allow() -> None:
         ("device", {"host_register_supported": False}, True, "hostRegisterSupported is 0"),
     ],
 )
-def test_what_is_illegal_is_refused_by_the_attribute_that_forbids_it(
+def test_an_illegal_policy_is_refused_with_the_attribute(
     policy: str, without: dict[str, bool], shared: bool, attribute: str
 ) -> None:
     gpu = replace(DISCRETE, **without)
@@ -49,9 +58,9 @@ def test_what_is_illegal_is_refused_by_the_attribute_that_forbids_it(
 
 
 @given(gpu=attributes, shared=st.booleans(), policy=st.sampled_from(POLICIES))
-def test_a_policy_is_found_just_where_nothing_forbids_it(gpu: DeviceAttributes, shared: bool, policy: Policy) -> None:
-    if policy in legal(gpu, shared):
-        assert forbidden(policy, gpu, shared) == ""
+def test_a_policy_is_found_exactly_if_nothing_forbids_it(gpu: DeviceAttributes, shared: bool, policy: Policy) -> None:
+    if policy in legal_policies(gpu, shared):
+        assert policy.reason_forbidden(gpu, shared) == ""
         assert find_policy(policy.value, gpu, shared) is policy
     else:
         with pytest.raises(ConfigurationError, match=policy.value):
@@ -59,7 +68,7 @@ def test_a_policy_is_found_just_where_nothing_forbids_it(gpu: DeviceAttributes, 
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_without_a_gpu_all_are_plain_memory(policy: Policy) -> None:
+def test_without_a_gpu_every_policy_is_plain_memory(policy: Policy) -> None:
     assert find_policy(policy.value, None) is find_policy(policy.value, None, shared=True) is Policy.HOST
 
 
@@ -67,3 +76,27 @@ def test_without_a_gpu_all_are_plain_memory(policy: Policy) -> None:
 def test_an_unknown_policy_is_refused(gpu: DeviceAttributes | None) -> None:
     with pytest.raises(ConfigurationError, match=r"'fast'; it takes one of: device, managed, pinned, auto\."):
         find_policy("fast", gpu)
+
+
+@pytest.mark.parametrize(
+    ("policy", "mapping", "sides", "footprint"),
+    [
+        (Policy.HOST, DeviceMapping.NONE, {Side.HOST}, 100),
+        (Policy.DEVICE, DeviceMapping.COPIED, {Side.HOST, Side.DEVICE}, 200),
+        (Policy.MANAGED, DeviceMapping.MIGRATED, {Side.HOST, Side.DEVICE}, 100),
+        (Policy.PINNED, DeviceMapping.DIRECT, {Side.HOST}, 100),
+    ],
+)
+def test_each_policy_tells_its_mapping_and_sides(
+    policy: Policy, mapping: DeviceMapping, sides: set[Side], footprint: int
+) -> None:
+    assert (policy.mapping, policy.sides) == (mapping, sides)
+    assert policy.footprint_bytes(100) == footprint
+    assert policy.needs_copy == (policy is Policy.DEVICE)
+    assert policy.maps_on_access == (policy is Policy.MANAGED)
+    assert policy.needs_gpu == (policy is not Policy.HOST)
+
+
+def test_the_fallback_takes_no_memory_of_the_gpu() -> None:
+    assert not FALLBACK.takes_device_memory
+    assert FALLBACK in POLICIES

@@ -13,7 +13,7 @@ from split_infer_ros.errors import ConfigurationError, HandleError
 
 
 def make_pool(slots: int = 3, released: Callable[[Lease, Outcome], None] | None = None) -> SlotPool:
-    return SlotPool(Layout([TensorSpec("x", (4,), torch.float32)], 2), slots, released=released)
+    return SlotPool.allocate(Layout([TensorSpec("x", (4,), torch.float32)], 2), slots, released=released)
 
 
 def test_each_slot_has_memory_of_its_own() -> None:
@@ -28,7 +28,7 @@ def test_each_slot_has_memory_of_its_own() -> None:
     assert pool.bytes == 3 * pool.layout.slot_bytes
 
 
-def test_memory_is_the_same_each_time() -> None:
+def test_a_slot_has_the_same_memory_at_each_use() -> None:
     pool = make_pool(slots=1)
     seen = set()
     for _ in range(3):
@@ -51,7 +51,7 @@ def test_outcomes_count_once() -> None:
     assert heard == [(lease, Outcome(1, "head_error", 1.0, 2.0, 3.0))]
 
 
-def test_what_was_sent_to_a_reader_who_died_comes_back_and_nothing_else() -> None:
+def test_only_slots_of_a_dead_reader_are_reclaimed() -> None:
     pool = make_pool(slots=3)
     early, late, unsent = (pool.acquire() for _ in range(3))
     assert early is not None
@@ -59,11 +59,11 @@ def test_what_was_sent_to_a_reader_who_died_comes_back_and_nothing_else() -> Non
     assert unsent is not None
     pool.publish(early, 10.0)
     pool.publish(late, 11.0)
-    assert pool.orphaned(9.9) == []
-    assert pool.orphaned(10.5) == [(early, Outcome(0, "reader_died"))]
-    assert pool.orphaned(10.5) == []
+    assert pool.reclaim_orphans(9.9) == []
+    assert pool.reclaim_orphans(10.5) == [(early, Outcome(0, "reader_died"))]
+    assert pool.reclaim_orphans(10.5) == []
     pool.release(late, Outcome(1, "head_error"))
-    assert pool.orphaned(1e9) == []
+    assert pool.reclaim_orphans(1e9) == []
     assert pool.leases.used == 1
 
 
@@ -82,7 +82,7 @@ def test_a_pool_is_found_while_it_lives() -> None:
 def test_too_much_memory_is_refused_with_what_to_change() -> None:
     layout = Layout([TensorSpec("x", (1 << 40,), torch.float32)], 64)
     with pytest.raises(ConfigurationError, match="batch_size"):
-        SlotPool(layout, 8)
+        SlotPool.allocate(layout, 8)
 
 
 def test_repr_tells_size_and_use() -> None:

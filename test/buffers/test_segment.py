@@ -1,4 +1,4 @@
-"""Files of shared memory: how they are made, who is let in, and what is left of a process that was killed."""
+"""Files of shared memory: how they are made, who can attach them, and what a killed process leaves."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def open_files() -> int:
 
 @contextmanager
 def child(folder: Path, program: str) -> Iterator[subprocess.Popen[str]]:
-    """Another process of this package that has printed a line; killed in the end."""
+    """Runs a program in another process until it has printed a line. The process is killed in the end."""
     program = (
         "import sys, pathlib\nfrom split_infer_ros.buffers import segment\n"
         f"segment.FOLDER = pathlib.Path({str(folder)!r})\n{program}\nprint('ready', flush=True)\nsys.stdin.read()"
@@ -58,7 +58,7 @@ def refused(name: str) -> str:
     return str(refusal.value)
 
 
-def test_reader_and_owner_see_the_same_bytes_and_the_same_facts(folder: Path) -> None:
+def test_reader_and_owner_see_the_same_bytes_and_header(folder: Path) -> None:
     owner = make()
     reader = Segment.attach(owner.name)
     assert (reader.slots, reader.slot_bytes, reader.pool) == (SLOTS, SLOT_BYTES, POOL)
@@ -70,7 +70,7 @@ def test_reader_and_owner_see_the_same_bytes_and_the_same_facts(folder: Path) ->
     assert (folder / owner.name).stat().st_size == segment_bytes(SLOTS, SLOT_BYTES) == len(owner.data)
 
 
-def test_each_is_made_anew_for_its_user_alone_under_a_name_that_cannot_be_guessed(folder: Path) -> None:
+def test_a_segment_is_private_with_a_random_name(folder: Path) -> None:
     owners = [make() for _ in range(20)]
     names = {owner.name for owner in owners}
     assert len(names) == 20
@@ -80,7 +80,7 @@ def test_each_is_made_anew_for_its_user_alone_under_a_name_that_cannot_be_guesse
         assert len({name[position : position + 8] for name in names}) == 20
 
 
-def test_what_lies_there_already_is_never_opened(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_existing_file_is_never_opened(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     victim = folder / "victim"
     victim.write_bytes(b"precious")
     name = PREFIX + 32 * "0"
@@ -126,15 +126,15 @@ def test_links_are_not_followed(folder: Path) -> None:
         "fastdds_0123456789abcdef",
     ],
 )
-def test_other_names_are_not_even_looked_for(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_names_are_refused_unseen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_open(*arguments: object) -> int:
         raise AssertionError("opened")
 
     monkeypatch.setattr(module.os, "open", no_open)
-    assert "no name of a" in refused(name)
+    assert "not the name of a" in refused(name)
 
 
-def test_a_name_that_is_not_there_is_refused() -> None:
+def test_a_missing_segment_is_refused() -> None:
     assert "No such file" in refused(PREFIX + 32 * "a")
 
 
@@ -160,7 +160,7 @@ FULL = segment_bytes(SLOTS, SLOT_BYTES)
         (b"", 0, "too short"),
     ],
 )
-def test_a_file_that_is_not_one_is_refused(folder: Path, begin: bytes, size: int, why: str) -> None:
+def test_a_file_that_is_no_segment_is_refused(folder: Path, begin: bytes, size: int, why: str) -> None:
     path = folder / (PREFIX + 32 * "a")
     path.touch(mode=0o600)
     path.write_bytes(begin)
@@ -187,7 +187,7 @@ def test_others_files_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch)
     assert "not this user's own" in refused(owner.name)
 
 
-def test_what_is_no_file_is_refused(folder: Path) -> None:
+def test_a_folder_and_a_pipe_are_refused(folder: Path) -> None:
     (folder / (PREFIX + 32 * "a")).mkdir()
     os.mkfifo(folder / (PREFIX + 32 * "b"), 0o600)
     refused(PREFIX + 32 * "a")
@@ -195,7 +195,7 @@ def test_what_is_no_file_is_refused(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [errno.EROFS, errno.EACCES, errno.ENOENT])
-def test_a_folder_that_cannot_be_written_is_told_in_a_sentence(error: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unwritable_folder_is_a_clear_error(error: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_open(*arguments: object) -> int:
         raise OSError(error, os.strerror(error))
 
@@ -218,7 +218,7 @@ def test_a_full_folder_is_an_error_before_anything_is_written(folder: Path, monk
     assert open_files() <= before
 
 
-def test_more_than_there_is_of_the_real_one_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_than_the_real_folder_has_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     real = Path("/dev/shm")
     monkeypatch.setattr(module, "FOLDER", real)
     facts = os.statvfs(real)
@@ -228,12 +228,12 @@ def test_more_than_there_is_of_the_real_one_is_refused_at_once(monkeypatch: pyte
     assert {path for path in real.glob(PREFIX + "*") if path.stat().st_size > 2**30} <= before
 
 
-def test_all_of_it_is_there_from_the_beginning(folder: Path) -> None:
+def test_all_memory_is_reserved_from_the_beginning(folder: Path) -> None:
     owner = make()
     assert (folder / owner.name).stat().st_blocks * 512 >= FULL
 
 
-def test_the_owners_end_takes_the_name_and_leaves_readers_their_memory(folder: Path) -> None:
+def test_a_closed_owner_removes_the_name_but_not_the_memory(folder: Path) -> None:
     owner = make()
     reader, other = Segment.attach(owner.name), Segment.attach(owner.name)
     owner.slot(1)[:4] = b"kept"
@@ -248,7 +248,7 @@ def test_the_owners_end_takes_the_name_and_leaves_readers_their_memory(folder: P
     refused(owner.name)
 
 
-def test_nothing_stays_open() -> None:
+def test_no_file_stays_open() -> None:
     gc.collect()
     before = open_files()
     for _ in range(20):
@@ -303,7 +303,7 @@ def test_the_owners_lock_ends_with_kill_9(folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-def test_a_slots_lock_ends_with_the_readers_kill_9(folder: Path) -> None:
+def test_a_readers_slot_lock_ends_with_kill_9(folder: Path) -> None:
     owner = make()
     program = f"found = segment.Segment.attach({owner.name!r})\nassert found.lock_slot(2)"
     with child(folder, program) as process:
@@ -316,7 +316,7 @@ def test_a_slots_lock_ends_with_the_readers_kill_9(folder: Path) -> None:
 
 @pytest.mark.parametrize("end", ["kill", "exit", "close"])
 def test_a_reader_that_ends_does_not_unlink_a_live_segment(folder: Path, end: str) -> None:
-    """As Python's resource tracker does with multiprocessing.shared_memory before 3.13."""
+    """Before 3.13, Python's resource tracker unlinks segments of multiprocessing.shared_memory this way."""
     owner = make()
     program = f"found = segment.Segment.attach({owner.name!r})\n" + ("found.close()" if end == "close" else "")
     program += "\nassert not any('multiprocessing' in name for name in sys.modules)"
@@ -330,7 +330,7 @@ def test_a_reader_that_ends_does_not_unlink_a_live_segment(folder: Path, end: st
     Segment.attach(owner.name)
 
 
-def test_leftovers_are_removed_and_only_ours(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_our_own_leftovers_are_removed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with child(folder, "found = [segment.Segment.create(3, 5000, 7) for _ in range(3)]") as process:
         process.kill()
         process.wait(WAIT_S)
@@ -368,8 +368,8 @@ def test_a_real_other_users_leftover_stays(folder: Path) -> None:
     assert path.exists()
 
 
-def test_a_segment_in_the_making_is_not_lost_to_a_neighbours_cleaning(folder: Path) -> None:
-    """Between a file's creation and its lock it looks like a leftover."""
+def test_a_new_segment_survives_a_neighbours_cleaning(folder: Path) -> None:
+    """Between its creation and its lock, a file looks like a leftover."""
     stop = threading.Event()
 
     def clean() -> None:
@@ -393,8 +393,8 @@ def test_a_segment_in_the_making_is_not_lost_to_a_neighbours_cleaning(folder: Pa
         cleaner.join(WAIT_S)
 
 
-def test_a_reader_needs_no_torch_and_starts_in_a_moment() -> None:
-    """A small part of the time that torch takes, measured in the same minute."""
+def test_a_reader_does_not_import_torch() -> None:
+    """The start takes a small part of the time that torch takes, measured in the same minute."""
     package = Path(module.__file__).parents[2]
 
     def seconds(program: str) -> float:

@@ -1,4 +1,4 @@
-"""A slot pool between two processes: who may touch a slot when, and what becomes of it whoever dies."""
+"""A slot pool between two processes: who may touch a slot when, and what happens if either process dies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from split_infer_ros.buffers import segment as module
 from split_infer_ros.buffers.layout import Layout, TensorSpec
 from split_infer_ros.buffers.segment import PAGE, PREFIX
-from split_infer_ros.buffers.shared_pool import ATTACH_S, SharedSlotPool, SharedSlotReader
+from split_infer_ros.buffers.shared_pool import ATTACH_S, SharedSlotPool
+from split_infer_ros.buffers.shared_reader import SharedSlotReader
 from split_infer_ros.buffers.slot_table import SharedState, SlotRecord
 from split_infer_ros.buffers.slots import Lease, Outcome
 from split_infer_ros.errors import ConfigurationError, HandleError
@@ -36,8 +37,8 @@ pytestmark = pytest.mark.usefixtures("folder")
 
 
 def make(slots: int = 2) -> tuple[SharedSlotPool, SharedSlotReader]:
-    pool = SharedSlotPool(LAYOUT, slots, lease_s=LEASE_S)
-    return pool, SharedSlotReader(pool.segment, LAYOUT)
+    pool = SharedSlotPool.allocate(LAYOUT, slots, lease_s=LEASE_S)
+    return pool, SharedSlotReader.attach(pool.segment, LAYOUT)
 
 
 def published(pool: SharedSlotPool, now: float = 0.0) -> Lease:
@@ -57,7 +58,7 @@ def refused(reader: SharedSlotReader, lease: Lease) -> str:
 
 @contextmanager
 def reader_process(folder: Path, pool: SharedSlotPool, lease: Lease, then: str = "") -> Iterator[subprocess.Popen[str]]:
-    """A process that took a lease, without torch; killed in the end."""
+    """Runs a process that took a lease, without torch. It is killed in the end."""
     program = f"""
 import pathlib, sys
 from split_infer_ros.buffers import segment
@@ -83,7 +84,7 @@ sys.stdin.read()
         process.kill()
 
 
-def test_what_the_owner_writes_the_reader_sees_without_a_copy() -> None:
+def test_the_reader_sees_the_owners_bytes_without_a_copy() -> None:
     pool, reader = make()
     for value in (1, 2):
         lease = published(pool)
@@ -98,9 +99,9 @@ def test_what_the_owner_writes_the_reader_sees_without_a_copy() -> None:
         assert reader.views(lease, 1)[1].shape == (1, 5)
 
 
-def test_one_reader_has_the_claim_until_it_disclaims_or_goes() -> None:
+def test_one_reader_holds_the_claim_until_it_disclaims_or_goes() -> None:
     pool, first = make()
-    second = SharedSlotReader(pool.segment, LAYOUT)
+    second = SharedSlotReader.attach(pool.segment, LAYOUT)
     assert first.claim()
     assert not second.claim()
     assert first.claim()  # it may ask again
@@ -115,7 +116,7 @@ def test_one_reader_has_the_claim_until_it_disclaims_or_goes() -> None:
     first.release(lease, GOOD)
 
 
-def test_a_reader_knows_what_is_left_to_read() -> None:
+def test_is_ready_until_a_reader_takes_the_slot() -> None:
     pool, reader = make()
     lease = published(pool)
     assert reader.is_ready(lease)
@@ -129,7 +130,7 @@ def test_a_reader_knows_what_is_left_to_read() -> None:
         assert not reader.is_ready(other)
 
 
-def test_outcomes_come_back_once() -> None:
+def test_each_outcome_is_collected_once() -> None:
     pool, reader = make()
     lease = published(pool)
     assert pool.collect(1.0) == []
@@ -142,12 +143,12 @@ def test_outcomes_come_back_once() -> None:
     assert pool.leases.used == 0
 
 
-def test_a_reader_that_is_slow_keeps_its_slot_beyond_the_lease() -> None:
+def test_a_slow_reader_keeps_its_slot_beyond_the_lease() -> None:
     pool, reader = make()
     lease = published(pool)
     reader.take(lease)
     assert pool.collect(100 * LEASE_S) == []
-    assert not pool.give_up(lease)
+    assert not pool.revoke(lease)
     reader.release(lease, GOOD)
     assert pool.collect(100 * LEASE_S) == [(lease, GOOD)]
 
@@ -161,27 +162,27 @@ def test_a_reader_that_never_comes_loses_the_slot() -> None:
     assert refused(reader, lease) == "stale"
 
 
-def test_where_no_reader_is_at_all_nobody_is_waited_for_long() -> None:
+def test_without_readers_a_lease_ends_early() -> None:
     pool, reader = make()
     lease = published(pool)
     del reader  # as its death does
     assert pool.collect(0.9 * ATTACH_S) == []  # one may be about to attach
-    late = SharedSlotReader(pool.segment, LAYOUT)
+    late = SharedSlotReader.attach(pool.segment, LAYOUT)
     assert pool.collect(ATTACH_S) == []
     del late
     assert [(found, outcome.reason) for found, outcome in pool.collect(ATTACH_S)] == [(lease, "lease_expired")]
 
 
-def test_what_a_reader_did_counts_though_its_lease_ended_meanwhile() -> None:
+def test_an_outcome_counts_even_if_the_lease_ended_meanwhile() -> None:
     pool, reader = make()
     lease = published(pool)
     reader.take(lease)
     reader.release(lease, GOOD)
-    assert not pool.give_up(lease)  # its results went out: not lost
+    assert not pool.revoke(lease)  # its results went out: not lost
     assert pool.collect(100 * LEASE_S) == [(lease, GOOD)]
 
 
-def test_a_reader_that_comes_between_the_look_and_the_lock_is_not_overrun(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_just_before_collecting_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     pool, reader = make()
     lease = published(pool)
     lock = pool._segment.lock_slot
@@ -199,9 +200,9 @@ def test_a_reader_that_comes_between_the_look_and_the_lock_is_not_overrun(monkey
     assert found == [(lease, GOOD)]
 
 
-def test_handles_are_good_for_one_reading() -> None:
+def test_a_handle_can_be_read_once() -> None:
     pool, reader = make()
-    other = SharedSlotReader(pool.segment, LAYOUT)
+    other = SharedSlotReader.attach(pool.segment, LAYOUT)
     lease = pool.acquire()
     assert lease is not None
     assert refused(reader, lease) == "stale"  # being written
@@ -222,7 +223,7 @@ def test_handles_are_good_for_one_reading() -> None:
 
 
 @pytest.mark.parametrize("change", [{"pool": 5}, {"slot": 2}, {"slot": -1}, {"slot": 2**32 - 1}])
-def test_leases_of_elsewhere_are_foreign(change: dict[str, int]) -> None:
+def test_leases_of_other_pools_are_foreign(change: dict[str, int]) -> None:
     pool, reader = make()
     lease = published(pool)
     assert refused(reader, replace(lease, **change)) == "foreign"
@@ -234,7 +235,7 @@ def test_a_reader_with_another_model_is_refused() -> None:
     gc.collect()
     for layout in (Layout(LAYOUT.specs, 300), Layout(LAYOUT.specs[:1], 2)):
         with pytest.raises(HandleError, match="this model's features need") as refusal:
-            SharedSlotReader(pool.segment, layout)
+            SharedSlotReader.attach(pool.segment, layout)
         assert refusal.value.reason == "foreign"
 
 
@@ -243,16 +244,16 @@ def test_a_refused_reader_blocks_nobody() -> None:
     lease = published(pool)
     for bad in (replace(lease, generation=99), replace(lease, pool=1)):
         refused(reader, bad)
-    assert pool.give_up(lease)
+    assert pool.revoke(lease)
     assert pool.leases.used == 0
 
 
-def test_the_dead_are_told_from_the_slow(folder: Path) -> None:
+def test_dead_readers_are_told_from_slow_ones(folder: Path) -> None:
     pool, reader = make()
     lease = published(pool)
     with reader_process(folder, pool, lease) as process:
         assert pool.collect(100 * LEASE_S) == []
-        assert not pool.give_up(lease)
+        assert not pool.revoke(lease)
         assert refused(reader, lease) == "busy"
         process.kill()
         process.wait(WAIT_S)
@@ -264,7 +265,7 @@ def test_the_dead_are_told_from_the_slow(folder: Path) -> None:
     reader.take(again)
 
 
-def test_what_was_done_before_death_counts(folder: Path) -> None:
+def test_an_outcome_from_before_a_readers_death_counts(folder: Path) -> None:
     pool, _ = make()
     lease = published(pool)
     outcome = "Outcome(2, 'head_error', 1.5, 2.5, 3.5)"
@@ -277,14 +278,14 @@ def test_what_was_done_before_death_counts(folder: Path) -> None:
 
 
 def test_no_slot_is_lost_to_fifty_dead_readers(folder: Path) -> None:
-    """Forked, so that it is quick: the locks of these are their own too."""
+    """Readers are forked because that is quick. Their locks are their own as well."""
     pool, _ = make(slots=3)
     for number in range(50):
         lease = published(pool)
         begun, ready = os.pipe()
         child = os.fork()
         if child == 0:
-            SharedSlotReader(pool.segment, LAYOUT).take(lease)
+            SharedSlotReader.attach(pool.segment, LAYOUT).take(lease)
             os.write(ready, b"x")
             signal.pause()
         assert os.read(begun, 1) == b"x"
@@ -323,15 +324,15 @@ def test_close_frees_memory_and_name(folder: Path) -> None:
     assert name not in Path("/proc/self/maps").read_text()
 
 
-def test_too_much_memory_is_refused_and_nothing_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_much_memory_is_refused_and_nothing_leaks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FOLDER", Path("/dev/shm"))
     before = set(Path("/dev/shm").glob(PREFIX + "*"))
     with pytest.raises(ConfigurationError, match="batch_size"):
-        SharedSlotPool(Layout([TensorSpec("x", (1 << 36,), torch.float32)], 64), 8)
+        SharedSlotPool.allocate(Layout([TensorSpec("x", (1 << 36,), torch.float32)], 64), 8)
     assert not {path for path in Path("/dev/shm").glob(PREFIX + "*") if not path.stat().st_blocks} - before
 
 
-def test_a_record_that_makes_no_sense_costs_its_frames_by_name() -> None:
+def test_a_damaged_record_drops_its_frames_as_damaged_slot() -> None:
     pool, reader = make()
     lease = published(pool)
     assert lease.slot == 1
@@ -341,7 +342,7 @@ def test_a_record_that_makes_no_sense_costs_its_frames_by_name() -> None:
     reader.take(published(pool))
 
 
-def test_a_reader_cannot_invent_names_under_which_frames_are_counted() -> None:
+def test_a_reader_cannot_invent_drop_reasons() -> None:
     pool, reader = make()
     lease = published(pool)
     reader.take(lease)
@@ -351,7 +352,7 @@ def test_a_reader_cannot_invent_names_under_which_frames_are_counted() -> None:
 
 
 @pytest.mark.parametrize("size", [0, PAGE + 100])
-def test_a_segment_that_is_cut_short_is_mended_and_what_lay_there_is_lost_by_name(folder: Path, size: int) -> None:
+def test_a_truncated_segment_is_mended_and_its_frames_counted(folder: Path, size: int) -> None:
     pool, reader = make()
     whole = (folder / pool.segment).stat().st_size
     lease = published(pool)
@@ -367,20 +368,20 @@ def test_a_segment_that_is_cut_short_is_mended_and_what_lay_there_is_lost_by_nam
             view.fill_(3)
         reader.take(again)
         assert all((view == 3).all() for view in reader.views(again, 2))
-    SharedSlotReader(pool.segment, LAYOUT)  # its header is back
+    SharedSlotReader.attach(pool.segment, LAYOUT)  # its header is back
     os.truncate(folder / pool.segment, size)
     assert pool.acquire() is None  # full, and alive
 
 
 class Machine(RuleBasedStateMachine):
-    """Any order of the owner's and two readers' steps, against a plain account of who holds what."""
+    """Any order of the owner's and two readers' steps, compared with a simple model of who holds what."""
 
     SLOTS = 3
 
     def __init__(self) -> None:
         super().__init__()
-        self.pool = SharedSlotPool(LAYOUT, self.SLOTS, lease_s=LEASE_S)
-        self.readers = [SharedSlotReader(self.pool.segment, LAYOUT) for _ in range(2)]
+        self.pool = SharedSlotPool.allocate(LAYOUT, self.SLOTS, lease_s=LEASE_S)
+        self.readers = [SharedSlotReader.attach(self.pool.segment, LAYOUT) for _ in range(2)]
         self.now = 0.0
         self.states: dict[Lease, str] = {}  # of those that are not settled
         self.deadlines: dict[Lease, float] = {}
@@ -431,8 +432,8 @@ class Machine(RuleBasedStateMachine):
 
     @rule(who=st.sampled_from([0, 1]))
     def die(self, who: int) -> None:
-        """As after kill -9: its mapping and its locks are gone, its records stay."""
-        self.readers[who] = SharedSlotReader(self.pool.segment, LAYOUT)
+        """Simulates kill -9: the reader's mapping and locks are gone, and its records stay."""
+        self.readers[who] = SharedSlotReader.attach(self.pool.segment, LAYOUT)
         for lease, state in self.states.items():
             if state == "reading" and self.holders[lease] == who:
                 self.states[lease] = "orphan"
@@ -442,7 +443,7 @@ class Machine(RuleBasedStateMachine):
     def give_up(self, data: st.DataObject) -> None:
         lease = data.draw(st.sampled_from(list(self.states)))
         free = self.states[lease] in ("writing", "ready", "orphan")
-        assert self.pool.give_up(lease) == free
+        assert self.pool.revoke(lease) == free
         if free:
             self.settle(lease)
 

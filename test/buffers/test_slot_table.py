@@ -1,4 +1,4 @@
-"""What the two sides of a shared pool tell each other."""
+"""The records through which the two sides of a shared pool exchange slots' states."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ records = st.builds(
 
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(written=st.dictionaries(st.integers(0, SLOTS - 1), records, max_size=5))
-def test_what_one_side_writes_the_other_reads(owner: Segment, written: dict[int, SlotRecord]) -> None:
+def test_each_side_reads_what_the_other_writes(owner: Segment, written: dict[int, SlotRecord]) -> None:
     here, there = SlotTable(owner), SlotTable(Segment.attach(owner.name))
     for slot, record in written.items():
         here.write(slot, record)
@@ -47,11 +47,11 @@ def test_what_one_side_writes_the_other_reads(owner: Segment, written: dict[int,
         assert there.read(slot) == record
 
 
-def test_the_state_is_never_another_than_the_one_before_or_the_new_one(owner: Segment) -> None:
+def test_a_write_shows_the_old_state_or_the_new_one(owner: Segment) -> None:
     table, steps = SlotTable(owner), []
 
     class Watched:
-        """The segment's bytes, as a process that dies after any write leaves them."""
+        """The segment's bytes, with a snapshot after each write, as a process that dies then would leave them."""
 
         def __setitem__(self, place: slice, value: bytes) -> None:
             owner.data[place] = value
@@ -65,7 +65,7 @@ def test_the_state_is_never_another_than_the_one_before_or_the_new_one(owner: Se
     assert table.read(1) == SlotRecord(SharedState.DONE, 7, Outcome(1, "head_error", 1.0, 2.0, 3.0))
 
 
-def test_a_new_table_is_free_and_nothing_of_it_lies_in_a_slot_or_the_header(owner: Segment) -> None:
+def test_a_new_table_is_free_and_overlaps_nothing(owner: Segment) -> None:
     table = SlotTable(owner)
     for slot in range(SLOTS):
         assert (table.read(slot).state, table.read(slot).generation) == (SharedState.FREE, 0)
@@ -78,7 +78,7 @@ def test_a_new_table_is_free_and_nothing_of_it_lies_in_a_slot_or_the_header(owne
     Segment.attach(owner.name)  # its header is whole
 
 
-def test_an_outcome_that_nobody_timed_stays_without_times(owner: Segment) -> None:
+def test_an_untimed_outcome_stays_untimed(owner: Segment) -> None:
     table = SlotTable(owner)
     table.write(0, SlotRecord(SharedState.READY, 1, NOTHING_YET))
     assert math.isnan(table.read(0).outcome.head_start)
@@ -86,7 +86,7 @@ def test_an_outcome_that_nobody_timed_stays_without_times(owner: Segment) -> Non
     assert math.isnan(table.read(0).outcome.delivered)
 
 
-def test_a_reason_that_is_too_long_is_cut_and_can_still_be_read(owner: Segment) -> None:
+def test_a_long_reason_is_truncated_readably(owner: Segment) -> None:
     table = SlotTable(owner)
     table.write(0, SlotRecord(SharedState.DONE, 1, Outcome(0, 30 * "x")))
     table.write(1, SlotRecord(SharedState.DONE, 1, Outcome(0, "x" + 30 * "é")))  # cut within a letter
@@ -95,7 +95,7 @@ def test_a_reason_that_is_too_long_is_cut_and_can_still_be_read(owner: Segment) 
 
 
 @pytest.mark.parametrize("state", [5, 77, 2**32 - 1])
-def test_a_state_that_neither_side_writes_is_damage(owner: Segment, state: int) -> None:
+def test_an_unknown_state_is_damaged(owner: Segment, state: int) -> None:
     table = SlotTable(owner)
     table.write(0, SlotRecord(SharedState.READY, 3))
     struct.pack_into("<I", owner.data, PAGE, state)

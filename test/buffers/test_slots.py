@@ -19,7 +19,7 @@ LEASE_S = 10.0
 
 
 class RingMachine(RuleBasedStateMachine):
-    """Any order of calls, with any lease ever seen, against a plain account of who holds what."""
+    """Any order of calls, with any lease ever seen, compared with a simple model of who holds what."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class RingMachine(RuleBasedStateMachine):
         self.refused: Counter[str] = Counter()
 
     def expect(self, lease: Lease, *states: str) -> str | None:
-        """Why the leases ought to refuse the lease, or None."""
+        """Returns the reason for which the lease should be refused, or None."""
         if lease in self.held:
             return None if self.held[lease][0] in states else "busy"
         if lease.pool != self.leases.pool or not 0 <= lease.slot < SLOTS:
@@ -105,7 +105,7 @@ TestRingMachine = RingMachine.TestCase
 TestRingMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
-def test_a_lease_ends_at_its_very_instant() -> None:
+def test_a_lease_ends_exactly_at_its_deadline() -> None:
     leases = SlotLeases(1, 5.0)
     lease = leases.acquire()
     assert lease is not None
@@ -116,7 +116,7 @@ def test_a_lease_ends_at_its_very_instant() -> None:
         leases.take(lease)
 
 
-def test_who_reads_is_not_expired() -> None:
+def test_a_slot_that_is_read_is_not_expired() -> None:
     leases = SlotLeases(1, 5.0)
     lease = leases.acquire()
     assert lease is not None
@@ -127,7 +127,7 @@ def test_who_reads_is_not_expired() -> None:
     assert leases.used == 0
 
 
-def test_who_waits_behind_a_batch_that_is_read_is_not_late() -> None:
+def test_a_slot_behind_one_that_is_read_is_not_late() -> None:
     leases = SlotLeases(2, 5.0)
     first, second = leases.acquire(), leases.acquire()
     assert first is not None
@@ -142,14 +142,14 @@ def test_who_waits_behind_a_batch_that_is_read_is_not_late() -> None:
     assert leases.expire(105.0) == [second]
 
 
-def test_repr_tells_its_use() -> None:
+def test_repr_tells_used_slots_and_refusals() -> None:
     leases = SlotLeases(2, 1.0)
     leases.acquire()
     assert "1/2" in repr(leases)
 
 
 def test_threads_never_share_a_slot() -> None:
-    """Writers and readers at once; each lease is offered to readers twice, and one of them is refused."""
+    """Runs writers and readers at once. Each lease is offered to readers twice, and one of them is refused."""
     leases = SlotLeases(3, 60.0)
     users = [0] * len(leases)
     offered: SimpleQueue[Lease | None] = SimpleQueue()
@@ -200,12 +200,12 @@ def test_threads_never_share_a_slot() -> None:
 
 
 @pytest.mark.parametrize("slots", [0, -1])
-def test_a_ring_without_slots_is_refused(slots: int) -> None:
+def test_a_pool_without_slots_is_refused(slots: int) -> None:
     with pytest.raises(ConfigurationError, match=f"cannot have {slots} slots"):
         SlotLeases(slots, LEASE_S)
 
 
-def test_what_another_process_says_is_believed_as_far_as_it_can_be() -> None:
+def test_an_impossible_outcome_is_corrected() -> None:
     good = Outcome(1, "head_error", 5.0, 6.0, 6.0)
     assert good.checked() == good
     for reason in ("", "head_errors", "overrun", 1000 * "x"):

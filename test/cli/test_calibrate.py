@@ -15,11 +15,11 @@ def test_constants_are_printed_and_kept(
     run: Callable[..., int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(calibration, "ROUNDS", calibration.GROUPS)
-    monkeypatch.setattr(calibration, "WIDEST_SPREAD", math.inf)  # whatever else this machine is doing
+    monkeypatch.setattr(calibration, "MAX_SPREAD", math.inf)  # whatever else this machine is doing
     arguments = "--device", "cpu", "--database", str(tmp_path / "tuning.jsonl")
     assert run("calibrate", *arguments) == 0
     first = capsys.readouterr()
-    assert first.err == "The memory of cpu is timed: some seconds.\n"
+    assert first.err == "The memory of cpu is timed, which takes some seconds.\n"
     title, *lines = first.out.splitlines()
     assert title.startswith("Memory of ")
     absent = [line for line in lines if line.endswith("absent here")]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 
-def test_the_table_and_the_choice_are_printed_and_kept(
+def test_the_table_is_printed_and_the_profile_stored(
     run: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     database = tmp_path / "tuning.jsonl"
@@ -24,11 +24,15 @@ def test_the_table_and_the_choice_are_printed_and_kept(
     assert again.out.splitlines()[1] == first.out.splitlines()[1]
 
 
-def test_what_it_cannot_do_is_a_sentence(run: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_are_sentences(run: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
     assert run("profile", "shades") == 1
     assert "Did you mean 'shapes'?" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         run("profile", "shapes", "--batch", "0")
     assert "--batch" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        run("profile", "shapes", "--objective", "speed")
+    refusal = capsys.readouterr().err
+    assert all(word in refusal for word in ("speed", "throughput", "latency"))
     assert run("nonsense") == 2
     assert "profile" in capsys.readouterr().err

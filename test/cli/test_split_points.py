@@ -9,7 +9,7 @@ from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_spec import ModelSpec
 
 
-def test_every_tensor_that_crosses_has_a_line(run: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_crossing_tensor_has_a_line(run: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
     assert run("split_points", "shapes") == 0
     title, _, heading, *lines = capsys.readouterr().out.splitlines()
     split_points = load_model(ModelSpec("shapes", "none", "cpu")).split_points
@@ -21,20 +21,20 @@ def test_every_tensor_that_crosses_has_a_line(run: Callable[..., int], capsys: p
     assert lines[-1].split() == ["head_boxes", "float32", "(4,", "60,", "80)"]
 
 
-def test_programs_read_the_same(run: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_the_same_split_points(run: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
     assert run("split_points", "shapes", "--json", "--precision", "fp16", "--weights", "default") == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["model"], told["default"]) == ("shapes", "neck")
-    assert [split_point["name"] for split_point in told["split_points"]] == [
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["model"], answer["default"]) == ("shapes", "neck")
+    assert [split_point["name"] for split_point in answer["split_points"]] == [
         split_point.name for split_point in load_model(ModelSpec("shapes", "none", "cpu")).split_points
     ]
-    (neck,) = [split_point for split_point in told["split_points"] if split_point["name"] == "neck"]
+    (neck,) = [split_point for split_point in answer["split_points"] if split_point["name"] == "neck"]
     assert neck["bytes_per_image"] == 96_000
     assert neck["tensors"] == [{"name": "neck_join_4", "shape": [10, 60, 80], "dtype": "float16"}]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("resnet19",), "Did you mean 'resnet18'?"),
         (("os:getcwd",), "allow_user_code"),
@@ -42,8 +42,8 @@ def test_programs_read_the_same(run: Callable[..., int], capsys: pytest.CaptureF
         (("shapes", "--weights", "no/such.pth"), "There is no weights file"),
     ],
 )
-def test_what_it_cannot_do_is_a_sentence(
-    run: Callable[..., int], capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], told: str
+def test_errors_are_sentences(
+    run: Callable[..., int], capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
 ) -> None:
     assert run("split_points", *arguments) == 1
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err

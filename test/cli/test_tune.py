@@ -16,11 +16,11 @@ from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.record import Record
 from split_infer_ros.memory_cost.samples import Probe
 from split_infer_ros.memory_cost.samples import to_records as memory_records
-from split_infer_ros.operator_placement.operator_times import Times
+from split_infer_ros.operator_placement.operator_times import OperatorTimes
 from split_infer_ros.operator_placement.operator_times import to_records as operator_records
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_spec import ModelSpec
-from split_infer_ros.split.profile_samples import Samples
+from split_infer_ros.split.profile_samples import PointSamples, ProfilePart
 from split_infer_ros.split.profile_samples import to_records as profile_records
 
 Run = Callable[..., int]
@@ -102,9 +102,15 @@ def test_all_that_the_package_measures_can_be_imported(
     key, times = Key.here("cpu"), (1e-3, 2e-3)
     measured.add(memory_records({Probe.TOUCH_AGAIN: {4096: times}}, key))
     measured.add(
-        profile_records([Samples("neck", 2, {"head": times, "period": times})], key, {"stage": "split_points"})
+        profile_records(
+            [PointSamples("neck", 2, {ProfilePart.HEAD: times, ProfilePart.PERIOD: times})],
+            key,
+            {"stage": "split_points"},
+        )
     )
-    measured.add(operator_records({"conv": Times(*[times] * 3)}, key, {"stage": "operators"}))
+    measured.add(
+        operator_records({"conv": OperatorTimes(cpu=times, gpu=times, moved=times)}, key, {"stage": "operators"})
+    )
     place = dict(pipeline_space(load_model(ModelSpec("shapes", "none", "cpu")), int(key.target["cores"])).default)
     for task, config in (
         ({"operator": "box_nms"}, {"form": "plain"}),

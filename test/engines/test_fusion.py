@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason
 
 
 def check(model: nn.Module, fused: int, images: torch.Tensor) -> list[str]:
-    """Fuse, compare, and return the kinds of the modules that are left."""
+    """Fuses, compares the results, and returns the class names of the remaining modules."""
     for parameter in model.parameters():
         nn.init.normal_(parameter)
     with torch.inference_mode():
@@ -21,8 +21,8 @@ def check(model: nn.Module, fused: int, images: torch.Tensor) -> list[str]:
         fuse_convolutions(graph)
         outputs = graph(images.clone())
         assert rounding(outputs, expected) <= 1e-5  # another kernel
-        assert expected.std() > 0.1, "equal because nothing is there"
-        assert torch.equal(model(images.clone()), expected), "the model itself is as it was"
+        assert expected.std() > 0.1, "the results are equal because they are trivial"
+        assert torch.equal(model(images.clone()), expected), "the model itself changed"
     kinds = [type(module).__name__ for module in graph.children()]
     assert sum(isinstance(module, FusedConv2d) for module in graph.modules()) == fused
     return kinds
@@ -32,12 +32,18 @@ def check(model: nn.Module, fused: int, images: torch.Tensor) -> list[str]:
 @pytest.mark.parametrize(
     "activation",
     [
-        *(nn.ReLU(inplace=True), nn.ReLU6(), nn.Hardtanh(-0.5, 1.5), nn.Hardswish(), nn.SiLU(), nn.LeakyReLU(0.2)),
-        *(nn.Identity(), nn.GELU()),
+        nn.ReLU(inplace=True),
+        nn.ReLU6(),
+        nn.Hardtanh(-0.5, 1.5),
+        nn.Hardswish(),
+        nn.SiLU(),
+        nn.LeakyReLU(0.2),
+        nn.Identity(),
+        nn.GELU(),
     ],
     ids=lambda activation: type(activation).__name__,
 )
-def test_a_convolution_and_its_activation(activation: nn.Module, channels_last: bool) -> None:
+def test_an_activation_becomes_part_of_its_convolution(activation: nn.Module, channels_last: bool) -> None:
     model = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2, padding=1), activation)
     images = torch.randn(2, 3, 9, 12)
     if channels_last:
@@ -54,17 +60,17 @@ def test_a_convolution_and_its_activation(activation: nn.Module, channels_last: 
     ],
 )
 @pytest.mark.parametrize("batch", [1, 5])
-def test_every_kind_of_convolution(convolution: nn.Module, batch: int) -> None:
+def test_every_kind_of_convolution_is_fused(convolution: nn.Module, batch: int) -> None:
     check(nn.Sequential(convolution, nn.ReLU()), 1, torch.randn(batch, 4, 13, 11))
 
 
 @pytest.mark.parametrize("options", [{"padding": "same"}, {"padding": 1, "padding_mode": "reflect"}])
-def test_what_cannot_be_packed_stays(options: dict[str, object]) -> None:
+def test_unsupported_convolutions_stay(options: dict[str, object]) -> None:
     check(nn.Sequential(nn.Conv2d(3, 8, 3, **options), nn.ReLU()), 0, torch.randn(1, 3, 8, 8))  # type: ignore[arg-type]
 
 
 class Shared(nn.Module):
-    """A convolution used twice, whose result is also needed before its activation."""
+    """A convolution that runs twice, whose result has another user besides its activation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,32 +82,33 @@ class Shared(nn.Module):
         return self.relu(self.convolution(self.relu(first) + first))
 
 
-def test_what_others_need_is_kept() -> None:
+def test_results_with_several_users_are_kept() -> None:
     check(Shared(), 2, torch.randn(1, 3, 8, 8))
 
 
-def test_weights_are_packed_for_a_kind_of_call_that_comes_twice_running(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_are_packed_for_a_repeated_call_signature(monkeypatch: pytest.MonkeyPatch) -> None:
     fused = FusedConv2d(nn.Conv2d(3, 16, 3), None)
-    threads = 1
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    num_threads = 1
+    monkeypatch.setattr(torch, "get_num_threads", lambda: num_threads)
 
     def packed_at(side: int, batch: int = 1) -> bool:
         fused(torch.zeros(batch, 3, side, side))
-        return fused._packed is not None and fused._packed[0] == ((batch, 3, side, side), threads)
+        return fused._packed is not None and fused._packed[0] == ((batch, 3, side, side), num_threads)
 
     assert [packed_at(side) for side in (8, 6, 8, 6)] == [False] * 4, "sizes that alternate"
     assert [packed_at(8), packed_at(8), packed_at(8)] == [False, True, True]
     assert not packed_at(8, batch=2), "a smaller batch at a burst's end"
-    assert packed_at(8), "and the packed ones are still there"
-    threads = 2
-    assert [packed_at(8), packed_at(8)] == [False, True], "another thread has it now"
+    assert packed_at(8), "the packed weights are gone"
+    num_threads = 2
+    assert [packed_at(8), packed_at(8)] == [False, True], "the number of threads changed"
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("batch", [1, 4])
 def test_packed_weights_give_the_same_bits(batch: int, layout: torch.memory_format) -> None:
-    """oneDNN chooses the kernel by the input, which always lies channels last, and brings plain weights into the layout
-    that they are packed in.
+    """The input is always channels last, and oneDNN chooses the kernel by the input.
+
+    It converts plain weights to the layout of the packed ones.
     """
     fused = FusedConv2d(nn.Conv2d(3, 16, 3), nn.ReLU())
     images = torch.randn(batch, 3, 20, 20).contiguous(memory_format=layout)

@@ -33,7 +33,7 @@ TOLERANCE = {"fp32": 2e-3, "fp16": 2e-2, "bf16": 1e-1}
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("preprocess", [Preprocess(224, 224, 256), Preprocess(320, 320, antialias=False)])
+@pytest.mark.parametrize("preprocess", [Preprocess(224, 224, shorter_side=256), Preprocess(320, 320, antialias=False)])
 def test_pictures_resized_on_the_gpu_are_the_same_to_one_grey_level(preprocess: Preprocess, policy: Policy) -> None:
     images = [picture(number) for number in range(7)]
     on_cpu = HostPreprocessor.allocate(preprocess, batch_size=7, dtype=torch.float32).load(images).images

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from split_infer_ros.buffers import cuda
-from split_infer_ros.buffers.policy import Policy, legal
+from split_infer_ros.buffers.policy import Policy, legal_policies
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.memory_cost.choose import choose
 from split_infer_ros.memory_cost.gpu_microbenchmarks import GpuMicrobenchmarks
@@ -26,7 +26,7 @@ def test_calibration_takes_less_than_half_a_minute_and_is_read_from_the_database
     begin = time.monotonic()
     first = calibrate_machine(GPU, database)
     assert time.monotonic() - begin < 30
-    allowed = legal(cuda.device_attributes(0))
+    allowed = legal_policies(cuda.device_attributes(0))
     assert set(first.measured) - set(first.uncertain) >= {"to_device_ms_per_byte", "to_host_ms_per_byte"}
     if not first.uncertain:
         assert calibrate_machine(GPU, database).samples == first.samples
@@ -37,7 +37,7 @@ def test_calibration_takes_less_than_half_a_minute_and_is_read_from_the_database
 
 @pytest.mark.parametrize("probe", Probe)
 def test_each_probe_takes_longer_for_more_bytes(probe: Probe) -> None:
-    bench = GpuMicrobenchmarks(GPU, legal(cuda.device_attributes(0)))
+    bench = GpuMicrobenchmarks(GPU, legal_policies(cuda.device_attributes(0)))
     if probe not in bench.probes:
         pytest.skip(f"{probe.value} needs a policy that this GPU does not allow")
     few, many = 1 << 18, 1 << 26
@@ -49,7 +49,7 @@ def test_each_probe_takes_longer_for_more_bytes(probe: Probe) -> None:
 
 def test_kernels_work_on_the_memory_that_the_policy_promises() -> None:
     """What a probe changed on the GPU, the CPU sees afterwards."""
-    allowed = legal(cuda.device_attributes(0))
+    allowed = legal_policies(cuda.device_attributes(0))
     for policy, probe in ((Policy.MANAGED, Probe.READ_MANAGED), (Policy.PINNED, Probe.KERNEL_PINNED)):
         if policy not in allowed:
             continue

@@ -33,12 +33,12 @@ def test_both_sides_see_the_same_bytes(policy: Policy) -> None:
         assert memory.host.data_ptr() == memory.device.data_ptr()
     memory.give_to_device()
     memory.device.fill_(7)
-    if not memory.is_one:
+    if memory.needs_copy:
         memory.host.copy_(memory.device, non_blocking=True)
     memory.give_to_host()
     torch.cuda.synchronize()
     assert memory.host.eq(7).all()
-    if memory.is_one:
+    if not memory.needs_copy:
         memory.host.fill_(9)
         memory.give_to_device()
         assert int(memory.device.sum(dtype=torch.int64)) == 9 * 4 * MB
@@ -71,13 +71,13 @@ def test_features_are_copied_only_where_the_policy_has_two_buffers(
     need(policy, make is SharedSlotPool)
     if not work_of_the_gpu(lambda: torch.ones(1, device=GPU)):
         pytest.skip("PyTorch's profiler sees no kernels on this machine")
-    pool = make(LAYOUT, 2, Place(policy, GPU))
+    pool = make.allocate(LAYOUT, 2, Place(policy, GPU))
     assert pool.slots.policy is policy
     features = torch.randn(8, 64, 7, 7, device=GPU), torch.randn(8, 5, device=GPU).half()
 
     def hand_over(slot: int, part: list[torch.Tensor]) -> None:
         pool.slots.write(slot, part)
-        if pool.slots.copies:
+        if pool.slots.needs_copy:
             pool.slots.fetch(slot, len(part[0]))
 
     for batch in (8, 3):
@@ -95,7 +95,7 @@ def test_features_are_copied_only_where_the_policy_has_two_buffers(
         for found, expected in zip(pool.views(lease, batch), part, strict=True):
             assert torch.equal(found, expected.cpu())
         del found
-        assert pool.give_up(lease)
+        assert pool.revoke(lease)
     pool.close()
 
 
@@ -110,8 +110,8 @@ def test_where_the_gpu_is_full_the_ring_is_pinned_and_says_so() -> None:
     torch.cuda.empty_cache()
     free, _ = torch.cuda.mem_get_info()
     taken = torch.empty(free - 128 * MB, dtype=torch.uint8, device=GPU)
-    pool = SlotPool(Layout([TensorSpec("x", (256 * MB,), torch.uint8)], 1), 2, Place(Policy.DEVICE, GPU))
+    pool = SlotPool.allocate(Layout([TensorSpec("x", (256 * MB,), torch.uint8)], 1), 2, Place(Policy.DEVICE, GPU))
     assert pool.memory == "pinned"
-    assert "pinned is taken in its stead" in pool.slots.note
+    assert "pinned is used instead" in pool.slots.note
     del taken
     torch.cuda.empty_cache()

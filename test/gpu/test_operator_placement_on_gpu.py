@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from split_infer_ros.models.detections import Limits
+from split_infer_ros.operator_placement.operator_graph import read_operators, with_decode
 from split_infer_ros.operator_placement.operator_list import OperatorList
-from split_infer_ros.operator_placement.operator_times import by_times, time_operators
-from split_infer_ros.operator_placement.placed_graph import place, read_operators, with_decode
+from split_infer_ros.operator_placement.operator_times import rule_from_times, time_operators
+from split_infer_ros.operator_placement.placed_graph import apply_plan
 from split_infer_ros.operator_placement.plan import Rule, Tag, make_plan
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_spec import ModelSpec
@@ -25,9 +26,9 @@ def test_a_placed_model_gives_what_the_cpu_gives(name: str, measured: bool) -> N
     images = images.contiguous(memory_format=torch.channels_last)
     rule: Rule = OperatorList.read()
     if measured:
-        rule = by_times(time_operators(graph, images, DEVICES, repeats=1), rule)
+        rule = rule_from_times(time_operators(graph, images, DEVICES, repeats=1), rule)
     plan = make_plan(read_operators(graph, model.entry.image_shape), rule)
-    placed = place(graph, plan, DEVICES)
+    placed = apply_plan(graph, plan, DEVICES)
     limits = Limits(0.0, 1.0, 20)  # nothing is suppressed: rounding turns near ties around
     with torch.inference_mode():
         outputs = model.head("input")(images.clone())

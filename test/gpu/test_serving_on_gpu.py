@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from measured_costs import measure_costs
 from real_gpu import GPU, free_bytes
 
 from split_infer_ros.images.encodings import Pixels
@@ -14,9 +15,10 @@ from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.runtime.streams import Stream
-from split_infer_ros.serving.execution_timing import blank, measure
-from split_infer_ros.serving.forked_graphs import ForkedGraphs, Forks
-from split_infer_ros.serving.merge_runner import Engine
+from split_infer_ros.serving.execution_timing import blank_batch
+from split_infer_ros.serving.forked_graphs import ForkedGraphs
+from split_infer_ros.serving.merge_runner import MergeRunner
+from split_infer_ros.serving.model_streams import ModelStreams
 from split_infer_ros.serving.shared_pipeline import SharedPipeline
 from split_infer_ros.serving.shared_settings import SharedSettings
 from split_infer_ros.serving.tenant import Tenant
@@ -30,37 +32,39 @@ MB = 1 << 20
 
 def test_a_forked_graph_gives_what_each_model_gives_alone() -> None:
     models = {name: load_model(ModelSpec(name, "random", "cuda:0")) for name in NAMES}
-    engine = Engine(torch.device("cuda", 0))
-    engine.load({name: model.backbone("output") for name, model in models.items()}, dict.fromkeys(NAMES, 1.0))
+    runner = MergeRunner(torch.device("cuda", 0))
+    runner.load({name: model.backbone("output") for name, model in models.items()}, dict.fromkeys(NAMES, 1.0))
     for counts, recorded in (((1, 1, 1), True), ((3, 2, 1), False), ((3, 2, 1), True), ((4, 2, 1), True)):
-        inputs = {name: torch.rand_like(blank(models[name], count)) for name, count in zip(NAMES, counts, strict=True)}
+        inputs = {
+            name: torch.rand_like(blank_batch(models[name], count)) for name, count in zip(NAMES, counts, strict=True)
+        }
         if recorded:
-            engine.prepare(inputs)
+            runner.prepare(inputs)
         else:
-            engine.prepare({NAMES[0]: inputs[NAMES[0]]})  # of the others each kernel is launched by itself
-        found = engine.run(inputs)
-        assert engine.graphs is not None
-        assert len(engine.graphs) >= 1
+            runner.prepare({NAMES[0]: inputs[NAMES[0]]})  # of the others each kernel is launched by itself
+        found = runner.run(inputs)
+        assert runner.graphs is not None
+        assert len(runner.graphs) >= 1
         for name, images in inputs.items():
             with torch.inference_mode():
                 expected = models[name].backbone("output")(images)
             for mine, other in zip(found[name], expected, strict=True):
                 torch.testing.assert_close(mine, other, rtol=1e-3, atol=1e-3)
-    costs = measure(models, engine, sizes=(1, 2), rounds=2)
+    costs = measure_costs(models, runner, sizes=(1, 2), rounds=2)
     assert all(seconds > 0 for seconds in costs.fused_s.values())
-    engine.close()
+    runner.close()
 
 
 def test_recorded_combinations_stay_within_their_memory() -> None:
     models = {name: load_model(ModelSpec(name, "random", "cuda:0")) for name in NAMES}
     device = torch.device("cuda", 0)
     queue = Stream(device)
-    graphs = ForkedGraphs(Forks(device, queue), most_bytes=1)
+    graphs = ForkedGraphs(ModelStreams(device, queue), max_bytes=1)
     backbones = {name: model.backbone("output") for name, model in models.items()}
     for name in NAMES:
         with torch.inference_mode(), queue.work("execution"):
-            graphs.prepare({name: backbones[name]}, {name: blank(models[name], 2)})
-            graphs.run({name: backbones[name]}, {name: blank(models[name], 2)})
+            graphs.prepare({name: backbones[name]}, {name: blank_batch(models[name], 2)})
+            graphs.run({name: backbones[name]}, {name: blank_batch(models[name], 2)})
     assert graphs.bytes <= 1
 
 
@@ -69,7 +73,7 @@ def test_tenants_get_their_own_results_from_a_gpu(tmp_path: Path, graphs: bool) 
     delivered: dict[str, list[int]] = {"a": [], "b": [], "c": []}
     errors: list[str] = []
     pipeline = SharedPipeline(
-        SharedSettings(device=str(GPU), waiting=20, cuda_graphs=graphs, memory_policy="device"),
+        SharedSettings(device=str(GPU), max_waiting=20, cuda_graphs=graphs, memory_policy="device"),
         Limits(),
         lambda tenant, origin, detections, labels: delivered[tenant].append(origin.header),
         lambda name, error: errors.append(f"{name}: {error}"),
@@ -92,11 +96,11 @@ def test_tenants_get_their_own_results_from_a_gpu(tmp_path: Path, graphs: bool) 
 def test_graphs_that_run_side_by_side_do_not_share_memory(as_one: bool) -> None:
     """Both models end in large linear layers: cuBLAS gives each of its calls a workspace by the stream."""
     models = {name: load_model(ModelSpec(name, "random", str(GPU))) for name in ("alexnet", "vgg16")}
-    engine = Engine(GPU)
-    engine.load({name: model.backbone("output") for name, model in models.items()}, dict.fromkeys(models, 1.0))
+    runner = MergeRunner(GPU)
+    runner.load({name: model.backbone("output") for name, model in models.items()}, dict.fromkeys(models, 1.0))
     random = torch.Generator(str(GPU)).manual_seed(0)
     batches = [
-        {name: torch.randn(blank(model, 2).shape, generator=random, device=GPU) for name, model in models.items()}
+        {name: torch.randn(blank_batch(model, 2).shape, generator=random, device=GPU) for name, model in models.items()}
         for _ in range(4)
     ]
     expected = []
@@ -104,18 +108,18 @@ def test_graphs_that_run_side_by_side_do_not_share_memory(as_one: bool) -> None:
         for batch in batches:
             expected.append({name: models[name].backbone("output")(images)[0] for name, images in batch.items()})
     if as_one:
-        engine.prepare(batches[0])
+        runner.prepare(batches[0])
     else:  # each model's own graph is launched, beside the other's
         for name, images in batches[0].items():
-            engine.prepare({name: images})
+            runner.prepare({name: images})
     for turn in range(200):
-        found = engine.run(batches[turn % 4])
+        found = runner.run(batches[turn % 4])
         for name, (mine,) in found.items():
             other = expected[turn % 4][name]
             assert other.std() > 0
             # The same kernels or others, in float32: sums in another order, of the largest value's size.
             assert (mine - other).abs().max() <= 1e-3 * other.abs().max(), (turn, name)
-    engine.close()
+    runner.close()
 
 
 def test_models_come_and_go_under_load(tmp_path: Path) -> None:
@@ -126,7 +130,7 @@ def test_models_come_and_go_under_load(tmp_path: Path) -> None:
         delivered[tenant] += 1
 
     pipeline = SharedPipeline(
-        SharedSettings(device=str(GPU), waiting=4, memory_policy="device"),
+        SharedSettings(device=str(GPU), max_waiting=4, memory_policy="device"),
         Limits(),
         deliver,
         lambda name, error: errors.append(f"{name}: {error}"),

@@ -15,11 +15,11 @@ from split_infer_ros.pipeline.profiler import Effort, Profiler
 from split_infer_ros.runtime.timing import Lap, Stopwatch
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_spec import ModelSpec
-from split_infer_ros.split.profile_samples import BACKBONE
+from split_infer_ros.split.profile_samples import ProfilePart
 from split_infer_ros.telemetry.machine import gpu_driver
 from split_infer_ros.telemetry.sensors import Sensors, Unit
 
-LEAST = Effort(rounds=3, warm_up=1, batches=2, seconds=0.0, runs=1, repeats=1, most_s=0.0)
+LEAST = Effort(rounds=3, warm_up=1, batches=2, seconds=0.0, runs=1, repeats=1, max_s=0.0)
 KERNELS = 100
 WARM_UPS = 50  # until the clock of a GPU that had nothing to do is at its height
 
@@ -65,11 +65,11 @@ def test_a_model_is_profiled_on_the_gpu() -> None:
     whole, watch = model.backbone("output"), Stopwatch(GPU)
     with torch.inference_mode():
         seconds = [watch.time(lambda: whole(images)) for _ in range(WARM_UPS)][-1]
-    samples = Profiler(model, picture, effort=LEAST).measure([4])
+    samples = Profiler(model, image=picture, effort=LEAST).measure([4])
     assert [found.split_point for found in samples] == [split_point.name for split_point in model.split_points]
-    assert all(found.complete for found in samples)
+    assert all(found.is_complete for found in samples)
     # What lies before a split point grows with each split point; a sum of more pieces is no less, run by run.
-    backbones = [found.parts[BACKBONE] for found in samples]
+    backbones = [found.parts[ProfilePart.BACKBONE] for found in samples]
     for each in zip(*backbones, strict=True):
         assert list(each) == sorted(each)
     # The pieces together take about what the whole takes.

@@ -20,7 +20,7 @@ from split_infer_ros.autotuning.spaces import (
     pipeline_space,
 )
 from split_infer_ros.autotuning.trial_process import TrialProcess
-from split_infer_ros.engines.execution_config import INDUCTOR, PACKED, ExecutionConfig
+from split_infer_ros.engines.execution_config import Compiler, Convolutions, ExecutionConfig
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_spec import ModelSpec
 
@@ -34,7 +34,9 @@ DEFAULT = network_space(1, device="cuda", compilers=False).default
 def test_a_compiled_form_gives_what_the_eager_one_gives() -> None:
     images = torch.randn(3, 3, 224, 224, device=GPU)
     expected = load_model(SPEC).backbone("features.9")
-    found = load_model(replace(SPEC, execution_config=ExecutionConfig(compiler=INDUCTOR))).backbone("features.9")
+    found = load_model(replace(SPEC, execution_config=ExecutionConfig(compiler=Compiler.INDUCTOR))).backbone(
+        "features.9"
+    )
     with torch.inference_mode():
         for count in (3, 1, 2):  # the third shape is run as it is
             for mine, other in zip(found(images[:count]), expected(images[:count]), strict=True):
@@ -54,7 +56,7 @@ def test_a_network_is_tried_in_a_process_of_its_own() -> None:
 def test_segments_are_tried() -> None:
     split_points = load_model(SPEC).split_points
     with TrialProcess(SPEC) as trials:
-        found = trials.run(SEGMENTS, {**DEFAULT, "convolutions": PACKED}, {"batch_size": 2}, LIMIT_S)
+        found = trials.run(SEGMENTS, {**DEFAULT, "convolutions": Convolutions.PACKED.value}, {"batch_size": 2}, LIMIT_S)
     assert found.error is None
     for part in (WORK, CONVERSION):
         assert len(found.facts[part]) == len(split_points) - 1

@@ -19,7 +19,7 @@ from PIL import Image
 from split_infer_ros.errors import ImageError
 from split_infer_ros.images import compressed, containers
 from split_infer_ros.images.compressed import read_compressed
-from split_infer_ros.images.containers import MOST_SCANS
+from split_infer_ros.images.containers import MAX_SCANS
 from split_infer_ros.images.encodings import MAX_PIXELS, Pixels
 
 SCAN, END = b"\xff\xda", b"\xff\xd9"
@@ -35,34 +35,34 @@ def png_header(height: int, width: int) -> bytes:
 
 
 def jpeg_of_size(height: int, width: int) -> bytes:
-    """A small JPEG image whose header says another size."""
+    """A small JPEG image whose header states another size."""
     data = bytearray(encode(photograph(), "JPEG"))
     place = data.index(b"\xff\xc0")
     data[place + 5 : place + 9] = struct.pack(">HH", height, width)
     return bytes(data)
 
 
-# ---- What is read ----
+# ---- Images that are read ----
 
 
 @pytest.mark.parametrize("container", [bytes, bytearray, lambda b: array.array("B", b)])
 @pytest.mark.parametrize("format", ["jpeg", "rgb8; jpeg compressed bgr8", "bgr8; jpeg compressed bgr8", "jpg", ""])
 @pytest.mark.parametrize("progressive", [False, True])
-def test_jpeg(format: str, container: Any, progressive: bool) -> None:
+def test_a_jpeg_is_read(format: str, container: Any, progressive: bool) -> None:
     pixels = read_compressed(container(encode(photograph(), "JPEG", quality=95, progressive=progressive)), format)
     assert (pixels.height, pixels.width, pixels.data.dtype) == (60, 80, torch.uint8)
     assert np.abs(rgb(pixels).astype(int) - photograph()).mean() < 4
 
 
-@pytest.mark.parametrize("format", ["png", "rgb8; png compressed bgr8", "", "jpeg"])  # what it is, it says itself
-def test_png(format: str) -> None:
+@pytest.mark.parametrize("format", ["png", "rgb8; png compressed bgr8", "", "jpeg"])  # the data says what it is
+def test_a_png_is_read(format: str) -> None:
     assert np.array_equal(rgb(read_compressed(encode(photograph(), "PNG"), format)), photograph())
 
 
 @pytest.mark.parametrize(
     ("mode", "channels"), [("L", 1), ("1", 1), ("LA", 4), ("RGB", 3), ("RGBA", 4), ("P", 3)], ids=lambda v: str(v)
 )
-def test_png_of_every_kind(mode: str, channels: int) -> None:
+def test_a_png_of_every_mode_is_read(mode: str, channels: int) -> None:
     image = Image.fromarray(photograph()).convert(mode)
     pixels = read_compressed(encode(image, "PNG"), "png")
     assert pixels.data.shape == (60, 80, channels)
@@ -70,47 +70,47 @@ def test_png_of_every_kind(mode: str, channels: int) -> None:
 
 
 @pytest.mark.parametrize("mode", ["L", "CMYK"])
-def test_jpeg_of_every_kind(mode: str) -> None:
+def test_a_jpeg_of_every_mode_is_read(mode: str) -> None:
     image = Image.fromarray(photograph()).convert(mode)
     pixels = read_compressed(encode(image, "JPEG", quality=95), "jpeg")
     assert np.abs(rgb(pixels).astype(int) - np.asarray(image.convert("RGB"))).mean() < 6
 
 
-def test_png_of_16_bits_is_scaled_from_the_full_range() -> None:
+def test_a_png_of_16_bits_is_scaled_from_its_full_range() -> None:
     colours = np.random.default_rng(0).integers(0, 65536, (5, 7, 4), np.uint16)
-    for seen in (colours, colours[..., :3]):
-        pixels = read_compressed(png(seen), "bgra16; png compressed bgr16")
+    for samples in (colours, colours[..., :3]):
+        pixels = read_compressed(png(samples), "bgra16; png compressed bgr16")
         assert np.array_equal(rgb(pixels), np.rint(colours[..., 2::-1] / 257))
     grey = colours[..., 0]
     assert np.array_equal(rgb(read_compressed(png(grey), "mono16; png compressed "))[..., 1], np.rint(grey / 257))
 
 
-def test_png_of_depths_is_stretched() -> None:
+def test_a_png_of_depths_is_stretched() -> None:
     depth = np.array([[500, 1500, 2500]], np.uint16)
     assert read_compressed(png(depth), "16UC1; png compressed ").data.flatten().tolist() == [0, 128, 255]
     assert read_compressed(png(depth), "png").data.flatten().tolist() == [2, 6, 10]
 
 
 @pytest.mark.parametrize("format", ["bgr8; png compressed rgb8", "rgb16; png compressed rgb16"])
-def test_red_and_blue_may_be_stored_as_each_other(format: str) -> None:
+def test_red_and_blue_may_be_stored_swapped(format: str) -> None:
     stored = encode(np.ascontiguousarray(photograph()[..., ::-1]), "PNG")
     assert np.array_equal(rgb(read_compressed(stored, format)), photograph())
 
 
-def test_turns_noted_in_exif_are_left_alone() -> None:
-    turned = Image.Exif()
-    turned[0x0112] = 6  # a quarter to the right
-    pixels = read_compressed(encode(photograph(), "JPEG", exif=turned), "jpeg")
+def test_a_rotation_in_exif_is_not_applied() -> None:
+    rotated = Image.Exif()
+    rotated[0x0112] = 6  # by 90 degrees clockwise
+    pixels = read_compressed(encode(photograph(), "JPEG", exif=rotated), "jpeg")
     assert (pixels.height, pixels.width) == (60, 80)
 
 
-def test_bytes_after_the_end_are_no_trouble() -> None:
-    # drivers pad their buffers
+def test_bytes_after_the_end_are_ignored() -> None:
+    # Drivers pad their buffers.
     data = encode(photograph(), "JPEG")
     assert np.array_equal(rgb(read_compressed(data + bytes(5000), "jpeg")), rgb(read_compressed(data, "jpeg")))
 
 
-# ---- What is refused ----
+# ---- Images that are refused ----
 
 
 def refusal(data: bytes, format: str = "", max_pixels: int = MAX_PIXELS) -> ImageError:
@@ -153,51 +153,51 @@ def chunk(kind: bytes, content: bytes, length: int | None = None) -> bytes:
 @pytest.mark.usefixtures("undecoded")
 @pytest.mark.parametrize("kind", [b"IDAT", b"tEXt", b"acTL"])
 @pytest.mark.parametrize("length", [2**32 - 1, 2**31 - 1, 1000])
-def test_a_png_chunk_that_claims_more_than_there_is_never_reaches_the_decoder(kind: bytes, length: int) -> None:
-    # a length of 4 GB cost OpenCV 5 seconds and that memory
+def test_a_png_chunk_with_a_false_length_is_not_decoded(kind: bytes, length: int) -> None:
+    # A length of 4 GB cost OpenCV 5 seconds and 4 GB.
     assert refusal(png_header(60, 80) + chunk(kind, b"some", length) + chunk(b"IEND", b"")).reason == "corrupt_image"
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
-def test_the_decoder_sees_nothing_but_what_pixels_need(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[bytes] = []
+def test_the_decoder_gets_only_what_pixels_need(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[bytes] = []
     decode = cv2.imdecode
 
     def spy(data: np.ndarray, flags: int) -> np.ndarray | None:
-        seen.append(data.tobytes())
+        decoded.append(data.tobytes())
         return decode(data, flags)
 
     monkeypatch.setattr(compressed.cv2, "imdecode", spy)
     plain = encode(photograph(), kind)
-    noted = Image.Exif()
-    noted[0x0112] = 6
-    rich = encode(photograph(), kind, exif=noted, icc_profile=bytes(3000), comment=b"a comment")
-    if kind == "PNG":  # animation, and another header further on
-        rich = rich.replace(plain[8:33], plain[8:33] + chunk(b"acTL", bytes(8)) + chunk(b"fcTL", bytes(26)))
-        rich = rich.replace(chunk(b"IEND", b""), png_header(30000, 30000)[8:] + chunk(b"IEND", b""))
-    assert len(rich) > len(plain)
-    assert np.array_equal(rgb(read_compressed(rich, "")), rgb(read_compressed(plain, "")))
-    assert seen == [plain, plain]
+    rotation = Image.Exif()
+    rotation[0x0112] = 6
+    annotated = encode(photograph(), kind, exif=rotation, icc_profile=bytes(3000), comment=b"a comment")
+    if kind == "PNG":  # animation, and another header behind the first one
+        annotated = annotated.replace(plain[8:33], plain[8:33] + chunk(b"acTL", bytes(8)) + chunk(b"fcTL", bytes(26)))
+        annotated = annotated.replace(chunk(b"IEND", b""), png_header(30000, 30000)[8:] + chunk(b"IEND", b""))
+    assert len(annotated) > len(plain)
+    assert np.array_equal(rgb(read_compressed(annotated, "")), rgb(read_compressed(plain, "")))
+    assert decoded == [plain, plain]
 
 
-def test_the_bound_on_the_size_can_be_set() -> None:
+def test_the_limit_on_the_size_can_be_set() -> None:
     for kind in ("JPEG", "PNG"):
         data = encode(photograph(), kind)
         assert read_compressed(data, "", max_pixels=60 * 80).height == 60
-        assert refusal(data, "", 60 * 80 - 1).reason == "too_large"
+        assert refusal(data, max_pixels=60 * 80 - 1).reason == "too_large"
 
 
 @pytest.mark.parametrize("kind", ["progressive", "planes one by one"])
-def test_a_jpeg_of_endless_scans_is_refused(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_jpeg_of_too_many_scans_is_refused(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     data = encode(photograph(), "JPEG", progressive=kind == "progressive")
     if kind == "progressive":
         first, second = [found.start() for found in re.finditer(SCAN, data)][:2]
         head, scan = data[:first], data[first:second]
     else:
         head, scan = data[: data.index(SCAN)], SCAN + b"\0\x08\x01\x01\0\0\x3f\0\0"
-    assert refusal(head + scan * (MOST_SCANS + 1) + END).reason == "too_large"
-    monkeypatch.setattr(containers, "MOST_SCANS", MOST_SCANS + 1)
-    read_compressed(head + scan * (MOST_SCANS + 1) + END, "jpeg")
+    assert refusal(head + scan * (MAX_SCANS + 1) + END).reason == "too_large"
+    monkeypatch.setattr(containers, "MAX_SCANS", MAX_SCANS + 1)
+    read_compressed(head + scan * (MAX_SCANS + 1) + END, "jpeg")
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
@@ -207,7 +207,7 @@ def test_a_truncated_image_is_refused(kind: str, kept: float) -> None:
     assert refusal(data[: int(kept * len(data))], kind.lower()).reason == "corrupt_image"
 
 
-def test_the_end_of_a_preview_is_not_that_of_the_image() -> None:
+def test_the_end_of_a_preview_does_not_end_the_image() -> None:
     preview = encode(photograph(6, 8), "JPEG")
     data = encode(photograph(), "JPEG", comment=preview)
     assert read_compressed(data, "jpeg").height == 60
@@ -235,11 +235,11 @@ def test_the_end_of_a_preview_is_not_that_of_the_image() -> None:
         (b"", "32FC1; compressedDepth rvl", "unknown_format"),
     ],
 )
-def test_what_cannot_be_read_is_refused_by_name(data: bytes, format: str, reason: str) -> None:
+def test_unreadable_images_are_refused_with_a_reason(data: bytes, format: str, reason: str) -> None:
     assert refusal(data, format).reason == reason
 
 
-def test_what_a_decoder_raises_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_decoder_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     def decode(*_: object) -> None:
         raise cv2.error("out of memory")
 
@@ -253,18 +253,18 @@ def test_depth_is_refused_with_what_to_send_instead() -> None:
     assert "raw image" in str(error)
 
 
-# ---- Whatever comes ----
+# ---- Any bytes ----
 
 
 def outcome(data: bytes, format: str) -> str:
-    """How it went; any exception but ImageError is an error."""
+    """``read``, or the reason of the refusal; any other exception fails the test."""
     try:
         pixels = read_compressed(data, format, max_pixels=1_000_000)
     except ImageError as error:
         return error.reason
     assert pixels.data.dtype == torch.uint8
     assert pixels.height * pixels.width <= 1_000_000
-    rgb(pixels).sum()  # every byte of it is there
+    rgb(pixels).sum()  # reads every byte
     return "read"
 
 
@@ -283,10 +283,14 @@ def test_damaged_images_are_read_or_refused() -> None:
     assert min(outcomes[name] for name in ("read", "corrupt_image", "too_large")) > 2, outcomes
 
 
-begins = st.sampled_from((b"", b"\xff\xd8\xff", *(image[:kept] for image in real_images() for kept in (20, 40, 200))))
+BEGINNINGS = st.sampled_from(
+    (b"", b"\xff\xd8\xff", *(image[:kept] for image in real_images() for kept in (20, 40, 200)))
+)
 
 
 @settings(deadline=None, max_examples=300)
-@given(begin=begins, rest=st.binary(max_size=300), format=st.one_of(st.sampled_from(FORMATS), st.text(max_size=20)))
-def test_any_bytes_are_read_or_refused(begin: bytes, rest: bytes, format: str) -> None:
-    assert outcome(begin + rest, format)
+@given(
+    beginning=BEGINNINGS, rest=st.binary(max_size=300), format=st.one_of(st.sampled_from(FORMATS), st.text(max_size=20))
+)
+def test_any_bytes_are_read_or_refused(beginning: bytes, rest: bytes, format: str) -> None:
+    assert outcome(beginning + rest, format)

@@ -1,4 +1,4 @@
-"""Each encoding that is decoded, against a slow and plain reference, by way of read_pixels."""
+"""``read_pixels`` decodes each encoding like a slow and plain reference."""
 
 from __future__ import annotations
 
@@ -14,13 +14,20 @@ NATIVE = sys.byteorder == "big"
 
 
 def read(samples: np.ndarray, encoding: str, padding: int = 0, is_bigendian: bool = NATIVE) -> np.ndarray:
-    """What read_pixels makes of an array (rows, bytes or samples a row): int (height, width, 3), red first."""
+    """Reads an array (rows, bytes or samples per row) by ``read_pixels``: int (height, width, 3), red first."""
     rows = np.ascontiguousarray(samples.astype(samples.dtype.newbyteorder(">" if is_bigendian else "<")))
     rows = rows.reshape(len(rows), -1).view(np.uint8)
     layout = ENCODINGS[encoding]
-    height, width = len(rows) * 2 // layout.rows, rows.shape[1] // layout.size
+    height, width = len(rows) * 2 // layout.rows_per_pair, rows.shape[1] // layout.pixel_bytes
     padded = np.pad(rows, ((0, 0), (0, padding)), constant_values=99)
-    pixels = read_pixels(padded.tobytes(), height, width, encoding, padded.shape[1], is_bigendian)
+    pixels = read_pixels(
+        padded.tobytes(),
+        height=height,
+        width=width,
+        encoding=encoding,
+        step=padded.shape[1],
+        is_bigendian=is_bigendian,
+    )
     return pixels.data.numpy()[..., list(pixels.rgb)].astype(int)
 
 
@@ -33,20 +40,22 @@ def noise(*shape: int, dtype: type = np.uint8) -> np.ndarray:
 @pytest.mark.parametrize("encoding", sorted(set(ENCODINGS) - {"32FC1"}))
 def test_padding_and_byte_order_change_nothing(encoding: str, is_bigendian: bool, padding: int) -> None:
     layout = ENCODINGS[encoding]
-    samples = noise(6 * layout.rows // 2, 8 * layout.channels, dtype=np.dtype(layout.sample).type)
+    samples = noise(6 * layout.rows_per_pair // 2, 8 * layout.channels, dtype=np.dtype(layout.dtype).type)
     assert np.array_equal(read(samples, encoding, padding, is_bigendian), read(samples, encoding))
     assert read(samples, encoding).std() > 10
 
 
 @pytest.mark.parametrize("is_bigendian", [LITTLE, BIG])
-def test_the_byte_order_of_16_bits(is_bigendian: bool) -> None:
-    pixels = read_pixels(bytes([200, 0, 0, 200]), 1, 2, "mono16", 4, is_bigendian)
+def test_16_bits_are_read_in_the_messages_byte_order(is_bigendian: bool) -> None:
+    pixels = read_pixels(
+        bytes([200, 0, 0, 200]), height=1, width=2, encoding="mono16", step=4, is_bigendian=is_bigendian
+    )
     assert pixels.data.flatten().tolist() == ([199, 1] if is_bigendian else [1, 199])
 
 
 def test_16_bits_are_scaled_from_their_full_range() -> None:
-    every = np.arange(65536, dtype=np.uint16).reshape(256, 256)
-    assert np.array_equal(read(every, "mono16")[..., 0], np.rint(every / 257))
+    all_values = np.arange(65536, dtype=np.uint16).reshape(256, 256)
+    assert np.array_equal(read(all_values, "mono16")[..., 0], np.rint(all_values / 257))
     colours = noise(5, 7 * 3, dtype=np.uint16)
     assert np.array_equal(read(colours, "rgb16"), np.rint(colours.reshape(5, 7, 3) / 257))
     assert np.array_equal(read(colours, "bgr16"), np.rint(colours.reshape(5, 7, 3)[..., ::-1] / 257))
@@ -54,30 +63,30 @@ def test_16_bits_are_scaled_from_their_full_range() -> None:
     assert np.array_equal(read(with_alpha, "bgra16"), np.rint(with_alpha.reshape(5, 7, 4)[..., 2::-1] / 257))
 
 
-@pytest.mark.parametrize(("least", "greatest"), [(0, 65535), (400, 9000), (7, 8), (65000, 65535)])
-def test_depths_are_stretched_from_least_to_greatest(least: int, greatest: int) -> None:
-    depth = np.random.default_rng(0).integers(least, greatest, (9, 13), np.uint16, endpoint=True)
-    depth[0, :2] = least, greatest
-    seen = read(depth, "16UC1")[..., 0]
-    assert seen[0, :2].tolist() == [0, 255]
-    assert np.abs(seen - (depth.astype(float) - least) * 255 / (greatest - least)).max() < 0.51
+@pytest.mark.parametrize(("minimum", "maximum"), [(0, 65535), (400, 9000), (7, 8), (65000, 65535)])
+def test_depths_are_stretched_from_minimum_to_maximum(minimum: int, maximum: int) -> None:
+    depth = np.random.default_rng(0).integers(minimum, maximum, (9, 13), np.uint16, endpoint=True)
+    depth[0, :2] = minimum, maximum
+    values = read(depth, "16UC1")[..., 0]
+    assert values[0, :2].tolist() == [0, 255]
+    assert np.abs(values - (depth.astype(float) - minimum) * 255 / (maximum - minimum)).max() < 0.51
 
 
 @pytest.mark.parametrize("is_bigendian", [LITTLE, BIG])
 @pytest.mark.parametrize(
-    ("least", "greatest"), [(0.4, 9.5), (-3e-4, 7e-4), (1e6, 1e6 + 100), (-1e38, 1e38), (0, 1e-30)]
+    ("minimum", "maximum"), [(0.4, 9.5), (-3e-4, 7e-4), (1e6, 1e6 + 100), (-1e38, 1e38), (0, 1e-30)]
 )
-def test_floats_are_stretched_from_least_to_greatest(least: float, greatest: float, is_bigendian: bool) -> None:
-    depth = np.random.default_rng(0).uniform(least, greatest, (9, 13)).astype(np.float32)
-    depth[0, :2] = least, greatest
-    seen = read(depth, "32FC1", 4, is_bigendian)[..., 0]
+def test_floats_are_stretched_from_minimum_to_maximum(minimum: float, maximum: float, is_bigendian: bool) -> None:
+    depth = np.random.default_rng(0).uniform(minimum, maximum, (9, 13)).astype(np.float32)
+    depth[0, :2] = minimum, maximum
+    values = read(depth, "32FC1", 4, is_bigendian)[..., 0]
     exact = depth.astype(float)
     low, high = exact.min(), exact.max()
-    assert seen[0, :2].tolist() == [0, 255]
-    assert np.abs(seen - (exact - low) * 255 / (high - low)).max() < 0.51
+    assert values[0, :2].tolist() == [0, 255]
+    assert np.abs(values - (exact - low) * 255 / (high - low)).max() < 0.51
 
 
-def test_what_is_no_number_has_a_place() -> None:
+def test_nan_and_infinities_become_black_or_white() -> None:
     nan, inf = np.nan, np.inf
     row = np.array([[nan, -inf, 2, 3, 4, inf]], np.float32)
     assert read(row, "32FC1")[..., 0].tolist() == [[0, 0, 0, 128, 255, 255]]
@@ -103,7 +112,7 @@ def bt601(y: np.ndarray, u: np.ndarray, v: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("encoding", "order"), [("uyvy", "uyvy"), ("yuv422", "uyvy"), ("yuyv", "yuyv")])
-def test_yuv_of_two_neighbours(encoding: str, order: str) -> None:
+def test_packed_yuv_is_converted_to_colours(encoding: str, order: str) -> None:
     packed = noise(6, 2 * 8)
     pairs = packed.reshape(6, 4, 4)
     u, v = (np.repeat(pairs[..., order.index(letter)], 2, axis=1) for letter in "uv")
@@ -113,7 +122,7 @@ def test_yuv_of_two_neighbours(encoding: str, order: str) -> None:
 
 
 @pytest.mark.parametrize(("encoding", "u_first"), [("nv12", True), ("nv21", False)])
-def test_yuv_of_two_planes(encoding: str, u_first: bool) -> None:
+def test_yuv_of_two_planes_is_converted_to_colours(encoding: str, u_first: bool) -> None:
     planes = noise(9, 8)  # six rows of brightness, three of colours
     pairs = planes[6:].reshape(3, 4, 2).repeat(2, axis=0).repeat(2, axis=1)
     u, v = (pairs[..., 0], pairs[..., 1]) if u_first else (pairs[..., 1], pairs[..., 0])
@@ -122,12 +131,12 @@ def test_yuv_of_two_planes(encoding: str, u_first: bool) -> None:
 
 @pytest.mark.parametrize("bits", [8, 16])
 @pytest.mark.parametrize("pattern", ["rggb", "bggr", "gbrg", "grbg"])
-def test_a_mosaic_becomes_the_colours_it_was_taken_of(pattern: str, bits: int) -> None:
+def test_a_mosaic_becomes_the_colours_of_the_scene(pattern: str, bits: int) -> None:
     rows, columns = np.mgrid[:11, :15]
-    # planes that interpolation restores exactly, other slopes and levels for each colour
+    # Interpolation restores planes exactly. Each colour has its own slope and level.
     picture = np.stack((180 + 4 * columns, 90 + 6 * rows, 20 + 3 * columns + 2 * rows), axis=-1)
     channel = np.array(["rgb".index(letter) for letter in pattern]).reshape(2, 2)
     mosaic = np.take_along_axis(picture, channel[rows % 2, columns % 2][..., None], axis=2)[..., 0]
     mosaic = (mosaic * (257 if bits == 16 else 1)).astype(np.uint16 if bits == 16 else np.uint8)
-    seen = read(mosaic, f"bayer_{pattern}{bits}", padding=2)
-    assert np.abs(seen - picture)[1:-1, 1:-1].max() <= 1
+    values = read(mosaic, f"bayer_{pattern}{bits}", padding=2)
+    assert np.abs(values - picture)[1:-1, 1:-1].max() <= 1

@@ -32,15 +32,15 @@ def as_array(image: bytes) -> array.array[int]:
 def test_every_pixel_is_where_the_message_says(
     container: Callable[[bytes], object], encoding: str, height: int, width: int, padding: int, surplus: int
 ) -> None:
-    size = ENCODINGS[encoding].size
-    step = width * size + padding
+    pixel_bytes = ENCODINGS[encoding].pixel_bytes
+    step = width * pixel_bytes + padding
     image = bytes(np.random.default_rng(0).integers(0, 256, step * height + surplus, dtype=np.uint8))
-    pixels = read_pixels(container(image), height, width, encoding, step)
+    pixels = read_pixels(container(image), height=height, width=width, encoding=encoding, step=step)
     assert (pixels.height, pixels.width) == (height, width)
-    assert pixels.data.shape == (height, width, size)
+    assert pixels.data.shape == (height, width, pixel_bytes)
     assert pixels.data.dtype == torch.uint8
     expected = [
-        [[image[row * step + column * size + byte] for byte in range(size)] for column in range(width)]
+        [[image[row * step + column * pixel_bytes + byte] for byte in range(pixel_bytes)] for column in range(width)]
         for row in range(height)
     ]
     assert pixels.data.tolist() == expected
@@ -50,48 +50,52 @@ def test_every_pixel_is_where_the_message_says(
 def test_colours_are_named_by_the_encoding(encoding: str) -> None:
     orange = {"r": 255, "g": 128, "b": 0, "a": 9}
     letters = "g" if encoding == "mono8" else encoding.rstrip("168")
-    # 257 times the 8-bit value, in either byte order
+    # A 16-bit value with two equal bytes is 257 times the 8-bit value, in either byte order.
     data = bytes(orange[letter] for letter in letters for _ in range(2 if "16" in encoding else 1))
-    pixels = read_pixels(data, 1, 1, encoding, len(data))
+    pixels = read_pixels(data, height=1, width=1, encoding=encoding, step=len(data))
     expected = [128, 128, 128] if encoding == "mono8" else [255, 128, 0]
     assert pixels.data[0, 0, list(pixels.rgb)].tolist() == expected
 
 
 @pytest.mark.parametrize(("opencv", "named"), [("8UC1", "mono8"), ("8UC3", "bgr8"), ("8UC4", "bgra8")])
-def test_what_opencv_types_hold_is_in_the_order_of_opencv(opencv: str, named: str) -> None:
+def test_opencv_types_hold_the_colours_in_opencvs_order(opencv: str, named: str) -> None:
     assert ENCODINGS[opencv] == ENCODINGS[named]
 
 
 @pytest.mark.parametrize("encoding", VIEWED)
 @pytest.mark.parametrize("padding", [0, 5])
 def test_the_message_is_not_copied(encoding: str, padding: int) -> None:
-    size = ENCODINGS[encoding].size
-    step = 6 * size + padding
+    pixel_bytes = ENCODINGS[encoding].pixel_bytes
+    step = 6 * pixel_bytes + padding
     message = array.array("B", bytes(step * 4))
-    pixels = read_pixels(message, 4, 6, encoding, step)
+    pixels = read_pixels(message, height=4, width=6, encoding=encoding, step=step)
     assert pixels.data.data_ptr() == message.buffer_info()[0]
-    message[step + size] = 77  # row 1, column 1
+    message[step + pixel_bytes] = 77  # row 1, column 1
     assert pixels.data[1, 1, 0] == 77
 
 
 @pytest.mark.parametrize("encoding", sorted(set(ENCODINGS) - set(VIEWED)))
-def test_what_is_decoded_leaves_the_message_alone(encoding: str) -> None:
+def test_decoding_does_not_change_the_message(encoding: str) -> None:
     layout = ENCODINGS[encoding]
-    message = array.array("B", np.random.default_rng(0).integers(0, 256, 4 * 6 * layout.size * 2, np.uint8).tobytes())
+    message = array.array(
+        "B", np.random.default_rng(0).integers(0, 256, 4 * 6 * layout.pixel_bytes * 2, np.uint8).tobytes()
+    )
     before = bytes(message)
-    for big in (False, True):
-        pixels = read_pixels(message, 4, 6, encoding, 6 * layout.size, big)
+    for is_bigendian in (False, True):
+        pixels = read_pixels(
+            message, height=4, width=6, encoding=encoding, step=6 * layout.pixel_bytes, is_bigendian=is_bigendian
+        )
         pixels.data.zero_()
     assert bytes(message) == before
 
 
-def test_of_a_large_buffer_only_the_image_is_looked_at() -> None:
-    pixels = read_pixels(array.array("B", bytes(1000)), 2, 2, "rgb8", 6)
+def test_bytes_after_the_image_are_ignored() -> None:
+    pixels = read_pixels(array.array("B", bytes(1000)), height=2, width=2, encoding="rgb8", step=6)
     assert pixels.data.shape == (2, 2, 3)
 
 
 @pytest.mark.parametrize(
-    ("reason", "held", "height", "width", "encoding", "step"),
+    ("reason", "num_bytes", "height", "width", "encoding", "step"),
     [
         ("unknown_encoding", 48, 4, 4, "nv24", 12),
         ("unknown_encoding", 48, 4, 4, "", 12),
@@ -118,54 +122,62 @@ def test_of_a_large_buffer_only_the_image_is_looked_at() -> None:
         ("truncated_image", 47, 4, 4, "rgb8", 12),
         ("truncated_image", 0, 4, 4, "rgb8", 12),
         ("truncated_image", 48, 4, 4, "rgb8", 13),
-        ("truncated_image", 23, 4, 4, "nv12", 4),  # the colours' plane counts
+        ("truncated_image", 23, 4, 4, "nv12", 4),  # the plane of colours is missing
         ("truncated_image", 48, MAX_PIXELS, 1, "rgb8", 2**32 - 1),
     ],
 )
-def test_what_cannot_be_read_is_refused_by_name(
-    reason: str, held: int, height: int, width: int, encoding: str, step: int
+def test_unreadable_images_are_refused_with_a_reason(
+    reason: str, num_bytes: int, height: int, width: int, encoding: str, step: int
 ) -> None:
     with pytest.raises(ImageError) as refusal:
-        read_pixels(array.array("B", bytes(held)), height, width, encoding, step)
+        read_pixels(array.array("B", bytes(num_bytes)), height=height, width=width, encoding=encoding, step=step)
     assert refusal.value.reason == reason
     assert str(refusal.value).endswith(".")
 
 
-def test_the_bound_on_the_size_can_be_set() -> None:
-    assert read_pixels(bytes(20), 4, 5, "mono8", 5, max_pixels=20).height == 4
-    with pytest.raises(ImageError, match="5x4 pixels has more than 19,"):
-        read_pixels(bytes(20), 4, 5, "mono8", 5, max_pixels=19)
+def test_the_limit_on_the_size_can_be_set() -> None:
+    message = {"height": 4, "width": 5, "encoding": "mono8", "step": 5}
+    assert read_pixels(bytes(20), **message, max_pixels=20).height == 4
+    with pytest.raises(ImageError, match="5x4 pixels exceeds the limit of 19 pixels"):
+        read_pixels(bytes(20), **message, max_pixels=19)
 
 
-def read(*message: Any) -> Pixels | str:
-    """The image, or the name under which it is refused; any other exception is an error."""
+def read_or_reason(data: Any, **message: Any) -> Pixels | str:
+    """The image, or the reason why it is refused; any other exception fails the test."""
     try:
-        return read_pixels(*message)
+        return read_pixels(data, **message)
     except ImageError as refusal:
         return refusal.reason
 
 
 def is_sound(pixels: Pixels, height: int, width: int) -> bool:
-    pixels.data[..., list(pixels.rgb)].sum()  # every byte of it is there
+    pixels.data[..., list(pixels.rgb)].sum()  # reads every byte
     return pixels.data.dtype == torch.uint8 and pixels.data.shape[:2] == (height, width)
 
 
-sizes = st.one_of(st.integers(0, 12), st.integers(0, 2**32 - 1))
+SIZES = st.one_of(st.integers(0, 12), st.integers(0, 2**32 - 1))
 
 
 @settings(deadline=None, max_examples=500)
 @given(
     data=st.binary(max_size=600),
-    height=sizes,
-    width=sizes,
+    height=SIZES,
+    width=SIZES,
     encoding=st.one_of(st.sampled_from(sorted(ENCODINGS)), st.text(max_size=12)),
-    step=sizes,
+    step=SIZES,
     is_bigendian=st.booleans(),
 )
 def test_any_message_is_read_or_refused(
     data: bytes, height: int, width: int, encoding: str, step: int, is_bigendian: bool
 ) -> None:
-    result = read(array.array("B", data), height, width, encoding, step, is_bigendian)
+    result = read_or_reason(
+        array.array("B", data),
+        height=height,
+        width=width,
+        encoding=encoding,
+        step=step,
+        is_bigendian=is_bigendian,
+    )
     assert isinstance(result, str) or is_sound(result, height, width)
 
 
@@ -179,14 +191,21 @@ def test_any_message_is_read_or_refused(
     offset=st.integers(0, 3),
     is_bigendian=st.booleans(),
 )
-def test_every_size_is_read_unless_the_encoding_forbids_it(
+def test_sizes_are_read_unless_the_encoding_forbids_them(
     seed: int, height: int, width: int, encoding: str, padding: int, offset: int, is_bigendian: bool
 ) -> None:
     layout = ENCODINGS[encoding]
-    step = width * layout.size + padding
-    held = np.random.default_rng(seed).integers(0, 256, offset + step * height * layout.rows // 2, np.uint8)
-    result = read(held[offset:], height, width, encoding, step, is_bigendian)  # at odd addresses too
-    if layout.least > min(height, width) or height % layout.multiple[0] or width % layout.multiple[1]:
+    step = width * layout.pixel_bytes + padding
+    data = np.random.default_rng(seed).integers(0, 256, offset + step * height * layout.rows_per_pair // 2, np.uint8)
+    result = read_or_reason(
+        data[offset:],  # at odd addresses as well
+        height=height,
+        width=width,
+        encoding=encoding,
+        step=step,
+        is_bigendian=is_bigendian,
+    )
+    if layout.min_side > min(height, width) or height % layout.multiple[0] or width % layout.multiple[1]:
         assert result == "bad_size"
     else:
         assert isinstance(result, Pixels)

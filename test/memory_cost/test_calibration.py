@@ -1,4 +1,4 @@
-"""Synthetic machines are found again; what disagrees is timed again, and then not used."""
+"""Calibration finds the constants of synthetic machines. Constants that rounds disagree about are not used."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import pytest
 
 from split_infer_ros.memory_cost.calibration import (
     GROUPS,
+    MAX_SPREAD,
     ROUNDS,
-    WIDEST_SPREAD,
     Calibration,
     calibrate,
     fit,
     sizes,
 )
-from split_infer_ros.memory_cost.constants import ROWS
+from split_infer_ros.memory_cost.constants import ALL_CONSTANTS
 from split_infer_ros.memory_cost.cpu_microbenchmarks import CpuMicrobenchmarks
 from split_infer_ros.memory_cost.samples import Probe
 
@@ -25,11 +25,11 @@ ALL = tuple(Probe)
 
 @pytest.mark.parametrize("seed", range(6))
 def test_constants_are_recovered_within_5_percent(seed: int) -> None:
-    """Of timings with 5 % noise, of which a tenth are 2 to 10 times too long."""
+    """The timings have 5 % noise, and a tenth of them are 2 to 10 times too long."""
     machine = synthetic.draw_machine(seed)
     found = calibrate(machine, ALL)
     assert found.uncertain == ()
-    for row in ROWS:
+    for row in ALL_CONSTANTS:
         expected = getattr(machine.constants, row.name)
         assert getattr(found.constants, row.name) == pytest.approx(expected, rel=0.05), row.name
 
@@ -38,12 +38,12 @@ def test_exact_timings_give_exact_constants() -> None:
     machine = synthetic.draw_machine(0)
     machine.noise = machine.outliers = 0
     found = calibrate(machine, ALL)
-    for row in ROWS:
+    for row in ALL_CONSTANTS:
         assert getattr(found.constants, row.name) == pytest.approx(getattr(machine.constants, row.name), rel=1e-6)
         assert found.spreads[row.name] < 1e-6
 
 
-def test_costs_that_a_machine_does_not_have_are_zero_not_uncertain() -> None:
+def test_costs_that_a_machine_does_not_have_are_zero() -> None:
     machine = synthetic.draw_machine(1)
     names = ("managed_mapping_ms_per_byte", "cpu_flush_ms", "first_touch_ms_per_byte", "write_back_ms_per_byte")
     for name in names:
@@ -56,9 +56,9 @@ def test_costs_that_a_machine_does_not_have_are_zero_not_uncertain() -> None:
         assert 0 <= getattr(found.constants, name) < 0.05 * plain
 
 
-def test_probes_that_are_missing_leave_constants_absent() -> None:
+def test_missing_probes_leave_constants_absent() -> None:
     found = calibrate(synthetic.draw_machine(3), CpuMicrobenchmarks.probes)
-    present = {row.name for row in ROWS if not math.isnan(getattr(found.constants, row.name))}
+    present = {row.name for row in ALL_CONSTANTS if not math.isnan(getattr(found.constants, row.name))}
     assert present == {
         "copy_start_ms",
         "to_device_ms_per_byte",
@@ -71,7 +71,7 @@ def test_probes_that_are_missing_leave_constants_absent() -> None:
 
 
 class Busy:
-    """A machine that another program slows down for minutes, so that rounds disagree about what a copy takes."""
+    """A machine that another program slows down for minutes, so rounds disagree about the time of a copy."""
 
     def __init__(self, machine: object, until: float = math.inf) -> None:
         self.machine = machine
@@ -88,7 +88,7 @@ class Busy:
         return float(taken)
 
 
-def test_what_disagrees_is_timed_again_and_only_that() -> None:
+def test_only_probes_that_disagree_are_timed_again() -> None:
     machine = synthetic.draw_machine(4)
     once = (ROUNDS + 1) * sum(len(sizes(probe)) for probe in ALL)
     busy, said = Busy(machine, until=once), []
@@ -101,26 +101,26 @@ def test_what_disagrees_is_timed_again_and_only_that() -> None:
     assert again == {Probe.TO_HOST, Probe.TO_DEVICE}  # both tell of the start of a copy
 
 
-def test_what_keeps_disagreeing_is_reported_and_not_used() -> None:
+def test_a_constant_that_stays_uncertain_is_not_used() -> None:
     found = calibrate(Busy(synthetic.draw_machine(4)), ALL)
     assert set(found.uncertain) == {"to_host_ms_per_byte", "copy_start_ms"}
-    assert found.spreads["to_host_ms_per_byte"] > WIDEST_SPREAD
+    assert found.spreads["to_host_ms_per_byte"] > MAX_SPREAD
     assert math.isnan(found.constants.to_host_ms_per_byte)
     assert not math.isnan(found.constants.to_device_ms_per_byte)
 
 
-def test_nothing_is_begun_again_when_time_is_up() -> None:
+def test_no_round_begins_after_the_time_limit() -> None:
     busy = Busy(synthetic.draw_machine(4))
-    found = calibrate(busy, ALL, most_seconds=10.0, clock=lambda: float(busy.calls))
+    found = calibrate(busy, ALL, max_seconds=10.0, clock=lambda: float(busy.calls))
     assert busy.calls == (GROUPS + 1) * sum(len(sizes(probe)) for probe in ALL)  # the least that can be judged
     assert "to_host_ms_per_byte" in found.uncertain
 
 
-def test_what_is_known_is_not_timed() -> None:
+def test_stored_probes_are_not_timed() -> None:
     machine = synthetic.draw_machine(5)
     first = calibrate(machine, [Probe.TO_DEVICE, Probe.TO_HOST])
     busy = Busy(machine, until=0)
-    found = calibrate(busy, CpuMicrobenchmarks.probes, known={**first.samples, Probe.READ_HOST: {1: (1.0,)}})
+    found = calibrate(busy, CpuMicrobenchmarks.probes, stored={**first.samples, Probe.READ_HOST: {1: (1.0,)}})
     assert set(busy.timed) == set(CpuMicrobenchmarks.probes) - {Probe.TO_DEVICE, Probe.TO_HOST}
     assert found.constants.to_host_ms_per_byte == first.constants.to_host_ms_per_byte
 

@@ -19,12 +19,12 @@ LETTER = {D: "D", M: "M", H: "H"}
 
 
 @pytest.mark.parametrize("task", TABLE_IV, ids=lambda task: task.name)
-def test_table_iv(task: Task) -> None:
+def test_table_iv_is_reproduced(task: Task) -> None:
     assert "".join(LETTER[choose(task, machine).policy] for machine in (TX2, AGX)) == TABLE_IV[task]
 
 
-def test_the_papers_guidelines_on_selection() -> None:
-    """Much data speaks against D, many kernels against M, much use of the cache against H."""
+def test_the_papers_selection_guidelines_hold() -> None:
+    """Much data makes D expensive, many kernels make M expensive, and much use of the cache makes H expensive."""
     assert choose(workload("little data", 64, MB, 0), AGX).policy is D
     assert choose(workload("much data", 64, 256 * MB, 0), AGX).policy is M
     assert choose(workload("many kernels", 4096, 256 * MB, 0), AGX).policy is D
@@ -33,7 +33,7 @@ def test_the_papers_guidelines_on_selection() -> None:
     assert choose(replace(streaming, kernels=kernels), AGX).policy is H
 
 
-def test_all_predictions_are_told() -> None:
+def test_the_reason_lists_all_predictions() -> None:
     choice = choose(workload("NN", 1, 8 * MB, 4 * MB), TX2, [D, H])
     assert choice.policy is D
     assert choice.overheads[M].total_ms == pytest.approx(12e6 * 2e-8 + 0.004 + 0.004)
@@ -42,13 +42,13 @@ def test_all_predictions_are_told() -> None:
     )
 
 
-def test_of_equals_the_smaller_footprint() -> None:
+def test_of_equal_policies_the_smaller_footprint_wins() -> None:
     assert choose(Task("nothing to do", 0, 0, (), copies=0), TX2).policy is D
     free = MachineConstants(*[0.0] * 11)
     assert choose(workload("free", 1, MB, 0), free).policy is M
 
 
-def test_what_is_not_known_is_not_taken() -> None:
+def test_an_unknown_overhead_is_not_chosen() -> None:
     task = workload("NN", 1, 8 * MB, 4 * MB)
     assert choose(task, replace(TX2, cpu_flush_ms=math.nan)).policy is D
     blind = choose(task, replace(TX2, copy_start_ms=math.nan))
@@ -60,9 +60,7 @@ def test_what_is_not_known_is_not_taken() -> None:
 
 
 @given(drawn_tasks, drawn_machines, st.sets(st.sampled_from(POLICIES), min_size=1))
-def test_the_choice_is_legal_and_none_that_is_legal_costs_less(
-    task: Task, machine: MachineConstants, legal: set[Policy]
-) -> None:
+def test_the_choice_is_the_cheapest_legal_policy(task: Task, machine: MachineConstants, legal: set[Policy]) -> None:
     choice = choose(task, machine, legal)
     assert choice.policy in legal
     assert choice.overheads[choice.policy].total_ms == min(choice.overheads[policy].total_ms for policy in legal)

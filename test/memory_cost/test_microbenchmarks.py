@@ -1,4 +1,4 @@
-"""The probes: on this CPU for real; those of a GPU with memory of this CPU in its place."""
+"""The probes of a CPU run on this CPU. The probes of a GPU run with memory of this CPU instead."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_first_touch_costs_more_than_a_second() -> None:
 
 
 class FakeMemory:
-    """Says who has it, and sees that nobody else uses it."""
+    """Memory that knows which side owns it, and checks that the other side does not use it."""
 
     def __init__(self, policy: Policy, nbytes: int) -> None:
         self.policy = policy
@@ -78,7 +78,7 @@ class Fakes:
 
 
 @pytest.mark.parametrize("probe", Probe)
-def test_a_gpu_times_its_probes_in_memory_of_just_that_size(probe: Probe) -> None:
+def test_a_gpu_times_probes_in_memory_of_exactly_that_size(probe: Probe) -> None:
     fakes = Fakes()
     bench = GpuMicrobenchmarks(CPU, allocate=fakes)
     assert probe in bench.probes
@@ -95,12 +95,12 @@ def test_a_gpu_times_its_probes_in_memory_of_just_that_size(probe: Probe) -> Non
         assert memory.log == ["device 0", "host"] * 2  # each time the CPU's writes come first
 
 
-def test_what_is_not_legal_is_not_allocated() -> None:
+def test_illegal_policies_are_not_allocated() -> None:
     bench = GpuMicrobenchmarks(CPU, [Policy.DEVICE], Fakes())
     assert {probe.value.rpartition("_")[2] for probe in bench.probes}.isdisjoint({"managed", "pinned", "uncached"})
     assert set(GpuMicrobenchmarks(CPU, POLICIES, Fakes()).probes) == set(Probe)
 
 
-def test_a_block_is_read_as_often_as_it_takes() -> None:
+def test_a_block_is_read_repeatedly() -> None:
     block = torch.ones(1024).view(torch.uint8)
     assert reread(block, 8 * block.nbytes).item() == 8 * 1024

@@ -1,4 +1,4 @@
-"""Each equation by hand, and what must hold whatever the numbers."""
+"""Each equation against a result calculated by hand, and properties that hold for all numbers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from split_infer_ros.buffers.policy import POLICIES, Policy
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.memory_cost.constants import ROWS, MachineConstants
+from split_infer_ros.memory_cost.constants import ALL_CONSTANTS, MachineConstants
 from split_infer_ros.memory_cost.overhead import overhead, penalty, response_ms, transfer_ms
-from split_infer_ros.memory_cost.task import Kernel, Task, feature_task, staging_task
+from split_infer_ros.memory_cost.task import Kernel, Task, feature_task
 
 CONSTANTS = MachineConstants(
     copy_start_ms=0.5,
@@ -38,17 +38,17 @@ def total(task: Task, policy: Policy, constants: MachineConstants = CONSTANTS) -
     return overhead(task, policy, constants).total_ms
 
 
-def test_eq_1_a_message_without_its_second_o() -> None:
+def test_eq_1_without_its_second_o() -> None:
     latency, process, gap, k = 0.3, 0.2, 2e-3, 1000
     assert transfer_ms(k, gap, 1, latency + process) == pytest.approx(latency + process + gap * k) == 2.5
 
 
-def test_eq_2_device() -> None:
+def test_eq_2_is_the_overhead_of_device() -> None:
     assert total(TASK, Policy.DEVICE) == pytest.approx(3 * 0.5 + 3e-3 * 200 + 2e-3 * 1000) == pytest.approx(4.1)
     assert total(replace(TASK, fresh_host=True), Policy.DEVICE) == pytest.approx(4.1 + 1e-3 * 200)  # l_ini in ms/byte
 
 
-def test_eq_3_launches_with_a_dirty_cache_alone_are_mapped_and_flushed() -> None:
+def test_eq_3_counts_only_launches_with_a_dirty_cache() -> None:
     unwritten = replace(TASK, kernels=tuple(replace(kernel, written_bytes=0) for kernel in TASK.kernels))
     found = overhead(unwritten, Policy.MANAGED, CONSTANTS)
     assert found.idle_ms == pytest.approx(300 * 4e-3)
@@ -58,58 +58,59 @@ def test_eq_3_launches_with_a_dirty_cache_alone_are_mapped_and_flushed() -> None
 
 
 @pytest.mark.parametrize(("written", "cost"), [(0, 0.0), (100, 1.0), (150, 1.5), (151, 1.5), (10**9, 1.5)])
-def test_eq_4_no_more_is_written_back_than_the_cache_holds(written: int, cost: float) -> None:
+def test_eq_4_bounds_write_back_by_the_cache(written: int, cost: float) -> None:
     task = Task("t", 0, 0, (Kernel(0, written_bytes=written, after_host=False),), copies=0)
     assert total(task, Policy.MANAGED) == pytest.approx(cost)
     unbounded = replace(CONSTANTS, gpu_flush_ms=math.inf)
     assert total(task, Policy.MANAGED, unbounded) == pytest.approx(written * 1e-2)
 
 
-def test_eq_5_managed() -> None:
+def test_eq_5_is_the_overhead_of_managed() -> None:
     assert total(TASK, Policy.MANAGED) == pytest.approx((1.2 + 0.25) + (1.0 + 1.5)) == pytest.approx(3.95)
 
 
-def test_eq_6_each_hit_becomes_a_miss() -> None:
+def test_eq_6_turns_each_hit_into_a_miss() -> None:
     assert overhead(TASK, Policy.PINNED, CONSTANTS).busy_ms == pytest.approx(600 * (7e-3 - 2e-3)) == pytest.approx(3.0)
 
 
-def test_eq_7_latency_is_hidden_by_much_parallelism_not_by_little() -> None:
+def test_eq_7_hides_latency_by_much_parallelism() -> None:
     assert penalty(DIRTY, CONSTANTS) == pytest.approx(5e-3)
     assert penalty(CLEAN, CONSTANTS) == 0
     assert penalty(DIRTY, replace(CONSTANTS, memory_ms_per_byte=1e-3)) == 0  # no gain from a miss
 
 
-def test_eq_8_pinned() -> None:
+def test_eq_8_is_the_overhead_of_pinned() -> None:
     assert total(TASK, Policy.PINNED) == pytest.approx(3.0 + (300 + 500) * 5e-3) == pytest.approx(7.0)
 
 
-def test_what_overlap_recovers() -> None:
+def test_overlap_recovers_idle_minus_busy_time() -> None:
     assert overhead(TASK, Policy.MANAGED, CONSTANTS).recoverable_ms == pytest.approx(1.2 - 0.25 - 2.5)
     assert overhead(TASK, Policy.PINNED, CONSTANTS).recoverable_ms == pytest.approx(4.0 - 3.0)
     assert overhead(TASK, Policy.DEVICE, CONSTANTS).idle_ms == 0
 
 
-def test_response_is_execution_and_overhead() -> None:
+def test_response_is_execution_plus_overhead() -> None:
     assert response_ms(replace(TASK, execution_ms=2.0), overhead(TASK, Policy.DEVICE, CONSTANTS)) == pytest.approx(6.1)
 
 
-def test_a_slot_of_features_and_a_batch_of_images() -> None:
+def test_overheads_of_a_slot_and_a_batch() -> None:
     assert total(feature_task(100), Policy.DEVICE) == pytest.approx(0.5 + 0.3)
     assert total(feature_task(100), Policy.MANAGED) == pytest.approx(0.4 + 0.25 + 1.0)
     assert total(feature_task(100), Policy.PINNED) == pytest.approx(0.5)
-    assert total(staging_task(100), Policy.DEVICE) == pytest.approx(0.5 + 0.2)
-    assert total(staging_task(100), Policy.MANAGED) == pytest.approx(0.4 + 0.25)
-    for task in (feature_task(100), staging_task(100)):
+    staging = Task("staging", to_device_bytes=100, to_host_bytes=0, kernels=(Kernel(100),), copies=1)
+    assert total(staging, Policy.DEVICE) == pytest.approx(0.5 + 0.2)
+    assert total(staging, Policy.MANAGED) == pytest.approx(0.4 + 0.25)
+    for task in (feature_task(100), staging):
         assert [task.footprint_bytes(policy) for policy in POLICIES] == [200, 100, 100]
 
 
-def test_what_is_not_known_spoils_only_what_depends_on_it() -> None:
+def test_an_unknown_constant_affects_only_its_dependents() -> None:
     blind = replace(CONSTANTS, cache_ms_per_byte=math.nan, gpu_flush_ms=math.nan)
-    assert not overhead(TASK, Policy.PINNED, blind).known
-    assert not overhead(TASK, Policy.MANAGED, blind).known
-    assert overhead(TASK, Policy.DEVICE, blind).known
-    assert overhead(feature_task(100), Policy.PINNED, blind).known  # it has no use for a cache
-    assert not overhead(feature_task(100), Policy.PINNED, MachineConstants()).known
+    assert not overhead(TASK, Policy.PINNED, blind).is_known
+    assert not overhead(TASK, Policy.MANAGED, blind).is_known
+    assert overhead(TASK, Policy.DEVICE, blind).is_known
+    assert overhead(feature_task(100), Policy.PINNED, blind).is_known  # it has no use for a cache
+    assert not overhead(feature_task(100), Policy.PINNED, MachineConstants()).is_known
     nothing = Task("nothing", 0, 0, (), copies=0)
     assert [total(nothing, policy, MachineConstants()) for policy in POLICIES] == [0, 0, 0]
 
@@ -122,9 +123,9 @@ def test_negative_numbers_are_refused(change: dict[str, object]) -> None:
         replace(TASK, **change)  # type: ignore[arg-type]
 
 
-def test_each_constant_has_its_row() -> None:
-    assert len({row.symbol for row in ROWS}) == len(ROWS) == 11
-    assert [row.symbol for row in ROWS if not row.of_bytes] == ["Tr_ini", "Ca_cpu", "Ca_gpu"]
+def test_each_constant_is_described() -> None:
+    assert len({row.symbol for row in ALL_CONSTANTS}) == len(ALL_CONSTANTS) == 11
+    assert [row.symbol for row in ALL_CONSTANTS if not row.is_per_byte] == ["Tr_ini", "Ca_cpu", "Ca_gpu"]
 
 
 @given(drawn_tasks, drawn_machines, st.sampled_from(POLICIES), sizes, drawn_kernels)

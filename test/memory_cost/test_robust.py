@@ -11,7 +11,7 @@ from split_infer_ros.memory_cost.robust import Line, fit_bounded, fit_line, weig
 SIZES = [4096 << power for power in range(13)]
 
 
-def test_a_weighted_median_has_half_of_the_weight_on_either_side() -> None:
+def test_a_weighted_median_halves_the_weight() -> None:
     assert weighted_median([(3.0, 1), (1.0, 1), (2.0, 1)]) == 2
     assert weighted_median([(1.0, 1), (2.0, 1), (4.0, 1), (9.0, 1)]) == 3
     assert weighted_median([(1.0, 5), (2.0, 1), (3.0, 1)]) == 1
@@ -20,7 +20,7 @@ def test_a_weighted_median_has_half_of_the_weight_on_either_side() -> None:
 
 
 @given(st.floats(1e-3, 1), st.floats(1e-9, 1e-6))
-def test_a_line_is_found_though_one_of_its_points_is_far_off(start: float, slope: float) -> None:
+def test_one_outlier_does_not_move_the_line(start: float, slope: float) -> None:
     points = [(float(size), start + slope * size) for size in SIZES]
     for index in range(len(points)):
         spoiled = [(x, y * 5 if place == index else y) for place, (x, y) in enumerate(points)]
@@ -29,14 +29,14 @@ def test_a_line_is_found_though_one_of_its_points_is_far_off(start: float, slope
         assert found.at(0) == pytest.approx(start, rel=0.01)
 
 
-def test_without_two_places_there_is_no_line() -> None:
+def test_one_x_alone_gives_no_line() -> None:
     for points in ([], [(1.0, 2.0)], [(1.0, 2.0), (1.0, 3.0)]):
         assert math.isnan(fit_line(points).slope)
     assert fit_line([(1.0, 3.0), (3.0, 7.0)]) == Line(1.0, 2.0)
 
 
 @pytest.mark.parametrize("bound", [0.02, 0.1, 0.5, math.inf])
-def test_a_bound_is_found_where_there_is_one(bound: float) -> None:
+def test_an_existing_bound_is_found(bound: float) -> None:
     points = [(float(size), min(1e-7 * size, bound), 0.01 + 1e-8 * size) for size in SIZES]
     assert fit_bounded(points) == pytest.approx((1e-7, bound))
 

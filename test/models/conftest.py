@@ -8,8 +8,8 @@ import torch
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread() -> Iterator[None]:
-    """Sums are the same bit for bit only with the same threads; and one is not held up by busy neighbours."""
-    threads = torch.get_num_threads()
+    """Tests compute with one thread: equal bits need equal threads, and a busy machine delays one thread least."""
+    num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
-    torch.set_num_threads(threads)
+    torch.set_num_threads(num_threads)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from partitions import partitions_of
 from torchvision import models as zoo
 from torchvision.models import detection
 
@@ -30,37 +31,37 @@ PUBLISHED_DETECTORS = {
 }
 UNPUBLISHED = ("vit_tiny", "ssd_resnet50", "yolov3")
 NAMES = ("shapes", *UNPUBLISHED, *PUBLISHED, *PUBLISHED_DETECTORS)
-LARGE = ("retinanet", "fcos", "vgg16", "ssd300", "ssd_resnet50", "yolov3")  # seconds; in test_every_cut.py
+LARGE = ("retinanet", "fcos", "vgg16", "ssd300", "ssd_resnet50", "yolov3")  # slow; see test_every_split_point.py
 
 
-def test_these_models_are_known() -> None:
+def test_the_catalogue_has_these_models() -> None:
     assert set(CATALOGUE) == set(NAMES)
     for name in NAMES:
         assert find_model(name).name == name
 
 
 @pytest.mark.parametrize(("name", "hint"), [("mobilenetv2", "Did you mean 'mobilenet_v2'?"), ("", "")])
-def test_an_unknown_model_lists_those_that_are_known(name: str, hint: str) -> None:
+def test_an_unknown_model_is_refused_with_known_ones(name: str, hint: str) -> None:
     with pytest.raises(UnknownModelError) as refusal:
         find_model(name)
-    sentence = str(refusal.value)
-    assert f"'{name}'" in sentence
-    assert all(known in sentence for known in NAMES)
-    assert hint in sentence
-    assert hint or "Did you mean" not in sentence
+    message = str(refusal.value)
+    assert f"'{name}'" in message
+    assert all(known in message for known in NAMES)
+    assert hint in message
+    assert hint or "Did you mean" not in message
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in LARGE])
 def test_an_entry_fits_its_model(name: str) -> None:
-    """Built, cut where it is split by default, and decoded, each model says something for each image."""
+    """Each model, split at its default split point and decoded, gives detections for each image."""
     model = load_model(ModelSpec(name, "none", "cpu"))
     entry = model.entry
-    halves = model.partitions("default")
-    assert entry.default_split_point in (None, halves.split_point.name, *halves.split_point.aliases)
+    default, partitions = model.split_point("default"), partitions_of(model, "default")
+    assert entry.default_split_point in (None, default.name, *default.aliases)
     height, width = entry.image_shape[1:]
     images = torch.zeros((2, 3, height, width)).contiguous(memory_format=torch.channels_last)
     with torch.inference_mode():
-        found = entry.decode(halves.head(*halves.backbone(images)), Limits(0.0, 0.5, 7))
+        found = entry.decode(partitions.head(*partitions.backbone(images)), Limits(0.0, 0.5, 7))
     assert len(found) == 2
     for detections in found:
         assert 1 <= len(detections) <= 7
@@ -73,7 +74,7 @@ def test_an_entry_fits_its_model(name: str) -> None:
         assert 0 <= int(detections.labels.min()) <= int(detections.labels.max()) < len(entry.labels)
 
 
-def test_labels_and_downloads_are_the_publishers() -> None:
+def test_labels_and_downloads_are_the_published_ones() -> None:
     for name, published in {**PUBLISHED, **PUBLISHED_DETECTORS}.items():
         entry = find_model(name)
         assert list(entry.labels) == published.meta["categories"]
@@ -84,7 +85,7 @@ def test_labels_and_downloads_are_the_publishers() -> None:
         assert find_model(name).labels[:3] == ("__background__", "person", "bicycle")
 
 
-def test_detectors_without_weights_name_the_classes_of_coco() -> None:
+def test_detectors_without_weights_have_coco_classes() -> None:
     assert find_model("ssd_resnet50").labels == find_model("ssd300").labels
     labels = find_model("yolov3").labels
     assert len(labels) == len(set(labels)) == 80
@@ -92,7 +93,7 @@ def test_detectors_without_weights_name_the_classes_of_coco() -> None:
 
 
 @pytest.mark.parametrize("name", UNPUBLISHED)
-def test_what_nobody_publishes_is_said(name: str) -> None:
+def test_default_weights_that_nobody_publishes_are_refused(name: str) -> None:
     entry = find_model(name)
     with torch.device("meta"):
         model = entry.build()

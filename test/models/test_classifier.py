@@ -19,7 +19,7 @@ LOGITS = torch.log(torch.tensor([[0.1, 0.6, 0.3], [0.5, 0.25, 0.25]]))
         (Limits(0.9, max_detections=3), [[], []]),
     ],
 )
-def test_best_classes_first_down_to_the_threshold(limits: Limits, labels: list[list[int]]) -> None:
+def test_best_classes_come_first_down_to_the_threshold(limits: Limits, labels: list[list[int]]) -> None:
     found = classify(20, 30)((LOGITS,), limits)
     for detections, expected, logits in zip(found, labels, LOGITS, strict=True):
         assert sorted(detections.labels.tolist()) == sorted(expected)
@@ -29,7 +29,7 @@ def test_best_classes_first_down_to_the_threshold(limits: Limits, labels: list[l
         assert all(box == [0, 0, 30, 20] for box in detections.boxes.tolist())
 
 
-def test_nothing_found_is_like_nothing_at_all() -> None:
+def test_no_class_found_equals_empty_detections() -> None:
     (found,) = classify(20, 30)((LOGITS[:1],), Limits(1.0))
     empty = Detections.empty()
     assert len(found) == len(empty) == 0

@@ -12,16 +12,16 @@ from split_infer_ros.models.detections import Candidates, Detections, Limits, Su
 BOXES = torch.tensor([[0.0, 0, 10, 10], [0, 0, 10, 9], [20, 20, 30, 30]])
 
 
-def one_by_one(boxes: Tensor, scores: Tensor, labels: Tensor, limits: Limits) -> Detections:
-    """As torchvision's detectors do it, an image at a time."""
-    chosen = (scores > limits.score_threshold).nonzero().flatten()
-    kept = chosen[batched_nms(boxes[chosen], scores[chosen], labels[chosen], limits.nms_threshold)]
+def suppress_by_torchvision(boxes: Tensor, scores: Tensor, labels: Tensor, limits: Limits) -> Detections:
+    """The detections of one image as torchvision's detectors select them."""
+    candidates = (scores > limits.score_threshold).nonzero().flatten()
+    kept = candidates[batched_nms(boxes[candidates], scores[candidates], labels[candidates], limits.nms_threshold)]
     kept = kept[: limits.max_detections]
     return Detections(boxes[kept], scores[kept], labels[kept])
 
 
 def check(found: Detections, expected: Detections) -> None:
-    """The same bits: boxes and scores are chosen, not computed."""
+    """Both are equal to the last bit, because boxes and scores are selected, not computed."""
     for name in ("boxes", "scores", "labels"):
         assert torch.equal(getattr(found, name), getattr(expected, name)), name
 
@@ -33,43 +33,43 @@ def check(found: Detections, expected: Detections) -> None:
     classes=st.integers(1, 5),
     threshold=st.sampled_from([0.0, 0.3, 0.9, 1.0]),
     overlap=st.sampled_from([0.0, 0.4, 1.0]),
-    most=st.integers(1, 80),
+    max_detections=st.integers(1, 80),
     seed=st.integers(0, 10_000),
 )
-def test_a_batch_is_what_torchvision_keeps_image_by_image(
-    images: int, count: int, classes: int, threshold: float, overlap: float, most: int, seed: int
+def test_a_batch_equals_torchvision_image_by_image(
+    images: int, count: int, classes: int, threshold: float, overlap: float, max_detections: int, seed: int
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
     corners = 40 * torch.rand(images, count, 2, generator=generator)
     boxes = torch.cat((corners, corners + 1 + 20 * torch.rand(images, count, 2, generator=generator)), 2)
     scores = torch.rand(images, count, classes, generator=generator)
-    limits = Limits(threshold, overlap, most)
+    limits = Limits(threshold, overlap, max_detections)
     labels = torch.arange(classes).repeat(count)
     for image, found in enumerate(suppress(Candidates(boxes, scores), limits)):
         repeated = boxes[image].repeat_interleave(classes, 0)
-        check(found, one_by_one(repeated, scores[image].flatten(), labels, limits))
+        check(found, suppress_by_torchvision(repeated, scores[image].flatten(), labels, limits))
     drawn = torch.randint(classes, (images, count), generator=generator)
     for image, found in enumerate(suppress_all((scores[..., 0], boxes, drawn), limits)):
-        check(found, one_by_one(boxes[image], scores[image, :, 0], drawn[image], limits))
+        check(found, suppress_by_torchvision(boxes[image], scores[image, :, 0], drawn[image], limits))
 
 
-def test_no_more_of_a_class_take_part_than_are_allowed() -> None:
+def test_only_the_best_of_a_class_take_part() -> None:
     scores = torch.tensor([[[0.9, 0.0], [0.8, 0.6], [0.7, 0.5]]])
-    (found,) = suppress(Candidates(BOXES[None], scores, None, 1), Limits(0.0))
+    (found,) = suppress(Candidates(BOXES[None], scores, max_per_class=1), Limits(0.0))
     assert found.labels.tolist() == [0, 1]
-    (found,) = suppress(Candidates(BOXES[None], scores, None, 2), Limits(0.0, 0.95))
+    (found,) = suppress(Candidates(BOXES[None], scores, max_per_class=2), Limits(0.0, 0.95))
     assert sorted(found.labels.tolist()) == [0, 0, 1, 1]
 
 
-def test_zero_candidates_are_zero_detections() -> None:
-    nothing = torch.zeros(2, 0), torch.zeros(2, 0, 4), torch.zeros(2, 0, dtype=torch.int64)
-    for found in suppress_all(nothing, Limits(0.0)):
+def test_without_candidates_there_are_no_detections() -> None:
+    empty = torch.zeros(2, 0), torch.zeros(2, 0, 4), torch.zeros(2, 0, dtype=torch.int64)
+    for found in suppress_all(empty, Limits(0.0)):
         check(found, Detections.empty())
-    for found in suppress(Candidates(torch.zeros(2, 0, 4), torch.zeros(2, 0, 7), None, 3), Limits(0.0)):
+    for found in suppress(Candidates(torch.zeros(2, 0, 4), torch.zeros(2, 0, 7), max_per_class=3), Limits(0.0)):
         check(found, Detections.empty())
 
 
-def test_candidates_are_made_ready_once_and_not_before_they_are_needed() -> None:
+def test_the_candidates_function_is_made_once_when_needed() -> None:
     made: list[int] = []
 
     def make():  # type: ignore[no-untyped-def]

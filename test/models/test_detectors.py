@@ -1,4 +1,4 @@
-"""Against torchvision's own detectors: the same weights, the same input, the same objects."""
+"""Detectors find the same objects as torchvision's own, with the same weights and the same input."""
 
 from __future__ import annotations
 
@@ -28,85 +28,108 @@ SMALL_SSD = partial(ssd_resnet.ssd_resnet50, 128)
 
 @dataclass(frozen=True)
 class Case:
-    """A detector of ours and torchvision's, factors for weights with such a part in their names, and its decode."""
+    """A detector of this package and the one of torchvision.
+
+    Attributes:
+        ours, reference: build them.
+        height, width: of the input.
+        factors: of weights, by a part of their names, so that outputs resemble those of a trained detector.
+        decode: None for the catalogue's.
+        images: of the batch.
+    """
 
     ours: Callable[[], nn.Module]
-    theirs: Callable[[], nn.Module]
+    reference: Callable[[], nn.Module]
     height: int
     width: int
-    trained: dict[str, float] = field(default_factory=dict)
-    decode: Decode | None = None  # the catalogue's
+    factors: dict[str, float] = field(default_factory=dict)
+    decode: Decode | None = None
     images: int = 2
 
 
-# smaller inputs than the catalogue's where one may choose, for the time they take
+# Inputs are smaller than the catalogue's where the network allows it, to save time.
 CASES = {
     "ssd300": Case(
-        *(partial(ssd.SsdNet, ssd.ssd300), partial(zoo.ssd300_vgg16, **UNTRAINED), 300, 300),
-        {"regression": 0.5},
+        partial(ssd.SsdNet, ssd.ssd300),
+        partial(zoo.ssd300_vgg16, **UNTRAINED),
+        height=300,
+        width=300,
+        factors={"regression": 0.5},
         images=1,
     ),
     "ssd_resnet50": Case(
-        *(partial(ssd.SsdNet, SMALL_SSD), SMALL_SSD, 128, 128), {"regression": 0.5}, ssd.ssd_decode(SMALL_SSD)
+        partial(ssd.SsdNet, SMALL_SSD),
+        SMALL_SSD,
+        height=128,
+        width=128,
+        factors={"regression": 0.5},
+        decode=ssd.ssd_decode(SMALL_SSD),
     ),
     "fasterrcnn_mobilenet_320": Case(
         partial(faster_rcnn.FasterRcnn, 192, 256),
-        *(partial(zoo.fasterrcnn_mobilenet_v3_large_320_fpn, **UNTRAINED), 192, 256),
+        partial(zoo.fasterrcnn_mobilenet_v3_large_320_fpn, **UNTRAINED),
+        height=192,
+        width=256,
     ),
     "retinanet": Case(
         partial(dense.RetinaNet, 160, 224),
-        *(partial(zoo.retinanet_resnet50_fpn, **UNTRAINED), 160, 224),
-        {"cls_logits": 0.02, "bbox_reg": 0.3},  # scores far enough from 1 to tell objects apart
+        partial(zoo.retinanet_resnet50_fpn, **UNTRAINED),
+        height=160,
+        width=224,
+        factors={"cls_logits": 0.02, "bbox_reg": 0.3},  # keeps scores far enough from 1 to order objects
     ),
-    "fcos": Case(partial(dense.Fcos, 160, 224), partial(zoo.fcos_resnet50_fpn, **UNTRAINED), 160, 224),
+    "fcos": Case(partial(dense.Fcos, 160, 224), partial(zoo.fcos_resnet50_fpn, **UNTRAINED), height=160, width=224),
 }
 
 
 @cache
 def pair(name: str) -> tuple[nn.Module, nn.Module, Tensor]:
-    """Ours, torchvision's with the same weights, and photographs (N, 3, height, width)."""
+    """Builds our detector, torchvision's with the same weights, and photographs (N, 3, height, width)."""
     case = CASES[name]
-    images = photograph_batch(case.height, case.width)[: case.images].contiguous()  # as torchvision batches
+    images = photograph_batch(case.height, case.width)[
+        : case.images
+    ].contiguous()  # the layout of torchvision's batches
     ours = randomise(case.ours(), images)
     with torch.no_grad():
         for weight, parameter in ours.named_parameters():
-            parameter.mul_(next((factor for part, factor in case.trained.items() if part in weight), 1.0))
-    theirs = case.theirs().eval()
-    for module, twin in zip(theirs.backbone.modules(), ours.backbone.modules(), strict=True):  # type: ignore[union-attr, operator]
+            parameter.mul_(next((factor for part, factor in case.factors.items() if part in weight), 1.0))
+    reference = case.reference().eval()
+    for module, other in zip(reference.backbone.modules(), ours.backbone.modules(), strict=True):  # type: ignore[union-attr, operator]
         if isinstance(module, nn.BatchNorm2d):
-            module.eps = twin.eps  # type: ignore[assignment]
-    theirs.load_state_dict(ours.state_dict())
+            module.eps = other.eps  # type: ignore[assignment]
+    reference.load_state_dict(ours.state_dict())
     sides = min(case.height, case.width), max(case.height, case.width)
-    theirs.transform = GeneralizedRCNNTransform(*sides, [0.0] * 3, [1.0] * 3, size_divisible=1, _skip_resize=True)
-    return ours, theirs, images
+    reference.transform = GeneralizedRCNNTransform(*sides, [0.0] * 3, [1.0] * 3, size_divisible=1, _skip_resize=True)
+    return ours, reference, images
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_same_objects_are_found(name: str) -> None:
-    ours, theirs, images = pair(name)
+    ours, reference, images = pair(name)
     limits = Limits(0.2, 0.4, 300)
-    post = theirs.roi_heads if hasattr(theirs, "roi_heads") else theirs
+    post = reference.roi_heads if hasattr(reference, "roi_heads") else reference
     post.score_thresh, post.nms_thresh = limits.score_threshold, limits.nms_threshold  # type: ignore[union-attr, assignment]
     post.detections_per_img = limits.max_detections  # type: ignore[union-attr, assignment]
     with torch.inference_mode():
-        expected = theirs(list(images))
+        expected = reference(list(images))
         found = (CASES[name].decode or find_model(name).decode)(ours(images), limits)
-    assert sum(len(one["scores"]) for one in expected) > 5, "nothing to compare"
-    assert len(torch.cat([one["labels"] for one in expected]).unique()) > 2
-    for mine, one in zip(found, expected, strict=True):
-        assert_same_detections(mine, Detections(one["boxes"], one["scores"], one["labels"]))
+    assert sum(len(image["scores"]) for image in expected) > 5, "nothing to compare"
+    assert len(torch.cat([image["labels"] for image in expected]).unique()) > 2
+    for detections, image in zip(found, expected, strict=True):
+        assert_same_detections(detections, Detections(image["boxes"], image["scores"], image["labels"]))
 
 
-def test_proposals_are_filled_up_with_empty_boxes() -> None:
+def test_proposals_are_padded_with_empty_boxes() -> None:
     boxes = torch.tensor([[[0.0, 0, 8, 8], [0, 0, 8, 7], [4, 4, 4, 9], [20, 20, 30, 30], [0, 0, 8, 8]]])
     scores = torch.tensor([[0.9, 0.8, 0.7, 0.01, 0.6]])
-    found = faster_rcnn.distinct(boxes, scores, torch.tensor([0, 0, 0, 0, 1]), 0.05, 0.7, 4)
+    levels = torch.tensor([0, 0, 0, 0, 1])
+    found = faster_rcnn.distinct(boxes, scores, levels, min_score=0.05, iou_threshold=0.7, count=4)
     assert found.tolist() == [[[0, 0, 8, 8], [0, 0, 8, 8], [0] * 4, [0] * 4]]
 
 
 @pytest.mark.parametrize("name", ["fasterrcnn_mobilenet_320", "retinanet"])
 def test_published_files_with_older_names_load(name: str, tmp_path: Path) -> None:
-    """torchvision's files of these name the convolutions of their heads as they were named before."""
+    """torchvision's files of these models use older names of the convolutions in their heads."""
     ours, _, images = pair(name)
     state = {key: value for key, value in ours.state_dict().items() if not key.endswith("num_batches_tracked")}
     older = {}

@@ -17,13 +17,13 @@ def test_a_box_is_drawn_on_a_copy(size: int, rgb: tuple[int, int, int]) -> None:
     picture = draw_detections(pixels, ONE, ("a", "b"))
     assert picture.shape == (100, 120, 3)
     assert (pixels.data == 50).all()
-    for row, column in ((70, 40), (50, 20), (50, 60)):  # its lower, left and right edge
+    for row, column in ((70, 40), (50, 20), (50, 60)):  # the lower, left and right edge
         assert tuple(picture[row, column]) == COLOURS[1]
     assert (picture[50, 40] == 50).all()  # the object itself stays visible
     assert not (picture[16:30, 20:40] == 50).all()  # a caption above it
 
 
-def test_colours_come_out_red_first() -> None:
+def test_the_picture_has_red_first() -> None:
     pixels = Pixels(torch.tensor([[[1, 2, 3]]], dtype=torch.uint8), (2, 1, 0))
     assert draw_detections(pixels, Detections.empty(), ()).tolist() == [[[3, 2, 1]]]
 
@@ -36,6 +36,6 @@ def test_a_caption_stays_inside_the_image() -> None:
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 3), (1, 300, 3), (300, 1, 3)])
-def test_tiny_images_are_no_trouble(shape: tuple[int, int, int]) -> None:
+def test_tiny_images_are_drawn_on(shape: tuple[int, int, int]) -> None:
     picture = draw_detections(Pixels(torch.zeros(shape, dtype=torch.uint8), (0, 1, 2)), ONE, ("a", "b"))
     assert picture.shape == shape

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from split_infer_ros.models.detections import Detections
-from split_infer_ros.models.plausibility import leave_out_impossible
+from split_infer_ros.models.plausibility import drop_impossible
 
 GOOD = ((1.0, 2.0, 3.0, 4.0), 0.5, 2)
 Row = tuple[tuple[float, ...], float, int]
@@ -19,7 +19,7 @@ def detections(*rows: Row) -> Detections:
 
 
 @pytest.mark.parametrize(
-    ("row", "name"),
+    ("row", "reason"),
     [
         (((math.nan, 2, 3, 4), 0.5, 2), "box_not_finite"),
         (((1, 2, math.inf, 4), 0.5, 2), "box_not_finite"),
@@ -34,18 +34,18 @@ def detections(*rows: Row) -> Detections:
         (((math.nan, 2, 1, 4), 7.0, 9), "box_not_finite"),
     ],
 )
-def test_what_cannot_be_is_left_out_under_its_name(row: Row, name: str) -> None:
+def test_impossible_detections_are_counted_by_reason(row: Row, reason: str) -> None:
     found = [detections(GOOD, row, GOOD), detections(), detections(row)]
-    left, wrong = leave_out_impossible(found, 3)
-    assert wrong == Counter({name: 2})
-    assert [len(one) for one in left] == [2, 0, 0]
-    assert left[0].boxes.tolist() == [list(GOOD[0])] * 2
-    assert left[0].labels.tolist() == [2, 2]
+    possible, dropped = drop_impossible(found, 3)
+    assert dropped == Counter({reason: 2})
+    assert [len(one) for one in possible] == [2, 0, 0]
+    assert possible[0].boxes.tolist() == [list(GOOD[0])] * 2
+    assert possible[0].labels.tolist() == [2, 2]
 
 
 @pytest.mark.parametrize("rows", [[], [GOOD, ((1, 2, 1, 2), 0.0, 0), ((-5, 0, 1e9, 0), 1.0, 1)]])
-def test_what_can_be_is_handed_on_as_it_is(rows: list[Row]) -> None:
+def test_possible_detections_are_returned_unchanged(rows: list[Row]) -> None:
     found = [detections(*rows), Detections.empty()]
-    left, wrong = leave_out_impossible(found, 3)
-    assert left is found
-    assert not wrong
+    possible, dropped = drop_impossible(found, 3)
+    assert possible is found
+    assert not dropped

@@ -13,7 +13,7 @@ from torchvision.models.detection.transform import GeneralizedRCNNTransform
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.catalogue import find_model
-from split_infer_ros.models.preprocess import IMAGENET_MEAN, IMAGENET_STD, LONGEST, Preprocess
+from split_infer_ros.models.preprocess import IMAGENET_MEAN, IMAGENET_STD, MAX_ASPECT, Preprocess
 
 CLASSIFIER = find_model("mobilenet_v2").preprocess
 SSDLITE = find_model("ssdlite320").preprocess
@@ -22,7 +22,7 @@ LETTERBOX = Preprocess(48, 64, letterbox=(40, 60))
 
 GREY_LEVEL = 1 / 255 / min(IMAGENET_STD)
 
-sizes = st.tuples(st.integers(1, 400), st.integers(1, 400))
+SIZES = st.tuples(st.integers(1, 400), st.integers(1, 400))
 
 
 def run(preprocess: Preprocess, *images: Pixels) -> Tensor:
@@ -34,37 +34,38 @@ def rgb(image: np.ndarray) -> Pixels:
 
 
 def padded(image: np.ndarray, padding: int = 5) -> Pixels:
-    """The same image with rows that are further apart than they are long."""
-    height, width, size = image.shape
-    room = torch.full((height, width * size + padding), 99, dtype=torch.uint8)
-    data = room.as_strided((height, width, size), (width * size + padding, size, 1))
+    """The same image with padded rows."""
+    height, width, channels = image.shape
+    step = width * channels + padding
+    memory = torch.full((height, step), 99, dtype=torch.uint8)
+    data = memory.as_strided((height, width, channels), (step, channels, 1))
     data.copy_(torch.tensor(image))
     return Pixels(data, (0, 1, 2))
 
 
 def of_size(height: int, width: int, seed: int = 0) -> np.ndarray:
-    """A smooth picture of any size: a photograph, resized."""
+    """A photograph, resized to any size."""
     image = torch.tensor(photographs()[seed % len(photographs())]).permute(2, 0, 1)[None]
     resized = torch.nn.functional.interpolate(image, size=(height, width), mode="bilinear", antialias=True)
     return resized[0].permute(1, 2, 0).contiguous().numpy()
 
 
-@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize(
     ("name", "published", "levels"),
     [
         ("mobilenet_v2", MobileNet_V2_Weights.IMAGENET1K_V1, 1.01),
-        # bicubic; whole grey values between rows and columns cost more at hard edges
+        # Bicubic. Rounding between the passes over rows and columns costs more at hard edges.
         ("efficientnet_b2", EfficientNet_B2_Weights.IMAGENET1K_V1, 8),
     ],
 )
-def test_a_classifier_sees_what_torchvision_shows_it(
-    name: str, published: WeightsEnum, levels: float, turned: bool
+def test_classifier_input_equals_torchvision(
+    name: str, published: WeightsEnum, levels: float, transposed: bool
 ) -> None:
     reference = published.transforms()
     preprocess = find_model(name).preprocess
     for photograph in photographs()[:4]:
-        image = photograph.swapaxes(0, 1).copy() if turned else photograph
+        image = photograph.swapaxes(0, 1).copy() if transposed else photograph
         expected = reference(torch.tensor(image).permute(2, 0, 1))
         ours = run(preprocess, padded(image))[0]
         assert ours.shape == expected.shape
@@ -73,17 +74,17 @@ def test_a_classifier_sees_what_torchvision_shows_it(
 
 
 @settings(max_examples=15, deadline=None)
-@given(sizes)
-def test_a_classifier_sees_the_same_at_any_size(size: tuple[int, int]) -> None:
+@given(SIZES)
+def test_classifier_input_equals_torchvision_at_any_size(size: tuple[int, int]) -> None:
     height, width = size
-    if max(size) > LONGEST * min(size):
+    if max(size) > MAX_ASPECT * min(size):
         height = width = min(size)
     image = of_size(height, width)
     expected = MobileNet_V2_Weights.IMAGENET1K_V1.transforms()(torch.tensor(image).permute(2, 0, 1))
     assert (run(CLASSIFIER, rgb(image))[0] - expected).abs().max() <= GREY_LEVEL * 1.01
 
 
-def test_a_detector_sees_what_torchvision_shows_it() -> None:
+def test_detector_input_equals_torchvision() -> None:
     reference = GeneralizedRCNNTransform(320, 320, [0.5] * 3, [0.5] * 3, size_divisible=1, fixed_size=(320, 320)).eval()
     images = [*photographs()[:3], of_size(1, 1), of_size(1, 700), of_size(33, 1), of_size(320, 320)]
     for image in images:
@@ -93,26 +94,24 @@ def test_a_detector_sees_what_torchvision_shows_it() -> None:
 
 @pytest.mark.parametrize("size", [(480, 640), (270, 480), (100, 101), (1080, 1920), (3, 900)])
 @pytest.mark.parametrize(("name", "sides"), [("fasterrcnn_mobilenet_320", (320, 640)), ("retinanet", (800, 1333))])
-def test_a_detector_of_any_shape_sees_what_torchvision_shows_it(
-    name: str, sides: tuple[int, int], size: tuple[int, int]
-) -> None:
-    """What is not the image is as torchvision pads it; only that there may be more of it."""
+def test_letterboxed_input_equals_torchvision(name: str, sides: tuple[int, int], size: tuple[int, int]) -> None:
+    """The padding equals torchvision's, except that there can be more of it."""
     preprocess = find_model(name).preprocess
     photograph = of_size(*size)
     transform = GeneralizedRCNNTransform(*sides, IMAGENET_MEAN, IMAGENET_STD)
     batch, _ = transform([torch.tensor(photograph).permute(2, 0, 1) / 255])
     (height, width) = batch.image_sizes[0]
-    (seen,) = run(preprocess, rgb(photograph))
-    assert height <= seen.shape[1]
-    assert width <= seen.shape[2]
-    torch.testing.assert_close(seen[:, :height, :width], batch.tensors[0, :, :height, :width], rtol=0, atol=1e-3)
-    padding = torch.cat([seen[:, height:].flatten(), seen[:, :, width:].flatten()])
+    (ours,) = run(preprocess, rgb(photograph))
+    assert height <= ours.shape[1]
+    assert width <= ours.shape[2]
+    torch.testing.assert_close(ours[:, :height, :width], batch.tensors[0, :, :height, :width], rtol=0, atol=1e-3)
+    padding = torch.cat([ours[:, height:].flatten(), ours[:, :, width:].flatten()])
     torch.testing.assert_close(padding, torch.zeros_like(padding), rtol=0, atol=1e-6)
     corners = preprocess.to_source(torch.tensor([[0.0, 0.0, width, height]]), *size)
     torch.testing.assert_close(corners, torch.tensor([[0.0, 0.0, size[1], size[0]]]))
 
 
-def test_normalising_is_by_mean_and_deviation_of_each_colour() -> None:
+def test_each_colour_is_normalised_by_its_mean_and_std() -> None:
     preprocess = Preprocess(1, 1, mean=(0.1, 0.2, 0.3), std=(0.5, 0.25, 0.125))
     image = np.array([[[51, 102, 255]]], dtype=np.uint8)  # 0.2, 0.4, 1.0
     torch.testing.assert_close(run(preprocess, rgb(image))[0, :, 0, 0], torch.tensor([0.2, 0.8, 5.6]))
@@ -124,7 +123,7 @@ def test_normalising_is_by_mean_and_deviation_of_each_colour() -> None:
 @pytest.mark.parametrize(
     "preprocess", [CLASSIFIER, SSDLITE, STRETCH, LETTERBOX], ids=["crop", "float", "stretch", "letterbox"]
 )
-def test_every_encoding_shows_the_same_picture(preprocess: Preprocess) -> None:
+def test_every_encoding_gives_the_same_input(preprocess: Preprocess) -> None:
     image = photographs()[0]
     expected = run(preprocess, rgb(image))
     alpha = np.full_like(image[..., :1], 7)
@@ -135,29 +134,29 @@ def test_every_encoding_shows_the_same_picture(preprocess: Preprocess) -> None:
         (np.concatenate([bgr, alpha], axis=2), (2, 1, 0)),
     ):
         shown = run(preprocess, Pixels(torch.tensor(data), order))
-        # torch resizes three and four channels by different routines, which may round to neighbouring grey values
+        # torch resizes three and four channels by different routines, which can round to neighbouring grey values.
         assert (shown - expected).abs().max() <= GREY_LEVEL * 1.01
 
 
-def test_a_grey_picture_is_grey_in_all_three_colours() -> None:
+def test_a_grey_image_is_grey_in_all_three_colours() -> None:
     grey = np.ascontiguousarray(photographs()[0][..., 1:2])
     shown = run(CLASSIFIER, Pixels(torch.tensor(grey), (0, 0, 0)))
     expected = run(CLASSIFIER, rgb(np.repeat(grey, 3, axis=2)))
     assert (shown - expected).abs().max() <= GREY_LEVEL * 1.01
 
 
-def test_a_batch_is_its_images_one_by_one_and_lies_channels_last() -> None:
+def test_a_batch_equals_its_images_and_is_channels_last() -> None:
     images = [rgb(photograph) for photograph in photographs()[:3]]
     together = run(CLASSIFIER, *images)
     assert together.shape == (3, 3, 224, 224)
     assert together.dtype == torch.float32
     assert together.is_contiguous(memory_format=torch.channels_last)
     for index, image in enumerate(images):
-        # each image is resized by itself, each pixel scaled by itself
+        # Each image is resized separately, and each pixel is scaled separately.
         assert torch.equal(together[index], run(CLASSIFIER, image)[0])
 
 
-def test_a_small_batch_leaves_the_rest_of_the_buffer_alone() -> None:
+def test_a_small_batch_does_not_change_the_rest_of_the_buffer() -> None:
     staging = STRETCH.staging(4)
     staging.fill_(5)
     filled = STRETCH.gather([rgb(of_size(48, 64))], staging)
@@ -168,7 +167,7 @@ def test_a_small_batch_leaves_the_rest_of_the_buffer_alone() -> None:
 
 @pytest.mark.parametrize("preprocess", [CLASSIFIER, SSDLITE, STRETCH], ids=["crop", "float", "stretch"])
 @pytest.mark.parametrize("size", [(1, 1), (1, 2), (3, 1), (1, 9), (1, 2000), (2000, 3), (7, 5000), (224, 224)])
-def test_no_shape_is_too_odd(preprocess: Preprocess, size: tuple[int, int]) -> None:
+def test_images_of_odd_shapes_are_resized(preprocess: Preprocess, size: tuple[int, int]) -> None:
     shown = run(preprocess, rgb(np.full((*size, 3), 200, dtype=np.uint8)))
     assert shown.shape == (1, 3, preprocess.height, preprocess.width)
     for channel, (mean, std) in enumerate(zip(preprocess.mean, preprocess.std, strict=True)):
@@ -177,27 +176,27 @@ def test_no_shape_is_too_odd(preprocess: Preprocess, size: tuple[int, int]) -> N
 
 
 @pytest.mark.parametrize("size", [(20, 400), (401, 20), (20, 161), (3, 1000)])
-def test_of_a_long_strip_the_middle_is_seen_as_torchvision_sees_it(size: tuple[int, int]) -> None:
+def test_the_middle_of_a_long_image_equals_torchvision(size: tuple[int, int]) -> None:
     image = of_size(*size, seed=1)
     expected = MobileNet_V2_Weights.IMAGENET1K_V1.transforms()(torch.tensor(image).permute(2, 0, 1))
-    # torchvision rounds the strip's other end to whole pixels: half a pixel of the input, at most
+    # torchvision rounds the resized length to whole pixels, which shifts the input by at most half a pixel.
     assert (run(CLASSIFIER, rgb(image))[0] - expected).abs().mean() < 2 * GREY_LEVEL
 
 
-def test_a_long_strip_takes_no_more_memory_than_what_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Resized whole, a row of 200,000 pixels would be 256 x 51,200,000."""
-    made: list[int] = []
+def test_a_long_image_takes_no_memory_for_skipped_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Resized as a whole, a row of 200,000 pixels would have 256 x 51,200,000 pixels."""
+    resized_sizes: list[int] = []
     interpolate = torch.nn.functional.interpolate
 
     def spy(planes: Tensor, **options: object) -> Tensor:
         resized: Tensor = interpolate(planes, **options)  # type: ignore[arg-type]
-        made.append(resized.numel())
+        resized_sizes.append(resized.numel())
         return resized
 
     monkeypatch.setattr(torch.nn.functional, "interpolate", spy)
     run(CLASSIFIER, rgb(np.zeros((1, 200_000, 3), dtype=np.uint8)))
-    assert len(made) == 1
-    assert made[0] <= 3 * 256 * 256 * (LONGEST + 1)
+    assert len(resized_sizes) == 1
+    assert resized_sizes[0] <= 3 * 256 * 256 * (MAX_ASPECT + 1)
 
 
 def test_a_crop_that_does_not_fit_is_refused() -> None:
@@ -206,13 +205,13 @@ def test_a_crop_that_does_not_fit_is_refused() -> None:
 
 
 @settings(max_examples=30, deadline=None)
-@given(size=sizes, preprocess=st.sampled_from([CLASSIFIER, SSDLITE, STRETCH, LETTERBOX]), data=st.data())
-def test_boxes_go_back_to_where_the_object_is(
+@given(size=SIZES, preprocess=st.sampled_from([CLASSIFIER, SSDLITE, STRETCH, LETTERBOX]), data=st.data())
+def test_boxes_are_converted_back_to_the_object(
     size: tuple[int, int], preprocess: Preprocess, data: st.DataObject
 ) -> None:
-    """A white patch in the middle of a black picture is found again, to a pixel of the source or of the input."""
+    """A white patch in the middle of a black image is found again, to within a pixel of the source or the input."""
     height, width = size
-    # within the middle square, all of which a crop of 224 of 256 nearly shows
+    # The patch lies in the middle square, nearly all of which a crop of 224 of 256 shows.
     inner = max(1, int(min(size) * 0.8))
     tall, wide = data.draw(st.integers(max(1, inner // 2), inner)), data.draw(st.integers(max(1, inner // 2), inner))
     top, left = (height - tall) // 2, (width - wide) // 2
@@ -221,7 +220,7 @@ def test_boxes_go_back_to_where_the_object_is(
     shown = preprocess.gather([rgb(image)], preprocess.staging(1))[0, ..., 0]
     rows = torch.nonzero((shown > 127).any(dim=1)).flatten()
     columns = torch.nonzero((shown > 127).any(dim=0)).flatten()
-    assume(len(rows) > 0)  # not shrunk away
+    assume(len(rows) > 0)  # the patch did not shrink to nothing
     box = torch.tensor([[columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]]).float()
     back = preprocess.to_source(box, height, width)[0]
     shrink = [width / preprocess.width, height / preprocess.height]
@@ -229,7 +228,7 @@ def test_boxes_go_back_to_where_the_object_is(
         shrink = [max(height / preprocess.letterbox[0], width / preprocess.letterbox[1])] * 2
     if preprocess.shorter_side:
         shrink = [min(size) / preprocess.shorter_side] * 2
-        # a patch that reaches beyond the crop is seen to the crop's edge
+        # A patch that extends beyond the crop is visible up to the crop's edge.
         edge = [(side - min(size) * 224 / 256) / 2 for side in (width, height)]
         right, bottom = min(left + wide, width - edge[0]), min(top + tall, height - edge[1])
         expected = torch.tensor([max(left, edge[0]), max(top, edge[1]), right, bottom])
@@ -239,7 +238,7 @@ def test_boxes_go_back_to_where_the_object_is(
     assert ((back - expected).abs() <= allowed).all(), (back, expected)
 
 
-def test_boxes_of_a_long_strip_lie_in_its_middle() -> None:
+def test_boxes_of_a_long_image_lie_in_its_middle() -> None:
     whole_input = torch.tensor([[0.0, 0.0, 224.0, 224.0]])
     side = 224 / 256 * 10
     for height, width in ((10, 1000), (1000, 10), (10, 1001)):
@@ -248,15 +247,15 @@ def test_boxes_of_a_long_strip_lie_in_its_middle() -> None:
         torch.testing.assert_close(box, torch.tensor(expected), rtol=0, atol=0.05)
 
 
-@given(sizes)
+@given(SIZES)
 def test_boxes_never_leave_the_image(size: tuple[int, int]) -> None:
     height, width = size
-    wild = torch.tensor([[-1e6, -1e6, 1e6, 1e6], [1e6, 1e6, 1e6, 1e6]])
+    outside = torch.tensor([[-1e6, -1e6, 1e6, 1e6], [1e6, 1e6, 1e6, 1e6]])
     for preprocess in (CLASSIFIER, SSDLITE, LETTERBOX):
-        boxes = preprocess.to_source(wild, height, width)
+        boxes = preprocess.to_source(outside, height, width)
         assert boxes[0].tolist() == [0, 0, width, height]
         assert boxes[1].tolist() == [width, height, width, height]
 
 
-def test_no_boxes_are_no_trouble() -> None:
+def test_an_empty_list_of_boxes_is_converted() -> None:
     assert CLASSIFIER.to_source(torch.zeros((0, 4)), 10, 20).shape == (0, 4)

@@ -35,8 +35,8 @@ def batches(seed: int, count: int, size: int = 8) -> Iterator[tuple[Tensor, list
 
 
 @torch.inference_mode()
-def test_it_finds_the_objects_of_scenes_it_has_never_seen(net: nn.Module) -> None:
-    seed = secrets.randbits(32)  # training series start far above
+def test_objects_of_unseen_scenes_are_found(net: nn.Module) -> None:
+    seed = secrets.randbits(32)  # the seeds of training series are far larger
     matcher = Matcher(iou=0.5)
     for images, truth in batches(seed, 120):
         for found, (boxes, labels) in zip(shapes.decode(net(images), Limits()), truth, strict=True):
@@ -46,21 +46,21 @@ def test_it_finds_the_objects_of_scenes_it_has_never_seen(net: nn.Module) -> Non
 
 
 @torch.inference_mode()
-def test_an_empty_scene_gives_nothing(net: nn.Module) -> None:
+def test_an_empty_scene_has_no_detections(net: nn.Module) -> None:
     grey = torch.full((1, 3, shapes.HEIGHT, shapes.WIDTH), 0.2)
     assert len(shapes.decode(net(grey), Limits())[0]) == 0
 
 
 @torch.inference_mode()
-def test_fx_traces_it_as_it_is(net: nn.Module) -> None:
+def test_a_traced_network_gives_the_same_bits(net: nn.Module) -> None:
     images, _ = next(batches(1, 2))
     traced = fx.symbolic_trace(net)
-    for mine, whole in zip(traced(images), net(images), strict=True):
-        assert torch.equal(mine, whole)  # tracing keeps every operation
+    for found, expected in zip(traced(images), net(images), strict=True):
+        assert torch.equal(found, expected)  # tracing keeps every operation
 
 
 @torch.inference_mode()
-def test_what_crosses_the_default_cut_is_small(net: nn.Module) -> None:
+def test_features_at_the_default_split_point_are_small(net: nn.Module) -> None:
     sizes = []
     block = net.get_submodule(shapes.DEFAULT_SPLIT_POINT)
     handle = block.register_forward_hook(lambda _m, _i, features: sizes.append(features[0].nbytes))
@@ -69,15 +69,15 @@ def test_what_crosses_the_default_cut_is_small(net: nn.Module) -> None:
     assert sizes == [192_000]
 
 
-def test_the_weights_are_under_a_megabyte() -> None:
+def test_the_weights_take_less_than_a_megabyte() -> None:
     assert shapes.WEIGHTS.stat().st_size < 1_000_000
 
 
-# --- decode, on maps drawn by hand --------------------------------------------------------------------------------
+# --- decode, on hand-made maps -----------------------------------------------------------------------------------
 
 
 def empty(images: int = 1) -> tuple[Tensor, Tensor]:
-    """Outputs that see nothing anywhere."""
+    """Outputs without any object."""
     return torch.full((images, 3, *CELLS), -10.0), torch.zeros(images, 4, *CELLS)
 
 
@@ -104,7 +104,7 @@ def test_decode_reads_box_score_and_label() -> None:
     assert found.labels.tolist() == [2]
 
 
-def test_decode_keeps_the_images_of_a_batch_apart() -> None:
+def test_decode_separates_the_images_of_a_batch() -> None:
     outputs = empty(3)
     put(outputs, 0, 0.7, (10, 10, 40, 40), image=0)
     put(outputs, 1, 0.8, (10, 10, 40, 40), image=2)
@@ -115,11 +115,11 @@ def test_decode_keeps_the_images_of_a_batch_apart() -> None:
     assert found[1].boxes.shape == (0, 4)
 
 
-def test_decode_drops_the_lesser_of_two_boxes_of_one_class() -> None:
+def test_decode_suppresses_overlaps_within_a_class() -> None:
     outputs = empty()
     put(outputs, 0, 0.9, (100, 100, 140, 140))
     put(outputs, 0, 0.8, (108, 100, 148, 140))  # IoU 2/3
-    put(outputs, 1, 0.7, (100, 108, 140, 148))  # as near, another class
+    put(outputs, 1, 0.7, (100, 108, 140, 148))  # equally near, but of another class
     put(outputs, 0, 0.6, (124, 100, 164, 140))  # IoU 1/4
     (found,) = shapes.decode(outputs, Limits(nms_threshold=0.5))
     assert found.scores.tolist() == pytest.approx([0.9, 0.7, 0.6])
@@ -127,7 +127,7 @@ def test_decode_drops_the_lesser_of_two_boxes_of_one_class() -> None:
     assert found.scores.tolist() == pytest.approx([0.9, 0.8, 0.7, 0.6])
 
 
-def test_decode_holds_to_the_limits() -> None:
+def test_decode_applies_the_limits() -> None:
     outputs = empty()
     for i, score in enumerate((0.3, 0.9, 0.5, 0.7)):
         put(outputs, 0, score, (100 * i, 0, 100 * i + 40, 40))
@@ -146,7 +146,7 @@ def test_decode_clips_boxes_to_the_image() -> None:
     torch.testing.assert_close(found.boxes, expected, atol=1e-3, rtol=0)
 
 
-def test_decode_survives_a_threshold_of_zero() -> None:
+def test_decode_accepts_a_threshold_of_zero() -> None:
     logits, raw = torch.randn(2, 3, *CELLS), torch.randn(2, 4, *CELLS)
     found = shapes.decode((logits, raw), Limits(score_threshold=0.0, max_detections=50))
     for detections in found:

@@ -1,4 +1,4 @@
-"""Against torchvision's own detector, on photographs and with weights under which it finds many things."""
+"""SSDlite320 finds the same as torchvision's detector, on photographs and with weights that find many objects."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.random_weights import randomise
 from split_infer_ros.models.ssd import SsdNet, ssdlite320
 
-SOME, SIZE = 3, 320
+NUM_IMAGES, SIZE = 3, 320
 ENTRY = find_model("ssdlite320")
 
 
@@ -30,22 +30,22 @@ def reference() -> SSD:
     randomise(net, images)
     with torch.no_grad():
         for last in net.head.classification_head.module_list:  # type: ignore[union-attr]
-            last[-1].weight *= 4  # as sure of itself as a trained one  # type: ignore[index]
+            last[-1].weight *= 4  # scores as high as those of a trained one  # type: ignore[index]
     whole.load_state_dict(net.state_dict())
     return whole.eval()
 
 
 @cache
 def outputs() -> tuple[Tensor, Tensor]:
-    """Of our network, for the first photographs."""
+    """The outputs of our network for the first photographs."""
     net = SsdNet(ssdlite320).eval()
     net.load_state_dict(reference().state_dict())
-    pixels = [Pixels(torch.tensor(photograph), (0, 1, 2)) for photograph in photographs()[:SOME]]
+    pixels = [Pixels(torch.tensor(photograph), (0, 1, 2)) for photograph in photographs()[:NUM_IMAGES]]
     with torch.inference_mode():
-        gathered = ENTRY.preprocess.gather(pixels, ENTRY.preprocess.staging(SOME))
+        gathered = ENTRY.preprocess.gather(pixels, ENTRY.preprocess.staging(NUM_IMAGES))
         logits, offsets = net(ENTRY.preprocess.normalise(gathered))
-    assert logits.shape == (SOME, 3234, 91)
-    assert offsets.shape == (SOME, 3234, 4)
+    assert logits.shape == (NUM_IMAGES, 3234, 91)
+    assert offsets.shape == (NUM_IMAGES, 3234, 4)
     assert logits.std(dim=0).mean() > LEAST_VARIATION
     return logits, offsets
 
@@ -53,24 +53,24 @@ def outputs() -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize(
     "limits", [Limits(0.3, 0.5, 300), Limits(0.1, 0.55, 40), Limits(0.001, 0.2, 100), Limits(1.0, 0.5, 100)]
 )
-def test_photographs_give_what_torchvision_gives(limits: Limits) -> None:
+def test_photographs_give_torchvisions_detections(limits: Limits) -> None:
     whole = reference()
     whole.score_thresh, whole.nms_thresh = limits.score_threshold, limits.nms_threshold
     whole.detections_per_img = limits.max_detections
-    images = [torch.tensor(photograph).permute(2, 0, 1) / 255 for photograph in photographs()[:SOME]]
+    images = [torch.tensor(photograph).permute(2, 0, 1) / 255 for photograph in photographs()[:NUM_IMAGES]]
     with torch.inference_mode():
         expected = whole(images)
     found = ENTRY.decode(outputs(), limits)
     if limits.score_threshold < 1:
-        assert all(len(theirs["scores"]) > 5 for theirs in expected), "nothing to compare"
-    for ours, theirs, photograph in zip(found, expected, photographs()[:SOME], strict=True):
+        assert all(len(image["scores"]) > 5 for image in expected), "nothing to compare"
+    for ours, image, photograph in zip(found, expected, photographs()[:NUM_IMAGES], strict=True):
         boxes = ENTRY.preprocess.to_source(ours.boxes, *photograph.shape[:2])
         assert (ours.scores.diff() <= 0).all()
         assert_same_detections(
             Detections(boxes, ours.scores, ours.labels),
-            Detections(theirs["boxes"], theirs["scores"], theirs["labels"]),
+            Detections(image["boxes"], image["scores"], image["labels"]),
         )
 
 
-def test_names_of_parameters_are_torchvisions() -> None:
+def test_parameters_have_torchvisions_names() -> None:
     assert set(SsdNet(ssdlite320).state_dict()) == set(reference().state_dict())

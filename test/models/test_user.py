@@ -1,4 +1,4 @@
-"""Models of the user's own: factories, and programs saved by torch.export."""
+"""Models of users: factories, and programs saved by torch.export."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from partitions import partitions_of
 from photographs import LEAST_VARIATION, least_variation, photograph_batch
 from torch import Tensor, nn
 
@@ -116,7 +117,7 @@ greedy = detector(lambda outputs, limits: outputs[7])
 
 @pytest.fixture
 def factories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A module of a user's on Python's path; the file beside it says whether it was imported."""
+    """A user's module on Python's path. A file next to it shows whether it was imported."""
     path = tmp_path / "zoo_of_mine.py"
     path.write_text(FACTORIES)
     monkeypatch.syspath_prepend(tmp_path)
@@ -144,20 +145,20 @@ def save(path: Path, model: nn.Module, *, any_batch: bool = True) -> str:
 
 def check_every_split_point(model: SplitModel, images: Tensor, expected: Tensor) -> None:
     for split_point in model.split_points:
-        halves = model.partitions(split_point.name)
+        partitions = partitions_of(model, split_point.name)
         with torch.inference_mode():
-            (found,) = halves.head(*halves.backbone(images.clone()))
+            (found,) = partitions.head(*partitions.backbone(images.clone()))
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)  # folded, and in other batches
 
 
-def test_without_permission_nothing_is_run(factories: Path, tmp_path: Path) -> None:
+def test_without_permission_no_code_is_run(factories: Path, tmp_path: Path) -> None:
     for name in ("zoo_of_mine:net", str(tmp_path / "any.pt2")):
         with pytest.raises(ConfigurationError, match=r"running its code; set allow_user_code to true"):
             load_model(ModelSpec(name, "default", "cpu"))
     assert not factories.with_suffix(".ran").exists()
     allowed = load_model(ModelSpec("zoo_of_mine:net", device="cpu", allow_user_code=True))
     assert factories.with_suffix(".ran").exists()
-    with pytest.raises(ConfigurationError, match="allow_user_code"):  # though it is here
+    with pytest.raises(ConfigurationError, match="allow_user_code"):  # though it is imported already
         load_model(ModelSpec(allowed.entry.name, "default", "cpu"))
 
 
@@ -173,17 +174,17 @@ def test_a_factorys_module_is_a_classifier(factories: Path) -> None:
     assert found.boxes.tolist() == [[0, 0, WIDTH, HEIGHT]]
 
 
-def test_a_factorys_entry_is_taken_as_it_is(factories: Path) -> None:
+def test_a_factorys_entry_is_used_unchanged(factories: Path) -> None:
     assert find_model("zoo_of_mine:entry", allow_user_code=True) is find_model("shapes")
 
 
-def test_a_detector_of_the_users_own_is_tried_before_it_is_taken(factories: Path) -> None:
+def test_a_users_detector_is_tried_when_it_is_loaded(factories: Path) -> None:
     model = load_model(ModelSpec("zoo_of_mine:good", device="cpu", allow_user_code=True))
     assert model.entry.name == "mine"
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("Regions", r"gives masks and keypoints \({boxes: float32 \(0, 4\), .*keypoints: .*\), which would be lost.*"),
         ("mask_rcnn", r"gives masks \({boxes: .*masks: float32 \(\d+, 1, 224, 224\)}\), which would be lost"),
@@ -196,15 +197,15 @@ def test_a_detector_of_the_users_own_is_tried_before_it_is_taken(factories: Path
         ("unsure", r"labels: float32 \(0,\)}.*labels int64 \(n,\)"),
         ("single", r"boxes: float32 \(4,\), scores: float32 \(\), .*a list of two Detections was expected"),
         ("listed", r"boxes: a list of 1.*a list of two Detections was expected"),
-        ("greedy", r"cannot read what that gives for two images, a tuple of 2: float32 .*IndexError"),
+        ("greedy", r"cannot read the model's outputs for two images, a tuple of 2: float32 .*IndexError"),
     ],
 )
-def test_what_are_no_detections_or_more_than_that_is_refused(factories: Path, name: str, told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told):
+def test_unsupported_outputs_are_refused(factories: Path, name: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
         load_model(ModelSpec(f"zoo_of_mine:{name}", device="cpu", allow_user_code=True))
 
 
-def test_a_program_runs_in_halves_at_any_batch_size(tmp_path: Path) -> None:
+def test_a_program_runs_in_partitions_at_any_batch_size(tmp_path: Path) -> None:
     images = photograph_batch(HEIGHT, WIDTH)
     whole = randomise(Program(), images)
     with torch.inference_mode():
@@ -219,7 +220,7 @@ def test_a_program_runs_in_halves_at_any_batch_size(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("zoo_of_mine:nothing", "cannot be made .AttributeError"),
         ("no_such_zoo:net", "cannot be made .ModuleNotFoundError"),
@@ -232,14 +233,14 @@ def test_a_program_runs_in_halves_at_any_batch_size(tmp_path: Path) -> None:
         ("zoo_of_mine:narrow", r"does not take float32 \(2, 3, 224, 224\)"),
     ],
 )
-def test_what_is_no_model_is_told(factories: Path, name: str, told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told) as refusal:
+def test_a_factory_without_a_model_is_refused(factories: Path, name: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message) as refusal:
         load_model(ModelSpec(name, device="cpu", allow_user_code=True))
     assert f"'{name}'" in str(refusal.value)
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "message"),
     [
         (lambda path: None, "There is no exported program"),
         (lambda path: path.write_bytes(b"no program"), "cannot be read as an exported program"),
@@ -247,9 +248,9 @@ def test_what_is_no_model_is_told(factories: Path, name: str, told: str) -> None
     ],
     ids=["missing", "broken", "fixed batch"],
 )
-def test_a_program_that_will_not_do_is_told(tmp_path: Path, make: Callable[[Path], object], told: str) -> None:
+def test_an_unusable_program_is_refused(tmp_path: Path, make: Callable[[Path], object], message: str) -> None:
     path = tmp_path / "mine.pt2"
     make(path)
-    with pytest.raises(ConfigurationError, match=told) as refusal:
+    with pytest.raises(ConfigurationError, match=message) as refusal:
         load_model(ModelSpec(str(path), device="cpu", allow_user_code=True))
     assert str(path) in str(refusal.value)

@@ -59,7 +59,7 @@ def test_a_file_of_weights_is_loaded(trained: nn.Module, tmp_path: Path, suffix:
     assert equal(model, trained)
 
 
-def test_home_is_understood(trained: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_home_folder_is_expanded(trained: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     save(trained.state_dict(), tmp_path / "w.pth")
     model = build()
@@ -86,16 +86,18 @@ def test_weights_of_another_model_change_nothing(trained: nn.Module, tmp_path: P
     wider = dict(state, **{"0.weight": torch.zeros(4, 3, 1, 1)})
     fewer = {name: value for name, value in state.items() if name != "1.bias"}
     more = dict(state, extra=torch.zeros(1))
-    for other, told in ((wider, "'0.weight'"), (fewer, "'1.bias'"), (more, "'extra'")):
+    for other, first in ((wider, "'0.weight'"), (fewer, "'1.bias'"), (more, "'extra'")):
         model = build()
         before = [parameter.clone() for parameter in model.parameters()]
         with pytest.raises(WeightsError, match="another model's weights than tiny") as refusal:
             load_weights(model, ENTRY, str(save(other, tmp_path / "other.pth")))
-        assert told in str(refusal.value)
+        assert first in str(refusal.value)
         assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
 
 class Harmful:
+    """Creates a file when it is unpickled."""
+
     def __reduce__(self) -> tuple[object, tuple[str]]:
         return Path.touch, (Path("harm-done"),)  # type: ignore[return-value]
 
@@ -110,9 +112,9 @@ class Harmful:
         b"PK\x03\x04 half a zip",
         (1 << 40).to_bytes(8, "little") + b"{",
     ],
-    ids=["empty", "text", "split_point", "zip", "length"],
+    ids=["empty", "text", "truncated", "zip", "length"],
 )
-def test_an_unreadable_file_is_told_by_name(tmp_path: Path, name: str, content: bytes) -> None:
+def test_an_unreadable_file_is_refused_by_name(tmp_path: Path, name: str, content: bytes) -> None:
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(WeightsError, match=r"cannot be read as weights") as refusal:
@@ -133,12 +135,12 @@ def test_code_in_a_file_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("content", [[1, 2], {"a": 1}, torch.zeros(3)])
-def test_what_is_no_state_dict_is_refused(tmp_path: Path, content: object) -> None:
+def test_a_file_without_a_state_dict_is_refused(tmp_path: Path, content: object) -> None:
     with pytest.raises(WeightsError, match="not a state dict"):
         load_weights(build(), ENTRY, str(save(content, tmp_path / "w.pth")))
 
 
-def test_a_missing_file_is_told_with_what_would_be_right(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused_with_what_is_accepted(tmp_path: Path) -> None:
     for path in (tmp_path / "nowhere.pth", tmp_path):
         with pytest.raises(WeightsError, match=r"'default', 'random', 'none' or the path"):
             load_weights(build(), ENTRY, str(path))
@@ -146,7 +148,7 @@ def test_a_missing_file_is_told_with_what_would_be_right(tmp_path: Path) -> None
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where downloads are kept; nothing is fetched unless a test says what from."""
+    """The folder of downloads. Every download fails unless a test replaces ``urlopen``."""
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
     monkeypatch.setattr(urllib.request, "urlopen", functools.partial(refuse, urllib.error.URLError("no route")))
     return tmp_path / "hub" / "checkpoints"
@@ -158,7 +160,7 @@ def refuse(error: Exception, url: str, timeout: float) -> None:
 
 
 def published(trained: nn.Module) -> tuple[ModelEntry, bytes]:
-    """The tiny model as if its weights lay under URL, with the digest of their content in the name."""
+    """The tiny model with weights at an URL that has the digest of their content in its name."""
     content = BytesIO()
     torch.save(trained.state_dict(), content)
     digest = hashlib.sha256(content.getvalue()).hexdigest()[:8]
@@ -168,46 +170,48 @@ def published(trained: nn.Module) -> tuple[ModelEntry, bytes]:
 
 def test_default_weights_are_downloaded_once(trained: nn.Module, hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entry, content = published(trained)
-    asked: list[str] = []
+    urls: list[str] = []
 
-    def answer(url: str, timeout: float) -> BytesIO:
-        asked.append(url)
+    def respond(url: str, timeout: float) -> BytesIO:
+        urls.append(url)
         return BytesIO(content)
 
-    monkeypatch.setattr(urllib.request, "urlopen", answer)
+    monkeypatch.setattr(urllib.request, "urlopen", respond)
     for _ in range(2):
         model = build()
         load_weights(model, entry, "default")
         assert equal(model, trained)
-    assert asked == [entry.weights.url]
+    assert urls == [entry.weights.url]
     assert [path.name for path in hub.iterdir()] == [entry.weights.file_name]
 
 
-def test_without_network_the_error_says_where_to_place_the_file(trained: nn.Module, hub: Path) -> None:
+def test_without_network_the_error_names_the_files_place(trained: nn.Module, hub: Path) -> None:
     with pytest.raises(WeightsError) as refusal:
         load_weights(build(), ENTRY, "default")
     place = hub / "tiny-0123abcd.pth"
-    for said in ("tiny", "no route", URL, str(place), "'none'"):
-        assert said in str(refusal.value)
+    for named in ("tiny", "no route", URL, str(place), "'none'"):
+        assert named in str(refusal.value)
     assert list(hub.iterdir()) == []
-    save(trained.state_dict(), place)  # so it is done
+    save(trained.state_dict(), place)  # as the error says
     model = build()
     load_weights(model, ENTRY, "default")
     assert equal(model, trained)
 
 
 class Breaking(BytesIO):
+    """A download that breaks off."""
+
     def read(self, size: int | None = -1, /) -> bytes:
         raise ConnectionResetError("reset by peer")
 
 
 @pytest.mark.parametrize("broken", ["reset", "short"])
-def test_half_a_download_is_not_kept(
+def test_a_partial_download_is_not_kept(
     trained: nn.Module, hub: Path, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
     entry, content = published(trained)
-    answer = Breaking() if broken == "reset" else BytesIO(content[: len(content) // 2])
-    monkeypatch.setattr(urllib.request, "urlopen", lambda url, timeout: answer)
+    response = Breaking() if broken == "reset" else BytesIO(content[: len(content) // 2])
+    monkeypatch.setattr(urllib.request, "urlopen", lambda url, timeout: response)
     with pytest.raises(WeightsError, match="could not be downloaded"):
         load_weights(build(), entry, "default")
     assert list(hub.iterdir()) == []

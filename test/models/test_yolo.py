@@ -9,19 +9,19 @@ from torch import Tensor
 from split_infer_ros.models import yolo
 from split_infer_ros.models.detections import Limits
 
-CELLS = (13, 26, 52)  # a side, of each stride
-SILENT = -20.0  # of objectness: nothing there
+CELLS = (13, 26, 52)  # of a side, for each stride
+NO_OBJECT = -20.0  # a raw objectness
 
 
-def silence(images: int = 1) -> Tensor:
-    """Predictions that see nothing anywhere."""
+def empty(images: int = 1) -> Tensor:
+    """Predictions without any object."""
     raw = torch.zeros(images, 3 * sum(cells**2 for cells in CELLS), 5 + yolo.CLASSES)
-    raw[..., 4:] = SILENT
+    raw[..., 4:] = NO_OBJECT
     return raw
 
 
-def place_of(level: int, row: int, column: int, anchor: int) -> int:
-    """Where the prediction of an anchor is: by level, row, column and anchor."""
+def anchor_index(level: int, row: int, column: int, anchor: int) -> int:
+    """The index of an anchor's prediction."""
     return 3 * (sum(cells**2 for cells in CELLS[:level]) + row * CELLS[level] + column) + anchor
 
 
@@ -38,56 +38,60 @@ def put(raw: Tensor, place: int, box: tuple[float, ...], objectness: float, labe
 @pytest.mark.parametrize(
     ("level", "row", "column", "anchor", "numbers", "box"),
     [
-        # centre (5.5, 2.75) cells of 32 pixels; 156 wide, half of 198 high
+        # Centre (5.5, 2.75) in cells of 32 pixels; 156 wide, half of 198 high.
         (0, 2, 5, 1, (0, math.log(3), 0, -math.log(2)), (98, 38.5, 254, 137.5)),
-        # centre (20.25, 9.5) cells of 16 pixels; 4/3 of 30 wide, 61 high
+        # Centre (20.25, 9.5) in cells of 16 pixels; 4/3 of 30 wide, 61 high.
         (1, 9, 20, 0, (-math.log(3), 0, math.log(4 / 3), 0), (304, 121.5, 344, 182.5)),
-        # centre (51.5, 51.5) cells of 8 pixels; twice 33 wide, 23 high: 445 is beyond the image's 416
+        # Centre (51.5, 51.5) in cells of 8 pixels; twice 33 wide, 23 high. 445 lies beyond the image's 416.
         (2, 51, 51, 2, (0, 0, math.log(2), 0), (379, 400.5, 416, 416)),
     ],
 )
-def test_a_box_is_read_as_the_paper_has_it(
+def test_a_box_is_decoded_as_in_the_paper(
     level: int, row: int, column: int, anchor: int, numbers: tuple[float, ...], box: tuple[float, ...]
 ) -> None:
-    raw = silence()
-    put(raw, place_of(level, row, column, anchor), numbers, 0.9, 17, 0.8)
+    raw = empty()
+    put(raw, anchor_index(level, row, column, anchor), numbers, 0.9, 17, 0.8)
     (found,) = yolo.decode((raw,), Limits())
     torch.testing.assert_close(found.boxes, torch.tensor([box]), rtol=0, atol=1e-3)
     assert found.scores.tolist() == pytest.approx([0.9 * 0.8])
     assert found.labels.tolist() == [17]
 
 
-def test_classes_do_not_exclude_each_other_and_are_suppressed_each_alone() -> None:
-    raw = silence(2)
-    for place, sure in ((place_of(0, 6, 6, 0), 0.9), (place_of(0, 6, 6, 0) + 3, 0.8)):  # neighbouring cells
-        put(raw, place, (2.0 if sure > 0.85 else -2.0, 0, 0, 0), sure, 3, 0.99)
-    raw[0, place_of(0, 6, 6, 0), 5 + 4] = logit(0.7)
+def test_classes_are_suppressed_separately() -> None:
+    raw = empty(2)
+    for place, objectness in (
+        (anchor_index(0, 6, 6, 0), 0.9),
+        (anchor_index(0, 6, 6, 0) + 3, 0.8),
+    ):  # neighbouring cells
+        put(raw, place, (2.0 if objectness > 0.85 else -2.0, 0, 0, 0), objectness, 3, 0.99)
+    raw[0, anchor_index(0, 6, 6, 0), 5 + 4] = logit(0.7)
     found, other = yolo.decode((raw,), Limits())
     assert found.labels.tolist() == [3, 4]
     assert found.scores.tolist() == pytest.approx([0.9 * 0.99, 0.9 * 0.7])
     assert len(other) == 0
 
 
-def test_the_networks_predictions_lie_where_they_are_read() -> None:
-    """Row by row, in each cell anchor by anchor, level after level."""
+def test_predictions_lie_where_they_are_decoded() -> None:
+    """Predictions are ordered by level, row, column and anchor."""
     net = yolo.Yolov3().eval()
     maps: list[Tensor] = []
     for head in net.heads:
         head.register_forward_hook(lambda *call: maps.append(call[2]))
     with torch.inference_mode():
         raw = net(torch.rand(2, 3, 64, 96, generator=torch.Generator().manual_seed(0)))
-    assert [tuple(one.shape) for one in maps] == [(2, 255, 2, 3), (2, 255, 4, 6), (2, 255, 8, 12)]
+    assert [tuple(feature_map.shape) for feature_map in maps] == [(2, 255, 2, 3), (2, 255, 4, 6), (2, 255, 8, 12)]
     assert raw.shape == (2, 3 * (6 + 24 + 96), 85)
     start = 0
-    for one in maps:
-        rows, columns = one.shape[2:]
+    for feature_map in maps:
+        rows, columns = feature_map.shape[2:]
         for row, column, anchor in ((0, 0, 0), (rows - 1, 0, 2), (1, columns - 1, 1)):
             place = start + 3 * (row * columns + column) + anchor
-            assert torch.equal(raw[:, place], one[:, 85 * anchor : 85 * (anchor + 1), row, column])  # a copy
+            channels = slice(85 * anchor, 85 * (anchor + 1))
+            assert torch.equal(raw[:, place], feature_map[:, channels, row, column])  # a copy
         start += 3 * rows * columns
 
 
-def test_it_has_as_many_parameters_as_the_papers() -> None:
+def test_the_network_has_the_papers_number_of_parameters() -> None:
     with torch.device("meta"):
         net = yolo.Yolov3()
     assert sum(parameter.numel() for parameter in net.parameters()) == 61_949_149

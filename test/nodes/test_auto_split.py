@@ -15,7 +15,7 @@ from split_infer_ros.measurements.database import Database
 from split_infer_ros.msg import PipelineReport
 from split_infer_ros.pipeline.plan import Plan
 from split_infer_ros.pipeline.stored_profile import profile_model
-from split_infer_ros.split.planner import LATENCY, plan
+from split_infer_ros.split.planner import Objective, plan
 
 CAMERA = {"width": 64, "height": 48, "rate_hz": 50.0}
 
@@ -42,8 +42,8 @@ def test_the_first_start_measures_and_takes_the_best(context: Context, database:
         assert (report.split_point, report.batch_size) == (best.split_point, 2)
         assert pipeline.client.get("backbone", "split_point") == "auto"
 
-        assert pipeline.client.set("backbone", objective=LATENCY) == [""]
-        best = plan(profile, LATENCY)
+        assert pipeline.client.set("backbone", objective=Objective.LATENCY.value) == [""]
+        best = plan(profile, Objective.LATENCY)
         assert pipeline.backbone.stage.settings.split_point == best.split_point
 
         assert pipeline.client.set("backbone", split_point="neck") == [""]
@@ -73,7 +73,7 @@ def test_the_next_start_measures_nothing_and_the_cut_moves_as_the_stages_drift(
 
     monkeypatch.setattr(Plan, "run", slowly)
     monkeypatch.setattr("split_infer_ros.nodes.backbone.DWELL_S", 0.3)
-    backbone = {"split_point": "auto", "objective": LATENCY, "batch_size": 2, "weights": "none"}
+    backbone = {"split_point": "auto", "objective": Objective.LATENCY.value, "batch_size": 2, "weights": "none"}
     backbone["tuning_database"] = str(database)
     with Pipeline(context, stats={}, head={"weights": "none"}, backbone=backbone, camera=CAMERA) as pipeline:
         assert database.read_text() == written

@@ -54,11 +54,11 @@ def real(rng: random.Random) -> Image:
     height, width, padding = 2 * rng.randint(2, 24), 2 * rng.randint(2, 32), rng.choice((0, 0, 1, 7))
     message = image(1, 1, stamp=rng.randrange(10**6), frame_id="camera")
     message.height, message.width, message.encoding = height, width, encoding
-    message.step = width * layout.size + padding
+    message.step = width * layout.pixel_bytes + padding
     message.is_bigendian = rng.randrange(2)
-    size = message.step * height * layout.rows // 2
+    size = message.step * height * layout.rows_per_pair // 2
     data = bytearray(photograph()[:size])
-    if np.dtype(layout.sample).kind == "f":
+    if np.dtype(layout.dtype).kind == "f":
         for nothing in (np.nan, np.inf, -np.inf):
             place = 4 * rng.randrange(size // 4)
             data[place : place + 4] = np.float32(nothing).tobytes()
@@ -136,8 +136,15 @@ def expected(message: Any) -> str:
         if isinstance(message, CompressedImage):
             read_compressed(message.data, message.format, MAX_PIXELS)
         else:
-            shape = message.height, message.width, message.encoding, message.step, bool(message.is_bigendian)
-            read_pixels(message.data, *shape, max_pixels=MAX_PIXELS)
+            read_pixels(
+                message.data,
+                height=message.height,
+                width=message.width,
+                encoding=message.encoding,
+                step=message.step,
+                is_bigendian=bool(message.is_bigendian),
+                max_pixels=MAX_PIXELS,
+            )
     except ImageError as error:
         return error.reason
     return "published"

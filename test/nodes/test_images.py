@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from comparing import assert_same_detections
+from partitions import partitions_of
 from rcl_interfaces.msg import Log
 from rclpy.context import Context
 from ros_support import Pipeline, Received, detections_of, image, wait_until
@@ -90,7 +91,7 @@ def pictured(rgb: np.ndarray, encoding: str = "rgb8", padding: int = 0) -> Image
 
 def directly(model: SplitModel, message: Image) -> Detections:
     """What the whole model says of an image when it is simply called."""
-    preprocess, partitions, pixels = model.entry.preprocess, model.partitions("output"), pixels_of(message)
+    preprocess, partitions, pixels = model.entry.preprocess, partitions_of(model, "output"), pixels_of(message)
     with torch.inference_mode():
         gathered = preprocess.gather([pixels], preprocess.staging(1))
         found = model.entry.decode(partitions.head(*partitions.backbone(preprocess.normalise(gathered))), LIMITS)[0]

@@ -26,6 +26,7 @@ from vision_msgs.msg import Detection2DArray, VisionInfo
 from split_infer_ros.msg import PipelineReport, PipelineStats
 from split_infer_ros.nodes import tenant_topics
 from split_infer_ros.pipeline.ledger import LedgerCounts
+from split_infer_ros.serving.request import LatePolicy
 
 LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 RED, GREEN, BLUE = (f"tenant_nets:{name}" for name in ("red", "green", "blue"))
@@ -167,7 +168,7 @@ def test_a_tenant_comes_changes_and_goes_while_the_others_run(
         rows = {"tenants.side.deadline_ms": 30_000, "tenants.side.when_late": "drop"}
         assert client.set("tenants", **rows) == ["", ""]
         ours = pipeline.nodes["tenants"]._pipeline
-        wait_until(lambda: ours.tenants["side"].when_late == "drop", "another deadline")
+        wait_until(lambda: ours.tenants["side"].when_late is LatePolicy.DROP, "another deadline")
         assert ours.tenants["side"].deadline_s == 30.0
         assert client.set("tenants", **{"tenants.side.model": GREEN}) == [""]
         wait_until(lambda: tenants_of(pipeline)["side"] == GREEN, "another model")
@@ -208,7 +209,7 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
     ({"tenants.front.when_late": "wait"}, ["tenants.front.when_late cannot be 'wait'", "finish, drop"]),
     ({"tenants.front.modle": RED}, ["no parameter 'tenants.front.modle'", "Did you mean 'tenants.front.model'?"]),
     ({"tenants.other.modle": RED}, ["Did you mean 'tenants.other.model'?"]),
-    ({"request_window": 0}, ["request_window", "0", "1000"]),
+    ({"window": 0}, ["window", "0", "1000"]),
     ({"memory_budget_mb": 1e-6}, ["memory_budget_mb"]),
     ({"device": "cpu"}, ["device", "read-only"]),
 ]
@@ -383,7 +384,7 @@ def test_a_deadline_of_zero_is_the_models_own_time_and_drops_nothing(pipeline: P
     client = pipeline.client
     rows = {"tenants.front.deadline_ms": 0, "tenants.front.when_late": "drop"}
     assert client.set_all("tenants", **rows) == ""
-    wait_until(lambda: pipeline.nodes["tenants"]._pipeline.tenants["front"].when_late == "drop", "the change")
+    wait_until(lambda: pipeline.nodes["tenants"]._pipeline.tenants["front"].when_late is LatePolicy.DROP, "the change")
     found = client.listen(Detection2DArray, "front/detections")
     front = client.publisher(Image, "front/image")
     for number in range(3):

@@ -374,7 +374,7 @@ def test_five_hundred_kills(folder: Path, kill: Callable[..., None]) -> None:
 @pytest.fixture
 def ring(model: SplitModel, folder: Path) -> Iterator[SharedSlotPool]:
     """A backbone's memory, in this process."""
-    pool = SharedSlotPool(Layout(model.split_point("neck").tensors, 2), 2)
+    pool = SharedSlotPool.allocate(Layout(model.split_point("neck").tensors, 2), 2)
     yield pool
     pool.close()
 

@@ -1,4 +1,4 @@
-"""Models as they run once they are placed; what are GPU and CPU elsewhere are two names of the CPU here."""
+"""Placed models give the results of whole ones. Here GPU and CPU are two names of the CPU."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from split_infer_ros.models.dense import RetinaNet
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.models.random_weights import randomise
+from split_infer_ros.operator_placement.operator_graph import nbytes_of, read_operators, with_decode
 from split_infer_ros.operator_placement.operator_list import OperatorList
-from split_infer_ros.operator_placement.placed_graph import copy_to, nbytes_of, place, read_operators, with_decode
+from split_infer_ros.operator_placement.placed_graph import apply_plan, copy_to
 from split_infer_ros.operator_placement.plan import PlacementPlan, Rule, Tag, make_plan
 from split_infer_ros.split.export import export
 from split_infer_ros.split.graph import prepare
@@ -32,41 +33,41 @@ LISTED = OperatorList.read()
 
 
 def alternate() -> Rule:
-    """Every other operator that computes is on the GPU, whatever it is: as many copies as can be."""
+    """Puts every other operator that computes on the GPU, so that there are as many copies as possible."""
     count = iter(range(10_000))
     return lambda operator: Tag.ANY if LISTED(operator) is Tag.ANY else (Tag.GPU, Tag.CPU)[next(count) % 2]
 
 
-def check_places(placed: fx.GraphModule, plan: PlacementPlan) -> None:
-    """Each operator gets what it takes on its own processor."""
+def check_devices(placed: fx.GraphModule, plan: PlacementPlan) -> None:
+    """Checks that each operator gets its inputs on its own processor."""
     sizes = {operator.name: operator.nbytes for operator in plan.operators}
-    lies: dict[fx.Node, Tag] = {}
+    tags: dict[fx.Node, Tag] = {}
     for node in placed.graph.nodes:
         if node.target is copy_to:
             source, device = node.args
-            lies[node] = Tag.GPU if device == DEVICES[Tag.GPU] else Tag.CPU
-            assert lies[node] is not lies[source], "a copy to where it is"
+            tags[node] = Tag.GPU if device == DEVICES[Tag.GPU] else Tag.CPU
+            assert tags[node] is not tags[source], "a copy to the same processor"
         elif node.op != "get_attr":
-            lies[node] = plan.devices[node.name]
+            tags[node] = plan.devices[node.name]
             for source in node.all_input_nodes:
                 is_anywhere = source.op == "get_attr" or sizes.get(source.name, 0) is None
-                assert is_anywhere or lies[source] is lies[node], (node.name, source.name)
+                assert is_anywhere or tags[source] is tags[node], (node.name, source.name)
     kinds = {operator.name: operator.kind for operator in plan.operators}
-    names = [node.name for node in lies if node.target is not copy_to]
+    names = [node.name for node in tags if node.target is not copy_to]
     assert names == [name for name in kinds if name in set(names)]
     left_out = {kinds[name] for name in kinds if name not in set(names)}
     assert left_out <= {"ReLU", "ReLU6", "Hardswish"}, "activations are part of convolutions"
-    assert len(lies) - len(names) == len(plan.copies)
+    assert len(tags) - len(names) == len(plan.copies)
 
 
 def run_both(
-    graph: fx.GraphModule, entry: ModelEntry, images: Tensor, limits: Limits, rule: Rule
+    graph: fx.GraphModule, entry: ModelEntry, images: Tensor, *, limits: Limits, rule: Rule
 ) -> tuple[PlacementPlan, int]:
-    """The placed model gives what the whole one gives; returns the plan and how many detections there were."""
+    """Compares the placed model with the whole one. Returns the plan and the number of detections."""
     joined = with_decode(graph, entry)
     plan = make_plan(read_operators(joined, tuple(images.shape[1:])), rule)  # type: ignore[arg-type]
-    placed = place(joined, plan, DEVICES)
-    check_places(placed, plan)
+    placed = apply_plan(joined, plan, DEVICES)
+    check_devices(placed, plan)
     fused = copy.deepcopy(graph)
     fuse_convolutions(fused)  # as those of the placed one are
     with torch.inference_mode():
@@ -74,24 +75,24 @@ def run_both(
         expected = entry.decode(outputs if isinstance(outputs, tuple) else (outputs,), limits)
         for _ in range(2):
             # the same bits: both devices are the CPU here, so the same operations run on the same values
-            for one, other in zip(placed(images.clone(), limits), expected, strict=True):
-                assert torch.equal(one.labels, other.labels)
-                assert torch.equal(one.scores, other.scores)
-                assert torch.equal(one.boxes, other.boxes)
+            for found, whole in zip(placed(images.clone(), limits), expected, strict=True):
+                assert torch.equal(found.labels, whole.labels)
+                assert torch.equal(found.scores, whole.scores)
+                assert torch.equal(found.boxes, whole.boxes)
     return plan, sum(map(len, expected))
 
 
 @pytest.mark.parametrize(
-    ("name", "how"),
+    ("name", "rule_name"),
     [("shapes", "listed"), ("shapes", "alternating"), ("ssdlite320", "listed"), ("fasterrcnn_mobilenet_320", "listed")],
 )
-def test_a_placed_model_gives_what_the_whole_one_gives(name: str, how: str) -> None:
+def test_a_placed_model_gives_the_whole_models_results(name: str, rule_name: str) -> None:
     model = load_model(ModelSpec(name, "none", "cpu"))
     images = photograph_batch(*model.entry.image_shape[1:])[:2].contiguous(memory_format=torch.channels_last)
-    rule = LISTED if how == "listed" else alternate()
-    plan, count = run_both(model.graph, model.entry, images, Limits(0.0, 0.5, 20), rule)
+    rule = LISTED if rule_name == "listed" else alternate()
+    plan, count = run_both(model.graph, model.entry, images, limits=Limits(0.0, 0.5, 20), rule=rule)
     assert count > 0
-    if how == "listed":
+    if rule_name == "listed":
         assert plan.unlisted == {}
         assert len(plan.copies) <= 5
     else:
@@ -101,9 +102,7 @@ def test_a_placed_model_gives_what_the_whole_one_gives(name: str, how: str) -> N
 @pytest.mark.parametrize(
     ("name", "build"), [("retinanet", partial(RetinaNet, 64, 96)), ("vit_tiny", find_model("vit_tiny").build)]
 )
-def test_from_the_network_to_what_sorts_there_is_one_copy_and_nothing_back(
-    name: str, build: Callable[[], nn.Module]
-) -> None:
+def test_one_copy_leads_from_the_network_to_sorting(name: str, build: Callable[[], nn.Module]) -> None:
     entry = find_model(name)
     joined = with_decode(prepare(build().eval()), entry)
     shape = (3, 64, 96) if name == "retinanet" else entry.image_shape
@@ -113,7 +112,7 @@ def test_from_the_network_to_what_sorts_there_is_one_copy_and_nothing_back(
 
 
 class Awkward(nn.Module):
-    """Arithmetic in place on what others read, constants on both sides, a layer that is used twice, several outputs."""
+    """A model with arithmetic in place, constants on both processors, a layer used twice, and several outputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -139,12 +138,12 @@ def awkward_entry(model: nn.Module) -> ModelEntry:
 
 @pytest.mark.parametrize("how", ["traced", "exported"])
 @pytest.mark.parametrize("rule", ["listed", "alternating", "everything unlisted"])
-def test_a_model_with_arithmetic_in_place_is_placed_without_harm(how: str, rule: str) -> None:
+def test_arithmetic_in_place_survives_placement(how: str, rule: str) -> None:
     images = photograph_batch(20, 24)
     model = randomise(Awkward(), images)
     graph = export(model, (3, 20, 24), ValueError()) if how == "exported" else prepare(model)
     chosen: dict[str, Rule] = {"listed": LISTED, "alternating": alternate(), "everything unlisted": lambda _: None}
-    plan, count = run_both(graph, awkward_entry(model), images, Limits(0.0), chosen[rule])
+    plan, count = run_both(graph, awkward_entry(model), images, limits=Limits(0.0), rule=chosen[rule])
     assert count == 4 * len(images)
     if rule == "listed":
         assert plan.unlisted.keys() <= {"flip"}
@@ -152,23 +151,23 @@ def test_a_model_with_arithmetic_in_place_is_placed_without_harm(how: str, rule:
         assert plan.copies == ()
 
 
-def test_weights_are_shared_and_the_model_is_not_changed() -> None:
+def test_placing_shares_weights_and_keeps_the_model() -> None:
     model = load_model(ModelSpec("shapes", "none", "cpu"))
     before = str(model.graph.graph)
     joined = with_decode(model.graph, model.entry)
-    placed = place(joined, make_plan(read_operators(joined, model.entry.image_shape), LISTED), DEVICES)
+    placed = apply_plan(joined, make_plan(read_operators(joined, model.entry.image_shape), LISTED), DEVICES)
     assert str(model.graph.graph) == before
-    held = {parameter.data_ptr() for parameter in model.graph.parameters()}
-    assert {parameter.data_ptr() for parameter in placed.parameters()} <= held
+    pointers = {parameter.data_ptr() for parameter in model.graph.parameters()}
+    assert {parameter.data_ptr() for parameter in placed.parameters()} <= pointers
 
 
-def test_a_copy_reaches_every_tensor_within_a_value() -> None:
+def test_a_copy_includes_every_nested_tensor() -> None:
     detections = Detections(torch.zeros(2, 4), torch.zeros(2), torch.zeros(2, dtype=torch.int64))
     value = [torch.zeros(3), {"a": (torch.zeros(2).topk(1), detections)}, torch.device("cpu"), 7]
     assert nbytes_of(value) == 12 + (4 + 8) + (32 + 8 + 16)
     assert nbytes_of([7, "a", None]) is None
-    far = torch.device("meta")
-    moved = copy_to(value, far)
-    assert moved[0].device == moved[1]["a"][0].indices.device == moved[1]["a"][1].labels.device == far
-    assert moved[2:] == [far, 7]
+    other_device = torch.device("meta")
+    moved = copy_to(value, other_device)
+    assert moved[0].device == moved[1]["a"][0].indices.device == moved[1]["a"][1].labels.device == other_device
+    assert moved[2:] == [other_device, 7]
     assert copy_to(detections, torch.device("cpu")).boxes is detections.boxes

@@ -1,4 +1,4 @@
-"""The profiler on the smallest model; what it finds depends on the machine and is not for a test."""
+"""The profiler on the smallest model. Its results depend on the machine, so no test checks them."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.planner import plan
-from split_infer_ros.split.profile_samples import PERIOD
+from split_infer_ros.split.profile_samples import ProfilePart
 
 SMALL = Pixels(torch.zeros((120, 160, 3), dtype=torch.uint8), (0, 1, 2))
-LEAST = Effort(rounds=1, warm_up=1, batches=2, seconds=0.0, runs=2, repeats=1, most_s=0.0)
+MINIMAL = Effort(rounds=1, warm_up=1, batches=2, seconds=0.0, runs=2, repeats=1, max_s=0.0)
 
 
 @pytest.fixture(scope="module")
@@ -33,36 +33,33 @@ def model() -> SplitModel:
     return load_model(ModelSpec("shapes", "none", "cpu"))
 
 
-def test_every_cut_is_measured_and_the_planners_choice_as_a_whole(model: SplitModel) -> None:
-    samples = Profiler(model, SMALL, effort=LEAST).measure([1, 2])
+def test_every_split_point_and_some_pipelines_are_measured(model: SplitModel) -> None:
+    samples = Profiler(model, image=SMALL, effort=MINIMAL).measure([1, 2])
     assert [(found.split_point, found.batch_size) for found in samples] == [
         (split_point.name, size) for size in (1, 2) for split_point in model.split_points
     ]
     for found in samples:
-        assert found.complete
+        assert found.is_complete
         assert all(seconds >= 0 for costs in found.parts.values() for seconds in costs)
     by_split_point = {found.split_point: found.parts for found in samples if found.batch_size == 2}
-    assert by_split_point["input"]["backbone"] == by_split_point["output"]["head"] == (0,)
-    assert (
-        by_split_point["output"]["backbone"] > by_split_point["neck"]["backbone"] > by_split_point["stem.2"]["backbone"]
-    )
-    assert by_split_point["stem.2"]["head"] > by_split_point["neck"]["head"]
-    whole = [found for found in samples if PERIOD in found.parts]
-    assert 2 <= len(whole) <= 1 + 2 * LEAST.runs
+    assert by_split_point["input"][ProfilePart.BACKBONE] == by_split_point["output"][ProfilePart.HEAD] == (0,)
+    backbone_s = {name: parts[ProfilePart.BACKBONE] for name, parts in by_split_point.items()}
+    assert backbone_s["output"] > backbone_s["neck"] > backbone_s["stem.2"]
+    assert by_split_point["stem.2"][ProfilePart.HEAD] > by_split_point["neck"][ProfilePart.HEAD]
+    whole = [found for found in samples if ProfilePart.PERIOD in found.parts]
+    assert 2 <= len(whole) <= 1 + 2 * MINIMAL.runs
     assert {found.batch_size for found in whole} == {1, 2}
-    assert all(len(found.parts[PERIOD]) % LEAST.batches == 0 for found in whole)
+    assert all(len(found.parts[ProfilePart.PERIOD]) % MINIMAL.batches == 0 for found in whole)
 
 
-def test_what_was_measured_once_is_read_from_then_on(
-    model: SplitModel, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_stored_measurements_are_read(model: SplitModel, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     database = Database(tmp_path / "tuning.jsonl")
-    said: list[str] = []
-    first = profile_model(model, [1], database, SMALL, effort=LEAST, say=said.append)
-    assert said
-    said.clear()
-    again = profile_model(model, [1], database, SMALL, effort=LEAST, say=said.append)
-    assert said == []
+    progress: list[str] = []
+    first = profile_model(model, [1], database, image=SMALL, effort=MINIMAL, say=progress.append)
+    assert progress
+    progress.clear()
+    again = profile_model(model, [1], database, image=SMALL, effort=MINIMAL, say=progress.append)
+    assert progress == []
     assert str(again) == str(first)  # NaN is not equal to itself
     assert plan(again) == plan(first)
     assert len(again.points) == len(model.split_points)
@@ -71,37 +68,37 @@ def test_what_was_measured_once_is_read_from_then_on(
     edited = lines[0].replace('"costs":[', '"costs":[0.0,')
     database.path.write_text("\n".join([edited, *lines[1:]]) + "\n")
     with caplog.at_level(logging.WARNING):
-        profile_model(model, [1], database, SMALL, effort=LEAST, say=said.append)
+        profile_model(model, [1], database, image=SMALL, effort=MINIMAL, say=progress.append)
     assert "line 1 is ignored" in caplog.text
-    assert said, "an edited record was taken for a measurement"
-    said.clear()
-    profile_model(model, [1], database, Pixels(SMALL.data[:100], SMALL.rgb), effort=LEAST, say=said.append)
-    assert said, "pictures of another size cost something else"
+    assert progress, "an edited record was taken for a measurement"
+    progress.clear()
+    profile_model(model, [1], database, image=Pixels(SMALL.data[:100], SMALL.rgb), effort=MINIMAL, say=progress.append)
+    assert progress, "images of another size have another cost"
 
 
-def test_where_nothing_can_be_kept_the_profile_is_made_all_the_same(
+def test_a_profile_is_made_even_if_it_cannot_be_stored(
     model: SplitModel, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").touch()
-    profile = profile_model(model, [1], Database(tmp_path / "file" / "tuning.jsonl"), SMALL, effort=LEAST)
+    profile = profile_model(model, [1], Database(tmp_path / "file" / "tuning.jsonl"), image=SMALL, effort=MINIMAL)
     assert len(profile.points) == len(model.split_points)
     assert "cannot be read" in caplog.text
     assert "the profile is not kept" in caplog.text
 
 
-def test_a_batch_that_does_not_fit_is_refused_with_a_sentence(
-    model: SplitModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_size_beyond_the_memory_is_refused(model: SplitModel, monkeypatch: pytest.MonkeyPatch) -> None:
     def segments() -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 TiB.")
 
     monkeypatch.setattr(model, "segments", segments)
-    with pytest.raises(ConfigurationError, match=r"batch size 8: cpu has not the memory.*leave out the largest"):
-        Profiler(model, SMALL).measure([8])
+    with pytest.raises(
+        ConfigurationError, match=r"batch size 8: cpu does not have enough memory.*leave out the largest"
+    ):
+        Profiler(model, image=SMALL).measure([8])
 
 
 @pytest.mark.parametrize("split_point", ["input", "default", "output"])
-def test_a_local_pipeline_gives_each_picture_its_result(split_point: str) -> None:
+def test_a_local_pipeline_gives_each_image_its_result(split_point: str) -> None:
     model = load_model(ModelSpec("shapes", "default", "cpu"))
     found: dict[int, Detections] = {}
 
@@ -122,7 +119,7 @@ def test_a_local_pipeline_gives_each_picture_its_result(split_point: str) -> Non
     assert counts.published == counts.received == 5
 
 
-def test_a_local_pipeline_tells_when_each_batch_was_where_and_may_be_started_again() -> None:
+def test_a_restarted_pipeline_reports_every_batch() -> None:
     model = load_model(ModelSpec("shapes", "default", "cpu"))
     batches: list[InFlightBatch] = []
     settings = StageSettings(batch_size=2, batch_timeout_s=60.0, drop_policy=DropPolicy.BLOCK)
@@ -155,7 +152,7 @@ def test_a_batch_may_wait_long_for_a_slow_head() -> None:
     pipeline.backbone.close()
 
 
-def test_what_befalls_a_batch_is_the_feeders_to_know() -> None:
+def test_a_failed_batch_raises_when_the_feeder_finishes() -> None:
     def deliver(origin: Origin, detections: Detections) -> None:
         raise RuntimeError("nobody listens")
 

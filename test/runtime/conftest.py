@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from split_infer_ros.vision_ops import fastest
+from split_infer_ros.vision_ops import implementations
 
 
 @pytest.fixture(autouse=True)
 def plain_operators(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Triton's kernels cannot be simulated; and nothing is kept in the user's own database."""
+    """Switches Triton off, whose kernels cannot be simulated, and keeps the user's own database unchanged."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(fastest, "_choose", lambda *_: fastest.PLAIN)
-    monkeypatch.setattr(fastest, "_known", {})
+    monkeypatch.setattr(implementations, "_choose", lambda *_: implementations.ImplementationChoice.PLAIN)
+    monkeypatch.setattr(implementations, "_cache", {})

@@ -1,4 +1,4 @@
-"""Recording on the simulated GPU: other threads and garbage do not spoil it, and a failure leaves nothing."""
+"""Recording on the simulated GPU: other threads and garbage do not spoil it, and a failure leaves no traces."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MB = 1 << 20
 
 
 class Beside:
-    """Something that another thread does while a recording is under way, if it can."""
+    """Something that another thread tries to do during a recording."""
 
     def __init__(self, do: Callable[[], object]) -> None:
         self._do = do
@@ -30,7 +30,7 @@ class Beside:
         self.errors: list[Exception] = []
 
     def begin(self) -> None:
-        """From inside of the recording; comes back soon, whether that is done or has to wait."""
+        """Starts it, from inside the recording. Returns soon, even if the other thread has to wait."""
         if torch.cuda.is_current_stream_capturing():
             self._thread = threading.Thread(target=self._run)
             self._thread.start()
@@ -69,7 +69,7 @@ def test_other_threads_wait_until_a_recording_is_over(do: Callable[[], object], 
 
 
 def test_memory_is_given_back_after_a_recording(gpu: Gpu) -> None:
-    """Meanwhile torch gives nothing back, and does not say so."""
+    """During a recording, torch silently gives no memory back."""
     beside, values = Beside(empty_cache), torch.zeros(4, device=GPU)
     waste = [torch.empty(MB, dtype=torch.uint8, device=GPU)]
 
@@ -129,14 +129,14 @@ def test_a_recording_that_fails_leaves_the_device_as_it_was(gpu: Gpu) -> None:
     synchronize_device(GPU)
 
 
-def test_a_kernel_that_fails_is_not_taken_for_a_recording_that_fails(gpu: Gpu) -> None:
+def test_a_failed_kernel_is_not_a_failed_recording(gpu: Gpu) -> None:
     values, nowhere = torch.zeros(4, device=GPU), torch.tensor([7], device=GPU)
     with pytest.raises(CudaError, match="device-side assert triggered"):
         capture(lambda: values.index_select(0, nowhere), Stream(GPU))
 
 
-def test_a_recording_has_the_memory_of_garbage(gpu: Gpu) -> None:
-    """Cycles of the three runs before it take most of what there is."""
+def test_a_recording_can_use_the_memory_of_garbage(gpu: Gpu) -> None:
+    """Garbage of the three runs before the recording takes most of the memory."""
     gpu.total = 10 * MB
 
     def run() -> Tensor:
@@ -157,12 +157,12 @@ def test_a_recording_without_room_says_so(gpu: Gpu) -> None:
         capture(run, Stream(GPU))
 
 
-def test_a_graph_says_what_it_keeps(gpu: Gpu) -> None:
+def test_a_graph_reports_its_memory(gpu: Gpu) -> None:
     recorded = capture(lambda: torch.ones(1000, device=GPU), Stream(GPU))
     assert recorded.bytes == 4096
 
 
-def test_sixty_streams_are_sixty(gpu: Gpu) -> None:
+def test_sixty_streams_do_not_share(gpu: Gpu) -> None:
     streams = [Stream(GPU) for _ in range(60)]
     queues = set()
     for stream in streams:
@@ -174,7 +174,7 @@ def test_sixty_streams_are_sixty(gpu: Gpu) -> None:
     assert gpu.calls.count("cudaStreamCreateWithFlags") == 60, "they are given back"
 
 
-def test_work_starts_after_what_the_thread_gave_before(gpu: Gpu) -> None:
+def test_work_starts_after_the_threads_earlier_work(gpu: Gpu) -> None:
     values = torch.zeros(1000, device=GPU)
     with Stream(GPU).work("adds"):
         values.add_(1)
@@ -182,7 +182,7 @@ def test_work_starts_after_what_the_thread_gave_before(gpu: Gpu) -> None:
     assert values.sum().item() == 1000
 
 
-def test_a_copy_is_done_when_it_comes_back(gpu: Gpu) -> None:
+def test_a_copy_is_done_when_it_returns(gpu: Gpu) -> None:
     memory = allocate(Policy.DEVICE, 64, GPU)
     stream = Stream(GPU)
     for value in (3, 5):
@@ -196,7 +196,7 @@ def test_a_copy_is_done_when_it_comes_back(gpu: Gpu) -> None:
     stream.copy(made_there, memory.host)  # by a thread that is not in that mode
 
 
-def test_memory_made_in_inference_mode_is_written_outside_of_it(gpu: Gpu) -> None:
+def test_memory_outlives_inference_mode(gpu: Gpu) -> None:
     for policy in (Policy.DEVICE, Policy.PINNED, Policy.MANAGED):
         plain = page_aligned(4096)
         with torch.inference_mode():
@@ -205,4 +205,4 @@ def test_memory_made_in_inference_mode_is_written_outside_of_it(gpu: Gpu) -> Non
             memory.device.fill_(1)
             synchronize_device(GPU)
             memory.host.fill_(2)
-            memory.let_go()
+            memory.release()

@@ -36,7 +36,7 @@ GIVEN = {"int": (4096,), "bool": (False, True)}  # what functions of the package
 
 
 class Recording:
-    """The real binding, whose functions are called and then seem to succeed."""
+    """The real binding. Its functions are called, and then appear to succeed."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, Any]] = []  # with the status that each returned
@@ -55,7 +55,7 @@ class Recording:
 
 
 def is_function(name: str) -> bool:
-    """Whether the binding has a function of that name; its enumerations are classes."""
+    """Returns whether the binding has a function of a name. Its enumerations are classes."""
     return callable(getattr(runtime, name, None)) and not inspect.isclass(getattr(runtime, name))
 
 
@@ -72,7 +72,7 @@ def binding(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recording]:
 
 
 def call_all_of(module: Any) -> None:
-    """Each public function of a module, with all that its annotations allow, and whatever it returns to be called."""
+    """Calls each public function of a module with all values that it allows, and any function that it returns."""
     for name, function in vars(module).items():
         if name.startswith("_") or not inspect.isroutine(function) or function.__module__ != module.__name__:
             continue
@@ -84,7 +84,7 @@ def call_all_of(module: Any) -> None:
                     undo()
 
 
-def test_every_call_is_as_the_binding_has_it(binding: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_call_fits_the_bindings_signature(binding: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)
     call_all_of(memory)
     streams._lease(torch.device("cuda", 0))

@@ -1,4 +1,4 @@
-"""Which errors end what a process can do with its GPU, and under which name they cost frames."""
+"""The errors after which a process cannot use its GPU, and the drop reasons of errors."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_texts_of_sticky_errors_decide_without_number(text: str) -> None:
         StreamError(DropReason.WEIGHTS_STALLED, "The disk gave nothing."),
     ],
 )
-def test_other_errors_cost_their_batch_alone(error: Exception | None) -> None:
+def test_other_errors_lose_only_their_batch(error: Exception | None) -> None:
     assert not is_sticky(error)
 
 
@@ -71,7 +71,7 @@ def test_each_error_has_its_drop_reason() -> None:
     assert drop_reason(RuntimeError(OUT_OF_MEMORY)) == "backbone_error"
 
 
-def test_cuda_itself_knows_these_errors_by_these_words() -> None:
+def test_cuda_has_these_messages_for_these_errors() -> None:
     runtime = pytest.importorskip("cuda.bindings.runtime", reason="cuda-bindings is not installed")
     known = {}
     for code in STICKY:

@@ -1,4 +1,4 @@
-"""Several models out of one stream of the simulated GPU: side by side, and all of them before what follows."""
+"""Several models forked from one stream of the simulated GPU run concurrently, and end before the work that follows."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import torch
 from simulated_gpu import GPU, Gpu, simulated
 
 from split_infer_ros.runtime.streams import Stream
-from split_infer_ros.serving.forked_graphs import Forks
+from split_infer_ros.serving.model_streams import ModelStreams
 
 NAMES = "abc"
 
 
-def test_forks_run_side_by_side() -> None:
-    """Nothing orders them: they race for what they all write."""
+def test_forks_run_concurrently() -> None:
+    """Forks are not ordered, so they race for a buffer that all of them write."""
     gpu = Gpu()
     with suppress(AssertionError), simulated(gpu), torch.inference_mode():
         stream, shared = Stream(GPU), torch.zeros(4, device=GPU)
         with stream.work("execution"):
-            Forks(GPU, stream).run(
+            ModelStreams(GPU, stream).run(
                 dict.fromkeys(NAMES, lambda images: [shared.add_(images)]),
                 {name: torch.ones(4, device=GPU) for name in NAMES},
             )
@@ -28,7 +28,7 @@ def test_forks_run_side_by_side() -> None:
 
 def test_forks_end_before_what_follows(gpu: Gpu) -> None:
     stream = Stream(GPU)
-    forks = Forks(GPU, stream)
+    forks = ModelStreams(GPU, stream)
     with torch.inference_mode(), stream.work("execution"):
         for factor in range(4):
             inputs = {name: torch.full((4,), float(index), device=GPU) for index, name in enumerate(NAMES)}

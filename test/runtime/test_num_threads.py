@@ -17,7 +17,7 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def test_each_thread_has_its_own_number_whatever_others_set_afterwards() -> None:
+def test_each_thread_keeps_its_own_number_of_threads() -> None:
     turn = threading.Barrier(2)
     seen: dict[str, int] = {}
 
@@ -42,7 +42,7 @@ def test_each_thread_has_its_own_number_whatever_others_set_afterwards() -> None
     assert seen == {"head": 1, "backbone": 2}
 
 
-def test_a_number_can_change() -> None:
+def test_a_threads_number_can_change() -> None:
     num_threads.use_one_thread()
     assert torch.get_num_threads() == 1
     num_threads.use_all_threads()

@@ -1,4 +1,4 @@
-"""Real pipelines on the simulated GPU: each result is its own frame's, and nothing races, in whatever order."""
+"""Real pipelines on the simulated GPU: each result belongs to its frame, and nothing races, in any order of work."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ seeds = given(seed=st.integers(0, 10**6))
 @pytest.mark.parametrize("policy", POLICIES)
 @drawn(3)
 @seeds
-def test_each_result_is_its_own_frames(policy: Policy, graphs: bool, seed: int) -> None:
+def test_each_result_belongs_to_its_frame(policy: Policy, graphs: bool, seed: int) -> None:
     settings = replace(SETTINGS, memory_policy=policy.value, cuda_graphs=graphs)
     with simulated(Gpu(Random(seed).randrange)), BrightRun(settings) as run:
         run.feed(12)
@@ -39,7 +39,7 @@ def test_each_result_is_its_own_frames(policy: Policy, graphs: bool, seed: int) 
 
 @drawn(3)
 @seeds
-def test_managed_memory_is_never_both_sides(seed: int) -> None:
+def test_managed_memory_is_never_used_by_both_sides(seed: int) -> None:
     settings = replace(SETTINGS, memory_policy="managed")
     with simulated(Gpu(Random(seed).randrange, absent=ONE_SIDE_AT_A_TIME)), BrightRun(settings) as run:
         run.feed(12)
@@ -98,7 +98,7 @@ def test_two_pipelines_are_configured_at_once(gpu: Gpu) -> None:
     assert errors == []
 
 
-def test_a_backbone_that_cannot_be_recorded_runs_all_the_same(gpu: Gpu) -> None:
+def test_a_backbone_that_cannot_be_recorded_still_runs(gpu: Gpu) -> None:
     gpu.fail_captures = 1
     with BrightRun() as run:
         (note,) = run.pipeline.notices
@@ -108,7 +108,7 @@ def test_a_backbone_that_cannot_be_recorded_runs_all_the_same(gpu: Gpu) -> None:
 
 
 def test_the_backbone_is_busy_until_the_gpu_is_done(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not only while batches are launched."""
+    """The backbone counts as busy until the work is done, and not only while batches are launched."""
     wait = Fence.wait
 
     def take_longer(fence: Fence) -> None:

@@ -1,4 +1,4 @@
-"""Each kind of buffer that both sides or two streams use: a race that is planted there is found there."""
+"""A race that is planted in any kind of shared buffer is found there."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def raw_pixels_are_always_free(patch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def planted() -> Iterator[Gpu]:
-    """A simulated GPU on which something is wrong: what races there is for the test to look at."""
+    """Returns a simulated GPU whose races the test itself checks."""
     gpu = Gpu()
     with suppress(AssertionError), simulated(gpu):
         yield gpu
@@ -73,7 +73,7 @@ def test_a_race_in_a_pipeline_is_found(
 
 @pytest.mark.parametrize(("policy", "place"), [(Policy.DEVICE, "in to_device"), (Policy.PINNED, "in gather")])
 def test_a_race_for_raw_pixels_is_found(policy: Policy, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a pipeline around it, as a head that is fast enough would order each batch behind the one before."""
+    """Without a pipeline, because a fast head would order each batch after the one before."""
     raw_pixels_are_always_free(monkeypatch)
     with planted() as gpu:
         preprocessor = DevicePreprocessor.allocate(

@@ -1,4 +1,4 @@
-"""Raw pixels on their way to the simulated GPU: a buffer goes only once the GPU has read it."""
+"""Raw pixels on their way to the simulated GPU: a buffer is freed only once the GPU has read it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def preprocessor_at(place: Place) -> DevicePreprocessor:
 
 
 def loads(preprocessor: DevicePreprocessor, value: int, height: int = 4) -> torch.Tensor:
-    """The first image of a batch of one; nobody waits for it."""
+    """Loads the first image of a batch of one, without waiting for it."""
     return preprocessor.load([grey(value, height)]).images
 
 
@@ -56,7 +56,7 @@ def test_the_host_does_not_overwrite_what_the_gpu_reads(policy: Policy, gpu: Gpu
     assert kept.flatten().unique().tolist() == pytest.approx([0.8])
 
 
-def test_managed_pixels_are_one_sides_at_a_time(gpu: Gpu) -> None:
+def test_managed_pixels_belong_to_one_side_at_a_time(gpu: Gpu) -> None:
     gpu.absent.add("cudaDevAttrConcurrentManagedAccess")
     preprocessor = preprocessor_at(Place(Policy.MANAGED, GPU))
     for value in (51, 102, 153):

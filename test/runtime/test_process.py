@@ -1,4 +1,4 @@
-"""In processes of their own: what is set up stays for good."""
+"""Settings of a process, tested in processes of their own because they cannot be undone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from split_infer_ros.runtime.process import QUEUES, use_all_queues
+from split_infer_ros.runtime.process import QUEUES_VARIABLE, use_all_queues
 
 PASSES = """
 import resource, threading, torch
@@ -32,7 +32,7 @@ PAGES = 5 * 100_000_000 // 4096
 
 
 def run(**variables: str) -> tuple[bool, int]:
-    """Whether freed memory is kept, and the page faults of five passes."""
+    """Returns whether freed memory is kept, and the page faults of five passes."""
     mine = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
     done = subprocess.run(
         [sys.executable, "-c", PASSES], env=mine | variables, capture_output=True, text=True, timeout=120, check=True
@@ -42,21 +42,21 @@ def run(**variables: str) -> tuple[bool, int]:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="of glibc's")
-def test_a_threads_big_tensors_come_from_memory_that_was_freed_before() -> None:
+def test_large_tensors_reuse_freed_memory() -> None:
     kept, faults = run()
     assert kept
     assert faults < PAGES / 50
 
 
-def test_what_the_user_set_stays() -> None:
+def test_the_users_settings_stay() -> None:
     kept, _ = run(MALLOC_ARENA_MAX="2")
     assert not kept
 
 
-@pytest.mark.parametrize(("given", "expected"), [({}, "32"), ({QUEUES: "1"}, "1")])
+@pytest.mark.parametrize(("given", "expected"), [({}, "32"), ({QUEUES_VARIABLE: "1"}, "1")])
 def test_streams_get_all_queues_unless_the_user_chose(
     given: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "environ", dict(given))
     use_all_queues()
-    assert os.environ == {QUEUES: expected}
+    assert os.environ == {QUEUES_VARIABLE: expected}

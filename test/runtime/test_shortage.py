@@ -1,4 +1,4 @@
-"""Memory that runs out is told by two sizes, whoever noticed it."""
+"""Every message about a shortage of memory has two sizes: what was asked for, and what is free."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.buffers.segment import Segment
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.runtime.cuda import OutOfMemory
-from split_infer_ros.runtime.shortage import host_bytes_free, in_short, shortage
+from split_infer_ros.runtime.shortage import host_bytes_free, shortage, summarize_error
 from split_infer_ros.weight_streaming import ring_memory
 
 CPU = torch.device("cpu")
@@ -27,32 +27,32 @@ OF_GPU = (
 )
 
 
-def test_torchs_two_sizes_are_told_in_bytes() -> None:
-    said = in_short(torch.OutOfMemoryError(OF_GPU))
+def test_torchs_sizes_are_converted_to_bytes() -> None:
+    said = summarize_error(torch.OutOfMemoryError(OF_GPU))
     assert said == "2,684,354,560 bytes were asked for, and the GPU has 536,870,912 free"
 
 
 def test_other_errors_keep_their_first_line() -> None:
-    assert in_short(RuntimeError("another error\nand its stack")) == "another error"
+    assert summarize_error(RuntimeError("another error\nand its stack")) == "another error"
 
 
 def test_the_hosts_own_allocator_is_understood() -> None:
     with pytest.raises(RuntimeError) as refused:
         torch.empty(HUGE, dtype=torch.uint8)
-    assert in_short(refused.value).startswith(f"{HUGE:,} bytes were asked for, and the host has ")
+    assert summarize_error(refused.value).startswith(f"{HUGE:,} bytes were asked for, and the host has ")
 
 
-def test_memory_of_the_host_that_runs_out_is_told_by_two_sizes() -> None:
+def test_a_shortage_of_the_host_tells_both_sizes() -> None:
     with pytest.raises(OutOfMemory, match=f"^{HUGE:,} bytes were asked for, and the host has [0-9,]+ free"):
         allocate(Policy.HOST, HUGE, CPU)
 
 
 @pytest.mark.parametrize("policy", [Policy.PINNED, Policy.MANAGED, Policy.DEVICE])
-def test_memory_of_a_gpu_that_runs_out_is_told_by_two_sizes(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shortage_of_a_gpu_tells_both_sizes(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise OutOfMemory("cudaHostAlloc failed: out of memory.")
 
-    monkeypatch.setattr(memory, "_allocate", refuse)
+    monkeypatch.setitem(memory._ALLOCATE, policy, refuse)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (7_000, 9_000))
     with pytest.raises(OutOfMemory) as refused:
         allocate(policy, 5_000, torch.device("cuda", 0))
@@ -62,7 +62,7 @@ def test_memory_of_a_gpu_that_runs_out_is_told_by_two_sizes(policy: Policy, monk
     assert said.endswith("(cudaHostAlloc failed: out of memory)")
 
 
-def test_a_folder_without_room_tells_two_sizes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_folder_tells_both_sizes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -72,11 +72,11 @@ def test_a_folder_without_room_tells_two_sizes(folder: Path, monkeypatch: pytest
         Segment.create(2, 5_000, 1)
 
 
-def test_a_ring_for_weights_without_room_tells_two_sizes() -> None:
+def test_a_weight_ring_without_room_tells_both_sizes() -> None:
     with pytest.raises(OutOfMemory, match=f"{HUGE:,} bytes were asked for, and the host has [0-9,]+ free"):
         ring_memory.page_aligned(HUGE)
 
 
-def test_the_free_memory_of_the_host_is_some_of_it() -> None:
+def test_free_host_memory_is_less_than_all_of_it() -> None:
     assert 0 < host_bytes_free() < os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert shortage(1, 2, "it") == "1 bytes were asked for, and it has 2 free"

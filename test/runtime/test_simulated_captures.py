@@ -1,4 +1,4 @@
-"""The simulated GPU's graphs: addresses are baked in, and what CUDA forbids meanwhile ends a recording."""
+"""The simulated GPU's graphs: addresses are fixed when recorded, and a forbidden call ends a recording."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def recorded(run: Callable[[], object]) -> torch.cuda.CUDAGraph:
     return graph
 
 
-def test_a_replay_works_on_the_addresses_of_the_recording(gpu: Gpu) -> None:
+def test_a_replay_uses_the_recorded_addresses(gpu: Gpu) -> None:
     source = torch.zeros(4, device=GPU)
     results: list[torch.Tensor] = []
     graph = recorded(lambda: results.append((source + 1) * 3))
@@ -57,7 +57,7 @@ def pinned_garbage() -> None:
 
 
 def forget(gpu: Gpu) -> None:
-    """What could not be freed while a recording was under way is lost."""
+    """Memory that could not be freed during a recording is lost."""
     for region in gpu.memory.regions():
         gpu.memory.remove(region)
 
@@ -73,7 +73,7 @@ FORBIDDEN: dict[str, Callable[[torch.Tensor], object]] = {
 
 
 @pytest.mark.parametrize("what", FORBIDDEN)
-def test_what_cuda_forbids_ends_a_recording(what: str, gpu: Gpu) -> None:
+def test_a_forbidden_call_ends_a_recording(what: str, gpu: Gpu) -> None:
     values = torch.zeros(4, device=GPU)
 
     def run() -> None:
@@ -150,7 +150,7 @@ def test_branches_of_a_graph_that_nothing_orders_race(gpu: Gpu) -> None:
     gpu.races.clear()
 
 
-def test_what_another_thread_gives_to_a_recorded_stream_is_recorded(gpu: Gpu) -> None:
+def test_other_threads_work_on_a_recorded_stream_is_recorded(gpu: Gpu) -> None:
     values, others = torch.zeros(4, device=GPU), torch.zeros(4, device=GPU)
 
     def run() -> None:

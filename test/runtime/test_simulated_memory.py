@@ -1,4 +1,4 @@
-"""The simulated GPU's memory: who may touch it, when it comes back, and what is said when it should not have."""
+"""The simulated GPU's memory: who may touch it, when it is reused, and which errors are reported."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from split_infer_ros.weight_streaming.ring_memory import page_aligned
 GPU = torch.device("cuda", 0)
 
 
-def test_tensors_of_both_sides_do_not_mix(gpu: Gpu) -> None:
+def test_tensors_of_both_sides_cannot_be_mixed(gpu: Gpu) -> None:
     with pytest.raises(RuntimeError, match="found at least two devices, cuda:0 and cpu"):
         torch.ones(2, device=GPU) + torch.ones(2)
 
 
-def test_the_host_cannot_look_at_device_memory(gpu: Gpu) -> None:
+def test_the_host_cannot_read_device_memory(gpu: Gpu) -> None:
     with pytest.raises((TypeError, RuntimeError)):
         torch.ones(2, device=GPU).numpy()
 
 
-def test_a_freed_block_is_handed_out_again_at_once_and_poisoned(gpu: Gpu) -> None:
+def test_a_freed_block_is_poisoned_and_reused_at_once(gpu: Gpu) -> None:
     first = torch.zeros(100, device=GPU)
     address = first.data_ptr()
     del first
@@ -35,7 +35,7 @@ def test_a_freed_block_is_handed_out_again_at_once_and_poisoned(gpu: Gpu) -> Non
     assert second.isnan().all()
 
 
-def test_memory_that_another_stream_still_uses_may_not_go(gpu: Gpu) -> None:
+def test_freeing_memory_that_a_stream_uses_is_reported(gpu: Gpu) -> None:
     other, values = Stream(GPU), torch.zeros(100, device=GPU)
     with other.work("reads"):
         doubled = values * 2
@@ -47,7 +47,7 @@ def test_memory_that_another_stream_still_uses_may_not_go(gpu: Gpu) -> None:
     assert doubled.shape == (100,)
 
 
-def test_record_stream_keeps_memory_until_that_stream_is_through(gpu: Gpu) -> None:
+def test_record_stream_keeps_memory_until_the_stream_is_done(gpu: Gpu) -> None:
     other, values = torch.cuda.Stream(), torch.zeros(100, device=GPU)
     other.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(other):
@@ -59,7 +59,7 @@ def test_record_stream_keeps_memory_until_that_stream_is_through(gpu: Gpu) -> No
     assert doubled.sum().item() == 0
 
 
-def test_more_than_there_is_is_refused_and_the_cache_is_given_back_first() -> None:
+def test_the_cache_is_freed_before_memory_is_refused() -> None:
     with simulated(Gpu(total=1 << 20)):
         kept = torch.empty(700_000, dtype=torch.uint8, device=GPU)
         with pytest.raises(torch.OutOfMemoryError, match="Tried to allocate 700416 bytes"):
@@ -84,14 +84,14 @@ def test_memory_is_not_page_locked_twice(gpu: Gpu) -> None:
     memory = adopt(Policy.PINNED, plain, GPU)
     with pytest.raises(ConfigurationError):
         adopt(Policy.PINNED, plain, GPU)
-    memory.let_go()
+    memory.release()
     with pytest.raises(CudaError, match="no such memory"):
         memory.device.fill_(1)
     gpu.faults.clear()
 
 
 @pytest.mark.parametrize("given", [True, False])
-def test_managed_memory_is_one_sides_at_a_time(given: bool) -> None:
+def test_managed_memory_belongs_to_one_side_at_a_time(given: bool) -> None:
     with simulated(Gpu(absent=["cudaDevAttrConcurrentManagedAccess"])) as gpu:
         memory = allocate(Policy.MANAGED, 64, GPU)
         memory.host.fill_(1)
@@ -107,7 +107,7 @@ def test_managed_memory_is_one_sides_at_a_time(given: bool) -> None:
             gpu.faults.clear()
 
 
-def test_pageable_memory_is_reached_only_where_the_gpu_can() -> None:
+def test_pageable_memory_needs_the_gpus_attribute() -> None:
     with simulated(Gpu(absent=["cudaDevAttrPageableMemoryAccess"])) as gpu:
         with pytest.raises(OutOfMemory, match="memory that the GPU cannot reach"):
             adopt(Policy.MANAGED, page_aligned(4096), GPU)

@@ -1,4 +1,4 @@
-"""The simulated GPU's streams: late, in any allowed order, and every missing wait is reported."""
+"""The simulated GPU's streams: work is done late, in any allowed order, and every missing wait is reported."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def mapped(nbytes: int = 16) -> Memory:
 
 
 def races(gpu: Gpu) -> list[str]:
-    """What raced, which is thereby looked at."""
+    """Returns the races, and marks them as checked."""
     found = [str(race) for race in gpu.races]
     gpu.races.clear()
     return found
 
 
-def test_nothing_is_done_before_somebody_waits(gpu: Gpu) -> None:
+def test_work_is_not_done_before_a_wait(gpu: Gpu) -> None:
     memory = mapped()
     memory.host.zero_()
     memory.device.fill_(7)
@@ -62,7 +62,7 @@ def test_an_event_orders_two_streams(gpu: Gpu) -> None:
 
 @settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 99))
-def test_every_order_that_events_allow_gives_the_same(seed: int) -> None:
+def test_every_allowed_order_gives_the_same_result(seed: int) -> None:
     with simulated(Gpu(Random(seed).randrange)):
         streams = [torch.cuda.Stream() for _ in range(4)]
         total = torch.zeros(1, device=GPU)
@@ -75,7 +75,7 @@ def test_every_order_that_events_allow_gives_the_same(seed: int) -> None:
         assert total.item() == 2**12 - 1
 
 
-def test_schedules_differ_where_nothing_orders_them() -> None:
+def test_schedules_of_unordered_work_differ() -> None:
     found = set()
     for seed in range(20):
         with simulated(Gpu(Random(seed).randrange)) as gpu:
@@ -92,13 +92,13 @@ def test_schedules_differ_where_nothing_orders_them() -> None:
     assert found == {1.0, 3.0}
 
 
-def test_the_thirty_third_stream_of_torch_is_the_first_again(gpu: Gpu) -> None:
+def test_torchs_thirty_third_stream_is_its_first(gpu: Gpu) -> None:
     streams = [torch.cuda.Stream() for _ in range(33)]
     assert streams[32] == streams[0]
     assert len(set(streams)) == 32
 
 
-def test_a_stream_that_was_destroyed_takes_no_work(gpu: Gpu) -> None:
+def test_a_destroyed_stream_refuses_work(gpu: Gpu) -> None:
     _, handle = gpu.runtime.cudaStreamCreateWithFlags(1)
     stream = torch.cuda.ExternalStream(handle, GPU)
     gpu.runtime.cudaStreamDestroy(handle)
@@ -108,7 +108,7 @@ def test_a_stream_that_was_destroyed_takes_no_work(gpu: Gpu) -> None:
 
 
 @pytest.mark.parametrize("handed", [True, False])
-def test_threads_know_of_each_other_what_locks_tell(handed: bool, gpu: Gpu) -> None:
+def test_locks_order_the_work_of_threads(handed: bool, gpu: Gpu) -> None:
     memory, lock, written = mapped(), threading.Lock(), []
 
     def write() -> None:
@@ -131,7 +131,7 @@ def test_threads_know_of_each_other_what_locks_tell(handed: bool, gpu: Gpu) -> N
     assert len(races(gpu)) == (0 if handed else 1)
 
 
-def test_an_error_that_sticks_fails_every_call(gpu: Gpu) -> None:
+def test_a_sticky_error_fails_every_later_call(gpu: Gpu) -> None:
     values = torch.zeros(1, device=GPU)
     gpu.sticky = "an illegal memory access was encountered"
     for call in (values.cpu, torch.cuda.synchronize, lambda: values + 1):
@@ -140,7 +140,7 @@ def test_an_error_that_sticks_fails_every_call(gpu: Gpu) -> None:
     gpu.sticky = ""
 
 
-def test_inference_tensors_are_those_of_the_real_thing(gpu: Gpu) -> None:
+def test_inference_tensors_behave_as_real_ones(gpu: Gpu) -> None:
     with torch.inference_mode():
         inside = torch.zeros(8, dtype=torch.uint8, device=GPU)
     with pytest.raises(RuntimeError, match="Inplace update to inference tensor outside InferenceMode"):

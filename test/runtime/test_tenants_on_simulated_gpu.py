@@ -1,4 +1,4 @@
-"""Tenants on the simulated GPU: models that come and go, one by one, side by side and as one graph."""
+"""Tenants on the simulated GPU: models come and go, and run one by one, concurrently and as one graph."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def load(spec: ModelSpec) -> SplitModel:
 @drawn(2)
 @given(seed=st.integers(0, 10**6))
 def test_tenants_come_and_go(policy: str, graphs: bool, seed: int, tmp_path_factory: pytest.TempPathFactory) -> None:
-    settings = SharedSettings(device="cuda:0", waiting=50, memory_policy=policy, cuda_graphs=graphs)
+    settings = SharedSettings(device="cuda:0", max_waiting=50, memory_policy=policy, cuda_graphs=graphs)
     folder: Path = tmp_path_factory.mktemp("database")
     with pytest.MonkeyPatch.context() as patch, simulated(Gpu(Random(seed).randrange)):
         patch.setattr(tenant_registry, "load_model", load)

@@ -66,7 +66,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> SimulatedGpu:
     return made
 
 
-def test_short_kernels_take_their_own_time(gpu: SimulatedGpu) -> None:
+def test_short_kernels_are_timed_without_their_launches(gpu: SimulatedGpu) -> None:
     def work(lap: Lap) -> str:
         for seconds in PIECES_S:
             gpu.launch(seconds)
@@ -92,11 +92,11 @@ def test_slow_launches_get_a_longer_spin(gpu: SimulatedGpu) -> None:
     assert runs == 3
     watch.time(work)
     assert runs == 4  # the spin stays long
-    first, long = timing.FIRST_CYCLES / HERTZ, timing.LONGER * timing.FIRST_CYCLES / HERTZ
+    first, long = timing.MIN_CYCLES / HERTZ, timing.CYCLES_FACTOR * timing.MIN_CYCLES / HERTZ
     assert gpu.spins == [first, first, long, long]
 
 
-def test_a_slow_first_run_lengthens_no_spin(gpu: SimulatedGpu) -> None:
+def test_a_slow_first_run_does_not_lengthen_the_spin(gpu: SimulatedGpu) -> None:
     delays = iter([1.0, 0.0])  # kernels are loaded by their first run
 
     def work() -> None:
@@ -104,7 +104,7 @@ def test_a_slow_first_run_lengthens_no_spin(gpu: SimulatedGpu) -> None:
         gpu.launch(1e-6)
 
     assert Stopwatch(GPU).time(work) == pytest.approx(1e-6)
-    assert gpu.spins == [timing.FIRST_CYCLES / HERTZ] * 2
+    assert gpu.spins == [timing.MIN_CYCLES / HERTZ] * 2
 
 
 def test_work_that_waits_for_the_gpu_gets_no_long_spin(gpu: SimulatedGpu) -> None:
@@ -116,13 +116,13 @@ def test_work_that_waits_for_the_gpu_gets_no_long_spin(gpu: SimulatedGpu) -> Non
         gpu.launch(1e-6)
 
     watch.time(work)
-    assert max(gpu.spins) <= timing.MOST_CYCLES / HERTZ
+    assert max(gpu.spins) <= timing.MAX_CYCLES / HERTZ
     gpu.spins.clear()
     assert watch.time(work) >= 2e-6
-    assert gpu.spins == [timing.FIRST_CYCLES / HERTZ]
+    assert gpu.spins == [timing.MIN_CYCLES / HERTZ]
 
 
-def test_what_prepares_a_run_is_not_timed(gpu: SimulatedGpu) -> None:
+def test_preparation_is_not_timed(gpu: SimulatedGpu) -> None:
     runs = []
 
     def prepare() -> None:

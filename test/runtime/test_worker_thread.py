@@ -7,7 +7,7 @@ from split_infer_ros.runtime.worker_thread import WorkerThread
 LONG_S = 60.0
 
 
-def test_work_is_done_in_order_on_one_thread_and_stop_finishes_it() -> None:
+def test_work_is_processed_in_order_and_stop_finishes_it() -> None:
     done: list[tuple[int, str]] = []
     begun = threading.Event()
     stage: WorkerThread[int] = WorkerThread(
@@ -23,7 +23,7 @@ def test_work_is_done_in_order_on_one_thread_and_stop_finishes_it() -> None:
     assert done == [(work, "s") for work in range(100)]
 
 
-def test_a_stage_may_be_stopped_twice_and_started_again() -> None:
+def test_a_worker_can_be_stopped_twice_and_restarted() -> None:
     done: list[int] = []
     stage: WorkerThread[int] = WorkerThread("s", done.append, lambda: None)
     stage.stop()

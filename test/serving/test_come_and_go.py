@@ -122,7 +122,7 @@ def test_settings_change_while_frames_flow(start: Start) -> None:
     for value in range(60):
         if value % 10 == 0:
             most, slots = value // 10 % 3 + 1, value // 20 + 1
-            run.pipeline.configure(replace(SETTINGS, most=most, pool_slots=slots, waiting=60))
+            run.pipeline.configure(replace(SETTINGS, max_batch_size=most, pool_slots=slots, max_waiting=60))
         run.send("a", value)
         run.send("b", value)
     run.settled()
@@ -144,7 +144,7 @@ def test_settings_and_the_state_change_while_a_model_is_loaded(start: Start, mon
     coming = threading.Thread(target=run.set, args=(A, C))
     coming.start()
     assert loading.wait(LONG_S)
-    run.pipeline.configure(replace(SETTINGS, most=3, pool_slots=5))
+    run.pipeline.configure(replace(SETTINGS, max_batch_size=3, pool_slots=5))
     run.pipeline.limits = limits = Limits(max_detections=7)
     run.send("a", 1)
     run.settled()
@@ -193,7 +193,7 @@ def test_whatever_happens_each_frame_is_settled_once(
             assert all(not run.counts(name).in_flight for name in run.pipeline.tenants)
             run.pipeline.start()
         else:
-            run.pipeline.configure(replace(SETTINGS, most=first, pool_slots=second))  # type: ignore[arg-type]
+            run.pipeline.configure(replace(SETTINGS, max_batch_size=first, pool_slots=second))  # type: ignore[arg-type]
     run.pipeline.stop(LONG_S)
     run.check()
     for states in run.states.values():

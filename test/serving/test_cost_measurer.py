@@ -1,4 +1,4 @@
-"""Measuring between other work, and rehearsing what is recorded."""
+"""Costs are measured between other work, and what is recorded is rehearsed."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from torch import Tensor
 
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key
-from split_infer_ros.serving.cost_measurer import MOST_ROUNDS, ROUNDS, CostMeasurer
+from split_infer_ros.serving.cost_measurer import MAX_ROUNDS, MIN_ROUNDS, CostMeasurer
 from split_infer_ros.serving.cost_table import CostTable
-from split_infer_ros.serving.execution_costs import Group
+from split_infer_ros.serving.execution_costs import Combination
+from split_infer_ros.serving.execution_timing import WARM_UPS
 from split_infer_ros.serving.scheduler import Rules
 
 FAST_S = 2**-7
@@ -21,17 +22,17 @@ RULES = Rules(window=3)
 
 
 class Graphs:
-    """Those of an engine that records, with room for so many models."""
+    """The graphs of a runner that records, with room for so many models."""
 
-    wanted: Group | None = None
+    most_missed: Combination | None = None
     room = 9
 
-    def has_room(self, combination: Group) -> bool:
+    def has_room(self, combination: Combination) -> bool:
         return len(combination) <= self.room
 
 
-class Engine:
-    """One that records, or not, and may fail."""
+class Runner:
+    """Counts what it is told to do; may record, and may fail at one batch size."""
 
     def __init__(self, records: bool) -> None:
         self.graphs = Graphs() if records else None
@@ -48,183 +49,187 @@ class Engine:
             raise RuntimeError("no memory")
 
 
+def make_table(path: Path, max_batch_size: int, *, graphs: bool = False, num_lanes: int = 0) -> CostTable:
+    key = Key({"device": "x"}, {})
+    return CostTable(key, Database(path), max_batch_size=max_batch_size, graphs=graphs, num_lanes=num_lanes)
+
+
 @pytest.fixture
 def table(tmp_path: Path) -> CostTable:
-    found = CostTable(Key({"device": "x"}, {}), Database(tmp_path / "a"), 2, graphs=False)
-    found.open("one", BrightModel("one"), "x")
-    return found
+    table = make_table(tmp_path / "a", 2)
+    table.add_model("one", BrightModel("one"), "x")
+    return table
 
 
-def clock(*lengths_s: float) -> Iterator[float]:
-    """Executions, blank ones of warming up included, take so long, again and again."""
+def clock(*durations_s: float) -> Iterator[float]:
+    """Executions, those that warm up included, take these durations, again and again."""
     now = 0.0
     while True:
-        for length in lengths_s:
+        for duration_s in durations_s:
             yield now
-            now += length
+            now += duration_s
             yield now
 
 
-def measure(engine: Engine, table: CostTable, *lengths_s: float) -> CostMeasurer:
-    return CostMeasurer([(engine, table)], clock(*(lengths_s or (0.01,))).__next__)  # type: ignore[list-item]
+def make_measurer(runner: Runner, table: CostTable, *durations_s: float) -> CostMeasurer:
+    return CostMeasurer([(runner, table)], clock(*(durations_s or (0.01,))).__next__)  # type: ignore[list-item]
 
 
-def run(measurer: CostMeasurer) -> None:
-    measurer.begin_anew(RULES)
-    while (measurement := measurer.pick()) is not None:
+def measure_all(measurer: CostMeasurer) -> None:
+    measurer.restart(RULES)
+    while (measurement := measurer.next_measurement()) is not None:
         if measurer.step(measurement):
-            assert measurer.conclude(measurement)
+            assert measurer.finish(measurement)
 
 
 def test_each_step_is_one_execution(table: CostTable) -> None:
-    engine = Engine(records=False)
-    measurer = measure(engine, table)
+    runner = Runner(records=False)
+    measurer = make_measurer(runner, table)
     assert measurer.done
-    run(measurer)
+    measure_all(measurer)
     assert measurer.done
-    assert [counts["one"] for counts in engine.ran] == [1] * (ROUNDS + 2) + [2] * (ROUNDS + 2)
+    assert [counts["one"] for counts in runner.ran] == [1] * (MIN_ROUNDS + WARM_UPS) + [2] * (MIN_ROUNDS + WARM_UPS)
     assert sorted(table.costs().alone_s["one"]) == [1, 2]
-    run(measurer)
-    assert len(engine.ran) == 2 * (ROUNDS + 2)
+    measure_all(measurer)
+    assert len(runner.ran) == 2 * (MIN_ROUNDS + WARM_UPS)
 
 
-def test_samples_that_disagree_are_more_and_what_stays_in_doubt_is_measured_anew_another_day(
-    tmp_path: Path, table: CostTable
-) -> None:
-    table.most = 1
-    engine = Engine(records=False)
-    run(measure(engine, table, *(FAST_S * times for times in (1, 1, 1, 2, 2, 1, 1))))
-    assert len(engine.ran) == 2 + 5, "the median is as fast as the fastest after five"
+def test_more_samples_are_taken_if_they_disagree(table: CostTable) -> None:
+    table.max_batch_size = 1
+    runner = Runner(records=False)
+    measure_all(make_measurer(runner, table, *(FAST_S * factor for factor in (1, 1, 1, 2, 2, 1, 1))))
+    assert len(runner.ran) == 2 + 5, "the median is as fast as the fastest after five"
     assert table.costs().alone_s["one"] == {1: FAST_S}
-    table.close("one")
-    doubtful = CostTable(Key({"device": "x"}, {}), Database(tmp_path / "b"), 1, graphs=False)
+
+
+def test_doubtful_cost_is_measured_again_another_day(tmp_path: Path) -> None:
     for _ in range(2):
-        doubtful.recall(BrightModel("one"))
-        doubtful.open("one", BrightModel("one"), "x")
-        assert not doubtful.is_ready("one")
-        engine = Engine(records=False)
-        run(measure(engine, doubtful, FAST_S, 2 * FAST_S, 2 * FAST_S))
-        assert len(engine.ran) == 2 + MOST_ROUNDS
-        assert doubtful.costs().alone_s["one"] == {1: 2 * FAST_S}, "for now"
-        doubtful.close("one")
-        doubtful = CostTable(Key({"device": "x"}, {}), Database(tmp_path / "b"), 1, graphs=False)
+        table = make_table(tmp_path / "b", 1)
+        table.load_costs(BrightModel("one"))
+        table.add_model("one", BrightModel("one"), "x")
+        assert not table.is_ready("one")
+        runner = Runner(records=False)
+        measure_all(make_measurer(runner, table, FAST_S, 2 * FAST_S, 2 * FAST_S))
+        assert len(runner.ran) == 2 + MAX_ROUNDS
+        assert table.costs().alone_s["one"] == {1: 2 * FAST_S}, "for now"
 
 
-def test_batches_come_first_in_each_way_and_what_is_fused_comes_last(tmp_path: Path) -> None:
-    ways = []
-    for lanes in (0, 2):
-        engine = Engine(records=False)
-        ways.append((engine, CostTable(Key({"device": "x"}, {}), Database(tmp_path / "a"), 1, False, lanes)))
+def test_batches_of_every_mode_come_before_fused_models(tmp_path: Path) -> None:
+    modes = []
+    for num_lanes in (0, 2):
+        table = make_table(tmp_path / "a", 1, num_lanes=num_lanes)
         for name in ("one", "two"):
-            ways[-1][1].open(name, BrightModel(name), f"cut of {name}")
-    measurer = CostMeasurer(ways, clock(0.01).__next__)  # type: ignore[arg-type]
+            table.add_model(name, BrightModel(name), f"variant of {name}")
+        modes.append((Runner(records=False), table))
+    measurer = CostMeasurer(modes, clock(0.01).__next__)  # type: ignore[arg-type]
     order = []
-    measurer.begin_anew(RULES)
-    while (measurement := measurer.pick()) is not None:
+    measurer.restart(RULES)
+    while (measurement := measurer.next_measurement()) is not None:
         while not measurer.step(measurement):
             pass
-        order.append(([table for _, table in ways].index(measurement.table), len(measurement.combination)))
-        assert measurer.conclude(measurement)
+        order.append(([table for _, table in modes].index(measurement.table), len(measurement.combination)))
+        assert measurer.finish(measurement)
     assert order == [(0, 1), (0, 1), (1, 1), (1, 1), (0, 2), (0, 2)]
-    (_, whole), (_, lane) = ways
+    (_, whole), (_, lane) = modes
     assert len(whole.costs().fused_s) == 2
     assert lane.costs().fused_s == {}
-    again = CostTable(Key({"device": "x"}, {}), Database(tmp_path / "a"), 1, graphs=False, lanes=3)
-    again.recall(BrightModel("one"))
-    again.open("one", BrightModel("one"), "cut of one")
+    again = make_table(tmp_path / "a", 1, num_lanes=3)
+    again.load_costs(BrightModel("one"))
+    again.add_model("one", BrightModel("one"), "variant of one")
     assert not again.is_ready("one"), "neither all cores nor two lanes tell of three"
 
 
-def test_what_is_known_is_rehearsed_where_it_is_recorded(table: CostTable) -> None:
+def test_known_costs_are_rehearsed_by_a_recording_runner(table: CostTable) -> None:
     for size in (1, 2):
-        table.note((("one", size),), [0.001])
-    engine = Engine(records=True)
-    measurer = measure(engine, table)
-    run(measurer)
-    run(measurer)
-    assert [counts["one"] for counts in engine.ran] == [1, 1, 2, 2]
-    assert engine.prepared == [{"one": 1}, {"one": 2}]
+        table.add_measured((("one", size),), [0.001])
+    runner = Runner(records=True)
+    measurer = make_measurer(runner, table)
+    measure_all(measurer)
+    measure_all(measurer)
+    assert [counts["one"] for counts in runner.ran] == [1, 1, 2, 2]
+    assert runner.prepared == [{"one": 1}, {"one": 2}]
     assert table.costs().alone_s["one"] == {1: 0.001, 2: 0.001}
 
 
 @pytest.fixture
-def three(tmp_path: Path) -> CostTable:
-    """Two small models that gain from being one execution, and a large one; all is known."""
-    found = CostTable(Key({"device": "x"}, {}), Database(tmp_path / "a"), 2, graphs=True)
+def three_models(tmp_path: Path) -> CostTable:
+    """Two small models that gain from being fused, and a large one; all costs are known."""
+    table = make_table(tmp_path / "a", 2, graphs=True)
     for name, idle in (("one", 1), ("two", 1), ("big", 1000)):
-        found.open(name, BrightModel(name, idle), name)
+        table.add_model(name, BrightModel(name, idle), name)
         for size in (1, 2):
-            found.note(((name, size),), [0.001 * size**0.5])
+            table.add_measured(((name, size),), [0.001 * size**0.5])
     for size in (1, 2):
-        found.note((("one", size), ("two", size)), [0.001 * size**0.5])
-    return found
+        table.add_measured((("one", size), ("two", size)), [0.001 * size**0.5])
+    return table
 
 
-def test_what_the_scheduler_may_make_one_execution_is_recorded_ahead(three: CostTable) -> None:
-    engine = Engine(records=True)
-    run(measure(engine, three))
-    assert [found for found in engine.prepared if len(found) == 2] == [
+def test_foreseen_combinations_are_recorded_ahead(three_models: CostTable) -> None:
+    runner = Runner(records=True)
+    measure_all(make_measurer(runner, three_models))
+    assert [counts for counts in runner.prepared if len(counts) == 2] == [
         {"one": 1, "two": 1}, {"one": 2, "two": 2}, {"one": 1, "two": 2}, {"one": 2, "two": 1}
     ]  # fmt: skip
-    assert engine.graphs is not None
-    short = Engine(records=True)
-    short.graphs.room = 1  # type: ignore[union-attr]
-    run(measure(short, three))
-    assert [found for found in short.prepared if len(found) == 2] == [{"one": 1, "two": 1}, {"one": 2, "two": 2}]
-    assert sum(len(found) == 1 for found in short.prepared) == 6
+    assert runner.graphs is not None
+    without_room = Runner(records=True)
+    without_room.graphs.room = 1  # type: ignore[union-attr]
+    measure_all(make_measurer(without_room, three_models))
+    fused = [counts for counts in without_room.prepared if len(counts) == 2]
+    assert fused == [{"one": 1, "two": 1}, {"one": 2, "two": 2}]
+    assert sum(len(counts) == 1 for counts in without_room.prepared) == 6
 
 
-def test_what_is_wanted_is_recorded_at_rest_alone(three: CostTable) -> None:
-    engine = Engine(records=True)
-    measurer = measure(engine, three)
-    run(measurer)
-    engine.prepared.clear()
-    assert engine.graphs is not None
-    engine.graphs.wanted = ("gone", 1), ("one", 4)
-    assert measurer.pick(at_rest=True) is None
-    engine.graphs.wanted = ("one", 4), ("two", 1)
-    assert measurer.pick() is None
-    measurement = measurer.pick(at_rest=True)
+def test_missed_combination_is_recorded_only_when_idle(three_models: CostTable) -> None:
+    runner = Runner(records=True)
+    measurer = make_measurer(runner, three_models)
+    measure_all(measurer)
+    runner.prepared.clear()
+    assert runner.graphs is not None
+    runner.graphs.most_missed = ("gone", 1), ("one", 4)
+    assert measurer.next_measurement(is_idle=True) is None
+    runner.graphs.most_missed = ("one", 4), ("two", 1)
+    assert measurer.next_measurement() is None
+    measurement = measurer.next_measurement(is_idle=True)
     assert measurement is not None
     assert measurer.done
     while not measurer.step(measurement):
         pass
-    assert measurer.conclude(measurement)
-    assert engine.prepared == [{"one": 4, "two": 1}]
-    assert len(three.costs().fused_s) == 2
+    assert measurer.finish(measurement)
+    assert runner.prepared == [{"one": 4, "two": 1}]
+    assert len(three_models.costs().fused_s) == 2
 
 
-def test_what_cannot_be_recorded_at_rest_is_served_as_before(three: CostTable) -> None:
-    engine = Engine(records=True)
-    measurer = measure(engine, three)
-    run(measurer)
-    assert engine.graphs is not None
-    engine.graphs.wanted, engine.fails_at = (("one", 1),), 1
-    measurement = measurer.pick(at_rest=True)
+def test_combination_that_cannot_be_recorded_is_still_served(three_models: CostTable) -> None:
+    runner = Runner(records=True)
+    measurer = make_measurer(runner, three_models)
+    measure_all(measurer)
+    assert runner.graphs is not None
+    runner.graphs.most_missed, runner.fails_at = (("one", 1),), 1
+    measurement = measurer.next_measurement(is_idle=True)
     assert measurement is not None
     assert measurer.step(measurement)
-    assert measurer.conclude(measurement)
+    assert measurer.finish(measurement)
     assert str(measurement.failure) == "no memory"
-    assert not three.failed("one")
+    assert not three_models.has_failed("one")
 
 
-def test_what_fails_is_left_out(table: CostTable) -> None:
-    engine = Engine(records=False)
-    engine.fails_at = 2
-    run(measure(engine, table))
+def test_failing_batch_size_is_left_out(table: CostTable) -> None:
+    runner = Runner(records=False)
+    runner.fails_at = 2
+    measure_all(make_measurer(runner, table))
     assert list(table.costs().alone_s["one"]) == [1]
-    assert [counts["one"] for counts in engine.ran].count(2) == 1
+    assert [counts["one"] for counts in runner.ran].count(2) == 1
 
 
-def test_models_that_change_meanwhile_make_it_begin_anew(table: CostTable) -> None:
-    measurer = measure(Engine(records=False), table)
-    measurer.begin_anew(RULES)
-    measurement = measurer.pick()
+def test_result_does_not_count_once_models_changed(table: CostTable) -> None:
+    measurer = make_measurer(Runner(records=False), table)
+    measurer.restart(RULES)
+    measurement = measurer.next_measurement()
     assert measurement is not None
-    table.close("one")
-    measurer.begin_anew(RULES)
+    table.remove_model("one")
+    measurer.restart(RULES)
     while not measurer.step(measurement):
         pass
-    assert not measurer.conclude(measurement)
-    assert measurer.pick() is None
+    assert not measurer.finish(measurement)
+    assert measurer.next_measurement() is None
     assert table.costs().alone_s == {}

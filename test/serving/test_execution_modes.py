@@ -1,4 +1,4 @@
-"""Which way serves more, and which is sooner done, by costs that are set by hand."""
+"""Which execution mode serves more, and which is sooner done, by costs that are set by hand."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from split_infer_ros.serving.request import Request
 
 
 @pytest.mark.parametrize(("lane_s", "more"), [(1.9, True), (2.1, False)])
-def test_lanes_serve_more_where_their_best_batches_do(lane_s: float, more: bool) -> None:
+def test_best_batches_decide_whether_lanes_serve_more(lane_s: float, more: bool) -> None:
     whole = ExecutionCosts({"a": 1, "b": 1}, {"a": {1: 1.0, 2: 3.0}, "b": {1: 2.0, 2: 2.0}})
     lane = ExecutionCosts({"a": 1, "b": 1}, {"a": {1: 2.0}, "b": {1: lane_s, 4: 4 * lane_s}})
-    ways = ExecutionModes(whole, 2, lane)
-    assert ways.lanes_serve_more is more
+    modes = ExecutionModes(whole, 2, lane)
+    assert modes.lanes_serve_more is more
     assert not ExecutionModes(whole).lanes_serve_more
 
 
 @pytest.mark.parametrize(
-    ("models", "together"), [("a", True), ("aa", False), ("b", True), ("aab", True), ("aaaaaab", False), ("abb", False)]
+    ("models", "sooner"), [("a", True), ("aa", False), ("b", True), ("aab", True), ("aaaaaab", False), ("abb", False)]
 )
-def test_all_cores_take_what_they_are_sooner_done_with(models: str, together: bool) -> None:
+def test_all_cores_serve_what_they_finish_sooner(models: str, sooner: bool) -> None:
     """On all cores an a takes 1 (two 1.9), a b takes 4; on one of two lanes 1.5 and 7."""
     whole = ExecutionCosts({"a": 1, "b": 2}, {"a": {1: 1.0, 2: 1.9}, "b": {1: 4.0}})
     lane = ExecutionCosts({"a": 1, "b": 2}, {"a": {1: 1.5}, "b": {1: 7.0}})
-    waiting = [Request(number, str(number), model, 0.0) for number, model in enumerate(models)]
-    ways = ExecutionModes(whole, 2, lane)
-    assert ways.sooner_together(waiting) is together
+    waiting = [Request(number, str(number), model, arrival_s=0.0) for number, model in enumerate(models)]
+    modes = ExecutionModes(whole, 2, lane)
+    assert modes.all_cores_finish_sooner(waiting) is sooner
     if len(models) > 1:
-        assert not ways.sooner_together(waiting, more_come=True)
+        assert not modes.all_cores_finish_sooner(waiting, more_arrive=True)

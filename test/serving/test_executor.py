@@ -20,7 +20,7 @@ from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.in_flight import InFlightBatch
 from split_infer_ros.runtime.streams import Fence, Stream
 from split_infer_ros.serving.executor import Executor
-from split_infer_ros.serving.merge_runner import Launched, Leave
+from split_infer_ros.serving.merge_runner import LaunchedExecution, StoreFeatures
 from split_infer_ros.serving.result_router import ResultRouter
 from split_infer_ros.serving.served_model import Callbacks, ServedModel
 from split_infer_ros.serving.shared_settings import SharedSettings
@@ -42,7 +42,7 @@ class Later(Fence):
             raise self.failure
 
 
-class Engine:
+class SimulatedRunner:
     """Leaves features at once; says so later."""
 
     is_asynchronous = True
@@ -53,7 +53,7 @@ class Engine:
         self.after: list[Sequence[Fence]] = []
         self.breaks = False
 
-    def launch(self, inputs: Mapping[str, Tensor], leave: Leave, after: Sequence[Fence]) -> Launched:
+    def launch(self, inputs: Mapping[str, Tensor], leave: StoreFeatures, after: Sequence[Fence]) -> LaunchedExecution:
         if self.breaks:
             raise RuntimeError("the driver is gone")
         self.marks.append(Later())
@@ -64,7 +64,7 @@ class Engine:
                 leave(name, self.backbones[name](images))
             except RuntimeError as error:
                 failed[name] = error
-        return Launched(self.marks[-1], failed)
+        return LaunchedExecution(self.marks[-1], failed)
 
 
 class Bench:
@@ -75,7 +75,7 @@ class Bench:
         self.errors: list[str] = []
         self.delivered: list[tuple[str, int]] = []
         models = {"one": BrightModel("one"), "two": BrightModel("two", backbone_fails=True)}
-        self.engine = Engine(models)
+        self.runner = SimulatedRunner(models)
         self.tenants = {name: TenantState(tenant=Tenant(name, name), model=name) for name in models}
         self.models: dict[str, ServedModel] = {}
         router = ResultRouter(
@@ -95,7 +95,7 @@ class Bench:
             )
             self.models[name].open(settings, 0.0)
             self.models[name].head.start()
-        self.executor = Executor(self.changed, self.engine, torch.device("cpu"))  # type: ignore[arg-type]
+        self.executor = Executor(self.changed, self.runner, torch.device("cpu"))  # type: ignore[arg-type]
         self.executor.start()
         self.ahead = 0
 
@@ -143,7 +143,7 @@ def test_the_next_is_launched_before_this_one_is_done(bench: Bench) -> None:
     bench.execute(one=3)
     assert bench.ahead == bench.executor.depth == 2
     assert bench.delivered == []
-    for mark in bench.engine.marks:
+    for mark in bench.runner.marks:
         mark.reached.set()
     bench.close()
     assert bench.ahead == 0
@@ -154,7 +154,7 @@ def test_the_next_is_launched_before_this_one_is_done(bench: Bench) -> None:
 
 def test_a_model_that_fails_costs_its_own_batch(bench: Bench) -> None:
     bench.execute(one=1, two=BAD)
-    bench.engine.marks[0].reached.set()
+    bench.runner.marks[0].reached.set()
     bench.close()
     assert bench.delivered == [("one", 1)]
     assert bench.dropped("two") == {"backbone_error": 1}
@@ -163,9 +163,9 @@ def test_a_model_that_fails_costs_its_own_batch(bench: Bench) -> None:
 
 def test_a_device_that_fails_costs_what_was_launched(bench: Bench) -> None:
     bench.execute(one=1)
-    bench.engine.marks[0].failure = RuntimeError("no such address")
-    bench.engine.marks[0].reached.set()
-    bench.engine.breaks = True
+    bench.runner.marks[0].failure = RuntimeError("no such address")
+    bench.runner.marks[0].reached.set()
+    bench.runner.breaks = True
     bench.execute(one=2, two=3)
     bench.close()
     assert bench.delivered == []
@@ -188,7 +188,7 @@ def test_pages_are_mapped_beside_the_next_execution_and_before_the_next_of_that_
     marks: list[Fence | None] = []
 
     def fetch(batch: InFlightBatch, copies: Stream) -> Fence | None:
-        assert bench.engine.marks, "not within the execution"
+        assert bench.runner.marks, "not within the execution"
         marks.append(written(batch, copies))
         return marks[-1]
 
@@ -199,9 +199,9 @@ def test_pages_are_mapped_beside_the_next_execution_and_before_the_next_of_that_
     bench.execute(one=3)
     bench.execute(two=4)
     of_one, of_two, *_ = marks
-    assert [of_one in after for after in bench.engine.after] == [False, False, True, False]
-    assert [of_two in after for after in bench.engine.after] == [False, False, False, True]
-    for mark in bench.engine.marks:
+    assert [of_one in after for after in bench.runner.after] == [False, False, True, False]
+    assert [of_two in after for after in bench.runner.after] == [False, False, False, True]
+    for mark in bench.runner.marks:
         mark.reached.set()
     bench.close()
     assert not batch.features

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from measured_costs import measure_costs
 
-from split_infer_ros.serving.execution_timing import blank, measure
-from split_infer_ros.serving.merge_runner import Engine
+from split_infer_ros.serving.execution_timing import blank_batch
+from split_infer_ros.serving.merge_runner import MergeRunner
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
@@ -22,37 +23,37 @@ def models() -> dict[str, SplitModel]:
 
 
 @pytest.fixture
-def engine(models: dict[str, SplitModel]) -> Iterator[Engine]:
-    engine = Engine(torch.device("cpu"))
+def runner(models: dict[str, SplitModel]) -> Iterator[MergeRunner]:
+    runner = MergeRunner(torch.device("cpu"))
     backbones = {name: model.backbone("output") for name, model in models.items()}
-    engine.load(backbones, {"shapes": 1.0, "squeeze": 5.0, "again": 1.0})
-    yield engine
-    engine.close()
+    runner.load(backbones, {"shapes": 1.0, "squeeze": 5.0, "again": 1.0})
+    yield runner
+    runner.close()
 
 
 @pytest.mark.parametrize("names", [["squeeze"], ["shapes", "squeeze"], ["shapes", "squeeze", "again"]])
-def test_models_that_run_as_one_give_what_each_gives_alone(
-    models: dict[str, SplitModel], engine: Engine, names: list[str]
+def test_fused_models_give_what_each_gives_alone(
+    models: dict[str, SplitModel], runner: MergeRunner, names: list[str]
 ) -> None:
-    inputs = {name: torch.rand_like(blank(models[name], 2)) for name in names}
-    found = engine.run(inputs)
-    assert sorted(found) == sorted(names)
+    inputs = {name: torch.rand_like(blank_batch(models[name], 2)) for name in names}
+    outputs = runner.run(inputs)
+    assert sorted(outputs) == sorted(names)
     for name in names:
         with torch.inference_mode():
             expected = models[name].backbone("output")(inputs[name])
-        for mine, other in zip(found[name], expected, strict=True):
-            torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)  # with another number of threads
+        for actual, value in zip(outputs[name], expected, strict=True):
+            torch.testing.assert_close(actual, value, rtol=1e-4, atol=1e-5)  # with another number of threads
 
 
-def test_a_model_that_fails_does_so_once_the_others_are_done(models: dict[str, SplitModel], engine: Engine) -> None:
-    inputs = {"shapes": blank(models["shapes"], 1), "squeeze": torch.zeros(1, 5, 8, 8)}
+def test_failing_model_raises_once_the_others_are_done(models: dict[str, SplitModel], runner: MergeRunner) -> None:
+    inputs = {"shapes": blank_batch(models["shapes"], 1), "squeeze": torch.zeros(1, 5, 8, 8)}
     with pytest.raises(RuntimeError):
-        engine.run(inputs)
-    assert set(engine.run({name: blank(models[name], 1) for name in NAMES})) == set(NAMES)
+        runner.run(inputs)
+    assert set(runner.run({name: blank_batch(models[name], 1) for name in NAMES})) == set(NAMES)
 
 
-def test_all_that_the_scheduler_asks_for_is_measured(models: dict[str, SplitModel], engine: Engine) -> None:
-    costs = measure(models, engine, sizes=(1, 2), rounds=1)
+def test_batches_and_fused_models_are_timed(models: dict[str, SplitModel], runner: MergeRunner) -> None:
+    costs = measure_costs(models, runner, sizes=(1, 2), rounds=1)
     assert costs.parameters["squeeze"] == models["squeeze"].parameters > costs.parameters["shapes"]
     assert {name: sorted(seconds) for name, seconds in costs.alone_s.items()} == {name: [1, 2] for name in NAMES}
     assert set(costs.fused_s) == {(("again", 1), ("shapes", 1)), (("again", 2), ("shapes", 2))}

@@ -1,4 +1,4 @@
-"""Batches that run beside each other, each under the policy that its neighbour calls for: on a GPU that is played."""
+"""Batches that are co-run, each under the policy that its neighbour calls for, on a simulated GPU."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from split_infer_ros.serving import served_model, worker_pool
 from split_infer_ros.serving.served_model import ServedModel
 from split_infer_ros.serving.tenant import Tenant
 
-A, C = Tenant("a", "one", deadline_s=1e3), Tenant("c", "two", deadline_s=2e3)  # and so the order of their turns
+A, C = Tenant("a", "one", deadline_s=1e3), Tenant("c", "two", deadline_s=2e3)  # in the order of their deadlines
 D, M, H = Policy.DEVICE, Policy.MANAGED, Policy.PINNED
-# A byte is copied in 10 s and mapped in 10 s under M: whatever is computed fits into that, and nothing is lost.
+# A byte is copied in 10 s and mapped in 10 s under M: every computation fits into that, and nothing is lost.
 SLOW = MachineConstants(0.0, 1e4, 1e4, 0.0, 1e4, 1e5, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
-class Advisor(MemoryAdvisor):
-    """Of a GPU with device and managed memory, on which device memory is best alone."""
+class SimulatedAdvisor(MemoryAdvisor):
+    """Advises for a GPU with device and managed memory, on which device memory is best alone."""
 
     constants: MachineConstants | None = SLOW
 
@@ -38,46 +38,53 @@ class Advisor(MemoryAdvisor):
         return None if self.constants is None else (self.constants, (D, M))
 
     def choose(self, name: str, layout: Layout, shared: bool) -> MemoryChoice:
-        return MemoryChoice(D if name == "auto" else Policy(name), "as played")
+        return MemoryChoice(D if name == "auto" else Policy(name), "as simulated")
 
 
-class Gpu:
-    """Its memory, and under which policy each batch went; ``room`` is what is left for managed memory."""
+class SimulatedGpu:
+    """A GPU's memory, and the policy under which each batch ran.
+
+    Attributes:
+        batches: model and policy of each batch.
+        room: the bytes that are left for managed memory.
+    """
 
     def __init__(self) -> None:
-        self.flights: list[tuple[str, Policy]] = []
+        self.batches: list[tuple[str, Policy]] = []
         self.room = 1 << 20
 
     def allocate(self, policy: Policy, nbytes: int, device: torch.device) -> Memory:
         if policy is M and nbytes > self.room:
-            policy = H  # as where there is no room
+            policy = H  # like a GPU without room
         host = torch.empty(nbytes, dtype=torch.uint8)
         return Memory(policy, host, torch.empty_like(host) if policy is D else host)
 
 
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
-    made, take_off = Gpu(), ServedModel.take_off
+def gpu(monkeypatch: pytest.MonkeyPatch) -> SimulatedGpu:
+    gpu, take_off = SimulatedGpu(), ServedModel.take_off
 
-    def note(line: ServedModel, frames: Sequence[object], now: float, plan: Plan | None = None) -> InFlightBatch:
-        flight = take_off(line, frames, now, plan)  # type: ignore[arg-type]
-        made.flights.append((line.key, flight.plan.pool.slots.policy))
-        return flight
+    def note_policy(
+        model: ServedModel, frames: Sequence[object], now: float, plan: Plan | None = None
+    ) -> InFlightBatch:
+        batch = take_off(model, frames, now, plan)  # type: ignore[arg-type]
+        gpu.batches.append((model.key, batch.plan.pool.slots.policy))
+        return batch
 
-    monkeypatch.setattr(worker_pool, "max_threads", lambda: 1)  # it has no lanes
-    monkeypatch.setattr(ServedModel, "take_off", note)
-    monkeypatch.setattr(served_model, "MemoryAdvisor", Advisor)
-    monkeypatch.setattr(slot_memory, "allocate", made.allocate)
-    return made
+    monkeypatch.setattr(worker_pool, "max_threads", lambda: 1)  # without lanes
+    monkeypatch.setattr(ServedModel, "take_off", note_policy)
+    monkeypatch.setattr(served_model, "MemoryAdvisor", SimulatedAdvisor)
+    monkeypatch.setattr(slot_memory, "allocate", gpu.allocate)
+    return gpu
 
 
 def models() -> dict[str, BrightModel]:
-    """Of two classes, so that they are not one execution."""
+    """Two models of two size classes, so that they are not fused."""
     return {"one": BrightModel("one"), "two": BrightModel("two", idle=100)}
 
 
-def both_wait(run: Running, first: int) -> None:
-    """A frame of each model's waits while one is under way; then all three are served."""
+def serve_while_both_wait(run: Running, first: int) -> None:
+    """Lets a frame of each model wait while a batch runs; then all three are served."""
     gate = run.models["one"].gate
     gate.clear()
     run.send("a", first)
@@ -88,74 +95,74 @@ def both_wait(run: Running, first: int) -> None:
     run.settled()
 
 
-def ready_beside(run: Running) -> bool:
-    return any(line.co_run_plans.plans for line in run.pipeline._dispatcher.models.values())
+def has_co_run_plans(run: Running) -> bool:
+    return any(model.co_run_plans.plans for model in run.pipeline._dispatcher.models.values())
 
 
-def test_a_pair_runs_under_two_policies_and_whoever_is_alone_keeps_its_own(gpu: Gpu, start: Start) -> None:
+def test_pair_runs_under_two_policies(gpu: SimulatedGpu, start: Start) -> None:
     run = start(A, C, **models())
-    both_wait(run, 1)
-    assert gpu.flights == [("one", D), ("one", D), ("two", D)], "there is no other memory yet"
+    serve_while_both_wait(run, 1)
+    assert gpu.batches == [("one", D), ("one", D), ("two", D)], "there is no other memory yet"
     assert "also" not in run.pipeline.report("a", 0.0).memory_reason
-    until(lambda: ready_beside(run))
-    (line,) = [line for line in run.pipeline._dispatcher.models.values() if line.co_run_plans.plans]
-    both_wait(run, 4)
-    assert gpu.flights[3:] == [("one", D), ("one", D), ("two", M)]
-    assert line.key == "two"
+    until(lambda: has_co_run_plans(run))
+    (model,) = [model for model in run.pipeline._dispatcher.models.values() if model.co_run_plans.plans]
+    serve_while_both_wait(run, 4)
+    assert gpu.batches[3:] == [("one", D), ("one", D), ("two", M)]
+    assert model.key == "two"
     run.send("c", 7)
     run.settled()
-    assert gpu.flights[-1] == ("two", D)
+    assert gpu.batches[-1] == ("two", D)
     report = run.pipeline.report("c", 0.0)
     assert report.memory == "device"
-    assert report.memory_reason.startswith("as played; also managed, for batches whose neighbour in the queue calls")
-    assert report.pool_bytes == 3 * line.plan.pool.bytes // 2, "device memory is there twice, managed once"
+    assert report.memory_reason.startswith("as simulated; also managed, for batches whose neighbour in the queue calls")
+    assert report.pool_bytes == 3 * model.plan.pool.bytes // 2, "device memory is there twice, managed once"
     assert run.errors == []
 
 
 @pytest.mark.parametrize("change", [{"memory_policy": "managed"}, {"constants": None}])
-def test_where_the_policy_is_not_ours_to_choose_all_is_as_it_was(
-    gpu: Gpu, start: Start, change: dict[str, str | None], monkeypatch: pytest.MonkeyPatch
+def test_fixed_policy_prevents_pairs(
+    gpu: SimulatedGpu, start: Start, change: dict[str, str | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = SETTINGS
     if "constants" in change:
-        monkeypatch.setattr(Advisor, "constants", None)
+        monkeypatch.setattr(SimulatedAdvisor, "constants", None)
     else:
         settings = replace(SETTINGS, memory_policy="managed")
     run = start(A, C, settings=settings, **models())
     for first in (1, 4):
-        both_wait(run, first)
-    assert {policy for _, policy in gpu.flights} == {D if settings is SETTINGS else M}
-    assert not ready_beside(run)
+        serve_while_both_wait(run, first)
+    assert {policy for _, policy in gpu.batches} == {D if settings is SETTINGS else M}
+    assert not has_co_run_plans(run)
 
 
 @pytest.mark.parametrize("short_of", ["budget", "memory"])
-def test_without_memory_for_it_nothing_is_paired_and_nobody_is_refused(gpu: Gpu, start: Start, short_of: str) -> None:
+def test_without_memory_nothing_is_paired_or_refused(gpu: SimulatedGpu, start: Start, short_of: str) -> None:
     run = start(A, C, **models())
-    lines = run.pipeline._dispatcher.models.values()
+    served = run.pipeline._dispatcher.models.values()
     if short_of == "budget":
-        budget = sum(line.budget_bytes for line in lines)
+        budget = sum(model.budget_bytes for model in served)
         run.pipeline.configure(replace(SETTINGS, memory_budget_bytes=budget))
     else:
         gpu.room = 0
     for first in (1, 4, 7):
-        both_wait(run, first)
-    assert {policy for _, policy in gpu.flights} == {D}
-    assert not ready_beside(run)
+        serve_while_both_wait(run, first)
+    assert {policy for _, policy in gpu.batches} == {D}
+    assert not has_co_run_plans(run)
     assert run.errors == []
 
 
-def test_memory_for_pairs_gives_way_to_another_model(gpu: Gpu, start: Start) -> None:
+def test_memory_for_pairs_is_freed_for_another_model(gpu: SimulatedGpu, start: Start) -> None:
     run = start(A, C, **models(), three=BrightModel("three"))
-    both_wait(run, 1)
-    until(lambda: ready_beside(run))
-    lines = run.pipeline._dispatcher.models.values()
-    plain = [line.budget_of(line.plan) for line in lines]
-    run.pipeline.configure(replace(SETTINGS, memory_budget_bytes=sum(plain) + plain[0]))
-    both_wait(run, 4)
-    until(lambda: ready_beside(run))
+    serve_while_both_wait(run, 1)
+    until(lambda: has_co_run_plans(run))
+    served = run.pipeline._dispatcher.models.values()
+    alone_bytes = [model.budget_of(model.plan) for model in served]
+    run.pipeline.configure(replace(SETTINGS, memory_budget_bytes=sum(alone_bytes) + alone_bytes[0]))
+    serve_while_both_wait(run, 4)
+    until(lambda: has_co_run_plans(run))
     assert run.set(A, C, replace(A, name="d", model="three")) == {}
-    assert not ready_beside(run)
-    assert all(pool.slots.policy is D for pool in (line.plan.pool for line in lines))
+    assert not has_co_run_plans(run)
+    assert all(pool.slots.policy is D for pool in (model.plan.pool for model in served))
     run.send("d", 7)
     run.settled()
     assert run.counts("d").published == 1

@@ -15,9 +15,9 @@ from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ConfigurationError, ImageError
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.serving import cost_table, worker_pool
-from split_infer_ros.serving.execution_costs import Group
+from split_infer_ros.serving.execution_costs import Combination
 from split_infer_ros.serving.merge_runner import Inputs
-from split_infer_ros.serving.request import DROP
+from split_infer_ros.serving.request import LatePolicy
 from split_infer_ros.serving.served_model import ServedModel
 
 
@@ -59,13 +59,13 @@ def test_frames_of_tenants_on_one_model_go_as_one_batch(start: Start) -> None:
 
 def test_a_camera_that_floods_displaces_itself_alone(start: Start) -> None:
     one = BrightModel("one")
-    run = start(A, B, one=one, settings=replace(SETTINGS, waiting=2))
+    run = start(A, B, one=one, settings=replace(SETTINGS, max_waiting=2))
     one.gate.clear()
     run.send("b", 7)
     run.send("a", *range(100))
     run.send("b", 8)
     assert run.counts("a").dropped == {"overrun": run.counts("a").dropped["overrun"]}
-    assert run.counts("a").in_flight <= 2 + 2 * SETTINGS.most
+    assert run.counts("a").in_flight <= 2 + 2 * SETTINGS.max_batch_size
     one.gate.set()
     run.settled()
     assert [origin.header[1] for origin, _ in run.delivered["a"]][-2:] == [98, 99]
@@ -120,23 +120,23 @@ def test_a_round_that_fails_does_not_end_the_next_ones(start: Start, monkeypatch
 
 def test_what_was_not_foreseen_is_recorded_once_nothing_comes(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     run = start(A, one=BrightModel("one"))
-    engine = run.pipeline._workers.whole
-    wanted = [(("one", 4),)]
+    runner = run.pipeline._workers.whole
+    most_missed = [(("one", 4),)]
     recorded: list[dict[str, int]] = []
 
     def prepare(inputs: Inputs) -> None:
         recorded.append({name: len(images) for name, images in inputs.items()})
-        wanted.clear()
+        most_missed.clear()
 
     class Graphs:
-        has_room = forget = staticmethod(lambda found: False)
+        has_room = remove_models = staticmethod(lambda found: False)
 
         @property
-        def wanted(self) -> Group | None:
-            return wanted[0] if wanted else None
+        def most_missed(self) -> Combination | None:
+            return most_missed[0] if most_missed else None
 
-    monkeypatch.setattr(engine, "prepare", prepare)
-    monkeypatch.setattr(engine, "graphs", Graphs())
+    monkeypatch.setattr(runner, "prepare", prepare)
+    monkeypatch.setattr(runner, "graphs", Graphs())
     until(lambda: bool(recorded))
     run.send("a", 1)
     run.settled()
@@ -158,7 +158,7 @@ def test_what_cannot_be_read_or_was_missed_is_counted(start: Start) -> None:
 
 def test_late_frames_are_dropped_or_finished_as_the_tenant_says(start: Start) -> None:
     one = BrightModel("one")
-    run = start(replace(A, deadline_s=1e-9, when_late=DROP), replace(B, deadline_s=1e-9), one=one)
+    run = start(replace(A, deadline_s=1e-9, when_late=LatePolicy.DROP), replace(B, deadline_s=1e-9), one=one)
     run.send("a", 1, 2)
     run.send("b", 3, 4)
     run.settled()
@@ -170,16 +170,16 @@ def test_a_model_is_measured_before_it_is_served_and_once_for_all(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_pool, "max_threads", lambda: 2)
-    monkeypatch.setattr(cost_table, "agree", lambda samples: True)  # whatever else this machine is at
+    monkeypatch.setattr(cost_table, "samples_agree", lambda samples: True)  # whatever else this machine is at
     run = start(A, C, one=BrightModel("one"), two=BrightModel("two"))
-    ways = run.pipeline._dispatcher._modes
-    assert ways.lanes == 2
-    for costs in (ways.whole, ways.lane):
+    modes = run.pipeline._dispatcher._modes
+    assert modes.num_lanes == 2
+    for costs in (modes.whole, modes.lane):
         assert sorted(costs.alone_s["one"]) == [1, 2, 4, 8]
-    assert list(ways.whole.fused_s) != []
+    assert list(modes.whole.fused_s) != []
     records = len(Database(tmp_path / "tuning.jsonl").records())
     again = start(A, C, one=BrightModel("one"), two=BrightModel("two"))
-    assert again.pipeline._dispatcher._modes == ways
+    assert again.pipeline._dispatcher._modes == modes
     assert len(Database(tmp_path / "tuning.jsonl").records()) == records
 
 

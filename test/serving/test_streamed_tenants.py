@@ -19,13 +19,13 @@ from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.serving.shared_pipeline import SharedPipeline
 from split_infer_ros.serving.shared_settings import SharedSettings
-from split_infer_ros.serving.shared_weights import make_ring
+from split_infer_ros.serving.shared_weights import make_ring_memory
 from split_infer_ros.serving.tenant import Tenant
 from split_infer_ros.split.graph import state_of
 from split_infer_ros.weight_streaming.weights_file import WeightsFile
 
 TENANTS = Tenant("a", "shapes"), Tenant("b", "shapes", "random")
-SETTINGS = SharedSettings(device="cpu", most=1)
+SETTINGS = SharedSettings(device="cpu", max_batch_size=1)
 PICTURES = [torch.randint(0, 255, (48, 64, 3), generator=torch.Generator().manual_seed(i)).byte() for i in range(3)]
 
 
@@ -106,4 +106,4 @@ def test_a_ring_too_small_for_a_model_is_refused_with_the_number(
 def test_a_gpu_is_refused() -> None:
     settings = replace(SETTINGS, weights_budget_bytes=1e6)
     with pytest.raises(ConfigurationError, match="on the CPU"):
-        make_ring(settings, torch.device("cuda:0"))
+        make_ring_memory(settings, torch.device("cuda:0"))

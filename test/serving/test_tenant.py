@@ -1,4 +1,4 @@
-"""What a tenant and what all of them share may be told."""
+"""What a tenant and the shared settings accept."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.serving.shared_settings import LIVE, SharedSettings
-from split_infer_ros.serving.tenant import Tenant, check_names
+from split_infer_ros.serving.tenant import Tenant, check_unique_names
 
 
 @pytest.mark.parametrize("name", ["", "7", "a b", "a.b", "a/b", "a__b", "_a", "a_"])
-def test_a_name_is_part_of_topics_and_parameters(name: str) -> None:
+def test_name_is_part_of_topics_and_parameters(name: str) -> None:
     with pytest.raises(ConfigurationError, match=f"cannot be named '{name}'"):
         Tenant(name, "shapes")
     assert Tenant("front_2", "shapes").name == "front_2"
@@ -29,7 +29,7 @@ def test_a_name_is_part_of_topics_and_parameters(name: str) -> None:
         ({"when_late": "cry"}, "it takes one of: finish, drop"),
     ],
 )
-def test_what_cannot_be_is_refused(change: dict[str, object], sentence: str) -> None:
+def test_wrong_value_is_refused(change: dict[str, object], sentence: str) -> None:
     with pytest.raises(ConfigurationError, match=sentence):
         replace(Tenant("a", "shapes"), **change)  # type: ignore[arg-type]
 
@@ -39,17 +39,19 @@ def test_tenants_share_a_model_of_the_same_weights() -> None:
     assert keys == {"shapes", "shapes with weights none"}
 
 
-def test_each_name_is_for_one() -> None:
-    check_names([Tenant("a", "shapes"), Tenant("b", "shapes")])
+def test_duplicate_name_is_refused() -> None:
+    check_unique_names([Tenant("a", "shapes"), Tenant("b", "shapes")])
     with pytest.raises(ConfigurationError, match="listed twice: a;"):
-        check_names([Tenant("a", "shapes"), Tenant("a", "resnet18"), Tenant("b", "shapes")])
+        check_unique_names([Tenant("a", "shapes"), Tenant("a", "resnet18"), Tenant("b", "shapes")])
 
 
-def test_of_what_all_share_some_may_change_meanwhile() -> None:
+def test_only_live_settings_may_change() -> None:
     settings = SharedSettings()
     settings.check_change(replace(settings, **{name: getattr(settings, name) for name in LIVE}))
-    settings.check_change(replace(settings, window=8, most=2, waiting=1, pool_slots=3, memory_policy="pinned"))
+    settings.check_change(
+        replace(settings, window=8, max_batch_size=2, max_waiting=1, pool_slots=3, memory_policy="pinned")
+    )
     with pytest.raises(ConfigurationError, match="graph_bytes, precision cannot change"):
         settings.check_change(replace(settings, window=8, precision="fp16", graph_bytes=1))
-    with pytest.raises(ConfigurationError, match="waiting is 0; it takes 1 or more"):
-        replace(settings, waiting=0)
+    with pytest.raises(ConfigurationError, match="max_waiting is 0; it takes 1 or more"):
+        replace(settings, max_waiting=0)

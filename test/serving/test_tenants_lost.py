@@ -57,6 +57,6 @@ def test_settings_that_meet_a_lost_device_end_it_all(start: Start) -> None:
     run = start(A, one=BrightModel("one", device=device))
     device.left = 0
     with pytest.raises(ConfigurationError, match="illegal memory access"):
-        run.pipeline.configure(replace(SETTINGS, most=4))
+        run.pipeline.configure(replace(SETTINGS, max_batch_size=4))
     run.send("a", 1)
     assert run.counts("a").dropped == {"device_lost": 1}

@@ -1,4 +1,4 @@
-"""A GPU without a GPU: its work is done late, its memory is its own, and what nothing orders is reported."""
+"""A simulated GPU: work is done late, device memory is separate, and unordered accesses are reported."""
 
 import torch
 

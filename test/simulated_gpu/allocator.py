@@ -1,4 +1,4 @@
-"""Device memory as torch's caching allocator hands it out: by stream, again at once, and never cleaned."""
+"""Simulates torch's caching allocator: blocks belong to streams, are reused at once, and are never cleaned."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COMMON: PoolId = (0, 0)
 
 
 class Block:
-    """A piece of device memory, which belongs to one stream and one pool for good."""
+    """A piece of device memory, which always belongs to the same stream and pool."""
 
     def __init__(self, size: int, queue: Queue, pool: PoolId) -> None:
         self.bytes = torch.empty(size, dtype=torch.uint8)
@@ -36,12 +36,12 @@ class Block:
         self.region = Region(self.bytes.data_ptr(), size, "device", "")
 
     def spoil(self) -> None:
-        """Overwrite what is there; of large blocks the beginning, which is enough to be seen."""
+        """Overwrites the block, so stale reads are noticed. Of a large block, only the beginning is overwritten."""
         self.bytes[:SPOILT].fill_(POISON)
 
 
 class Use:
-    """One hand-out of a block, over with the last tensor that lies there."""
+    """One use of a block, which ends with the last tensor that lies there."""
 
     def __init__(self, allocator: Allocator, block: Block) -> None:
         self.block = block
@@ -53,7 +53,7 @@ class Use:
 
 
 class Allocator:
-    """Blocks by pool and stream; the common pool's are given back when asked, a graph's once it is gone.
+    """Keeps blocks by pool and stream. Blocks of the common pool are freed on request, those of a graph with the graph.
 
     Attributes:
         left_open: pools into which allocation was begun and not ended, as a failed capture leaves them.
@@ -74,11 +74,11 @@ class Allocator:
 
     @property
     def allocated(self) -> int:
-        """Bytes of those that hold a tensor."""
+        """Bytes of the blocks that hold a tensor."""
         return sum(block.region.size for block in self.blocks if block.in_use)
 
     def allocate(self, nbytes: int, queue: Queue) -> tuple[Tensor, Use]:
-        """Memory for a tensor: uint8 (at least ``nbytes``,), and what keeps it."""
+        """Returns memory for a tensor, uint8 (at least ``nbytes``,), and the object that keeps it."""
         self.drain()
         size = max(GRAIN, -(-nbytes // GRAIN) * GRAIN)
         pool = queue.capture.pool if queue.capture is not None else COMMON
@@ -97,11 +97,11 @@ class Allocator:
         return block.bytes, Use(self, block)
 
     def let_go(self, block: Block, streams: set[Queue]) -> None:
-        """The last tensor of a block went, in whatever thread and wherever that is just now."""
+        """Notes that the last tensor of a block went. This can happen on any thread, at any time."""
         self._garbage.append((block, streams))
 
     def drain(self) -> None:
-        """Give blocks that were let go back to their streams."""
+        """Gives released blocks back to their streams."""
         while self._garbage:
             block, streams = self._garbage.pop(0)
             block.region.use += 1
@@ -110,7 +110,7 @@ class Allocator:
             self._free[block.pool, block.queue].append(block)
 
     def release(self) -> None:
-        """Give the device what no tensor and no graph needs, unless a capture is under way, or never ended."""
+        """Frees blocks that no tensor and no graph needs, unless a capture is under way or never ended."""
         gpu = self._gpu
         self.drain()
         if gpu.captures or self.left_open:
@@ -125,7 +125,7 @@ class Allocator:
             gpu.memory.remove(block.region)
 
     def segments(self) -> list[dict[str, Any]]:
-        """As torch's ``memory_snapshot`` tells of them."""
+        """Returns the blocks in the format of torch's ``memory_snapshot``."""
         self.drain()
         return [
             {
@@ -153,7 +153,7 @@ class Allocator:
         return block
 
     def _hand_out_again(self, block: Block) -> None:
-        """In the order of the block's own stream: what others did there has to be over by then."""
+        """Checks that other streams are done with a block when its own stream uses it again."""
         gpu, queue = self._gpu, block.queue
         place = f"{place_of_call()}, where that memory is handed out again"
         if queue.capture is not None:

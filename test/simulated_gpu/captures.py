@@ -1,4 +1,4 @@
-"""Graphs: work that is recorded with the addresses that it has then, and done again by each replay."""
+"""Graphs: work is recorded with the addresses that it has then, and each replay does it again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PoolId = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Baked:
-    """Bytes that a recorded piece of work touches, and which use of a block they were."""
+    """The bytes that a recorded piece of work touches, and the use of the block to which they belonged."""
 
     region: Region
     start: int
@@ -32,7 +32,7 @@ class Baked:
 
 @dataclass(slots=True, eq=False)
 class Step:
-    """One recorded piece of work, and the steps that come before it."""
+    """One recorded piece of work, and the steps that must come before it."""
 
     run: Callable[[], object]
     queue: Queue
@@ -62,19 +62,19 @@ class Capture:
         self.join(self.origin, [])
 
     def join(self, queue: Queue, needs: list[int]) -> None:
-        """A queue takes part from now on."""
+        """Makes a queue part of the recording from now on."""
         self.tails[queue] = [*self.tails.get(queue, []), *needs]
         queue.capture = self
 
     def add(self, gpu: Gpu, queue: Queue, run: Callable[[], object], touches: list[Baked], place: str) -> None:
-        """Record work."""
+        """Records work."""
         if len(self.steps) == 1 and gc.isenabled():
             gc.collect()  # it may come at any time, and so it comes now
         self.steps.append(Step(run, queue, self.tails[queue], touches, place))
         self.tails[queue] = [len(self.steps) - 1]
 
     def unjoined(self) -> bool:
-        """True where a queue's work is not part of what the origin comes after."""
+        """Returns whether a queue was forked and not joined to the origin again."""
         seen: set[int] = set()
         todo = list(self.tails[self.origin])
         while todo:
@@ -85,7 +85,7 @@ class Capture:
 
 
 class Graph:
-    """What a capture left, ready to be replayed."""
+    """A recorded graph, ready to be replayed."""
 
     def __init__(self, gpu: Gpu, capture: Capture) -> None:
         self._gpu = gpu
@@ -96,7 +96,7 @@ class Graph:
         self._clock: Clock = {}
 
     def replay(self, queue: Queue, place: str) -> None:
-        """Launch it in a queue, after its own last launch."""
+        """Launches the graph in a queue, after its own last launch."""
         gpu = self._gpu
         if queue.capture is not None:
             gpu.invalidate(queue.capture, "a graph was replayed in a stream that records another")
@@ -116,7 +116,7 @@ class Graph:
         host.step()
 
     def _order(self, clock: Clock, place: str) -> None:
-        """Check what each step touches, as if each branch were a stream; the launching queue comes after all."""
+        """Checks what each step touches, as if each branch were a stream. The launching queue comes last."""
         after: list[Clock] = []
         for step in self._steps:
             actor = self._branches[step.queue]
@@ -140,7 +140,7 @@ class Graph:
         self._clock = dict(clock)
 
     def _run(self) -> None:
-        """Do the steps in an order that their needs allow."""
+        """Does the steps in any order that their dependencies allow."""
         waiting = list(range(len(self._steps)))
         done: set[int] = set()
         while waiting:
@@ -152,7 +152,7 @@ class Graph:
 
 
 def pool_ids() -> Callable[[], PoolId]:
-    """A maker of pools' names."""
+    """Returns a function that makes names for pools."""
     count = 0
 
     def make(*_: Any) -> PoolId:

@@ -1,4 +1,4 @@
-"""Vector clocks: what each host thread and each stream knows of the others."""
+"""Vector clocks: which work of the others each host thread and each stream is ordered after."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _numbers = itertools.count()
 
 
 def join(into: Clock, other: Clock) -> None:
-    """Adds to a clock what another one knows."""
+    """Merges another clock into a clock."""
     for actor, epoch in other.items():
         if into.get(actor, 0) < epoch:
             into[actor] = epoch
 
 
 class Actor:
-    """What does one thing after the other: a host thread, a stream, or a branch of a graph.
+    """Something that does its work in order: a host thread, a stream, or a branch of a graph.
 
     Attributes:
         name: as reports have it.
@@ -45,16 +45,16 @@ class Actor:
 
     @property
     def epoch(self) -> int:
-        """The epoch in which it is."""
+        """The current epoch of this actor."""
         return self.clock[self.number]
 
     def step(self) -> None:
-        """Begins a new epoch, of which nobody knows yet."""
+        """Begins a new epoch. No other clock contains it yet."""
         self.clock[self.number] += 1
 
 
 def place_of_call() -> str:
-    """The innermost lines of the package or of a test that led here."""
+    """Returns the innermost lines of the package or of a test that led to this call."""
     frame, found = sys._getframe(1), []
     while frame is not None and len(found) < _FRAMES:
         code = frame.f_code

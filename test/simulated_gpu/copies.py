@@ -1,4 +1,4 @@
-"""Copies between the two sides: what waits, what does not, and when the host's memory is read or written."""
+"""Copies between host and device: whether they wait, and when they read or write the host's memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def copy(gpu: Gpu, into: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
-    """``into.copy_(source, non_blocking)``."""
+    """Simulates ``into.copy_(source, non_blocking)``."""
     if isinstance(into, GpuTensor):
         if isinstance(source, GpuTensor):
             _give(gpu, into.plain, source.plain)
@@ -30,7 +30,7 @@ def copy(gpu: Gpu, into: Tensor, source: Tensor, non_blocking: bool = False) -> 
 
 
 def to_copy(gpu: Gpu, source: Tensor, **options: Any) -> Tensor:
-    """``source.to(...)`` where that makes a new tensor."""
+    """Simulates ``source.to(...)`` if that makes a new tensor."""
     from simulated_gpu.operators import empty
 
     non_blocking = bool(options.pop("non_blocking", False))
@@ -45,14 +45,14 @@ def to_copy(gpu: Gpu, source: Tensor, **options: Any) -> Tensor:
 
 
 def to_host(gpu: Gpu, source: GpuTensor) -> Tensor:
-    """The elements on the CPU, for which the host waits."""
+    """Returns the elements on the CPU, after the host has waited for them."""
     into = torch.empty_strided(source.size(), source.stride(), dtype=source.dtype)
     _from_device(gpu, into, source, non_blocking=False)
     return into
 
 
 def from_values(gpu: Gpu, values: Tensor) -> Tensor:
-    """A tensor of the GPU's with these elements, which are known."""
+    """Returns a tensor on the GPU with these elements."""
     from simulated_gpu.operators import empty
 
     made = empty(gpu, values)

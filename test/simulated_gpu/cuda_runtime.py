@@ -1,4 +1,4 @@
-"""``cuda.bindings.runtime`` as far as the package uses it, on a simulated GPU."""
+"""Simulates the part of ``cuda.bindings.runtime`` that the package uses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OUTLIVED: set[int] = set()  # addresses that objects still hold of GPUs that ar
 
 
 def _take_outlived(address: int) -> bool:
-    """True, once, if the memory there is of a GPU that is not simulated any more."""
+    """Returns True, once, if the memory at an address belongs to a GPU that is not simulated any more."""
     if address not in _OUTLIVED:
         return False
     _OUTLIVED.remove(address)
@@ -31,7 +31,7 @@ def _take_outlived(address: int) -> bool:
 
 
 class Runtime:
-    """Calls answer as the real binding's do: a status, and what else there is. Enumerations are the real ones.
+    """Answers calls as the real binding does: with a status and the results. The enumerations are the real ones.
 
     Attributes:
         refuse: names of calls that fail from now on, and with which status' name.
@@ -57,7 +57,7 @@ class Runtime:
         return getattr(self._real, name)
 
     def status(self, name: str = "cudaSuccess") -> Any:
-        """CUDA's error of that name."""
+        """Returns CUDA's error of a name."""
         return getattr(self._real.cudaError_t, name)
 
     def cudaGetErrorString(self, status: Any) -> tuple[Any, bytes]:
@@ -160,11 +160,11 @@ class Runtime:
         return (self.status(),)
 
     def end(self) -> None:
-        """What is still there may be freed while another GPU is simulated."""
+        """Allows memory that is still there to be freed while another GPU is simulated."""
         _OUTLIVED.update(region.start for region in self._gpu.memory.regions() if region.is_shared)
 
     def as_tensor(self, owner: Any) -> GpuTensor:
-        """A tensor on the GPU over memory of the host that CUDA can reach."""
+        """Returns a tensor on the GPU over memory of the host that CUDA can reach."""
         gpu, facts = self._gpu, owner.__cuda_array_interface__
         address, (nbytes,) = facts["data"][0], facts["shape"]
         with gpu.lock:
@@ -193,7 +193,7 @@ class Runtime:
         return self.status(), address
 
     def _free(self, kind: str, address: int) -> tuple[Any]:
-        """Waits for the whole device, which a recording does not bear."""
+        """Waits for the whole device, which spoils a recording."""
         gpu = self._gpu
         with gpu.lock:
             region = gpu.memory.find(address)

@@ -1,4 +1,4 @@
-"""The simulated device: its streams, its memory, what each host thread knows of them, and what went wrong."""
+"""The simulated device: its streams, its memory, the host threads that use it, and what went wrong."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CAPTURING = 900  # cudaErrorStreamCaptureUnsupported
 
 
 class Gpu(Findings):
-    """One GPU, on which nothing is done before somebody waits for it.
+    """One GPU, on which no work is done before somebody waits for it.
 
     Args:
         choose: decides the order among what may advance; by chance unless given.
@@ -64,31 +64,31 @@ class Gpu(Findings):
 
     @property
     def free_bytes(self) -> int:
-        """Of the device's memory, what nobody has."""
+        """The free bytes of the device's memory."""
         managed = sum(region.size for region in self.memory.regions() if region.kind == "managed")
         return self.total - self.allocator.reserved - managed
 
     @property
     def page_locked_bytes(self) -> int:
-        """Of the host's memory, what is page-locked."""
+        """The page-locked bytes of the host's memory."""
         regions = self.memory.regions()
         return sum(region.size for region in regions if region.kind in ("mapped", "registered"))
 
     def new_queue(self, name: str) -> Queue:
-        """A stream of its own."""
+        """Makes a new stream."""
         queue = Queue(name, self._next_handle)
         self._next_handle += 1
         self.processor.queues.append(queue)
         return queue
 
     def deal(self) -> Queue:
-        """The next of the streams that torch has; the thirty-third is the first again."""
+        """Returns the next of torch's 32 streams; the thirty-third is the first again."""
         with self.lock:
             self._deal += 1
             return self._dealt[(self._deal - 1) % DEALT]
 
     def queue_of(self, handle: int) -> Queue:
-        """The stream of that number."""
+        """Returns the stream of a number."""
         for queue in self.processor.queues:
             if queue.handle == handle:
                 return queue
@@ -96,7 +96,7 @@ class Gpu(Findings):
 
     @property
     def current(self) -> Queue:
-        """The stream to which this thread gives its work."""
+        """The stream to which the calling thread gives its work."""
         return getattr(self._threads, "current", self.default)
 
     @current.setter
@@ -104,7 +104,7 @@ class Gpu(Findings):
         self._threads.current = queue
 
     def host(self) -> Actor:
-        """This thread."""
+        """Returns the actor of the calling thread."""
         actor: Actor | None = getattr(self._threads, "actor", None)
         if actor is None:
             known = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]  # None as it begins
@@ -113,16 +113,16 @@ class Gpu(Findings):
         return actor
 
     def threads(self) -> list[Actor]:
-        """All host threads that were ever seen."""
+        """Returns all host threads that were ever seen."""
         return list(self._actors)
 
     def is_page_locked(self, plain: Tensor) -> bool:
-        """True for memory of the host that CUDA copies from, or to, while the host goes on."""
+        """Returns whether CUDA can copy from or to this memory of the host while the host goes on."""
         region = self.memory.find(plain.data_ptr())
         return region is not None and region.kind in ("mapped", "registered")
 
     def touches_shared(self, tree: object) -> bool:
-        """True if one of these tensors lies where the device could see it."""
+        """Returns whether one of these tensors lies in memory that the device can reach."""
         return any(
             isinstance(each, Tensor) and _has_bytes(each) and self.memory.find(each.data_ptr()) is not None
             for each in tree_leaves(tree)
@@ -131,7 +131,7 @@ class Gpu(Findings):
     def launch(
         self, queue: Queue, run: Callable[[], object], tensors: Sequence[tuple[Tensor, bool]], place: str = ""
     ) -> None:
-        """Give a stream work that reads, or writes (True), these tensors."""
+        """Gives a stream work that reads or writes (True) these tensors."""
         with self.lock:
             self.check()
             self.allocator.drain()
@@ -156,14 +156,14 @@ class Gpu(Findings):
             host.step()
 
     def touch(self, region: Region, start: int, end: int, actor: Actor, clock: Clock, writes: bool, place: str) -> None:
-        """Work of a stream, or of a graph's branch, touches memory."""
+        """Notes that work of a stream, or of a branch of a graph, touches memory."""
         if region.attached is not None and region.attached is not actor:
             owner = region.attached if isinstance(region.attached, str) else region.attached.name  # type: ignore[attr-defined]
             self.fault(f"{actor.name} touches {region.name}, which is attached to {owner}.")
         self.memory.touch(region, start, end, actor, clock, writes, place)
 
     def host_touches(self, plain: Tensor, writes: bool) -> None:
-        """This thread touches memory of the host, which the device may see as well."""
+        """Notes that the calling thread touches memory of the host, which the device may reach as well."""
         if not _has_bytes(plain):
             return
         with self.lock:
@@ -186,7 +186,7 @@ class Gpu(Findings):
                 self.fault(f"The CPU touches {region.name} while {queue.name} may be at work.")
 
     def wait(self, work: Work | None, clock: Clock) -> None:
-        """This thread waits for work, and from then on knows what that knew."""
+        """Makes the calling thread wait for work. What it does next is ordered after ``clock``."""
         with self.lock:
             self.check()
             self.processor.finish(work)
@@ -194,7 +194,7 @@ class Gpu(Findings):
             join(self.known, clock)
 
     def wait_for(self, queue: Queue) -> None:
-        """This thread waits for all that a stream was given."""
+        """Makes the calling thread wait for all work of a stream."""
         with self.lock:
             self.allocator.drain()
             if queue.capture is not None:
@@ -202,7 +202,7 @@ class Gpu(Findings):
             self.wait(queue.last, queue.clock)
 
     def wait_for_all(self) -> None:
-        """This thread waits for the whole device, which fails while anybody records."""
+        """Makes the calling thread wait for the whole device, which fails while anybody records."""
         with self.lock:
             self.check()
             self.allocator.drain()
@@ -215,20 +215,20 @@ class Gpu(Findings):
                 self.wait(None, queue.clock)
 
     def capture_of_this_thread(self) -> Capture | None:
-        """The recording whose rules hold for this thread now."""
+        """Returns the recording whose rules hold for the calling thread."""
         for capture in self.captures:
             if capture.mode == "global" or (capture.mode == "thread_local" and capture.thread == threading.get_ident()):
                 return capture
         return None
 
     def forbid(self, what: str) -> None:
-        """Raise if this thread records: that ends its recording."""
+        """Raises if the calling thread records, and ends its recording."""
         capture = self.capture_of_this_thread()
         if capture is not None:
             self.invalidate(capture, what)
 
     def invalidate(self, capture: Capture, what: str) -> NoReturn:
-        """End a recording, and say why."""
+        """Ends a recording, and raises the reason."""
         capture.failure = capture.failure or what
         raise CudaError(
             f"CUDA error: operation not permitted when stream is capturing ({CAPTURING}): {what} ({place_of_call()})"
@@ -243,6 +243,6 @@ class Gpu(Findings):
 
 
 def _has_bytes(tensor: Tensor) -> bool:
-    """True for a tensor of the host's whose elements lie somewhere as they are."""
+    """Returns whether a tensor is on the host and has elements in memory."""
     plain = tensor.layout is torch.strided and tensor.device.type == "cpu" and not isinstance(tensor, FakeTensor)
     return plain and tensor.numel() > 0

@@ -1,4 +1,4 @@
-"""Host threads that know of each other what locks, queues, starts and joins tell them."""
+"""Orders host threads by the locks, queues, starts and joins that they share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class _Passes:
-    """A lock that tells whoever takes it what those knew who let it go."""
+    """A lock that orders whoever takes it after those who released it."""
 
     gpu: Gpu  # of the subclass that ``lock_classes`` makes
     _lock: Any  # the interpreter's own
@@ -74,12 +74,12 @@ class _ReentrantLock(_Passes):
 
 
 def lock_classes(gpu: Gpu) -> tuple[type, type]:
-    """What stands in for ``threading.Lock`` and ``threading.RLock``."""
+    """Returns the substitutes of ``threading.Lock`` and ``threading.RLock``."""
     return type("Lock", (_Lock,), {"gpu": gpu}), type("RLock", (_ReentrantLock,), {"gpu": gpu})
 
 
 def starting(gpu: Gpu, start: Callable[[threading.Thread], None], entered: Callable[[], Any]) -> Callable[..., None]:
-    """``Thread.start`` after which the thread knows what its parent knew, and runs inside ``entered``."""
+    """Returns a ``Thread.start`` that orders the thread after its parent and runs it inside ``entered``."""
 
     def start_watched(thread: threading.Thread) -> None:
         host = gpu.host()
@@ -104,7 +104,7 @@ def starting(gpu: Gpu, start: Callable[[threading.Thread], None], entered: Calla
 
 
 def joining(gpu: Gpu, wait: Callable[..., None]) -> Callable[..., None]:
-    """``Thread.join`` after which the caller knows what the thread knew."""
+    """Returns a ``Thread.join`` that orders the caller after the thread."""
 
     def join_watched(thread: threading.Thread, timeout: float | None = None) -> None:
         wait(thread, timeout)
@@ -115,7 +115,7 @@ def joining(gpu: Gpu, wait: Callable[..., None]) -> Callable[..., None]:
 
 
 def remembering(gpu: Gpu, remembered: Callable[..., Any]) -> Callable[..., Any]:
-    """A cached function: who gets a result knows what the thread knew that computed it."""
+    """Returns a cached function that orders its callers after the thread that computed the result."""
     clock: Clock = {}
 
     @functools.wraps(remembered)
@@ -135,7 +135,7 @@ def remembering(gpu: Gpu, remembered: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Published:
-    """An attribute that threads read without a lock, which the interpreter's own lock makes safe."""
+    """An attribute that threads read without a lock. The interpreter's own lock makes that safe."""
 
     def __init__(self, gpu: Gpu, name: str) -> None:
         self._gpu, self._name = gpu, f"_published_{name}"

@@ -1,4 +1,4 @@
-"""Puts a simulated GPU in the place of the machine's, for as long as a test lasts."""
+"""Replaces the machine's GPU by a simulated one while a test runs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _torch_same_type = torch._has_compatible_shallow_copy_type
 
 @contextmanager
 def simulated(gpu: Gpu | None = None) -> Iterator[Gpu]:
-    """All that is done inside with ``cuda`` is done on a simulated GPU.
+    """Runs everything in the block that uses ``cuda`` on a simulated GPU.
 
     Raises:
         AssertionError: at the end, if anything raced, or a real GPU would have refused something. A test that expects
@@ -120,18 +120,18 @@ def _as_tensor(runtime: Runtime) -> Any:
 
 
 def _tensor(data: Any, *, device: Any = None, **kwargs: Any) -> torch.Tensor:
-    """torch's own looks for the GPU's driver before any mode sees it."""
+    """Replaces torch's function, which looks for the GPU's driver before any mode sees the call."""
     made = _torch_tensor(data, **kwargs)
     return made if device is None else made.to(device)
 
 
 def _same_type(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """A module's parameter that moves to the simulated GPU is replaced, as its data alone cannot be."""
+    """Makes modules replace a parameter that moves to the simulated GPU, because its data cannot be replaced."""
     return not isinstance(other, GpuTensor) and _torch_same_type(one, other)
 
 
 def _watch_reads(gpu: Gpu, replace: Any) -> None:
-    """A file is read into a buffer past torch: say that the host writes there."""
+    """Notes that the host writes to a buffer when a file is read into it without torch."""
     from split_infer_ros.weight_streaming.weights_file import WeightsFile
 
     read, check = WeightsFile.read, WeightsFile.check

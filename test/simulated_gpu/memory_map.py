@@ -1,4 +1,4 @@
-"""All memory that a GPU can reach, who touched it last, and the check that each conflicting pair is ordered."""
+"""All memory that a GPU can reach and its last accesses. Each conflicting pair of accesses must be ordered."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from simulated_gpu.clocks import Actor, Clock
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Bytes that an actor read or wrote, in which of its epochs, and where in the program."""
+    """Bytes that an actor read or wrote, with the actor's epoch and the place in the program."""
 
     start: int
     end: int
@@ -27,7 +27,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """Two accesses to the same bytes, at least one of them a write, that nothing orders."""
+    """Two unordered accesses to the same bytes, of which at least one is a write."""
 
     region: str
     first: Access
@@ -64,12 +64,12 @@ class Region:
 
     @property
     def is_shared(self) -> bool:
-        """True where the host sees these bytes too."""
+        """True if the host can touch these bytes as well."""
         return self.kind != "device"
 
 
 class MemoryMap:
-    """The regions, and the races that were found in them."""
+    """Keeps the regions of memory and the races that were found in them."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
@@ -79,18 +79,18 @@ class MemoryMap:
 
     @property
     def has_shared(self) -> bool:
-        """True while the host sees any of it."""
+        """True while the host can touch any region."""
         return self._shared > 0
 
     def add(self, region: Region) -> Region:
-        """Memory that is there from now on."""
+        """Adds a region."""
         insort(self._starts, region.start)
         self._regions[region.start] = region
         self._shared += region.is_shared
         return region
 
     def remove(self, region: Region) -> None:
-        """Memory that is gone."""
+        """Removes a region."""
         region.live = False
         if self._regions.get(region.start) is region:
             del self._regions[region.start]
@@ -98,7 +98,7 @@ class MemoryMap:
             self._shared -= region.is_shared
 
     def find(self, address: int) -> Region | None:
-        """The region that holds an address."""
+        """Returns the region that holds an address."""
         index = bisect_right(self._starts, address) - 1
         if index < 0:
             return None
@@ -106,11 +106,11 @@ class MemoryMap:
         return region if address < region.start + region.size else None
 
     def regions(self) -> list[Region]:
-        """All of them, by address."""
+        """Returns all regions, by address."""
         return [self._regions[start] for start in self._starts]
 
     def touch(self, region: Region, start: int, end: int, actor: Actor, clock: Clock, writes: bool, place: str) -> None:
-        """Check an access against those before it, and remember it; bytes count from the region's first."""
+        """Checks an access against those before it, and stores it. Offsets count from the region's first byte."""
         mine = Access(start, end, actor, clock.get(actor.number, 0), writes, place)
         kept = []
         for other in region.accesses:
@@ -127,7 +127,7 @@ class MemoryMap:
 
 
 def extent(plain: Tensor) -> tuple[int, int]:
-    """The address of a tensor's first byte, and behind its last one."""
+    """Returns the addresses of a tensor's first byte and of the byte after its last."""
     if not plain.numel():
         return plain.data_ptr(), plain.data_ptr()
     last = sum((size - 1) * stride for size, stride in zip(plain.shape, plain.stride(), strict=True))

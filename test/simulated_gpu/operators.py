@@ -1,4 +1,4 @@
-"""What torch's operators do on the simulated GPU: views at once, all else later, in the current stream."""
+"""Runs torch's operators on the simulated GPU: views at once, and all others later in the current stream."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _UNSUPPORTED = {aten.set_, aten.resize_, aten._resize_output_}
 
 
 class Simulation(TorchDispatchMode):
-    """On a thread: tensors for ``cuda`` are made on the simulated GPU, and the host's accesses are watched."""
+    """Makes a thread's tensors for ``cuda`` on the simulated GPU, and watches the host's accesses."""
 
     def __init__(self, gpu: Gpu) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Simulation(TorchDispatchMode):
 
 @dataclass(frozen=True)
 class _Kind:
-    """What an operator's schema says of it: which arguments it writes, and whether its results are views."""
+    """Which arguments an operator writes and whether its results are views, from its schema."""
 
     written: frozenset[int | str]
     is_view: bool
@@ -60,7 +60,7 @@ def _kind(func: Any) -> _Kind:
 
 
 def dispatch(gpu: Gpu, func: Any, args: Any, kwargs: Any) -> Any:
-    """Do an operator as a machine with this GPU would."""
+    """Runs an operator as a machine with this GPU would."""
     tensors = [each for each in tree_flatten((args, kwargs))[0] if isinstance(each, Tensor)]
     on_gpu = any(isinstance(each, GpuTensor) for each in tensors)
     target = kwargs.get("device")
@@ -125,7 +125,7 @@ def _view(gpu: Gpu, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _make(gpu: Gpu, func: Any, args: Any, kwargs: Any) -> Any:
-    """A new tensor, of no other one's elements."""
+    """Returns the result of an operator that only makes a new tensor."""
     like = func(*args, **{**kwargs, "device": torch.device("meta"), "pin_memory": False})
     made = empty(gpu, like)
     if func.overloadpacket not in _EMPTY:
@@ -135,7 +135,7 @@ def _make(gpu: Gpu, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def empty(gpu: Gpu, like: Tensor) -> GpuTensor:
-    """A tensor of that size, strides and type, in memory of the current stream's."""
+    """Returns a tensor of a size, strides and type, in memory of the current stream."""
     nbytes = 0
     if like.numel():
         nbytes = (
@@ -149,7 +149,7 @@ def empty(gpu: Gpu, like: Tensor) -> GpuTensor:
 
 
 def _later(gpu: Gpu, func: Any, args: Any, kwargs: Any, kind: _Kind) -> Any:
-    """Give it to the current stream; what it returns is there, and filled once it is done."""
+    """Gives an operator to the current stream. Its results exist at once, and are filled when the work is done."""
     args, kwargs = _snapshot(gpu, args), _snapshot(gpu, kwargs)
     touched = []
     written: list[GpuTensor] = []
@@ -177,7 +177,7 @@ def _later(gpu: Gpu, func: Any, args: Any, kwargs: Any, kind: _Kind) -> Any:
 
 
 def _with_values(gpu: Gpu, func: Any, args: Any, kwargs: Any) -> Any:
-    """An operator whose result's size depends on values, for which torch waits."""
+    """Runs an operator whose result's size depends on values. torch waits for such an operator."""
     gpu.forbid(f"{func} waits for values")
     touched = [(each.plain, False) for each in tree_flatten((args, kwargs))[0] if isinstance(each, GpuTensor)]
     gpu.launch(gpu.current, lambda: None, touched)
@@ -206,7 +206,7 @@ def _check_devices(func: Any, args: Any, kwargs: Any) -> None:
 
 
 def _snapshot(gpu: Gpu, tree: Any) -> Any:
-    """Scalars on the CPU are read when work is given, and not when it is done."""
+    """Reads scalars on the CPU when work is given, and not when it is done."""
 
     def read(each: Any) -> Any:
         if isinstance(each, Tensor) and not isinstance(each, GpuTensor):

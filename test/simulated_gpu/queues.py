@@ -17,7 +17,7 @@ Choose = Callable[[int], int]  # given how many may advance, the number of the o
 
 
 class Work:
-    """Something that a stream does once all before it in that stream is done, and all that it needs of others."""
+    """A piece of work. A stream does it after its earlier work and after the work of others that it needs."""
 
     __slots__ = ("done", "needs", "queue", "run")
 
@@ -47,7 +47,7 @@ class Queue(Actor):
         self._waiting: deque[Work] = deque()
 
     def append(self, run: Callable[[], object] | None) -> Work:
-        """Give it work."""
+        """Appends work."""
         self.last = Work(run, self, self.needs)
         self.needs = []
         self._waiting.append(self.last)
@@ -55,16 +55,16 @@ class Queue(Actor):
 
     @property
     def head(self) -> Work | None:
-        """The work that comes next."""
+        """The next work of this stream."""
         return self._waiting[0] if self._waiting else None
 
     @property
     def is_idle(self) -> bool:
-        """True while nothing is left to do."""
+        """True if no work is left."""
         return not self._waiting
 
     def advance(self, idle: bool = False) -> None:
-        """Do what comes next, or nothing in its place."""
+        """Does the next work, or skips it if ``idle``."""
         work = self._waiting.popleft()
         work.done = True
         run, work.run, work.needs = work.run, None, []
@@ -75,7 +75,7 @@ class Queue(Actor):
 
 
 class Processor:
-    """Does the work of all queues, no earlier than somebody waits for it.
+    """Does the work of all queues. No work is done before somebody waits for it.
 
     Args:
         choose: the order among queues that may advance.
@@ -89,7 +89,7 @@ class Processor:
         self._lost = False  # a kernel failed: whatever else is given is not done
 
     def finish(self, work: Work | None) -> None:
-        """Do this work and what it depends on; now and then a piece of another queue comes before."""
+        """Does this work and what it depends on. By chance, work of another queue comes before."""
         stack = [work] if work is not None else []
         while stack:
             wanted = stack[-1]
@@ -108,7 +108,7 @@ class Processor:
                 self._advance(head.queue)
 
     def finish_all(self) -> None:
-        """Do all work, in any order."""
+        """Does all work, in any order."""
         while busy := [queue for queue in self.queues if not queue.is_idle]:
             self.finish(busy[self._choose(len(busy))].last)
 

@@ -1,4 +1,4 @@
-"""Tensors that say they lie on the GPU, over bytes of the simulated device's memory."""
+"""Tensors that claim to lie on the GPU, over bytes of the simulated device's memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class GpuTensor(Tensor):
 
     @staticmethod
     def make(gpu: Gpu, plain: Tensor, keeper: object, inference: bool) -> GpuTensor:
-        """A tensor over these elements; an inference tensor or not, as torch's own would be."""
+        """Returns a tensor over these elements. It is an inference tensor exactly if torch's own would be."""
         with torch.inference_mode(inference):
             made: GpuTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
                 GpuTensor,
@@ -47,23 +47,23 @@ class GpuTensor(Tensor):
         return dispatch(_gpu_of(args, kwargs), func, args, kwargs or {})
 
     def data_ptr(self) -> int:  # type: ignore[override]
-        """Where it lies, to be passed to CUDA."""
+        """Returns the tensor's address for CUDA."""
         return self.plain.data_ptr()
 
     def untyped_storage(self) -> torch.UntypedStorage:
-        """Of which only the size is to be asked."""
+        """Returns the tensor's storage, of which only the size is used."""
         return self.plain.untyped_storage()
 
     def record_stream(self, stream: Any) -> None:
-        """As torch: its memory is handed out again only after what that stream has been given by then."""
+        """Keeps the tensor's memory until a stream has done the work that it has now, as torch does."""
         self.keeper.streams.add(stream.queue)  # type: ignore[attr-defined]
 
     def is_pinned(self, device: object = None) -> bool:
-        """Device memory is never page-locked."""
+        """Returns False: device memory is never page-locked."""
         return False
 
     def tolist(self) -> Any:
-        """Its elements, for which the host waits."""
+        """Returns the elements, after the host has waited for them."""
         return self.cpu().tolist()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:

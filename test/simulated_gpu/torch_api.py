@@ -1,4 +1,4 @@
-"""``torch.cuda`` as far as the package uses it, on a simulated GPU."""
+"""Simulates the part of ``torch.cuda`` that the package uses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from simulated_gpu.torch_streams import Event, Stream
 
 
 def torch_api(gpu: Gpu) -> SimpleNamespace:
-    """By name, what stands in for the attributes of ``torch.cuda``."""
+    """Returns the substitutes for the attributes of ``torch.cuda``, by name."""
 
     def bound(cls: type) -> type:
         return type(cls.__name__.strip("_"), (cls,), {"gpu": gpu})

@@ -1,4 +1,4 @@
-"""``torch.cuda.CUDAGraph`` and ``torch.cuda.graph`` on a simulated GPU."""
+"""Simulates ``torch.cuda.CUDAGraph`` and ``torch.cuda.graph``."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class CudaGraph:
 
 
 class Recording:
-    """``torch.cuda.graph``, which first waits for the device and gives its cached memory back."""
+    """Simulates ``torch.cuda.graph``, which first waits for the device and empties the cache."""
 
     gpu: Gpu
     default_capture_stream: Stream | None = None
@@ -119,7 +119,7 @@ class Recording:
 
 
 class Generator:
-    """Of random numbers. Like torch 2.11's, it goes on recording where the end of a capture failed."""
+    """A generator of random numbers. Like torch 2.11's, it keeps recording if the end of a capture failed."""
 
     gpu: Gpu
 

@@ -1,4 +1,4 @@
-"""``torch.cuda.Stream`` and ``torch.cuda.Event`` on a simulated GPU."""
+"""Simulates ``torch.cuda.Stream`` and ``torch.cuda.Event``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from simulated_gpu.queues import Queue, Work
 
 
 class Stream:
-    """A stream of torch's, or of whoever made it."""
+    """A stream of torch or of other code."""
 
     gpu: Gpu  # of the subclass that ``torch_api`` makes
 
@@ -53,7 +53,7 @@ class Stream:
 
 
 class Event:
-    """A point in a stream's work; of a recording, in what is recorded."""
+    """A point in the work of a stream or of a recording."""
 
     gpu: Gpu
 

@@ -12,7 +12,8 @@ import pytest
 from PIL import Image
 
 from split_infer_ros.errors import SourceError
-from split_infer_ros.sources import Picture, bag, open_source
+from split_infer_ros.sources import Picture, open_source
+from split_infer_ros.sources.bag import BagSource
 
 pytest.importorskip("rosbags")
 
@@ -53,7 +54,7 @@ def plain(colour: list[int]) -> np.ndarray:
 
 
 def write(path: Path, topics: dict[str, list[Any]], plugin: str = "MCAP", mode: str | None = None) -> Path:
-    """A bag of these messages, a tenth of a second apart; the log's time is another than that of the headers."""
+    """Writes a bag of these messages, a tenth of a second apart; the log's time differs from that of the headers."""
     writer = Writer(path, version=9, storage_plugin=StoragePlugin[plugin])
     if mode:
         writer.set_compression(CompressionMode[mode], CompressionFormat.ZSTD)
@@ -70,11 +71,11 @@ def write(path: Path, topics: dict[str, list[Any]], plugin: str = "MCAP", mode: 
 @pytest.fixture
 def recording(tmp_path: Path) -> Path:
     messages = [image(index, plain(colour)) for index, colour in enumerate(COLOURS)]
-    words = [T[STRING](data="hello")]
-    return write(tmp_path / "recording", {"/eye/image": messages, "/words": words})
+    texts = [T[STRING](data="hello")]
+    return write(tmp_path / "recording", {"/eye/image": messages, "/words": texts})
 
 
-def seen(pictures: list[Picture]) -> list[tuple[str, list[int], tuple[int, int] | None, str | None]]:
+def described(pictures: list[Picture]) -> list[tuple[str, list[int], tuple[int, int] | None, str | None]]:
     for picture in pictures:
         assert picture.image.shape == (4, 6, 3)
         assert picture.image.dtype == np.uint8
@@ -90,14 +91,19 @@ ALL = [(f"message {index}", colour, (1000 + index, 7), "left_eye") for index, co
 @pytest.mark.parametrize(
     ("plugin", "mode"),
     [
-        *(("MCAP", mode) for mode in (None, "MESSAGE", "FILE", "STORAGE")),
-        *(("SQLITE3", mode) for mode in (None, "MESSAGE", "FILE")),
+        ("MCAP", None),
+        ("MCAP", "MESSAGE"),
+        ("MCAP", "FILE"),
+        ("MCAP", "STORAGE"),
+        ("SQLITE3", None),
+        ("SQLITE3", "MESSAGE"),
+        ("SQLITE3", "FILE"),
     ],
 )
-def test_images_come_in_order_with_their_own_headers(tmp_path: Path, plugin: str, mode: str | None) -> None:
+def test_images_come_in_order_with_their_headers(tmp_path: Path, plugin: str, mode: str | None) -> None:
     messages = [image(index, plain(colour)) for index, colour in enumerate(COLOURS)]
     path = write(tmp_path / "recording", {"/image": messages}, plugin, mode)
-    assert seen(list(open_source(f"bag:{path}"))) == ALL
+    assert described(list(open_source(f"bag:{path}"))) == ALL
 
 
 @pytest.mark.parametrize(("plugin", "suffix"), [("MCAP", "mcap"), ("SQLITE3", "db3")])
@@ -106,7 +112,7 @@ def test_a_bare_file_is_a_bag(tmp_path: Path, plugin: str, suffix: str) -> None:
     path = write(tmp_path / "recording", {"/image": messages}, plugin)
     (file,) = path.glob(f"*.{suffix}")
     bare = file.rename(tmp_path / f"alone.{suffix}")
-    assert seen(list(open_source(f"bag:{bare}"))) == ALL
+    assert described(list(open_source(f"bag:{bare}"))) == ALL
 
 
 def test_every_encoding_is_read(tmp_path: Path) -> None:
@@ -120,25 +126,25 @@ def test_every_encoding_is_read(tmp_path: Path) -> None:
         image(3, big, "mono16", is_bigendian=1),
     ]
     path = write(tmp_path / "recording", {"/image": messages})
-    colours = [colour for _, colour, *_ in seen(list(open_source(f"bag:{path}")))]
+    colours = [colour for _, colour, *_ in described(list(open_source(f"bag:{path}")))]
     assert colours == [COLOURS[0], COLOURS[0], [99] * 3, [99] * 3]
 
 
 def test_compressed_images_are_read(tmp_path: Path) -> None:
     messages = [compressed(index, png(plain(colour))) for index, colour in enumerate(COLOURS)]
     path = write(tmp_path / "recording", {"/image/compressed": messages})
-    assert seen(list(open_source(f"bag:{path}"))) == ALL
+    assert described(list(open_source(f"bag:{path}"))) == ALL
 
 
 def test_loop_begins_again(recording: Path) -> None:
     source = open_source(f"bag:{recording}", loop=True)
-    assert seen(list(islice(source, 5))) == ALL + ALL[:2]
+    assert described(list(islice(source, 5))) == ALL + ALL[:2]
     source.close()
     source.close()
     assert list(source) == []
 
 
-def test_a_source_is_read_by_another_thread_than_opened_it(recording: Path, tmp_path: Path) -> None:
+def test_a_source_can_be_read_on_another_thread(recording: Path, tmp_path: Path) -> None:
     messages = [image(index, plain(colour)) for index, colour in enumerate(COLOURS)]
     path = write(tmp_path / "other", {"/image": messages}, "SQLITE3")
     source = open_source(f"bag:{path}", loop=True)
@@ -147,10 +153,10 @@ def test_a_source_is_read_by_another_thread_than_opened_it(recording: Path, tmp_
     thread.start()
     thread.join()
     source.close()
-    assert seen(pictures) == [*ALL, ALL[0]]
+    assert described(pictures) == [*ALL, ALL[0]]
 
 
-# ---- Which topic ----
+# ---- Topics ----
 
 
 @pytest.fixture
@@ -169,7 +175,7 @@ def two_eyes(tmp_path: Path) -> Path:
 )
 def test_a_topic_can_be_named(two_eyes: Path, topic: str, colour: int) -> None:
     (picture,) = open_source(f"bag:{two_eyes}:{topic}")
-    assert seen([picture])[0][1] == COLOURS[colour]
+    assert described([picture])[0][1] == COLOURS[colour]
 
 
 @pytest.mark.parametrize(
@@ -187,17 +193,17 @@ def test_a_bag_without_images_says_so(tmp_path: Path) -> None:
         open_source(f"bag:{path}")
 
 
-# ---- What cannot be read ----
+# ---- Bags that cannot be read ----
 
 
-def spoilt(tmp_path: Path) -> Path:
-    """Three images: of an unknown encoding, sound, and bytes that are no message."""
+def damaged(tmp_path: Path) -> Path:
+    """Writes three images: one of an unknown encoding, a good one, and bytes that are no message."""
     messages = [image(0, plain(COLOURS[0]), "rgb9"), image(1, plain(COLOURS[1])), b"\0\1\0\0\xff\xff"]
     return write(tmp_path / "recording", {"/image": messages})
 
 
 def test_an_unreadable_image_raises(tmp_path: Path) -> None:
-    source = open_source(f"bag:{spoilt(tmp_path)}")
+    source = open_source(f"bag:{damaged(tmp_path)}")
     with pytest.raises(SourceError, match=r"Image 0 of /image in .* cannot be read: Image encoding 'rgb9'"):
         next(source)
     assert next(source).name == "message 1"
@@ -206,10 +212,10 @@ def test_an_unreadable_image_raises(tmp_path: Path) -> None:
     assert list(source) == []
 
 
-def test_an_unreadable_image_is_passed_over_with_a_warning(tmp_path: Path) -> None:
+def test_an_unreadable_image_is_skipped_with_a_warning(tmp_path: Path) -> None:
     warnings: list[str] = []
-    pictures = open_source(f"bag:{spoilt(tmp_path)}", warn=warnings.append)
-    assert [picture.name for picture in pictures] == ["message 1"]
+    source = open_source(f"bag:{damaged(tmp_path)}", warn=warnings.append)
+    assert [picture.name for picture in source] == ["message 1"]
     assert len(warnings) == 2
 
 
@@ -231,7 +237,7 @@ def test_a_missing_bag_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "empty.mcap", "empty.db3", "wrong.mcap", "wrong.db3", "folder"])
-def test_what_is_no_bag_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_file_that_is_no_bag_is_refused(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     if name == "folder":
         path.mkdir()
@@ -243,7 +249,7 @@ def test_what_is_no_bag_is_refused(tmp_path: Path, name: str) -> None:
 
 @pytest.fixture
 def large(tmp_path: Path) -> Path:
-    """The file of a bag, of some chunks."""
+    """The file of a bag of several chunks."""
     rng = np.random.default_rng(0)
     messages = [image(index, rng.integers(0, 256, (200, 300, 3), np.uint8)) for index in range(20)]
     (file,) = write(tmp_path / "recording", {"/image": messages}, mode="STORAGE").glob("*.mcap")
@@ -252,8 +258,8 @@ def large(tmp_path: Path) -> Path:
 
 def test_a_damaged_bag_breaks_off(large: Path) -> None:
     data = bytearray(large.read_bytes())
-    half = slice(len(data) // 4, 3 * len(data) // 4)
-    data[half] = bytes(half.stop - half.start)
+    begin, end = len(data) // 4, 3 * len(data) // 4
+    data[begin:end] = bytes(end - begin)
     large.write_bytes(data)
     source = open_source(f"bag:{large.parent}", loop=True)
     with pytest.raises(SourceError, match=f"The bag {large.parent} breaks off: "):
@@ -267,7 +273,7 @@ def test_a_bag_whose_recorder_was_killed_is_refused(large: Path) -> None:
         open_source(f"bag:{large}")
 
 
-def test_without_rosbags_it_is_named(monkeypatch: pytest.MonkeyPatch, recording: Path) -> None:
+def test_a_missing_rosbags_is_named(monkeypatch: pytest.MonkeyPatch, recording: Path) -> None:
     monkeypatch.setitem(sys.modules, "rosbags.rosbag2", None)
     with pytest.raises(SourceError, match="pip install rosbags"):
-        bag.BagSource(recording, None, False, None)
+        BagSource.open(recording, topic=None, loop=False, warn=None)

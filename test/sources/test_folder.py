@@ -50,7 +50,7 @@ def test_an_unreadable_file_raises(folder: Path) -> None:
     assert next(source).name == "b.png"
 
 
-def test_an_unreadable_file_is_passed_over_with_a_warning(folder: Path) -> None:
+def test_an_unreadable_file_is_skipped_with_a_warning(folder: Path) -> None:
     (folder / "aa.png").write_bytes(b"")
     warnings: list[str] = []
     pictures = list(open_source(f"folder:{folder}", warn=warnings.append))

@@ -12,7 +12,7 @@ def test_shapes_gives_the_scenes_of_its_seed_in_order() -> None:
     source = open_source("shapes", seed=9, width=320, height=240)
     for index in range(3):
         picture = next(source)
-        scene = draw_scene(9, index, 320, 240)
+        scene = draw_scene(9, index, width=320, height=240)
         assert picture.encoding == "rgb8"
         assert picture.name == f"scene {index}"
         assert (picture.image == scene.image).all()
@@ -29,7 +29,7 @@ def test_shapes_refuses_a_bad_size_when_opened() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "camera", "shapes:5", "folder", "folder:", "video:", "bag:", "v4l2:", "Shapes"])
-def test_an_unknown_source_is_named_and_the_known_are_listed(name: str) -> None:
+def test_an_unknown_source_is_refused_with_known_ones(name: str) -> None:
     with pytest.raises(SourceError, match=r"folder:PATH, video:PATH, bag:PATH\[:TOPIC\] and v4l2:DEVICE") as error:
         open_source(name)
     assert f"'{name}'" in str(error.value)

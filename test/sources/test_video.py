@@ -55,50 +55,48 @@ def test_a_missing_video_and_a_folder_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("device", ["987", "/dev/video987"])
-def test_a_missing_camera_is_named_with_those_that_exist(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_camera_is_refused_with_existing_ones(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "glob", lambda *_: iter([Path("/dev/video2"), Path("/dev/video0")]))
     with pytest.raises(SourceError, match=r"no camera /dev/video987; .*: /dev/video0, /dev/video2\."):
         open_source(f"v4l2:{device}")
 
 
-def test_what_is_no_camera_cannot_be_opened(tmp_path: Path) -> None:
+def test_a_file_that_is_no_camera_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "video0"
     path.write_bytes(b"")
     with pytest.raises(SourceError, match="cannot be opened as a camera"):
         open_source(f"v4l2:{path}")
 
 
-class FakeCapture:
-    """Stands in for a camera: three pictures, then none."""
+class SimulatedCapture:
+    """A camera that gives three pictures and then breaks off."""
 
     def __init__(self, *_: object) -> None:
-        self.asked: dict[int, float] = {}
+        self.settings: dict[int, float] = {}
         self.frames: Iterator[int] = iter([1, 2, 3])
-        self.open = True
+        self.is_open = True
 
     def isOpened(self) -> bool:
-        return self.open
+        return self.is_open
 
     def set(self, what: int, value: float) -> None:
-        self.asked[what] = value
+        self.settings[what] = value
 
     def read(self) -> tuple[bool, np.ndarray | None]:
         level = next(self.frames, None)
         return level is not None, None if level is None else np.full((48, 64, 3), level, np.uint8)
 
     def release(self) -> None:
-        self.open = False
+        self.is_open = False
 
 
-def test_a_camera_is_asked_for_the_size_and_says_when_it_breaks_off(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    capture = FakeCapture()
+def test_a_camera_takes_the_size_and_says_that_it_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    capture = SimulatedCapture()
     monkeypatch.setattr(video.cv2, "VideoCapture", lambda *_: capture)
     (tmp_path / "video0").touch()
     source = open_source(f"v4l2:{tmp_path / 'video0'}", width=64, height=48)
-    assert capture.asked[cv2.CAP_PROP_FRAME_WIDTH] == 64
-    assert capture.asked[cv2.CAP_PROP_FRAME_HEIGHT] == 48
+    assert capture.settings[cv2.CAP_PROP_FRAME_WIDTH] == 64
+    assert capture.settings[cv2.CAP_PROP_FRAME_HEIGHT] == 48
     assert [(p.name, p.image[0, 0, 0]) for p in islice(source, 3)] == [("frame 0", 1), ("frame 1", 2), ("frame 2", 3)]
     with pytest.raises(SourceError, match="no more pictures"):
         next(source)

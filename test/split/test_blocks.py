@@ -22,7 +22,7 @@ class Residual(nn.Module):
 
 
 class Stage(nn.Module):
-    """Calls others and does nothing itself."""
+    """Computes nothing outside its children."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Stage(nn.Module):
 
 
 class Row(nn.Module):
-    """A row of layers, which is nothing to cut in."""
+    """A row of layers, in which nobody would split."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Row(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Most of the model, and busy itself."""
+    """Most of the model; it also computes something itself."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,13 +74,13 @@ def test_chains_stages_and_the_wrapped_whole_are_opened() -> None:
     assert find_blocks(trace(Model())) == expected
 
 
-def test_an_exported_model_has_the_blocks_of_the_traced_one() -> None:
+def test_exported_and_traced_models_have_the_same_blocks() -> None:
     model = Model().eval()
     exported = export(model, IMAGE, UNTRACED)
     assert find_blocks(exported) == find_blocks(trace(model))
 
 
-def test_a_chain_of_chains_is_opened_to_the_bottom() -> None:
+def test_nested_chains_are_opened_completely() -> None:
     model = nn.Sequential(nn.Sequential(nn.Conv2d(1, 1, 1), nn.ReLU()), nn.Flatten(), nn.ModuleList([nn.Identity()]))
     model[2].forward = lambda x: model[2][0](x)  # type: ignore[operator]
     blocks = find_blocks(trace(model))

@@ -1,4 +1,4 @@
-"""Every split point of every model of the catalogue: its partitions, one after the other, are the model."""
+"""At every split point of every model of the catalogue, both partitions in a row give what the whole model gives."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 import torch
 from comparing import rounding
-from partitions import through_a_slot
+from partitions import split, through_a_slot
 from photographs import LEAST_VARIATION, photograph_batch
 from torch import Tensor, nn
 
@@ -18,7 +18,7 @@ from split_infer_ros.models.catalogue import CATALOGUE
 from split_infer_ros.models.random_weights import randomise
 from split_infer_ros.split.graph import trace
 from split_infer_ros.split.model import SplitModel
-from split_infer_ros.split.partitions import backbone_of, split
+from split_infer_ros.split.partitions import backbone_of
 from split_infer_ros.split.split_points import choose_split_point, find_split_points
 
 FOLDED = 1e-4  # rounding of folded and fused convolutions, layer after layer
@@ -26,14 +26,15 @@ FOLDED = 1e-4  # rounding of folded and fused convolutions, layer after layer
 
 @dataclass(frozen=True)
 class Case:
-    """A model of the catalogue at the smallest size that leaves nothing of it without work.
+    """A model of the catalogue at the smallest image size at which each of its operations has something to do.
 
     Attributes:
-        compared: the last split point before candidates are chosen; rounding may turn near ties around.
-        classes: the layer that says how sure the model is of each class; the whole model where it gives just that.
-        build: how it is built for that size; as the catalogue builds it unless given.
-        photographs: over so many its answers must vary.
-        batch: so many of them go through its partitions.
+        height, width: of an image.
+        compared: the last split point before candidates are chosen. Behind it, rounding may swap near ties.
+        classes: path of the layer that gives the score of each class; empty if the whole model gives just that.
+        build: builds the model for that size; None if the catalogue's function does.
+        photographs: how many photographs must get different answers.
+        batch: how many of them run through the partitions.
     """
 
     height: int = 64
@@ -59,7 +60,7 @@ CASES = {
     "yolov3": Case(classes="heads.0.1", batch=1),
     "ssd300": Case(300, 300, classes="head.classification_head.module_list.0", photographs=2, batch=1),
 }
-HEAVY = {  # of these, every so manieth cut as built and as run; all of them in the slow test
+HEAVY = {  # steps between the split points that are tested, as built and as run; the slow test has all of them
     "ssd300": (15, 31),  # 31 billion multiplications an image, and no smaller input will do
     "ssd_resnet50": (3, 14),
     "yolov3": (6, 19),  # 248 MB of weights
@@ -71,15 +72,15 @@ HEAVY = {  # of these, every so manieth cut as built and as run; all of them in 
 
 
 def seeded(case: Case, build: Callable[[], nn.Module]) -> tuple[nn.Module, Tensor]:
-    """The model under weights with which it tells photographs from each other, and a batch of them."""
+    """Returns the model with weights under which photographs get different answers, and a batch of them."""
     photographs = photograph_batch(case.height, case.width)[: case.photographs]
     model = randomise((case.build or build)(), photographs)
-    said: list[Tensor] = []
-    hook = model.get_submodule(case.classes).register_forward_hook(lambda *call: said.append(call[2]))
+    scores: list[Tensor] = []
+    hook = model.get_submodule(case.classes).register_forward_hook(lambda *call: scores.append(call[2]))
     with torch.inference_mode():
         model(photographs)
     hook.remove()
-    by_class = said[0].unflatten(0, (len(photographs), -1)).transpose(1, 2).flatten(2)  # image, class, place
+    by_class = scores[0].unflatten(0, (len(photographs), -1)).transpose(1, 2).flatten(2)  # image, class, place
     variation = by_class.std(dim=0).mean(dim=1)
     assert float(variation.min()) > LEAST_VARIATION, "each image gets the same answer, so any answer would do"
     return model, photographs[: case.batch].contiguous(memory_format=torch.channels_last)
@@ -89,8 +90,8 @@ def equal(found: tuple[Tensor, ...], whole: tuple[Tensor, ...]) -> bool:
     return len(found) == len(whole) and all(map(torch.equal, found, whole))
 
 
-def check(name: str, built: int = 1, run: int = 1) -> None:
-    """Every so manieth cut of a model as it is built, and as the pipeline runs it."""
+def check(name: str, step_as_built: int = 1, step_as_run: int = 1) -> None:
+    """Checks every n-th split point of a model as it is built, and as the pipeline runs it."""
     entry, case = CATALOGUE[name], CASES.get(name, Case())
     model, images = seeded(case, entry.build)
     with torch.inference_mode():
@@ -99,7 +100,7 @@ def check(name: str, built: int = 1, run: int = 1) -> None:
         graph = trace(model)
         split_points = find_split_points(graph, (3, case.height, case.width))
         assert len(split_points) > 10
-        for split_point in split_points[::built]:
+        for split_point in split_points[::step_as_built]:
             partitions = split(graph, split_point)
             found = through_a_slot(split_point, partitions.backbone, partitions.head, images)
             assert equal(found, whole), split_point.name
@@ -110,10 +111,10 @@ def check(name: str, built: int = 1, run: int = 1) -> None:
         assert [split_point.name for split_point in prepared.split_points] == [
             split_point.name for split_point in split_points
         ]
-        for mine, one in zip(prepared.backbone(case.compared)(images.clone()), expected, strict=True):
-            assert rounding(mine, one) <= FOLDED
+        for found_one, expected_one in zip(prepared.backbone(case.compared)(images.clone()), expected, strict=True):
+            assert rounding(found_one, expected_one) <= FOLDED
         whole = prepared.head("input")(images.clone())
-        for split_point in prepared.split_points[::run]:
+        for split_point in prepared.split_points[::step_as_run]:
             found = through_a_slot(
                 split_point, prepared.backbone(split_point.name), prepared.head(split_point.name), images
             )
@@ -121,19 +122,19 @@ def check(name: str, built: int = 1, run: int = 1) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in CATALOGUE if name not in HEAVY])
-def test_the_halves_of_every_cut_are_the_whole(name: str) -> None:
+def test_partitions_of_every_split_point_are_the_whole(name: str) -> None:
     """Bit for bit (see ``through_a_slot``): as built, and as the pipeline runs it, folded and fused alike."""
-    check(name, run=5)
+    check(name, step_as_run=5)
 
 
 @pytest.mark.parametrize("name", HEAVY)
-def test_the_halves_of_some_cuts_of_a_heavy_model_are_the_whole(name: str) -> None:
-    built, run = HEAVY[name]
-    check(name, built, run)
+def test_partitions_of_a_heavy_model_are_the_whole(name: str) -> None:
+    step_as_built, step_as_run = HEAVY[name]
+    check(name, step_as_built, step_as_run)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", CATALOGUE)
-def test_the_halves_of_all_cuts_as_they_run_are_the_whole(name: str) -> None:
+def test_partitions_of_all_split_points_are_the_whole(name: str) -> None:
     check(name)

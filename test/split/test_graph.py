@@ -58,7 +58,7 @@ def test_folding_changes_nothing_but_rounding() -> None:
         fold_batch_norms(graph)
         assert expected.std() > 0.1
         torch.testing.assert_close(graph(images), expected, rtol=1e-9, atol=1e-9)  # in float64
-    # what others need too, or what has no statistics of its own, stays: all but the first
+    # a batch norm stays if others use the convolution or if it has no statistics: all but the first
     assert kinds(graph).count(nn.BatchNorm2d) == 5
 
 
@@ -69,7 +69,7 @@ def test_a_traced_model_shares_its_parameters() -> None:
     assert not model.training
 
 
-def test_prepared_for_inference() -> None:
+def test_a_prepared_model_is_folded_and_channels_last() -> None:
     graph = prepare(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3)))
     assert kinds(graph) == [nn.Conv2d, nn.ReLU, nn.Conv2d]
     assert not graph.training
@@ -95,21 +95,21 @@ class Looping(nn.Module):
 
 
 class Picking(nn.Module):
-    """Gives something else than tensors."""
+    """Returns something else than tensors."""
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
         return {"x": x}
 
 
 class Asking(nn.Module):
-    """Takes something beside images."""
+    """Takes another argument besides images."""
 
     def forward(self, x: Tensor, scale: Tensor) -> Tensor:
         return x * scale
 
 
 @pytest.mark.parametrize(
-    ("build", "told"),
+    ("build", "message"),
     [
         (Branching, "Branching cannot be traced.*must not branch on values.*torch.fx: .*; torch.export: "),
         (Counting, "Counting cannot be traced"),
@@ -118,23 +118,25 @@ class Asking(nn.Module):
         (Asking, "Asking takes 'scale' beside images"),
     ],
 )
-def test_a_model_that_cannot_be_cut_is_refused_with_the_reason(build: type[nn.Module], told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told):
+def test_a_model_that_cannot_be_traced_is_refused(build: type[nn.Module], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
         trace(build(), (3, 8, 8))
 
 
 @pytest.mark.parametrize("is_model", [True, False])
-def test_a_model_runs_on_in_another_thread_while_a_model_or_a_function_is_traced(is_model: bool) -> None:
+def test_other_threads_run_models_during_tracing(is_model: bool) -> None:
     running = nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU()).eval()
-    seen: list[Tensor] = []
+    results: list[Tensor] = []
 
     class Interrupted(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
-            other = threading.Thread(target=lambda: seen.append(running(torch.ones(1, 3, 2, 2))))
+            other = threading.Thread(target=lambda: results.append(running(torch.ones(1, 3, 2, 2))))
             other.start()
             other.join()
             return x.relu()
 
     graph = trace(Interrupted()) if is_model else symbolic_trace(lambda x: Interrupted().forward(x))
     assert [node.op for node in graph.graph.nodes] == ["placeholder", "call_method", "output"]
-    torch.testing.assert_close(seen[0], running(torch.ones(1, 3, 2, 2)))  # a new thread has its own number of threads
+    torch.testing.assert_close(
+        results[0], running(torch.ones(1, 3, 2, 2))
+    )  # a new thread has its own number of threads

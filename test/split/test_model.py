@@ -8,6 +8,7 @@ from weakref import WeakValueDictionary
 
 import pytest
 import torch
+from partitions import partitions_of
 from photographs import LEAST_VARIATION, least_variation, photograph_batch, photographs
 from safetensors.torch import save_file
 from torchvision import models as zoo
@@ -23,7 +24,7 @@ from split_infer_ros.split.model_spec import ModelSpec
 
 @pytest.fixture(scope="module")
 def resnet(tmp_path_factory: pytest.TempPathFactory) -> tuple[zoo.ResNet, str]:
-    """torchvision's ResNet-18 with weights that answer to what they see, and the file they are in."""
+    """torchvision's ResNet-18 with weights under which photographs get different answers, and their file."""
     images = photograph_batch()
     model = randomise(zoo.resnet18(), images)
     with torch.inference_mode():
@@ -36,10 +37,10 @@ def resnet(tmp_path_factory: pytest.TempPathFactory) -> tuple[zoo.ResNet, str]:
 
 @pytest.mark.parametrize("split_point", ["default", "layer2", "output"])
 def test_photographs_get_the_same_answer_as_from_torchvision(resnet: tuple[zoo.ResNet, str], split_point: str) -> None:
-    """From pixels to scores, torchvision's transforms and model against ours with folding, partitions and all."""
+    """Compares pixels to scores with torchvision's transforms and model. Ours is folded, fused and split."""
     reference, path = resnet
     model = load_model(ModelSpec("resnet18", path, "cpu"))
-    preprocess, partitions = model.entry.preprocess, model.partitions(split_point)
+    preprocess, partitions = model.entry.preprocess, partitions_of(model, split_point)
     transforms = zoo.ResNet18_Weights.IMAGENET1K_V1.transforms()
     chosen = photographs()[:4]
     with torch.inference_mode():
@@ -58,17 +59,17 @@ def test_photographs_get_the_same_answer_as_from_torchvision(resnet: tuple[zoo.R
         torch.testing.assert_close(detections.scores, scores[detections.labels], rtol=0.2, atol=0.005)
 
 
-def test_who_asks_for_the_same_model_shares_it() -> None:
+def test_equal_specs_share_a_model() -> None:
     first = load_model(ModelSpec("mobilenet_v2", "none", "cpu"))
     assert load_model(ModelSpec("mobilenet_v2", "none", "auto" if not torch.cuda.is_available() else "cpu")) is first
     assert first.backbone("features.3") is first.backbone("features.3")
     assert first.head("default") is first.head("classifier.0")
 
 
-def test_a_model_that_nobody_uses_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unused_model_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load_module, "_loaded", WeakValueDictionary())  # nobody else's here
     model = load_model(ModelSpec("shapes", "none", "cpu"))
-    model.partitions("default")
+    partitions_of(model, "default")
     assert load_model(ModelSpec("shapes", "none", "cpu")) is model
     left = weakref.ref(model)
     del model
@@ -76,12 +77,12 @@ def test_a_model_that_nobody_uses_is_freed(monkeypatch: pytest.MonkeyPatch) -> N
     assert left() is None
 
 
-def test_untrained_weights_are_the_same_ones_each_time() -> None:
+def test_untrained_weights_are_always_the_same() -> None:
     states = []
     for seed in range(2):
         torch.manual_seed(seed)
         model = load_model(ModelSpec("shapes", "none", "cpu"))
-        states.append(copy.deepcopy(model.partitions("input").head.state_dict()))
+        states.append(copy.deepcopy(model.head("input").state_dict()))
         del model
         gc.collect()  # or the second would be the first
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
@@ -96,13 +97,13 @@ def test_loading_leaves_the_random_state_alone() -> None:
     assert model.entry.name == "shapes"
 
 
-def test_what_cannot_be_loaded_is_told_by_name(tmp_path: Path) -> None:
+def test_errors_name_what_cannot_be_loaded(tmp_path: Path) -> None:
     with pytest.raises(UnknownModelError, match="'lenet'"):
         load_model(ModelSpec("lenet", "none", "cpu"))
     with pytest.raises(WeightsError, match=r"missing\.pth"):
         load_model(ModelSpec("shapes", str(tmp_path / "missing.pth"), "cpu"))
     with pytest.raises(UnknownSplitPointError, match=r"shapes has no split point 'features\.1'.*neck"):
-        load_model(ModelSpec("shapes", "none", "cpu")).partitions("features.1")
+        load_model(ModelSpec("shapes", "none", "cpu")).backbone("features.1")
     with pytest.raises(ConfigurationError, match=r"device 'tpu'.*auto, cpu"):
         load_model(ModelSpec("shapes", "none", "tpu"))
     with pytest.raises(ConfigurationError, match=r"precision 'fp8'.*fp32, fp16, bf16"):
@@ -110,7 +111,7 @@ def test_what_cannot_be_loaded_is_told_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "cuda:99", "CPU", "cuda:", "cpu:0"])
-def test_a_device_that_is_not_there_is_refused(name: str) -> None:
+def test_a_missing_device_is_refused(name: str) -> None:
     with pytest.raises(ConfigurationError, match="not on this machine"):
         choose_device(name)
 

@@ -7,18 +7,17 @@ import torch
 from comparing import rounding
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from partitions import through_a_slot
+from partitions import split, through_a_slot
 from photographs import LEAST_VARIATION, least_variation, photograph_batch
 from torch import Tensor, fx, nn
 
 from split_infer_ros.models.random_weights import randomise
 from split_infer_ros.split.graph import prepare, trace
-from split_infer_ros.split.partitions import split
 from split_infer_ros.split.split_points import find_split_points
 
 
 class Tiny(nn.Module):
-    """Small, with a way round, arithmetic in place, a constant and two outputs."""
+    """A small model with skip connections, arithmetic in place, a constant and two outputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,9 +31,9 @@ class Tiny(nn.Module):
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         x = self.stem(images)
         for block in self.blocks:
-            way_round = x
+            skipped = x
             x = block(x)
-            x += way_round
+            x += skipped
             x = x * self.scale
         return self.head(x.mean((2, 3))), x
 
@@ -57,15 +56,15 @@ def check_every_split_point(
         partitions = split(graph, split_point)
         outputs = through_a_slot(split_point, partitions.backbone, partitions.head, images)
         assert len(outputs) == len(expected)
-        for ours, whole in zip(outputs, expected, strict=True):
+        for found, whole in zip(outputs, expected, strict=True):
             if tolerance:
-                assert rounding(ours, whole) <= tolerance, split_point.name
+                assert rounding(found, whole) <= tolerance, split_point.name
             else:
-                assert torch.equal(ours, whole), split_point.name
+                assert torch.equal(found, whole), split_point.name
     return len(split_points)
 
 
-def test_every_cut_of_a_model_with_two_outputs() -> None:
+def test_a_model_with_two_outputs_is_split_everywhere() -> None:
     model, images = tiny()
     with torch.inference_mode():
         expected = model(images.clone())
@@ -76,7 +75,7 @@ def test_every_cut_of_a_model_with_two_outputs() -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(batch=st.integers(1, 5), height=st.integers(8, 33), width=st.integers(8, 33), seed=st.integers(0, 1000))
-def test_halves_fit_any_input(batch: int, height: int, width: int, seed: int) -> None:
+def test_partitions_take_any_input_size(batch: int, height: int, width: int, seed: int) -> None:
     model, _ = tiny()
     images = torch.randn((batch, 3, height, width), generator=torch.Generator().manual_seed(seed))
     images = images.contiguous(memory_format=torch.channels_last)
@@ -84,7 +83,7 @@ def test_halves_fit_any_input(batch: int, height: int, width: int, seed: int) ->
         check_every_split_point(trace(model), images, as_tuple(model(images.clone())), tolerance=0.0)
 
 
-def test_at_the_ends_one_side_has_nothing_to_do() -> None:
+def test_one_partition_is_empty_at_either_end() -> None:
     model, images = tiny()
     graph = trace(model)
     split_points = find_split_points(graph, (3, 20, 24))
@@ -95,7 +94,7 @@ def test_at_the_ends_one_side_has_nothing_to_do() -> None:
         assert {id(output) for output in last.head(*features)} == {id(feature) for feature in features}
 
 
-def test_halves_share_the_parameters_and_own_only_what_they_use() -> None:
+def test_partitions_share_parameters_and_own_what_they_use() -> None:
     model, _ = tiny()
     graph = trace(model)
     split_point = next(

@@ -1,35 +1,33 @@
 from __future__ import annotations
 
 import torch
+from partitions import split
 from torch import nn
 from torchvision import models as zoo
 
 from split_infer_ros.split.graph import fingerprint, prepare
-from split_infer_ros.split.partitions import split
-from split_infer_ros.split.segments import segments
+from split_infer_ros.split.segments import split_into_segments
 from split_infer_ros.split.split_points import find_split_points
 
 
-def test_the_pieces_up_to_a_cut_are_its_backbone_and_the_others_its_head() -> None:
+def test_segments_up_to_a_split_point_are_its_backbone() -> None:
     graph = prepare(zoo.mobilenet_v2())
     split_points = find_split_points(graph, (3, 64, 64))
-    pieces = segments(graph, split_points)
-    assert len(pieces) == len(split_points) - 1
+    segments = split_into_segments(graph, split_points)
+    assert len(segments) == len(split_points) - 1
     images = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
         crossing: tuple[torch.Tensor, ...] = (images,)
         expected = graph(images)
-        for split_point, piece in zip(split_points[1:], pieces, strict=True):
-            crossing = piece(*crossing)
+        for split_point, segment in zip(split_points[1:], segments, strict=True):
+            crossing = segment(*crossing)
             partitions = split(graph, split_point)
-            for found, wanted in zip(
-                crossing, partitions.backbone(images), strict=True
-            ):  # the same operations in a row
-                assert torch.equal(found, wanted), split_point.name
+            for found, expected_one in zip(crossing, partitions.backbone(images), strict=True):
+                assert torch.equal(found, expected_one), split_point.name
             assert torch.equal(partitions.head(*crossing)[0], expected)
 
 
-def test_a_fingerprint_tells_operations_and_shapes_not_weights() -> None:
+def test_a_fingerprint_depends_on_shapes_but_not_weights() -> None:
     def net(channels: int, kernel: int = 3, stride: int = 1) -> nn.Module:
         return nn.Sequential(nn.Conv2d(3, channels, kernel, stride), nn.ReLU(), nn.Flatten())
 

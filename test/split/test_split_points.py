@@ -4,12 +4,12 @@ from functools import cache
 
 import pytest
 import torch
+from partitions import split
 from torch import Tensor, nn
 from torchvision import models as zoo
 
 from split_infer_ros.errors import UnknownSplitPointError
 from split_infer_ros.split.graph import trace
-from split_infer_ros.split.partitions import split
 from split_infer_ros.split.split_points import (
     INPUT,
     OUTPUT,
@@ -26,7 +26,7 @@ def split_points_of(name: str) -> tuple[SplitPoint, ...]:
     return find_split_points(trace(getattr(zoo, name)()), (3, 224, 224))
 
 
-def test_cuts_of_mobilenet_v2() -> None:
+def test_split_points_of_mobilenet_v2() -> None:
     split_points = split_points_of("mobilenet_v2")
     assert [split_point.name for split_point in split_points] == [
         INPUT,
@@ -38,7 +38,7 @@ def test_cuts_of_mobilenet_v2() -> None:
     assert choose_split_point(split_points, "features.16", "mobilenet_v2").bytes_per_image == 31_360
 
 
-def test_cuts_of_resnet18() -> None:
+def test_split_points_of_resnet18() -> None:
     split_points = split_points_of("resnet18")
     blocks = [f"layer{layer}.{block}" for layer in range(1, 5) for block in range(2)]
     assert [split_point.name for split_point in split_points] == [
@@ -56,7 +56,7 @@ def test_cuts_of_resnet18() -> None:
 
 
 @pytest.mark.parametrize("name", ["mobilenet_v2", "resnet18"])
-def test_cuts_are_in_order_and_each_name_means_one(name: str) -> None:
+def test_split_points_are_in_order_and_names_are_unique(name: str) -> None:
     split_points = split_points_of(name)
     positions = [split_point.position for split_point in split_points]
     assert positions == sorted(set(positions))
@@ -67,7 +67,7 @@ def test_cuts_are_in_order_and_each_name_means_one(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["mobilenet_v2", "resnet18"])
-def test_what_crosses_is_said_as_it_is(name: str) -> None:
+def test_specs_describe_what_crosses(name: str) -> None:
     split_points = split_points_of(name)
     assert [spec.shape for spec in split_points[0].tensors] == [(3, 224, 224)]
     assert [spec.shape for spec in split_points[-1].tensors] == [(1000,)]
@@ -76,7 +76,7 @@ def test_what_crosses_is_said_as_it_is(name: str) -> None:
             assert spec.dtype == torch.float32
 
 
-def test_an_unknown_cut_lists_those_that_exist() -> None:
+def test_an_unknown_split_point_error_lists_the_others() -> None:
     split_points = split_points_of("mobilenet_v2")
     with pytest.raises(UnknownSplitPointError) as refusal:
         choose_split_point(split_points, "feature.16", "mobilenet_v2")
@@ -89,7 +89,7 @@ def test_an_unknown_cut_lists_those_that_exist() -> None:
     assert "Did you mean" not in str(refusal.value)
 
 
-def test_describe_is_a_line_a_cut() -> None:
+def test_the_table_has_a_line_for_each_split_point() -> None:
     split_points = split_points_of("mobilenet_v2")
     lines = describe(split_points).splitlines()
     assert len(lines) == 1 + len(split_points)
@@ -97,7 +97,7 @@ def test_describe_is_a_line_a_cut() -> None:
 
 
 class Fork(nn.Module):
-    """Two ways at once, a constant of the model's, and a shape that is read along the way."""
+    """A model with two branches, a constant, and a shape that is read between them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -114,14 +114,14 @@ class Fork(nn.Module):
         return self.end(flat), together
 
 
-def test_all_that_is_alive_crosses() -> None:
+def test_all_live_values_cross() -> None:
     split_points = {split_point.name: split_point for split_point in find_split_points(trace(Fork()), (3, 6, 5))}
     shapes = {name: [spec.shape for spec in split_point.tensors] for name, split_point in split_points.items()}
     assert shapes["input"] == [(3, 6, 5)]
     assert shapes["left.0"] == [(3, 6, 5), (4, 6, 5)]  # the image is still needed on the right
     assert shapes["right.0"] == [(4, 6, 5), (2, 6, 5)]
     assert shapes["right.1"] == [(4, 6, 5), (4, 6, 5)]
-    assert shapes["output"] == [(4, 6, 5), (5,)]  # in the order in which they come about
+    assert shapes["output"] == [(4, 6, 5), (5,)]  # in the order in which they are computed
     assert split_points["right.0"].bytes_per_image == 4 * 30 * (4 + 2)
 
 
@@ -134,29 +134,29 @@ def test_constants_do_not_cross() -> None:
 
 
 class Batchless(nn.Module):
-    """A value without the batch in front is alive all through its middle."""
+    """A value whose first dimension is not the batch is alive throughout the middle."""
 
-    def __init__(self, over: tuple[int, ...]) -> None:
+    def __init__(self, reduced: tuple[int, ...]) -> None:
         super().__init__()
-        self.over = over
+        self.reduced = reduced
         self.first = nn.Conv2d(3, 4, 1)
         self.middle = nn.Conv2d(4, 4, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.first(x)
-        level = x.mean(self.over)
+        level = x.mean(self.reduced)
         return self.middle(x) * level
 
 
-@pytest.mark.parametrize("over", [(0,), (0, 1, 2, 3)])
-def test_where_something_else_than_images_crosses_is_no_cut(over: tuple[int, ...]) -> None:
-    names = [split_point.name for split_point in find_split_points(trace(Batchless(over)), (3, 4, 4))]
+@pytest.mark.parametrize("reduced", [(0,), (0, 1, 2, 3)])
+def test_no_split_point_where_a_value_lacks_the_batch(reduced: tuple[int, ...]) -> None:
+    names = [split_point.name for split_point in find_split_points(trace(Batchless(reduced)), (3, 4, 4))]
     assert "middle" not in names
     assert names == ["input", "first", "output"]
 
 
 class Careful(nn.Module):
-    """Boxes in float32, whatever the rest is in."""
+    """Computes boxes in float32, in whatever precision the rest runs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -170,7 +170,7 @@ class Careful(nn.Module):
         return x, boxes + x, boxes.flatten(1).argmax(1, keepdim=True)
 
 
-def test_what_is_float32_on_purpose_crosses_so_in_any_precision() -> None:
+def test_values_cast_to_float32_stay_so_in_any_precision() -> None:
     graph = trace(Careful())
     split_points = find_split_points(graph, (3, 4, 4))
     assert [split_point.name for split_point in split_points] == ["input", "first", "mul", "second", "output"]
@@ -181,3 +181,20 @@ def test_what_is_float32_on_purpose_crosses_so_in_any_precision() -> None:
             value.dtype for value in features
         ]
     assert [spec.dtype for spec in split_points[-1].in_precision(torch.bfloat16).tensors].count(torch.float32) == 1
+
+
+class Narrowed(nn.Module):
+    """Computes in float32 for a while, and then in half precision again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 4, 1)
+        self.second = nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second((self.first(x).float() * 2.0).half()).relu()
+
+
+def test_values_cast_to_half_are_not_kept_in_float32() -> None:
+    *_, output = find_split_points(trace(Narrowed()), (3, 4, 4))
+    assert output.kept_float32 == frozenset()

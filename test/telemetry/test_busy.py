@@ -1,4 +1,4 @@
-"""Drawn work, told in any order in which it may end, against a count of the ticks in which there was some."""
+"""Drawn work, which ends in any possible order, compared with a count of the busy ticks."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ late_looks = (
 
 
 def ticks(*times: tuple[int, int]) -> int:
-    """How many ticks lie in at least one of the times."""
+    """Returns how many ticks lie in at least one of the intervals."""
     return len({tick for start, end in times for tick in range(start, end)})
 
 
 def play(drawn: list[list[int]], looked_at: list[tuple[int, int]]) -> tuple[BusyTime, list[tuple[int, float]]]:
-    """Tells of the work in the order of time; returns what each look found."""
+    """Reports the work in the order of time. Returns the seconds of each call."""
     events = [(times[0], 0, number) for number, times in enumerate(drawn)]
     events += [(times[3], 1, number) for number, times in enumerate(drawn)]
     events += [(now + late, 2, now) for now, late in looked_at]
@@ -61,22 +61,22 @@ def test_the_count_grows_at_most_as_fast_as_time(drawn: list[list[int]], looked_
 
 
 @given(works, looks)
-def test_work_that_is_open_counts_from_its_beginning(drawn: list[list[int]], looked_at: list[tuple[int, int]]) -> None:
+def test_open_work_counts_from_its_beginning(drawn: list[list[int]], looked_at: list[tuple[int, int]]) -> None:
     whole = [[begin, begin, told, told] for begin, _, _, told in drawn]
     _, found = play(whole, looked_at)
     for now, seconds in found:
         assert seconds == ticks(*((begin, min(told, now)) for begin, *_, told in whole))
 
 
-def test_work_that_tells_no_times_was_under_way_until_its_end() -> None:
+def test_work_without_intervals_was_busy_until_its_end() -> None:
     busy = BusyTime()
     busy.begin("lost", 1.0)
     busy.end("lost", 4.0)
     assert busy.seconds(10.0) == 3.0
 
 
-def test_times_that_cannot_be_are_left_out() -> None:
-    """Another process may tell anything."""
+def test_impossible_intervals_are_ignored() -> None:
+    """Another process may report any intervals."""
     busy = BusyTime()
     for number, times in enumerate([(0.0, 100.0), (math.nan, math.nan), (9.0, 3.0), (-5.0, 1.0)]):
         busy.begin(number, 10.0 * number + 2.0)
@@ -85,7 +85,7 @@ def test_times_that_cannot_be_are_left_out() -> None:
     assert busy.seconds(50.0) == 2.0
 
 
-def test_work_that_is_told_late_does_not_change_what_was_told() -> None:
+def test_late_work_does_not_change_reported_seconds() -> None:
     busy = BusyTime()
     busy.begin("first", 0.0)
     busy.end("first", 5.0)
@@ -95,7 +95,7 @@ def test_work_that_is_told_late_does_not_change_what_was_told() -> None:
     assert busy.seconds(8.0) == 7.0
 
 
-def test_what_is_settled_takes_no_memory() -> None:
+def test_settled_intervals_take_no_memory() -> None:
     busy, count = BusyTime(), 3 * MAX_INTERVALS
     for number in range(count):
         busy.begin(number, float(number))

@@ -19,7 +19,7 @@ from split_infer_ros.telemetry.checkup import (
 )
 
 
-def test_the_page_has_a_line_for_each_finding_and_says_what_it_comes_to() -> None:
+def test_each_finding_has_a_line_and_a_conclusion_follows() -> None:
     fine, poor = Finding(Level.OK, "torch", "2.11"), Finding(Level.NOTE, "GPU", "none", "buy one.")
     text = format_findings([fine, poor])
     assert "ok        torch: 2.11\n" in text
@@ -28,13 +28,13 @@ def test_the_page_has_a_line_for_each_finding_and_says_what_it_comes_to() -> Non
     assert format_findings([fine, Finding(Level.PROBLEM, "ROS 2", "none")]).endswith("1 problem to be solved first.")
 
 
-def test_this_machine_has_what_these_tests_run_on(tmp_path: Path) -> None:
+def test_this_machine_passes_its_check(tmp_path: Path) -> None:
     findings = check_machine(tmp_path)
     assert {"Machine", "torch", "torchvision", "Open files", "Locked memory"} <= {finding.what for finding in findings}
     assert all(finding.advice for finding in findings if finding.level == Level.PROBLEM)
 
 
-def test_what_cannot_be_imported_is_a_problem_with_a_way_out() -> None:
+def test_a_missing_module_is_a_problem_with_advice() -> None:
     (finding,) = check_torch(ImportError("No module named 'torch'"), ImportError())
     assert finding.level == Level.PROBLEM
     assert "No module named 'torch'" in finding.found
@@ -46,7 +46,7 @@ def test_what_cannot_be_imported_is_a_problem_with_a_way_out() -> None:
     ]
 
 
-def test_a_module_that_is_broken_is_as_one_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_module_counts_as_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "broken_module.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")
     monkeypatch.syspath_prepend(tmp_path)
     found = checkup.try_import("broken_module")
@@ -61,9 +61,7 @@ def torch() -> SimpleNamespace:
     return SimpleNamespace(cuda=cuda)
 
 
-def test_of_a_gpu_the_attributes_of_its_memory_are_told(
-    torch: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gpus_memory_attributes_are_listed(torch: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     def ask(name: str, index: int) -> tuple[int, int]:
         return (801, 0) if "Pageable" in name else (0, int("Concurrent" not in name))
 
@@ -78,9 +76,7 @@ def test_of_a_gpu_the_attributes_of_its_memory_are_told(
         assert words in finding.found
 
 
-def test_without_cuda_s_own_binding_torch_tells_what_it_can(
-    torch: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_binding_torch_describes_the_gpu(torch: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkup, "try_import", ImportError)
     (finding,) = check_gpu(torch)
     assert finding.level == Level.NOTE
@@ -88,7 +84,7 @@ def test_without_cuda_s_own_binding_torch_tells_what_it_can(
     assert "cuda-bindings" in finding.advice
 
 
-def test_shared_memory_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_memory_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert check_shared_memory(tmp_path / "nowhere").level == Level.NOTE
     monkeypatch.setattr(checkup, "SHARED_MEMORY_BYTES", 0)
     assert check_shared_memory(tmp_path).level == Level.OK
@@ -98,7 +94,7 @@ def test_shared_memory_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "--shm-size" in finding.advice
 
 
-def test_limits_that_are_low_are_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_low_limits_are_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     buffers = tmp_path / "rmem_max"
     buffers.write_text("212992\n")
     limits = {resource.RLIMIT_NOFILE: 256, resource.RLIMIT_MEMLOCK: resource.RLIM_INFINITY}

@@ -1,4 +1,4 @@
-"""A verdict is given where the whole interval decides it, and not otherwise."""
+"""A verdict is clear exactly if the whole interval decides it."""
 
 import math
 
@@ -32,7 +32,7 @@ def test_the_whole_interval_decides(estimate: Estimate, direction: str, verdict:
     assert Claim("speed", estimate, "x", 2.0, direction).verdict == verdict
 
 
-def test_what_cannot_be_is_unclear() -> None:
+def test_an_impossible_figure_is_unclear() -> None:
     assert Claim("memory", found(-9.0, -7.2, -5.0), "MB", 10.0, Direction.AT_MOST).verdict == Verdict.UNCLEAR
     assert (
         Claim("delay over resident", found(-9.0, -7.2, -5.0), "%", 10.0, Direction.AT_MOST, floor=-100).verdict
@@ -40,7 +40,7 @@ def test_what_cannot_be_is_unclear() -> None:
     )
 
 
-def test_it_says_how_long_a_run_would_settle_it() -> None:
+def test_settles_s_estimates_the_run_that_decides() -> None:
     # The goal lies at half of the interval's upper part: twice as narrow takes four times the turns.
     claim = Claim("speed", found(1.0, 1.5, 2.5), "x", 2.0, turn_s=3.0)
     assert claim.settles_s == 4 * 20 * 3.0
@@ -51,19 +51,19 @@ def test_it_says_how_long_a_run_would_settle_it() -> None:
 @pytest.mark.parametrize(
     "estimate", [found(2.0, 2.5, 3.0), found(1.0, 2.0, 3.0), exact(math.nan), found(-3.0, -2.0, -1.0)]
 )
-def test_where_more_turns_do_not_help_nothing_is_said(estimate: Estimate) -> None:
+def test_settles_s_is_nan_if_more_turns_do_not_help(estimate: Estimate) -> None:
     claim = Claim("speed", estimate, "x", 2.0, turn_s=3.0)
     assert math.isnan(claim.settles_s)
     assert claim.as_json()["settles_s"] is None
 
 
-def test_few_turns_are_to_become_ten() -> None:
+def test_settles_s_counts_at_least_ten_turns() -> None:
     few = Claim("speed", found(3.0, 3.5, 4.0, turns=2, blocks=2), "x", 2.0, turn_s=3.0)
     assert few.verdict == Verdict.UNCLEAR
     assert few.settles_s == 30.0
 
 
-def test_what_is_no_number_is_none_in_json() -> None:
+def test_nan_is_none_in_json() -> None:
     claim = Claim("speed", exact(math.nan), "x", 2.0)
     assert "not measured" in claim.line(5)
     told = claim.as_json()
@@ -72,5 +72,5 @@ def test_what_is_no_number_is_none_in_json() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0.5, "0.5 s"), (59.0, "59 s"), (90.0, "1.5 min"), (7200.0, "2 h")])
-def test_a_length_of_time(seconds: float, text: str) -> None:
+def test_durations_have_the_largest_fitting_unit(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text

@@ -1,4 +1,4 @@
-"""Do intervals cover what they should, and shrink as they should?"""
+"""Intervals cover the true value as often as they should, and shrink with more turns."""
 
 import math
 
@@ -70,7 +70,7 @@ def test_one_turn_is_no_sound_figure() -> None:
     assert median([4.0]).width == math.inf
 
 
-def test_no_turn_at_all_gives_nothing() -> None:
+def test_no_turns_give_nan() -> None:
     found = median([])
     assert math.isnan(found.value)
     assert not found.is_sound
@@ -87,12 +87,12 @@ def test_rivals_without_a_common_turn_are_refused() -> None:
         ratio([1.0, 2.0], [1.0, 2.0, 3.0])
 
 
-def test_a_figure_in_another_unit() -> None:
+def test_a_figure_is_converted_to_another_unit() -> None:
     turned = Estimate(2.0, 1.0, 4.0, 20, 10).times(-100.0, plus=50.0)
     assert turned == Estimate(-150.0, -350.0, -50.0, 20, 10)
 
 
-def test_extremes_rest_on_the_figure_with_the_fewest_samples() -> None:
+def test_extremes_have_the_fewest_blocks_of_their_figures() -> None:
     found = [Estimate(2.0, 1.5, 3.0, 40, 13), Estimate(2.5, 1.0, 2.8, 10, 10), exact(9.0)]
     assert minimum(found) == Estimate(2.0, 1.0, 2.8, 10, 10)
     assert maximum(found) == Estimate(9.0, 9.0, 9.0, 10, 10)

@@ -103,7 +103,7 @@ X86 = "model name\t: x\nflags\t\t: fpu sse4_1 avx avx2 avx512f avx512bw avx512_v
         ("", {}, "WORD"),
     ],
 )
-def test_the_instruction_set_names_what_kernels_are_chosen_by(tmp_path, monkeypatch, cpuinfo, limits, expected):
+def test_the_instruction_set_decides_the_kernels(tmp_path, monkeypatch, cpuinfo, limits, expected):
     monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "WORD")
     for name in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"):
         monkeypatch.delenv(name, raising=False)

@@ -22,7 +22,7 @@ def test_a_boards_input_already_holds_its_other_rails() -> None:
     assert total_watts(rails(VDD_CPU_GPU_CV=3.0, VDD_IN=9.0, VDD_SOC=2.0)) == 9.0
 
 
-def test_without_power_sensors_there_is_no_number() -> None:
+def test_without_power_sensors_the_power_is_nan() -> None:
     assert math.isnan(total_watts([Reading("gpu-thermal", 48.0, Unit.CELSIUS)]))
 
 
@@ -36,7 +36,7 @@ def test_power_is_averaged_over_time_not_over_readings() -> None:
     assert math.isnan(power.take())
 
 
-def test_silence_is_left_out() -> None:
+def test_time_around_missing_readings_is_left_out() -> None:
     power = MeanPower()
     for now, watts in ((0.0, 10.0), (1.0, 10.0), (2.0, math.nan), (50.0, 20.0), (51.0, 20.0)):
         power.add(watts, now)

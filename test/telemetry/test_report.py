@@ -21,7 +21,7 @@ def report(*claims: Claim) -> Report:
     return Report("some", claims, [{"rival": "ours", "frames_per_s": 2000.0}], panels, MACHINE)
 
 
-def test_the_form_of_a_report():
+def test_a_report_has_its_json_format():
     made = report(claim(2.5, 2.0), claim(1.0, 0.75, Direction.AT_MOST))
     assert made.as_json() == {
         "bench": "some",
@@ -70,7 +70,7 @@ def test_without_files_it_is_only_printed(capsys):
         ([], 600.0, 600.0),
     ],
 )
-def test_for_how_long_rivals_take_turns(given, least, most):
+def test_seconds_for_turns_follow_the_arguments(given, least, most):
     assert least <= seconds_for_turns(arguments("").parse_args(given), 600.0) <= most
 
 

@@ -1,4 +1,4 @@
-"""Sensors of machines that are made of files and of a feigned NVML."""
+"""Sensors of simulated machines, made of files and a simulated NVML."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from split_infer_ros.telemetry.sensors import Reading, Sensors, Unit
 
 
 class Nvml:
-    """Two GPUs, of which the second knows no power; ``broken`` has no driver."""
+    """An NVML with two GPUs, of which the second cannot measure power. If ``broken``, there is no driver."""
 
     NVML_TEMPERATURE_GPU = 0
 
@@ -40,7 +40,7 @@ class Nvml:
 
 
 def board(root: Path) -> Path:
-    """A board as Jetsons show themselves."""
+    """Makes the files of a Jetson board."""
     files: dict[str, Any] = {
         "class/hwmon/hwmon0/name": "cpu_thermal",
         "class/hwmon/hwmon0/in1_label": "not a rail",
@@ -59,7 +59,7 @@ def board(root: Path) -> Path:
     return root
 
 
-def test_each_gpu_tells_what_it_can(tmp_path: Path) -> None:
+def test_each_gpu_gives_the_readings_it_supports(tmp_path: Path) -> None:
     nvml = Nvml()
     sensors = Sensors.find(tmp_path, nvml)
     assert sensors.read() == [
@@ -71,10 +71,10 @@ def test_each_gpu_tells_what_it_can(tmp_path: Path) -> None:
     assert sensors.read() == [Reading("GPU 0", 40.0, Unit.CELSIUS), Reading("GPU 1", 41.0, Unit.CELSIUS)]
 
 
-def test_a_board_tells_its_rails_and_zones(tmp_path: Path) -> None:
+def test_a_board_gives_its_rails_and_zones(tmp_path: Path) -> None:
     sensors = Sensors.find(board(tmp_path), Nvml(broken=True))
     assert sensors.read() == [Reading("VDD_GPU_SOC", 6.0, Unit.WATT), Reading("gpu-thermal", 48.5, Unit.CELSIUS)]
 
 
-def test_a_machine_without_sensors_tells_nothing(tmp_path: Path) -> None:
+def test_a_machine_without_sensors_gives_no_readings(tmp_path: Path) -> None:
     assert Sensors.find(tmp_path, Nvml(broken=True)).read() == []

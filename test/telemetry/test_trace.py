@@ -1,4 +1,4 @@
-"""What a trace file holds, also when it was cut off."""
+"""The content of a trace file, also if it was cut off."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_slices_lie_in_named_rows_in_order_of_their_first_use(tmp_path: Path) ->
     assert slices[0]["name"] == "batch 1"
 
 
-def test_before_its_end_all_but_the_bracket_is_there(tmp_path: Path) -> None:
+def test_an_open_trace_lacks_only_the_bracket(tmp_path: Path) -> None:
     trace = TraceFile.open(tmp_path / "t.json")
     trace.slice("head", "batch 1", 0.0, 1.0)
     text = (tmp_path / "t.json").read_text()
@@ -58,7 +58,7 @@ def test_threads_do_not_mix_their_lines(tmp_path: Path) -> None:
     assert sum(event["ph"] == "X" for event in events) == 600
 
 
-def test_it_ends_before_it_fills_a_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trace_ends_at_its_size_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trace_module, "MAX_BYTES", 1000)
     trace = TraceFile.open(tmp_path / "t.json")
     for number in range(100):

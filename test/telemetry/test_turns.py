@@ -1,4 +1,4 @@
-"""Time goes where the interval is widest, and each rival is first as often as any other."""
+"""Turns go to the contest with the widest interval, and each rival is first equally often."""
 
 import itertools
 import math
@@ -17,7 +17,7 @@ from split_infer_ros.telemetry.turns import Contest, Standing, next_contest, rot
 
 
 class Clock:
-    """Time that passes only by turns."""
+    """A clock that only turns advance."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -73,7 +73,7 @@ def test_assessing_takes_a_tenth_of_the_time_at_most(clock: Clock) -> None:
     assert assessed[-1] >= short.turns - 10 * 50 - 1
 
 
-def test_a_figure_that_is_no_number_gets_no_further_turns(clock: Clock) -> None:
+def test_a_nan_figure_gets_no_further_turns(clock: Clock) -> None:
     useful = contest(clock, "useful", 1.0)
     unknown = contest(clock, "unknown", 1.0)
     unknown.conclude = lambda its: [Claim("unknown", median([math.nan] * its.turns), "%", 5.0)]
@@ -86,7 +86,7 @@ def test_no_turn_begins_that_would_end_too_late(clock: Clock) -> None:
     assert clock.now == 100.0
 
 
-def test_each_has_one_turn_however_little_time_there_is(clock: Clock) -> None:
+def test_each_contest_has_at_least_one_turn(clock: Clock) -> None:
     both = [contest(clock, "long", 1.0, turn_s=30.0), contest(clock, "short", 1.0)]
     take_turns(both, 1.0)
     assert [each.turns for each in both] == [1, 1]
@@ -98,7 +98,7 @@ def test_each_has_one_turn_however_little_time_there_is(clock: Clock) -> None:
     ),
     st.floats(-1.0, 20.0),
 )
-def test_who_is_next(standings: list[Standing], left_s: float) -> None:
+def test_the_next_contest_is_the_one_that_needs_it_most(standings: list[Standing], left_s: float) -> None:
     index = next_contest(standings, left_s)
     able = [it for it in standings if it.turn_s <= left_s]
     if index is None:
@@ -112,11 +112,11 @@ def test_who_is_next(standings: list[Standing], left_s: float) -> None:
         assert chosen.width == max(it.width for it in rivals)
 
 
-def test_before_its_first_turn_a_contest_is_able() -> None:
+def test_a_contest_without_turns_can_be_next() -> None:
     assert next_contest([Standing(0, math.nan, math.inf, is_clear=False)], 1.0) == 0
 
 
-def test_rivals_are_first_by_turns() -> None:
+def test_rivals_take_the_first_place_in_turns() -> None:
     firsts = Counter(rotated(["a", "b", "c"], turn)[0] for turn in range(30))
     assert set(firsts.values()) == {10}
     behind = {pair for turn in range(30) for pair in itertools.pairwise(rotated("abc", turn))}

@@ -5,7 +5,7 @@ import time
 from split_infer_ros.telemetry.usage import MB, Usage, peak_bytes, resident_bytes
 
 
-def test_a_rivals_turn_is_seen_in_its_peak_and_its_share() -> None:
+def test_a_rivals_turn_shows_in_its_peak_and_share() -> None:
     usage = Usage()
     with usage.of("small"):
         sum(range(1000))

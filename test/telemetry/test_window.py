@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from split_infer_ros.telemetry.window import Window
 
 
-def test_percentiles_of_what_was_measured() -> None:
+def test_percentiles_are_those_of_the_samples() -> None:
     window = Window()
     for value in range(101):
         window.add(float(value), now=1.0)
@@ -26,7 +26,7 @@ def test_old_samples_no_longer_count() -> None:
     assert window.percentiles(100, now=15.5) == (3.0,)
 
 
-def test_without_samples_there_is_no_number() -> None:
+def test_without_samples_the_figures_are_nan() -> None:
     window = Window(seconds=1.0)
     assert math.isnan(window.mean(now=0.0))
     window.add(1.0, now=0.0)
@@ -41,7 +41,7 @@ def test_only_the_newest_are_kept() -> None:
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30))
-def test_the_median_is_the_median(values: list[float]) -> None:
+def test_the_median_is_correct(values: list[float]) -> None:
     window = Window()
     for value in values:
         window.add(value, now=0.0)
@@ -49,7 +49,7 @@ def test_the_median_is_the_median(values: list[float]) -> None:
     assert math.isclose(median, statistics.median(values), rel_tol=1e-9, abs_tol=1e-6)
 
 
-def test_what_no_longer_counts_takes_no_memory() -> None:
+def test_old_samples_take_no_memory() -> None:
     window = Window(seconds=10.0)
     for second in range(1000):
         window.add(1.0, now=float(second))

@@ -1,6 +1,6 @@
-"""Triton kernels are compiled for GPUs that need not be here, and what the compiler says is held against their limits.
+"""Triton kernels are compiled for GPUs that this machine need not have, and checked against their limits.
 
-The interpreter of the other tests accepts what the compiler refuses.
+Other tests interpret the kernels, but the interpreter accepts code that the compiler refuses.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from offline_triton import ANY, ONE, SIXTEENS, Compiled, compile_launches
 from triton.runtime.jit import JITFunction
 
 from split_infer_ros.vision_ops import kernels
-from split_infer_ros.vision_ops.launchable import Gpu
+from split_infer_ros.vision_ops.launch_limits import GpuLimits
 
 pytestmark = pytest.mark.timeout(900)
 
 WORKERS = 2
-LONG_S = 800.0  # in which all is done on a machine that is busy
+TIMEOUT_S = 800.0  # in which a busy machine compiles all of them
 TARGETS = sorted(SHARED_BYTES)
 FLOATING, SUMMED, KEYS = {"fp32", "fp16", "bf16"}, {"fp32", "i64"}, {"i64"}
 TYPES = {"_pointwise": FLOATING, "_depthwise": FLOATING, "_up_sweep": SUMMED, "_down_sweep": SUMMED}
 TYPES |= {"_sort_blocks": KEYS, "_merge": KEYS, "_suppress": {"fp32", "i64", "i8"}}
-MOST_SPILLED = {75: 1024}  # bytes of a thread: Turing keeps the next tiles in registers, which are few
-NEVER = {  # how numbers cannot be: of one block there is nothing to add or to merge
+MAX_SPILLED = {75: 1024}  # bytes of a thread, because Turing keeps the next tiles in registers, which are few
+IMPOSSIBLE = {  # specialisations that never happen, because a single block has nothing to add or to merge
     "_down_sweep": {"length": {ONE}, "blocks": {ONE}},
     "_merge": {"count": {ONE}, "width": {ONE, ANY}, "steps": {ONE}},
 }
@@ -48,7 +48,7 @@ Results = dict[int, list[tuple[Launch, list[Compiled]]]]
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """All launches for all targets, each compiled from nothing."""
+    """All launches for all targets, each compiled without a cache."""
     cache = {"TRITON_CACHE_DIR": str(tmp_path_factory.mktemp("triton")), "TRITON_INTERPRET": "0"}
     begin = time.monotonic()
     with (
@@ -58,12 +58,12 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
         asked: list[tuple[int, Launch, Future[list[Compiled]]]] = [
             (target, launch, pool.submit(compile_launches, launch.call, target))
             for target in TARGETS
-            for launch in launches(Gpu(target, SHARED_BYTES[target]))
+            for launch in launches(GpuLimits(target, SHARED_BYTES[target]))
         ]
         found: Results = defaultdict(list)
         for target, launch, future in asked:
             try:
-                found[target].append((launch, future.result(LONG_S)))
+                found[target].append((launch, future.result(TIMEOUT_S)))
             except Exception as error:
                 pool.shutdown(cancel_futures=True)
                 pytest.fail(f"sm_{target}, {launch.name}: {type(error).__name__}: {error}")
@@ -83,7 +83,7 @@ def test_kernels_fit_the_targets_shared_memory(results: Results, target: int) ->
 def test_default_schedules_do_not_spill(results: Results, target: int) -> None:
     for launch, compiled in results[target]:
         for kernel in compiled:
-            assert launch.is_extreme or kernel.spilled_bytes <= MOST_SPILLED.get(target, 0), launch.name
+            assert launch.is_extreme or kernel.spilled_bytes <= MAX_SPILLED.get(target, 0), launch.name
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -97,19 +97,19 @@ def test_every_kernel_is_compiled_in_each_type(results: Results, target: int) ->
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_every_number_is_compiled_in_each_way(results: Results, target: int) -> None:
-    ways: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+def test_every_number_is_compiled_in_each_specialisation(results: Results, target: int) -> None:
+    specialisations: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     for _, compiled in results[target]:
         for kernel in compiled:
-            for name, way in kernel.numbers.items():
-                ways[kernel.kernel][name].add(way)
-    for kernel, numbers in ways.items():
+            for name, specialisation in kernel.numbers.items():
+                specialisations[kernel.kernel][name].add(specialisation)
+    for kernel, numbers in specialisations.items():
         for name, found in numbers.items():
-            assert found == {ONE, SIXTEENS, ANY} - NEVER.get(kernel, {}).get(name, set()), f"{kernel}: {name}"
+            assert found == {ONE, SIXTEENS, ANY} - IMPOSSIBLE.get(kernel, {}).get(name, set()), f"{kernel}: {name}"
 
 
 def kernels_of_the_package() -> set[str]:
-    """Names of jitted functions that no other one calls."""
+    """Returns the names of jitted functions that no other jitted function calls."""
     jitted = {
         name: function
         for module in modules_of_kernels()
@@ -120,6 +120,6 @@ def kernels_of_the_package() -> set[str]:
 
 
 def modules_of_kernels() -> Iterator[ModuleType]:
-    """All of them."""
+    """Imports every module of kernels."""
     for found in pkgutil.iter_modules([str(Path(kernels.__file__).parent)]):
         yield importlib.import_module(f"{kernels.__name__}.{found.name}")

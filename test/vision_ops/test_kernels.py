@@ -21,16 +21,17 @@ def call() -> Iterator[Call]:
 
 
 @pytest.mark.parametrize("shape", [(1,), (64,), (65,), (3, 300), (2, 2, 9)])
-def test_sums_in_stages_are_those_of_numpy(call: Call, shape: tuple[int, ...]) -> None:
+def test_sums_in_stages_equal_those_of_numpy(call: Call, shape: tuple[int, ...]) -> None:
     values = torch.randint(-(10**12), 10**12, shape, generator=torch.Generator().manual_seed(0))
     found = call("prefix_sum", "sum_in_stages", values, 16)
     assert found.dtype == torch.int64
     np.testing.assert_array_equal(found, np.cumsum(values.numpy(), -1))
-    few = values.float() / 1e12
-    np.testing.assert_allclose(call("prefix_sum", "sum_in_stages", few, 16), np.cumsum(few.numpy(), -1), 1e-4, 1e-5)
+    floats = values.float() / 1e12
+    found = call("prefix_sum", "sum_in_stages", floats, 16)
+    np.testing.assert_allclose(found, np.cumsum(floats.numpy(), -1), 1e-4, 1e-5)
 
 
-def test_what_is_infinite_counts_from_there_on(call: Call) -> None:
+def test_sums_are_infinite_or_nan_from_there_on(call: Call) -> None:
     values = torch.zeros(100)
     values[[20, 70]] = torch.tensor([torch.inf, torch.nan])
     torch.testing.assert_close(call("prefix_sum", "sum_in_stages", values, 16), values.cumsum(0), equal_nan=True)
@@ -59,8 +60,15 @@ def test_a_batch_is_suppressed_as_on_the_host(call: Call, iou_threshold: float) 
     boxes[random.random(boxes.shape) < 0.02] = np.nan
     boxes[random.random(boxes.shape) < 0.02] = np.inf
     labels, images = random.integers(0, 3, len(boxes)), np.arange(len(counts)).repeat(counts)
-    given = (torch.from_numpy(each) for each in (boxes, labels, np.append(0, counts.cumsum())))
-    found = call("suppression", "unsuppressed_at_once", *given, 45, iou_threshold)
-    expected = unsuppressed(boxes, images, labels, iou_threshold)
+    found = call(
+        "suppression",
+        "unsuppressed_batch",
+        torch.from_numpy(boxes),
+        torch.from_numpy(labels),
+        torch.from_numpy(np.append(0, counts.cumsum())),
+        max_count=45,
+        iou_threshold=iou_threshold,
+    )
+    expected = unsuppressed(boxes, images, labels, iou_threshold=iou_threshold)
     np.testing.assert_array_equal(found, expected)
     assert expected.all() == (iou_threshold == 1.0)

@@ -21,7 +21,7 @@ from split_infer_ros.vision_ops.multibox_decode import multibox_decode
     weights=st.sampled_from([(10.0, 10.0, 5.0, 5.0), (1.0, 1.0, 1.0, 1.0)]),
     seed=st.integers(0, 99),
 )
-def test_numbers_are_those_of_torchvision(
+def test_boxes_equal_those_of_torchvision(
     images: int, count: int, spread: float, weights: tuple[float, float, float, float], seed: int
 ) -> None:
     random = torch.Generator().manual_seed(seed)
@@ -29,25 +29,23 @@ def test_numbers_are_those_of_torchvision(
     anchors = torch.cat([corners, corners + torch.rand((count, 2), generator=random) * 100 - 1], dim=1)
     offsets = torch.randn((images, count, 4), generator=random) * spread
     offsets[torch.rand(offsets.shape, generator=random) < 0.02] = math.nan
-    whole, split_point = (
-        multibox_decode(offsets, anchors, weights=weights),
-        multibox_decode(offsets, anchors, size=(320, 300)),
-    )
-    for image in range(images):  # the same bits: each box takes the same few operations, whatever its neighbours
+    decoded = multibox_decode(offsets, anchors, weights=weights)
+    clipped = multibox_decode(offsets, anchors, size=(320, 300))
+    for image in range(images):  # equal to the last bit, because each box takes the same few operations
         expected = BoxCoder(weights).decode_single(offsets[image], anchors)
-        torch.testing.assert_close(whole[image], expected, rtol=0, atol=0, equal_nan=True)
+        torch.testing.assert_close(decoded[image], expected, rtol=0, atol=0, equal_nan=True)
         expected = BoxCoder((10.0, 10.0, 5.0, 5.0)).decode_single(offsets[image], anchors)
         expected = clip_boxes_to_image(expected, (320, 300))
-        torch.testing.assert_close(split_point[image], expected, rtol=0, atol=0, equal_nan=True)
+        torch.testing.assert_close(clipped[image], expected, rtol=0, atol=0, equal_nan=True)
 
 
-def test_half_precision_stays() -> None:
+def test_half_precision_is_kept() -> None:
     found = multibox_decode(torch.zeros(1, 2, 4, dtype=torch.float16), torch.tensor([[0.0, 0, 4, 8]] * 2).half())
     assert found.dtype == torch.float16
     assert found.tolist() == [[[0, 0, 4, 8]] * 2]
 
 
 @pytest.mark.parametrize(("offsets", "anchors"), [((2, 5, 4), (4, 4)), ((5, 5), (5, 5)), ((4,), (1, 4))])
-def test_what_does_not_fit_is_refused(offsets: tuple[int, ...], anchors: tuple[int, ...]) -> None:
+def test_shapes_that_do_not_fit_are_refused(offsets: tuple[int, ...], anchors: tuple[int, ...]) -> None:
     with pytest.raises(ConfigurationError, match="do not fit"):
         multibox_decode(torch.zeros(offsets), torch.zeros(anchors))

@@ -21,12 +21,12 @@ from split_infer_ros.vision_ops.roi_align import roi_align
     dtype=st.sampled_from([torch.float32, torch.float64, torch.float16]),
     seed=st.integers(0, 99),
 )
-def test_regions_are_those_of_torchvision(
+def test_features_equal_those_of_torchvision(
     count: int, size: tuple[int, int], sampling_ratio: int, aligned: bool, dtype: torch.dtype, seed: int
 ) -> None:
     random = torch.Generator().manual_seed(seed)
     features = torch.rand((2, 3, 10, 12), generator=random).to(dtype)
-    corners = torch.rand((count, 2), generator=random) * 60 - 20  # some of them outside, some inside out
+    corners = torch.rand((count, 2), generator=random) * 60 - 20  # some of them outside or inverted
     regions = torch.cat([corners, corners + torch.rand((count, 2), generator=random) * 40 - 5], dim=1)
     images = torch.randint(0, 2, (count,), generator=random)
     found = roi_align(
@@ -40,24 +40,24 @@ def test_regions_are_those_of_torchvision(
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, math.nan, math.inf])
-def test_a_scale_that_is_none_is_refused(scale: float) -> None:
+def test_a_scale_that_is_not_positive_is_refused(scale: float) -> None:
     with pytest.raises(ConfigurationError, match="spatial_scale is"):
         roi_align(torch.ones(1, 1, 4, 4), torch.zeros(1, 4), torch.tensor([0]), (2, 2), spatial_scale=scale)
 
 
-def test_regions_far_from_each_other_are_not_taken_for_a_large_one() -> None:
+def test_distant_regions_are_not_taken_for_a_large_one() -> None:
     regions = torch.tensor([[0.0, 0, 2, 2], [1e5, 0, 1e5 + 2, 2]])
     found = roi_align(torch.ones(1, 1, 4, 4), regions, torch.tensor([0, 0]), (1, 1))
     assert found.flatten().tolist() == [1, 0]
 
 
-def test_far_outside_there_is_nothing() -> None:
+def test_features_are_0_far_outside_the_map() -> None:
     found = roi_align(torch.ones(1, 1, 4, 4), torch.tensor([[100.0, 100, 120, 120]]), torch.tensor([0]), (2, 2))
     assert found.tolist() == [[[[0, 0], [0, 0]]]]
 
 
 @pytest.mark.parametrize(
-    ("features", "regions", "images", "size", "sentence"),
+    ("features", "regions", "images", "size", "message"),
     [
         ((3, 4, 4), [[0.0, 0, 1, 1]], [0], (2, 2), "do not fit"),
         ((1, 3, 4, 4), [[0.0, 0, 1, 1]], [0, 0], (2, 2), "do not fit"),
@@ -69,8 +69,8 @@ def test_far_outside_there_is_nothing() -> None:
         ((1, 3, 4, 4), [[0.0, 0, 1, 1]], [0], (0, 2), r"output_size is \(0, 2\)"),
     ],
 )
-def test_what_cannot_be_is_refused(
-    features: tuple[int, ...], regions: list[list[float]], images: list[int], size: tuple[int, int], sentence: str
+def test_impossible_arguments_are_refused(
+    features: tuple[int, ...], regions: list[list[float]], images: list[int], size: tuple[int, int], message: str
 ) -> None:
-    with pytest.raises(ConfigurationError, match=sentence):
+    with pytest.raises(ConfigurationError, match=message):
         roi_align(torch.ones(features), torch.tensor(regions), torch.tensor(images), size)

@@ -13,7 +13,7 @@ from comparing import rounding
 from odd_model import TILE_MB, Odd, PackedModel
 from torch import nn
 
-from split_infer_ros.engines.execution_config import ExecutionConfig
+from split_infer_ros.engines.execution_config import Convolutions, ExecutionConfig
 from split_infer_ros.errors import WeightsError
 from split_infer_ros.split.graph import state_of
 from split_infer_ros.split.model import SplitModel
@@ -68,9 +68,9 @@ def test_model_that_never_had_weights_is_not_packed(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("convolutions", ["packed", "contiguous"])
+@pytest.mark.parametrize("convolutions", [Convolutions.PACKED, Convolutions.CONTIGUOUS])
 def test_partition_in_use_keeps_its_weights(
-    packed_model: PackedModel, model: SplitModel, path: Path, convolutions: str
+    packed_model: PackedModel, model: SplitModel, path: Path, convolutions: Convolutions
 ) -> None:
     other = model.placed(model.device, model.dtype, ExecutionConfig(convolutions=convolutions))
     images = packed_model.images[:1]

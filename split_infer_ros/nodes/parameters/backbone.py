@@ -16,7 +16,7 @@ from split_infer_ros.nodes.transports import SENDERS
 from split_infer_ros.pipeline.auto_split import Goal
 from split_infer_ros.pipeline.settings import DropPolicy, StageSettings
 from split_infer_ros.split.model_spec import ModelSpec
-from split_infer_ros.split.planner import OBJECTIVES, THROUGHPUT
+from split_infer_ros.split.planner import Objective
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,11 @@ class BackboneParameters(ModelParameters, ComputeParameters, ImageParameters, We
         "The block after which the model is split; default is what tuning found, else the model's own, auto the best "
         "by measurement.",
     )
-    objective: str = parameter(THROUGHPUT, "What split_point auto is best at.", choices=OBJECTIVES)
+    objective: str = parameter(
+        Objective.THROUGHPUT.value,
+        "What split_point auto is best at.",
+        choices=tuple(each.value for each in Objective),
+    )
     latency_bound_ms: float = parameter(
         0.0,
         "Which split_point auto keeps a batch within, from its closing until its results are out; 0: none.",
@@ -75,7 +79,7 @@ class BackboneParameters(ModelParameters, ComputeParameters, ImageParameters, We
     @property
     def goal(self) -> Goal:
         """What split_point auto looks for."""
-        return Goal(self.objective, self.latency_bound_ms / 1e3 or math.inf)
+        return Goal(Objective(self.objective), self.latency_bound_ms / 1e3 or math.inf)
 
     @property
     def settings(self) -> StageSettings:

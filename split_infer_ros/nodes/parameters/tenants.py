@@ -15,9 +15,9 @@ from split_infer_ros.nodes.parameters.common import (
     ModelParameters,
 )
 from split_infer_ros.nodes.parameters.table import family, like, parameter
-from split_infer_ros.serving.request import FINISH
+from split_infer_ros.serving.request import LatePolicy
 from split_infer_ros.serving.shared_settings import SharedSettings
-from split_infer_ros.serving.tenant import MOST_PRIORITY, WHEN_LATE, Tenant, check_names
+from split_infer_ros.serving.tenant import MAX_PRIORITY, Tenant, check_unique_names
 
 TENANTS = "tenants"
 
@@ -43,11 +43,13 @@ class TenantParameters:
     priority: int = parameter(
         0,
         "One more partitions the time in which its images have their turn.",
-        at_least=-MOST_PRIORITY,
-        at_most=MOST_PRIORITY,
+        at_least=-MAX_PRIORITY,
+        at_most=MAX_PRIORITY,
     )
     when_late: str = parameter(
-        FINISH, "What becomes of an image that cannot meet its deadline; dropped ones are named so.", choices=WHEN_LATE
+        LatePolicy.FINISH.value,
+        "What becomes of an image that cannot meet its deadline; dropped ones are named so.",
+        choices=tuple(policy.value for policy in LatePolicy),
     )
 
 
@@ -61,12 +63,12 @@ class TenantsParameters(LoadParameters, ComputeParameters, FinishParameters, Ima
 
     tenants: tuple[str, ...] = parameter((), "Names of the tenants that run; tenants.NAME.* says what each asks.")
     of: Mapping[str, TenantParameters] = family(TENANTS, TenantParameters)
-    request_window: int = parameter(
-        5, "So many of the images whose turn is next are looked at for one execution.", at_least=1, at_most=1000
+    window: int = parameter(
+        5, "How many waiting images the scheduler looks at for one execution.", at_least=1, at_most=1000
     )
-    batch_size: int = parameter(8, "Images of one model that may become one batch.", at_least=1, at_most=256)
+    max_batch_size: int = parameter(8, "How many images of one model may be one batch.", at_least=1, at_most=256)
     max_waiting: int = parameter(
-        2, "Images of one tenant that may wait; one more, and its own oldest is dropped.", at_least=1, at_most=1000
+        2, "How many images of one tenant may wait. With one more, its oldest is dropped.", at_least=1, at_most=1000
     )
     split_point: str = parameter(
         "default",
@@ -94,7 +96,7 @@ class TenantsParameters(LoadParameters, ComputeParameters, FinishParameters, Ima
 
     def __post_init__(self) -> None:
         known = {name: self._tenant(name) for name in self.of}
-        check_names([known[name] for name in self.tenants if name in known])
+        check_unique_names([known[name] for name in self.tenants if name in known])
 
     @property
     def wanted(self) -> list[Tenant]:
@@ -105,9 +107,9 @@ class TenantsParameters(LoadParameters, ComputeParameters, FinishParameters, Ima
     def settings(self) -> SharedSettings:
         """What all share."""
         return SharedSettings(
-            window=self.request_window,
-            most=self.batch_size,
-            waiting=self.max_waiting,
+            window=self.window,
+            max_batch_size=self.max_batch_size,
+            max_waiting=self.max_waiting,
             split_point=self.split_point,
             pool_slots=self.pool_slots,
             memory_policy=self.memory_policy,
@@ -127,4 +129,11 @@ class TenantsParameters(LoadParameters, ComputeParameters, FinishParameters, Ima
 
     def _tenant(self, name: str) -> Tenant:
         asks = self.of[name]
-        return Tenant(name, asks.model, asks.weights, asks.deadline_ms / 1e3, asks.priority, asks.when_late)
+        return Tenant(
+            name,
+            model=asks.model,
+            weights=asks.weights,
+            deadline_s=asks.deadline_ms / 1e3,
+            priority=asks.priority,
+            when_late=LatePolicy(asks.when_late),
+        )

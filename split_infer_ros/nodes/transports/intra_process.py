@@ -42,7 +42,7 @@ class IntraProcessSender:
 
     def make_pool(self, layout: Layout, slots: int, place: Place) -> SlotPool:
         """Allocates slots."""
-        return SlotPool(layout, slots, place, released=self._released)
+        return SlotPool.allocate(layout, slots, place, released=self._released)
 
     def send(self, handle: Handle, pool: SlotPool) -> int:
         """Hands the handle over; returns to how many heads."""

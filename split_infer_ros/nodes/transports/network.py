@@ -63,7 +63,7 @@ class NetworkSender:
 
     def make_pool(self, layout: Layout, slots: int, place: Place) -> SlotPool:
         """Slots of this process: a batch keeps its slot until the head is done, which bounds what is under way."""
-        pool = SlotPool(layout, slots, place, released=self._released)
+        pool = SlotPool.allocate(layout, slots, place, released=self._released)
         self._pools.add(pool)
         return pool
 
@@ -117,7 +117,7 @@ class NetworkSender:
     def _give_up(self, before: float) -> None:
         """A head died: what was sent to it does not come back."""
         for pool in list(self._pools):
-            for lease, outcome in pool.orphaned(before):
+            for lease, outcome in pool.reclaim_orphans(before):
                 self._released(lease, outcome)
 
     def _receive(self, message: FeatureRelease) -> None:

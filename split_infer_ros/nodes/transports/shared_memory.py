@@ -18,7 +18,8 @@ from torch import Tensor
 from split_infer_ros.buffers.layout import Layout, Strides
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.segment import remove_leftovers
-from split_infer_ros.buffers.shared_pool import SharedSlotPool, SharedSlotReader
+from split_infer_ros.buffers.shared_pool import SharedSlotPool
+from split_infer_ros.buffers.shared_reader import SharedSlotReader
 from split_infer_ros.buffers.slots import Lease, Outcome
 from split_infer_ros.errors import HandleError
 from split_infer_ros.msg import FeatureHandle, FeatureRelease
@@ -57,7 +58,7 @@ class SharedMemorySender:
 
     def make_pool(self, layout: Layout, slots: int, place: Place) -> SharedSlotPool:
         """Slots in a new segment."""
-        return SharedSlotPool(layout, slots, place)
+        return SharedSlotPool.allocate(layout, slots, place)
 
     def send(self, handle: Handle, pool: OwnedPool) -> int:
         """Publish the handle; returns to how many heads."""
@@ -155,7 +156,7 @@ class SharedMemoryReceiver:
     def _source(self, handle: Handle, layout: Layout) -> _Source:
         place = handle.segment, handle.split_point, handle.batch_capacity  # what the layout follows from, too
         if place not in self._sources:
-            source = _Source(SharedSlotReader(handle.segment, layout), time.monotonic())
+            source = _Source(SharedSlotReader.attach(handle.segment, layout), time.monotonic())
             # A backbone that went away, or moved its split point, will not use its former pools again. Their memory
             # goes once the last handle there is done with.
             self._sources = {where: old for where, old in self._sources.items() if old.reader.owner_lives}

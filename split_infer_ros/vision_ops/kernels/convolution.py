@@ -1,7 +1,7 @@
-"""Templates of convolutions (§3.2.2): 1x1 and depthwise ones, channels last, with a clamp in the same pass.
+"""Templates of 1x1 and depthwise convolutions (§3.2.2), channels last, which clamp their results in the same pass.
 
-What a template leaves open is its **schedule**: into which tiles channels and rows of the map are divided among
-programs, how many turns of a loop are unrolled, and how many warps share a program.
+The **schedule** of a template says what the template leaves open. It divides the channels and rows of the map into
+tiles, one for each program. It says how many turns of a loop are unrolled, and how many warps share a program.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ def pointwise(
     maps: Tensor,
     weights: Tensor,
     bias: Tensor,
+    *,
     low: float,
     high: float,
     tf32: bool,
@@ -25,31 +26,39 @@ def pointwise(
     unrolled: int,
     warps: int,
 ) -> Tensor:
-    """A 1x1 convolution of stride 1.
+    """Computes a 1x1 convolution of stride 1.
 
     Args:
-        maps: (N, C, H, W); made channels last where they are not.
+        maps: (N, C, H, W); copied to channels last if they are not.
         weights: (C', C), of the same type.
         bias: (C',).
-        low, high: to which results are clamped.
-        tf32: whether products of float32 may be rounded to 10 bits first, as torch has it for cuDNN's.
-        pixels, channels: of the result, a program's tile.
-        depth: channels of ``maps`` that a program takes at a time; these three are powers of two, at least 16.
-        unrolled: turns of the loop over them.
-        warps: that share a program.
+        low, high: the limits to which results are clamped.
+        tf32: whether factors of float32 may be rounded to 10 bits, which torch's setting for cuDNN decides.
+        pixels, channels: the tile of the result that a program computes; powers of two, at least 16.
+        depth: channels of ``maps`` that a program takes at a time; a power of two, at least 16.
+        unrolled: turns of the loop over ``maps``' channels that are unrolled.
+        warps: warps that share a program.
 
     Returns:
         (N, C', H, W), channels last.
     """
     maps = maps.contiguous(memory_format=torch.channels_last)
-    images, given, height, width = maps.shape
-    wanted = len(weights)
-    shape = (images, wanted, height, width)
+    images, in_channels, height, width = maps.shape
+    out_channels = len(weights)
+    shape = (images, out_channels, height, width)
     result = torch.empty(shape, dtype=maps.dtype, device=maps.device, memory_format=torch.channels_last)
     count = images * height * width
-    grid = (triton.cdiv(count, pixels), triton.cdiv(wanted, channels))
+    grid = (triton.cdiv(count, pixels), triton.cdiv(out_channels, channels))
     _pointwise[grid](
-        *(maps, weights, bias, result, count, given, wanted, low, high),
+        maps,
+        weights,
+        bias,
+        result,
+        count,
+        in_channels,
+        out_channels,
+        low,
+        high,
         PIXELS=pixels,
         CHANNELS=channels,
         DEPTH=depth,
@@ -65,6 +74,7 @@ def depthwise(
     maps: Tensor,
     weights: Tensor,
     bias: Tensor,
+    *,
     low: float,
     high: float,
     kernel: int,
@@ -76,17 +86,17 @@ def depthwise(
     unrolled: bool,
     warps: int,
 ) -> Tensor:
-    """A convolution of each channel by itself.
+    """Computes a convolution of each channel by itself.
 
     Args:
-        maps: (N, C, H, W); made channels last where they are not.
+        maps: (N, C, H, W); copied to channels last if they are not.
         weights: (kernel * kernel, C), of the same type.
         bias: (C,).
-        low, high: to which results are clamped.
-        kernel, stride, padding: alike in both directions.
-        rows, columns, channels: of the result, a program's tile; powers of two.
-        unrolled: whether the loop over the kernel's places is.
-        warps: that share a program.
+        low, high: the limits to which results are clamped.
+        kernel, stride, padding: the same in both directions.
+        rows, columns, channels: the tile of the result that a program computes; powers of two.
+        unrolled: whether the loop over the kernel's taps is unrolled.
+        warps: warps that share a program.
 
     Returns:
         (N, C, H', W'), channels last.
@@ -99,7 +109,18 @@ def depthwise(
     splits = triton.cdiv(out_rows, rows)
     grid = (images * splits, triton.cdiv(out_columns, columns), triton.cdiv(depth, channels))
     _depthwise[grid](
-        *(maps, weights, bias, result, height, width, out_rows, out_columns, depth, splits, low, high),
+        maps,
+        weights,
+        bias,
+        result,
+        height,
+        width,
+        out_rows,
+        out_columns,
+        depth,
+        splits,
+        low,
+        high,
         KERNEL=kernel,
         STRIDE=stride,
         PADDING=padding,
@@ -120,8 +141,8 @@ def _pointwise(
     bias,
     result,
     count,
-    given,
-    wanted,
+    in_channels,
+    out_channels,
     low,
     high,
     PIXELS: tl.constexpr,
@@ -133,22 +154,22 @@ def _pointwise(
     pixel = tl.program_id(0).to(tl.int64) * PIXELS + tl.arange(0, PIXELS)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     total = tl.zeros((PIXELS, CHANNELS), tl.float32)
-    for start in tl.range(0, given, DEPTH, loop_unroll_factor=UNROLLED):
-        deep = start + tl.arange(0, DEPTH)
+    for start in tl.range(0, in_channels, DEPTH, loop_unroll_factor=UNROLLED):
+        channel_in = start + tl.arange(0, DEPTH)
         left = tl.load(
-            maps + pixel[:, None] * given + deep[None, :],
-            mask=(pixel < count)[:, None] & (deep < given)[None, :],
+            maps + pixel[:, None] * in_channels + channel_in[None, :],
+            mask=(pixel < count)[:, None] & (channel_in < in_channels)[None, :],
             other=0.0,
         )
         right = tl.load(
-            weights + channel[None, :] * given + deep[:, None],
-            mask=(channel < wanted)[None, :] & (deep < given)[:, None],
+            weights + channel[None, :] * in_channels + channel_in[:, None],
+            mask=(channel < out_channels)[None, :] & (channel_in < in_channels)[:, None],
             other=0.0,
         )
         total = tl.dot(left, right, total, input_precision=PRECISION)
-    total += tl.load(bias + channel, mask=channel < wanted, other=0.0).to(tl.float32)[None, :]
-    inside = (pixel < count)[:, None] & (channel < wanted)[None, :]
-    tl.store(result + pixel[:, None] * wanted + channel[None, :], _clamped(total, low, high), mask=inside)
+    total += tl.load(bias + channel, mask=channel < out_channels, other=0.0).to(tl.float32)[None, :]
+    inside = (pixel < count)[:, None] & (channel < out_channels)[None, :]
+    tl.store(result + pixel[:, None] * out_channels + channel[None, :], _clamped(total, low, high), mask=inside)
 
 
 @triton.jit
@@ -204,6 +225,6 @@ def _tap(source, weights, y, x, channel, tap, height, width, depth):
 
 @triton.jit
 def _clamped(total, low, high):
-    """What is not a number stays so."""
+    """Clamps; NaN stays NaN."""
     above = tl.maximum(total, low, propagate_nan=tl.PropagateNan.ALL)
     return tl.minimum(above, high, propagate_nan=tl.PropagateNan.ALL)

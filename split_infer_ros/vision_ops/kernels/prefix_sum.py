@@ -7,14 +7,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK = 2048  # values of a row that one program sums: many to a thread, in its registers
+BLOCK = 2048  # values of a row that one program sums; each thread holds many of them in its registers
 
 
 def sum_in_stages(values: Tensor, block: int = BLOCK) -> Tensor:
-    """As ``prefix_sum``, of float32 or int64 (..., n), none of them 0.
+    """Computes ``prefix_sum`` of float32 or int64 (..., n), each of them 1 or more.
 
-    Each block is summed by itself; the blocks' totals are summed likewise; each block adds what came before it. So no
-    stage waits within itself for another block.
+    The up-sweep sums each block by itself. The scan sums the blocks' totals in the same way. The down-sweep adds to
+    each block the total of the blocks before it. So no block waits for another one within a stage.
     """
     rows = values.contiguous().flatten(0, -2) if values.ndim > 1 else values.contiguous().unsqueeze(0)
     length = rows.shape[1]

@@ -7,22 +7,22 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK = 128  # keys that are sorted by comparing each with each
+BLOCK = 128  # keys that one program sorts by comparing each with each
 CHUNK = 512  # keys that one program moves in a merge
 
 
 def argsort_by_merging(keys: Tensor, starts: Tensor, ends: Tensor, block: int = BLOCK) -> Tensor:
-    """The stable order of the keys: int64 (n,).
+    """Returns the stable order of the keys: int64 (n,).
 
-    The flat array is divided into blocks of one size, wherever segments end. Each pass merges pairs of blocks, which
-    doubles what is in order. A pass writes all keys and their places anew, into other memory. Only keys of a segment
-    that crosses the border between two blocks change their place.
+    The flat array is divided into blocks of one size, regardless of where segments end. Each pass merges pairs of
+    blocks, which doubles the length of the sorted runs. A pass writes all keys and their places into other memory. Only
+    keys of a segment that crosses the border between two blocks change their place.
 
     Args:
-        keys: int64 (n,); those of a later segment are larger.
+        keys: int64 (n,); the keys of a later segment are larger.
         starts: int64 (n,), where the segment of each key starts.
-        ends: int64 (n,), where it ends.
-        block: of the first sort, a power of two.
+        ends: int64 (n,), where the segment of each key ends.
+        block: keys of a block of the first sort, a power of two.
     """
     count = len(keys)
     order = torch.empty_like(keys)
@@ -34,7 +34,16 @@ def argsort_by_merging(keys: Tensor, starts: Tensor, ends: Tensor, block: int = 
     width = block
     while width < count:
         _merge[(triton.cdiv(count, CHUNK),)](
-            *(ordered, order, spare_keys, spare_order, starts, ends, count, width, width.bit_length()), CHUNK=CHUNK
+            ordered,
+            order,
+            spare_keys,
+            spare_order,
+            starts,
+            ends,
+            count,
+            width,
+            width.bit_length(),
+            CHUNK=CHUNK,
         )
         ordered, spare_keys, order, spare_order = spare_keys, ordered, spare_order, order
         width *= 2
@@ -43,7 +52,7 @@ def argsort_by_merging(keys: Tensor, starts: Tensor, ends: Tensor, block: int = 
 
 @triton.jit
 def _sort_blocks(keys, ordered, order, count, BLOCK: tl.constexpr):
-    """Each key's place is the number of keys before it: comparisons only, and no thread takes another way."""
+    """Places each key behind as many keys as precede it. Threads only compare, so they never diverge."""
     begin = tl.program_id(0) * BLOCK
     index = tl.arange(0, BLOCK)
     key = tl.load(keys + begin + index, mask=begin + index < count, other=0x7FFFFFFFFFFFFFFF)
@@ -68,14 +77,14 @@ def _merge(
     steps,
     CHUNK: tl.constexpr,
 ):
-    """Each key moves by the number of keys that pass it, which a binary search in the other half tells."""
+    """Moves each key by the number of keys that pass it, found by a binary search in the other block of its pair."""
     place = (tl.program_id(0) * CHUNK + tl.arange(0, CHUNK)).to(tl.int64)
     inside = place < count
     key = tl.load(keys + place, mask=inside, other=0)
     begin = place // (2 * width) * (2 * width)
     border = begin + width
     left = place < border
-    # where the same segment goes on beyond the border; for most keys nowhere
+    # The range of the same segment beyond the border. For most keys it is empty.
     low = tl.where(left, border, tl.maximum(begin, tl.load(starts + place, mask=inside, other=0)))
     high = tl.where(left, tl.minimum(begin + 2 * width, tl.load(ends + place, mask=inside, other=0)), border)
     low = tl.where(left, low, tl.minimum(low, border))

@@ -9,30 +9,32 @@ import triton.language as tl
 from torch import Tensor
 
 
-def unsuppressed_at_once(boxes: Tensor, labels: Tensor, offsets: Tensor, most: int, iou_threshold: float) -> Tensor:
-    """The candidates that are left: bool (M,).
+def unsuppressed_batch(
+    boxes: Tensor, labels: Tensor, offsets: Tensor, *, max_count: int, iou_threshold: float
+) -> Tensor:
+    """Returns which candidates are kept: bool (M,).
 
     Args:
-        boxes: float32 (M, 4), of each image in the order in which they are preferred.
-        labels: int64 (M,), their classes.
-        offsets: int64 (N + 1,), where each image's start, and M.
-        most: candidates that an image has at most; one program holds them all, in registers.
-        iou_threshold: of two of a class in an image that overlap by more, the later one is suppressed.
+        boxes: float32 (M, 4), best first within each image.
+        labels: int64 (M,), the classes of the boxes.
+        offsets: int64 (N + 1,), where the boxes of each image start, and then M.
+        max_count: the most candidates that an image has; one program holds all of an image in registers.
+        iou_threshold: the later of two boxes of a class in an image is suppressed if they overlap by more.
     """
     threshold = np.float32(iou_threshold)
-    if threshold > iou_threshold:  # so that being above it is the same in float32
+    if threshold > iou_threshold:  # so that a float32 lies above it exactly if it lies above iou_threshold
         threshold = np.nextafter(threshold, np.float32(-1))
-    left = torch.zeros(len(boxes), dtype=torch.int8, device=boxes.device)
-    block = max(16, triton.next_power_of_2(most))
-    # The fused product and sum would round once where the other forms round twice.
+    keep = torch.zeros(len(boxes), dtype=torch.int8, device=boxes.device)
+    block = max(16, triton.next_power_of_2(max_count))
+    # A fused product and sum would round once where the other implementations round twice.
     _suppress[(len(offsets) - 1,)](
-        boxes.contiguous(), labels, offsets, left, float(threshold), BLOCK=block, enable_fp_fusion=False
+        boxes.contiguous(), labels, offsets, keep, float(threshold), BLOCK=block, enable_fp_fusion=False
     )
-    return left.bool()
+    return keep.bool()
 
 
 @triton.jit
-def _suppress(boxes, labels, offsets, left, threshold, BLOCK: tl.constexpr):
+def _suppress(boxes, labels, offsets, keep, threshold, BLOCK: tl.constexpr):
     begin = tl.load(offsets + tl.program_id(0))
     count = tl.load(offsets + tl.program_id(0) + 1) - begin
     index = tl.arange(0, BLOCK)
@@ -53,4 +55,4 @@ def _suppress(boxes, labels, offsets, left, threshold, BLOCK: tl.constexpr):
         hit = (tl.div_rn(shared, union) > threshold) & (label == tl.load(labels + begin + i)) & (index > i)
         still = tl.sum(tl.where(index == i, valid, 0), 0)
         valid = valid * (1 - hit.to(tl.int32) * still)
-    tl.store(left + begin + index, valid.to(tl.int8), mask=inside)
+    tl.store(keep + begin + index, valid.to(tl.int8), mask=inside)

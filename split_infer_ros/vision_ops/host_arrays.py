@@ -1,4 +1,4 @@
-"""Tensors of any device as arrays on the host."""
+"""Types of arrays on the host, and the way from tensors of any device to them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ Flags = npt.NDArray[np.bool_]
 
 
 def to_host(values: Tensor | npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The values' own memory if it is on the host; numbers of 16 bits become float32, for numpy has no bfloat16."""
+    """Returns the values as a numpy array, without a copy if they are on the host.
+
+    Floating numbers of 16 bits become float32, because numpy has no bfloat16.
+    """
     if isinstance(values, np.ndarray):
         return values
     if values.is_floating_point() and values.itemsize < 4:

@@ -1,21 +1,20 @@
-"""Contests of vision-specific operators: which sizes there are, what is asked of each, and what came of it."""
+"""Contests of vision-specific operators: the sizes, the questions asked of each case, and the answers."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from _operator_forms import (
+from _operator_cases import (
     ALIGN,
     ARGSORT,
     DECODE,
-    FORMS,
     HEAD,
     HEAVY,
     LABELLED,
@@ -23,6 +22,7 @@ from _operator_forms import (
     NAIVE,
     OPERATORS,
     OURS,
+    RIVALS,
     SUM,
     Case,
     align,
@@ -40,10 +40,10 @@ from split_infer_ros.telemetry.estimate import MIN_BLOCKS, Estimate, estimate, m
 from split_infer_ros.telemetry.turns import Contest
 
 CPU, GPU = "cpu", "cuda"
-MANY = 1000  # values in all images from which an operator is to be as fast as the library's
-MAX_REGIONS = 1000  # an image; regions are few
-PASS_S = 1e-3  # shorter calls are timed many at once
-HEADS = ((HEAD, 10.0), (HEAVY, 2.0))  # with their goals
+MANY = 1000  # values of a batch, from which an operator should be as fast as the library's
+MAX_REGIONS = 1000  # of an image, because regions are few
+MIN_PASS_S = 1e-3  # shorter calls are timed many at a time
+HEADS = ((HEAD, 10.0), (HEAVY, 2.0))  # and their goals
 MAKERS = {LABELLED: labelled, ARGSORT: argsort, SUM: sums, DECODE: decode, ALIGN: align}
 
 
@@ -52,33 +52,39 @@ class Extent:
     """How much is measured.
 
     Attributes:
-        sizes: of an image.
-        images: given at once.
-        values: at most so many in all.
-        naive: values up to which the naive form takes part.
-        heads: images of a detector's head.
+        sizes: numbers of boxes, regions or values of an image.
+        images: numbers of images of a batch.
+        max_values: the most values of a batch.
+        max_naive_values: the most values of a batch for which the naive rival takes part.
+        head_images: images of a batch of a detector's head.
     """
 
     sizes: Sequence[int]
     images: Sequence[int]
-    values: int
-    naive: int
-    heads: int
+    max_values: int
+    max_naive_values: int
+    head_images: int
 
 
-QUICK = Extent((10, 100, 1_000, 100_000), (1, 16), 100_000, 100, 4)
-FULL = Extent((10, 100, 300, 1_000, 3_000, 10_000, 100_000), (1, 4, 16, 64), 640_000, 1_000, 16)
+QUICK = Extent(sizes=(10, 100, 1_000, 100_000), images=(1, 16), max_values=100_000, max_naive_values=100, head_images=4)
+FULL = Extent(
+    sizes=(10, 100, 300, 1_000, 3_000, 10_000, 100_000),
+    images=(1, 4, 16, 64),
+    max_values=640_000,
+    max_naive_values=1_000,
+    head_images=16,
+)
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked of several cases together: the worst of them counts.
+    """A question about several cases, which the worst of them answers.
 
     Attributes:
-        name: of the claim.
-        concerns: whether a case is one of them.
-        goal: for the library's time divided by ours, or in microseconds for what ours takes more.
-        is_ratio: which of the two.
+        name: the name of the claim.
+        concerns: says whether a case is one of them.
+        goal: for the ratio or the difference.
+        is_ratio: whether to ask for the library's time divided by ours, or for the microseconds that ours takes more.
     """
 
     name: str
@@ -88,39 +94,39 @@ class Question:
 
 
 class OperatorContest:
-    """A case whose rivals take turns. The naive form has only the first turns: nothing is claimed of it."""
+    """A case whose rivals take turns. The naive rival takes only the first turns, because no claim is about it."""
 
     def __init__(self, case: Case, device: torch.device, questions: Sequence[Question]) -> None:
         self.case = case
         self.device = device
         wait = partial(torch.cuda.synchronize, device) if device.type == GPU else no_wait
-        rivals = {name: form for name, form in case.forms.items() if name != NAIVE}
-        self._calls = ShortCalls(rivals, PASS_S, wait=wait)
-        self._naive = ShortCalls({NAIVE: case.forms[NAIVE]}, 0, wait=wait) if NAIVE in case.forms else None
+        rivals = {name: call for name, call in case.rivals.items() if name != NAIVE}
+        self._calls = ShortCalls(rivals, MIN_PASS_S, wait=wait)
+        self._naive = ShortCalls({NAIVE: case.rivals[NAIVE]}, 0, wait=wait) if NAIVE in case.rivals else None
         asked = [question for question in questions if question.concerns(case)]
         name = f"{case.operator}, {device.type}, {case.images} x {case.size:,}"
         self.contest = Contest(name, self._turn, lambda _: [claim(question, [self]) for question in asked])
 
     def _turn(self, number: int) -> Mapping[str, float]:
-        found = self._calls(number)
+        seconds = self._calls(number)
         if self._naive and number < MIN_BLOCKS:
-            found |= self._naive(number)
-        return found
+            seconds |= self._naive(number)
+        return seconds
 
-    def found(self, is_ratio: bool) -> Estimate:
-        """The library's time divided by ours, or the microseconds that ours takes more."""
+    def advantage(self, is_ratio: bool) -> Estimate:
+        """Returns the library's time divided by ours, or the microseconds that ours takes more."""
         ours, library = (self.contest.figures[name] for name in (OURS, LIBRARY))
         if is_ratio:
             return ratio(library, ours)
         return estimate(lambda one, other: np.median(one - other, axis=-1), ours, library).times(1e6)
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each form, in microseconds a call."""
+        """Returns a row for each rival, in microseconds per call."""
         case = self.case
         what = {"what": "operator", "operator": case.operator, "device": self.device.type}
         size = {"images": case.images, "size": case.size}
         rows = []
-        for name in (each for each in FORMS if each in case.forms):
+        for name in (rival for rival in RIVALS if rival in case.rivals):
             usage = self._naive.usage if name == NAIVE and self._naive else self._calls.usage
             taken = measured(us=in_us(self.contest.figures[name]))
             rows.append({**what, **size, "rival": name, **taken, **usage.row(name)})
@@ -128,16 +134,18 @@ class OperatorContest:
 
 
 def claim(question: Question, contests: Sequence[OperatorContest]) -> Claim:
-    """The answer to a question by contests that it concerns."""
-    found = [each.found(question.is_ratio) for each in contests]
-    turn_s = sum(each.contest.turn_s for each in contests)
+    """Returns the answer to a question by the contests that it concerns."""
+    advantages = [contest.advantage(question.is_ratio) for contest in contests]
+    turn_s = sum(contest.contest.turn_s for contest in contests)
     if question.is_ratio:
-        return Claim(question.name, minimum(found), "x", question.goal, Direction.AT_LEAST, turn_s=turn_s)
-    return Claim(question.name, maximum(found), "us", question.goal, Direction.AT_MOST, floor=-math.inf, turn_s=turn_s)
+        return Claim(question.name, minimum(advantages), "x", question.goal, Direction.AT_LEAST, turn_s=turn_s)
+    return Claim(
+        question.name, maximum(advantages), "us", question.goal, Direction.AT_MOST, floor=-math.inf, turn_s=turn_s
+    )
 
 
 def questions_of(device: torch.device, extent: Extent) -> list[Question]:
-    """What is asked of all cases on a device. CPU and GPU differ."""
+    """Returns the questions about all cases on a device, which differ between CPU and GPU."""
     if device.type == GPU:
         return [
             Question(
@@ -151,7 +159,7 @@ def questions_of(device: torch.device, extent: Extent) -> list[Question]:
             ),
         ]
     heads = [
-        Question(f"{name}, {extent.heads} images, CPU, times torchvision's loop", partial(_has, name, 0), goal)
+        Question(f"{name}, {extent.head_images} images, CPU, times torchvision's loop", partial(_has, name, 0), goal)
         for name, goal in HEADS
     ]
     many = [
@@ -174,18 +182,18 @@ def _has_fewer(operator: str, values: int, case: Case) -> bool:
 
 
 def cases(device: torch.device, extent: Extent) -> Iterator[Case]:
-    """All operators at all sizes."""
+    """Makes the cases of all operators at all sizes."""
     random = torch.Generator().manual_seed(0)
     for heavy in (False, True):
-        yield head(device, random, extent.heads, heavy)
+        yield head(device, random, extent.head_images, heavy)
     for images, size in itertools.product(extent.images, extent.sizes):
         for operator, make in MAKERS.items():
-            if images * size <= extent.values and (operator != ALIGN or (size <= MAX_REGIONS and images == 1)):
-                yield affordable(make(device, random, images, size), extent)
+            if images * size <= extent.max_values and (operator != ALIGN or (size <= MAX_REGIONS and images == 1)):
+                yield without_slow_naive(make(device, random, images, size), extent)
 
 
-def affordable(case: Case, extent: Extent) -> Case:
-    """The case, without its naive form where that would take for ever."""
-    if case.values <= extent.naive:
+def without_slow_naive(case: Case, extent: Extent) -> Case:
+    """Returns the case, without its naive rival if that would take too long."""
+    if case.values <= extent.max_naive_values:
         return case
-    return Case(case.operator, case.images, case.size, {name: case.forms[name] for name in (OURS, LIBRARY)})
+    return replace(case, rivals={name: case.rivals[name] for name in (OURS, LIBRARY)})

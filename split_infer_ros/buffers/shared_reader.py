@@ -1,0 +1,118 @@
+"""A slot pool that another process of this host owns: the reader's side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from split_infer_ros.buffers.layout import Layout, SlotViews, Strides
+from split_infer_ros.buffers.segment import Segment
+from split_infer_ros.buffers.slot_table import SharedState, SlotRecord, SlotTable
+from split_infer_ros.buffers.slots import Lease, Outcome
+from split_infer_ros.errors import HandleError
+
+
+class SharedSlotReader:
+    """A slot pool in shared memory, as a process that reads it sees it. The memory goes with its last user.
+
+    Args:
+        layout: of the tensors of one batch.
+        segment: the shared memory.
+    """
+
+    def __init__(self, layout: Layout, segment: Segment) -> None:
+        self.layout = layout
+        self._segment = segment
+        self._table = SlotTable(segment)
+        self._slots = [
+            SlotViews(layout, torch.frombuffer(segment.slot(slot), dtype=torch.uint8)) for slot in range(segment.slots)
+        ]
+
+    @classmethod
+    def attach(cls, name: str, layout: Layout) -> SharedSlotReader:
+        """Attaches a pool.
+
+        Args:
+            name: of the segment, which came with a handle.
+            layout: of the tensors that the reader's own model expects.
+
+        Raises:
+            HandleError: there is no such segment, or its slots do not fit the layout.
+        """
+        segment = Segment.attach(name)
+        found, expected = segment.slot_bytes, layout.slot_bytes
+        if found != expected:
+            segment.close()
+            raise HandleError(
+                "foreign", f"Slots of {name} have {found:,} bytes; this model's features need {expected:,}."
+            )
+        return cls(layout, segment)
+
+    @property
+    def owner_lives(self) -> bool:
+        """True while the owner's process lives. After that, no new handle can come."""
+        return self._segment.owner_lives
+
+    def claim(self) -> bool:
+        """Tries to become the one reader that takes published slots. Returns whether this reader is the one.
+
+        The claim ends with ``disclaim`` or with the process.
+        """
+        return self._segment.claim()
+
+    def disclaim(self) -> None:
+        """Leaves published slots to another reader."""
+        self._segment.disclaim()
+
+    def is_ready(self, lease: Lease) -> bool:
+        """Returns whether the slot of a lease is published and nobody has taken it."""
+        return self._holds(lease) and self._table.state(lease.slot) == (SharedState.READY, lease.generation)
+
+    def views(self, lease: Lease, batch: int, strides: Sequence[Strides] | None = None) -> tuple[Tensor, ...]:
+        """Returns views of the tensors of ``batch`` images in the slot of a lease, (batch, *shape) each.
+
+        Args:
+            lease: of a slot that was taken.
+            batch: how many images were written.
+            strides: of each tensor as it was written; None means contiguous tensors.
+        """
+        return self._slots[lease.slot](batch, strides)
+
+    def take(self, lease: Lease) -> None:
+        """Begins to read. The slot belongs to this process until ``release``.
+
+        Raises:
+            HandleError: the lease is stale, the slot is being read, or it belongs to another pool.
+        """
+        if not self._holds(lease):
+            raise HandleError("foreign", f"{lease} does not lie in {self._segment.name}.")
+        if not self._segment.is_whole:
+            raise HandleError("foreign", f"{self._segment.name} was cut short; there is nothing to read at {lease}.")
+        self._check(lease)  # before the lock as well: a stale handle does not get in the owner's way
+        if not self._segment.lock_slot(lease.slot):
+            raise HandleError("busy", f"{lease} is being read by another process.")
+        try:
+            self._check(lease)
+        except HandleError:
+            self._segment.unlock_slot(lease.slot)
+            raise
+        self._table.write(lease.slot, SlotRecord(SharedState.READING, lease.generation))
+
+    def release(self, lease: Lease, outcome: Outcome) -> None:
+        """Gives the slot back and leaves the outcome of its frames for the owner."""
+        self._table.write(lease.slot, SlotRecord(SharedState.DONE, lease.generation, outcome))
+        self._segment.unlock_slot(lease.slot)
+
+    def _holds(self, lease: Lease) -> bool:
+        return bool(lease.pool == self._segment.pool) and 0 <= lease.slot < self._segment.slots
+
+    def _check(self, lease: Lease) -> None:
+        state, generation = self._table.state(lease.slot)
+        if generation != lease.generation:
+            raise HandleError("stale", f"{lease} is stale: its slot is at generation {generation}.")
+        if state is SharedState.READING:
+            raise HandleError("busy", f"{lease} is being read by another process.")
+        if state is not SharedState.READY:
+            raise HandleError("stale", f"{lease} is stale: its slot was given back.")

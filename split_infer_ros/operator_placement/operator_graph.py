@@ -1,0 +1,166 @@
+"""Reads a model as the graph of operators that the planner sees: its network and its decode."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.utils import _pytree as pytree
+
+from split_infer_ros.models.detections import Detections, Limits, SuppressOverlaps, suppress
+from split_infer_ros.models.entry import Decode as DecodeFunction
+from split_infer_ros.models.entry import ModelEntry
+from split_infer_ros.operator_placement.plan import INPUT, OUTPUT, Operator
+from split_infer_ros.split.graph import symbolic_trace
+from split_infer_ros.split.partitions import outputs_of
+from split_infer_ros.split.split_points import propagate
+
+NETWORK, DECODE = "network", "decode"  # prefixes of the paths of the modules and constants of both parts
+NBYTES = "nbytes"  # key in a node's meta: bytes of the tensors in its value; None if there are none
+
+
+class Decode(nn.Module):
+    """A decode function that cannot be traced, as one operator. The list of operators has it under this name."""
+
+    def __init__(self, function: DecodeFunction) -> None:
+        super().__init__()
+        self._function = function
+
+    def forward(self, outputs: tuple[Tensor, ...], limits: Limits) -> list[Detections]:
+        """Calls the function."""
+        return self._function(outputs, limits)
+
+
+def with_decode(graph: fx.GraphModule, entry: ModelEntry) -> fx.GraphModule:
+    """Joins a network and its decode into one graph, which maps images and ``Limits`` to a list of ``Detections``.
+
+    A detector's decode is traced up to suppression. Any other decode is one operator. Operators may work in place on
+    values that others read, but not on views of them: a copy on the other processor would not change.
+
+    Args:
+        graph: the network. It is shared, but not changed.
+        entry: the model's entry, which has its decode.
+    """
+    joined = fx.Graph()
+    values: dict[fx.Node, fx.Node] = {}
+    for node in graph.graph.nodes:
+        if node.op != "output":
+            values[node] = _copy_node(joined, node, values, prefix=NETWORK)
+    outputs = tuple(values[node] for node in outputs_of(list(graph.graph.nodes)))
+    with joined.inserting_after(next(iter(joined.nodes))):
+        limits = joined.placeholder("limits")
+    decode: nn.Module
+    if isinstance(entry.decode, SuppressOverlaps):
+        function = entry.decode.candidates
+        decode = traced = symbolic_trace(lambda outputs: function(outputs))
+        candidates = _append_function(joined, traced.graph, outputs)
+        detections = joined.call_function(suppress, (candidates, limits))
+    else:
+        decode = Decode(entry.decode)
+        detections = joined.call_module(DECODE, (outputs, limits))
+    joined.output(detections)
+    roots = nn.ModuleDict({NETWORK: graph, DECODE: decode})
+    module = fx.GraphModule(roots, joined, "Whole")
+    _read_after_writes(module)
+    return module
+
+
+def _append_function(joined: fx.Graph, function: fx.Graph, inputs: tuple[fx.Node, ...]) -> fx.Node:
+    """Appends a traced function of a tuple of values. Returns the node of its result."""
+    (argument,) = function.find_nodes(op="placeholder")
+    values: dict[fx.Node, fx.Node] = {}
+    for node in function.nodes:
+        if node.target is operator.getitem and node.args[0] is argument:
+            values[node] = inputs[node.args[1]]
+        elif node.op not in ("placeholder", "output"):
+            values[node] = _copy_node(joined, node, values, prefix=DECODE)
+    (result,) = function.output_node().all_input_nodes
+    return values[result]
+
+
+def _copy_node(joined: fx.Graph, node: fx.Node, values: Mapping[fx.Node, fx.Node], *, prefix: str) -> fx.Node:
+    """Copies a node of one part, whose modules and constants are under a prefix, into the joined graph."""
+    copied = joined.node_copy(node, values.__getitem__)
+    if node.op in ("call_module", "get_attr"):
+        copied.target = f"{prefix}.{node.target}"
+    return copied
+
+
+def _read_after_writes(graph: fx.GraphModule) -> None:
+    """Makes later readers of a value that an operator changes in place read that operator's result instead.
+
+    A copy of the value on the other processor would not change with it.
+    """
+    order = {node: index for index, node in enumerate(graph.graph.nodes)}
+    for node in graph.graph.nodes:
+        source = node.args[0] if node.args else None
+        if isinstance(source, fx.Node) and _is_in_place(node, graph):
+            for user in [user for user in source.users if order[user] > order[node]]:
+                user.replace_input_with(source, node)
+    graph.recompile()
+
+
+def _is_in_place(node: fx.Node, owner: nn.Module) -> bool:
+    if node.op == "call_module":
+        return bool(getattr(owner.get_submodule(str(node.target)), "inplace", False))
+    if node.kwargs.get("inplace"):
+        return True
+    name = _name_of(node.target)
+    return (name.endswith("_") and not name.startswith("_")) or name in ("iadd", "isub", "imul", "itruediv")
+
+
+def _name_of(target: Any) -> str:
+    if isinstance(target, str):
+        return target
+    return str(getattr(getattr(target, "overloadpacket", target), "__name__", target))
+
+
+def read_operators(graph: fx.GraphModule, image_shape: tuple[int, int, int]) -> tuple[Operator, ...]:
+    """Returns the operators in order, with the bytes of their results for one image.
+
+    Args:
+        graph: the result of ``with_decode``.
+        image_shape: (C, H, W).
+    """
+    propagate(_SizeRecorder(graph), (1, *image_shape), Limits())
+    return tuple(
+        Operator(
+            name=node.name,
+            kind=_kind(node, graph),
+            inputs=tuple(source.name for source in node.all_input_nodes if source.op != "get_attr"),
+            nbytes=node.meta[NBYTES],
+        )
+        for node in graph.graph.nodes
+        if node.op != "get_attr"
+    )
+
+
+def _kind(node: fx.Node, graph: fx.GraphModule) -> str:
+    if node.op in ("placeholder", "output"):
+        return INPUT if node.op == "placeholder" else OUTPUT
+    if node.op == "call_module":
+        return type(graph.get_submodule(str(node.target))).__name__
+    return _name_of(node.target)
+
+
+class _SizeRecorder(fx.Interpreter):
+    """Runs a graph and records the size of each value in its node."""
+
+    def run_node(self, node: fx.Node) -> Any:
+        result = super().run_node(node)
+        node.meta[NBYTES] = nbytes_of(result)
+        return result
+
+
+def nbytes_of(value: Any) -> int | None:
+    """Returns the bytes of all tensors in a nested value; None if nothing in it depends on a device."""
+    sizes = []
+    for leaf in pytree.tree_leaves(value):
+        if isinstance(leaf, Detections):
+            sizes += [part.nbytes for part in (leaf.boxes, leaf.scores, leaf.labels)]
+        elif isinstance(leaf, (Tensor, torch.device)):
+            sizes.append(leaf.nbytes if isinstance(leaf, Tensor) else 0)
+    return sum(sizes) if sizes else None

@@ -1,0 +1,138 @@
+"""Times the stages of every split point of a model, each alone.
+
+The model runs in segments between neighbouring split points, once as the backbone runs it and once as the head does.
+The segments before a split point add up to its backbone, and those behind it to its head. To time the partitions of
+each split point separately, the model would have to run once for every split point.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from split_infer_ros.buffers.layout import Layout
+from split_infer_ros.buffers.memory import Place
+from split_infer_ros.buffers.policy import Policy
+from split_infer_ros.buffers.slot_memory import SlotMemory
+from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.models.detections import Limits
+from split_infer_ros.pipeline.preprocessor import make_preprocessor
+from split_infer_ros.runtime.num_threads import use_all_threads, use_one_thread
+from split_infer_ros.runtime.streams import Stream
+from split_infer_ros.runtime.timing import Lap, Stopwatch
+from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.profile_samples import PointSamples, ProfilePart
+
+
+class StageTimer:
+    """Times the stages of one model on this thread.
+
+    Args:
+        model: on its device.
+        image: one like those that the cameras send.
+        limits: what post-processing keeps.
+        rounds: samples of each stage, after one that is not counted.
+    """
+
+    def __init__(self, model: SplitModel, *, image: Pixels, limits: Limits, rounds: int) -> None:
+        self._model = model
+        self._image = image
+        self._limits = limits
+        self._calls = 1 + rounds
+        self._place = Place(Policy.DEVICE, model.device)  # legal everywhere; plain memory on a CPU
+
+    def measure(self, batch_size: int) -> list[PointSamples]:
+        """Returns the samples of every split point, in order."""
+        model = self._model
+        stream, watch = Stream(model.device), Stopwatch(model.device)
+        preprocessor = make_preprocessor(
+            model.entry.preprocess, batch_size=batch_size, dtype=model.dtype, place=self._place
+        )
+        backbone_segments, head_segments = model.segments()
+
+        def preprocess() -> Tensor:
+            loaded = preprocessor.load([self._image] * batch_size)
+            loaded.ready.wait()
+            return loaded.images
+
+        with torch.inference_mode(), stream.work("profile"):
+            use_one_thread()  # as in the pipeline
+            preprocess_s = [_time_on_host(preprocess, stream) for _ in range(self._calls)]
+            images = preprocess()
+            use_all_threads()
+            backbones_s = [_time_segments(backbone_segments, (images,), watch)[1] for _ in range(self._calls)]
+            hand_overs_s = self._time_hand_overs(backbone_segments, images, batch_size=batch_size, watch=watch)
+        if model.device.type == "cpu":
+            use_one_thread()
+        with torch.inference_mode():
+            watch = Stopwatch(torch.device("cpu"))
+            inputs = (images.cpu().float(),)
+            head_runs = [_time_segments(head_segments, inputs, watch) for _ in range(self._calls)]
+            last_features, _ = head_runs[-1]
+            outputs = model.head(model.split_points[-1].name)(*last_features)
+            decode_s = [watch.time(lambda: self._decode(outputs)) for _ in range(self._calls)]
+        return [
+            PointSamples(
+                split_point.name,
+                batch_size,
+                {
+                    ProfilePart.PREPROCESS: tuple(preprocess_s[1:]),
+                    ProfilePart.BACKBONE: tuple(sum(seconds[:index]) for seconds in backbones_s[1:]),
+                    ProfilePart.HAND_OVER: hand_overs_s[index],
+                    ProfilePart.HEAD: tuple(sum(seconds[index:]) for _, seconds in head_runs[1:]),
+                    ProfilePart.DECODE: tuple(decode_s[1:]),
+                },
+            )
+            for index, split_point in enumerate(model.split_points)
+        ]
+
+    def _time_hand_overs(
+        self, segments: Sequence[nn.Module], images: Tensor, *, batch_size: int, watch: Stopwatch
+    ) -> list[tuple[float, ...]]:
+        """Returns the seconds of copying what crosses into a slot, for each split point."""
+        seconds = []
+        features: tuple[Tensor, ...] = (images,)
+        for split_point, segment in itertools.zip_longest(self._model.split_points, segments):
+            slots = SlotMemory.allocate(Layout(split_point.tensors, batch_size), 1, self._place)
+
+            def copy(slots: SlotMemory = slots, tensors: tuple[Tensor, ...] = features) -> None:
+                slots.write(0, tensors)
+                if slots.needs_copy:
+                    slots.fetch(0, batch_size)
+
+            seconds.append(tuple(watch.time(copy) for _ in range(self._calls))[1:])
+            if segment is not None:
+                features = segment(*features)
+        return seconds
+
+    def _decode(self, outputs: tuple[Tensor, ...]) -> list[Tensor]:
+        preprocess, image = self._model.entry.preprocess, self._image
+        detections = self._model.entry.decode(outputs, self._limits)
+        return [preprocess.to_source(each.boxes, image.height, image.width) for each in detections]
+
+
+def _time_segments(
+    segments: Sequence[nn.Module], inputs: tuple[Tensor, ...], watch: Stopwatch
+) -> tuple[tuple[Tensor, ...], list[float]]:
+    """Runs segments one after the other. Returns the results of the last one and the seconds of each."""
+
+    def run(lap: Lap) -> tuple[Tensor, ...]:
+        values = inputs
+        for segment in segments:
+            values = segment(*values)
+            lap()
+        return values
+
+    return watch.laps(run)
+
+
+def _time_on_host(work: Callable[[], object], stream: Stream) -> float:
+    """Returns the seconds from the start of work on the host until the device has done its part."""
+    start = time.perf_counter()
+    work()
+    stream.fence().wait()
+    return time.perf_counter() - start

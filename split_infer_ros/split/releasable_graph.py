@@ -1,0 +1,84 @@
+"""The traced graph of a model, whose weights can be released and read again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Mapping
+
+from torch import Tensor, fx
+
+from split_infer_ros.split.graph import set_own_state, set_state, stand_in, state_of
+
+Fetch = Callable[[Collection[str]], Mapping[str, Tensor]]
+"""Reads the tensors of these names again. Raises ConfigurationError if it cannot."""
+
+
+class ReleasableGraph:
+    """A graph that several models share. Its methods may be called from any thread.
+
+    Args:
+        module: the prepared graph. Weights on the device ``meta`` become stand-ins.
+
+    Attributes:
+        module: the graph, with stand-ins for weights that were released.
+        lock: is held while weights are released or read again. Models hold it while they make a partition.
+    """
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        self.module = module
+        self.lock = threading.RLock()
+        self._released: dict[str, Fetch] = {}  # by name of the weight: what reads it again
+        set_state(module, {name: stand_in(tensor) for name, tensor in state_of(module).items() if tensor.is_meta})
+
+    def release(self, names: Collection[str], fetch: Fetch) -> bool:
+        """Frees the memory of weights. Partitions that were made before keep theirs.
+
+        Args:
+            names: of parameters and buffers.
+            fetch: reads them again.
+
+        Returns:
+            False if all of them had been released before.
+        """
+        with self.lock:
+            state = state_of(self.module)
+            frees_any = any(name not in self._released for name in names)
+            set_own_state(self.module, {name: stand_in(state[name]) for name in names})
+            self._released |= dict.fromkeys(names, fetch)
+            return frees_any
+
+    def restore(self, names: Collection[str] | None = None) -> bool:
+        """Reads those of the weights again that were released.
+
+        Args:
+            names: of parameters and buffers; None for all.
+
+        Returns:
+            False if none of them was released.
+
+        Raises:
+            ConfigurationError: they cannot be read.
+        """
+        with self.lock:
+            candidates = list(self._released) if names is None else names
+            released = [name for name in candidates if name in self._released]
+            set_state(self.module, self._fetch(released))
+            for name in released:
+                del self._released[name]
+            return bool(released)
+
+    def state(self) -> dict[str, Tensor]:
+        """Returns all weights by name. Released weights are read, but not kept.
+
+        Raises:
+            ConfigurationError: released weights cannot be read.
+        """
+        with self.lock:
+            return state_of(self.module) | self._fetch(self._released)
+
+    def _fetch(self, released: Collection[str]) -> dict[str, Tensor]:
+        """Reads released weights again."""
+        tensors: dict[str, Tensor] = {}
+        for fetch in {self._released[name] for name in released}:
+            tensors.update(fetch([name for name in released if self._released[name] is fetch]))
+        return tensors

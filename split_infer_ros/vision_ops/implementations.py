@@ -1,0 +1,190 @@
+"""Choice among several implementations of an operator by measurement, kept in the tuning database.
+
+Records of the database name an implementation under the key ``form``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from enum import Enum
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from split_infer_ros.measurements.database import Database, best_of
+from split_infer_ros.measurements.key import Key
+from split_infer_ros.measurements.record import Record
+from split_infer_ros.measurements.steady import Measured, measure_steadily
+from split_infer_ros.runtime.captures import synchronize_device
+from split_infer_ros.search.space import told
+
+
+class ImplementationChoice(Enum):
+    """Which implementation of an operator runs on a GPU. Its value is what parameters and records say."""
+
+    MEASURED = "measured"  # whichever was measured to be the fastest
+    PLAIN = "plain"  # torch's own operators, which run on any device
+    TRITON = "triton"  # a Triton kernel of this package
+
+
+CALLS_PER_GROUP = 4  # see measure_steadily
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+_forced: ContextVar[ImplementationChoice] = ContextVar("forced", default=ImplementationChoice.MEASURED)
+_cache: dict[tuple[object, ...], ImplementationChoice] = {}  # of this process, by ``cache_key``
+_warned: set[tuple[str, str, str]] = set()  # operators, configurations and errors of which this process has warned
+
+
+def run_fastest(
+    operator: str,
+    values: Tensor,
+    sizes: Sequence[int],
+    implementations: Mapping[ImplementationChoice, Callable[[], T]],
+    *,
+    database: Database | None = None,
+    may_keep: Callable[[], bool] = lambda: True,
+) -> T:
+    """Runs the fastest implementation of an operator and returns its result. All implementations give the same result.
+
+    ``use_implementation`` decides if it names one of them. Otherwise all of them are run and timed, once for sizes that
+    round up to the same powers of two. Certain times in the database are not measured again. An implementation that
+    fails, or whose times are uncertain, is not used. Each process warns once of a failure and its error, also if it
+    knows the failure only from the database.
+
+    Nothing is timed while a CUDA graph is recorded: the graph then takes ``PLAIN``.
+
+    Args:
+        operator: its name in records.
+        values: the operator's input; its device and dtype are part of the choice.
+        sizes: numbers on which the operator's time depends.
+        implementations: functions that run the operator. ``PLAIN`` is among them.
+        database: None for the user's own.
+        may_keep: called after the implementations were timed. It says whether other processes would measure the same,
+            so that the database keeps the times.
+    """
+    forced = _forced.get()
+    if forced in implementations:
+        return implementations[forced]()
+    key = cache_key(operator, values, sizes)
+    if key not in _cache:
+        if values.is_cuda and torch.cuda.is_current_stream_capturing():
+            return implementations[ImplementationChoice.PLAIN]()
+        task = record_task(operator, values, sizes)
+        _cache[key] = _choose(task, values.device, implementations, database or Database(), may_keep)
+    return implementations[_cache[key]]()
+
+
+@contextlib.contextmanager
+def use_implementation(choice: ImplementationChoice) -> Iterator[None]:
+    """Makes operators on this thread use an implementation, if they have it, until the context ends."""
+    token = _forced.set(choice)
+    try:
+        yield
+    finally:
+        _forced.reset(token)
+
+
+def cache_key(operator: str, values: Tensor, sizes: Sequence[int]) -> tuple[object, ...]:
+    """Returns the key under which a process caches what is fastest: operator, device, dtype and rounded sizes."""
+    return (operator, values.device, values.dtype, *_rounded(sizes))
+
+
+def record_task(operator: str, values: Tensor, sizes: Sequence[int]) -> dict[str, Any]:
+    """Returns the task under which the database keeps an operator's times; sizes are rounded as in ``cache_key``."""
+    precision = str(values.dtype).removeprefix("torch.")
+    return {"operator": operator, "shapes": [_rounded(sizes)], "precision": precision}
+
+
+def _rounded(sizes: Sequence[int]) -> list[int]:
+    """Rounds sizes up to the next power of two; 0 stays 0."""
+    return [1 << (size - 1).bit_length() if size else 0 for size in sizes]
+
+
+def _choose(
+    task: Mapping[str, Any],
+    device: torch.device,
+    implementations: Mapping[ImplementationChoice, Callable[[], object]],
+    database: Database,
+    may_keep: Callable[[], bool],
+) -> ImplementationChoice:
+    """Returns the fastest implementation, after measuring all of them if the records leave one uncertain."""
+    machine = Key.here(str(device))
+    by_name = {choice.value: choice for choice in implementations}
+    records = [record for record in database.find(machine, task) if record.config.get("form") in by_name]
+    if {record.config["form"] for record in records if not record.uncertain} != set(by_name):
+        measured = [
+            time_calls(machine, task, {"form": choice.value}, run, device=device)
+            for choice, run in implementations.items()
+        ]
+        if may_keep():
+            database.keep(measured, "the choice is")
+        records += measured
+    for record in records:
+        warn_of_failure(record)
+    best = best_of(records)
+    choice = ImplementationChoice.PLAIN if best is None else by_name[best.config["form"]]
+    _log.info("%s %s on %s: %s.", task["operator"], task["shapes"], device, choice.value)
+    return choice
+
+
+def time_calls(
+    key: Key,
+    task: Mapping[str, Any],
+    config: Mapping[str, Any],
+    run: Callable[[], object],
+    *,
+    device: torch.device,
+    may_continue: Callable[[], bool] = lambda: True,
+) -> Record:
+    """Times groups of calls and returns their record, marked uncertain if the groups' medians disagree.
+
+    The first call is not counted. A call that raises gives a record with its error.
+
+    Args:
+        key: the machine and its versions.
+        task: what was measured, as the record says it.
+        config: how it was done.
+        run: the call.
+        device: synchronized after each call.
+        may_continue: called before each further group that is measured because medians disagree.
+    """
+
+    def call() -> float:
+        begin = time.perf_counter()
+        run()
+        synchronize_device(device)
+        return time.perf_counter() - begin
+
+    measured, failure = Measured((), uncertain=False), None
+    try:
+        call()
+        measured = measure_steadily(lambda: [call() for _ in range(CALLS_PER_GROUP)], may_continue)
+    except Exception as error:  # a compiler can raise anything
+        failure = f"{type(error).__name__}: {error}"
+    return Record(
+        target=key.target,
+        versions=key.versions_for(task),
+        task=task,
+        config=config,
+        costs=measured.costs,
+        error=failure,
+        time=time.time(),
+        facts={"uncertain": True} if measured.uncertain else {},
+    )
+
+
+def warn_of_failure(record: Record) -> None:
+    """Warns of a record's error, once for each error in a process."""
+    if record.error is None:
+        return
+    failure = str(record.task["operator"]), told(record.config), record.error
+    if failure not in _warned:
+        _warned.add(failure)
+        _log.warning("%s: %s fails (%s) and is not used.", *failure)

@@ -1,0 +1,114 @@
+"""Formulas that reject schedules agree with what the compiler reported, docs/results/triton_*.csv."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+from gpu_targets import SHARED_BYTES
+
+from split_infer_ros.search.space import Config
+from split_infer_ros.vision_ops.launch_limits import GpuLimits, depthwise_rejection, pointwise_rejection, shared_bytes
+from split_infer_ros.vision_ops.schedules import SPACES, ConvolutionTemplate
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
+MAX_COMPILE_S = 10.0
+DTYPES = {"fp16": torch.float16, "fp32": torch.float32, "tf32": torch.float32, "ieee": torch.float32}
+EXTRA_BYTES = 4096  # at most, for a transposed layout or a barrier beside the tiles
+KERNEL = 5
+
+
+class SweepRow(NamedTuple):
+    """A row of a table; ``shared_bytes`` is None if the compiler took too long."""
+
+    target: int
+    precision: str
+    kernel: int
+    schedule: Config
+    compile_s: float
+    shared_bytes: int | None
+
+    @property
+    def can_be_launched(self) -> bool:
+        """Whether it fits the target and compiled quickly."""
+        fits = self.shared_bytes is not None and self.shared_bytes <= SHARED_BYTES[self.target]
+        return fits and self.compile_s <= MAX_COMPILE_S
+
+    @property
+    def rejection(self) -> str | None:
+        """Why the formulas reject the schedule; None if they accept it."""
+        if self.kernel > 1:
+            return depthwise_rejection(self.schedule, self.kernel)
+        gpu = GpuLimits(self.target, SHARED_BYTES[self.target])
+        return pointwise_rejection(self.schedule, gpu, DTYPES[self.precision], tf32=self.precision == "tf32")
+
+
+def sweep_rows(template: ConvolutionTemplate) -> list[SweepRow]:
+    knobs = SPACES[template].knobs
+    with (RESULTS / f"triton_{template.value}.csv").open(newline="") as file:
+        return [
+            SweepRow(
+                target=int(row["target"]),
+                precision=row["precision"],
+                kernel=int(row["kernel"]),
+                schedule={name: next(value for value in knobs[name] if str(value) == row[name]) for name in knobs},
+                compile_s=float(row["compile_s"].replace(">", "")),
+                shared_bytes=int(row["shared_bytes"]) if row["shared_bytes"] else None,
+            )
+            for row in csv.DictReader(file)
+        ]
+
+
+@pytest.mark.parametrize("template", ConvolutionTemplate)
+def test_accepted_schedules_can_be_launched(template: ConvolutionTemplate) -> None:
+    accepted = [row for row in sweep_rows(template) if row.rejection is None]
+    assert len(accepted) > 500
+    assert all(row.can_be_launched for row in accepted)
+
+
+@pytest.mark.parametrize("template", ConvolutionTemplate)
+def test_few_launchable_schedules_are_rejected(template: ConvolutionTemplate) -> None:
+    launchable = [row for row in sweep_rows(template) if row.can_be_launched]
+    assert sum(row.rejection is not None for row in launchable) < 0.05 * len(launchable)
+    assert any(not row.can_be_launched for row in sweep_rows(template)), "otherwise no formula is needed"
+
+
+def test_shared_memory_equals_the_compilers_layout() -> None:
+    for row in sweep_rows(ConvolutionTemplate.POINTWISE):
+        if row.shared_bytes is None or row.target < 80:  # older targets transpose layouts instead of copying ahead
+            continue
+        gpu, dtype = GpuLimits(row.target, SHARED_BYTES[row.target]), DTYPES[row.precision]
+        has_tensor_cores = gpu.has_tensor_cores_for(dtype, tf32=row.precision == "tf32")
+        expected = shared_bytes(row.schedule, row.target, dtype.itemsize, on_tensor_cores=has_tensor_cores)
+        results = (
+            int(row.schedule["pixels"]) * int(row.schedule["channels"]) * 4
+        )  # bytes, which are transposed at the end
+        assert abs(row.shared_bytes - expected) <= EXTRA_BYTES or row.shared_bytes == results
+
+
+@pytest.mark.parametrize("target", SHARED_BYTES)
+@pytest.mark.parametrize(("precision", "dtype"), DTYPES.items())
+def test_default_schedules_can_always_be_launched(target: int, precision: str, dtype: torch.dtype) -> None:
+    gpu = GpuLimits(target, SHARED_BYTES[target])
+    assert (
+        pointwise_rejection(SPACES[ConvolutionTemplate.POINTWISE].default, gpu, dtype, tf32=precision == "tf32") is None
+    )
+    assert depthwise_rejection(SPACES[ConvolutionTemplate.DEPTHWISE].default, KERNEL) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"pixels": 128, "channels": 128, "depth": 64, "unrolled": 4}, "786,432 bytes .* has 232,448"),
+        ({"pixels": 128, "channels": 128, "depth": 16, "warps": 2}, "holds 256 sums; more than 128"),
+    ],
+)
+def test_a_rejection_names_what_is_too_much(changes: Config, words: str) -> None:
+    schedule = {**SPACES[ConvolutionTemplate.POINTWISE].default, **changes}
+    rejection = pointwise_rejection(schedule, GpuLimits(90, SHARED_BYTES[90]), torch.float32, tf32=True)
+    assert rejection is not None
+    assert re.search(words, rejection)
