@@ -1,4 +1,4 @@
-"""The rival of the hop: the same features as a message through DDS, between two nodes of one process."""
+"""The rival of the hop: a message of the same size through DDS, between two nodes of one process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from types import TracebackType
 
 import rclpy
-from _ros import Spinning
+from _ros import SpinningExecutor
 from std_msgs.msg import UInt8MultiArray
 
 WARM_UP = 5
@@ -18,24 +18,24 @@ ANSWER_S = 5.0
 
 
 class DdsHop:
-    """Sends messages of some sizes; needs rclpy initialised.
+    """Sends messages of some sizes. rclpy must be initialised.
 
-    At its best: the payload is of the one type that rclpy copies as a whole, the callback is alone on its executor,
-    and one message is under way at a time. One is sent every so often, as the pipeline's batches come, because
-    a processor that was idle for a while wakes up slowly for either.
+    DDS is at its best here. The payload has the only type that rclpy copies as a whole. The callback is alone on its
+    executor, and one message is in flight at a time. Messages are sent as often as the pipeline's batches, because an
+    idle processor wakes up slowly for either.
 
     Args:
-        sizes: of the messages, bytes.
+        sizes: the sizes of the messages, in bytes.
     """
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self._sender, self._receiver = rclpy.create_node("features_sender"), rclpy.create_node("features_receiver")
         self._messages = {size: UInt8MultiArray(data=array.array("B", bytes(size))) for size in sizes}
         self._publisher = self._sender.create_publisher(UInt8MultiArray, "features", 1)
-        self._receiver.create_subscription(UInt8MultiArray, "features", self._hear, 1)
+        self._receiver.create_subscription(UInt8MultiArray, "features", self._receive, 1)
         self._arrived = threading.Event()
         self._arrived_at = 0.0
-        self._spinning = Spinning(self._receiver)
+        self._spinning = SpinningExecutor(self._receiver)
 
     def __enter__(self) -> DdsHop:
         while not self._publisher.get_subscription_count():
@@ -52,7 +52,7 @@ class DdsHop:
         self._receiver.destroy_node()
 
     def median(self, size: int, messages: int, period_s: float) -> float:
-        """Median seconds from publish to callback of messages of ``size`` bytes; one is sent every ``period_s``.
+        """Returns the median seconds from publish to callback of messages of ``size`` bytes, sent every ``period_s``.
 
         Raises:
             RuntimeError: a message got lost.
@@ -68,6 +68,6 @@ class DdsHop:
             time.sleep(max(0.0, published + period_s - time.monotonic()))
         return statistics.median(hops)
 
-    def _hear(self, message: UInt8MultiArray) -> None:
+    def _receive(self, message: UInt8MultiArray) -> None:
         self._arrived_at = time.monotonic()
         self._arrived.set()

@@ -1,9 +1,9 @@
-"""Cameras of a benchmark, all in one process of their own: what they send changes at once.
+"""The cameras of a benchmark, all in one process of their own. What they send can change at any time.
 
     python _feed.py FOLDER TOPIC...
 
-publishes the pictures of a folder. A line "rate TOPIC HZ" on its standard input has a topic get so many a second from
-now on, "burst TOPIC COUNT" so many at once. It ends with its input.
+publishes the pictures of a folder. A line "rate TOPIC HZ" on its standard input sets how many a second a topic gets. A
+line "burst TOPIC COUNT" sends so many at once. The process ends with its input.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from sensor_msgs.msg import Image
 
-DEPTH = 64  # a burst must not push its own images out
+DEPTH = 64  # a burst must not overwrite its own images
 
 
 class Feed(LineProcess):
     """The cameras' process, seen from the benchmark's.
 
     Args:
-        folder: of the pictures, which are sent in the order of their names, again and again.
-        topics: where to.
+        folder: the pictures, which are sent in the order of their names, again and again.
+        topics: the topics of the cameras.
     """
 
     def __init__(self, folder: Path, topics: Sequence[str]) -> None:
@@ -40,16 +40,16 @@ class Feed(LineProcess):
         return self
 
     def rate(self, topic: str, hz: float) -> None:
-        """Send so many images a second to a topic from now on; 0: none."""
-        self._tell(f"rate {topic} {hz}")
+        """Sends images to a topic at this rate from now on; 0: none."""
+        self._send_line(f"rate {topic} {hz}")
 
     def burst(self, topic: str, count: int) -> None:
-        """Send so many images to a topic at once."""
-        self._tell(f"burst {topic} {count}")
+        """Sends so many images to a topic at once."""
+        self._send_line(f"burst {topic} {count}")
 
 
 class Camera:
-    """One topic's images, on a thread of their own."""
+    """Publishes one topic's images on a thread of its own."""
 
     def __init__(self, node: Node, topic: str, pictures: Sequence[np.ndarray]) -> None:
         self._node = node
@@ -60,13 +60,13 @@ class Camera:
         threading.Thread(target=self._run, name=topic, daemon=True).start()
 
     def rate(self, hz: float) -> None:
-        """Send so many a second from now on."""
+        """Sends images at this rate from now on."""
         with self._changed:
             self._rate = hz
             self._changed.notify()
 
     def burst(self, count: int) -> None:
-        """Send so many at once."""
+        """Sends so many images at once."""
         with self._changed:
             for _ in range(count):
                 self._send()
@@ -81,12 +81,12 @@ class Camera:
                 elif (wait := due - time.monotonic()) > 0:
                     self._changed.wait(wait)
                 else:
-                    # an image that came late does not hurry the next ones
+                    # a late image does not hurry the next ones
                     due = max(due + 1 / self._rate, time.monotonic())
                     self._send()
 
     def _send(self) -> None:
-        while not self._publisher.get_subscription_count():  # what is sent before is lost
+        while not self._publisher.get_subscription_count():  # images sent before are lost
             time.sleep(0.01)
         message = next(self._messages)
         message.header.stamp = self._node.get_clock().now().to_msg()
@@ -99,7 +99,7 @@ class Camera:
 
 
 def to_message(picture: np.ndarray) -> Image:
-    """The message of a (height, width, 3) picture in BGR."""
+    """Returns the message of a (height, width, 3) picture in BGR."""
     height, width = picture.shape[:2]
     message = Image(height=height, width=width, encoding="bgr8", step=3 * width)
     message.data.frombytes(picture.tobytes())
@@ -107,18 +107,18 @@ def to_message(picture: np.ndarray) -> Image:
 
 
 def main() -> int:
-    """Send what is asked for until the input ends."""
+    """Follows the lines of the standard input until it ends."""
     folder, *topics = sys.argv[1:]
     pictures = [cv2.imread(str(path)) for path in sorted(Path(folder).iterdir())]
     rclpy.init()
     node = rclpy.create_node("feed")
     cameras = {topic: Camera(node, topic, pictures) for topic in topics}
     for line in sys.stdin:
-        what, topic, figure = line.split()
-        if what == "burst":
-            cameras[topic].burst(int(figure))
+        command, topic, argument = line.split()
+        if command == "burst":
+            cameras[topic].burst(int(argument))
         else:
-            cameras[topic].rate(float(figure))
+            cameras[topic].rate(float(argument))
     for camera in cameras.values():
         camera.rate(0.0)
     node.destroy_node()

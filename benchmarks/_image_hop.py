@@ -1,10 +1,10 @@
-"""1080p images from one process to another, one at a time: how long they take, and how many arrive.
+"""Sends 1080p images from one process to another, one at a time: how long they take, and how many arrive.
 
-    python _image_hop.py hear NAME
+    python _image_hop.py receive NAME
 
-starts the sender and reads lines "RELIABILITY COUNT" from its standard input. For each it has so many images sent, the
-next one when the last has arrived or its time is over, and prints their median seconds from publish to callback and
-the part that arrived. Which Fast DDS profile is used says the environment, as for any node.
+starts the sender and reads lines "RELIABILITY COUNT" from its standard input. For each line it has so many images sent,
+the next one when the last has arrived or its time is over. It prints their median seconds from publish to callback, and
+the part that arrived. The environment decides which Fast DDS profile is used, as for any node.
 """
 
 from __future__ import annotations
@@ -26,57 +26,57 @@ from sensor_msgs.msg import Image
 
 HEIGHT, WIDTH = 1080, 1920
 RELIABLE, BEST_EFFORT = "reliable", "best_effort"
-PATIENCE_S = {RELIABLE: 5.0, BEST_EFFORT: 0.25}  # several times what an image takes
+TIMEOUT_S = {RELIABLE: 5.0, BEST_EFFORT: 0.25}  # several times what an image takes
 WARM_UP = 3
-SEND, HEAR = "send", "hear"
+SEND, RECEIVE = "send", "receive"
 
 
 class ImageHop(LineProcess):
     """Two processes with the same profile, seen from the benchmark's.
 
     Args:
-        name: of the pair, under which no other one sends.
-        environment: of both.
+        name: the name of the pair, under which no other pair sends.
+        environment: the environment of both processes.
     """
 
     def __init__(self, name: str, environment: Mapping[str, str]) -> None:
-        super().__init__([__file__, HEAR, name], environment, answers=True)
+        super().__init__([__file__, RECEIVE, name], environment, answers=True)
 
     def __enter__(self) -> ImageHop:
         return self
 
-    def ready(self) -> list[int]:
-        """Wait until both hear each other; returns the numbers of the processes."""
+    def wait_until_ready(self) -> list[int]:
+        """Waits until both processes are connected; returns their process ids."""
         return [self._process.pid, *map(int, self._answer())]
 
     def measure(self, reliability: str, count: int) -> tuple[float, float]:
-        """Send so many images; returns their median seconds, NaN if none arrived, and the part that arrived.
+        """Sends so many images; returns their median seconds, NaN if none arrived, and the part that arrived.
 
         Raises:
             RuntimeError: nothing arrived at a reliable reader, or a process has ended.
         """
-        self._tell(f"{reliability} {count}")
+        self._send_line(f"{reliability} {count}")
         median, arrived = map(float, self._answer())
         if reliability == RELIABLE and math.isnan(median):
-            raise RuntimeError(f"No image arrived within {PATIENCE_S[RELIABLE]:g} s.")
+            raise RuntimeError(f"No image arrived within {TIMEOUT_S[RELIABLE]:g} s.")
         return median, arrived
 
     def _answer(self) -> Sequence[str]:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError("The process that hears images has ended.")
+            raise RuntimeError("The process that receives images has ended.")
         return line.split()
 
 
 def topic(name: str, reliability: str) -> str:
-    """Where images for readers of that reliability go."""
+    """Returns the topic of images for subscriptions of that reliability."""
     return f"{name}/{reliability}"
 
 
 def send(node: Node, name: str) -> None:
-    """Publish an image for each line that names a reliability; it bears the steady clock's time and its number."""
-    publishers = {each: node.create_publisher(Image, topic(name, each), QoSProfile(depth=5)) for each in PATIENCE_S}
+    """Publishes an image for each line that names a reliability, with its number and the time of the steady clock."""
+    publishers = {each: node.create_publisher(Image, topic(name, each), QoSProfile(depth=5)) for each in TIMEOUT_S}
     data = array.array("B", bytes(3 * HEIGHT * WIDTH))
     message = Image(height=HEIGHT, width=WIDTH, encoding="rgb8", step=3 * WIDTH, data=data)
     for publisher in publishers.values():
@@ -88,12 +88,12 @@ def send(node: Node, name: str) -> None:
         publishers[line.strip()].publish(message)
 
 
-class Hearer:
-    """The process that hears what a process of its own sends."""
+class ImageReceiver:
+    """Starts the sender and measures the images that arrive."""
 
     def __init__(self, node: Node, name: str) -> None:
         self._node = node
-        self._heard: dict[str, float] = {}  # ages in seconds, by the image's number
+        self._arrivals: dict[str, float] = {}  # ages in seconds, by the image's number
         self._sent = 0
         self._subscriptions = [
             node.create_subscription(
@@ -102,53 +102,53 @@ class Hearer:
                 self._receive,
                 QoSProfile(depth=5, reliability=ReliabilityPolicy[each.upper()]),
             )
-            for each in PATIENCE_S
+            for each in TIMEOUT_S
         ]
         self.sender = subprocess.Popen(
             [sys.executable, __file__, SEND, name], stdin=subprocess.PIPE, text=True, bufsize=1
         )
 
     def measure(self, reliability: str, count: int) -> tuple[float, float]:
-        """Have so many images sent; returns their median seconds, NaN if none arrived, and the part that arrived."""
+        """Has so many images sent; returns their median seconds, NaN if none arrived, and the part that arrived."""
         assert self.sender.stdin is not None
         ages = []
         for _ in range(count):
             number = str(self._sent)
             self._sent += 1
             self.sender.stdin.write(f"{reliability}\n")
-            end = time.monotonic() + PATIENCE_S[reliability]
-            while number not in self._heard and (left := end - time.monotonic()) > 0:
+            end = time.monotonic() + TIMEOUT_S[reliability]
+            while number not in self._arrivals and (left := end - time.monotonic()) > 0:
                 rclpy.spin_once(self._node, timeout_sec=left)
-            if number in self._heard:
-                ages.append(self._heard[number])
+            if number in self._arrivals:
+                ages.append(self._arrivals[number])
         return (statistics.median(ages) if ages else math.nan), len(ages) / count
 
     def _receive(self, message: Image) -> None:
         stamp = message.header.stamp
-        self._heard[message.header.frame_id] = (time.monotonic_ns() - stamp.sec * 10**9 - stamp.nanosec) / 1e9
+        self._arrivals[message.header.frame_id] = (time.monotonic_ns() - stamp.sec * 10**9 - stamp.nanosec) / 1e9
 
 
-def hear(node: Node, name: str) -> None:
-    """Answer the lines of the standard input until it ends."""
-    hearer = Hearer(node, name)
+def receive(node: Node, name: str) -> None:
+    """Answers the lines of the standard input until it ends."""
+    receiver = ImageReceiver(node, name)
     try:
-        for reliability in PATIENCE_S:
-            hearer.measure(reliability, WARM_UP)
-        print(hearer.sender.pid, flush=True)
+        for reliability in TIMEOUT_S:
+            receiver.measure(reliability, WARM_UP)
+        print(receiver.sender.pid, flush=True)
         for line in sys.stdin:
             reliability, count = line.split()
-            print(*hearer.measure(reliability, int(count)), flush=True)
+            print(*receiver.measure(reliability, int(count)), flush=True)
     finally:
-        hearer.sender.kill()
-        hearer.sender.wait()
+        receiver.sender.kill()
+        receiver.sender.wait()
 
 
 def main() -> int:
-    """Run one of the two processes."""
+    """Runs one of the two processes."""
     role, name = sys.argv[1:]
     rclpy.init()
     node = rclpy.create_node(f"{role}_{os.getpid()}")
-    (send if role == SEND else hear)(node, name)
+    (send if role == SEND else receive)(node, name)
     node.destroy_node()
     rclpy.try_shutdown()
     return 0

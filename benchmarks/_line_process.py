@@ -1,4 +1,4 @@
-"""A process that obeys lines on its standard input, and ends with its input."""
+"""A process that is controlled by lines on its standard input, and ends with its input."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class LineProcess:
 
     Args:
         command: the script and its arguments.
-        environment: of the process; that of this process unless given.
-        answers: whether it answers on its standard output.
+        environment: the environment of the process; that of this process unless given.
+        answers: whether it answers on its standard output, which is then a pipe.
     """
 
     def __init__(
@@ -45,6 +45,6 @@ class LineProcess:
             self._process.kill()
             self._process.wait()
 
-    def _tell(self, line: str) -> None:
+    def _send_line(self, line: str) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(f"{line}\n")

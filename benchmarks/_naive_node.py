@@ -1,9 +1,9 @@
-"""The rival: image classification as popular ROS 2 packages write it, one node and one callback.
+"""The rival: image classification as popular ROS 2 packages write it, with one node and one callback.
 
-The usual parts in their usual order: the message to an array as cv_bridge does it, to an RGB picture, through
-torchvision's own transforms, through the model as built, the best classes published. It is given what its
-design allows: transforms and model are made once and warmed up, gradients are off, all cores are torch's,
-and the queue holds one image, so that it always works on the newest.
+It has the usual parts in their usual order. The message becomes an array as cv_bridge does it, then an RGB picture. The
+picture goes through torchvision's own transforms and the model as built, and the best classes are published. It gets
+what its design allows: transforms and model are made once and warmed up, gradients are off, and torch has all cores.
+Its queue holds one image, so that it always works on the newest.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torchvision import models, transforms
 from vision_msgs.msg import Detection2D, Detection2DArray, ObjectHypothesisWithPose
 
 LABELS = models.MobileNet_V2_Weights.IMAGENET1K_V1.meta["categories"]
-BEST = 5
+BEST_CLASSES = 5
 
 
 class NaiveNode(Node):
@@ -46,13 +46,13 @@ class NaiveNode(Node):
 
     @torch.no_grad()
     def classify(self, image: np.ndarray) -> tuple[list[float], list[int]]:
-        """Scores and indices of the best classes of an (h, w, 3) RGB image."""
+        """Returns scores and indices of the best classes of an (h, w, 3) RGB image."""
         batch = self.transform(Picture.fromarray(image)).unsqueeze(0)
-        scores, labels = torch.nn.functional.softmax(self.model(batch)[0], dim=0).topk(BEST)
+        scores, labels = torch.nn.functional.softmax(self.model(batch)[0], dim=0).topk(BEST_CLASSES)
         return scores.tolist(), labels.tolist()
 
     def receive(self, message: Image) -> None:
-        """One image in, one array of detections out."""
+        """Takes one image and publishes one array of detections."""
         image = np.frombuffer(message.data, np.uint8).reshape(message.height, message.width, 3)
         if message.encoding == "bgr8":
             image = cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
@@ -73,7 +73,7 @@ class NaiveNode(Node):
 
 
 def main() -> None:
-    """Run the node until a signal comes."""
+    """Runs the node until a signal comes."""
     rclpy.init()
     node = NaiveNode()
     try:

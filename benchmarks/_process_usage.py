@@ -1,4 +1,4 @@
-"""What rivals that are processes take of their machine."""
+"""The memory and processor time of rivals that have their own processes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from split_infer_ros.telemetry.usage import MB, peak_bytes
 
 
 class ProcessUsage:
-    """Memory and processor time of rivals that each have one or more processes of their own.
+    """Measures memory and processor time of rivals that each have one or more processes.
 
     Args:
-        processes: the numbers of each rival's processes.
+        processes: the process ids of each rival.
     """
 
     def __init__(self, processes: Mapping[str, Sequence[int]]) -> None:
@@ -26,17 +26,17 @@ class ProcessUsage:
 
     @contextmanager
     def of(self, rival: str) -> Iterator[None]:
-        """A turn of that rival."""
+        """Measures a rival's turn, for as long as the ``with`` block runs."""
         begin, cpu = time.perf_counter(), self._cpu_seconds(rival)
         yield
         seconds, cpu = time.perf_counter() - begin, self._cpu_seconds(rival) - cpu
         self._busy[rival].append(cpu / seconds / num_cores())
 
     def row(self, rival: str) -> dict[str, float]:
-        """For a row of a report.
+        """Returns the figures of a rival for a row of a report.
 
-        ``peak_mb`` is the most memory since the start, summed over the processes, which counts what they share several
-        times. ``cpu_busy`` is the mean share of all cores' time in the rival's turns.
+        ``peak_mb`` is the most memory since the start, summed over the processes. Memory that they share is counted for
+        each of them. ``cpu_busy`` is the mean share of all cores' time in the rival's turns.
         """
         peak = sum(peak_bytes(process) for process in self._processes[rival]) / MB
         return {"peak_mb": peak, "cpu_busy": statistics.mean(self._busy[rival])}

@@ -1,4 +1,4 @@
-"""What benchmarks of ROS nodes need: nodes in processes of their own, and an observer outside of them."""
+"""What benchmarks of ROS nodes share: nodes in processes of their own, and an observer outside of them."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ START_S = 120.0
 ANSWER_S = 20.0
 STOP_S = 10.0
 ENDING_S = 3.0
-QUIET_S = 0.12  # without an arrival: nothing is under way any more
-LEAST = 3  # arrivals in a measurement
-LOOK_S = 0.005
+QUIET_S = 0.12  # without an arrival for so long, nothing is in flight any more
+MIN_ARRIVALS = 3  # in a measurement
+POLL_S = 0.005
 
 
 def seconds_of_turns(chosen: argparse.Namespace, full_s: float) -> float:
-    """For how long rivals are to take turns; a quick run leaves time for all processes to end."""
+    """Returns how long rivals take turns; a quick run leaves time for all processes to end."""
     left = seconds_for_turns(chosen, full_s)
     return max(0.0, left - ENDING_S) if chosen.quick else left
 
 
 def set_up_middleware() -> None:
-    """Take a ROS domain that other benchmarks and robots hardly use, and the shipped profile unless there is one."""
+    """Selects a ROS domain that is rarely used, and the shipped Fast DDS profile unless the user has one."""
     os.environ["ROS_DOMAIN_ID"] = str(random.randint(90, 101))
     os.environ.setdefault(PROFILE_VARIABLES[0], str(PROFILE))
 
 
 class Processes:
-    """Nodes in processes of their own; all end with the block."""
+    """Starts nodes in processes of their own, and ends them all with the ``with`` block."""
 
     def __init__(self) -> None:
         self._started: list[subprocess.Popen[bytes]] = []
@@ -67,9 +67,14 @@ class Processes:
         remap: Mapping[str, str] | None = None,
         **parameters: Any,
     ) -> int:
-        """Run a Python command as nodes in a namespace, with parameters; returns its process's number.
+        """Runs a Python command as nodes; returns its process id.
 
-        ``name`` renames the node, ``remap`` its topics.
+        Args:
+            command: what follows the name of the Python interpreter.
+            namespace: the namespace of the nodes.
+            name: renames the node.
+            remap: renames topics.
+            parameters: the parameters of the nodes.
         """
         ros = ["--ros-args", "-r", f"__ns:=/{namespace}", "--log-level", "warn"]
         if name is not None:
@@ -94,8 +99,8 @@ class Processes:
                 process.wait()
 
 
-class Spinning:
-    """A node's callbacks on a thread of their own."""
+class SpinningExecutor:
+    """Runs a node's callbacks on a thread of their own."""
 
     def __init__(self, node: Node) -> None:
         self._executor = SingleThreadedExecutor()
@@ -107,19 +112,19 @@ class Spinning:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; a callback that runs finishes first."""
+        """Ends the thread; a running callback finishes first."""
         self._end.set_result(None)
         self._thread.join(STOP_S)
         self._executor.shutdown()
 
 
 class Observer:
-    """A node that hears detections and gives orders, in this process."""
+    """A node of this process that subscribes, sets parameters and changes states."""
 
     def __init__(self) -> None:
         rclpy.init()
         self._node = rclpy.create_node("observer")
-        self._spinning = Spinning(self._node)
+        self._spinning = SpinningExecutor(self._node)
         self._clients: dict[str, Client] = {}
 
     def __enter__(self) -> Observer:
@@ -132,15 +137,15 @@ class Observer:
         self._node.destroy_node()
         rclpy.try_shutdown()
 
-    def hear(self, message: type, topic: str, receive: Callable[[Any], None]) -> None:
-        """Have ``receive`` called with every message."""
+    def subscribe(self, message: type, topic: str, receive: Callable[[Any], None]) -> None:
+        """Has ``receive`` called with every message."""
         self._node.create_subscription(message, topic, receive, 100)
 
     def set(self, node: str, **values: Any) -> None:
-        """Set parameters of a node.
+        """Sets parameters of a node.
 
         Raises:
-            RuntimeError: it refused them, or did not answer.
+            RuntimeError: the node refused them, or did not answer.
         """
         parameters = [Parameter(name, value=value).to_parameter_msg() for name, value in values.items()]
         request = SetParametersAtomically.Request(parameters=parameters)
@@ -149,10 +154,10 @@ class Observer:
             raise RuntimeError(f"{node} refused {values}: {result.reason}")
 
     def transition(self, node: str, name: str) -> None:
-        """Change a lifecycle node's state: ``activate``, ``deactivate``.
+        """Triggers a transition of a lifecycle node: ``activate`` or ``deactivate``.
 
         Raises:
-            RuntimeError: it refused, or did not answer.
+            RuntimeError: the node refused, or did not answer.
         """
         request = ChangeState.Request()
         request.transition.label = name
@@ -160,10 +165,10 @@ class Observer:
             raise RuntimeError(f"{node} did not {name}.")
 
     def wait_for_nodes(self, *topics: str) -> None:
-        """Return once each topic has a publisher and a subscriber.
+        """Waits until each topic has a publisher and a subscriber.
 
         Raises:
-            RuntimeError: they did not come.
+            RuntimeError: a topic has none after ``START_S`` seconds.
         """
         end = time.monotonic() + START_S
         for topic in topics:
@@ -173,7 +178,7 @@ class Observer:
                 time.sleep(0.05)
 
     def _call(self, service: type, name: str, request: Any) -> Any:
-        if name not in self._clients:  # to find a service takes longer than to call it
+        if name not in self._clients:  # finding a service takes longer than calling it
             self._clients[name] = self._node.create_client(service, name)
         client = self._clients[name]
         if client.wait_for_service(START_S):
@@ -187,51 +192,51 @@ class Observer:
 
 
 class Arrivals:
-    """When detections arrived, and how old their images were."""
+    """Records when detections arrived, and how old their images were."""
 
     def __init__(self, observer: Observer, topic: str) -> None:
         self._topic = topic
-        self._heard: list[tuple[float, float]] = []
-        observer.hear(Detection2DArray, topic, self._hear)
+        self._arrivals: list[tuple[float, float]] = []
+        observer.subscribe(Detection2DArray, topic, self._receive)
 
-    def _hear(self, found: Detection2DArray) -> None:
+    def _receive(self, found: Detection2DArray) -> None:
         age = (time.time_ns() - found.header.stamp.sec * 10**9 - found.header.stamp.nanosec) / 1e9
-        self._heard.append((time.monotonic(), age))
+        self._arrivals.append((time.monotonic(), age))
 
     def settle(self, seconds: float) -> None:
-        """Wait for so long, and for the first arrival.
+        """Waits for so many seconds, and for the first arrival.
 
         Raises:
-            RuntimeError: nothing comes.
+            RuntimeError: nothing arrives.
         """
-        heard = len(self._heard)
+        count = len(self._arrivals)
         time.sleep(seconds)
-        self._wait_for(heard + 1)
+        self._wait_for(count + 1)
 
     def during(self, seconds: float) -> tuple[float, list[float]]:
-        """Wait for so long, and longer if hardly any came; returns their rate (1/s) and their ages (s).
+        """Returns the rate (1/s) and the ages (s) of arrivals in a while, which is longer if hardly any come.
 
         Raises:
-            RuntimeError: nothing comes.
+            RuntimeError: nothing arrives.
         """
-        begin, first = time.monotonic(), len(self._heard)
+        begin, first = time.monotonic(), len(self._arrivals)
         time.sleep(seconds)
-        self._wait_for(first + LEAST)
+        self._wait_for(first + MIN_ARRIVALS)
         end = time.monotonic()
-        ages = [age for at, age in self._heard[first:] if at < end]
+        ages = [age for at, age in self._arrivals[first:] if at < end]
         return len(ages) / (end - begin), ages
 
     def wait_for_quiet(self) -> None:
-        """Return once nothing has arrived for a while, so that the next rival has the machine for itself."""
+        """Waits until nothing has arrived for a while, so that the next rival has the machine for itself."""
         while True:
-            heard = len(self._heard)
+            count = len(self._arrivals)
             time.sleep(QUIET_S)
-            if len(self._heard) == heard:
+            if len(self._arrivals) == count:
                 return
 
     def _wait_for(self, count: int) -> None:
         end = time.monotonic() + ANSWER_S
-        while len(self._heard) < count:
+        while len(self._arrivals) < count:
             if time.monotonic() > end:
                 raise RuntimeError(f"Hardly anything is published on {self._topic}.")
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)

@@ -1,4 +1,4 @@
-"""What a backbone's trace tells of its batches: when each stage worked, on the clock of all processes here."""
+"""Reads from a backbone's trace when each stage worked on each batch, on the steady clock of all processes."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LAST_ROW = "postprocess"
-LOOK_S = 0.002
+POLL_S = 0.002
 
 Span = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """When a batch was where, in seconds of the steady clock.
+    """When each stage worked on a batch, in seconds of the steady clock.
 
     Attributes:
-        frames: in it.
-        backbone, head: from the beginning to the end of the stage's work.
-        delivered: when its detections were out.
+        frames: the number of its frames.
+        backbone, head: the beginning and the end of the stage's work.
+        delivered: when its detections were published.
     """
 
     frames: int
@@ -31,7 +31,7 @@ class Batch:
 
     @property
     def hop_s(self) -> float:
-        """From the end of the backbone to the start of the head, in which the handle is made and sent."""
+        """The time from the end of the backbone to the start of the head, in which the handle is made and sent."""
         return self.head[0] - self.backbone[1]
 
 
@@ -39,46 +39,46 @@ class Trace:
     """Reads a trace while it is written.
 
     Attributes:
-        batches: all that were read so far.
+        batches: all batches that were read so far.
     """
 
     def __init__(self, path: Path) -> None:
         self.batches: list[Batch] = []
         self._path = path
-        self._place = 0
+        self._offset = 0
         self._rows: dict[int, str] = {}
         self._spans: dict[str, Span] = {}
 
     def read(self) -> int:
-        """Read what came since the last time; returns how many batches there are now."""
+        """Reads what was written since the last call; returns how many batches there are now."""
         with self._path.open(encoding="utf-8") as file:
-            file.seek(self._place)
+            file.seek(self._offset)
             text = file.read()
         whole = text[: text.rfind("\n") + 1]
-        self._place += len(whole.encode())
+        self._offset += len(whole.encode())
         for line in whole.splitlines():
             if line.startswith("{"):
-                self._take(json.loads(line.rstrip(",")))
+                self._add_event(json.loads(line.rstrip(",")))
         return len(self.batches)
 
-    def wait_for(self, count: int, patience_s: float) -> None:
-        """Return once there are so many batches.
+    def wait_for(self, count: int, timeout_s: float) -> None:
+        """Waits until there are so many batches.
 
         Raises:
-            RuntimeError: they do not come in that time.
+            RuntimeError: they do not come within ``timeout_s``.
         """
-        end = time.monotonic() + patience_s
+        end = time.monotonic() + timeout_s
         while self.read() < count:
             if time.monotonic() > end:
                 raise RuntimeError(f"{self._path.name} has {len(self.batches)} batches, not {count}.")
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
 
     def between(self, begin: float, end: float) -> list[Batch]:
-        """Those that were at work in any part of that time."""
+        """Returns the batches on which a stage worked in any part of that time."""
         self.read()
         return [batch for batch in self.batches if batch.backbone[0] < end and batch.delivered > begin]
 
-    def _take(self, event: dict[str, object]) -> None:
+    def _add_event(self, event: dict[str, object]) -> None:
         if event.get("name") == "thread_name":
             self._rows[event["tid"]] = event["args"]["name"]  # type: ignore[index]
         elif event["ph"] == "X":
@@ -91,11 +91,11 @@ class Trace:
 
 
 def busy(batches: Sequence[Batch], begin: float, end: float) -> dict[str, float]:
-    """The shares of that time in which each stage worked, 0 to 1."""
+    """Returns the share of that time in which each stage worked, from 0 to 1."""
 
     def share(spans: Sequence[Span]) -> float:
         work = sum(max(0.0, min(last, end) - max(first, begin)) for first, last in spans)
-        return min(1.0, work / (end - begin))  # a trace is rounded
+        return min(1.0, work / (end - begin))  # the times in a trace are rounded
 
     return {
         "backbone_busy": share([batch.backbone for batch in batches]),

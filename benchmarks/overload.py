@@ -1,14 +1,13 @@
-"""Two cameras that together are three times faster than the pipeline: what that costs beside the frames it must drop.
+"""Measures what two cameras that are three times faster than the pipeline cost, apart from the frames it must drop.
 
-The cameras send 640x480 images over DDS, from a process of their own, to a MobileNetV2 (untrained: its speed is a
-trained one's). First as many frames as the pipeline can take are counted. Then two loads take turns of a second: 0.9 of
-that, and three times as much. Ages are those of all turns of a load: from the image's stamp to the detections' arrival
-at an observer outside, the 99th percentile among all frames; its interval is over turns.
+The cameras send 640x480 images over DDS, from a process of their own, to a MobileNetV2. The model is untrained, which
+does not change its speed. First the benchmark counts how many frames the pipeline can take. Then two loads take turns
+of a second: 0.9 and three times that rate. An age is the time from an image's stamp to its detections' arrival at an
+observer outside. The 99th percentile is taken among all frames of a load; its interval is over turns.
 
-At last a stretch of flood without a pause shows whether memory grows, by what the operating system says that the
-pipeline's process holds: the line of least squares through the means of its seconds. How many frames come for each that
-is published is counted by the pipeline in the same seconds. Every report from the start on is checked for frames that
-are missing.
+Finally, a stretch of flood without a pause shows whether memory grows. The operating system says how much memory the
+pipeline's process holds, and the growth is the mean step from one second to the next. In the same seconds, the pipeline
+counts how many frames come for each that is published. Every report of the run is checked for missing frames.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ import math
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,10 +24,17 @@ from typing import Any
 import cv2
 import numpy as np
 from _feed import Feed
-from _process_usage import ProcessUsage
-from _ros import Arrivals, Observer, Processes, seconds_of_turns, set_up_middleware
+from _overload_turns import (
+    CAMERAS,
+    FLOODED,
+    LOADS,
+    MODERATE,
+    PIPELINE,
+    Bench,
+)
+from _ros import Observer, Processes, seconds_of_turns, set_up_middleware
 from _rows import measured
-from _trace import Trace, busy
+from _trace import Trace
 
 from split_infer_ros.msg import PipelineReport
 from split_infer_ros.sources import draw_scene
@@ -37,107 +42,24 @@ from split_infer_ros.telemetry.claim import Claim, Direction
 from split_infer_ros.telemetry.estimate import Estimate, estimate, exact, mean, median
 from split_infer_ros.telemetry.picture import Curve, Panel
 from split_infer_ros.telemetry.report import Report, arguments, deliver, show
-from split_infer_ros.telemetry.turns import Contest, rotated, take_turns
-from split_infer_ros.telemetry.usage import MB, resident_bytes
+from split_infer_ros.telemetry.turns import Contest, take_turns
+from split_infer_ros.telemetry.usage import MB
 
-PIPELINE = "pipeline"
-CAMERAS = ("/pipeline/left/image", "/pipeline/right/image")
 POOL_SLOTS = 4
-MOST_PERIODS = POOL_SLOTS + 3  # a frame waits for a batch, in the ring and for the head
-MODERATE, FLOODED = "moderate", "flooded"
-LOADS = {MODERATE: 0.9, FLOODED: 3.0}  # of what the pipeline can take
-SLOWEST_HZ, FASTEST_HZ = 15.0, 960.0  # of both cameras together, to find that out
-FOLLOWS = 0.85  # a pipeline that publishes so much of what comes has not reached its limit
-OVERLOAD = 2.0  # so many times more must come than is published, or nothing was shown
-CAPACITY_S, SETTLE_S, TURN_S = 1.2, 0.3, 0.6
+MAX_PERIODS = POOL_SLOTS + 3  # a frame waits for a batch, in the slot pool and for the head
+OVERLOAD = 2.0  # what comes must be this multiple of what is published, else there was no overload
 QUICK_STRETCH_S, FULL_STRETCH_S = 10, 60
-REPORTS_S = 0.6  # within which a pipeline reports
-LOOK_S = 0.1  # how often memory is looked at
 FULL_S = 120.0
 PICTURES = 8
 IMAGE_MB = 640 * 480 * 3 / MB
 
 
-class Bench:
-    """A pipeline and its cameras.
-
-    Attributes:
-        reports: all that the pipeline said of itself.
-        ages: of the frames of each load, seconds, turn by turn.
-        usage: of the pipeline's process under each load.
-        seconds: of the stretch of flood: when each began, the mean memory in MB, and frames that came a published one.
-        memory: in MB at seconds of that stretch.
-    """
-
-    def __init__(self, observer: Observer, feed: Feed, trace: Trace, process: int) -> None:
-        self.reports: list[PipelineReport] = []
-        self.ages: dict[str, list[list[float]]] = {load: [] for load in LOADS}
-        self.usage = ProcessUsage({load: [process] for load in LOADS})
-        self.seconds: list[tuple[float, float, float]] = []
-        self.memory: list[tuple[float, float]] = []
-        self.capacity = math.nan
-        self._feed = feed
-        self._trace = trace
-        self._process = process
-        self._arrivals = Arrivals(observer, f"/{PIPELINE}/detections")
-        observer.hear(PipelineReport, f"/{PIPELINE}/report", self.reports.append)
-
-    def find_capacity(self) -> None:
-        """Count how many frames a second the pipeline can take."""
-        rate = SLOWEST_HZ
-        while True:
-            self._send(rate)
-            self.capacity = self._arrivals.during(CAPACITY_S)[0]
-            if not FOLLOWS * rate < self.capacity or rate >= FASTEST_HZ:
-                return
-            rate *= 2
-
-    def turn(self, number: int) -> dict[str, float]:
-        """A turn of each load: frames/s, and how busy the stages were."""
-        found = {}
-        for load in rotated(list(LOADS), number):
-            self._send(LOADS[load] * self.capacity)
-            begin = time.monotonic()
-            with self.usage.of(load):
-                found[load], ages = self._arrivals.during(TURN_S)
-            end = time.monotonic()
-            self.ages[load].append(ages)
-            shares = busy(self._trace.between(begin, end), begin, end)
-            found |= {f"{load} {stage}": share for stage, share in shares.items()}
-        return found
-
-    def flood(self, seconds: int) -> None:
-        """Too many frames for so long."""
-        self._send(LOADS[FLOODED] * self.capacity)
-        time.sleep(REPORTS_S)  # else the first report would be of the load before
-        begin = time.monotonic()
-        for _ in range(seconds):
-            start, before, first = time.monotonic(), self.reports[-1], len(self.memory)
-            while (now := time.monotonic()) < start + 1.0:
-                self.memory.append((now - begin, resident_bytes(self._process) / MB))
-                time.sleep(LOOK_S)
-            after = self.reports[-1]
-            come = (after.received - before.received) / max(1, after.published - before.published)
-            held = statistics.fmean(held for _, held in self.memory[first:])
-            self.seconds.append((start - begin, held, come))
-        self._set_cameras(0.0)
-
-    def _send(self, rate: float) -> None:
-        """Have both cameras together send so many a second, and wait until they do."""
-        self._set_cameras(rate)
-        self._arrivals.settle(SETTLE_S)
-
-    def _set_cameras(self, rate: float) -> None:
-        for camera in CAMERAS:
-            self._feed.rate(camera, rate / len(CAMERAS))
-
-
 def run(chosen: argparse.Namespace, stretch_s: int) -> Report:
-    """Start everything and measure.
+    """Starts all processes and measures.
 
     Args:
-        chosen: the arguments.
-        stretch_s: how long the flood without a pause lasts.
+        chosen: the arguments of the command line.
+        stretch_s: how long the flood without a pause lasts, in seconds.
     """
     set_up_middleware()
     with tempfile.TemporaryDirectory() as folder, Processes() as processes:
@@ -169,7 +91,7 @@ def run(chosen: argparse.Namespace, stretch_s: int) -> Report:
 
 
 def conclude(loads: Contest, bench: Bench) -> Report:
-    """The claims, and what they rest on."""
+    """Returns the report: the claims, and the rows and figures behind them."""
     rows = rows_of(loads, bench)
     for row in rows:
         show(row)
@@ -189,7 +111,7 @@ def conclude(loads: Contest, bench: Bench) -> Report:
 
 
 def claims(loads: Contest, bench: Bench) -> list[Claim]:
-    """What was to be shown."""
+    """Returns the claims."""
     _, held, come = zip(*bench.seconds, strict=True)
     stretch_s = len(held)
     grown = mean(np.diff(held)).times(stretch_s)  # memory drifts: its steps are independent samples, its values are not
@@ -216,7 +138,7 @@ def claims(loads: Contest, bench: Bench) -> list[Claim]:
             turn_s=1.0,
         ),
         Claim("reports in which a frame is missing", exact(missing), "", 0, Direction.AT_MOST),
-        Claim("age p99 of a published frame, in periods", late, "", MOST_PERIODS, Direction.AT_MOST, turn_s=turns),
+        Claim("age p99 of a published frame, in periods", late, "", MAX_PERIODS, Direction.AT_MOST, turn_s=turns),
         Claim(
             "age p99, times that at 0.9 load", over_turns(later, loads.turns), "x", 2.0, Direction.AT_MOST, turn_s=turns
         ),
@@ -224,7 +146,12 @@ def claims(loads: Contest, bench: Bench) -> list[Claim]:
 
 
 def over_turns(figure: Callable[[Sequence[int]], float], turns: int) -> Estimate:
-    """A figure of the numbers of some turns, with its interval: for what is not to be had of each turn alone."""
+    """Returns a figure with its interval over turns, where a single turn has no such figure.
+
+    Args:
+        figure: computes it from the numbers of some turns.
+        turns: how many turns there were.
+    """
     return estimate(
         lambda chosen: np.apply_along_axis(lambda numbers: figure([int(number) for number in numbers]), -1, chosen),
         range(turns),
@@ -232,17 +159,17 @@ def over_turns(figure: Callable[[Sequence[int]], float], turns: int) -> Estimate
 
 
 def together(turns: Sequence[Sequence[float]], chosen: Sequence[int]) -> np.ndarray:
-    """The samples of the chosen turns."""
+    """Returns the samples of the chosen turns."""
     return np.concatenate([turns[turn] for turn in chosen])
 
 
 def p99(ages: Sequence[float] | np.ndarray) -> float:
-    """The 99th percentile."""
+    """Returns the 99th percentile."""
     return float(np.percentile(ages, 99))
 
 
 def rows_of(loads: Contest, bench: Bench) -> list[dict[str, Any]]:
-    """One row for each load, one for the stretch of flood, and the last report's counts."""
+    """Returns one row for each load, one for the stretch of flood, and the last report's counts."""
     rows: list[dict[str, Any]] = []
     for load, times in LOADS.items():
         ages = [1e3 * age for turn in bench.ages[load] for age in turn]
@@ -260,12 +187,12 @@ def rows_of(loads: Contest, bench: Bench) -> list[dict[str, Any]]:
 
 
 def closes(report: PipelineReport) -> bool:
-    """Every frame is accounted for."""
+    """Returns whether every frame of a report is accounted for."""
     return bool(report.received == report.published + sum(entry.count for entry in report.dropped) + report.in_flight)
 
 
 def main() -> int:
-    """Run the benchmark."""
+    """Runs the benchmark."""
     chosen = arguments(__doc__).parse_args()
     deliver(run(chosen, QUICK_STRETCH_S if chosen.quick else FULL_STRETCH_S), chosen)
     return 0

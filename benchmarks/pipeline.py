@@ -1,196 +1,104 @@
-"""The pipeline against a node written the usual way: frames a second, latency, and the hop between the stages.
+"""Compares the pipeline with a node written the usual way: frames a second, latency, and the hop between stages.
 
-The same 640x480 images, the same MobileNetV2 (untrained: its speed is a trained one's), the same machine, the same
-run. Each rival runs in a process of its own, is fed over DDS by a camera in another, and is heard by an observer in a
-third. They take turns of about a second: the camera sends to one at a time, and the next begins once nothing of the
-last one is under way. Each claim is the median over the turns of what the two did in the same turn.
+Both rivals get the same 640x480 images and run the same MobileNetV2 on the same machine in the same run. The model is
+untrained, which does not change its speed. Each rival has a process of its own. A camera in a second process sends it
+images over DDS, and an observer in a third process receives its detections. The rivals take turns of about a second.
+The camera sends to one rival at a time, and the next turn begins once nothing of the last one is in flight. Each claim
+is the median over the turns of what the two rivals did in the same turn.
 
-A camera that is too fast for both shows frames a second; the pipeline takes batches of four then. A camera at half of
-what the naive node can do shows latency, from the image's stamp to the detections' arrival, at batch 1. In the same
-turns the hop, from the end of the backbone to the start of the head, is compared with features sent as a message
-through DDS, within this process, one at a time and at the same pace.
+A camera that is too fast for both rivals shows frames a second; the pipeline then takes batches of four. A camera at
+half the naive node's rate shows latency at batch size 1, from the image's stamp to the detections' arrival. The same
+turns measure the hop from the end of the backbone to the start of the head. Its rival is a message through DDS within
+this process, one at a time and at the same pace.
 
-Memory is the most that a rival's process held since its start. A run that is not quick has one rival more: the
-pipeline with the camera in its own process.
+Memory is the most that a rival's process held since its start. A full run has one more rival: the pipeline with the
+camera in its own process.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
 import tempfile
-import time
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import cv2
 from _dds_hop import DdsHop
 from _feed import Feed
-from _process_usage import ProcessUsage
-from _ros import Arrivals, Observer, Processes, seconds_of_turns, set_up_middleware
+from _pipeline_turns import (
+    BACKBONE_BUSY,
+    DDS,
+    HEAD_BUSY,
+    HOP,
+    LARGE,
+    NAIVE,
+    PIPELINE,
+    SMALL,
+    WITH_CAMERA,
+    Bench,
+    camera_of,
+)
+from _ros import Observer, Processes, seconds_of_turns, set_up_middleware
 from _rows import in_ms, measured
-from _trace import Trace, busy
+from _trace import Trace
 
 from split_infer_ros.sources import draw_scene
 from split_infer_ros.telemetry.claim import Claim, Direction
 from split_infer_ros.telemetry.estimate import ratio
 from split_infer_ros.telemetry.picture import Panel
 from split_infer_ros.telemetry.report import Report, arguments, deliver, show
-from split_infer_ros.telemetry.turns import Contest, rotated, take_turns
-from split_infer_ros.telemetry.usage import Usage
+from split_infer_ros.telemetry.turns import Contest, take_turns
 
-PIPELINE, NAIVE = "pipeline", "naive"
-INSIDE = "pipeline_with_camera"  # in its own process, which saves the way over DDS
-DDS = "DDS"
-HOP, BACKBONE_BUSY, HEAD_BUSY = "hop", "backbone_busy", "head_busy"
 PICTURES = 8
-BATCH = 4
-SMALL, LARGE = 64 * 1280 * 4, 4_900_000  # bytes
-WARM_UP_HZ = 100.0
-TOO_FAST = 3.0  # the camera's rate at saturation, in units of the naive node's frames/s
-MODERATE = 0.5  # and for latency
-WARM_UP_S, SATURATED_S, MODERATE_S = 1.0, 0.5, 0.35  # for which a rival is measured in a turn
-SATURATED_SETTLE_S, MODERATE_SETTLE_S = 0.2, 0.05  # before it
-MESSAGES = 2  # through DDS, of each size, in a turn
 FULL_S = 300.0
 
 
-class Bench:
-    """The rivals, of which one at a time has images.
-
-    Attributes:
-        usage: of each rival's process, at saturation and at the moderate pace.
-        here: the usage of this process, while messages go through DDS.
-    """
-
-    def __init__(
-        self, observer: Observer, feed: Feed, trace: Trace, dds: DdsHop, processes: Mapping[str, Sequence[int]]
-    ) -> None:
-        self._observer = observer
-        self._feed = feed
-        self._trace = trace
-        self._dds = dds
-        self._rivals = list(processes)
-        self._arrivals = {name: Arrivals(observer, f"/{name}/detections") for name in processes}
-        self._batches: dict[str, int] = {}
-        self._capacity = 0.0
-        self.usage = {what: ProcessUsage(processes) for what in ("saturation", "latency")}
-        self.here = Usage()
-
-    def warm_up(self) -> None:
-        """Find out what the naive node can do."""
-        self._set_batch(PIPELINE, 1)
-        self._capacity = self._measure("saturation", NAIVE, WARM_UP_HZ, WARM_UP_S, SATURATED_SETTLE_S)[0]
-
-    def saturate(self, turn: int) -> dict[str, float]:
-        """A turn of each rival with a camera that is too fast: its frames/s."""
-        found = {}
-        for rival in rotated(self._rivals, turn):
-            if rival != NAIVE:
-                self._set_batch(rival, BATCH)
-            rate = TOO_FAST * self._capacity
-            found[rival], _, shares = self._measure("saturation", rival, rate, SATURATED_S, SATURATED_SETTLE_S)
-            if rival == PIPELINE:
-                found |= shares
-        return found
-
-    def pace(self, turn: int) -> dict[str, float]:
-        """A turn of each rival with a camera that it can follow: its median latency and the hop, in seconds."""
-        found = {}
-        rate = MODERATE * self._capacity
-        self._set_batch(PIPELINE, 1)
-        for rival in rotated((PIPELINE, NAIVE), turn):
-            _, found[rival], shares = self._measure("latency", rival, rate, MODERATE_S, MODERATE_SETTLE_S)
-            if rival == PIPELINE:
-                found |= shares
-        with self.here.of(DDS):
-            for size in (SMALL, LARGE):
-                found[f"{DDS} {size}"] = self._dds.median(size, MESSAGES, 1 / rate)
-        return found
-
-    def _set_batch(self, rival: str, size: int) -> None:
-        """Have a pipeline take so many frames at once; more than it can take is left to the middleware to drop."""
-        if self._batches.get(rival) != size:
-            policy = "block" if size > 1 else "latest"
-            self._observer.set(f"/{rival}/backbone", batch_size=size, drop_policy=policy)
-            self._batches[rival] = size
-
-    def _measure(
-        self, what: str, rival: str, rate: float, seconds: float, settle_s: float
-    ) -> tuple[float, float, dict[str, float]]:
-        """Frames/s, the median latency in seconds, and the stages' busy shares and the hop, of the pipeline alone."""
-        arrivals = self._arrivals[rival]
-        self._set_camera(rival, rate)
-        arrivals.settle(settle_s)
-        begin = time.monotonic()
-        with self.usage[what].of(rival):
-            frames, ages = arrivals.during(seconds)
-        end = time.monotonic()
-        self._set_camera(rival, 0.0)
-        arrivals.wait_for_quiet()
-        shares = {}
-        if rival == PIPELINE:
-            batches = self._trace.between(begin, end)
-            shares = {HOP: statistics.median(batch.hop_s for batch in batches), **busy(batches, begin, end)}
-        return frames, statistics.median(ages), shares
-
-    def _set_camera(self, rival: str, rate: float) -> None:
-        if rival != INSIDE:
-            self._feed.rate(f"/{rival}/image", rate)
-        elif rate:
-            self._observer.set(camera_of(rival), rate_hz=rate)
-            self._observer.transition(camera_of(rival), "activate")
-        else:
-            self._observer.transition(camera_of(rival), "deactivate")
-
-
 def run(chosen: argparse.Namespace) -> Report:
-    """Start everything and measure."""
+    """Starts all processes and measures."""
     set_up_middleware()
     with tempfile.TemporaryDirectory() as folder, Processes() as processes:
         pictures, trace = Path(folder, "pictures"), Path(folder, "trace.json")
         draw_pictures(pictures)
-        numbers = start(processes, trace, f"folder:{pictures}", with_camera=not chosen.quick)
+        process_ids = start(processes, trace, f"folder:{pictures}", with_camera=not chosen.quick)
         topics = [f"/{rival}/image" for rival in (PIPELINE, NAIVE)]
         with Feed(pictures, topics) as feed, Observer() as observer, DdsHop((SMALL, LARGE)) as dds:
-            bench = Bench(observer, feed, Trace(trace), dds, numbers)
+            bench = Bench(observer, feed, Trace(trace), dds, process_ids)
             observer.wait_for_nodes(*topics)
-            for rival in numbers:
+            for rival in process_ids:
                 observer.wait_for_nodes(f"/{rival}/detections")
-            if INSIDE in numbers:
-                observer.transition(camera_of(INSIDE), "deactivate")  # until its turn
+            if WITH_CAMERA in process_ids:
+                observer.transition(camera_of(WITH_CAMERA), "deactivate")  # until its first turn
             bench.warm_up()
             contests = [
-                Contest("saturation", bench.saturate, of_saturation),
-                Contest("latency", bench.pace, of_latency),
+                Contest("saturation", bench.saturate, throughput_claims),
+                Contest("latency", bench.pace, latency_claims),
             ]
             take_turns(contests, seconds_of_turns(chosen, FULL_S))
             return conclude(*contests, bench)
 
 
 def start(processes: Processes, trace: Path, source: str, with_camera: bool) -> dict[str, list[int]]:
-    """Start the rivals; returns the numbers of their processes."""
+    """Starts the rivals; returns their process ids."""
     model = {"model": "mobilenet_v2", "weights": "none", "score_threshold": 0.0, "max_detections": 5}
     pipeline = ["-m", "split_infer_ros.nodes.pipeline"]
-    numbers = {
+    process_ids = {
         PIPELINE: [processes.start(pipeline, PIPELINE, **model, source="none", trace=str(trace))],
         NAIVE: [processes.start([str(Path(__file__).with_name("_naive_node.py"))], NAIVE)],
     }
     if with_camera:
-        numbers[INSIDE] = [processes.start(pipeline, INSIDE, **model, source=source)]
-    return numbers
+        process_ids[WITH_CAMERA] = [processes.start(pipeline, WITH_CAMERA, **model, source=source)]
+    return process_ids
 
 
-def of_saturation(contest: Contest) -> list[Claim]:
-    """What the fast camera shows."""
+def throughput_claims(contest: Contest) -> list[Claim]:
+    """Returns the claims about frames a second."""
     faster = ratio(contest.figures[PIPELINE], contest.figures[NAIVE])
     return [Claim("frames/s, times the naive node's", faster, "x", 2.0, turn_s=contest.turn_s)]
 
 
-def of_latency(contest: Contest) -> list[Claim]:
-    """What the moderate camera shows."""
+def latency_claims(contest: Contest) -> list[Claim]:
+    """Returns the claims about latency and the hop."""
     figures, turn_s = contest.figures, contest.turn_s
     sooner = ratio(figures[PIPELINE], figures[NAIVE])
     small, large = (ratio(figures[f"{DDS} {size}"], figures[HOP]) for size in (SMALL, LARGE))
@@ -202,16 +110,16 @@ def of_latency(contest: Contest) -> list[Claim]:
 
 
 def conclude(saturation: Contest, latency: Contest, bench: Bench) -> Report:
-    """The claims, and what they rest on."""
+    """Returns the report: the claims, and the rows and figures behind them."""
     rows = rows_of(saturation, latency, bench)
     for row in rows:
         show(row)
     fast, moderate = saturation.figures, latency.figures
-    rivals = [rival for rival in (PIPELINE, NAIVE, INSIDE) if rival in fast]
+    rivals = [rival for rival in (PIPELINE, NAIVE, WITH_CAMERA) if rival in fast]
     dds = {f"{DDS} {size / 1e6:.2g} MB": moderate[f"{DDS} {size}"] for size in (SMALL, LARGE)}
     return Report(
         "pipeline",
-        [*of_saturation(saturation), *of_latency(latency)],
+        [*throughput_claims(saturation), *latency_claims(latency)],
         rows,
         [
             Panel("frames/s, camera too fast", "1/s", {rival: fast[rival] for rival in rivals}),
@@ -222,12 +130,12 @@ def conclude(saturation: Contest, latency: Contest, bench: Bench) -> Report:
 
 
 def rows_of(saturation: Contest, latency: Contest, bench: Bench) -> list[dict[str, Any]]:
-    """One row for each rival in each contest."""
+    """Returns one row for each rival in each contest."""
     rows: list[dict[str, Any]] = []
     for contest in (saturation, latency):
         figures = contest.figures
         stages = {name: figures[name] for name in (BACKBONE_BUSY, HEAD_BUSY)}
-        for rival in (PIPELINE, NAIVE, INSIDE):
+        for rival in (PIPELINE, NAIVE, WITH_CAMERA):
             if rival in figures:
                 own = stages if rival == PIPELINE else {}
                 if contest is saturation:
@@ -239,24 +147,19 @@ def rows_of(saturation: Contest, latency: Contest, bench: Bench) -> list[dict[st
     rows.append({"what": HOP, "rival": PIPELINE, **hop})
     for size in (SMALL, LARGE):
         hop = measured(hop_p50_ms=in_ms(latency.figures[f"{DDS} {size}"]))
-        rows.append({"what": HOP, "rival": DDS, "bytes": size, **hop, **bench.here.row(DDS)})
+        rows.append({"what": HOP, "rival": DDS, "bytes": size, **hop, **bench.own_usage.row(DDS)})
     return rows
 
 
-def camera_of(rival: str) -> str:
-    """The camera's node, where it is in the rival's own process."""
-    return f"/{rival}/camera"
-
-
 def draw_pictures(folder: Path) -> None:
-    """Fill a folder with the images of the comparison."""
+    """Writes the images of the comparison to a new folder."""
     folder.mkdir()
     for index in range(PICTURES):
         cv2.imwrite(str(folder / f"{index}.bmp"), draw_scene(0, index).image)
 
 
 def main() -> int:
-    """Run the benchmark."""
+    """Runs the benchmark."""
     chosen = arguments(__doc__).parse_args()
     deliver(run(chosen), chosen)
     return 0

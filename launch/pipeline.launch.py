@@ -1,11 +1,11 @@
-"""The pipeline in one process: camera, backbone, head and stats; or tenants in place of backbone and head.
+"""Launches the pipeline in one process: camera, backbone, head and stats, or tenants in place of backbone and head.
 
     ros2 launch split_infer_ros pipeline.launch.py source:=none image_topics:=/left/image,/right/image
     ros2 launch split_infer_ros pipeline.launch.py config:=multi_camera
 
-The defaults are the nodes' own, or a parameter file's: an argument that is not given changes nothing.
+Defaults come from the nodes or from a parameter file. An argument that is not given changes nothing.
 
-A process whose GPU was lost starts again, unless respawn:=false. Any other end is final.
+A process that lost its GPU starts again, unless respawn:=false. Any other end is final.
 """
 
 from pathlib import Path
@@ -26,40 +26,44 @@ SCENARIOS = Path(get_package_share_directory(PACKAGE), "config")
 NOT_GIVEN = ""
 RESPAWN_DELAY_S = 1.0
 
-# argument: (what it is for, what it can be)
+# from an argument to its description and its choices
 ARGUMENTS: dict[str, tuple[str, list[str] | None]] = {
-    "model": ("Which model runs: of the catalogue, timm:NAME, package.module:factory or FILE.pt2.", None),
-    "allow_user_code": ("Whether a factory or FILE.pt2 may be loaded, which may run any code.", ["true", "false"]),
+    "model": ("The model: a name of the catalogue, timm:NAME, package.module:factory or FILE.pt2.", None),
+    "allow_user_code": ("Whether to load a factory or FILE.pt2, which can run any code.", ["true", "false"]),
     "weights": ("The model's weights: default, random, none, or the path of a file.", None),
     "source": (
-        "What the camera shows: shapes, folder:PATH, video:PATH, bag:PATH[:TOPIC], v4l2:DEVICE, or none where others "
-        "publish images.",
+        "Where images come from: shapes, folder:PATH, video:PATH, bag:PATH[:TOPIC], v4l2:DEVICE, or none if other "
+        "nodes publish them.",
         None,
     ),
-    "image_topics": ("Topics of the images, separated by commas.", None),
+    "image_topics": ("The topics of the images, separated by commas.", None),
     "config": (
-        "A parameter file: its path, or one of this package's scenarios ("
+        "A parameter file: a path, or one of this package's scenarios ("
         + ", ".join(sorted(file.stem for file in SCENARIOS.glob("*.yaml")))
         + ").",
         None,
     ),
-    "namespace": ("Of all nodes and topics.", None),
-    "respawn": ("Whether the process starts again after its GPU was lost; unless given, it does.", ["true", "false"]),
-    "log_level": ("What is logged.", ["debug", "info", "warn", "error", "fatal"]),
+    "namespace": ("The namespace of all nodes and topics.", None),
+    "respawn": ("Whether the process starts again after it lost its GPU; true unless given.", ["true", "false"]),
+    "log_level": ("The lowest level that is logged.", ["debug", "info", "warn", "error", "fatal"]),
 }
 PARAMETERS = ("model", "weights", "source")
 
 
 def parameter_file(name: str) -> Path:
-    """The file of that name, or of that scenario."""
+    """Returns the path of a parameter file or of a scenario.
+
+    Raises:
+        FileNotFoundError: there is neither of that name.
+    """
     for file in (SCENARIOS / f"{name}.yaml", Path(name).expanduser()):
         if file.is_file():
             return file
     raise FileNotFoundError(f"config: there is neither a parameter file nor a scenario '{name}'.")
 
 
-def start(context: LaunchContext) -> list[Action]:
-    """The process, told what was given and nothing else; and what decides whether it starts again."""
+def start_pipeline(context: LaunchContext) -> list[Action]:
+    """Returns the process with the arguments that were given, and the handler that decides whether it starts again."""
     given = {name: context.launch_configurations[name] for name in ARGUMENTS}
     given = {name: value for name, value in given.items() if value != NOT_GIVEN}
     parameters: list[Path | Parameter] = []
@@ -82,28 +86,24 @@ def start(context: LaunchContext) -> list[Action]:
         respawn_delay=RESPAWN_DELAY_S,
     )
 
-    def leave(event: ProcessExited, context: LaunchContext) -> Action | None:
-        """Launch would start whatever ends again. Within the delay, this tells it to leave the process ended."""
+    def prevent_respawn(event: ProcessExited, context: LaunchContext) -> Action | None:
+        """Launch restarts any process that ends. Within the delay, this event has it leave the process ended."""
         if event.returncode == DEVICE_LOST_EXIT:
             return None
         return EmitEvent(event=ShutdownProcess(process_matcher=matches_action(process)))
 
-    return [RegisterEventHandler(OnProcessExit(target_action=process, on_exit=leave)), process]
+    return [RegisterEventHandler(OnProcessExit(target_action=process, on_exit=prevent_respawn)), process]
 
 
 def generate_launch_description() -> LaunchDescription:
-    """What ros2 launch asks for."""
-    return LaunchDescription(
-        [
-            *(
-                DeclareLaunchArgument(
-                    name,
-                    default_value=NOT_GIVEN,
-                    description=description,
-                    choices=choices and [NOT_GIVEN, *choices],
-                )
-                for name, (description, choices) in ARGUMENTS.items()
-            ),
-            OpaqueFunction(function=start),
-        ]
-    )
+    """Returns the description that ``ros2 launch`` runs."""
+    arguments = [
+        DeclareLaunchArgument(
+            name,
+            default_value=NOT_GIVEN,
+            description=description,
+            choices=choices and [NOT_GIVEN, *choices],
+        )
+        for name, (description, choices) in ARGUMENTS.items()
+    ]
+    return LaunchDescription([*arguments, OpaqueFunction(function=start_pipeline)])

@@ -86,7 +86,7 @@ class FakeTransport:
         self.publish = publish
         self._lease_s = lease_s
 
-    def connect(self, released: Released, wake: Callable[[], None]) -> FakeTransport:
+    def connect(self, released: Released, collect: Callable[[], None]) -> FakeTransport:
         self._released = released
         return self
 

@@ -1,12 +1,12 @@
-"""The ROS 2 nodes, and the only modules that import ROS. A callback converts, calls, publishes."""
+"""The ROS 2 nodes, which are the only modules that import ROS. A callback converts, calls and publishes."""
 
 import os
 import sys
 from pathlib import Path
 
-# Large tensors on large pages: else every operation waits for the kernel to clear thousands of small ones.
-os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # torch reads it when it first allocates
+# Puts large tensors on large pages. Else every operation waits until the kernel has cleared thousands of small ones.
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # torch reads it at its first allocation
 
-# ROS 2 from PyPI's wheels has no setup file to source: its prefix is the Python environment itself.
+# ROS 2 from PyPI's wheels has no setup file to source. Its prefix is the Python environment itself.
 if "AMENT_PREFIX_PATH" not in os.environ and Path(sys.prefix, "share/ament_index").is_dir():
     os.environ["AMENT_PREFIX_PATH"] = sys.prefix

@@ -1,4 +1,4 @@
-"""Node ``camera``: publishes pictures of a source; of drawn scenes also the truth."""
+"""Node ``camera``: publishes the images of a source and, for drawn scenes, the objects in them."""
 
 from __future__ import annotations
 
@@ -24,41 +24,49 @@ from split_infer_ros.nodes.process import run
 from split_infer_ros.sources import Picture, Source, open_source
 
 NO_SOURCE = "none"
-MOST_NAMED = 100  # unreadable images
+MAX_NAMED_FILES = 100  # unreadable images that are named in the log one by one
 
 
 @dataclass(frozen=True)
 class CameraParameters(NodeParameters):
-    """What the camera can be told."""
+    """The parameters of the node ``camera``."""
 
     source: str = parameter(
         "shapes",
-        "shapes (drawn scenes with known truth), folder:PATH, video:PATH, bag:PATH[:TOPIC] (a ROS 2 bag or an .mcap "
-        "file), v4l2:DEVICE, or none to stay silent.",
+        "Where images come from: shapes (drawn scenes with known objects), folder:PATH, video:PATH, bag:PATH[:TOPIC] "
+        "(a ROS 2 bag or an .mcap file), v4l2:DEVICE, or none.",
         read_only=True,
     )
-    rate_hz: float = parameter(15.0, "Pictures a second; 0 as fast as they can be had.", at_least=0.0, at_most=1000.0)
-    seed: int = parameter(0, "Which series of drawn scenes.", at_least=0, at_most=2**31 - 1, read_only=True)
-    width: int = parameter(640, "Of drawn scenes, pixels.", at_least=16, at_most=7680, read_only=True)
-    height: int = parameter(480, "Of drawn scenes, pixels.", at_least=16, at_most=4320, read_only=True)
-    loop: bool = parameter(True, "Begin a folder, video or bag again at its end.", read_only=True)
-    frame_id: str = parameter("camera", "Goes into every header.", read_only=True)
+    rate_hz: float = parameter(
+        15.0, "Images a second; 0: as fast as the source gives them.", minimum=0.0, maximum=1000.0
+    )
+    seed: int = parameter(0, "Seed of the drawn scenes.", minimum=0, maximum=2**31 - 1, read_only=True)
+    width: int = parameter(640, "Width of drawn scenes, in pixels.", minimum=16, maximum=7680, read_only=True)
+    height: int = parameter(480, "Height of drawn scenes, in pixels.", minimum=16, maximum=4320, read_only=True)
+    loop: bool = parameter(True, "Whether a folder, video or bag starts again at its end.", read_only=True)
+    frame_id: str = parameter("camera", "The frame_id of every header.", read_only=True)
 
 
-class CameraNode(ManagedNode):
-    """Publishes ``image`` and, of drawn scenes, ``truth``."""
+class CameraNode(ManagedNode[CameraParameters]):
+    """Publishes ``image`` and, for drawn scenes, ``truth``."""
 
     def __init__(self, **node_arguments: Any) -> None:
         super().__init__("camera", CameraParameters, **node_arguments)
+        self._images: IntraProcessPublisher | None = None
+        self._truth: IntraProcessPublisher | None = None
+        self._source: Source | None = None
+        self._named_files: set[str] = set()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
 
-    def set_up(self) -> None:
+    def configure(self) -> None:
         values = self.values
         self._images = IntraProcessPublisher(self, Image, "image", QoSProfile(depth=5))
-        self.on_tear_down(self._images.destroy)
+        self.add_cleanup(self._images.destroy)
         self._truth = IntraProcessPublisher(self, Detection2DArray, "truth", QoSProfile(depth=50))
-        self.on_tear_down(self._truth.destroy)
-        self._passed_over: set[str] = set()
-        self._source: Source | None = None
+        self.add_cleanup(self._truth.destroy)
+        self._named_files = set()
+        self._source = None
         if values.source != NO_SOURCE:
             self._source = open_source(
                 values.source,
@@ -66,20 +74,19 @@ class CameraNode(ManagedNode):
                 width=values.width,
                 height=values.height,
                 loop=values.loop,
-                warn=self._pass_over,
+                warn=self._name_unreadable,
             )
-            self.on_tear_down(self._source.close)
-        self._ended = threading.Event()
-        self._thread: threading.Thread | None = None
-        self.on_tear_down(self.end)  # should a signal come before this node is active
+            self.add_cleanup(self._source.close)
+        self._thread = None
+        self.add_cleanup(self.deactivate)  # a signal may come before this node is active
 
-    def begin(self) -> None:
-        self._ended.clear()
+    def activate(self) -> None:
+        self._stopping.clear()
         self._thread = threading.Thread(target=self._capture, name="camera", daemon=True)
         self._thread.start()
 
-    def end(self) -> None:
-        self._ended.set()
+    def deactivate(self) -> None:
+        self._stopping.set()
         if self._thread is not None and self._thread.is_alive():
             self._thread.join()
 
@@ -87,10 +94,10 @@ class CameraNode(ManagedNode):
         due = time.monotonic()
         try:
             for picture in self._source or ():
-                if self._ended.wait(max(0.0, due - time.monotonic())):
+                if self._stopping.wait(max(0.0, due - time.monotonic())):
                     return
                 rate = self.values.rate_hz
-                # a picture that came late does not hurry the next ones
+                # a late picture does not hurry the next ones
                 due = max(due + 1 / rate, time.monotonic()) if rate else 0.0
                 self._publish(picture)
         except SourceError as error:
@@ -98,28 +105,30 @@ class CameraNode(ManagedNode):
         if self._source is not None:
             self.get_logger().info(f"{self.values.source} has ended.")
 
-    def _pass_over(self, sentence: str) -> None:
-        """Name an unreadable image, once; of very many, one in a few seconds."""
-        if sentence in self._passed_over:
+    def _name_unreadable(self, sentence: str) -> None:
+        """Logs an unreadable image once. After ``MAX_NAMED_FILES`` images it logs at most one every few seconds."""
+        if sentence in self._named_files:
             return
-        if len(self._passed_over) == MOST_NAMED:
+        if len(self._named_files) == MAX_NAMED_FILES:
             self.warn(SourceError(sentence))
             return
-        self._passed_over.add(sentence)
+        self._named_files.add(sentence)
         self.get_logger().warning(sentence)
 
     def _publish(self, picture: Picture) -> None:
+        assert self._images is not None
+        assert self._truth is not None
         header = Header(stamp=self.get_clock().now().to_msg(), frame_id=picture.frame_id or self.values.frame_id)
-        if picture.stamp is not None:  # recorded: whoever compares with other records needs the original
+        if picture.stamp is not None:  # a recording keeps its stamps, so that its results can be compared
             header.stamp.sec, header.stamp.nanosec = picture.stamp
-        if picture.truth is not None and self._truth.is_wanted:
+        if picture.truth is not None and self._truth.has_subscribers:
             scene = picture.truth
             self._truth.publish(truth_message(from_numpy(scene.boxes), from_numpy(scene.labels), LABELS, header))
         self._images.publish(image_message(picture.image, picture.encoding, header))
 
 
 def main() -> int:
-    """Run this node alone."""
+    """Runs this node alone."""
     return run([CameraNode])
 
 

@@ -1,10 +1,10 @@
-"""Between ROS messages and this package's own types."""
+"""Conversions between ROS messages and this package's own types."""
 
 from __future__ import annotations
 
 import array
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,14 +30,14 @@ from split_infer_ros.msg import PipelineReport as ReportMessage
 from split_infer_ros.pipeline.ledger import LedgerCounts
 from split_infer_ros.pipeline.report import PipelineReport
 
-_NO_POSE = PoseWithCovariance()  # one for all: a box in an image has no pose in space
+_NO_POSE = PoseWithCovariance()  # shared by all detections: a box in an image has no pose in space
 
 
 def pixels_of(message: Image) -> Pixels:
-    """View an image message's bytes as pixels.
+    """Returns an image message's bytes as pixels, without a copy.
 
     Raises:
-        ImageError: they are no image that can be read.
+        ImageError: they cannot be read as an image.
     """
     return read_pixels(
         message.data,
@@ -50,22 +50,22 @@ def pixels_of(message: Image) -> Pixels:
 
 
 def image_message(image: np.ndarray, encoding: str, header: Header) -> Image:
-    """A message of a uint8 (height, width, channels) array."""
-    data = array.array("B")  # the one type that rclpy takes without looking at each byte
+    """Returns the message of a uint8 (height, width, channels) array."""
+    data = array.array("B")  # the only type that rclpy takes without checking each byte
     data.frombytes(memoryview(np.ascontiguousarray(image).data).cast("B"))
     height, width = image.shape[:2]
     return Image(header=header, height=height, width=width, encoding=encoding, step=image[0].nbytes, data=data)
 
 
 def detections_message(detections: Detections, labels: Sequence[str], header: Header) -> Detection2DArray:
-    """Detections as a message; every detection repeats the header."""
+    """Returns the message of detections; every detection repeats the header."""
     rows = zip(detections.boxes.tolist(), detections.scores.tolist(), detections.labels.tolist(), strict=True)
     found = [_detection(box, labels[label], score, header) for box, score, label in rows]
     return Detection2DArray(header=header, detections=found)
 
 
 def truth_message(boxes: Tensor, indices: Tensor, labels: Sequence[str], header: Header) -> Detection2DArray:
-    """Known objects as detections of score 1."""
+    """Returns the message of known objects: detections of score 1."""
     return Detection2DArray(
         header=header,
         detections=[
@@ -87,57 +87,59 @@ def _detection(box: list[float], label: str, score: float, header: Header) -> De
 
 
 def corners(detection: Detection2D) -> tuple[float, float, float, float]:
-    """Left, top, right and bottom of a detection's box."""
+    """Returns left, top, right and bottom of a detection's box."""
     centre = detection.bbox.center.position
     half_width, half_height = detection.bbox.size_x / 2, detection.bbox.size_y / 2
     return centre.x - half_width, centre.y - half_height, centre.x + half_width, centre.y + half_height
 
 
-def report_message(now: Callable[[], Time]) -> Callable[..., ReportMessage]:
-    """What makes messages of reports, stamped with the system clock; ``facts`` are further fields of the message."""
+def report_message(report: PipelineReport, stamp: Time, **fields: Any) -> ReportMessage:
+    """Returns the message of a pipeline's report.
 
-    def convert(report: PipelineReport, **facts: Any) -> ReportMessage:
-        settings, counts, weights = report.settings, report.counts, report.weights
-        return ReportMessage(
-            stamp=now(),
-            time=report.time,
-            **facts,
-            model=report.model,
-            device=report.device,
-            split_point=report.split_point,
-            batch_size=settings.batch_size,
-            batch_timeout_ms=1e3 * settings.batch_timeout_s,
-            drop_policy=settings.drop_policy.value,
-            received=counts.received,
-            published=counts.published,
-            in_flight=counts.in_flight,
-            dropped=_by_reason(counts.dropped),
-            failure=report.failure,
-            batches=report.batches,
-            backbone_busy_s=report.backbone_busy_s,
-            head_busy_s=report.head_busy_s,
-            left_out=_by_reason(report.left_out),
-            memory=report.memory,
-            memory_reason=report.memory_reason,
-            pool_slots=settings.pool_slots,
-            slots_used=report.slots_used,
-            pool_bytes=report.pool_bytes,
-            staging_bytes=report.staging_bytes,
-            latency_p50_ms=1e3 * report.latency_p50_s,
-            latency_p99_ms=1e3 * report.latency_p99_s,
-            preprocess_p50_ms=1e3 * report.preprocess_s,
-            backbone_p50_ms=1e3 * report.backbone_s,
-            hop_p50_ms=1e3 * report.hop_s,
-            head_p50_ms=1e3 * report.head_s,
-            postprocess_p50_ms=1e3 * report.postprocess_s,
-            batch_fill=report.batch_fill,
-            weights_residency=settings.weights_residency.value,
-            weights_bytes=weights.memory_bytes if weights else 0,
-            weights_read_mb_s=weights.bandwidth / 1e6 if weights else math.nan,
-            weights_stalled_s=weights.stalled_s if weights else 0.0,
-        )
-
-    return convert
+    Args:
+        report: the report.
+        stamp: the time of the system clock.
+        fields: further fields of the message, such as ``tenant`` and ``state``.
+    """
+    settings, counts, weights = report.settings, report.counts, report.weights
+    return ReportMessage(
+        stamp=stamp,
+        time=report.time,
+        **fields,
+        model=report.model,
+        device=report.device,
+        split_point=report.split_point,
+        batch_size=settings.batch_size,
+        batch_timeout_ms=1e3 * settings.batch_timeout_s,
+        drop_policy=settings.drop_policy.value,
+        received=counts.received,
+        published=counts.published,
+        in_flight=counts.in_flight,
+        dropped=_by_reason(counts.dropped),
+        failure=report.failure,
+        batches=report.batches,
+        backbone_busy_s=report.backbone_busy_s,
+        head_busy_s=report.head_busy_s,
+        left_out=_by_reason(report.left_out),
+        memory=report.memory,
+        memory_reason=report.memory_reason,
+        pool_slots=settings.pool_slots,
+        slots_used=report.slots_used,
+        pool_bytes=report.pool_bytes,
+        staging_bytes=report.staging_bytes,
+        latency_p50_ms=1e3 * report.latency_p50_s,
+        latency_p99_ms=1e3 * report.latency_p99_s,
+        preprocess_p50_ms=1e3 * report.preprocess_s,
+        backbone_p50_ms=1e3 * report.backbone_s,
+        hop_p50_ms=1e3 * report.hop_s,
+        head_p50_ms=1e3 * report.head_s,
+        postprocess_p50_ms=1e3 * report.postprocess_s,
+        batch_fill=report.batch_fill,
+        weights_residency=settings.weights_residency.value,
+        weights_bytes=weights.memory_bytes if weights else 0,
+        weights_read_mb_s=weights.bandwidth / 1e6 if weights else math.nan,
+        weights_stalled_s=weights.stalled_s if weights else 0.0,
+    )
 
 
 def _by_reason(counts: Mapping[str, int]) -> list[DropCount]:
@@ -145,6 +147,6 @@ def _by_reason(counts: Mapping[str, int]) -> list[DropCount]:
 
 
 def counts_of(message: ReportMessage) -> LedgerCounts:
-    """The ledger's counts in a report."""
+    """Returns the ledger's counts in a report."""
     dropped = {entry.reason: entry.count for entry in message.dropped}
     return LedgerCounts(message.received, message.published, message.in_flight, dropped)

@@ -1,4 +1,4 @@
-"""The pipeline on its built-in camera, watched: one line a second, at the end a picture, figures and a verdict."""
+"""Runs the pipeline on its built-in camera. Prints one line a second, and at the end figures and a verdict."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from split_infer_ros.nodes.pipeline import NODES
 from split_infer_ros.nodes.process import run
 from split_infer_ros.pipeline.report import PipelineReport
 
-Kind = TypeVar("Kind", bound=ManagedNode)
+NodeType = TypeVar("NodeType", bound=ManagedNode[Any])
 
-F1_WANTED = 0.95
-CERTAIN = 3.0  # standard errors
+MIN_F1 = 0.95
+STANDARD_ERRORS = 3.0  # by which F1 must be below its goal before the demo fails
 DRAIN_S = 5.0
-PICTURE_S = 1.0
+PICTURE_S = 1.0  # how long pictures are drawn at the end
 
 
-class ViewerNode(ManagedNode):
-    """Hears what the pipeline publishes, compares it with the truth and remembers the last picture."""
+class ViewerNode(ManagedNode[NodeParameters]):
+    """Receives what the pipeline publishes, compares it with the truth and keeps the last picture."""
 
     def __init__(self, **node_arguments: Any) -> None:
         super().__init__("viewer", NodeParameters, **node_arguments)
@@ -50,33 +50,33 @@ class ViewerNode(ManagedNode):
         self.matcher = Matcher()
         self._truth: dict[tuple[int, int], Detection2DArray] = {}
 
-    def begin(self) -> None:
-        self._listen(Detection2DArray, "truth", self._hear_truth)
-        self._listen(Detection2DArray, "detections", self._hear_detections)
-        self._listen(PipelineStats, "stats", _print_line)
+    def activate(self) -> None:
+        self._subscribe(Detection2DArray, "truth", self._receive_truth)
+        self._subscribe(Detection2DArray, "detections", self._receive_detections)
+        self._subscribe(PipelineStats, "stats", _print_stats)
 
-    def keep_pictures(self) -> None:
-        """Begin to look at ``detections/image``, which is drawn from now on."""
-        self._listen(Image, "detections/image", self._hear_picture)
+    def subscribe_to_pictures(self) -> None:
+        """Subscribes to ``detections/image``, which is drawn only from then on."""
+        self._subscribe(Image, "detections/image", self._receive_picture)
 
-    def _listen(self, message: type, topic: str, receive: Any) -> None:
-        subscription = IntraProcessSubscription(self, message, topic, QoSProfile(depth=10), receive)
-        self.on_tear_down(subscription.destroy)
+    def _subscribe(self, message: type, topic: str, receive: Any) -> None:
+        subscription = IntraProcessSubscription(self, message, topic, QoSProfile(depth=10), receive=receive)
+        self.add_cleanup(subscription.destroy)
 
-    def _hear_truth(self, truth: Detection2DArray) -> None:
+    def _receive_truth(self, truth: Detection2DArray) -> None:
         self._truth[_stamp(truth.header)] = truth
 
-    def _hear_detections(self, found: Detection2DArray) -> None:
+    def _receive_detections(self, found: Detection2DArray) -> None:
         stamp = _stamp(found.header)
         truth = self._truth.pop(stamp, None)
-        for passed in [other for other in self._truth if other < stamp]:
-            del self._truth[passed]  # dropped on its way
+        for dropped in [other for other in self._truth if other < stamp]:
+            del self._truth[dropped]  # the pipeline dropped that frame
         if truth is not None:
             boxes, labels, _ = _tensors(truth)
             found_boxes, found_labels, scores = _tensors(found)
             self.matcher.add(Detections(found_boxes, scores, found_labels), boxes, labels)
 
-    def _hear_picture(self, picture: Image) -> None:
+    def _receive_picture(self, picture: Image) -> None:
         self.picture = picture
 
 
@@ -85,7 +85,7 @@ def _stamp(header: Header) -> tuple[int, int]:
 
 
 def _tensors(message: Detection2DArray) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Boxes (n, 4), labels (n,) and scores (n,) of a message."""
+    """Returns boxes (n, 4), labels (n,) and scores (n,) of a message."""
     boxes = torch.tensor([corners(found) for found in message.detections]).reshape(-1, 4)
     hypotheses = [found.results[0].hypothesis for found in message.detections]
     labels = torch.tensor([_label(hypothesis.class_id) for hypothesis in hypotheses], dtype=torch.int64)
@@ -96,7 +96,7 @@ def _label(name: str) -> int:
     return LABELS.index(name) if name in LABELS else len(LABELS)
 
 
-def _print_line(stats: PipelineStats) -> None:
+def _print_stats(stats: PipelineStats) -> None:
     report = stats.report
     dropped = ", ".join(f"{entry.reason} {entry.count}" for entry in report.dropped) or "none"
     print(
@@ -112,8 +112,14 @@ def _milliseconds(seconds: float) -> float | None:
     return None if math.isnan(seconds) else round(1e3 * seconds, 2)
 
 
-def measured(report: PipelineReport, seconds: float, f1: float | None) -> dict[str, Any]:
-    """What the demo found, in the form in which it is written."""
+def summarise(report: PipelineReport, seconds: float, f1: float | None) -> dict[str, Any]:
+    """Returns what the demo measured as a dictionary for JSON.
+
+    Args:
+        report: the pipeline's last report.
+        seconds: how long the demo ran.
+        f1: F1 of the detections against the truth; None without a truth.
+    """
     counts = report.counts
     return {
         "received": counts.received,
@@ -126,16 +132,16 @@ def measured(report: PipelineReport, seconds: float, f1: float | None) -> dict[s
     }
 
 
-def _find(nodes: Sequence[ManagedNode], kind: type[Kind]) -> Kind:
-    return next(node for node in nodes if isinstance(node, kind))
+def _find(nodes: Sequence[ManagedNode[Any]], node_type: type[NodeType]) -> NodeType:
+    return next(node for node in nodes if isinstance(node, node_type))
 
 
-def watch(nodes: Sequence[ManagedNode], arguments: argparse.Namespace) -> int:
-    """Let frames flow for a while, stop the camera, account for every frame; returns the exit code."""
+def run_demo(nodes: Sequence[ManagedNode[Any]], arguments: argparse.Namespace) -> int:
+    """Lets frames flow for a while, stops the camera and accounts for every frame; returns the exit code."""
     camera, backbone, viewer = _find(nodes, CameraNode), _find(nodes, BackboneNode), _find(nodes, ViewerNode)
     started = time.monotonic()
     time.sleep(max(0.0, arguments.seconds - PICTURE_S))
-    viewer.keep_pictures()
+    viewer.subscribe_to_pictures()
     time.sleep(min(PICTURE_S, arguments.seconds))
     camera.trigger_deactivate()
     seconds = time.monotonic() - started
@@ -145,37 +151,37 @@ def watch(nodes: Sequence[ManagedNode], arguments: argparse.Namespace) -> int:
     score = viewer.matcher.score()
     objects = score.true_positives + score.false_negatives if backbone.values.model == "shapes" else 0
     f1 = score.f1 if objects else None
-    result = measured(report, seconds, f1)
-    print(json.dumps(result, indent=2))
+    summary = json.dumps(summarise(report, seconds, f1), indent=2)
+    print(summary)
     if arguments.json:
-        arguments.json.write_text(json.dumps(result, indent=2) + "\n")
+        arguments.json.write_text(summary + "\n")
     if arguments.picture:
         save_picture(viewer.picture, arguments.picture)
-    return verdict(report, f1, objects)
+    return judge(report, f1, objects)
 
 
-def verdict(report: PipelineReport, f1: float | None, objects: int) -> int:
-    """0 if every frame is accounted for and what is known to be there was found; else says what is wrong.
+def judge(report: PipelineReport, f1: float | None, objects: int) -> int:
+    """Returns 0 if every frame is accounted for and the known objects were found, else 1. Prints each fault.
 
     Args:
-        report: the pipeline's.
-        f1: of the detections against the truth; None where there is none.
-        objects: that the truth had. Among few of them F1 may be below its goal by chance.
+        report: the pipeline's last report.
+        f1: F1 of the detections against the truth; None without a truth.
+        objects: the number of objects in the truth. With few of them, F1 may be below its goal by chance.
     """
     faults = []
     if not report.counts.balanced or report.counts.in_flight:
         faults.append(f"the ledger does not close: {report.counts}")
     if not report.counts.published:
         faults.append("no frame was published")
-    if f1 is not None and f1 + CERTAIN * math.sqrt(f1 * (1 - f1) / objects) < F1_WANTED:
-        faults.append(f"F1 is {f1:.3f} over {objects} objects, below {F1_WANTED} by more than chance explains")
+    if f1 is not None and f1 + STANDARD_ERRORS * math.sqrt(f1 * (1 - f1) / objects) < MIN_F1:
+        faults.append(f"F1 is {f1:.3f} over {objects} objects, below {MIN_F1} by more than chance explains")
     for fault in faults:
         print(f"error: {fault}", file=sys.stderr)
     return 1 if faults else 0
 
 
 def save_picture(picture: Image | None, path: Path) -> None:
-    """Write the last picture with its boxes."""
+    """Writes the last picture with its boxes."""
     if picture is None or not cv2.imwrite(str(path), cv2.cvtColor(pixels_of(picture).data.numpy(), cv2.COLOR_RGB2BGR)):
         print(f"error: no picture was written to {path}", file=sys.stderr)
     else:
@@ -183,32 +189,32 @@ def save_picture(picture: Image | None, path: Path) -> None:
 
 
 def _file(name: str) -> Path:
-    """Where something is to be written at the end, which had better be known at the start."""
+    """Checks at the start that the file can be written at the end."""
     path = Path(name)
     if path.is_dir() or not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"{name} cannot be written: take a file in a folder that exists")
+        raise argparse.ArgumentTypeError(f"{name} cannot be written: name a file in a folder that exists")
     return path
 
 
 def _picture(name: str) -> Path:
     if not cv2.haveImageWriter(name):
-        raise argparse.ArgumentTypeError(f"{name} is of no kind of picture that can be written: take .png or .jpg")
+        raise argparse.ArgumentTypeError(f"{name} has no picture format that can be written: use .png or .jpg")
     return _file(name)
 
 
-def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The demo's own arguments; those after --ros-args are ROS's."""
+def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Parses the demo's own arguments; those after --ros-args are ROS's."""
     parser = argparse.ArgumentParser(prog="demo", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=30.0, help="how long (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=30.0, help="how long it runs (default: %(default)s)")
     parser.add_argument("--json", type=_file, metavar="FILE", help="write what was measured")
     parser.add_argument("--picture", type=_picture, metavar="FILE", help="write the last frame with its boxes")
     return parser.parse_args(remove_ros_args(sys.argv)[1:] if arguments is None else arguments)
 
 
 def main() -> int:
-    """Run the demo."""
-    arguments = parse()
-    return run((ViewerNode, *NODES), lambda nodes: watch(nodes, arguments))
+    """Runs the demo."""
+    arguments = parse_arguments()
+    return run((ViewerNode, *NODES), lambda nodes: run_demo(nodes, arguments))
 
 
 if __name__ == "__main__":

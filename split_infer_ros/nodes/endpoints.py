@@ -1,4 +1,4 @@
-"""Publishers and subscriptions as users expect them: QoS overridable by parameters, mismatches said aloud."""
+"""Publishers and subscriptions whose QoS parameters may override, and which log a warning about a mismatch."""
 
 from __future__ import annotations
 
@@ -14,24 +14,27 @@ from rclpy.qos_overriding_options import QoSOverridingOptions
 from rclpy.topic_endpoint_info import TopicEndpointInfo
 
 
-def advertise(node: Node, message: type, topic: str, qos: QoSProfile) -> Any:
-    """A publisher whose history, depth and reliability ``qos_overrides.*`` parameters may change."""
+def create_publisher(node: Node, message: type, topic: str, qos: QoSProfile) -> Any:
+    """Creates a publisher whose history, depth and reliability ``qos_overrides.*`` parameters may change."""
     name = node.resolve_topic_name(topic)
     qos = copy(qos)  # rclpy writes the overrides into it
 
-    def mismatch(event: Any) -> None:
-        _warn(node, name, "publisher", qos, event.last_policy_kind, node.get_subscriptions_info_by_topic(name))
+    def warn(event: Any) -> None:
+        remotes = node.get_subscriptions_info_by_topic(name)
+        _warn_of_mismatch(
+            node, topic=name, kind="publisher", local=qos, policy_kind=event.last_policy_kind, remotes=remotes
+        )
 
     return node.create_publisher(
         message,
         topic,
         qos,
-        event_callbacks=PublisherEventCallbacks(incompatible_qos=mismatch),
+        event_callbacks=PublisherEventCallbacks(incompatible_qos=warn),
         qos_overriding_options=QoSOverridingOptions.with_default_policies(),
     )
 
 
-def listen(
+def create_subscription(
     node: Node,
     message: type,
     topic: str,
@@ -40,15 +43,25 @@ def listen(
     callback_group: CallbackGroup | None = None,
     on_liveliness: Callable[[Any], None] | None = None,
 ) -> Any:
-    """A subscription whose history, depth and reliability ``qos_overrides.*`` parameters may change.
+    """Creates a subscription whose history, depth and reliability ``qos_overrides.*`` parameters may change.
 
-    ``on_liveliness`` is called when a publisher comes, leaves or falls silent.
+    Args:
+        node: the node that subscribes.
+        message: the type of the messages.
+        topic: the topic.
+        callback: called with each message.
+        qos: the profile without overrides.
+        callback_group: the group of the callback; the node's default one unless given.
+        on_liveliness: called when a publisher comes, leaves or falls silent.
     """
     name = node.resolve_topic_name(topic)
     qos = copy(qos)  # rclpy writes the overrides into it
 
-    def mismatch(event: Any) -> None:
-        _warn(node, name, "subscription", qos, event.last_policy_kind, node.get_publishers_info_by_topic(name))
+    def warn(event: Any) -> None:
+        remotes = node.get_publishers_info_by_topic(name)
+        _warn_of_mismatch(
+            node, topic=name, kind="subscription", local=qos, policy_kind=event.last_policy_kind, remotes=remotes
+        )
 
     return node.create_subscription(
         message,
@@ -56,25 +69,26 @@ def listen(
         callback,
         qos,
         callback_group=callback_group,
-        event_callbacks=SubscriptionEventCallbacks(incompatible_qos=mismatch, liveliness=on_liveliness),
+        event_callbacks=SubscriptionEventCallbacks(incompatible_qos=warn, liveliness=on_liveliness),
         qos_overriding_options=QoSOverridingOptions.with_default_policies(),
     )
 
 
-def _warn(
-    node: Node, topic: str, kind: str, mine: QoSProfile, policy: Any, others: Sequence[TopicEndpointInfo]
+def _warn_of_mismatch(
+    node: Node, *, topic: str, kind: str, local: QoSProfile, policy_kind: Any, remotes: Sequence[TopicEndpointInfo]
 ) -> None:
-    """Name both sides: without this, nothing would arrive and nothing would say why."""
-    name = qos_policy_name_from_kind(policy).lower()
-    sides = {
-        f"{other.node_namespace.rstrip('/')}/{other.node_name} ({_setting(other.qos_profile, name)})"
-        for other in others
-        if _setting(other.qos_profile, name) != _setting(mine, name)
+    """Logs both sides of a QoS mismatch. Without this warning, nothing would arrive and nothing would say why."""
+    policy = qos_policy_name_from_kind(policy_kind).lower()
+    mismatched = {
+        f"{remote.node_namespace.rstrip('/')}/{remote.node_name} ({_setting(remote.qos_profile, policy)})"
+        for remote in remotes
+        if _setting(remote.qos_profile, policy) != _setting(local, policy)
     }
     node.get_logger().warning(
-        f"{topic}: the {kind} here ({_setting(mine, name)}) and {' or '.join(sorted(sides)) or 'another node'} "
-        f"do not match in {name}, so nothing passes between them; set one as the other is "
-        f"(here by the parameter qos_overrides.{topic}.{kind}.{name})."
+        f"{topic}: the {kind} here ({_setting(local, policy)}) and "
+        f"{' or '.join(sorted(mismatched)) or 'another node'} do not match in {policy}, "
+        "so no message passes between them. Set one to match the other "
+        f"(here with the parameter qos_overrides.{topic}.{kind}.{policy})."
     )
 
 

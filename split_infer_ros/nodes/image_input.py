@@ -1,4 +1,4 @@
-"""One camera's images on their way in."""
+"""The subscription to one camera's images."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ImageError
 from split_infer_ros.images.compressed import read_compressed
 from split_infer_ros.images.encodings import Pixels, read_pixels
-from split_infer_ros.nodes.enable import Enable
+from split_infer_ros.nodes.enable_service import EnableService
 from split_infer_ros.nodes.intra_process import IntraProcessSubscription
 from split_infer_ros.nodes.managed import ManagedNode
+from split_infer_ros.nodes.parameters.common import ImageParameters, ImageReliability, ImageTransport
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.rate_limiter import RateLimiter
 
-RAW, COMPRESSED = "raw", "compressed"
-ROOM_S = 0.5
+ROOM_TIMEOUT_S = 0.5
 
 
-class RoomGroup(MutuallyExclusiveCallbackGroup):
-    """Leaves messages with the middleware while there is no room for them (drop_policy ``block``)."""
+class BackpressureGroup(MutuallyExclusiveCallbackGroup):
+    """A callback group that leaves messages with the middleware while the sink is full (drop policy ``block``)."""
 
     def __init__(self, has_room: Callable[[], bool]) -> None:
         super().__init__()
@@ -36,81 +36,82 @@ class RoomGroup(MutuallyExclusiveCallbackGroup):
 
 
 class FrameSink(Protocol):
-    """Who takes a camera's frames."""
+    """What takes a camera's frames."""
 
     @property
     def full(self) -> bool:
-        """True while senders are asked to wait."""
+        """True while senders must wait."""
 
     def wait_for_room(self, timeout_s: float) -> bool:
-        """Wait while ``full``; True once there is room."""
+        """Waits while ``full``; returns whether there is room."""
 
     def submit(self, pixels: Pixels, origin: Origin, now: float) -> None:
-        """A frame came in."""
+        """Takes a frame."""
 
     def refuse(self, error: ImageError, now: float) -> None:
-        """A frame came in that is not to be had."""
+        """Counts a frame that cannot be used as dropped."""
 
     def missed(self, count: int, reason: DropReason) -> None:
-        """Frames were sent and never reached us."""
+        """Counts frames that were sent and never arrived."""
 
 
 class ImageInput:
-    """Subscribes to one topic; each image is given to whoever takes it, or dropped there by name.
+    """Subscribes to one topic and gives each image to a sink, which serves it or drops it for a named reason.
 
     Args:
-        node: whose parameters ``image_*`` and ``max_image_pixels`` apply.
-        topic: of the raw images; compressed ones are expected beside it, on ``TOPIC/compressed``.
-        taker: of the frames.
-        limiter: how many a second it takes.
-        enable: whose being off has frames dropped as ``paused``.
+        node: the node whose parameters ``image_*`` and ``max_image_pixels`` apply.
+        topic: the topic of raw images; compressed images are expected on ``TOPIC/compressed``.
+        sink: what takes the frames.
+        limiter: limits the frames a second; the others are dropped as ``rate_limited``.
+        enable: while it is off, frames are dropped as ``paused``.
     """
 
     def __init__(
         self,
-        node: ManagedNode,
+        node: ManagedNode[Any],
         topic: str,
+        *,
         sink: FrameSink,
         limiter: RateLimiter,
-        enable: Enable,
+        enable: EnableService,
     ) -> None:
         self._node = node
         self._topic = topic
         self._sink = sink
         self._limiter = limiter
         self._enable = enable
-        values = node.values
+        values: ImageParameters = node.values
         self._max_pixels = values.max_image_pixels
         qos = QoSProfile(depth=values.image_depth)
-        if values.image_reliability == "best_effort":
+        if values.image_reliability == ImageReliability.BEST_EFFORT.value:
             qos.reliability = ReliabilityPolicy.BEST_EFFORT
-        compressed = values.image_transport == COMPRESSED
-        self._read: Callable[[Any], Pixels] = self._read_compressed if compressed else self._read_raw
+        is_compressed = values.image_transport == ImageTransport.COMPRESSED.value
+        self._read: Callable[[Any], Pixels] = self._read_compressed if is_compressed else self._read_raw
         self._subscription = IntraProcessSubscription(
             node,
-            CompressedImage if compressed else Image,
-            f"{topic}/compressed" if compressed else topic,
-            qos,
-            self._receive_here,
-            from_outside=self._receive,
-            on_gap=lambda count: sink.missed(count, DropReason.MIDDLEWARE),
-            callback_group=RoomGroup(lambda: not sink.full),
+            message=CompressedImage if is_compressed else Image,
+            topic=f"{topic}/compressed" if is_compressed else topic,
+            qos=qos,
+            receive=self._receive_local,
+            receive_remote=self._receive,
+            on_lost=lambda count: sink.missed(count, DropReason.MIDDLEWARE),
+            callback_group=BackpressureGroup(lambda: not sink.full),
         )
 
     def close(self) -> None:
-        """Leave the topic."""
+        """Removes the subscription from the topic."""
         self._subscription.destroy()
 
-    def _receive_here(self, message: Any) -> None:
-        """An image of a camera in this process, on that camera's own thread, which may be made to wait."""
-        while self._node.is_active and not self._sink.wait_for_room(ROOM_S):
+    def _receive_local(self, message: Any) -> None:
+        """Receives an image of a camera in this process, on that camera's own thread, which may be made to wait."""
+        while self._node.is_active and not self._sink.wait_for_room(ROOM_TIMEOUT_S):
             pass
         self._receive(message)
 
     def _receive(self, message: Any) -> None:
         now = time.monotonic()
         try:
-            if not self._enable.is_on:
+            if not self._enable.enabled:
                 raise ImageError(DropReason.PAUSED, "Frames are dropped while ~/enable is off.")
             if not self._limiter.admits(self._topic, now):
                 raise ImageError(DropReason.RATE_LIMITED, f"{self._topic} is faster than max_rate_hz.")

@@ -1,7 +1,7 @@
-"""Topics that stay in the process: subscribers here get the object itself, DDS carries a message for others.
+"""Topics within one process: local subscribers get the object itself, and DDS carries a message to remote ones.
 
-rclcpp has this built in and rclpy has not. As there: a publisher serialises only while somebody outside this
-process subscribes; a subscription hears each message once, whichever way it came.
+rclcpp has this built in and rclpy has not. A publisher serialises only while a remote subscriber exists. A subscription
+receives each message once, whichever way it came.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from rclpy.subscription import MessageInfo
 
-from split_infer_ros.nodes.endpoints import advertise, listen
-from split_infer_ros.pipeline.bus import Bus
+from split_infer_ros.nodes.bus import Bus
+from split_infer_ros.nodes.endpoints import create_publisher, create_subscription
 
-LOOK_S = 0.1  # the middleware takes 35 us to count subscribers, as long as a handle takes to its head
+COUNT_PERIOD_S = 0.1  # counting subscribers takes the middleware 35 us, as long as a handle takes to its head
 
 _bus = Bus()
 _dds_subscriptions: Counter[tuple[int, str]] = Counter()
@@ -28,56 +28,70 @@ _local_publishers: dict[tuple[int, str], set[bytes]] = defaultdict(set)
 
 
 def topic_key(node: Node, topic: str) -> tuple[int, str]:
-    """A topic of one ROS context; a process may have several contexts."""
+    """Returns the key of a topic in one ROS context; a process may have several contexts."""
     return id(node.context), node.resolve_topic_name(topic)
 
 
 class IntraProcessPublisher:
-    """Publishes objects; ``to_message`` makes the ROS message of one when somebody outside wants it."""
+    """Publishes objects to local subscribers, and messages made of them to remote ones.
+
+    Args:
+        node: the node that publishes.
+        message: the type of the ROS message.
+        topic: the topic.
+        qos: the profile towards remote subscribers.
+        to_message: makes the ROS message of an object; called only while a remote subscriber exists.
+    """
 
     def __init__(
-        self, node: Node, message: type, topic: str, qos: QoSProfile, to_message: Callable[[Any], Any] = lambda m: m
+        self,
+        node: Node,
+        message: type,
+        topic: str,
+        qos: QoSProfile,
+        to_message: Callable[[Any], Any] = lambda published: published,
     ) -> None:
         self._node = node
         self._to_message = to_message
         self._key = topic_key(node, topic)
-        # rclpy does not tell a publisher's identity: it is the one that is new (another process may have a node
-        # of the same name)
-        before = self._publisher_ids(of_any_node=True)  # the name of another process's node may come to be known late
-        self._publisher = advertise(node, message, topic, qos)
+        # rclpy does not tell a publisher's identity, so it is the one that is new. A node of the same name may publish
+        # from another process, and DDS may learn its name late: so ``before`` takes the publishers of any node.
+        before = self._publisher_ids(of_any_node=True)
+        self._publisher = create_publisher(node, message, topic, qos)
         self._ids = self._publisher_ids() - before
         _local_publishers[self._key] |= self._ids
-        self._looked_at = -math.inf
-        self._is_heard_outside = False
+        self._counted_at = -math.inf
+        self._has_remote_subscribers = False
 
     @property
-    def has_outside_subscribers(self) -> bool:
-        """True while somebody in another process (or outside the bus) subscribes; looked up ten times a second."""
+    def has_remote_subscribers(self) -> bool:
+        """True while a subscriber exists outside this process or outside the bus; counted ten times a second."""
         now = time.monotonic()
-        if now - self._looked_at > LOOK_S:
-            self._looked_at = now
-            self._is_heard_outside = self._publisher.get_subscription_count() > _dds_subscriptions[self._key]
-        return self._is_heard_outside
+        if now - self._counted_at > COUNT_PERIOD_S:
+            self._counted_at = now
+            subscriptions = self._publisher.get_subscription_count()
+            self._has_remote_subscribers = subscriptions > _dds_subscriptions[self._key]
+        return self._has_remote_subscribers
 
     @property
-    def is_wanted(self) -> bool:
-        """True while anybody subscribes, here or outside."""
-        return _bus.has_receivers(self._key) or self.has_outside_subscribers
+    def has_subscribers(self) -> bool:
+        """True while a local or remote subscriber exists."""
+        return _bus.has_subscribers(self._key) or self.has_remote_subscribers
 
-    def publish(self, thing: Any) -> int:
-        """Hand the object to the subscribers here; returns how many there are."""
-        receivers = _bus.publish(self._key, thing)
-        if self.has_outside_subscribers:
-            self._publisher.publish(self._to_message(thing))
-        return receivers
+    def publish(self, published: Any) -> int:
+        """Hands an object to the local subscribers; returns how many there are."""
+        subscribers = _bus.publish(self._key, published)
+        if self.has_remote_subscribers:
+            self._publisher.publish(self._to_message(published))
+        return subscribers
 
     def destroy(self) -> None:
-        """Leave the topic."""
+        """Removes the publisher from the topic."""
         _local_publishers[self._key] -= self._ids
         self._node.destroy_publisher(self._publisher)
 
     def _publisher_ids(self, of_any_node: bool = False) -> set[bytes]:
-        """Of this topic's publishers: of those that bear this node's name, or of all."""
+        """Returns the identities of this topic's publishers: those of nodes of this name, or of any node."""
         name = self._node.get_name(), self._node.get_namespace()
         return {
             bytes(info.endpoint_gid)
@@ -87,13 +101,17 @@ class IntraProcessPublisher:
 
 
 class IntraProcessSubscription:
-    """Receives objects published in this process, on the publisher's thread, and messages from outside.
+    """Receives objects that are published in this process, and messages from other processes.
 
     Args:
-        receive: called with each object published here, on the publisher's thread; must be quick.
-        from_outside: called with each message from elsewhere, on the executor's thread; without it nothing
-            from outside is listened to.
-        on_gap: called with the number of messages that a publisher sent and the middleware lost.
+        node: the node that subscribes.
+        message: the type of the ROS message.
+        topic: the topic.
+        qos: the profile towards remote publishers.
+        receive: called with each local object on the publisher's thread; must be quick.
+        receive_remote: called with each remote message on the executor's thread. Without it, the subscription is local.
+        on_lost: called with the number of messages that a publisher sent and the middleware lost.
+        callback_group: the group of ``receive_remote``.
     """
 
     def __init__(
@@ -103,45 +121,47 @@ class IntraProcessSubscription:
         topic: str,
         qos: QoSProfile,
         receive: Callable[[Any], None],
-        from_outside: Callable[[Any], None] | None = None,
-        on_gap: Callable[[int], None] | None = None,
+        receive_remote: Callable[[Any], None] | None = None,
+        on_lost: Callable[[int], None] | None = None,
         callback_group: CallbackGroup | None = None,
     ) -> None:
         self._node = node
         self._key = topic_key(node, topic)
-        self._receive_outside = from_outside
-        self._on_gap = on_gap
-        self._last: dict[bytes, int] = {}
         self._receive = receive
-        self._unsubscribe = _bus.subscribe(self._key, self._hear_here)
+        self._receive_remote = receive_remote
+        self._on_lost = on_lost
+        self._last_sequence: dict[bytes, int] = {}  # by publisher
+        self._unsubscribe = _bus.subscribe(self._key, self._on_local)
         self._subscription = None
-        if from_outside is not None:
+        if receive_remote is not None:
             _dds_subscriptions[self._key] += 1
-            self._subscription = listen(node, message, topic, self._hear, qos, callback_group)
+            self._subscription = create_subscription(
+                node, message, topic, self._on_remote, qos, callback_group=callback_group
+            )
 
     def destroy(self) -> None:
-        """Leave the topic."""
+        """Removes the subscription from the topic."""
         self._unsubscribe()
         if self._subscription is not None:
             self._node.destroy_subscription(self._subscription)
             self._subscription = None
             _dds_subscriptions[self._key] -= 1
 
-    def _hear_here(self, thing: Any) -> None:
+    def _on_local(self, published: Any) -> None:
         try:
-            self._receive(thing)
-        except Exception as error:  # a subscriber's fault is not the publisher's
+            self._receive(published)
+        except Exception as error:  # a subscriber's error must not reach the publisher
             self._node.get_logger().error(f"{self._key[1]}: {type(error).__name__}: {error}", throttle_duration_sec=5.0)
 
-    def _hear(self, message: Any, info: MessageInfo) -> None:
-        gid = info.get("publisher_gid")  # not in every release of rclpy
+    def _on_remote(self, message: Any, info: MessageInfo) -> None:
+        gid = info.get("publisher_gid")  # not every release of rclpy has it
         publisher = bytes(gid["data"]) if gid else b""
-        if self._receive_outside is None or publisher in _local_publishers[self._key]:
+        if self._receive_remote is None or publisher in _local_publishers[self._key]:
             return  # it came over the bus already
         sequence = info.get("publication_sequence_number")
         if sequence is not None:
-            gap = sequence - self._last.get(publisher, sequence - 1) - 1
-            self._last[publisher] = sequence
-            if gap > 0 and self._on_gap is not None:
-                self._on_gap(gap)
-        self._receive_outside(message)
+            lost = sequence - self._last_sequence.get(publisher, sequence - 1) - 1
+            self._last_sequence[publisher] = sequence
+            if lost > 0 and self._on_lost is not None:
+                self._on_lost(lost)
+        self._receive_remote(message)

@@ -1,10 +1,10 @@
-"""What the nodes have in common: a lifecycle, a table of parameters, and errors as sentences."""
+"""The base class of the nodes: a lifecycle, a table of parameters, and errors as sentences."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from rclpy.clock import Clock
 from rclpy.clock_type import ClockType
@@ -13,142 +13,162 @@ from rclpy.timer import Timer
 
 from split_infer_ros.errors import ConfigurationError, SplitInferError
 from split_infer_ros.nodes.parameters.declaration import Parameters
+from split_infer_ros.nodes.parameters.table import NodeParameters
 from split_infer_ros.runtime.faults import is_sticky
 from split_infer_ros.runtime.shortage import summarize_error
 from split_infer_ros.telemetry.trace import TraceFile
 
 LOG_PERIOD_S = 5.0
 
+Table = TypeVar("Table", bound=NodeParameters)
 
-class ManagedNode(LifecycleNode):
+
+class ManagedNode(LifecycleNode, Generic[Table]):
     """A lifecycle node whose subclasses say what each transition does.
 
     Args:
-        name: of the node.
-        table: the dataclass of its parameters; has ``autostart``.
-        told: names of parameters by which the node tells something, beside its table.
+        name: the node's name.
+        table: the dataclass of its parameters.
+        status_parameters: names of parameters that the node itself sets, in addition to its table.
+
+    Attributes:
+        is_active: whether the node is in the state ``active``.
+        table: the declared parameters.
+        device_loss: why this process can no longer use the GPU; empty while it can.
     """
 
-    def __init__(self, name: str, table: type[Any], told: Sequence[str] = (), **node_arguments: Any) -> None:
+    def __init__(
+        self, name: str, table: type[Table], status_parameters: Sequence[str] = (), **node_arguments: Any
+    ) -> None:
         super().__init__(name, **node_arguments)
         self.is_active = False
-        self.table = Parameters(self, table, self._accept, told)
+        self.device_loss = ""
+        self.table = Parameters(self, table, self._accept, status_parameters)
         self._steady_clock = Clock(clock_type=ClockType.STEADY_TIME)
-        self._undo: list[Callable[[], object]] = []
-        self._when_lost: Callable[[], None] = lambda: None
+        self._cleanups: list[Callable[[], object]] = []
+        self._failure: Exception | None = None
+        self._on_device_loss: Callable[[], None] = lambda: None
         self._end_process: Callable[[], None] = lambda: None
-        self.loss = ""  # why the GPU does nothing more for this process
 
     @property
-    def values(self) -> Any:
+    def values(self) -> Table:
         """The parameters in force."""
         return self.table.values
 
-    def set_up(self) -> None:
-        """Configure: allocate and load. Register with ``self.on_tear_down`` how each piece is given back."""
+    def configure(self) -> None:
+        """Allocates and loads. Registers with ``add_cleanup`` how each piece is given back."""
 
-    def begin(self) -> None:
-        """Activate."""
+    def activate(self) -> None:
+        """Starts the work."""
 
-    def end(self) -> None:
-        """Deactivate: finish what is under way."""
+    def deactivate(self) -> None:
+        """Finishes the work that is under way."""
 
-    def change(self, values: Any) -> None:
-        """New parameters while configured; raise ConfigurationError to refuse them, having changed nothing."""
+    def apply(self, values: Table) -> None:
+        """Applies new parameters while the node is configured.
 
-    def say_lost(self) -> None:
-        """Tell others at once that the GPU was lost, as ``self.loss`` has it; called on any thread."""
+        Raises:
+            ConfigurationError: they are refused, and nothing has changed.
+        """
 
-    def when_lost(self, callback: Callable[[], None], end_process: Callable[[], None]) -> None:
-        """Once the GPU does nothing more for this process, call ``callback``; ``end_process`` when that was told."""
-        self._when_lost, self._end_process = callback, end_process
+    def report_device_loss(self) -> None:
+        """Tells other nodes at once that the GPU was lost, with ``device_loss``. Any thread may call this."""
 
-    def on_tear_down(self, undo: Callable[[], object]) -> None:
-        """Have ``undo`` called at clean-up, last registered first."""
-        self._undo.append(undo)
+    def set_device_loss_handlers(self, on_loss: Callable[[], None], end_process: Callable[[], None]) -> None:
+        """Registers what happens once this process can no longer use the GPU.
 
-    def every(self, period_s: float, callback: Callable[[], None]) -> Timer:
-        """A timer by the steady clock: simulated time may stand still, jump, or never come."""
+        Args:
+            on_loss: called first.
+            end_process: called after the loss was reported.
+        """
+        self._on_device_loss, self._end_process = on_loss, end_process
+
+    def add_cleanup(self, cleanup: Callable[[], object]) -> None:
+        """Has ``cleanup`` called when the node is cleaned up, the last one registered first."""
+        self._cleanups.append(cleanup)
+
+    def create_steady_timer(self, period_s: float, callback: Callable[[], None]) -> Timer:
+        """Creates a timer on the steady clock, because simulated time may stand still, jump or never come."""
         return self.create_timer(period_s, callback, clock=self._steady_clock)
 
     def start(self) -> None:
-        """Configure and activate, as the parameter ``autostart`` has it.
+        """Configures and activates the node if the parameter ``autostart`` is true.
 
         Raises:
             ConfigurationError: the node could not be configured.
         """
         if not self.values.autostart:
             return
-        self._failure: Exception | None = None
+        self._failure = None
         if self.trigger_configure() == TransitionCallbackReturn.SUCCESS:
             self.trigger_activate()
         if self._failure is not None:
             raise self._failure
 
     def close(self) -> None:
-        """Deactivate and clean up from whichever state, then leave ROS."""
+        """Deactivates and cleans up from any state, then destroys the node."""
         try:
             if self.is_active:
                 self._deactivate()
-            self._tear_down()
+            self._clean_up()
         finally:
             self.destroy_node()
 
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
-        return self._attempt(self.set_up, undo=self._tear_down)
+        return self._attempt(self.configure, on_refusal=self._clean_up)
 
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
-        result = self._attempt(self.begin)
+        result = self._attempt(self.activate)
         self.is_active = result == TransitionCallbackReturn.SUCCESS
-        return result if not self.is_active else super().on_activate(state)
+        return super().on_activate(state) if self.is_active else result
 
     def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
         self._deactivate()
         return super().on_deactivate(state)
 
     def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
-        self._tear_down()
+        self._clean_up()
         return TransitionCallbackReturn.SUCCESS
 
     def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
         if self.is_active:
             self._deactivate()
-        self._tear_down()
+        self._clean_up()
         return TransitionCallbackReturn.SUCCESS
 
     def warn(self, error: Exception) -> None:
-        """Log what went wrong while frames flow, at most once every few seconds. A lost GPU ends the process."""
+        """Logs an error while frames flow, at most once in ``LOG_PERIOD_S``. A lost GPU ends the process."""
         if is_sticky(error):
             self.lose_device(error)
         else:
-            self.get_logger().warning(in_words(error), throttle_duration_sec=LOG_PERIOD_S)
+            self.get_logger().warning(error_sentence(error), throttle_duration_sec=LOG_PERIOD_S)
 
     def lose_device(self, error: Exception) -> None:
-        """The GPU does nothing more for this process: log it, have the process end, and tell others."""
-        if self.loss:
+        """Logs that this process can no longer use the GPU, reports it, and has the process end."""
+        if self.device_loss:
             return
-        self.loss = f"The GPU is lost to this process, which ends ({summarize_error(error)})."
-        self.get_logger().fatal(self.loss)
-        self._when_lost()
+        self.device_loss = f"The GPU is lost to this process, which ends ({summarize_error(error)})."
+        self.get_logger().fatal(self.device_loss)
+        self._on_device_loss()
         try:
-            self.say_lost()  # before the nodes that pass it on are closed
+            self.report_device_loss()  # before the nodes that pass it on are closed
         finally:
             self._end_process()
 
     def _deactivate(self) -> None:
         self.is_active = False
-        self.end()
+        self.deactivate()
 
-    def _tear_down(self) -> None:
-        while self._undo:
-            self._undo.pop()()
+    def _clean_up(self) -> None:
+        while self._cleanups:
+            self._cleanups.pop()()
 
-    def _accept(self, values: Any) -> None:
-        if self._undo:  # configured: something is there that must follow
-            self.change(values)
+    def _accept(self, values: Table) -> None:
+        if self._cleanups:  # the node is configured
+            self.apply(values)
 
     def _attempt(
-        self, transition: Callable[[], None], undo: Callable[[], None] = lambda: None
+        self, transition: Callable[[], None], on_refusal: Callable[[], None] = lambda: None
     ) -> TransitionCallbackReturn:
         try:
             transition()
@@ -159,24 +179,24 @@ class ManagedNode(LifecycleNode):
                 raise
             self._failure = error
             self.get_logger().error(str(error))
-            undo()
+            on_refusal()
             return TransitionCallbackReturn.FAILURE
         return TransitionCallbackReturn.SUCCESS
 
 
-def open_trace(node: ManagedNode) -> TraceFile | None:
-    """The file that the parameter ``trace`` names, until the node is cleaned up; None if it names none.
+def open_trace(node: ManagedNode[Any], path: str) -> TraceFile | None:
+    """Opens the trace file at ``path`` until the node is cleaned up; returns None for an empty path.
 
     Raises:
         ConfigurationError: it cannot be written.
     """
-    if not node.values.trace:
+    if not path:
         return None
-    trace = TraceFile.open(Path(node.values.trace))
-    node.on_tear_down(trace.close)
+    trace = TraceFile.open(Path(path))
+    node.add_cleanup(trace.close)
     return trace
 
 
-def in_words(error: Exception) -> str:
-    """An error as a sentence; of one that nobody expected also its type."""
+def error_sentence(error: Exception) -> str:
+    """Returns an error as a sentence, with its type if the package did not raise it."""
     return str(error) if isinstance(error, SplitInferError) else f"{type(error).__name__}: {error}"

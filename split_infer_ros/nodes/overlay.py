@@ -1,4 +1,4 @@
-"""``detections/image``: the source image with its boxes, drawn only while somebody subscribes."""
+"""The topic ``detections/image``: the source image with its boxes, drawn only while a subscriber exists."""
 
 from __future__ import annotations
 
@@ -21,47 +21,47 @@ from split_infer_ros.pipeline.frame import Origin
 
 
 class Overlay:
-    """Draws on a thread of its own, the newest result when it cannot follow.
+    """Draws results on a thread of its own. Results that come while it draws are not shown.
 
     Args:
-        node: that publishes.
-        labels: the name of each label index.
-        on_error: told of pictures that could not be drawn.
-        topics: in front of the topic, such as ``front/``.
+        node: the node that publishes.
+        on_error: called with the error when a result could not be drawn.
+        topic_prefix: in front of the topic, such as ``front/``.
 
     Attributes:
-        labels: may be replaced at any time.
+        labels: the name of each label, by index; may be replaced at any time.
     """
 
-    def __init__(
-        self, node: Node, labels: Sequence[str], on_error: Callable[[Exception], None], topics: str = ""
-    ) -> None:
-        self.labels = labels
+    def __init__(self, node: Node, on_error: Callable[[Exception], None], topic_prefix: str = "") -> None:
+        self.labels: Sequence[str] = ()
         self._on_error = on_error
-        self._publisher = IntraProcessPublisher(node, Image, f"{topics}detections/image", QoSProfile(depth=1))
-        self._work: Queue[tuple[Pixels, Header, Detections] | None] = Queue(maxsize=1)
-        self._thread = threading.Thread(target=self._loop, name="overlay", daemon=True)
+        self._publisher = IntraProcessPublisher(node, Image, f"{topic_prefix}detections/image", QoSProfile(depth=1))
+        self._queue: Queue[tuple[Pixels, Header, Detections] | None] = Queue(maxsize=1)
+        self._thread = threading.Thread(target=self._draw_all, name="overlay", daemon=True)
+
+    def start(self) -> None:
+        """Starts the thread that draws."""
         self._thread.start()
 
-    def show(self, origin: Origin, detections: Detections) -> None:
-        """A result came; draw it if anybody looks. Never waits."""
-        if origin.pixels is not None and self._publisher.is_wanted:
-            with suppress(Full):  # still drawing an earlier one: this one is not shown
-                self._work.put_nowait((origin.pixels, origin.header, detections))
+    def submit(self, origin: Origin, detections: Detections) -> None:
+        """Has a result drawn if a subscriber exists and the thread is free. Never waits."""
+        if origin.pixels is not None and self._publisher.has_subscribers:
+            with suppress(Full):  # an earlier result is still waiting
+                self._queue.put_nowait((origin.pixels, origin.header, detections))
 
     def close(self) -> None:
-        """End the thread and leave the topic."""
+        """Ends the thread and removes the publisher from the topic."""
         with suppress(Empty):
-            self._work.get_nowait()
-        self._work.put(None)
+            self._queue.get_nowait()
+        self._queue.put(None)
         self._thread.join()
         self._publisher.destroy()
 
-    def _loop(self) -> None:
-        while (work := self._work.get()) is not None:
-            pixels, header, detections = work
+    def _draw_all(self) -> None:
+        while (result := self._queue.get()) is not None:
+            pixels, header, detections = result
             try:
                 picture = draw_detections(pixels, detections, self.labels)
                 self._publisher.publish(image_message(picture, "rgb8", header))
-            except Exception as error:  # a picture is never worth the pipeline
+            except Exception as error:  # a picture must not stop the pipeline
                 self._on_error(error)

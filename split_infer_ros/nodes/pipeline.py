@@ -1,4 +1,4 @@
-"""All nodes in one process, so that only handles travel: one model's, or the tenants'."""
+"""All nodes in one process, so that features need no copy: those of one model, or those of tenants."""
 
 from __future__ import annotations
 
@@ -10,28 +10,30 @@ from split_infer_ros.nodes.backbone import BackboneNode
 from split_infer_ros.nodes.camera import CameraNode
 from split_infer_ros.nodes.head import HeadNode
 from split_infer_ros.nodes.parameters.tenants import TENANTS
-from split_infer_ros.nodes.process import Makers, run
+from split_infer_ros.nodes.process import NodeFactories, run
 from split_infer_ros.nodes.stats import StatsNode
 from split_infer_ros.nodes.tenants import TenantsNode
 
-# whoever listens starts before whoever speaks
+# subscribers start before publishers
 NODES = (StatsNode, HeadNode, BackboneNode, CameraNode)
-NODES_OF_TENANTS = (StatsNode, TenantsNode, CameraNode)
+TENANT_NODES = (StatsNode, TenantsNode, CameraNode)
 
 
-def choose() -> Makers:
-    """Those for tenants, if the process was started with any."""
-    # only a node can tell which parameters are meant for it
+def choose_nodes() -> NodeFactories:
+    """Returns the nodes that serve tenants if the process was started with parameters of tenants, else the others."""
+    # only a node knows which of the process's parameters are its own
     probe = Node("tenants", enable_rosout=False, start_parameter_services=False)
-    given = probe._parameter_overrides
+    overrides = probe._parameter_overrides
     probe.destroy_node()
-    asked = any(value.value for name, value in given.items() if name == TENANTS or name.startswith(f"{TENANTS}."))
-    return NODES_OF_TENANTS if asked else NODES
+    has_tenants = any(
+        override.value for name, override in overrides.items() if name == TENANTS or name.startswith(f"{TENANTS}.")
+    )
+    return TENANT_NODES if has_tenants else NODES
 
 
 def main() -> int:
-    """Run the pipeline."""
-    return run(choose)
+    """Runs the pipeline."""
+    return run(choose_nodes)
 
 
 if __name__ == "__main__":

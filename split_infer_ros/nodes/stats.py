@@ -1,4 +1,4 @@
-"""Node ``stats``: throughput and diagnostics of a pipeline."""
+"""Node ``stats``: the throughput and the diagnostics of a pipeline."""
 
 from __future__ import annotations
 
@@ -6,131 +6,156 @@ import math
 import sys
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rclpy.qos import QoSProfile
+from rclpy.timer import Timer
 from std_msgs.msg import Header
 
 from split_infer_ros.msg import PipelineReport, PipelineStats, SensorReading
-from split_infer_ros.nodes.endpoints import advertise
+from split_infer_ros.nodes.endpoints import create_publisher
+from split_infer_ros.nodes.health import PipelineHealth
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher, IntraProcessSubscription
 from split_infer_ros.nodes.managed import LOG_PERIOD_S, ManagedNode
 from split_infer_ros.nodes.parameters.table import NodeParameters, parameter
 from split_infer_ros.nodes.process import run
-from split_infer_ros.nodes.watch import Watch
 from split_infer_ros.telemetry.power import MeanPower, total_watts
 from split_infer_ros.telemetry.sensors import Reading, Sensors
 
-POWER_PERIOD_S = 0.2  # how often sensors are read, at most
+POWER_PERIOD_S = 0.2  # between two readings of the sensors
 
 
 @dataclass(frozen=True)
 class StatsParameters(NodeParameters):
-    """What the stats node can be told."""
+    """The parameters of the node ``stats``."""
 
     period_s: float = parameter(
-        1.0, "Seconds between two messages, over which rates are taken.", at_least=0.1, at_most=3600.0, read_only=True
+        1.0,
+        "Seconds between two messages, over which rates are averaged.",
+        minimum=0.1,
+        maximum=3600.0,
+        read_only=True,
     )
     camera_timeout_s: float = parameter(
-        5.0, "After so long without a frame a camera is warned of; 0: never.", at_least=0.0, at_most=86_400.0
+        5.0,
+        "Seconds without a frame after which /diagnostics warns about a camera; 0: never.",
+        minimum=0.0,
+        maximum=86_400.0,
     )
 
 
-class StatsNode(ManagedNode):
-    """Hears ``report``; publishes ``stats``, of each tenant ``NAME/stats``, and ``/diagnostics``."""
+class StatsNode(ManagedNode[StatsParameters]):
+    """Subscribes to ``report``; publishes ``stats``, ``NAME/stats`` for each tenant, and ``/diagnostics``."""
 
     def __init__(self, **node_arguments: Any) -> None:
         super().__init__("stats", StatsParameters, **node_arguments)
         self._lock = threading.Lock()
-        self._publishing = threading.Lock()  # the timer's thread, and whichever says that a GPU was lost
-        self._watches: dict[str, Watch] = {}  # by tenant; of a pipeline of one model the name is empty
+        self._publish_lock = threading.Lock()  # the timer's thread publishes, and one that reports a lost GPU
+        self._health: dict[str, PipelineHealth] = {}  # by tenant; the name is empty for a pipeline of one model
         self._stats: dict[str, IntraProcessPublisher] = {}
         self._sensors = Sensors.find()
+        self._power = MeanPower()
+        self._reports: IntraProcessSubscription | None = None
+        self._timers: list[Timer] = []
+        self._diagnostics: Any = None  # the publisher, while configured
 
-    def set_up(self) -> None:
-        self._stats = {"": self._publisher("")}
-        self.on_tear_down(self._leave)
-        self._diagnostics = advertise(self, DiagnosticArray, "/diagnostics", QoSProfile(depth=10))
-        self.on_tear_down(lambda: self.destroy_publisher(self._diagnostics))
+    def configure(self) -> None:
+        self._stats = {"": self._create_publisher("")}
+        self.add_cleanup(self._destroy_publishers)
+        self._diagnostics = create_publisher(self, DiagnosticArray, "/diagnostics", QoSProfile(depth=10))
+        self.add_cleanup(lambda: self.destroy_publisher(self._diagnostics))
 
-    def begin(self) -> None:
-        self._power = MeanPower()  # while this node was inactive, nobody read the sensors
+    def activate(self) -> None:
+        self._power = MeanPower()  # nobody read the sensors while this node was inactive
         self._reports = IntraProcessSubscription(
-            self, PipelineReport, "report", QoSProfile(depth=100), self._hear, from_outside=self._hear
+            self,
+            message=PipelineReport,
+            topic="report",
+            qos=QoSProfile(depth=100),
+            receive=self._receive_report,
+            receive_remote=self._receive_report,
         )
-        self._timers = [self.every(self.values.period_s, self._publish)]
+        self._timers = [self.create_steady_timer(self.values.period_s, self._publish)]
         if not math.isnan(total_watts(self._sensors.read())):
-            self._timers.append(self.every(POWER_PERIOD_S, self._read_sensors))
+            self._timers.append(self.create_steady_timer(POWER_PERIOD_S, self._sample_power))
 
-    def end(self) -> None:
+    def deactivate(self) -> None:
         for timer in self._timers:
             self.destroy_timer(timer)
-        self._reports.destroy()
+        if self._reports is not None:
+            self._reports.destroy()
 
-    def _leave(self) -> None:
+    def _destroy_publishers(self) -> None:
         for publisher in self._stats.values():
             publisher.destroy()
 
-    def _hear(self, report: PipelineReport) -> None:
+    def _receive_report(self, report: PipelineReport) -> None:
         now = time.monotonic()
         with self._lock:
             if report.state == PipelineReport.REMOVED:
-                self._watches.pop(report.tenant, None)
-            elif report.tenant in self._watches:
-                self._watches[report.tenant].hear(report, now)
+                self._health.pop(report.tenant, None)
+            elif report.tenant in self._health:
+                self._health[report.tenant].update(report, now)
             else:
-                self._watches[report.tenant] = Watch(report, now)
+                self._health[report.tenant] = PipelineHealth(report, now)
         if report.state == PipelineReport.LOST:
-            self._publish()  # its process may take this one along, before the next turn of the timer
+            self._publish()  # the pipeline's process may end this node before the timer's next turn
 
     def _publish(self) -> None:
-        with self._publishing:
-            self._publish_all()
+        with self._publish_lock:
+            readings = self._read_sensors()
+            watts = self._power.take()
+            with self._lock:
+                health = dict(sorted(self._health.items()))
+            stats = {tenant: each.take_rates() for tenant, each in health.items()}
+            self._publish_stats(stats, readings, watts)
+            self._publish_diagnostics(health, stats)
 
-    def _publish_all(self) -> None:
-        readings = self._read()
-        watts = self._power.take()
-        with self._lock:
-            watches = dict(sorted(self._watches.items()))
-        for tenant in self._stats.keys() - watches.keys() - {""}:
+    def _publish_stats(self, stats: Mapping[str, PipelineStats], readings: Sequence[Reading], watts: float) -> None:
+        """Publishes the stats of each tenant; the machine's power is divided among all published images."""
+        for tenant in self._stats.keys() - stats.keys() - {""}:
             self._stats.pop(tenant).destroy()
-        told = {tenant: watch.rates() for tenant, watch in watches.items()}
-        images_hz = sum(stats.published_hz for stats in told.values())
-        for tenant, stats in told.items():
+        images_hz = sum(each.published_hz for each in stats.values())
+        for tenant, each in stats.items():
             if tenant not in self._stats:
-                self._stats[tenant] = self._publisher(tenant)
-            stats.joules_per_image = watts / images_hz if images_hz else math.nan
-            stats.sensors = [SensorReading(name=it.name, value=it.value, unit=it.unit.value) for it in readings]
-            self._stats[tenant].publish(stats)
-        statuses = [self._status(tenant, watch, told[tenant]) for tenant, watch in watches.items()]
+                self._stats[tenant] = self._create_publisher(tenant)
+            each.joules_per_image = watts / images_hz if images_hz else math.nan
+            each.sensors = [
+                SensorReading(name=reading.name, value=reading.value, unit=reading.unit.value) for reading in readings
+            ]
+            self._stats[tenant].publish(each)
+
+    def _publish_diagnostics(self, health: Mapping[str, PipelineHealth], stats: Mapping[str, PipelineStats]) -> None:
+        statuses = [self._status(tenant, each, stats[tenant]) for tenant, each in health.items()]
         if not statuses:
             message = "No backbone reports: is one running and active, or any tenant listed?"
-            statuses = [DiagnosticStatus(name=self._line(""), level=DiagnosticStatus.STALE, message=message)]
+            statuses = [DiagnosticStatus(name=self._status_name(""), level=DiagnosticStatus.STALE, message=message)]
         header = Header(stamp=self.get_clock().now().to_msg())
         self._diagnostics.publish(DiagnosticArray(header=header, status=statuses))
 
-    def _read_sensors(self) -> None:
-        with self._publishing:
-            self._read()
+    def _sample_power(self) -> None:
+        with self._publish_lock:
+            self._read_sensors()
 
-    def _read(self) -> list[Reading]:
-        """What all sensors say; power is averaged from all such looks."""
+    def _read_sensors(self) -> list[Reading]:
+        """Returns what all sensors show, and adds a sample to the mean power."""
         readings = self._sensors.read()
         self._power.add(total_watts(readings), time.monotonic())
         return readings
 
-    def _publisher(self, tenant: str) -> IntraProcessPublisher:
+    def _create_publisher(self, tenant: str) -> IntraProcessPublisher:
         topic = f"{tenant}/stats" if tenant else "stats"
         return IntraProcessPublisher(self, PipelineStats, topic, QoSProfile(depth=10))
 
-    def _line(self, tenant: str) -> str:
-        """The name of its line on ``/diagnostics``."""
+    def _status_name(self, tenant: str) -> str:
+        """Returns the name of a tenant's line on ``/diagnostics``."""
         return "/".join(filter(None, [*self.get_namespace().split("/"), "pipeline", tenant]))
 
-    def _status(self, tenant: str, watch: Watch, stats: PipelineStats) -> DiagnosticStatus:
-        level, message = watch.verdict(time.monotonic(), self.values.camera_timeout_s)
+    def _status(self, tenant: str, health: PipelineHealth, stats: PipelineStats) -> DiagnosticStatus:
+        level, message = health.diagnose(time.monotonic(), self.values.camera_timeout_s)
         backbones = self.count_publishers("report")
         if backbones > 1 and level != DiagnosticStatus.STALE:
             level = DiagnosticStatus.WARN
@@ -139,14 +164,15 @@ class StatsNode(ManagedNode):
                 "of its own (-r __ns:=/NAME). If one was just killed, this passes."
             )
             self.get_logger().warning(message, throttle_duration_sec=LOG_PERIOD_S)
-        facts = watch.facts(stats) | {f"{it.name} ({it.unit})": f"{it.value:.1f}" for it in stats.sensors}
-        status = DiagnosticStatus(name=self._line(tenant), level=level, message=message)
-        status.values = [KeyValue(key=key, value=str(value)) for key, value in facts.items()]
+        values = health.diagnostic_values(stats)
+        values |= {f"{reading.name} ({reading.unit})": f"{reading.value:.1f}" for reading in stats.sensors}
+        status = DiagnosticStatus(name=self._status_name(tenant), level=level, message=message)
+        status.values = [KeyValue(key=key, value=str(value)) for key, value in values.items()]
         return status
 
 
 def main() -> int:
-    """Run this node alone."""
+    """Runs this node alone."""
     return run([StatsNode])
 
 

@@ -1,102 +1,93 @@
-"""One tenant's place in ROS: its camera's images in, its own detections out."""
+"""The topics of one tenant: its camera's images in, its own detections out."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rclpy.qos import QoSProfile
-from vision_msgs.msg import Detection2DArray
-
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ImageError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections
-from split_infer_ros.nodes.conversions import detections_message
-from split_infer_ros.nodes.enable import Enable
+from split_infer_ros.nodes.enable_service import EnableService
 from split_infer_ros.nodes.image_input import ImageInput
-from split_infer_ros.nodes.intra_process import IntraProcessPublisher
-from split_infer_ros.nodes.labels import Labels
 from split_infer_ros.nodes.managed import ManagedNode
-from split_infer_ros.nodes.overlay import Overlay
+from split_infer_ros.nodes.parameters.tenants import TENANTS, TenantsParameters
+from split_infer_ros.nodes.result_publisher import ResultPublisher
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.rate_limiter import RateLimiter
 from split_infer_ros.serving.shared_pipeline import SharedPipeline
 
 
 class TenantTopics:
-    """Publishes ``NAME/detections``, ``NAME/detections/image`` and ``NAME/vision_info``; hears one camera, or none.
+    """Publishes ``NAME/detections``, ``NAME/detections/image`` and ``NAME/vision_info``; subscribes to one camera.
+
+    It is the sink of that camera's frames, which it passes on under the tenant's name.
 
     Args:
-        node: the tenants' node.
-        name: of the tenant.
-        parameters: in front of the parameter that lists its labels.
-        pipeline: that takes its frames.
-        enable: whose being off has frames dropped as ``paused``.
+        node: the node ``tenants``.
+        name: the tenant's name.
+        pipeline: what serves its frames.
+        enable: while it is off, frames are dropped as ``paused``.
 
     Attributes:
-        limiter: how many of its frames a second are taken.
+        limiter: limits the tenant's frames a second.
     """
 
-    full = False  # a tenant's frames never wait outside
+    full = False  # the pipeline drops a tenant's frames rather than make senders wait
 
-    def __init__(self, node: ManagedNode, name: str, parameters: str, pipeline: SharedPipeline, enable: Enable) -> None:
+    def __init__(
+        self,
+        node: ManagedNode[TenantsParameters],
+        name: str,
+        pipeline: SharedPipeline,
+        enable: EnableService,
+    ) -> None:
+        self.limiter = RateLimiter(node.values.max_rate_hz)
         self._node = node
         self._name = name
-        self._parameters = parameters
         self._pipeline = pipeline
         self._enable = enable
-        self.limiter = RateLimiter(node.values.max_rate_hz)
-        self._detections = IntraProcessPublisher(node, Detection2DArray, f"{name}/detections", QoSProfile(depth=10))
-        self._overlay = Overlay(node, (), node.warn, f"{name}/")
-        self._told: tuple[str, Sequence[str]] | None = None
-        self._labels: Labels | None = None
-        self._heard: str | None = None
+        self._results = ResultPublisher(node, topic_prefix=f"{name}/", parameter_prefix=f"{TENANTS}.{name}.")
+        self._results.start()
         self._input: ImageInput | None = None
+        self._image_topic: str | None = None
 
-    def tell(self, model: str, labels: Sequence[str]) -> None:
-        """Say which model it has, and what that one's labels mean."""
-        if self._told == (model, labels):
-            return
-        if self._labels is not None:
-            self._labels.close()
-        self._overlay.labels = labels
-        self._labels = Labels(self._node, model, labels, f"{self._name}/", self._parameters)
-        self._told = model, labels
+    def set_model(self, model: str, labels: Sequence[str]) -> None:
+        """Publishes which model the tenant has, and the model's labels."""
+        self._results.set_model(model, labels)
 
-    def listen(self, topic: str | None) -> None:
-        """Hear that camera from now on, instead of another one."""
-        if topic == self._heard:
+    def subscribe(self, image_topic: str | None) -> None:
+        """Subscribes to a camera in place of the one before; None: to none."""
+        if image_topic == self._image_topic:
             return
         if self._input is not None:
             self._input.close()
-        self._input = None if topic is None else ImageInput(self._node, topic, self, self.limiter, self._enable)
-        self._heard = topic
+            self._input = None
+        if image_topic is not None:
+            self._input = ImageInput(self._node, image_topic, sink=self, limiter=self.limiter, enable=self._enable)
+        self._image_topic = image_topic
 
-    def deliver(self, origin: Origin, detections: Detections, labels: Sequence[str]) -> None:
-        """A frame's result is there, by labels that may be of a model before the present one."""
-        self._detections.publish(detections_message(detections, labels, origin.header))
-        self._overlay.show(origin, detections)
+    def publish(self, origin: Origin, detections: Detections, labels: Sequence[str]) -> None:
+        """Publishes a frame's result; its labels may be those of the model before the present one."""
+        self._results.publish(origin, detections, labels)
 
     def close(self) -> None:
-        """Leave all topics."""
-        self.listen(None)
-        self._overlay.close()
-        if self._labels is not None:
-            self._labels.close()
-        self._detections.destroy()
+        """Removes the tenant from all topics."""
+        self.subscribe(None)
+        self._results.close()
 
     def wait_for_room(self, timeout_s: float) -> bool:
-        """There is always room."""
+        """Returns True, because there is always room."""
         return True
 
     def submit(self, pixels: Pixels, origin: Origin, now: float) -> None:
-        """A frame came in."""
+        """Takes a frame."""
         self._pipeline.submit(self._name, pixels, origin, now)
 
     def refuse(self, error: ImageError, now: float) -> None:
-        """A frame came in that is not to be had."""
+        """Counts a frame that cannot be used as dropped."""
         self._pipeline.refuse(self._name, error, now)
 
     def missed(self, count: int, reason: DropReason) -> None:
-        """Frames were sent and never reached us."""
+        """Counts frames that were sent and never arrived."""
         self._pipeline.missed(self._name, count, reason)

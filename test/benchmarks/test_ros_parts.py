@@ -77,8 +77,8 @@ def test_usage_of_processes_counts_their_time_and_memory():
 
 
 def test_rate_is_what_arrived_in_the_time(monkeypatch):
-    arrivals = Arrivals(SimpleNamespace(hear=lambda *_: None), "/detections")
-    arrivals._heard.append((9.9, 0.0))
+    arrivals = Arrivals(SimpleNamespace(subscribe=lambda *_: None), "/detections")
+    arrivals._arrivals.append((9.9, 0.0))
     now = iter([10.0, 12.0])
     monkeypatch.setattr("_ros.time", SimpleNamespace(monotonic=lambda: next(now), sleep=arrive_into(arrivals)))
     monkeypatch.setattr(arrivals, "_wait_for", lambda count: None)
@@ -87,7 +87,7 @@ def test_rate_is_what_arrived_in_the_time(monkeypatch):
 
 def arrive_into(arrivals):
     """What happens while somebody sleeps: three arrivals in time, and one that came too late."""
-    return lambda seconds: arrivals._heard.extend([(10.5, 0.1), (11.0, 0.2), (11.5, 0.3), (12.5, 0.4)])
+    return lambda seconds: arrivals._arrivals.extend([(10.5, 0.1), (11.0, 0.2), (11.5, 0.3), (12.5, 0.4)])
 
 
 def test_images_are_sent_as_they_are():
@@ -114,21 +114,21 @@ def test_row_has_the_median_and_its_interval():
 
 def test_frames_of_the_same_turn_are_compared():
     naive = [20.0, 40.0] * 10
-    claim = pipeline.of_saturation(contest(pipeline=[2.5 * rate for rate in naive], naive=naive))[0]
+    claim = pipeline.throughput_claims(contest(pipeline=[2.5 * rate for rate in naive], naive=naive))[0]
     assert (claim.found.value, claim.verdict, claim.turn_s) == (2.5, Verdict.HOLDS, 0.5)
 
 
 def test_hop_and_latency_are_compared_with_dds_and_naive():
     small, large = (f"{pipeline.DDS} {size}" for size in (pipeline.SMALL, pipeline.LARGE))
     seconds = {"pipeline": 0.03, "naive": 0.05, "hop": 1e-4, small: 8e-4, large: 2e-3}
-    claims = pipeline.of_latency(contest(**{name: [value] * 20 for name, value in seconds.items()}))
+    claims = pipeline.latency_claims(contest(**{name: [value] * 20 for name, value in seconds.items()}))
     assert [round(claim.found.value, 6) for claim in claims] == [0.6, 8.0, 20.0]
     assert [claim.verdict for claim in claims] == [Verdict.HOLDS, Verdict.HOLDS, Verdict.FAILS]
 
 
 def test_lost_images_make_the_claim_fail():
     figures = {"shipped": [1.0] * 20, "default": [5.0] * 20, "shipped arrived": [1.0, 2 / 3] * 10}
-    sooner, arrived = transports.of_images(contest(**figures))
+    sooner, arrived = transports.image_claims(contest(**figures))
     assert (sooner.found.value, sooner.verdict) == (0.2, Verdict.HOLDS)
     assert (round(arrived.found.value, 3), arrived.verdict) == (0.833, Verdict.FAILS)
 
@@ -181,7 +181,7 @@ def test_memory_that_wanders_decides_nothing():
 
 
 def test_few_turns_decide_nothing():
-    claim = pipeline.of_saturation(contest(pipeline=[50.0] * 9, naive=[20.0] * 9))[0]
+    claim = pipeline.throughput_claims(contest(pipeline=[50.0] * 9, naive=[20.0] * 9))[0]
     assert claim.verdict == Verdict.UNCLEAR
     assert math.isfinite(claim.settles_s)
 
@@ -190,6 +190,6 @@ def test_transports_are_compared_at_the_large_size():
     seconds = {"intra_process": 1e-4, "shared_memory": 2e-3, "network": 0.15, "plain DDS": 5e-2}
     figures = {f"{name} {transports.LARGE}": [value] * 20 for name, value in seconds.items()}
     figures[f"shared_memory {transports.SMALL}"] = [1.5e-3] * 20
-    claims = transports.of_hops(contest(**figures))
+    claims = transports.hop_claims(contest(**figures))
     assert [round(claim.found.value, 3) for claim in claims] == [500, 25, 1.333, 3]
     assert [claim.verdict for claim in claims] == [Verdict.HOLDS, Verdict.HOLDS, Verdict.HOLDS, Verdict.FAILS]

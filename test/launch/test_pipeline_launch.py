@@ -54,23 +54,23 @@ class TestRunningPipeline(unittest.TestCase):
         cls.context = rclpy.Context()
         rclpy.init(context=cls.context)
         cls.client = Client(cls.context, NAMESPACE)
-        cls.detections = cls.client.listen(Detection2DArray, "detections")
+        cls.detections = cls.client.subscribe(Detection2DArray, "detections")
 
     @classmethod
     def tearDownClass(cls) -> None:
         cls.client.close()
         rclpy.try_shutdown(context=cls.context)
 
-    def test_detections_come(self) -> None:
+    def test_detections_are_published(self) -> None:
         message = self.detections.wait_for(3, START_S)[2]
         assert message.header.frame_id == "camera"
         assert any(found.detections for found in self.detections)
 
-    def test_all_nodes_are_in_the_namespace_and_active(self) -> None:
+    def test_all_nodes_are_active_in_the_namespace(self) -> None:
         for node in ("camera", "backbone", "head", "stats"):
             assert self.client.state(f"{NAMESPACE}/{node}") == "active"
 
-    def test_the_scenario_is_in_force_and_what_it_does_not_say_is_the_nodes_own(self) -> None:
+    def test_scenario_overrides_only_what_it_lists(self) -> None:
         assert self.client.get("backbone", "drop_policy") == "block"
         assert self.client.get("backbone", "image_depth") == 1000
         assert self.client.get("camera", "loop") is False
@@ -78,7 +78,7 @@ class TestRunningPipeline(unittest.TestCase):
         assert self.client.get("head", "score_threshold") == 0.5
 
     def test_parameters_change_and_bad_ones_are_refused(self) -> None:
-        handles = self.client.listen(FeatureHandle, "features")
+        handles = self.client.subscribe(FeatureHandle, "features")
         assert self.client.set("backbone", split_point="block5", batch_size=2) == ["", ""]
         handles.wait_for_one(
             lambda handle: (handle.split_point, len(handle.headers)) == ("block5", 2), "handles of the new kind"
@@ -86,18 +86,18 @@ class TestRunningPipeline(unittest.TestCase):
         assert "neck" in self.client.set("backbone", split_point="nowhere")[0]
         assert self.client.get("backbone", "split_point") == "block5"
 
-    def test_the_statistics_account_for_every_frame(self) -> None:
+    def test_stats_account_for_every_frame(self) -> None:
         def flowing(message: Any) -> bool:
             return bool(message.report.published > 20 and message.published_hz > 0)
 
-        report = self.client.listen(PipelineStats, "stats").wait_for_one(flowing, "frames published", START_S).report
+        report = self.client.subscribe(PipelineStats, "stats").wait_for_one(flowing, "frames published", START_S).report
         assert report.model == "shapes"
         assert list(report.dropped) == []  # the scenario loses nothing
         assert report.received == report.published + report.in_flight
 
-    def test_the_labels_are_latched(self) -> None:
+    def test_labels_are_latched(self) -> None:
         latched = rclpy.qos.QoSProfile(depth=1, durability=rclpy.qos.DurabilityPolicy.TRANSIENT_LOCAL)
-        (info,) = self.client.listen(VisionInfo, "vision_info", latched).wait_for(1)
+        (info,) = self.client.subscribe(VisionInfo, "vision_info", latched).wait_for(1)
         assert info.method == "shapes"
 
 
@@ -105,5 +105,5 @@ class TestRunningPipeline(unittest.TestCase):
 class TestStoppedPipeline(unittest.TestCase):
     """After it was told to end."""
 
-    def test_it_ended_by_itself_without_complaint(self, proc_info: Any) -> None:
+    def test_process_ended_cleanly(self, proc_info: Any) -> None:
         launch_testing.asserts.assertExitCodes(proc_info)

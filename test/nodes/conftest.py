@@ -1,4 +1,4 @@
-"""What the tests of the nodes share. (Read also where ROS is missing: hence what is imported late.)"""
+"""Fixtures of the nodes' tests. pytest reads this file without ROS too, so ROS is imported inside the fixtures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session", autouse=True)
 def model() -> Iterator[SplitModel]:
-    """The model that most pipelines here share; held, so that it is built once."""
+    """Holds the model that most pipelines here share, so that it is built once."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield load_model(ModelSpec("shapes", "none", "auto"))
@@ -27,7 +27,7 @@ def model() -> Iterator[SplitModel]:
 
 @pytest.fixture(scope="module")
 def context(ros_domain: int) -> Iterator[Context]:
-    """ROS in this file's domain."""
+    """A ROS context in the test file's own domain."""
     import rclpy
 
     found = rclpy.Context()

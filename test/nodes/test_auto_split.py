@@ -1,4 +1,4 @@
-"""``split_point: auto``: measured before frames flow, then planned, kept for the next start, and changed like any."""
+"""``split_point: auto`` measures at its first start, keeps the measurements, and follows drift."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from rclpy.context import Context
-from ros_support import Pipeline, Received, wait_until
+from ros_pipeline import Pipeline
+from ros_support import Received, wait_until
 from vision_msgs.msg import Detection2DArray
 
 from split_infer_ros.measurements.database import Database
@@ -26,10 +27,12 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def listening(pipeline: Pipeline) -> tuple[Received, Received]:
-    return pipeline.client.listen(Detection2DArray, "detections"), pipeline.client.listen(PipelineReport, "report")
+    return pipeline.client.subscribe(Detection2DArray, "detections"), pipeline.client.subscribe(
+        PipelineReport, "report"
+    )
 
 
-def test_the_first_start_measures_and_takes_the_best(context: Context, database: Path) -> None:
+def test_first_start_measures_and_takes_the_best(context: Context, database: Path) -> None:
     backbone = {"split_point": "auto", "batch_size": 2, "tuning_database": str(database), "weights": "none"}
     with Pipeline(context, stats={}, head={"weights": "none"}, backbone=backbone, camera=CAMERA) as pipeline:
         assert len(database.read_text().splitlines()) > 10
@@ -59,10 +62,10 @@ def test_the_first_start_measures_and_takes_the_best(context: Context, database:
         assert set(pipeline.settled(0).dropped) <= {"overrun"}
 
 
-def test_the_next_start_measures_nothing_and_the_cut_moves_as_the_stages_drift(
+def test_second_start_measures_nothing_and_split_follows_drift(
     context: Context, database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a backbone that takes many times as long as it was measured to, all goes to the head."""
+    """If the backbone becomes much slower than it was measured, all work goes to the head."""
     written = database.read_text()
     run = Plan.run
 
@@ -72,7 +75,7 @@ def test_the_next_start_measures_nothing_and_the_cut_moves_as_the_stages_drift(
         return run(plan, *batch, **how)
 
     monkeypatch.setattr(Plan, "run", slowly)
-    monkeypatch.setattr("split_infer_ros.nodes.backbone.DWELL_S", 0.3)
+    monkeypatch.setattr("split_infer_ros.nodes.backbone_pipeline.DWELL_S", 0.3)
     backbone = {"split_point": "auto", "objective": Objective.LATENCY.value, "batch_size": 2, "weights": "none"}
     backbone["tuning_database"] = str(database)
     with Pipeline(context, stats={}, head={"weights": "none"}, backbone=backbone, camera=CAMERA) as pipeline:

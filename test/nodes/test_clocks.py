@@ -1,4 +1,4 @@
-"""Recordings and clocks: stamps only pass through, durations come from a steady clock, a recording loses no frame."""
+"""Recordings and clocks: stamps are only passed on, and durations come from a steady clock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import pytest
 from builtin_interfaces.msg import Time
 from rclpy.context import Context
 from rclpy.qos import QoSProfile
-from ros_support import Pipeline, image
+from ros_pipeline import Pipeline
+from ros_support import image
 from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray
@@ -27,7 +28,7 @@ FRAMES = 60
 
 @pytest.fixture
 def recording(tmp_path: Path) -> Path:
-    """A bag whose images were taken long ago, in one instant's order and not in their stamps'."""
+    """A bag of old images, whose order is not that of their stamps."""
     pytest.importorskip("rosbags")
     from rosbags.rosbag2 import StoragePlugin, Writer
     from rosbags.typesys import Stores, get_typestore
@@ -48,14 +49,12 @@ def recording(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("transport", ["intra_process", "shared_memory"])
-def test_every_frame_of_a_recording_comes_out_with_its_own_header(
-    context: Context, recording: Path, transport: str
-) -> None:
-    """Replayed as fast as it can be read, which is faster than the pipeline."""
-    way = {"transport": transport}
+def test_recording_keeps_every_frame_and_header(context: Context, recording: Path, transport: str) -> None:
+    """The recording is replayed as fast as it can be read, which is faster than the pipeline."""
+    chosen = {"transport": transport}
     camera = {"source": f"bag:{recording}", "loop": False, "rate_hz": 0.0, "autostart": False}
-    with Pipeline(context, head=way, backbone={"drop_policy": "block", **way}, camera=camera) as pipeline:
-        detections = pipeline.client.listen(Detection2DArray, "detections")
+    with Pipeline(context, head=chosen, backbone={"drop_policy": "block", **chosen}, camera=camera) as pipeline:
+        detections = pipeline.client.subscribe(Detection2DArray, "detections")
         assert pipeline.client.transition("camera", "configure")
         assert pipeline.client.transition("camera", "activate")
         counts = pipeline.settled(FRAMES)
@@ -65,10 +64,10 @@ def test_every_frame_of_a_recording_comes_out_with_its_own_header(
         assert {header.frame_id for header in headers} == {"left_eye"}
 
 
-def test_a_looped_recording_whose_stamps_jump_back_flows_on(context: Context, recording: Path) -> None:
+def test_looped_recording_flows_on(context: Context, recording: Path) -> None:
     camera = {"source": f"bag:{recording}", "loop": True, "rate_hz": 0.0}
     with Pipeline(context, head={}, backbone={"drop_policy": "block"}, camera=camera) as pipeline:
-        detections = pipeline.client.listen(Detection2DArray, "detections")
+        detections = pipeline.client.subscribe(Detection2DArray, "detections")
         found = detections.wait_for(2 * FRAMES + 10)
         stamps = [message.header.stamp.sec for message in found]
         back = [later for former, later in itertools.pairwise(stamps) if later < former]
@@ -77,18 +76,18 @@ def test_a_looped_recording_whose_stamps_jump_back_flows_on(context: Context, re
 
 
 def is_sound(report: PipelineReport) -> bool:
-    """Durations are numbers, and such as steady clocks give."""
+    """Returns whether durations are plausible numbers."""
     stages = (report.preprocess_p50_ms, report.backbone_p50_ms, report.head_p50_ms, report.postprocess_p50_ms)
     times = (report.latency_p50_ms, report.hop_p50_ms, *stages)
     return all(math.isfinite(time) and 0 < time < 60_000 for time in times)
 
 
-def test_simulated_time_that_stands_still_or_jumps_stops_nothing(context: Context) -> None:
+def test_simulated_time_may_stand_still_or_jump(context: Context) -> None:
     nodes = {"stats": {}, "head": {}, "backbone": {}, "camera": CAMERA}
     with Pipeline(context, **{name: {**values, **SIMULATED} for name, values in nodes.items()}) as pipeline:
         client = pipeline.client
-        detections = client.listen(Detection2DArray, "detections")
-        reports = client.listen(PipelineReport, "report")
+        detections = client.subscribe(Detection2DArray, "detections")
+        reports = client.subscribe(PipelineReport, "report")
         assert detections.wait_for(5)[-1].header.stamp.sec == 0  # no clock yet: time stands at its beginning
         reports.wait_for_one(is_sound, "durations while time stands still")
         clock = client.publisher(Clock, "/clock", QoSProfile(depth=10))
@@ -105,9 +104,9 @@ def test_simulated_time_that_stands_still_or_jumps_stops_nothing(context: Contex
         assert before == sorted(before)
 
 
-def test_a_system_clock_that_jumps_back_costs_no_frame(context: Context) -> None:
+def test_system_clock_jump_costs_no_frame(context: Context) -> None:
     with Pipeline(context, head={}, backbone={"drop_policy": "block"}) as pipeline:
-        detections = pipeline.client.listen(Detection2DArray, "detections")
+        detections = pipeline.client.subscribe(Detection2DArray, "detections")
         publisher = IntraProcessPublisher(pipeline.client.node, Image, "image", QoSProfile(depth=5))
         stamps = [500, 600, 100, 101, 0]
         for stamp in stamps:

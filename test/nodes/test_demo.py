@@ -1,4 +1,4 @@
-"""The demo watches the pipeline on its built-in camera, and says in figures and a picture what it saw."""
+"""The demo runs the pipeline on its built-in camera, and prints figures and a verdict."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import cv2
 import pytest
 import torch
 from rclpy.context import Context
-from ros_support import RELIABLE, Process, image
+from ros_processes import Process
+from ros_support import RELIABLE, image
 from vision_msgs.msg import Detection2DArray
 
 from split_infer_ros.models.detections import Detections
 from split_infer_ros.models.shapes import LABELS
 from split_infer_ros.nodes.conversions import detections_message, truth_message
-from split_infer_ros.nodes.demo import ViewerNode, measured, parse, verdict
+from split_infer_ros.nodes.demo import ViewerNode, judge, parse_arguments, summarise
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher
 from split_infer_ros.pipeline.ledger import LedgerCounts
 from split_infer_ros.pipeline.report import PipelineReport
@@ -52,12 +53,12 @@ def report(**counts: Any) -> PipelineReport:
     )
 
 
-def test_the_demo_shows_measures_and_judges(ros_domain: int, tmp_path: Path) -> None:
+def test_demo_prints_figures_and_a_verdict(ros_domain: int, tmp_path: Path) -> None:
     figures, picture = tmp_path / "demo.json", tmp_path / "demo.png"
     with Process("demo", "--seconds", "6", "--json", str(figures), "--picture", str(picture)) as process:
         assert process.wait() == 0, process.printed
         printed = process.printed
-        process.look_at_memory()
+        process.record_segments()
         assert process.leftovers == []
     found = json.loads(figures.read_text())
     assert set(found) == {"received", "published", "dropped", "in_flight", "fps", "latency_ms", "f1"}
@@ -70,12 +71,12 @@ def test_the_demo_shows_measures_and_judges(ros_domain: int, tmp_path: Path) -> 
     assert found["f1"] >= 0.9  # whether it is below the goal by chance is for the demo to say
     assert cv2.imread(str(picture)).shape == (480, 640, 3)
     busy = r"busy: backbone +\d+%, head +\d+%"
-    lines = re.findall(rf"frames/s +latency p50 .* ms, p99 .* ms +{busy} +ring \d+/\d+ +dropped: ", printed)
+    lines = re.findall(rf"frames/s +latency p50 .* ms, p99 .* ms +{busy} +slots \d+/\d+ +dropped: ", printed)
     assert 3 <= len(lines) <= 8
     assert json.loads(printed[printed.index("{") : printed.rindex("}") + 1]) == found
 
 
-def test_a_detector_that_does_not_find_what_is_there_fails_the_demo(ros_domain: int, tmp_path: Path) -> None:
+def test_poor_detector_fails_the_demo(ros_domain: int, tmp_path: Path) -> None:
     figures = tmp_path / "demo.json"
     with Process("demo", "--seconds", "3", "--json", str(figures), "--ros-args", "-p", "weights:=none") as process:
         assert process.wait() == 1
@@ -97,13 +98,13 @@ def test_a_detector_that_does_not_find_what_is_there_fails_the_demo(ros_domain: 
         ({"received": 3, "published": 3}, 0.0, 900, "F1 is 0.000"),
     ],
 )
-def test_the_verdict(
+def test_judge_names_each_fault(
     counts: dict[str, Any], f1: float | None, objects: int, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert verdict(report(**counts), f1, objects) == (1 if words else 0)
-    said = capsys.readouterr().err
-    assert words in said
-    assert bool(said) == bool(words)
+    assert judge(report(**counts), f1, objects) == (1 if words else 0)
+    stderr = capsys.readouterr().err
+    assert words in stderr
+    assert bool(stderr) == bool(words)
 
 
 @pytest.mark.parametrize(
@@ -112,19 +113,19 @@ def test_the_verdict(
         (["--json", "/nowhere/at/all.json"], "/nowhere/at/all.json cannot be written"),
         (["--json", "/"], "/ cannot be written"),
         (["--picture", "/nowhere/at/all.png"], "/nowhere/at/all.png cannot be written"),
-        (["--picture", "last.docx"], "last.docx is of no kind of picture"),
+        (["--picture", "last.docx"], "last.docx has no picture format"),
         (["--seconds", "many"], "invalid float value: 'many'"),
     ],
 )
-def test_what_cannot_be_done_at_the_end_is_refused_at_the_start(
+def test_unusable_output_file_is_refused_at_start(
     arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
-        parse(arguments)
+        parse_arguments(arguments)
     assert words in capsys.readouterr().err
 
 
-def test_the_viewer_compares_what_was_found_with_the_truth_of_the_same_frame(context: Context) -> None:
+def test_viewer_compares_results_with_truth_of_same_frame(context: Context) -> None:
     viewer = ViewerNode(context=context, namespace="/viewer", use_global_arguments=False)
     viewer.start()
     truth, found = (
@@ -142,8 +143,8 @@ def test_the_viewer_compares_what_was_found_with_the_truth_of_the_same_frame(con
     viewer.close()
 
 
-def test_what_was_not_measured_is_null() -> None:
-    found = measured(report(received=4, published=4), 2.0, None)
+def test_unmeasured_values_are_null() -> None:
+    found = summarise(report(received=4, published=4), 2.0, None)
     assert found == {
         "received": 4,
         "published": 4,

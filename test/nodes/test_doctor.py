@@ -1,4 +1,4 @@
-"""The doctor's page tells the truth about this machine, and its exit code whether the pipeline can run."""
+"""The command ``doctor`` describes this machine, and its exit code tells whether the pipeline can run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from split_infer_ros.nodes import doctor
 from split_infer_ros.telemetry.checkup import Finding, Level
 
 
-def test_a_machine_that_runs_these_tests_is_well() -> None:
+def test_doctor_approves_this_machine() -> None:
     result = subprocess.run([sys.executable, "-m", "split_infer_ros.nodes.doctor"], capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
     for what in ("ROS 2", "vision_msgs", "Middleware", "Fast DDS profile", "torch", "Shared memory", "cv_bridge"):
@@ -22,8 +22,8 @@ def test_a_machine_that_runs_these_tests_is_well() -> None:
     assert result.stdout.endswith("The pipeline can run.\n")
 
 
-def test_without_ros_it_says_so_and_fails(tmp_path: Path) -> None:
-    """Those who need it most have least."""
+def test_doctor_without_ros_fails_with_advice(tmp_path: Path) -> None:
+    """The command needs no ROS, because users without ROS need it most."""
     (tmp_path / "rclpy.py").write_text("raise ImportError('librcl.so: cannot open shared object file')")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     result = subprocess.run(
@@ -41,7 +41,7 @@ def find(findings: list[Finding], what: str) -> Finding:
     return next(finding for finding in findings if finding.what == what)
 
 
-def test_vision_msgs_are_known_by_their_hash(tmp_path: Path) -> None:
+def test_vision_msgs_is_checked_by_its_hash(tmp_path: Path) -> None:
     prefixes = os.environ["AMENT_PREFIX_PATH"]
     assert doctor.check_vision_msgs(prefixes).level == Level.OK
     assert doctor.check_vision_msgs("").level == Level.NOTE
@@ -53,18 +53,18 @@ def test_vision_msgs_are_known_by_their_hash(tmp_path: Path) -> None:
     assert doctor.check_vision_msgs(str(tmp_path)).level == Level.PROBLEM
 
 
-def test_the_profile_that_counts_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mine = tmp_path / "mine.xml"
-    mine.write_text("")
-    environment = {"FASTRTPS_DEFAULT_PROFILES_FILE": str(mine)}
+def test_profile_in_use_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    profile = tmp_path / "mine.xml"
+    profile.write_text("")
+    environment = {"FASTRTPS_DEFAULT_PROFILES_FILE": str(profile)}
     finding = find(doctor.check_middleware(environment), "Fast DDS profile")
-    assert (finding.level, str(mine) in finding.found) == (Level.OK, True)
-    mine.unlink()
+    assert (finding.level, str(profile) in finding.found) == (Level.OK, True)
+    profile.unlink()
     finding = find(doctor.check_middleware(environment), "Fast DDS profile")
     assert (finding.level, "does not exist" in finding.found) == (Level.NOTE, True)
 
 
-def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_ros_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     try_import = doctor.try_import
     monkeypatch.setattr(doctor, "try_import", lambda name: ImportError() if name == "std_srvs" else try_import(name))
     finding = find(doctor.check_ros(os.environ), "ROS packages")
@@ -72,8 +72,8 @@ def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     assert "ros-$ROS_DISTRO-std-srvs" in finding.advice
 
 
-def test_a_ros_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(rclpy.node.Node, doctor.OLDEST_RCLPY_HAS)
+def test_too_old_rclpy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(rclpy.node.Node, doctor.REQUIRED_RCLPY_METHOD)
     finding = find(doctor.check_ros(os.environ), "rclpy")
     assert finding.level == Level.PROBLEM
     assert "Jazzy" in finding.advice
@@ -82,9 +82,7 @@ def test_a_ros_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize(
     ("name", "level"), [("cv2", Level.PROBLEM), ("safetensors", Level.PROBLEM), ("rosbags", Level.NOTE)]
 )
-def test_a_library_that_is_missing_is_named_with_what_brings_it(
-    name: str, level: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_library_is_named_with_its_package(name: str, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
     try_import = doctor.try_import
     monkeypatch.setattr(doctor, "try_import", lambda asked: ImportError() if asked == name else try_import(asked))
     finding = find(doctor.check_optional(), name)

@@ -1,4 +1,4 @@
-"""What ``ros2 param dump`` writes of each node, loaded again, gives the same pipeline."""
+"""A dump of each node's parameters, loaded again, gives the same pipeline."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import yaml
 from rcl_interfaces.srv import GetParameters, ListParameters
 from rclpy.context import Context
 from rclpy.parameter import parameter_value_to_python
-from ros_support import START_S, Client, Pipeline, Process, wait_until
+from ros_pipeline import Pipeline
+from ros_processes import Process
+from ros_support import START_S, Client, wait_until
 from vision_msgs.msg import Detection2DArray
 
 
 def dump(client: Client, node: str) -> dict[str, Any]:
-    """As ``ros2 param dump`` does: every parameter that the node lists, names with dots as tables in tables."""
+    """Returns all parameters of a node as ``ros2 param dump`` writes them; names with dots become nested tables."""
     names = list(client.call(ListParameters, f"{node}/list_parameters", ListParameters.Request()).result.names)
     answer = client.call(GetParameters, f"{node}/get_parameters", GetParameters.Request(names=names))
     tree: dict[str, Any] = {}
@@ -36,7 +38,7 @@ CHOSEN: dict[str, dict[str, Any]] = {
 }
 
 
-def test_a_dump_loaded_again_gives_the_same_pipeline(context: Context, tmp_path: Path) -> None:
+def test_loaded_dump_gives_the_same_pipeline(context: Context, tmp_path: Path) -> None:
     with Pipeline(context, **CHOSEN) as pipeline:
         namespace = pipeline.namespace
         assert pipeline.client.set("backbone", batch_timeout_ms=20.0, max_rate_hz=1000.0) == ["", ""]
@@ -49,11 +51,11 @@ def test_a_dump_loaded_again_gives_the_same_pipeline(context: Context, tmp_path:
     client = Client(context, namespace)
     try:
         with Process("pipeline", "--ros-args", *files, "-r", f"__ns:={namespace}") as process:
-            wait_until(lambda: "cut at" in process.printed or not process.runs, "the backbone to be active", START_S)
+            wait_until(lambda: "split at" in process.printed or not process.runs, "the backbone to be active", START_S)
             assert process.runs, process.printed
             for node, before in dumps.items():
                 assert dump(client, node) == before
-            (found,) = client.listen(Detection2DArray, "detections").wait_for(1, START_S)
+            (found,) = client.subscribe(Detection2DArray, "detections").wait_for(1, START_S)
             assert found.header.frame_id == "left_eye"
             assert len(found.detections) <= 7
             assert client.get("backbone", "max_rate_hz") == 1000.0

@@ -1,4 +1,4 @@
-"""Damaged image messages, ten thousand of them: each is served, or dropped under the one name that fits it."""
+"""Ten thousand damaged image messages: each is served, or dropped for the one reason that fits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rclpy.context import Context
 from rclpy.qos import QoSProfile
-from ros_support import Pipeline, image, wait_until
+from ros_pipeline import Pipeline
+from ros_support import image, wait_until
 from sensor_msgs.msg import CompressedImage, Image
 
 from split_infer_ros.errors import ImageError
@@ -43,12 +44,12 @@ ODD_ENCODINGS = ("", "RGB8", "rgb8 ", "jpeg", "8UC2", "32FC3", "64FC1", "nv24", 
 
 @cache
 def photograph() -> bytes:
-    """Grey, 512x512."""
+    """Returns a grey photograph of 512x512 pixels."""
     return bytes(skimage.data.camera().tobytes())
 
 
 def real(rng: random.Random) -> Image:
-    """A part of a photograph in any encoding; where it holds floats, some are none."""
+    """Returns a part of a photograph in any encoding. Some floats of a float encoding are NaN or infinite."""
     encoding = rng.choice(sorted(ENCODINGS))
     layout = ENCODINGS[encoding]
     height, width, padding = 2 * rng.randint(2, 24), 2 * rng.randint(2, 32), rng.choice((0, 0, 1, 7))
@@ -67,7 +68,7 @@ def real(rng: random.Random) -> Image:
 
 
 def damaged_raw(rng: random.Random) -> Image:
-    """A real image with up to three damages."""
+    """Returns a real image with up to three damages."""
     message = real(rng)
     for _ in range(rng.choice((0, 1, 1, 1, 2, 3))):
         damage = rng.randrange(7)
@@ -87,7 +88,7 @@ def damaged_raw(rng: random.Random) -> Image:
 
 
 def damaged_compressed(rng: random.Random) -> CompressedImage:
-    """A damaged JPEG or PNG image, at times under a wrong name."""
+    """Returns a damaged JPEG or PNG image, sometimes with a wrong format."""
     name = rng.choice((*FORMATS, "tiff", "rgb8; png compressed \0"))
     return CompressedImage(format=name, data=array.array("B", damaged_image(rng)))
 
@@ -131,7 +132,7 @@ KINDS: dict[str, tuple[Any, str, Callable[[random.Random], Any], st.SearchStrate
 
 
 def expected(message: Any) -> str:
-    """Under which name it is dropped, or that it is published."""
+    """Returns the reason for which a message must be dropped, or ``published``."""
     try:
         if isinstance(message, CompressedImage):
             read_compressed(message.data, message.format, MAX_PIXELS)
@@ -151,7 +152,7 @@ def expected(message: Any) -> str:
 
 
 class Stage:
-    """What images meet behind the subscription, up to the model: they are counted and pre-processed."""
+    """A sink that counts and pre-processes frames, but runs no model."""
 
     full = False
 
@@ -180,7 +181,7 @@ def outcomes(counts: LedgerCounts) -> Counter[str]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_whatever_comes_is_taken_or_dropped_under_its_name(context: Context, kind: str) -> None:
+def test_damaged_image_is_served_or_dropped(context: Context, kind: str) -> None:
     message, topic, damaged, drawn, names = KINDS[kind]
     rng = random.Random(1)
     wanted: Counter[str] = Counter()
@@ -188,7 +189,9 @@ def test_whatever_comes_is_taken_or_dropped_under_its_name(context: Context, kin
     backbone = {"autostart": False, "image_transport": kind, "max_image_pixels": MAX_PIXELS}
     with Pipeline(context, backbone=backbone) as pipeline:
         node = pipeline.backbone
-        images = ImageInput(node, "image", cast(BackboneStage, stage), RateLimiter(0.0), node._enable)
+        images = ImageInput(
+            node, "image", sink=cast(BackboneStage, stage), limiter=RateLimiter(0.0), enable=node._enable
+        )
         publisher = IntraProcessPublisher(pipeline.client.node, message, topic, QoSProfile(depth=5))
 
         def send(sent: Any) -> None:
@@ -205,7 +208,7 @@ def test_whatever_comes_is_taken_or_dropped_under_its_name(context: Context, kin
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_comes_over_dds_is_served_or_dropped_under_its_name(context: Context, kind: str) -> None:
+def test_damaged_image_over_dds_is_served_or_dropped(context: Context, kind: str) -> None:
     message, topic, damaged, _, names = KINDS[kind]
     rng = random.Random(2)
     wanted: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""What comes in: compressed or raw, too large, too fast, while paused, in other encodings, without a number."""
+"""Image input: compressed, raw, too large, too fast, paused, in other encodings, with NaN pixels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 from builtin_interfaces.msg import Time
 from rclpy.context import Context
 from rclpy.qos import QoSProfile
-from ros_support import Pipeline, image, wait_until
+from ros_pipeline import Pipeline
+from ros_support import image, wait_until
 from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import Header
 from std_srvs.srv import SetBool
@@ -29,7 +30,7 @@ def compressed(kind: str = "jpeg", stamp: int = 1, height: int = 48, width: int 
 
 
 def send(pipeline: Pipeline, count: int) -> None:
-    """Frames from this process, none of which the middleware can lose."""
+    """Publishes frames within this process, where the middleware cannot lose them."""
     publisher = IntraProcessPublisher(pipeline.client.node, Image, "image", QoSProfile(depth=5))
     for number in range(count):
         publisher.publish(image(stamp=number))
@@ -37,16 +38,16 @@ def send(pipeline: Pipeline, count: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["jpeg", "png"])
-def test_compressed_images_come_in(context: Context, kind: str) -> None:
+def test_compressed_images_are_served(context: Context, kind: str) -> None:
     with Pipeline(context, head={"score_threshold": 0.0}, backbone=COMPRESSED) as pipeline:
-        detections = pipeline.client.listen(Detection2DArray, "detections")
+        detections = pipeline.client.subscribe(Detection2DArray, "detections")
         pipeline.client.publisher(CompressedImage, "image/compressed").publish(compressed(kind))
         (found,) = detections.wait_for(1)
         assert (found.header.stamp.sec, found.header.frame_id) == (1, "left_eye")
         assert pipeline.settled(1).published == 1
 
 
-def test_a_corrupt_compressed_image_is_dropped_by_name_and_the_next_is_not(context: Context) -> None:
+def test_corrupt_compressed_image_costs_only_itself(context: Context) -> None:
     with Pipeline(context, head={}, backbone=COMPRESSED) as pipeline:
         images = pipeline.client.publisher(CompressedImage, "image/compressed")
         message = compressed()
@@ -57,20 +58,22 @@ def test_a_corrupt_compressed_image_is_dropped_by_name_and_the_next_is_not(conte
         assert (counts.published, counts.dropped) == (1, {"corrupt_image": 1})
 
 
-@pytest.mark.parametrize(("transport", "heard", "not_heard"), [
+@pytest.mark.parametrize(("transport", "subscribed", "unsubscribed"), [
     ("raw", "image", "image/compressed"),
     ("compressed", "image/compressed", "image"),
 ])  # fmt: skip
-def test_never_both_are_subscribed(context: Context, transport: str, heard: str, not_heard: str) -> None:
-    """Each frame would come twice."""
+def test_only_one_image_topic_is_subscribed(
+    context: Context, transport: str, subscribed: str, unsubscribed: str
+) -> None:
+    """With both subscriptions, each frame would come twice."""
     with Pipeline(context, backbone={"image_transport": transport}) as pipeline:
         node = pipeline.client.node
-        wait_until(lambda: node.count_subscribers(heard) == 1, f"the subscription of {heard}")
-        assert node.count_subscribers(not_heard) == 0
+        wait_until(lambda: node.count_subscribers(subscribed) == 1, f"the subscription of {subscribed}")
+        assert node.count_subscribers(unsubscribed) == 0
 
 
 @pytest.mark.parametrize("transport", ["raw", "compressed"])
-def test_what_is_too_large_is_dropped_by_that_name(context: Context, transport: str) -> None:
+def test_too_large_image_drops_as_too_large(context: Context, transport: str) -> None:
     with Pipeline(context, head={}, backbone={"max_image_pixels": 48 * 64, "image_transport": transport}) as pipeline:
         if transport == "raw":
             images = pipeline.client.publisher(Image, "image")
@@ -84,7 +87,7 @@ def test_what_is_too_large_is_dropped_by_that_name(context: Context, transport: 
         assert (counts.published, counts.dropped) == (1, {"too_large": 1})
 
 
-def test_a_camera_that_is_too_fast_is_slowed_by_name(context: Context) -> None:
+def test_too_fast_camera_drops_as_rate_limited(context: Context) -> None:
     with Pipeline(context, head={}, backbone={"max_rate_hz": 0.001}) as pipeline:
         send(pipeline, 10)
         counts = pipeline.settled(10)
@@ -95,7 +98,7 @@ def test_a_camera_that_is_too_fast_is_slowed_by_name(context: Context) -> None:
             assert pipeline.settled(11 + number).published == 2 + number
 
 
-def test_the_pipeline_is_paused_and_goes_on(context: Context) -> None:
+def test_pipeline_pauses_and_resumes(context: Context) -> None:
     with Pipeline(context, head={}, backbone={}) as pipeline:
         bytes_before = pipeline.backbone.stage.report(0.0).pool_bytes
         for turn in range(2):
@@ -110,9 +113,9 @@ def test_the_pipeline_is_paused_and_goes_on(context: Context) -> None:
             assert pipeline.settled(4 * turn + 4).published == turn + 1
 
 
-def test_a_camera_may_change_size_and_encoding_in_mid_stream(context: Context) -> None:
+def test_camera_may_change_size_and_encoding(context: Context) -> None:
     with Pipeline(context, head={"score_threshold": 0.0}, backbone={"drop_policy": "block"}) as pipeline:
-        detections = pipeline.client.listen(Detection2DArray, "detections")
+        detections = pipeline.client.subscribe(Detection2DArray, "detections")
         publisher = IntraProcessPublisher(pipeline.client.node, Image, "image", QoSProfile(depth=5))
         kinds = ["rgb8", "mono8", "bgra8", "nonsense", "mono16", "rgb8", "bgr8"]
         for number, kind in enumerate(kinds):
@@ -123,7 +126,7 @@ def test_a_camera_may_change_size_and_encoding_in_mid_stream(context: Context) -
         assert [message.header.stamp.nanosec for message in found] == [0, 1, 2, 4, 5, 6]
 
 
-def test_one_batch_may_hold_images_of_several_kinds(context: Context) -> None:
+def test_batch_may_mix_image_kinds(context: Context) -> None:
     backbone = {"batch_size": 3, "batch_timeout_ms": 60_000.0, "drop_policy": "block"}
     with Pipeline(context, head={}, backbone=backbone) as pipeline:
         publisher = IntraProcessPublisher(pipeline.client.node, Image, "image", QoSProfile(depth=5))
@@ -134,11 +137,11 @@ def test_one_batch_may_hold_images_of_several_kinds(context: Context) -> None:
 
 
 @pytest.mark.parametrize("values", [[math.nan], [math.inf, -math.inf], [math.nan, 1.0, math.inf, 3e38, -3e38]])
-def test_floats_that_are_no_numbers_do_no_harm(context: Context, values: list[float]) -> None:
+def test_infinite_and_nan_pixels_are_harmless(context: Context, values: list[float]) -> None:
     depth = np.resize(np.array(values, np.float32), (48, 64))
     message = Image(height=48, width=64, encoding="32FC1", step=256, data=depth.tobytes())
     with Pipeline(context, head={"score_threshold": 0.0}, backbone={}) as pipeline:
-        detections = pipeline.client.listen(Detection2DArray, "detections")
+        detections = pipeline.client.subscribe(Detection2DArray, "detections")
         pipeline.client.publisher(Image, "image").publish(message)
         (found,) = detections.wait_for(1)
         for detection in found.detections:

@@ -1,4 +1,4 @@
-"""Images of every kind come in; detections go out, in their pixels and with their header."""
+"""Images of every encoding and size give detections in their own pixels, with their header."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from comparing import assert_same_detections
 from partitions import partitions_of
 from rcl_interfaces.msg import Log
 from rclpy.context import Context
-from ros_support import Pipeline, Received, detections_of, image, wait_until
+from ros_pipeline import Pipeline
+from ros_support import Received, detections_of, image, wait_until
 from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray
 
@@ -43,7 +44,7 @@ def pipeline(context: Context, trained: SplitModel) -> Iterator[Pipeline]:
 
 @pytest.fixture(scope="module")
 def detections(pipeline: Pipeline) -> Received:
-    return pipeline.client.listen(Detection2DArray, "detections")
+    return pipeline.client.subscribe(Detection2DArray, "detections")
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +54,7 @@ def images(pipeline: Pipeline) -> Any:
 
 @pytest.fixture
 def detect(detections: Received, images: Any) -> Callable[[Image], Detection2DArray]:
-    """What the pipeline answers to an image."""
+    """A function that sends an image and returns its detections."""
 
     def ask(message: Image) -> Detection2DArray:
         detections.clear()
@@ -67,7 +68,7 @@ PICTURED = ("rgb8", "bgr8", "rgba8", "bgra8", "mono8", "mono16", "bayer_grbg8")
 
 
 def pictured(rgb: np.ndarray, encoding: str = "rgb8", padding: int = 0) -> Image:
-    """A picture as a message; the bytes between its rows are of no picture."""
+    """Returns the message of a picture, with unused bytes between its rows."""
     grey = rgb.mean(axis=2, dtype=np.float32).astype(np.uint8)[..., None]
     opaque = np.full_like(grey, 255)
     mosaic = rgb[..., 1].copy()
@@ -99,13 +100,13 @@ def directly(model: SplitModel, message: Image) -> Detections:
 
 
 def check(answer: Detection2DArray, expected: Detections) -> None:
-    """But for rounding: the pipeline split points elsewhere, and its threads may be others."""
+    """Compares detections up to rounding, because the pipeline is split and may use another number of threads."""
     assert_same_detections(detections_of(answer, LABELS), expected, scores=1e-3)
 
 
 @pytest.mark.parametrize("padding", [0, 5])
 @pytest.mark.parametrize("encoding", PICTURED)
-def test_every_encoding_gives_what_the_model_gives(
+def test_every_encoding_gives_the_models_detections(
     trained: SplitModel, detect: Callable[[Image], Detection2DArray], encoding: str, padding: int
 ) -> None:
     message = pictured(draw_scene(3, 0).image, encoding, padding)
@@ -114,9 +115,7 @@ def test_every_encoding_gives_what_the_model_gives(
     check(detect(message), expected)
 
 
-def test_boxes_are_in_the_pixels_of_images_whose_size_changes_every_time(
-    trained: SplitModel, detect: Callable[[Image], Detection2DArray]
-) -> None:
+def test_boxes_follow_the_size_of_each_image(trained: SplitModel, detect: Callable[[Image], Detection2DArray]) -> None:
     found = 0
     for height, width in [(240, 320), (600, 800), (480, 640), (333, 517), (1080, 1920), (1, 1), (2, 700)]:
         drawn = min(height, width) >= 240
@@ -127,7 +126,7 @@ def test_boxes_are_in_the_pixels_of_images_whose_size_changes_every_time(
     assert found >= 10
 
 
-def test_what_is_in_the_scene_is_found_where_it_is(detect: Callable[[Image], Detection2DArray]) -> None:
+def test_objects_of_the_scene_are_found(detect: Callable[[Image], Detection2DArray]) -> None:
     matcher = Matcher()
     for index in range(5):
         scene = draw_scene(11, index, 800, 600)
@@ -138,7 +137,7 @@ def test_what_is_in_the_scene_is_found_where_it_is(detect: Callable[[Image], Det
     assert matcher.score().f1 > 0.8
 
 
-def test_the_header_is_repeated_also_by_every_detection(detect: Callable[[Image], Detection2DArray]) -> None:
+def test_every_detection_repeats_the_header(detect: Callable[[Image], Detection2DArray]) -> None:
     message = pictured(draw_scene(3, 0).image)
     message.header.frame_id = "left_eye"
     message.header.stamp.sec, message.header.stamp.nanosec = 1_700_000_000, 999_999_999
@@ -148,7 +147,7 @@ def test_the_header_is_repeated_also_by_every_detection(detect: Callable[[Image]
     assert all(found.header == message.header for found in answer.detections)
 
 
-def test_where_nothing_is_seen_an_empty_array_says_so(detect: Callable[[Image], Detection2DArray]) -> None:
+def test_empty_image_gives_an_empty_array(detect: Callable[[Image], Detection2DArray]) -> None:
     message = image(48, 64, stamp=55, frame_id="dark")
     message.data = array.array("B", bytes(len(message.data)))
     answer = detect(message)
@@ -182,7 +181,7 @@ def spoilt(**changes: Any) -> Image:
         ("empty_image", spoilt(width=0)),
     ],
 )
-def test_an_image_that_cannot_be_read_is_dropped_by_name_and_the_next_one_is_served(
+def test_unreadable_image_is_dropped_and_next_is_served(
     pipeline: Pipeline, detections: Received, images: Any, reason: str, message: Image
 ) -> None:
     before = pipeline.settled(0)
@@ -196,8 +195,8 @@ def test_an_image_that_cannot_be_read_is_dropped_by_name_and_the_next_one_is_ser
     assert after.dropped.get(reason, 0) == before.dropped.get(reason, 0) + 1
 
 
-def test_a_refused_image_is_explained_in_the_log(pipeline: Pipeline, images: Any) -> None:
-    log = pipeline.client.listen(Log, "/rosout")
+def test_refused_image_is_explained_in_the_log(pipeline: Pipeline, images: Any) -> None:
+    log = pipeline.client.subscribe(Log, "/rosout")
     message = spoilt(encoding="nv24")
 
     def explained() -> bool:

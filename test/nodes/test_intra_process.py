@@ -1,24 +1,27 @@
-"""In one process the object itself goes from node to node; DDS carries it for others, and nobody hears it twice."""
+"""Within a process nodes exchange the object itself. DDS carries it to others, and none receives it twice."""
 
 from __future__ import annotations
 
 import itertools
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import rclpy
 from rclpy.context import Context
 from rclpy.qos import QoSProfile
-from ros_support import RELIABLE, Client, Pipeline, Received, image, wait_until
+from ros_pipeline import Pipeline
+from ros_support import RELIABLE, Client, Received, image, wait_until
 from sensor_msgs.msg import Image
 from std_msgs.msg import String
 
+from split_infer_ros.buffers.pool import FeatureReader, SlotPool
 from split_infer_ros.buffers.slots import Lease
-from split_infer_ros.msg import FeatureHandle
-from split_infer_ros.nodes import head as head_node
+from split_infer_ros.nodes import result_publisher
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher, IntraProcessSubscription
+from split_infer_ros.nodes.transports.intra_process import IntraProcessSender
 from split_infer_ros.pipeline.frame import Handle
 from split_infer_ros.pipeline.head_stage import HeadStage
 
@@ -33,8 +36,8 @@ def client(context: Context) -> Iterator[Client]:
 
 
 @pytest.fixture
-def stranger(ros_domain: int, client: Client) -> Iterator[Client]:
-    """As another process would be: in the same namespace, with a ROS context of its own."""
+def remote(ros_domain: int, client: Client) -> Iterator[Client]:
+    """A client that acts as another process: in the same namespace, with its own ROS context."""
     context = rclpy.Context()
     rclpy.init(context=context, domain_id=ros_domain)
     found = Client(context, client.node.get_namespace())
@@ -43,10 +46,12 @@ def stranger(ros_domain: int, client: Client) -> Iterator[Client]:
     rclpy.try_shutdown(context=context)
 
 
-class Listener(Received):
-    """A subscriber that shares the nodes' process, and on which threads it was called."""
+class LocalSubscriber(Received):
+    """A local subscriber that records on which threads it was called."""
 
-    def __init__(self, client: Client, message: type, topic: str, from_outside: bool = False, depth: int = 200) -> None:
+    def __init__(
+        self, client: Client, message: type, topic: str, receive_remote: bool = False, depth: int = 200
+    ) -> None:
         super().__init__()
         self.threads: set[str] = set()
         self.missed = 0
@@ -55,12 +60,12 @@ class Listener(Received):
             message,
             topic,
             QoSProfile(depth=depth),
-            self._hear,
-            from_outside=self._hear if from_outside else None,
-            on_gap=self._count,
+            self._receive,
+            receive_remote=self._receive if receive_remote else None,
+            on_lost=self._count,
         )
 
-    def _hear(self, thing: Any) -> None:
+    def _receive(self, thing: Any) -> None:
         self.threads.add(threading.current_thread().name)
         self.append(thing)
 
@@ -68,8 +73,8 @@ class Listener(Received):
         self.missed += missed
 
 
-class Speaker(IntraProcessPublisher):
-    """Publishes any object; counts how often a message was made of one."""
+class CountingPublisher(IntraProcessPublisher):
+    """Publishes any object, and counts how often it was converted to a message."""
 
     def __init__(self, client: Client) -> None:
         super().__init__(client.node, String, "topic", RELIABLE, self._convert)
@@ -80,94 +85,98 @@ class Speaker(IntraProcessPublisher):
         return String(data=str(thing))
 
 
-def test_subscribers_in_the_process_get_the_object_at_once_on_the_publishers_thread(client: Client) -> None:
-    first, second, speaker = Listener(client, String, "topic"), Listener(client, String, "topic"), Speaker(client)
+def test_local_subscribers_get_the_object_at_once(client: Client) -> None:
+    first, second, publisher = (
+        LocalSubscriber(client, String, "topic"),
+        LocalSubscriber(client, String, "topic"),
+        CountingPublisher(client),
+    )
     thing = object()
-    assert speaker.publish(thing) == 2
+    assert publisher.publish(thing) == 2
     assert first[0] is thing
     assert second[0] is thing
     assert first.threads == {threading.current_thread().name}
 
 
-def test_dds_carries_a_message_only_while_somebody_outside_subscribes(client: Client, stranger: Client) -> None:
-    listener, speaker = Listener(client, String, "topic", from_outside=True), Speaker(client)
-    assert not speaker.has_outside_subscribers
-    speaker.publish("alone")
-    assert speaker.converted == 0
+def test_dds_is_used_only_with_remote_subscribers(client: Client, remote: Client) -> None:
+    subscriber, publisher = LocalSubscriber(client, String, "topic", receive_remote=True), CountingPublisher(client)
+    assert not publisher.has_remote_subscribers
+    publisher.publish("alone")
+    assert publisher.converted == 0
 
-    outside = stranger.listen(String, "topic")
-    wait_until(lambda: speaker.has_outside_subscribers, "a match")
-    speaker.publish("watched")
+    outside = remote.subscribe(String, "topic")
+    wait_until(lambda: publisher.has_remote_subscribers, "a match")
+    publisher.publish("watched")
     assert [message.data for message in outside.wait_for(1)] == ["watched"]
-    assert speaker.converted == 1
+    assert publisher.converted == 1
 
-    for subscription in list(stranger.node.subscriptions):
-        stranger.node.destroy_subscription(subscription)
-    wait_until(lambda: not speaker.has_outside_subscribers, "the stranger to leave")
-    speaker.publish("alone again")
-    assert speaker.converted == 1
-    assert listener == ["alone", "watched", "alone again"]
+    for subscription in list(remote.node.subscriptions):
+        remote.node.destroy_subscription(subscription)
+    wait_until(lambda: not publisher.has_remote_subscribers, "the remote to leave")
+    publisher.publish("alone again")
+    assert publisher.converted == 1
+    assert subscriber == ["alone", "watched", "alone again"]
 
 
-def test_nobody_in_the_process_hears_twice_what_dds_carries_too(client: Client, stranger: Client) -> None:
-    listener, speaker = Listener(client, String, "topic", from_outside=True), Speaker(client)
-    outside = stranger.listen(String, "topic")
-    plain = client.listen(String, "topic")  # rclpy's own subscription, in this process
-    wait_until(lambda: speaker._publisher.get_subscription_count() == 3, "all to match")
-    wait_until(lambda: speaker.has_outside_subscribers, "the publisher to notice")
+def test_local_subscriber_receives_each_message_once(client: Client, remote: Client) -> None:
+    subscriber, publisher = LocalSubscriber(client, String, "topic", receive_remote=True), CountingPublisher(client)
+    outside = remote.subscribe(String, "topic")
+    plain = client.subscribe(String, "topic")  # rclpy's own subscription, in this process
+    wait_until(lambda: publisher._publisher.get_subscription_count() == 3, "all to match")
+    wait_until(lambda: publisher.has_remote_subscribers, "the publisher to notice")
     for number in range(50):
-        speaker.publish(number)
+        publisher.publish(number)
     expected = [str(number) for number in range(50)]
     assert [message.data for message in outside.wait_for(50)] == expected
     assert [message.data for message in plain.wait_for(50)] == expected
-    assert listener == list(range(50))
-    assert listener.missed == 0
+    assert subscriber == list(range(50))
+    assert subscriber.missed == 0
 
 
-def test_what_strangers_publish_is_heard_and_wanted(client: Client, stranger: Client) -> None:
-    listener, speaker = Listener(client, String, "topic", from_outside=True), Speaker(client)
-    assert speaker.is_wanted
-    stranger.publisher(String, "topic").publish(String(data="from outside"))
-    (message,) = listener.wait_for(1)
+def test_remote_messages_are_received(client: Client, remote: Client) -> None:
+    subscriber, publisher = LocalSubscriber(client, String, "topic", receive_remote=True), CountingPublisher(client)
+    assert publisher.has_subscribers
+    remote.publisher(String, "topic").publish(String(data="from outside"))
+    (message,) = subscriber.wait_for(1)
     assert message.data == "from outside"
-    assert listener.threads == {"client"}  # the executor's thread
-    listener.subscription.destroy()
-    wait_until(lambda: not speaker.is_wanted, "nobody to subscribe any more")
+    assert subscriber.threads == {"client"}  # the executor's thread
+    subscriber.subscription.destroy()
+    wait_until(lambda: not publisher.has_subscribers, "nobody to subscribe any more")
 
 
-def test_a_stranger_whose_node_has_the_same_name_is_heard_all_the_same(client: Client, stranger: Client) -> None:
-    listener = Listener(client, String, "topic", from_outside=True)
-    theirs = stranger.publisher(String, "topic")
-    wait_until(lambda: client.node.count_publishers("topic") == 1, "the stranger to be seen")
-    Speaker(client).publish("ours")
-    theirs.publish(String(data="theirs"))
-    assert listener.wait_for(2)[0] == "ours"
-    assert listener[1].data == "theirs"
+def test_remote_node_of_the_same_name_is_received(client: Client, remote: Client) -> None:
+    subscriber = LocalSubscriber(client, String, "topic", receive_remote=True)
+    remote_publisher = remote.publisher(String, "topic")
+    wait_until(lambda: client.node.count_publishers("topic") == 1, "the remote to be seen")
+    CountingPublisher(client).publish("ours")
+    remote_publisher.publish(String(data="theirs"))
+    assert subscriber.wait_for(2)[0] == "ours"
+    assert subscriber[1].data == "theirs"
 
 
-def test_without_from_outside_strangers_are_not_listened_to(client: Client, stranger: Client) -> None:
-    Listener(client, String, "topic")
-    assert stranger.node.count_subscribers("topic") == 0
+def test_local_subscription_ignores_remote_publishers(client: Client, remote: Client) -> None:
+    LocalSubscriber(client, String, "topic")
+    assert remote.node.count_subscribers("topic") == 0
     assert client.node.count_subscribers("topic") == 0
 
 
-def test_one_subscribers_fault_is_neither_the_publishers_nor_the_others(client: Client) -> None:
+def test_failing_subscriber_does_not_affect_others(client: Client) -> None:
     def fail(thing: Any) -> None:
         raise ValueError("a fault")
 
     IntraProcessSubscription(client.node, String, "topic", RELIABLE, fail)
-    listener, speaker = Listener(client, String, "topic"), Speaker(client)
-    speaker.publish("one")
-    assert listener == ["one"]
+    subscriber, publisher = LocalSubscriber(client, String, "topic"), CountingPublisher(client)
+    publisher.publish("one")
+    assert subscriber == ["one"]
 
 
-def test_what_the_middleware_overwrote_is_counted_for_each_publisher(client: Client, stranger: Client) -> None:
-    listener = Listener(client, String, "topic", from_outside=True, depth=5)
-    publishers = [stranger.publisher(String, "topic", QoSProfile(depth=5)) for _ in range(2)]
+def test_lost_messages_are_counted_for_each_publisher(client: Client, remote: Client) -> None:
+    subscriber = LocalSubscriber(client, String, "topic", receive_remote=True, depth=5)
+    publishers = [remote.publisher(String, "topic", QoSProfile(depth=5)) for _ in range(2)]
     for publisher in publishers:
         publisher.publish(String(data="first"))
-    listener.wait_for(2)
-    assert listener.missed == 0
+    subscriber.wait_for(2)
+    assert subscriber.missed == 0
 
     busy, done = threading.Event(), threading.Event()
     client.node.create_timer(0.0, lambda: (busy.set(), done.wait(20)))  # holds the executor up
@@ -177,8 +186,10 @@ def test_what_the_middleware_overwrote_is_counted_for_each_publisher(client: Cli
             publisher.publish(String(data="flood"))
     wait_until(lambda: all(publisher.wait_for_all_acked() for publisher in publishers), "receipt")
     done.set()
-    wait_until(lambda: len(listener) + listener.missed == 42, f"{len(listener)} heard and {listener.missed} missed")
-    assert listener.missed >= 20
+    wait_until(
+        lambda: len(subscriber) + subscriber.missed == 42, f"{len(subscriber)} heard and {subscriber.missed} missed"
+    )
+    assert subscriber.missed >= 20
 
 
 # The same in a running pipeline.
@@ -190,33 +201,38 @@ def pipeline(context: Context) -> Iterator[Pipeline]:
         yield found
 
 
-def test_the_head_gets_the_backbones_object_and_works_on_threads_of_its_own(
-    context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    handles, threads = [], []
-    submit, convert = HeadStage.submit, head_node.detections_message
-    monkeypatch.setattr(HeadStage, "submit", lambda *a: (handles.append(a[1]), submit(*a))[1])
+def test_head_gets_the_object_and_uses_its_own_threads(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent, received, threads = [], [], []
+    send, submit, convert = IntraProcessSender.send, HeadStage.submit, result_publisher.detections_message
+
+    def record_handle(stage: HeadStage, handle: Handle, reader: FeatureReader) -> None:
+        received.append((handle, threading.current_thread().name))
+        submit(stage, handle, reader)
+
+    monkeypatch.setattr(IntraProcessSender, "send", lambda *a: (sent.append(a[1]), send(*a))[1])
+    monkeypatch.setattr(HeadStage, "submit", record_handle)
     monkeypatch.setattr(
-        head_node, "detections_message", lambda *a: (threads.append(threading.current_thread().name), convert(*a))[1]
+        result_publisher,
+        "detections_message",
+        lambda *a: (threads.append(threading.current_thread().name), convert(*a))[1],
     )
     with Pipeline(context, head={}, backbone={}) as pipeline:
-        listener = Listener(pipeline.client, FeatureHandle, "features")
         images = pipeline.client.publisher(Image, "image")
         for _ in range(3):
             images.publish(image())
             pipeline.settled(len(threads) + 1)
-        assert [type(handle) for handle in handles] == 3 * [Handle]
-        assert all(mine is its for mine, its in zip(listener.wait_for(3), handles, strict=True))
-        assert listener.threads == {"backbone"}
+        assert [type(handle) for handle, _ in received] == 3 * [Handle]
+        assert all(arrived is original for (arrived, _), original in zip(received, sent, strict=True))
+        assert {thread for _, thread in received} == {"backbone"}
         assert threads == 3 * ["postprocess"]
 
 
-def test_a_frame_that_goes_both_ways_is_counted_once(context: Context) -> None:
+def test_frame_over_bus_and_dds_is_counted_once(context: Context) -> None:
     camera = {"width": 64, "height": 48, "rate_hz": 50.0, "autostart": False}
     with Pipeline(context, head={}, backbone={}, camera=camera) as pipeline:
         assert pipeline.client.transition("camera", "configure")
-        watched = pipeline.client.listen(Image, "image")
-        wait_until(lambda: pipeline.nodes["camera"]._images.has_outside_subscribers, "a match")
+        watched = pipeline.client.subscribe(Image, "image")
+        wait_until(lambda: pipeline.nodes["camera"]._images.has_remote_subscribers, "a match")
         assert pipeline.client.transition("camera", "activate")
         watched.wait_for(30)
         assert pipeline.client.transition("camera", "deactivate")
@@ -226,23 +242,24 @@ def test_a_frame_that_goes_both_ways_is_counted_once(context: Context) -> None:
         assert "middleware" not in counts.dropped
 
 
-def test_handles_that_were_used_before_are_refused_and_counted(pipeline: Pipeline) -> None:
-    listener = Listener(pipeline.client, FeatureHandle, "features")
+def test_stale_handle_is_refused_and_counted(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[tuple[Handle, SlotPool]] = []
+    send = IntraProcessSender.send
+    monkeypatch.setattr(IntraProcessSender, "send", lambda *a: (sent.append(a[1:]), send(*a))[1])
     images = pipeline.client.publisher(Image, "image")
     images.publish(image())
     before = pipeline.settled(1)
-    (used,) = listener.wait_for(1)
-    again = IntraProcessPublisher(pipeline.client.node, FeatureHandle, "features", RELIABLE)
-    refused = pipeline.nodes["head"]._stage.refused
+    used, pool = sent[0]
+    head = pipeline.nodes["head"]._stage
 
-    again.publish(used)
-    wait_until(lambda: refused["released"] == 1, "the second release to be refused")
-    foreign = Handle(Lease(1, 0, 1), used.model, used.split_point, used.batch_capacity, "", used.origins)
-    again.publish(foreign)
-    wait_until(lambda: refused["foreign"] == 1, "the foreign handle to be refused")
-    for number in range(4):  # as many as there are slots: the handle's has moved on
+    head.submit(used, pool)
+    wait_until(lambda: head.refused["released"] == 1, "the second release to be refused")
+    foreign = replace(used, lease=Lease(1, 0, 1))
+    head.submit(foreign, pool)
+    wait_until(lambda: head.refused["foreign"] == 1, "the foreign handle to be refused")
+    for number in range(4):  # as many as there are slots: the handle's slot has moved on
         images.publish(image())
         pipeline.settled(before.received + 1 + number)
-    again.publish(used)
-    wait_until(lambda: refused["stale"] == 1, "the stale handle to be refused")
+    head.submit(used, pool)
+    wait_until(lambda: head.refused["stale"] == 1, "the stale handle to be refused")
     assert pipeline.counts.published == pipeline.counts.received == before.received + 4

@@ -1,4 +1,4 @@
-"""Every frame is accounted for: received = published + dropped by a name + in flight, whatever happens."""
+"""The ledger always closes: received = published + dropped by a named reason + in flight."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from rclpy.context import Context
 from rclpy.qos import QoSProfile
-from ros_support import WAIT_S, Pipeline, Received, image, wait_until
+from ros_pipeline import Pipeline
+from ros_support import WAIT_S, Received, image, wait_until
 from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray
 
-from split_infer_ros.nodes import head as head_node
+from split_infer_ros.nodes import result_publisher
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher
 from split_infer_ros.nodes.transports.intra_process import IntraProcessReceiver
 
@@ -23,13 +24,13 @@ CAMERA = {"width": 64, "height": 48, "rate_hz": 0.0}
 
 
 class Gate:
-    """Holds the head up while it is shut, and knows how many frames came to it."""
+    """Blocks the head until it is opened, and counts the frames that came to it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._open = threading.Event()
-        self._convert = head_node.detections_message
+        self._convert = result_publisher.detections_message
         self.arrived = 0
-        monkeypatch.setattr(head_node, "detections_message", self._pass)
+        monkeypatch.setattr(result_publisher, "detections_message", self._pass)
 
     def _pass(self, *arguments: Any) -> Any:
         self.arrived += 1
@@ -48,7 +49,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
 
 
 def send(pipeline: Pipeline, count: int) -> None:
-    """Frames of a camera in this process, with stamps from 0."""
+    """Publishes frames as a camera in this process does, with stamps from 0."""
     publisher = IntraProcessPublisher(pipeline.client.node, Image, "image", QoSProfile(depth=5))
     for number in range(count):
         publisher.publish(image(stamp=number))
@@ -58,29 +59,29 @@ def stamps(detections: Received) -> list[int]:
     return [found.header.stamp.nanosec for found in list(detections)]
 
 
-def test_the_ledger_closes_while_a_camera_floods_a_slow_head(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    convert = head_node.detections_message
-    monkeypatch.setattr(head_node, "detections_message", lambda *a: (time.sleep(0.05), convert(*a))[1])
+def test_ledger_closes_while_a_camera_floods_a_slow_head(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    convert = result_publisher.detections_message
+    monkeypatch.setattr(result_publisher, "detections_message", lambda *a: (time.sleep(0.05), convert(*a))[1])
     with Pipeline(context, stats={}, head={}, backbone={"pool_slots": 1}, camera=CAMERA) as pipeline:
-        detections = pipeline.client.listen(Detection2DArray, "detections")
-        looks = 0
+        detections = pipeline.client.subscribe(Detection2DArray, "detections")
+        samples = 0
         while len(detections) < 20:
             assert pipeline.counts.balanced
-            looks += 1
+            samples += 1
             time.sleep(1e-3)  # the camera needs the interpreter too
         pipeline.nodes["camera"].trigger_deactivate()
         counts = pipeline.settled(20)
         wait_until(lambda: len(detections) >= counts.published, "all detections")
-        assert looks > 100
+        assert samples > 100
         assert counts.dropped["overrun"] > 5
         assert set(counts.dropped) == {"overrun"}
         assert len(detections) == counts.published
 
 
-def test_latest_keeps_the_newest_frame_when_the_head_does_not_follow(context: Context, gate: Gate) -> None:
+def test_latest_keeps_the_newest_frame(context: Context, gate: Gate) -> None:
     with Pipeline(context, head={}, backbone={"pool_slots": 2}) as pipeline:
-        detections = pipeline.client.listen(Detection2DArray, "detections")
-        for number in range(2):  # one with the head, one waiting for it: the ring is full
+        detections = pipeline.client.subscribe(Detection2DArray, "detections")
+        for number in range(2):  # one with the head, one waiting for it: the slot pool is full
             send(pipeline, 1)
             wait_until(lambda n=number: pipeline.backbone.stage.report(0.0).slots_used > n, "the handle to be out")
         send(pipeline, 30)
@@ -93,31 +94,31 @@ def test_latest_keeps_the_newest_frame_when_the_head_does_not_follow(context: Co
         assert stamps(detections) == [0, 0, 29]
 
 
-def test_block_makes_a_camera_in_the_process_wait_and_loses_nothing(context: Context) -> None:
+def test_block_makes_a_local_camera_wait_and_loses_nothing(context: Context) -> None:
     backbone = {"drop_policy": "block", "batch_size": 4, "pool_slots": 2}
     with Pipeline(context, head={}, backbone=backbone) as pipeline:
-        detections = pipeline.client.listen(Detection2DArray, "detections")
-        most = 0
+        detections = pipeline.client.subscribe(Detection2DArray, "detections")
+        max_in_flight = 0
 
-        def look() -> None:
-            nonlocal most
-            most = max(most, pipeline.counts.in_flight)
+        def sample() -> None:
+            nonlocal max_in_flight
+            max_in_flight = max(max_in_flight, pipeline.counts.in_flight)
 
         sending = threading.Thread(target=send, args=(pipeline, 100))
         sending.start()
         while sending.is_alive():
-            look()
+            sample()
         counts = pipeline.settled(100)
         assert (counts.received, counts.published, counts.dropped) == (100, 100, {})
         detections.wait_for(100)
         assert stamps(detections) == list(range(100))
-        assert most <= 4 + 2 * 4 + 1  # a batch that waits, the ring, and the one that is being taken in
+        assert max_in_flight <= 4 + 2 * 4 + 1  # a batch that waits, the slot pool, and the frame that is being taken
 
 
-def test_block_loses_nothing_of_a_burst_from_outside_that_the_middleware_was_told_to_keep(context: Context) -> None:
+def test_block_loses_nothing_of_a_burst_that_dds_keeps(context: Context) -> None:
     backbone = {"drop_policy": "block", "batch_size": 4, "image_reliability": "reliable", "image_depth": 100}
     with Pipeline(context, head={}, backbone=backbone) as pipeline:
-        detections = pipeline.client.listen(Detection2DArray, "detections")
+        detections = pipeline.client.subscribe(Detection2DArray, "detections")
         images = pipeline.client.publisher(Image, "image", QoSProfile(depth=100))
         for number in range(100):
             images.publish(image(stamp=number))
@@ -127,7 +128,7 @@ def test_block_loses_nothing_of_a_burst_from_outside_that_the_middleware_was_tol
         assert stamps(detections) == list(range(100))
 
 
-def test_block_lets_go_of_waiting_cameras_when_the_policy_changes(context: Context, gate: Gate) -> None:
+def test_policy_change_releases_waiting_cameras(context: Context, gate: Gate) -> None:
     with Pipeline(context, head={}, backbone={"drop_policy": "block", "pool_slots": 1}) as pipeline:
         sending = threading.Thread(target=send, args=(pipeline, 20))
         sending.start()
@@ -143,9 +144,7 @@ def test_block_lets_go_of_waiting_cameras_when_the_policy_changes(context: Conte
         assert set(counts.dropped) == {"overrun"}
 
 
-def test_what_the_middleware_overwrote_is_dropped_by_that_name(
-    context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_frames_lost_in_dds_drop_as_middleware(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     with Pipeline(context, head={}, backbone={}) as pipeline:
         images = pipeline.client.publisher(Image, "image")
         images.publish(image())
@@ -162,7 +161,7 @@ def test_what_the_middleware_overwrote_is_dropped_by_that_name(
         assert counts.dropped["middleware"] == 20  # the subscription keeps 5
 
 
-def test_without_a_head_frames_are_dropped_by_that_name_until_one_comes(context: Context) -> None:
+def test_frames_drop_as_no_head_until_a_head_comes(context: Context) -> None:
     with Pipeline(context, backbone={}) as pipeline:
         send(pipeline, 1)
         assert pipeline.settled(1).dropped == {"no_head": 1}
@@ -175,24 +174,24 @@ def test_without_a_head_frames_are_dropped_by_that_name_until_one_comes(context:
 
 
 def deaf_head(pipeline: Pipeline) -> IntraProcessReceiver:
-    """A head in the backbone's process that does nothing with the handles that it gets."""
+    """Returns a head in the backbone's process that ignores the handles that it gets."""
     stage = SimpleNamespace(submit=lambda handle, reader: None)
-    return IntraProcessReceiver(pipeline.client.node, pipeline.backbone._model, stage)
+    return IntraProcessReceiver(pipeline.client.node, pipeline.backbone.model, stage)
 
 
-def test_a_slot_whose_head_died_comes_back_when_its_lease_ends(context: Context) -> None:
+def test_slot_of_a_dead_head_is_recovered(context: Context) -> None:
     with Pipeline(context, backbone={"pool_slots": 1}) as pipeline:
         dead = deaf_head(pipeline)
         send(pipeline, 1)
         counts = pipeline.settled(1)
         assert counts.dropped == {"lease_expired": 1}
-        dead.leave()
+        dead.stop_receiving()
         pipeline.add("head")
         send(pipeline, 1)
         assert pipeline.settled(2).published == 1
 
 
-def test_frames_under_way_at_the_end_are_finished_or_dropped_as_shutdown(context: Context, gate: Gate) -> None:
+def test_frames_in_flight_at_the_end_drop_as_shutdown(context: Context, gate: Gate) -> None:
     with Pipeline(context, head={}, backbone={"pool_slots": 1}) as pipeline:
         ledger = pipeline.backbone.stage.ledger
         send(pipeline, 1)
@@ -207,13 +206,13 @@ def test_frames_under_way_at_the_end_are_finished_or_dropped_as_shutdown(context
         assert pipeline.settled(3).published == 1
 
 
-def test_slots_of_a_head_that_never_came_are_there_again_after_a_restart(context: Context) -> None:
+def test_restart_frees_slots_of_a_head_that_never_came(context: Context) -> None:
     with Pipeline(context, backbone={"pool_slots": 1}) as pipeline:
         dead = deaf_head(pipeline)
         send(pipeline, 1)
         wait_until(lambda: pipeline.backbone.stage.report(0.0).slots_used, "the handle to be out")
         pipeline.backbone.trigger_deactivate()
-        dead.leave()
+        dead.stop_receiving()
         pipeline.backbone.trigger_activate()
         pipeline.add("head")
         for number in range(3):
@@ -221,7 +220,7 @@ def test_slots_of_a_head_that_never_came_are_there_again_after_a_restart(context
             assert pipeline.settled(2 + number).published == 1 + number
 
 
-def test_frames_that_come_while_the_node_ends_are_dropped_as_inactive(context: Context, gate: Gate) -> None:
+def test_frames_during_stop_drop_as_inactive(context: Context, gate: Gate) -> None:
     with Pipeline(context, head={}, backbone={}) as pipeline:
         send(pipeline, 1)
         wait_until(lambda: gate.arrived, "the head to be at work")
@@ -237,17 +236,15 @@ def test_frames_that_come_while_the_node_ends_are_dropped_as_inactive(context: C
         assert (counts.received, counts.published, counts.in_flight) == (3, 1, 0)
 
 
-def test_a_head_that_fails_costs_its_frame_by_name_and_no_other(
-    context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    convert, fail = head_node.detections_message, threading.Event()
+def test_failing_head_costs_only_its_frame(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    convert, fail = result_publisher.detections_message, threading.Event()
 
     def sometimes(*arguments: Any) -> Any:
         if fail.is_set():
             raise RuntimeError("no message can be made")
         return convert(*arguments)
 
-    monkeypatch.setattr(head_node, "detections_message", sometimes)
+    monkeypatch.setattr(result_publisher, "detections_message", sometimes)
     with Pipeline(context, head={}, backbone={}) as pipeline:
         fail.set()
         send(pipeline, 1)
@@ -257,9 +254,7 @@ def test_a_head_that_fails_costs_its_frame_by_name_and_no_other(
         assert pipeline.settled(2).published == 1
 
 
-def test_a_backbone_that_fails_costs_its_batch_by_name_and_no_other(
-    context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failing_backbone_costs_only_its_batch(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     with Pipeline(context, head={}, backbone={}) as pipeline:
         normalise = type(pipeline.backbone._model.entry.preprocess).normalise
         monkeypatch.setattr(

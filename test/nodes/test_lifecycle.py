@@ -1,4 +1,4 @@
-"""The nodes are managed: through the lifecycle services they can be configured, activated and taken back."""
+"""The lifecycle services configure, activate, deactivate and clean up the nodes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from rclpy.context import Context
-from ros_support import Pipeline, image, wait_until
+from ros_pipeline import Pipeline
+from ros_support import image, wait_until
 from safetensors.torch import save_file
 from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray
@@ -30,7 +31,7 @@ def test_nodes_start_by_themselves(context: Context) -> None:
         assert state(pipeline) == {"active"}
 
 
-def test_nodes_go_through_all_states_more_than_once(context: Context) -> None:
+def test_nodes_pass_all_lifecycle_states_repeatedly(context: Context) -> None:
     nodes = {"stats": WAITING, "head": WAITING, "backbone": WAITING, "camera": {**WAITING, **PARAMETERS}}
     with Pipeline(context, **nodes) as pipeline:
         client = pipeline.client
@@ -38,7 +39,7 @@ def test_nodes_go_through_all_states_more_than_once(context: Context) -> None:
         for _ in range(2):
             assert all(client.transition(node, "configure") for node in NODES)
             assert state(pipeline) == {"inactive"}
-            detections = client.listen(Detection2DArray, "detections")
+            detections = client.subscribe(Detection2DArray, "detections")
             for _ in range(2):
                 assert all(client.transition(node, "activate") for node in NODES)
                 assert state(pipeline) == {"active"}
@@ -53,7 +54,7 @@ def test_nodes_go_through_all_states_more_than_once(context: Context) -> None:
         assert state(pipeline) == {"finalized"}
 
 
-def test_a_node_lets_go_of_its_memory_at_cleanup(context: Context) -> None:
+def test_cleanup_frees_the_nodes_memory(context: Context) -> None:
     with Pipeline(context, backbone={}) as pipeline:
         held = [weakref.ref(pipeline.backbone.stage), weakref.ref(pipeline.backbone.stage._instance.plan.pool.slots)]
         assert pipeline.client.transition("backbone", "deactivate")
@@ -61,7 +62,7 @@ def test_a_node_lets_go_of_its_memory_at_cleanup(context: Context) -> None:
         assert [reference() for reference in held] == [None, None]
 
 
-def test_a_transition_that_is_not_possible_is_refused(context: Context) -> None:
+def test_impossible_transition_is_refused(context: Context) -> None:
     with Pipeline(context, backbone=WAITING) as pipeline:
         assert not pipeline.client.transition("backbone", "activate")
         assert pipeline.client.state("backbone") == "unconfigured"
@@ -72,9 +73,7 @@ def test_a_transition_that_is_not_possible_is_refused(context: Context) -> None:
         assert pipeline.client.state("backbone") == "active"
 
 
-def test_what_cannot_be_configured_stays_unconfigured_until_it_can(
-    context: Context, model: SplitModel, tmp_path: Path
-) -> None:
+def test_node_stays_unconfigured_until_weights_exist(context: Context, model: SplitModel, tmp_path: Path) -> None:
     path = tmp_path / "late.safetensors"
     with Pipeline(context, backbone={**WAITING, "weights": str(path)}, head={}) as pipeline:
         for _ in range(2):
@@ -87,12 +86,12 @@ def test_what_cannot_be_configured_stays_unconfigured_until_it_can(
         assert pipeline.settled(1).published == 1
 
 
-def test_a_node_that_cannot_start_by_itself_says_why(context: Context, tmp_path: Path) -> None:
+def test_failed_autostart_raises_the_reason(context: Context, tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match="There is no weights file"):
         Pipeline(context, backbone={"weights": str(tmp_path / "nowhere.pt")})
 
 
-def test_parameters_set_before_configuring_count(context: Context) -> None:
+def test_parameters_set_before_configuration_apply(context: Context) -> None:
     with Pipeline(context, backbone={**WAITING}) as pipeline:
         assert pipeline.client.set_all("backbone", batch_size=3, split_point="block3") == ""
         assert pipeline.client.transition("backbone", "configure")
@@ -100,7 +99,7 @@ def test_parameters_set_before_configuring_count(context: Context) -> None:
         assert (settings.batch_size, settings.split_point) == (3, "block3")
 
 
-def test_a_split_point_that_does_not_exist_is_refused_when_the_model_is_known(context: Context) -> None:
+def test_unknown_split_point_is_refused_at_configuration(context: Context) -> None:
     with Pipeline(context, backbone={**WAITING}) as pipeline:
         assert pipeline.client.set("backbone", split_point="nowhere") == [
             ""
@@ -110,7 +109,7 @@ def test_a_split_point_that_does_not_exist_is_refused_when_the_model_is_known(co
         assert pipeline.client.transition("backbone", "configure")
 
 
-def test_an_inactive_backbone_takes_no_images(context: Context) -> None:
+def test_inactive_backbone_takes_no_images(context: Context) -> None:
     with Pipeline(context, backbone={}, head={}) as pipeline:
         images = pipeline.client.publisher(Image, "image")
         assert pipeline.client.transition("backbone", "deactivate")

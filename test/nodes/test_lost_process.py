@@ -1,4 +1,4 @@
-"""A process whose GPU is lost: it says so, ends in time with a code of its own, and is found as it ended."""
+"""A process that loses its GPU reports it, and ends in time with its own exit code."""
 
 from __future__ import annotations
 
@@ -25,13 +25,18 @@ pytestmark = pytest.mark.timeout(4 * START_S)
 SMALL = ("-p", "width:=64", "-p", "height:=48")
 ONE_MODEL = (*SMALL, "-p", "weights:=none")
 TENANTS = (
-    *(*SMALL, "-p", "tenants:=[front, rear]"),
-    *("-p", "tenants.front.image_topic:=image", "-p", "tenants.rear.image_topic:=image"),
+    *SMALL,
+    "-p",
+    "tenants:=[front, rear]",
+    "-p",
+    "tenants.front.image_topic:=image",
+    "-p",
+    "tenants.rear.image_topic:=image",
 )
 
 
-class Losing:
-    """A process that loses its device, and how it ended.
+class LosingProcess:
+    """A process that loses its device.
 
     Args:
         node: its executable.
@@ -53,7 +58,7 @@ class Losing:
         self.lasted_s = 0.0  # from the loss to the end
 
     def end(self) -> int:
-        """Its exit code, once it has ended by itself."""
+        """Waits until the process has ended by itself and returns its exit code."""
         try:
             self.printed = self._popen.communicate(timeout=END_S)[0]
         except subprocess.TimeoutExpired:
@@ -76,8 +81,8 @@ def client(ros_domain: int) -> Iterator[Client]:
     rclpy.try_shutdown(context=context)
 
 
-def last_words(diagnostics: Received, line: str) -> dict[str, str]:
-    """The facts of the latest status of that name that is an error, and says that the GPU was lost."""
+def last_values(diagnostics: Received, line: str) -> dict[str, str]:
+    """Returns the values of the latest status of that name that reports the lost GPU as an error."""
     found = [
         status
         for message in diagnostics
@@ -90,9 +95,9 @@ def last_words(diagnostics: Received, line: str) -> dict[str, str]:
     return {value.key: value.value for value in found[-1].values}
 
 
-def ends_in_time(process: Losing, when: Path, *heard: Received) -> None:
-    """Once something was heard of each, the process loses its device, and ends as it should."""
-    for messages in heard:
+def ends_in_time(process: LosingProcess, when: Path, *topics: Received) -> None:
+    """Has the process lose its device once both topics have messages, and checks how it ends."""
+    for messages in topics:
         messages.wait_for(1, START_S)
     when.touch()
     assert process.end() == DEVICE_LOST_EXIT, process.printed
@@ -100,14 +105,14 @@ def ends_in_time(process: Losing, when: Path, *heard: Received) -> None:
 
 
 @pytest.mark.parametrize("moment", [LATER, HANGS])
-def test_a_lost_gpu_ends_the_pipeline_in_time(client: Client, moment: str, tmp_path: Path) -> None:
+def test_lost_gpu_ends_the_pipeline_in_time(client: Client, moment: str, tmp_path: Path) -> None:
     when = tmp_path / "now"
-    process = Losing("pipeline", moment, *ONE_MODEL, when=when)
-    diagnostics = client.listen(DiagnosticArray, "/diagnostics")
-    detections = client.listen(Detection2DArray, "detections")
+    process = LosingProcess("pipeline", moment, *ONE_MODEL, when=when)
+    diagnostics = client.subscribe(DiagnosticArray, "/diagnostics")
+    detections = client.subscribe(Detection2DArray, "detections")
     ends_in_time(process, when, detections, diagnostics)
     print(f"it lasted {process.lasted_s:.2f} s")
-    facts = last_words(diagnostics, "pipeline")
+    facts = last_values(diagnostics, "pipeline")
     received, published, in_flight, lost = (
         int(facts[key]) for key in ("received", "published", "in flight", "dropped: device_lost")
     )
@@ -117,31 +122,31 @@ def test_a_lost_gpu_ends_the_pipeline_in_time(client: Client, moment: str, tmp_p
     assert in_flight == 0 or moment == HANGS  # one that the head still had when all stood still
 
 
-def test_a_lost_gpu_ends_tenants_in_time(client: Client, tmp_path: Path) -> None:
+def test_lost_gpu_ends_tenants_in_time(client: Client, tmp_path: Path) -> None:
     when = tmp_path / "now"
-    process = Losing("pipeline", LATER, *TENANTS, when=when)
-    detections = client.listen(Detection2DArray, "front/detections")
-    diagnostics = client.listen(DiagnosticArray, "/diagnostics")
+    process = LosingProcess("pipeline", LATER, *TENANTS, when=when)
+    detections = client.subscribe(Detection2DArray, "front/detections")
+    diagnostics = client.subscribe(DiagnosticArray, "/diagnostics")
     ends_in_time(process, when, detections, diagnostics)
     assert len(detections) > 0
-    facts = [last_words(diagnostics, f"pipeline/{name}") for name in ("front", "rear")]
+    facts = [last_values(diagnostics, f"pipeline/{name}") for name in ("front", "rear")]
     assert sum(int(each.get("dropped: device_lost", 0)) for each in facts) > 0
 
 
 @pytest.mark.parametrize("arguments", [ONE_MODEL, TENANTS], ids=["one model", "tenants"])
-def test_a_gpu_that_is_lost_at_the_start_ends_the_process(ros_domain: int, arguments: tuple[str, ...]) -> None:
-    process = Losing("pipeline", AT_START, *arguments)
+def test_gpu_lost_at_start_ends_the_process(ros_domain: int, arguments: tuple[str, ...]) -> None:
+    process = LosingProcess("pipeline", AT_START, *arguments)
     assert process.end() == DEVICE_LOST_EXIT, process.printed
     assert process.lasted_s < IN_TIME_S
     assert "illegal memory access" in process.printed
 
 
-def test_a_backbone_alone_ends_in_time(client: Client) -> None:
+def test_lost_gpu_ends_a_single_backbone_in_time(client: Client) -> None:
     camera = subprocess.Popen(
         [sys.executable, "-m", "split_infer_ros.nodes.camera", "--ros-args", *SMALL], stdin=subprocess.DEVNULL
     )
     try:
-        process = Losing("backbone", LATER, "-p", "weights:=none")
+        process = LosingProcess("backbone", LATER, "-p", "weights:=none")
         assert process.end() == DEVICE_LOST_EXIT, process.printed
         assert process.lasted_s < IN_TIME_S
     finally:

@@ -1,4 +1,4 @@
-"""Namespaces, names and topics are the user's: pipelines live side by side, nodes are renamed, topics remapped."""
+"""Users choose namespaces, names and topics: pipelines run side by side, nodes and topics are renamed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from rclpy.context import Context
-from ros_support import START_S, Client, Process, wait_until
+from ros_processes import Process
+from ros_support import START_S, Client, wait_until
 from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray
 
@@ -24,18 +25,18 @@ def client(context: Context) -> Iterator[Client]:
 
 
 def is_closed(report: PipelineReport) -> bool:
-    """No frame was lost without a name."""
+    """Returns whether every frame of a report is accounted for."""
     return report.received == report.published + sum(drop.count for drop in report.dropped) + report.in_flight
 
 
-def test_two_pipelines_in_namespaces_of_their_own_do_not_hear_each_other(client: Client) -> None:
+def test_pipelines_in_two_namespaces_are_independent(client: Client) -> None:
     sides = ("left", "right")
     left, right = (Process("pipeline", *QUICK, "-p", f"frame_id:={side}", "-r", f"__ns:=/{side}") for side in sides)
     with left, right:
         for side in sides:
-            found = client.listen(Detection2DArray, f"/{side}/detections").wait_for(10, START_S)
+            found = client.subscribe(Detection2DArray, f"/{side}/detections").wait_for(10, START_S)
             assert {message.header.frame_id for message in found} == {side}
-            report = client.listen(PipelineReport, f"/{side}/report").wait_for_one(
+            report = client.subscribe(PipelineReport, f"/{side}/report").wait_for_one(
                 lambda report: report.published >= 10, "ten frames published", START_S
             )
             assert is_closed(report)
@@ -44,12 +45,12 @@ def test_two_pipelines_in_namespaces_of_their_own_do_not_hear_each_other(client:
         assert client.get("/right/backbone", "batch_size") == 0
 
 
-def test_nodes_and_topics_are_renamed_from_the_command_line(client: Client) -> None:
+def test_command_line_renames_nodes_and_topics(client: Client) -> None:
     names = ("backbone:__node:=eyes", "head:__node:=mind", "image:=/front/picture", "detections:=/found/things")
     remaps = [word for name in names for word in ("-r", name)]
     with Process("pipeline", *QUICK, *remaps) as process:
-        client.listen(Detection2DArray, "/found/things").wait_for(3, START_S)
-        client.listen(Image, "/front/picture").wait_for(1)
+        client.subscribe(Detection2DArray, "/found/things").wait_for(3, START_S)
+        client.subscribe(Image, "/front/picture").wait_for(1)
         for name in ("eyes", "mind", "camera", "stats"):
             assert client.state(name) == "active"
         assert {"backbone", "head"}.isdisjoint(client.node.get_node_names())
@@ -58,18 +59,18 @@ def test_nodes_and_topics_are_renamed_from_the_command_line(client: Client) -> N
 
 
 @pytest.mark.parametrize("transport", ["intra_process", "shared_memory"])
-def test_two_pipelines_of_the_same_names_do_no_harm_in_silence(client: Client, transport: str) -> None:
-    """Each takes the other's images too, which nobody meant: it is said, and no frame goes astray meanwhile."""
+def test_two_pipelines_of_one_name_cause_a_warning(client: Client, transport: str) -> None:
+    """Each pipeline receives the other's images too. Both warn about it, and their ledgers stay closed."""
     arguments = (*QUICK, "-p", f"transport:={transport}")
     with Process("pipeline", *arguments) as one, Process("pipeline", *arguments) as other:
-        said = client.listen(DiagnosticArray, "/diagnostics")
-        status = said.wait_for_one(
+        diagnostics = client.subscribe(DiagnosticArray, "/diagnostics")
+        status = diagnostics.wait_for_one(
             lambda array: "backbones report on /report" in array.status[0].message, "a warning", START_S
         ).status[0]
         assert status.level == DiagnosticStatus.WARN
         assert "__ns:=" in status.message
         wait_until(lambda: "backbones report" in one.printed + other.printed, "the same in the log")
-        reports = client.listen(PipelineReport, "report").wait_for(20, START_S)
+        reports = client.subscribe(PipelineReport, "report").wait_for(20, START_S)
         assert all(is_closed(report) for report in reports)
         known = {"overrun", "middleware", "stale", "busy", "foreign", "lease_expired", "head_error"}
         assert {drop.reason for report in reports for drop in report.dropped} <= known

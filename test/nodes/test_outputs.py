@@ -1,4 +1,4 @@
-"""What the nodes say beside detections: labels, pictures, statistics, diagnostics; and what the camera shows."""
+"""What the nodes publish besides detections: labels, pictures, stats, diagnostics and the camera's images."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from rclpy.context import Context
 from rclpy.qos import DurabilityPolicy, QoSProfile
-from ros_support import Pipeline, image, wait_until
+from ros_pipeline import Pipeline
+from ros_support import image, wait_until
 from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray, VisionInfo
 
@@ -30,8 +31,8 @@ def pipeline(context: Context) -> Iterator[Pipeline]:
         yield found
 
 
-def test_the_label_map_is_there_for_whoever_comes_late(pipeline: Pipeline) -> None:
-    (info,) = pipeline.client.listen(VisionInfo, "vision_info", LATCHED).wait_for(1)
+def test_late_subscriber_receives_the_labels(pipeline: Pipeline) -> None:
+    (info,) = pipeline.client.subscribe(VisionInfo, "vision_info", LATCHED).wait_for(1)
     assert info.method == "shapes"
     node, name = info.database_location.rsplit("/", 1)
     assert node == f"{pipeline.namespace}/head"
@@ -39,18 +40,18 @@ def test_the_label_map_is_there_for_whoever_comes_late(pipeline: Pipeline) -> No
     assert name in pipeline.client.set("head", **{name: ["other"]})[0]  # read-only
 
 
-def test_pictures_are_drawn_only_while_somebody_looks(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pictures_are_drawn_only_for_subscribers(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn, draw = [], overlay.draw_detections
     monkeypatch.setattr(overlay, "draw_detections", lambda *a: (drawn.append(a), draw(*a))[1])
-    detections = pipeline.client.listen(Detection2DArray, "detections")
+    detections = pipeline.client.subscribe(Detection2DArray, "detections")
     images = pipeline.client.publisher(Image, "image")
     images.publish(image())
     detections.wait_for(1)
     assert drawn == []
 
     assert pipeline.client.set("head", score_threshold=0.0, max_detections=5) == ["", ""]
-    pictures = pipeline.client.listen(Image, "detections/image")
-    wait_until(lambda: pipeline.nodes["head"]._overlay._publisher.is_wanted, "a match")
+    pictures = pipeline.client.subscribe(Image, "detections/image")
+    wait_until(lambda: pipeline.nodes["head"]._results._overlay._publisher.has_subscribers, "a match")
     message = image(50, 70, "mono8", stamp=9, frame_id="seen", padding=3)
     images.publish(message)
     (picture,) = pictures.wait_for(1)
@@ -63,17 +64,17 @@ def test_pictures_are_drawn_only_while_somebody_looks(pipeline: Pipeline, monkey
     for subscription in list(pipeline.client.node.subscriptions):
         if subscription.topic_name.endswith("detections/image"):
             pipeline.client.node.destroy_subscription(subscription)
-    wait_until(lambda: not pipeline.nodes["head"]._overlay._publisher.is_wanted, "nobody to look any more")
+    wait_until(lambda: not pipeline.nodes["head"]._results._overlay._publisher.has_subscribers, "no subscriber")
     before = len(drawn)
     images.publish(image())
     detections.wait_for(3)
     assert len(drawn) == before
 
 
-def test_statistics_tell_what_is_counted_and_how_fast_it_goes(context: Context) -> None:
+def test_stats_contain_counts_and_rates(context: Context) -> None:
     camera = {"width": 64, "height": 48, "rate_hz": 10.0}
     with Pipeline(context, stats={"period_s": 0.5}, head={}, backbone={}, camera=camera) as pipeline:
-        stats = pipeline.client.listen(PipelineStats, "stats")
+        stats = pipeline.client.subscribe(PipelineStats, "stats")
         found = stats.wait_for_one(lambda message: message.report.published > 10, "ten frames published")
         report = found.report
         assert counts_of(report).balanced
@@ -98,14 +99,14 @@ def test_statistics_tell_what_is_counted_and_how_fast_it_goes(context: Context) 
         )
 
 
-def test_diagnostics_tell_how_the_pipeline_is(pipeline: Pipeline) -> None:
-    diagnostics = pipeline.client.listen(DiagnosticArray, "/diagnostics")
+def test_diagnostics_show_the_pipelines_state(pipeline: Pipeline) -> None:
+    diagnostics = pipeline.client.subscribe(DiagnosticArray, "/diagnostics")
 
     def status(level: bytes, words: str, **facts: str) -> DiagnosticStatus:
         def fits(message: DiagnosticArray) -> bool:
             found = message.status[0]
-            told = {entry.key: entry.value for entry in found.values}
-            return found.level == level and words in found.message and facts.items() <= told.items()
+            values = {entry.key: entry.value for entry in found.values}
+            return found.level == level and words in found.message and facts.items() <= values.items()
 
         found = diagnostics.wait_for_one(fits, f"'{words}'").status[0]
         diagnostics.clear()
@@ -127,14 +128,14 @@ def test_diagnostics_tell_how_the_pipeline_is(pipeline: Pipeline) -> None:
     status(DiagnosticStatus.STALE, "No backbone reports")
 
 
-def test_the_camera_shows_scenes_with_their_truth(context: Context) -> None:
+def test_camera_publishes_scenes_with_truth(context: Context) -> None:
     camera = {"width": 320, "height": 240, "rate_hz": 0.0, "seed": 7, "frame_id": "eye", "autostart": False}
     with Pipeline(context, camera=camera) as pipeline:
         assert pipeline.client.transition("camera", "configure")
-        images = pipeline.client.listen(Image, "image")
-        truth = pipeline.client.listen(Detection2DArray, "truth")
-        wait_until(lambda: pipeline.nodes["camera"]._truth.has_outside_subscribers, "a match")
-        wait_until(lambda: pipeline.nodes["camera"]._images.has_outside_subscribers, "a match")
+        images = pipeline.client.subscribe(Image, "image")
+        truth = pipeline.client.subscribe(Detection2DArray, "truth")
+        wait_until(lambda: pipeline.nodes["camera"]._truth.has_remote_subscribers, "a match")
+        wait_until(lambda: pipeline.nodes["camera"]._images.has_remote_subscribers, "a match")
         assert pipeline.client.transition("camera", "activate")
         for index, (shown, known) in enumerate(zip(images.wait_for(3), truth.wait_for(3), strict=True)):
             scene = draw_scene(7, index, 320, 240)
@@ -146,14 +147,14 @@ def test_the_camera_shows_scenes_with_their_truth(context: Context) -> None:
             ]
 
 
-def test_the_camera_shows_a_folder_to_its_end(context: Context, tmp_path: Path) -> None:
+def test_camera_publishes_a_folder_to_its_end(context: Context, tmp_path: Path) -> None:
     for number, shade in enumerate((10, 20, 30)):
         cv2.imwrite(str(tmp_path / f"{number}.png"), np.full((20 + number, 30, 3), shade, np.uint8))
     camera = {"source": f"folder:{tmp_path}", "loop": False, "rate_hz": 0.0, "autostart": False}
     with Pipeline(context, camera=camera) as pipeline:
         assert pipeline.client.transition("camera", "configure")
-        images = pipeline.client.listen(Image, "image")
-        wait_until(lambda: pipeline.nodes["camera"]._images.has_outside_subscribers, "a match")
+        images = pipeline.client.subscribe(Image, "image")
+        wait_until(lambda: pipeline.nodes["camera"]._images.has_remote_subscribers, "a match")
         assert pipeline.client.transition("camera", "activate")
         found = [(message.height, message.width, message.data[0]) for message in images.wait_for(3)]
         assert found == [(20, 30, 10), (21, 30, 20), (22, 30, 30)]
@@ -162,7 +163,7 @@ def test_the_camera_shows_a_folder_to_its_end(context: Context, tmp_path: Path) 
         assert pipeline.client.state("camera") == "active"
 
 
-def test_a_silent_camera_is_silent(context: Context) -> None:
+def test_camera_without_source_publishes_nothing(context: Context) -> None:
     with Pipeline(context, camera={"source": "none"}) as pipeline:
         assert pipeline.client.state("camera") == "active"
         wait_until(lambda: not pipeline.nodes["camera"]._thread.is_alive(), "the end")

@@ -1,4 +1,4 @@
-"""Cameras faster than the pipeline, and long runs: what a process holds stays the same, and what comes out is new."""
+"""Overload and long runs: the process holds no more and more resources, and results stay recent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from rclpy.context import Context
-from ros_support import START_S, Client, Footprint, Process, Received, wait_until
+from ros_processes import Footprint, Process
+from ros_support import START_S, Client, Received, wait_until
 from vision_msgs.msg import Detection2DArray
 
 from split_infer_ros.msg import PipelineReport
@@ -33,43 +34,43 @@ NODES = (
 )
 
 
-class Watcher:
-    """Notes how old the newest results are, and what the process holds."""
+class ProcessWatcher:
+    """Records the age of the newest results, and what the process holds."""
 
     def __init__(self, client: Client, process: Process) -> None:
         self.ages: list[float] = []
         self.footprints: list[Footprint] = []
         self._process = process
-        self.reports: Received = client.listen(PipelineReport, "report")
-        client.node.create_subscription(Detection2DArray, "detections", self._hear, 100)
+        self.reports: Received = client.subscribe(PipelineReport, "report")
+        client.node.create_subscription(Detection2DArray, "detections", self._receive, 100)
 
-    def _hear(self, found: Detection2DArray) -> None:
+    def _receive(self, found: Detection2DArray) -> None:
         stamp = found.header.stamp
         self.ages.append(time.time() - stamp.sec - stamp.nanosec / 1e9)
 
     def watch(self, seconds: float, every: float) -> None:
-        """Look at the process again and again."""
+        """Records the footprint of the process again and again."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             assert self._process.runs, self._process.printed
             self.footprints.append(Footprint.of(self._process.pid))
             time.sleep(every)
 
-    def stays_flat(self) -> None:
-        """The last third holds no more than the first one did."""
+    def assert_stays_flat(self) -> None:
+        """Asserts that the last third of the footprints is no larger than the first."""
         third = len(self.footprints) // 3
         for kind, slack in KINDS.items():
             values = [getattr(one, kind) for one in self.footprints]
             assert statistics.median(values[-third:]) <= statistics.median(values[:third]) + slack, (kind, values)
 
     def slopes(self) -> dict[str, float]:
-        """By how much each kind grows in an hour, by least squares over the last two thirds."""
+        """Returns the growth of each resource in an hour, by least squares over the last two thirds."""
         late = self.footprints[len(self.footprints) // 3 :]
         hours = np.linspace(0.0, (late[-1].at - late[0].at) / 3600, len(late))
         return {kind: float(np.polyfit(hours, [getattr(one, kind) for one in late], 1)[0]) for kind in KINDS}
 
-    def ledger_closes(self) -> None:
-        """In every report."""
+    def assert_ledger_closes(self) -> None:
+        """Asserts that the ledger closes in every report."""
         for report in self.reports:
             dropped = sum(entry.count for entry in report.dropped)
             assert report.received == report.published + dropped + report.in_flight
@@ -83,9 +84,9 @@ def client(context: Context) -> Iterator[Client]:
 
 
 def flood(client: Client, seconds: float, transport: str) -> None:
-    """Three times as many frames as the pipeline can take, for so long."""
+    """Sends three times as many frames as the pipeline can take."""
     with Process("pipeline", *NODES, "-p", f"transport:={transport}", "-p", "drop_policy:=block") as process:
-        watcher = Watcher(client, process)
+        watcher = ProcessWatcher(client, process)
         assert client.set("camera", rate_hz=0.0) == [""]
         watcher.reports.wait_for_one(lambda report: report.published > 30, "the pipeline at its limit", START_S)
         watcher.reports.wait_for(len(watcher.reports) + 4)
@@ -101,39 +102,39 @@ def flood(client: Client, seconds: float, transport: str) -> None:
         published = after.published - before.published
         assert after.received - before.received > 1.2 * published  # else there was no overload
         assert {entry.reason for entry in after.dropped} == {"overrun"}
-        watcher.stays_flat()
-        watcher.ledger_closes()
-        # A frame waits for a batch, in the ring, and for the head: never for what came long before it.
+        watcher.assert_stays_flat()
+        watcher.assert_ledger_closes()
+        # A frame waits for a batch, in the slot pool, and for the head, but never for old frames.
         period = passed / published
         assert statistics.median(watcher.ages) < (POOL_SLOTS + 3) * period
         assert client.set("camera", rate_hz=1.0) == [""]
-        wait_until(lambda: watcher.reports[-1].in_flight <= 1, "the ring to be empty")
+        wait_until(lambda: watcher.reports[-1].in_flight <= 1, "the slot pool to be empty")
 
 
 @pytest.mark.parametrize("transport", ["intra_process", pytest.param("shared_memory", marks=pytest.mark.slow)])
-def test_too_many_frames_cost_nothing_but_themselves(client: Client, transport: str) -> None:
+def test_overload_costs_only_the_dropped_frames(client: Client, transport: str) -> None:
     flood(client, 6.0, transport)
 
 
 @pytest.mark.slow
-def test_a_minute_of_too_many_frames(client: Client) -> None:
+def test_overload_for_a_minute(client: Client) -> None:
     flood(client, 60.0, "intra_process")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(SOAK_S + 300)
 @pytest.mark.parametrize("transport", ["intra_process", "shared_memory"])
-def test_a_long_run_leaves_no_trace(client: Client, transport: str) -> None:
-    """Ten minutes, or SOAK_S seconds if the environment has that."""
+def test_long_run_leaks_nothing(client: Client, transport: str) -> None:
+    """Runs for ten minutes, or for SOAK_S seconds if that environment variable is set."""
     with Process("pipeline", *NODES, "-p", f"transport:={transport}", "-p", "rate_hz:=5.0") as process:
-        watcher = Watcher(client, process)
+        watcher = ProcessWatcher(client, process)
         watcher.reports.wait_for_one(lambda report: report.published > 30, "frames flowing", START_S)
         watcher.watch(SOAK_S, every=2.0)
         last = watcher.reports[-1]
         print(f"{transport}, {SOAK_S:g} s: {watcher.footprints[0]} to {watcher.footprints[-1]}")
         print(f"slopes an hour: {watcher.slopes()}; published {last.published}, in flight {last.in_flight}")
-        watcher.stays_flat()
-        watcher.ledger_closes()
+        watcher.assert_stays_flat()
+        watcher.assert_ledger_closes()
         assert len(watcher.ages) > SOAK_S
         seen = len(watcher.reports)
         watcher.reports.wait_for_one(  # between two frames of a camera that is slow

@@ -1,4 +1,4 @@
-"""Tables of parameters: rows that tables share, families of rows, and names that are not."""
+"""Tables of parameters: copied rows, families of rows, and unknown names."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from split_infer_ros.nodes.parameters.table import Rows, family, like, parameter
 @dataclass(frozen=True)
 class Dog:
     breed: str = parameter("mongrel", "Which breed it is.", choices=("mongrel", "poodle"))
-    age: float = parameter(1.0, "In years.", at_least=0.0, at_most=30.0)
+    age: float = parameter(1.0, "In years.", minimum=0.0, maximum=30.0)
 
 
 @dataclass(frozen=True)
 class Kennel:
     dogs: tuple[str, ...] = parameter((), "Their names.")
     of: Mapping[str, Dog] = family("dogs", Dog)
-    age: float = like(Dog, "age", default=10.0, at_most=500.0)
+    age: float = like(Dog, "age", default=10.0, maximum=500.0)
 
 
 ROWS = Rows(Kennel)
 
 
-def test_a_row_like_another_one_differs_only_where_it_says_so() -> None:
-    mine, theirs = ROWS.row("age"), ROWS.row("dogs.rex.age")
-    assert mine is not None
-    assert theirs is not None
-    assert (mine.default, mine.metadata["at_most"]) == (10.0, 500.0)
-    assert (theirs.default, theirs.metadata["at_most"]) == (1.0, 30.0)
-    assert mine.metadata["description"] == theirs.metadata["description"]
+def test_copied_row_differs_only_where_changed() -> None:
+    copied, original = ROWS.row("age"), ROWS.row("dogs.rex.age")
+    assert copied is not None
+    assert original is not None
+    assert (copied.default, copied.metadata["maximum"]) == (10.0, 500.0)
+    assert (original.default, original.metadata["maximum"]) == (1.0, 30.0)
+    assert copied.metadata["description"] == original.metadata["description"]
 
 
-def test_a_member_is_there_once_it_is_listed_or_a_row_of_it_is_set() -> None:
+def test_listing_a_name_or_setting_its_row_adds_it() -> None:
     kennel = ROWS.changed(Kennel(), {"dogs": ["rex"], "dogs.fay.breed": "poodle"})
     assert kennel == Kennel(("rex",), {"rex": Dog(), "fay": Dog("poodle")})
     kennel = ROWS.changed(kennel, {"dogs.fay.age": 3})
@@ -44,13 +44,13 @@ def test_a_member_is_there_once_it_is_listed_or_a_row_of_it_is_set() -> None:
     assert ROWS.changed(kennel, {"dogs": []}).of == kennel.of
 
 
-def test_a_change_leaves_the_old_table_as_it_was() -> None:
+def test_change_leaves_the_old_table_unchanged() -> None:
     before = ROWS.changed(Kennel(), {"dogs.rex.age": 2.0})
     ROWS.changed(before, {"dogs.rex.age": 5.0})
     assert before.of["rex"].age == 2.0
 
 
-def test_flat_names_are_those_of_the_parameters() -> None:
+def test_flat_names_are_parameter_names() -> None:
     kennel = ROWS.changed(Kennel(), {"dogs": ["rex"], "dogs.rex.age": 2.0})
     assert {name: value for name, (_, value) in ROWS.flat(kennel).items()} == {
         "dogs": ("rex",),
@@ -68,7 +68,7 @@ def test_flat_names_are_those_of_the_parameters() -> None:
         ("dogs", "rex", ["dogs cannot be 'rex'", "a list of texts"]),
     ],
 )
-def test_what_a_row_does_not_take_is_refused_under_its_whole_name(name: str, value: object, words: list[str]) -> None:
+def test_refused_value_is_reported_with_its_full_name(name: str, value: object, words: list[str]) -> None:
     with pytest.raises(ConfigurationError) as refusal:
         ROWS.changed(Kennel(), {name: value})
     for word in words:
@@ -76,10 +76,10 @@ def test_what_a_row_does_not_take_is_refused_under_its_whole_name(name: str, val
 
 
 @pytest.mark.parametrize("name", ["dogs.rex", "dogs.rex.colour", "cats.tom.age", "ages", "dogsrex.age", ""])
-def test_names_that_are_not_in_the_table_are_known_as_such(name: str) -> None:
+def test_unknown_names_are_not_in_the_table(name: str) -> None:
     assert name not in ROWS
 
 
-def test_a_hint_names_the_row_that_was_meant() -> None:
+def test_hint_names_the_similar_row() -> None:
     assert "Did you mean 'dogs.rex.breed'?" in ROWS.hint("dogs.rex.bred")
     assert "It has: dogs, age, dogs.NAME.breed, dogs.NAME.age." in ROWS.hint("nothing")

@@ -1,4 +1,4 @@
-"""Parameters change while frames flow, through the services of ``ros2 param``; what is refused changes nothing."""
+"""Parameters change while frames flow. A refused change has no effect."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import pytest
 from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.context import Context
 from rclpy.parameter import Parameter
-from ros_support import NODE_TYPES, Pipeline, Received, image, wait_until
+from ros_pipeline import NODE_TYPES, Pipeline
+from ros_support import Received, image, wait_until
 from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray
 
@@ -43,23 +44,23 @@ def pipeline(context: Context, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 @pytest.fixture(scope="module")
 def detections(pipeline: Pipeline) -> Received:
-    return pipeline.client.listen(Detection2DArray, "detections")
+    return pipeline.client.subscribe(Detection2DArray, "detections")
 
 
 @pytest.fixture(scope="module")
 def reports(pipeline: Pipeline) -> Received:
-    return pipeline.client.listen(PipelineReport, "report")
+    return pipeline.client.subscribe(PipelineReport, "report")
 
 
 def flows_on(pipeline: Pipeline, detections: Received) -> None:
-    """Frames still come out at the end, and every one is accounted for."""
+    """Asserts that detections still come, and that the ledger closes."""
     count = len(detections)
     detections.wait_for(count + 3)
     assert pipeline.counts.balanced
 
 
 @pytest.mark.parametrize("node", TABLES)
-def test_descriptors_tell_what_each_parameter_is_and_takes(pipeline: Pipeline, node: str) -> None:
+def test_descriptor_has_description_and_range(pipeline: Pipeline, node: str) -> None:
     fields = dataclasses.fields(TABLES[node])
     descriptors = pipeline.client.describe(node, *(field.name for field in fields))
     for field, descriptor in zip(fields, descriptors, strict=True):
@@ -69,14 +70,14 @@ def test_descriptors_tell_what_each_parameter_is_and_takes(pipeline: Pipeline, n
         assert descriptor.read_only == facts["read_only"]
         ranges = [*descriptor.integer_range, *descriptor.floating_point_range]
         assert [(r.from_value, r.to_value) for r in ranges] == (
-            [(facts["at_least"], facts["at_most"])] if facts["at_most"] is not None else []
+            [(facts["minimum"], facts["maximum"])] if facts["maximum"] is not None else []
         )
         for choice in facts["choices"]:
             assert choice in descriptor.additional_constraints
 
 
-def test_the_split_point_changes_while_frames_flow(pipeline: Pipeline, detections: Received, reports: Received) -> None:
-    handles = pipeline.client.listen(FeatureHandle, "features")
+def test_split_point_changes_while_frames_flow(pipeline: Pipeline, detections: Received, reports: Received) -> None:
+    handles = pipeline.client.subscribe(FeatureHandle, "features")
     for name in ("input", "block3", "output", "neck"):
         assert pipeline.client.set("backbone", split_point=name) == [""]
         assert pipeline.client.get("backbone", "split_point") == name
@@ -86,7 +87,7 @@ def test_the_split_point_changes_while_frames_flow(pipeline: Pipeline, detection
 
 
 def test_batches_change_while_frames_flow(pipeline: Pipeline, detections: Received, reports: Received) -> None:
-    handles = pipeline.client.listen(FeatureHandle, "features")
+    handles = pipeline.client.subscribe(FeatureHandle, "features")
     assert pipeline.client.set("backbone", batch_size=3, batch_timeout_ms=5000.0, pool_slots=2) == ["", "", ""]
     handles.wait_for_one(lambda handle: len(handle.headers) == 3, "a batch of three")
     report = reports.wait_for_one(lambda report: report.batch_size == 3, "a report that says so")
@@ -96,7 +97,7 @@ def test_batches_change_while_frames_flow(pipeline: Pipeline, detections: Receiv
     flows_on(pipeline, detections)
 
 
-def test_the_drop_policy_changes_while_frames_flow(pipeline: Pipeline, detections: Received, reports: Received) -> None:
+def test_drop_policy_changes_while_frames_flow(pipeline: Pipeline, detections: Received, reports: Received) -> None:
     for policy in ("block", "latest"):
         assert pipeline.client.set("backbone", drop_policy=policy) == [""]
         reports.clear()
@@ -104,7 +105,7 @@ def test_the_drop_policy_changes_while_frames_flow(pipeline: Pipeline, detection
         flows_on(pipeline, detections)
 
 
-def test_weights_are_streamed_and_resident_again_while_frames_flow(
+def test_weights_change_residency_while_frames_flow(
     pipeline: Pipeline, detections: Received, reports: Received, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -118,14 +119,14 @@ def test_weights_are_streamed_and_resident_again_while_frames_flow(
         flows_on(pipeline, detections)
 
 
-def test_the_heads_weights_are_streamed_and_resident_again_while_frames_flow(
+def test_head_weights_change_residency_while_frames_flow(
     pipeline: Pipeline, detections: Received, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    diagnostics = pipeline.client.listen(DiagnosticArray, "/diagnostics")
+    diagnostics = pipeline.client.subscribe(DiagnosticArray, "/diagnostics")
 
     def weights(message: DiagnosticArray) -> str | None:
-        """What the head says of them; None if another node says something."""
+        """Returns what the head's status says about its weights; None for another node's status."""
         if not message.status[0].name.endswith("/head"):
             return None
         return {entry.key: entry.value for entry in message.status[0].values}.get("weights", "resident")
@@ -138,8 +139,8 @@ def test_the_heads_weights_are_streamed_and_resident_again_while_frames_flow(
         diagnostics.wait_for_one(lambda message, want=residency: (weights(message) or "").startswith(want), residency)
 
 
-def test_limits_act_on_the_next_frames(pipeline: Pipeline, detections: Received) -> None:
-    """What is in the array tells that a parameter which was accepted acts."""
+def test_limits_apply_to_the_next_frames(pipeline: Pipeline, detections: Received) -> None:
+    """The number of detections shows that an accepted parameter takes effect."""
 
     def newest() -> list[Any]:
         detections.clear()
@@ -157,7 +158,7 @@ def test_limits_act_on_the_next_frames(pipeline: Pipeline, detections: Received)
     assert pipeline.client.set("head", nms_threshold=0.5) == [""]
 
 
-def test_the_cameras_rate_changes_while_frames_flow(pipeline: Pipeline, detections: Received) -> None:
+def test_camera_rate_changes_while_frames_flow(pipeline: Pipeline, detections: Received) -> None:
     assert pipeline.client.set("camera", rate_hz=0.5) == [""]
     before = pipeline.settled(0).received
     assert pipeline.client.set("camera", rate_hz=20.0) == [""]
@@ -165,7 +166,7 @@ def test_the_cameras_rate_changes_while_frames_flow(pipeline: Pipeline, detectio
     flows_on(pipeline, detections)
 
 
-def test_a_whole_number_is_as_good_as_a_fraction(pipeline: Pipeline) -> None:
+def test_whole_number_is_accepted_as_a_float(pipeline: Pipeline) -> None:
     assert pipeline.client.set("backbone", batch_timeout_ms=40) == [""]
     value = pipeline.client.get("backbone", "batch_timeout_ms")
     assert (value, type(value)) == (40.0, float)
@@ -204,7 +205,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("node", "name", "value", "words"), REFUSED)
-def test_a_refused_value_gets_a_sentence_and_changes_nothing(
+def test_refused_value_gets_a_sentence_and_has_no_effect(
     pipeline: Pipeline, detections: Received, node: str, name: str, value: Any, words: list[str]
 ) -> None:
     table = pipeline.nodes[node].table.values
@@ -218,7 +219,7 @@ def test_a_refused_value_gets_a_sentence_and_changes_nothing(
 
 
 @pytest.mark.parametrize("bad", [{"split_point": "nowhere"}, {"batch_size": -1}, {"model": "resnet18"}, {"nothing": 1}])
-def test_of_values_set_together_one_bad_one_refuses_all(pipeline: Pipeline, bad: dict[str, Any]) -> None:
+def test_one_bad_value_refuses_all_set_together(pipeline: Pipeline, bad: dict[str, Any]) -> None:
     before, settings = pipeline.backbone.values, pipeline.backbone.stage.settings
     assert pipeline.client.set_all("backbone", pool_slots=9, drop_policy="block", **bad) != ""
     assert pipeline.backbone.values == before
@@ -234,7 +235,7 @@ def test_values_set_together_take_effect_together(pipeline: Pipeline, detections
     flows_on(pipeline, detections)
 
 
-def test_too_much_memory_is_refused_and_the_old_ring_stays(pipeline: Pipeline, detections: Received) -> None:
+def test_too_much_memory_is_refused_and_old_pool_stays(pipeline: Pipeline, detections: Received) -> None:
     reason = pipeline.client.set_all("backbone", batch_size=256, pool_slots=64, split_point="stem.2")
     if reason == "":
         pytest.skip("this machine hands out as much memory as was asked for")
@@ -260,18 +261,18 @@ CHANGES: dict[str, dict[str, list[Any]]] = {
 
 
 def in_force(pipeline: Pipeline) -> dict[str, Any]:
-    """What the parts that do the work were last told; not what the nodes say of themselves."""
+    """Returns the settings that the stages use, not those that the nodes report."""
     backbone, head = pipeline.backbone, pipeline.nodes["head"]
     settings, limits = dataclasses.asdict(backbone.stage.settings), dataclasses.asdict(head._stage.limits)
     settings["batch_timeout_ms"] = 1e3 * settings.pop("batch_timeout_s")
-    rates = {"max_rate_hz": backbone._limiter.max_rate_hz, "rate_hz": pipeline.nodes["camera"].values.rate_hz}
+    rates = {"max_rate_hz": backbone.pipeline.limiter.max_rate_hz, "rate_hz": pipeline.nodes["camera"].values.rate_hz}
     return {**settings, **limits, **rates}
 
 
-def test_many_changes_under_load_lose_no_frame_unnamed(
+def test_many_changes_under_load_keep_the_ledger_closed(
     pipeline: Pipeline, detections: Received, reports: Received
 ) -> None:
-    """500 changes, valid and not, one at a time and several at once: refused with a reason, or in force at once."""
+    """Each of 500 changes is refused with a reason, or takes effect at once."""
     dice = random.Random(5)
     refused = 0
     start = pipeline.counts.received
@@ -309,7 +310,7 @@ def test_many_changes_under_load_lose_no_frame_unnamed(
 # What a node is started with.
 
 
-def test_a_parameter_file_may_give_a_parameter_to_all_nodes_if_one_of_them_heeds_it(context: Context) -> None:
+def test_parameter_for_all_nodes_must_be_known_to_one(context: Context) -> None:
     overrides = [Parameter("model", value="shapes"), Parameter("rate_hz", value=5.0)]
     nodes = [
         NODE_TYPES[name](context=context, namespace="/all", parameter_overrides=overrides, use_global_arguments=False)
@@ -330,7 +331,7 @@ def test_a_parameter_file_may_give_a_parameter_to_all_nodes_if_one_of_them_heeds
             node.close()
 
 
-def test_an_unknown_parameter_is_refused_with_the_one_that_may_have_been_meant(context: Context) -> None:
+def test_unknown_parameter_is_refused_with_a_suggestion(context: Context) -> None:
     node = BackboneNode(
         context=context,
         namespace="/typo",
@@ -342,7 +343,7 @@ def test_an_unknown_parameter_is_refused_with_the_one_that_may_have_been_meant(c
     node.close()
 
 
-def test_images_of_a_stopped_pipeline_are_not_taken(pipeline: Pipeline) -> None:
+def test_parameter_set_while_inactive_takes_effect(pipeline: Pipeline) -> None:
     """A parameter set while inactive takes effect at the next activation."""
     assert pipeline.client.transition("backbone", "deactivate")
     assert pipeline.client.set("backbone", batch_size=2) == [""]

@@ -1,4 +1,4 @@
-"""SSDlite320 in the whole pipeline, on photographs: what torchvision's model finds when it is called directly."""
+"""SSDlite320 in the pipeline finds in photographs what torchvision's model finds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import torch
 from comparing import assert_same_detections
 from photographs import photograph_batch, photographs
 from rclpy.context import Context
-from ros_support import Pipeline, detections_of
+from ros_pipeline import Pipeline
+from ros_support import detections_of
 from safetensors.torch import save_file
 from sensor_msgs.msg import Image
 from torchvision.models.detection.ssd import SSD
@@ -27,7 +28,7 @@ NAMES = find_model("ssdlite320").labels
 
 
 def reference(path: Path) -> SSD:
-    """The model, as sure of itself as a trained one; its weights are also in a file."""
+    """Returns a model with the confidence of a trained one, and writes its weights to a file."""
     whole, net = ssdlite320(), SsdNet(ssdlite320)
     net.load_state_dict(whole.state_dict())
     randomise(net, photograph_batch(320, 320)[:SOME])
@@ -47,11 +48,11 @@ def message(photograph: np.ndarray) -> Image:
     return Image(height=height, width=width, encoding="rgb8", step=3 * width, data=data)
 
 
-def test_photographs_give_what_the_model_gives_when_called_directly(context: Context, tmp_path: Path) -> None:
+def test_pipeline_gives_the_models_own_detections(context: Context, tmp_path: Path) -> None:
     whole = reference(tmp_path / "ssdlite.safetensors")
     chosen = {"model": "ssdlite320", "weights": str(tmp_path / "ssdlite.safetensors")}
     with Pipeline(context, backbone=chosen, head=chosen | LIMITS) as pipeline:
-        detections = pipeline.client.listen(Detection2DArray, "detections")
+        detections = pipeline.client.subscribe(Detection2DArray, "detections")
         publisher = pipeline.client.publisher(Image, "image")
         for number, photograph in enumerate(photographs()[:SOME], 1):
             publisher.publish(message(photograph))

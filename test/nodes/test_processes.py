@@ -1,4 +1,4 @@
-"""The executables as real processes: with others around them, and how they end."""
+"""The executables as real processes: how they work together, and how they end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from functools import partial
 
 import pytest
 import rclpy
-from ros_support import START_S, Client, Process, wait_until
+from ros_processes import Process
+from ros_support import START_S, Client, wait_until
 from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray
 
@@ -19,7 +20,7 @@ QUICK = ("-p", "weights:=none", "-p", "width:=64", "-p", "height:=48")
 
 
 class Machine:
-    """Processes of a test, and a client whose ROS context ends with the test."""
+    """The processes of a test, and a client whose ROS context ends with the test."""
 
     def __init__(self, domain: int) -> None:
         self.context = rclpy.Context()
@@ -28,14 +29,14 @@ class Machine:
         self.processes: list[Process] = []
 
     def start(self, executable: str, *arguments: str) -> Process:
-        """Start an executable with ROS arguments."""
+        """Starts an executable with ROS arguments."""
         self.processes.append(Process(executable, "--ros-args", *arguments))
         return self.processes[-1]
 
     def end(self, number: int = signal.SIGINT) -> None:
-        """A signal ends all processes, by their own will; nothing is left behind."""
+        """Sends a signal to all processes, and asserts that they end by themselves and leave nothing behind."""
         for process in self.processes:
-            process.look_at_memory()
+            process.record_segments()
             process.send(number)
         for process in self.processes:
             assert process.wait() == 0, process.printed
@@ -44,7 +45,7 @@ class Machine:
         assert [process.leftovers for process in self.processes] == [[] for _ in self.processes]
 
     def close(self) -> None:
-        """Leave ROS."""
+        """Shuts the ROS context down."""
         if self.context.ok():
             self.client.close()
             rclpy.try_shutdown(context=self.context)
@@ -60,25 +61,25 @@ def machine(ros_domain: int) -> Iterator[Machine]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_a_running_pipeline(machine: Machine, number: int) -> None:
+def test_signal_ends_a_running_pipeline(machine: Machine, number: int) -> None:
     process = machine.start("pipeline", *QUICK)
-    machine.client.listen(Detection2DArray, "detections").wait_for(5, START_S)
-    process.look_at_memory()
+    machine.client.subscribe(Detection2DArray, "detections").wait_for(5, START_S)
+    process.record_segments()
     assert process.segments  # else nothing is looked at
     machine.end(number)
 
 
 MOMENTS: dict[str, Callable[[Process], bool]] = {
-    "Python has begun": lambda process: process.obeys,
+    "Python has begun": lambda process: process.handles_sigterm,
     "torch is loaded": lambda process: process.maps("libtorch_cpu"),
     "ROS is loaded": lambda process: process.maps("_rclpy_pybind11"),
     "ROS has begun": lambda process: process.maps("/dev/shm/fast"),
-    "the backbone is active": lambda process: "cut at" in process.printed or not process.runs,
+    "the backbone is active": lambda process: "split at" in process.printed or not process.runs,
 }
 
 
 @pytest.mark.parametrize(("name", "reached"), MOMENTS.items())
-def test_a_signal_ends_a_process_at_any_moment_of_its_start(
+def test_signal_ends_a_process_at_any_moment_of_its_start(
     ros_domain: int, name: str, reached: Callable[[Process], bool]
 ) -> None:
     with Process("pipeline", "--ros-args", *QUICK) as process:
@@ -89,10 +90,10 @@ def test_a_signal_ends_a_process_at_any_moment_of_its_start(
         assert process.leftovers == []
 
 
-def test_impatience_does_no_harm(machine: Machine) -> None:
-    """Signals that come while the process is ending already change nothing."""
+def test_repeated_signals_are_harmless(machine: Machine) -> None:
+    """Signals that come while the process is ending have no effect."""
     process = machine.start("pipeline", *QUICK, "-p", "drop_policy:=block", "-p", "batch_size:=4", "-p", "rate_hz:=0.0")
-    machine.client.listen(Detection2DArray, "detections").wait_for(5, START_S)
+    machine.client.subscribe(Detection2DArray, "detections").wait_for(5, START_S)
     for _ in range(20):
         if process.runs:
             process.send(signal.SIGINT)
@@ -101,29 +102,29 @@ def test_impatience_does_no_harm(machine: Machine) -> None:
     machine.end()
 
 
-def test_each_node_also_runs_alone(machine: Machine) -> None:
-    """All four at once; without a head in its process the backbone drops its frames by that name."""
+def test_each_node_runs_alone(machine: Machine) -> None:
+    """All four run at once. Without a head in its process, the backbone drops its frames as ``no_head``."""
     machine.start("camera", "-p", "width:=64", "-p", "height:=48")
     machine.start("backbone", "-p", "weights:=none")
     machine.start("head", "-p", "weights:=none")
     machine.start("stats")
     for name in ("camera", "backbone", "head", "stats"):
         wait_until(lambda name=name: machine.client.state(name) == "active", f"{name} to be active", START_S)
-    stats = machine.client.listen(PipelineStats, "stats")
+    stats = machine.client.subscribe(PipelineStats, "stats")
     report = stats.wait_for_one(lambda message: message.report.received > 3, "frames received").report
     assert report.published == 0
     assert "no_head" in {entry.reason for entry in report.dropped}
     machine.end(signal.SIGTERM)
 
 
-def test_an_outside_camera_feeds_the_pipeline_and_outside_eyes_see_all_of_it(machine: Machine) -> None:
+def test_other_processes_feed_and_observe_the_pipeline(machine: Machine) -> None:
     machine.start("pipeline", *QUICK, "-p", "source:=none")
     machine.start("camera", "-p", "width:=1920", "-p", "height:=1080", "-p", "rate_hz:=5.0", "-r", "__node:=other")
     client = machine.client
-    detections = client.listen(Detection2DArray, "detections")
-    images = client.listen(Image, "image")
-    handles = client.listen(FeatureHandle, "features")
-    stats = client.listen(PipelineStats, "stats")
+    detections = client.subscribe(Detection2DArray, "detections")
+    images = client.subscribe(Image, "image")
+    handles = client.subscribe(FeatureHandle, "features")
+    stats = client.subscribe(PipelineStats, "stats")
     detections.wait_for(5, START_S)
     (message, *_) = images.wait_for(5)
     assert (message.height, message.width, message.encoding) == (1080, 1920, "rgb8")

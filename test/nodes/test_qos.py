@@ -1,4 +1,4 @@
-"""Quality of service: every publisher is heard, every endpoint can be overridden, and a mismatch is said aloud."""
+"""Quality of service: all publishers are received, parameters override every endpoint, mismatches are logged."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pytest
 from rcl_interfaces.msg import Log
 from rclpy.context import Context
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
-from ros_support import Pipeline, Received, image, wait_until
+from ros_pipeline import Pipeline
+from ros_support import Received, image, wait_until
 from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray
 
@@ -18,35 +19,37 @@ CAMERA = {"width": 64, "height": 48, "rate_hz": 20.0}
 
 
 def endpoints(pipeline: Pipeline, node: str, topic: str, kind: str) -> list[Any]:
-    """A node's publishers or subscriptions of a topic, as the rest of the system sees them."""
+    """Returns a node's publishers or subscriptions of a topic, as other nodes see them."""
     name = pipeline.client.node.resolve_topic_name(topic)
-    look = getattr(pipeline.client.node, f"get_{kind}s_info_by_topic")
-    return [info for info in look(name) if (info.node_namespace, info.node_name) == (pipeline.namespace, node)]
+    query = getattr(pipeline.client.node, f"get_{kind}s_info_by_topic")
+    return [info for info in query(name) if (info.node_namespace, info.node_name) == (pipeline.namespace, node)]
 
 
 def log(pipeline: Pipeline) -> Received:
-    return pipeline.client.listen(Log, "/rosout", QoSProfile(depth=100, durability=DurabilityPolicy.TRANSIENT_LOCAL))
+    return pipeline.client.subscribe(Log, "/rosout", QoSProfile(depth=100, durability=DurabilityPolicy.TRANSIENT_LOCAL))
 
 
-def mismatch(pipeline: Pipeline, said: Received) -> str:
-    """The warning of this pipeline; nodes of other tests may still be heard."""
+def mismatch(pipeline: Pipeline, log_messages: Received) -> str:
+    """Returns the warning of this pipeline. Nodes of other tests may still log as well."""
     start = f"{pipeline.namespace}/"
-    return said.wait_for_one(lambda line: line.msg.startswith(start) and "do not match" in line.msg, "a warning").msg
+    return log_messages.wait_for_one(
+        lambda line: line.msg.startswith(start) and "do not match" in line.msg, "a warning"
+    ).msg
 
 
 @pytest.mark.parametrize("qos", [BEST_EFFORT, RELIABLE], ids=["best_effort", "reliable"])
-def test_publishers_of_either_reliability_are_heard(context: Context, qos: QoSProfile) -> None:
+def test_both_reliabilities_are_received(context: Context, qos: QoSProfile) -> None:
     with Pipeline(context, head={}, backbone={}) as pipeline:
         pipeline.client.publisher(Image, "image", qos).publish(image())
         assert pipeline.settled(1).published == 1
 
 
-def test_a_mismatch_is_named_with_both_sides(context: Context) -> None:
+def test_qos_mismatch_names_both_sides(context: Context) -> None:
     with Pipeline(context, backbone={"image_reliability": "reliable"}) as pipeline:
-        said = log(pipeline)
+        log_messages = log(pipeline)
         pipeline.client.node.create_publisher(Image, "image", RELIABLE)  # this one matches
         pipeline.client.node.create_publisher(Image, "image", BEST_EFFORT)
-        warning = mismatch(pipeline, said)
+        warning = mismatch(pipeline, log_messages)
         for words in (
             f"{pipeline.namespace}/image",
             "the subscription here (reliable)",
@@ -58,12 +61,12 @@ def test_a_mismatch_is_named_with_both_sides(context: Context) -> None:
         assert "client (reliable)" not in warning
 
 
-def test_a_mismatch_of_what_we_publish_is_named_too(context: Context) -> None:
+def test_mismatch_of_a_publisher_is_logged(context: Context) -> None:
     with Pipeline(context) as pipeline:
-        said = log(pipeline)
+        log_messages = log(pipeline)
         pipeline.add("head", **{f"qos_overrides.{pipeline.namespace}/detections.publisher.reliability": "best_effort"})
         pipeline.client.node.create_subscription(Detection2DArray, "detections", print, RELIABLE)
-        warning = mismatch(pipeline, said)
+        warning = mismatch(pipeline, log_messages)
         assert "the publisher here (best_effort)" in warning
         assert f"{pipeline.namespace}/client (reliable)" in warning
 
@@ -82,7 +85,7 @@ ENDPOINTS = [
 ]
 
 
-def test_every_endpoint_can_be_overridden(context: Context) -> None:
+def test_qos_of_every_endpoint_can_be_overridden(context: Context) -> None:
     with Pipeline(context) as pipeline:
 
         def full_name(topic: str) -> str:
@@ -105,7 +108,7 @@ def test_every_endpoint_can_be_overridden(context: Context) -> None:
 
 
 @pytest.mark.parametrize("transport", ["shared_memory", "network"])
-def test_endpoints_of_the_other_transports_can_be_overridden(context: Context, transport: str) -> None:
+def test_qos_of_other_transports_can_be_overridden(context: Context, transport: str) -> None:
     topic = {"shared_memory": "features", "network": "features/data"}[transport]
     with Pipeline(context) as pipeline:
         name = f"qos_overrides.{pipeline.namespace}/"
@@ -133,13 +136,13 @@ def test_endpoints_of_the_other_transports_can_be_overridden(context: Context, t
         ):
             (info,) = wait_until(lambda: endpoints(pipeline, node, where, kind), f"{node}'s {kind} of {where}")
             assert info.qos_profile.reliability == ReliabilityPolicy.BEST_EFFORT, (node, where)
-    nodes = {name: {"transport": transport} for name in ("backbone", "head")}  # of which nobody has said anything
+    nodes = {name: {"transport": transport} for name in ("backbone", "head")}  # without overrides
     with Pipeline(context, **nodes) as pipeline:
         (info,) = wait_until(lambda: endpoints(pipeline, "head", "features/release", "publisher"), "the publisher")
         assert info.qos_profile.reliability == ReliabilityPolicy.RELIABLE
 
 
-def test_an_override_lasts_over_a_restart_of_the_node(context: Context) -> None:
+def test_qos_override_survives_a_restart(context: Context) -> None:
     with Pipeline(context) as pipeline:
         name = f"qos_overrides.{pipeline.namespace}/image.subscription.reliability"
         pipeline.add("backbone", **{name: "reliable"})

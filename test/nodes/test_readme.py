@@ -1,4 +1,4 @@
-"""The README says of every parameter what the nodes' tables say."""
+"""The README lists every parameter with its default."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TABLES = {
 
 
 def rows() -> dict[tuple[str, str], tuple[str, bool]]:
-    """(node, parameter) to (default, read-only) as the README's table has them."""
+    """Returns (default, read-only) by (node, parameter) from the README's table."""
     found = {}
     lines = README.read_text().split("| node | parameter | default |")[1].splitlines()[2:]
     for line in lines:
@@ -41,11 +41,11 @@ def rows() -> dict[tuple[str, str], tuple[str, bool]]:
 
 
 @pytest.mark.parametrize("node", TABLES)
-def test_every_parameter_stands_in_the_readme(node: str) -> None:
-    told = {name: fact for (of, name), fact in rows().items() if of == node}
+def test_readme_lists_every_parameter(node: str) -> None:
+    documented = {name: fact for (of, name), fact in rows().items() if of == node}
     one_of_each = {"of": {"NAME": TenantParameters()}} if node == "tenants" else {}
-    meant = {
+    declared = {
         name: (f"[{', '.join(value)}]" if isinstance(value, tuple) else str(value), row.metadata["read_only"])
         for name, (row, value) in Rows(TABLES[node]).flat(TABLES[node](**one_of_each)).items()
     }
-    assert told == meant
+    assert documented == declared

@@ -1,4 +1,4 @@
-"""The launch file starts a process again whose GPU was lost, and no other."""
+"""The launch file restarts a process that lost its GPU, and no other."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ pytestmark = pytest.mark.timeout(4 * START_S)
 
 
 def before(folder: Path, variable: str) -> str:
-    """The variable's value with a folder in front."""
+    """Returns an environment variable's value with a folder in front."""
     return os.pathsep.join(filter(None, [str(folder), os.environ.get(variable, "")]))
 
 
 class Launch:
-    """``ros2 launch`` of the pipeline, and what it printed."""
+    """A process that launches the pipeline. Its output is kept."""
 
     def __init__(self, *arguments: str) -> None:
         self._printed = tempfile.TemporaryFile("w+")
@@ -61,7 +61,7 @@ class Launch:
 
     @property
     def printed(self) -> str:
-        """All that it, and the processes that it started, printed so far."""
+        """Everything that it and its processes printed so far."""
         self._printed.seek(0)
         return self._printed.read()
 
@@ -71,18 +71,18 @@ class Launch:
         return self._popen.poll() is None
 
     def interrupt(self) -> None:
-        """As Ctrl-C does."""
+        """Interrupts it as Ctrl-C does."""
         os.killpg(self._popen.pid, signal.SIGINT)
 
     def wait(self) -> None:
-        """Until it has ended by itself."""
+        """Waits until it has ended by itself."""
         try:
             self._popen.wait(START_S)
         except subprocess.TimeoutExpired:
             pytest.fail(f"it still runs after {START_S:g} s; it printed:\n{self.printed}")
 
     def kill(self) -> None:
-        """It, and all that it started."""
+        """Kills it and all that it started."""
         if self._popen.poll() is None:
             os.killpg(self._popen.pid, signal.SIGKILL)
         self._popen.wait()
@@ -98,7 +98,7 @@ def launched(*arguments: str) -> Iterator[Launch]:
         found.kill()
 
 
-def test_a_process_whose_gpu_was_lost_starts_again(ros_domain: int) -> None:
+def test_process_restarts_after_a_lost_gpu(ros_domain: int) -> None:
     with launched(*LOSES) as launch:
         wait_until(lambda: launch.printed.count(SAID) >= 2 or not launch.runs, "a second start", 2 * START_S)
         assert launch.printed.count(SAID) == 2, launch.printed
@@ -107,11 +107,11 @@ def test_a_process_whose_gpu_was_lost_starts_again(ros_domain: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected_line"),
     [((*LOSES, "respawn:=false"), SAID), (("model:=nothing_of_this_name",), "error: ")],
-    ids=["told not to", "another error"],
+    ids=["respawn is off", "another error"],
 )
-def test_other_processes_are_left_ended(ros_domain: int, arguments: tuple[str, ...], said: str) -> None:
+def test_other_failures_are_not_restarted(ros_domain: int, arguments: tuple[str, ...], expected_line: str) -> None:
     with launched(*arguments) as launch:
         launch.wait()
-        assert launch.printed.count(said) == 1, launch.printed
+        assert launch.printed.count(expected_line) == 1, launch.printed

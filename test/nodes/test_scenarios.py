@@ -1,4 +1,4 @@
-"""config/: each scenario says only what the nodes know and accept, and what differs from their own defaults."""
+"""The scenarios in config/ contain only parameters that the nodes accept and that differ from the defaults."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 from rclpy.context import Context
-from ros_support import NODE_TYPES
+from ros_pipeline import NODE_TYPES
 
 from split_infer_ros.nodes.parameters.declaration import refuse_unknown
 from split_infer_ros.nodes.parameters.table import Rows
@@ -17,7 +17,7 @@ SCENARIOS = sorted((Path(__file__).parents[2] / "config").glob("*.yaml"))
 
 
 def given(path: Path) -> dict[str, dict[str, Any]]:
-    """What a file gives to each node, which it names so that it is found in every namespace."""
+    """Returns a file's parameters by node. The file must name nodes so that they match in every namespace."""
     found = {}
     for key, value in yaml.safe_load(path.read_text()).items():
         stars, name = key.rsplit("/", 1)
@@ -26,12 +26,12 @@ def given(path: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
-def test_there_are_scenarios() -> None:
+def test_scenarios_exist() -> None:
     assert SCENARIOS
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
-def test_a_scenario_is_accepted_in_any_namespace(context: Context, path: Path) -> None:
+def test_scenario_is_accepted_in_any_namespace(context: Context, path: Path) -> None:
     for name, values in given(path).items():
         node = NODE_TYPES[name](
             context=context,
@@ -46,7 +46,7 @@ def test_a_scenario_is_accepted_in_any_namespace(context: Context, path: Path) -
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
-def test_a_scenario_repeats_no_default(context: Context, path: Path) -> None:
+def test_scenario_repeats_no_default(context: Context, path: Path) -> None:
     for name, values in given(path).items():
         node = NODE_TYPES[name](context=context, use_global_arguments=False)
         rows = Rows(type(node.values))

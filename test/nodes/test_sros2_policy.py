@@ -1,4 +1,4 @@
-"""The SROS 2 policy grants what the nodes use, all of it and nothing else."""
+"""The SROS 2 policy grants exactly what the nodes use."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from xml.etree import ElementTree
 
 import pytest
 from rclpy.context import Context
-from ros_support import Pipeline, wait_until
+from ros_pipeline import Pipeline
+from ros_support import wait_until
 
 POLICY = Path(__file__).parents[2] / "config" / "sros2_policy.xml"
 NODES = ("camera", "backbone", "head", "tenants", "stats")
 CAMERA = {"source": "none"}
 FRONT = {"tenants": ["front"], "tenants.front.weights": "none"}
 # together they use all that the nodes can use
-WAYS: list[dict[str, dict[str, Any]]] = [
+CONFIGURATIONS: list[dict[str, dict[str, Any]]] = [
     {"backbone": {"use_sim_time": True}, "head": {"use_sim_time": True}},
     {
         "backbone": {"transport": "shared_memory", "image_transport": "compressed"},
@@ -31,7 +32,7 @@ Grants = dict[str, dict[str, set[str]]]  # node, kind of use, names
 
 
 def granted() -> Grants:
-    """What the policy has, with full names in the root namespace."""
+    """Returns what the policy grants, with full names in the root namespace."""
     found: Grants = {}
     for profile in ElementTree.parse(POLICY).iter("profile"):
         assert profile.get("ns") == "/"
@@ -48,14 +49,14 @@ def granted() -> Grants:
 
 @pytest.fixture(scope="module")
 def used(context: Context) -> Grants:
-    """What the nodes have, as the graph shows it, in all ways in which they run."""
+    """Returns what the nodes use in all configurations, as the ROS graph shows it."""
     found: Grants = {node: defaultdict(set) for node in NODES}
-    for way in WAYS:
-        nodes = [node for node in NODES if node != "tenants" or node in way]
-        parameters = {node: {**(CAMERA if node == "camera" else {}), **way.get(node, {})} for node in nodes}
+    for configuration in CONFIGURATIONS:
+        nodes = [node for node in NODES if node != "tenants" or node in configuration]
+        parameters = {node: {**(CAMERA if node == "camera" else {}), **configuration.get(node, {})} for node in nodes}
         with Pipeline(context, **parameters) as pipeline:
             graph, namespace = pipeline.client.node, pipeline.namespace
-            looks = {
+            queries = {
                 "publish": graph.get_publisher_names_and_types_by_node,
                 "subscribe": graph.get_subscriber_names_and_types_by_node,
                 "reply": graph.get_service_names_and_types_by_node,
@@ -65,17 +66,17 @@ def used(context: Context) -> Grants:
             if "tenants" in nodes:
                 wait_until(lambda: graph.count_publishers("front/stats"), "statistics of the tenant")
             for node in nodes:
-                for kind, look in looks.items():
-                    names = {name.removeprefix(namespace) for name, _ in look(node, namespace)}
+                for kind, query in queries.items():
+                    names = {name.removeprefix(namespace) for name, _ in query(node, namespace)}
                     found[node][kind] |= names
     return found
 
 
 @pytest.mark.parametrize("kind", ["publish", "subscribe", "reply", "request"])
 @pytest.mark.parametrize("node", NODES)
-def test_the_policy_has_what_the_node_uses(used: Grants, node: str, kind: str) -> None:
+def test_policy_grants_what_the_node_uses(used: Grants, node: str, kind: str) -> None:
     assert granted()[node].get(kind, set()) == used[node][kind]
 
 
-def test_the_policy_is_for_these_nodes_alone() -> None:
+def test_policy_covers_only_these_nodes() -> None:
     assert set(granted()) == set(NODES)

@@ -1,4 +1,4 @@
-"""Several heads of one backbone: one computes, the others stand by, and one of them takes over when it ends."""
+"""Several heads of one backbone: one computes, and another takes over when it ends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
-from nursery import NodeProcess, Nursery
+from fork_server import ForkServer, NodeProcess
 from ros_support import RELIABLE, START_S, Client, Received, image, wait_until
 from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray
@@ -29,55 +29,55 @@ ON_THE_WAY = {"overrun", "middleware"}  # what a busy machine may drop
 pytestmark = pytest.mark.timeout(4 * START_S)
 
 
-class Scene:
-    """A backbone, two heads, a camera, and all that is said."""
+class HeadGroup:
+    """A backbone, its heads and a camera, with all messages that they publish."""
 
     def __init__(self, domain: int, folder: Path, transport: str) -> None:
         self.context = rclpy.Context()
         rclpy.init(context=self.context, domain_id=domain)
         self.client = Client(self.context)
-        self.nursery = Nursery(folder)
+        self.fork_server = ForkServer(folder)
         self._transport = transport
         self.detections, self.diagnostics, self.reports = Received(), Received(), Received()
-        for message, topic, heard in (
-            (Detection2DArray, "detections", self.hear),
+        for message, topic, receive in (
+            (Detection2DArray, "detections", self._receive),
             (DiagnosticArray, "/diagnostics", self.diagnostics.append),
             (PipelineReport, "report", self.reports.append),
         ):
-            self.client.node.create_subscription(message, topic, heard, RELIABLE)
-        self.heard_at: list[float] = []
+            self.client.node.create_subscription(message, topic, receive, RELIABLE)
+        self.received_at: list[float] = []
         images = self.client.node.create_publisher(Image, "image", 10)
         self.sent = 0
         self.heads: dict[str, NodeProcess] = {}
-        self.backbone = self.nursery.start("backbone", transport=transport)
+        self.backbone = self.fork_server.start("backbone", transport=transport)
         self._timer = self.client.node.create_timer(0.05, lambda: self._send(images))
 
     def close(self) -> None:
-        """All ends."""
-        self.nursery.__exit__(None, None, None)
+        """Ends all processes."""
+        self.fork_server.__exit__(None, None, None)
         self.client.close()
         rclpy.try_shutdown(context=self.context)
 
     def add(self, *names: str) -> None:
-        """Heads of these names begin at once."""
+        """Starts heads of these names at the same time."""
         for name in names:
-            self.heads[name] = self.nursery.start("head", waits=True, transport=self._transport, name=name)
+            self.heads[name] = self.fork_server.start("head", paused=True, transport=self._transport, name=name)
         time.sleep(0.5)
         for name in names:
-            self.heads[name].go()
+            self.heads[name].resume()
 
-    def hear(self, message: Any) -> None:
-        """Detections came."""
-        self.heard_at.append(time.monotonic())
+    def _receive(self, message: Any) -> None:
+        """Records detections and when they came."""
+        self.received_at.append(time.monotonic())
         self.detections.append(message)
 
     def flows(self, frames: int = 5) -> None:
-        """Detections come from now on."""
+        """Waits until so many more detections came."""
         known = len(self.detections)
         wait_until(lambda: len(self.detections) >= known + frames, lambda: f"detections: {self.printed}", START_S)
 
-    def says(self, name: str) -> str:
-        """What a head said last of how it is."""
+    def status_of(self, name: str) -> str:
+        """Returns the last diagnostic message of a head."""
         return next(
             (
                 status.message
@@ -89,29 +89,31 @@ class Scene:
         )
 
     def active(self) -> str:
-        """The one head that does not stand by, once each has said how it is."""
+        """Returns the only head that does not stand by, once each has published its status."""
 
         def one() -> str:
-            stand_by = [name for name in self.heads if self.says(name).startswith(STANDS_BY)]
-            others = [name for name in self.heads if name not in stand_by and self.says(name)]
+            stand_by = [name for name in self.heads if self.status_of(name).startswith(STANDS_BY)]
+            others = [name for name in self.heads if name not in stand_by and self.status_of(name)]
             return others[0] if len(others) == 1 and len(stand_by) == len(self.heads) - 1 else ""
 
-        return str(wait_until(one, lambda: f"one active head: {[self.says(name) for name in self.heads]}", START_S))
+        return str(
+            wait_until(one, lambda: f"one active head: {[self.status_of(name) for name in self.heads]}", START_S)
+        )
 
     def next_detections_after(self, moment: float) -> float:
-        """Seconds until detections came again: the longest silence since then, from its beginning."""
+        """Returns the longest time without detections after a moment, in seconds."""
         self.flows(20)
-        times = [moment, *(heard for heard in self.heard_at if heard > moment)]
+        times = [moment, *(received for received in self.received_at if received > moment)]
         return max(after - before for before, after in pairwise(times))
 
     @property
     def printed(self) -> str:
-        """By all processes."""
+        """What all processes printed."""
         return "\n".join(node.printed[-2000:] for node in (self.backbone, *self.heads.values()))
 
     @property
     def dropped(self) -> dict[str, int]:
-        """By the backbone."""
+        """The backbone's dropped frames by reason."""
         return {entry.reason: entry.count for entry in self.reports[-1].dropped}
 
     def _send(self, images: Any) -> None:
@@ -120,9 +122,9 @@ class Scene:
 
 
 @pytest.fixture(params=OTHER_PROCESS)
-def scene(request: pytest.FixtureRequest, ros_domain: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+def group(request: pytest.FixtureRequest, ros_domain: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[HeadGroup]:
     with tempfile.TemporaryDirectory(dir=segments.FOLDER) as folder:
-        found = Scene(ros_domain, Path(folder), request.param)
+        found = HeadGroup(ros_domain, Path(folder), request.param)
         found.transport = request.param  # type: ignore[attr-defined]
         yield found
         found.close()
@@ -132,36 +134,36 @@ def stamps(messages: list[Any]) -> list[int]:
     return [message.header.stamp.sec * 1000 + message.header.stamp.nanosec for message in messages]
 
 
-def test_of_two_heads_that_start_at_once_one_computes(scene: Scene) -> None:
-    scene.add("one", "two")
-    scene.flows()
-    scene.active()
-    scene.flows(20)
-    found = stamps(list(scene.detections))
+def test_one_of_two_simultaneous_heads_computes(group: HeadGroup) -> None:
+    group.add("one", "two")
+    group.flows()
+    group.active()
+    group.flows(20)
+    found = stamps(list(group.detections))
     assert len(found) == len(set(found))  # none was computed twice
-    assert "given back before" not in scene.printed
-    assert "refused" not in scene.printed
+    assert "given back before" not in group.printed
+    assert "refused" not in group.printed
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_another_head_takes_over_when_one_ends(scene: Scene, number: int) -> None:
-    scene.add("one")
-    scene.flows()
-    scene.add("two")
-    assert scene.active() == "one"
+def test_standby_head_takes_over(group: HeadGroup, number: int) -> None:
+    group.add("one")
+    group.flows()
+    group.add("two")
+    assert group.active() == "one"
     begin = time.monotonic()
-    head = scene.heads.pop("one")
+    head = group.heads.pop("one")
     if number == signal.SIGKILL:
-        scene.nursery.kill(head)
+        group.fork_server.kill(head)
     else:
         head.end(number)
-    took_s = scene.next_detections_after(begin)
-    print(f"{scene.transport}, {signal.Signals(number).name}: silent for {took_s:.2f} s")  # type: ignore[attr-defined]
-    assert took_s < TAKE_OVER_S[scene.transport]  # type: ignore[attr-defined]
-    assert scene.active() == "two"
-    found = stamps(list(scene.detections))
+    took_s = group.next_detections_after(begin)
+    print(f"{group.transport}, {signal.Signals(number).name}: silent for {took_s:.2f} s")  # type: ignore[attr-defined]
+    assert took_s < TAKE_OVER_S[group.transport]  # type: ignore[attr-defined]
+    assert group.active() == "two"
+    found = stamps(list(group.detections))
     assert len(found) == len(set(found))
-    assert set(scene.dropped) <= ON_THE_WAY | {"no_head", "reader_died", "lease_expired"}, scene.printed
-    scene.add("three")  # it finds the place taken
-    scene.flows(20)
-    assert scene.active() == "two"
+    assert set(group.dropped) <= ON_THE_WAY | {"no_head", "reader_died", "lease_expired"}, group.printed
+    group.add("three")  # it finds the place taken
+    group.flows(20)
+    assert group.active() == "two"

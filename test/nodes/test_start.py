@@ -1,4 +1,4 @@
-"""What the executables refuse to start with: exit code 1 and one sentence, never a traceback.
+"""The executables refuse bad arguments with exit code 1 and one sentence, without a traceback.
 
 Their main functions run in this process: starting Python and torch anew for each mistake would take minutes.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from ros_support import Process
+from ros_processes import Process
 from safetensors.torch import save_file
 from torchvision.models import resnet18
 
@@ -25,14 +25,14 @@ Refuse = Callable[..., str]
 
 @pytest.fixture
 def refuse(ros_domain: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Refuse]:
-    """Starts a main function with arguments that it must refuse; gives its sentence."""
+    """A function that calls a main function with arguments that it must refuse, and returns its sentence."""
 
     def start(main: Callable[[], int], *arguments: str) -> str:
         monkeypatch.setattr(sys, "argv", ["executable", "--ros-args", *arguments])
         assert main() == 1
-        said = capfd.readouterr().err
-        assert "Traceback" not in said
-        (sentence,) = [line for line in said.splitlines() if line.startswith("error: ")]
+        stderr = capfd.readouterr().err
+        assert "Traceback" not in stderr
+        (sentence,) = [line for line in stderr.splitlines() if line.startswith("error: ")]
         return sentence
 
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -42,7 +42,7 @@ def refuse(ros_domain: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
 
 
 class Touch:
-    """Unpickling it would make a folder: code that runs."""
+    """Code in a pickle: unpickling it would make a folder."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -69,7 +69,7 @@ class Touch:
         ("}", ["Couldn't parse params file"]),
     ],
 )
-def test_a_parameter_file_with_a_mistake_is_refused_in_a_sentence(
+def test_bad_parameter_file_is_refused_in_a_sentence(
     refuse: Refuse, tmp_path: Path, text: str, words: list[str]
 ) -> None:
     path = tmp_path / "parameters.yaml"
@@ -79,7 +79,7 @@ def test_a_parameter_file_with_a_mistake_is_refused_in_a_sentence(
         assert word in sentence
 
 
-def test_a_process_that_refuses_ends_with_exit_code_1_and_leaves_nothing(ros_domain: int) -> None:
+def test_refusing_process_exits_with_1_and_leaves_nothing(ros_domain: int) -> None:
     with Process("pipeline", "--ros-args", "-p", "batch_sise:=2") as process:
         assert process.wait() == 1
         assert "error: " in process.printed
@@ -87,11 +87,11 @@ def test_a_process_that_refuses_ends_with_exit_code_1_and_leaves_nothing(ros_dom
         assert process.leftovers == []
 
 
-def test_a_parameter_file_that_is_not_there_is_named(refuse: Refuse, tmp_path: Path) -> None:
+def test_missing_parameter_file_is_named(refuse: Refuse, tmp_path: Path) -> None:
     assert str(tmp_path / "nowhere.yaml") in refuse(pipeline.main, "--params-file", str(tmp_path / "nowhere.yaml"))
 
 
-def test_weights_that_cannot_be_used_are_refused_in_a_sentence(refuse: Refuse, tmp_path: Path) -> None:
+def test_unusable_weights_are_refused_in_a_sentence(refuse: Refuse, tmp_path: Path) -> None:
     other, broken, evil = tmp_path / "other.safetensors", tmp_path / "broken.safetensors", tmp_path / "evil.pt"
     save_file(resnet18().state_dict(), other)
     broken.write_bytes(b"no weights at all")
@@ -125,22 +125,22 @@ def test_weights_that_cannot_be_used_are_refused_in_a_sentence(refuse: Refuse, t
         (["split_point:=nowhere", "tenants:=['']"], ["split_point cannot be 'nowhere'", "default, output, input"]),
     ],
 )
-def test_a_process_for_tenants_refuses_what_they_cannot_be(refuse: Refuse, given: list[str], words: list[str]) -> None:
+def test_tenants_process_refuses_bad_parameters(refuse: Refuse, given: list[str], words: list[str]) -> None:
     sentence = refuse(pipeline.main, *(word for row in given for word in ("-p", row)))
     for word in words:
         assert word in sentence
 
 
 @pytest.mark.parametrize("source", ["folder:/nowhere", "video:/nowhere.mp4", "v4l2:/dev/nowhere", "moon"])
-def test_a_camera_without_its_source_is_refused_in_a_sentence(refuse: Refuse, source: str) -> None:
+def test_missing_source_is_refused_in_a_sentence(refuse: Refuse, source: str) -> None:
     assert source.split(":")[-1] in refuse(camera.main, "-p", f"source:={source}")
 
 
-def test_a_mistyped_name_is_refused_by_the_node_that_has_the_nearest_one(refuse: Refuse) -> None:
+def test_node_with_most_similar_name_refuses_a_typo(refuse: Refuse) -> None:
     sentence = refuse(pipeline.main, "-p", "batchsize:=4")
     assert "backbone has no parameter 'batchsize'" in sentence
     assert "Did you mean 'batch_size'?" in sentence
 
 
-def test_nodes_of_one_process_may_not_be_given_what_none_of_them_heeds(refuse: Refuse) -> None:
+def test_parameter_unknown_to_its_node_is_refused(refuse: Refuse) -> None:
     assert "camera has no parameter 'batch_size'" in refuse(pipeline.main, "-p", "camera:batch_size:=2")

@@ -1,4 +1,4 @@
-"""Tenants through ROS: many cameras and models in one process, that come, change and go while the others run."""
+"""The node ``tenants``: cameras and models are added, changed and removed while the others run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from builtin_interfaces.msg import Time
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from rclpy.context import Context
 from rclpy.qos import DurabilityPolicy, QoSProfile
-from ros_support import START_S, WAIT_S, Pipeline, Received, wait_until
+from ros_pipeline import Pipeline
+from ros_support import START_S, WAIT_S, Received, wait_until
 from sensor_msgs.msg import Image
 from std_msgs.msg import Header
 from std_srvs.srv import SetBool
@@ -24,7 +25,7 @@ from tenant_nets import SHADES
 from vision_msgs.msg import Detection2DArray, VisionInfo
 
 from split_infer_ros.msg import PipelineReport, PipelineStats
-from split_infer_ros.nodes import tenant_topics
+from split_infer_ros.nodes import result_publisher
 from split_infer_ros.pipeline.ledger import LedgerCounts
 from split_infer_ros.serving.request import LatePolicy
 
@@ -33,26 +34,26 @@ RED, GREEN, BLUE = (f"tenant_nets:{name}" for name in ("red", "green", "blue"))
 
 
 def shown(shade: int, stamp: int = 0, frame_id: str = "", height: int = 48, width: int = 64) -> Image:
-    """An image of that shade."""
+    """Returns an image of one shade."""
     header = Header(stamp=Time(sec=stamp), frame_id=frame_id)
     size = 3 * width * height
     return Image(header=header, height=height, width=width, encoding="rgb8", step=3 * width, data=bytes([shade]) * size)
 
 
-def seen(message: Detection2DArray) -> str:
-    """The label that the model found."""
+def label_of(message: Detection2DArray) -> str:
+    """Returns the label that the model found."""
     return str(message.detections[0].results[0].hypothesis.class_id)
 
 
 def counts(pipeline: Pipeline, tenant: str) -> LedgerCounts:
-    """A tenant's counts now, which must close at every instant."""
+    """Returns a tenant's counts, which must close at every instant."""
     found = pipeline.nodes["tenants"]._pipeline.report(tenant, time.monotonic()).counts
     assert found.balanced, found
     return found
 
 
 def settled(pipeline: Pipeline, tenant: str, received: int) -> LedgerCounts:
-    """The counts once so many frames came in and none is under way."""
+    """Returns the counts once so many frames came in and none is in flight."""
     wait_until(
         lambda: (now := counts(pipeline, tenant)).received >= received and not now.in_flight,
         lambda: f"{received} frames of {tenant} settled: {counts(pipeline, tenant)}",
@@ -63,14 +64,14 @@ def settled(pipeline: Pipeline, tenant: str, received: int) -> LedgerCounts:
 
 @pytest.fixture(scope="module")
 def costs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Models of the test's may be loaded, and what they cost is measured once for the whole file."""
+    """Parameters that allow the test's own models. Their costs are measured once for the whole file."""
     database = tmp_path_factory.mktemp("tuning") / "tuning.jsonl"
     return {"allow_user_code": True, "tuning_database": str(database), "image_reliability": "reliable"}
 
 
 @pytest.fixture(scope="module")
 def pipeline(context: Context, costs: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pipeline]:
-    """Two tenants that no test changes for good: a red and a green one."""
+    """A pipeline with a red and a green tenant, which every test restores."""
     tenants = {**costs, "tenants": ["front", "rear"], "tenants.front.model": RED, "tenants.rear.model": GREEN}
     tenants |= {"image_depth": 500, "tenants.rear.image_topic": "behind"}
     tenants |= {"trace": str(tmp_path_factory.mktemp("trace") / "trace.json")}
@@ -80,7 +81,7 @@ def pipeline(context: Context, costs: dict[str, Any], tmp_path_factory: pytest.T
 
 @pytest.fixture
 def again(pipeline: Pipeline) -> Iterator[None]:
-    """Afterwards the two tenants run alone, as before."""
+    """Restores the two tenants after a test."""
     yield
     first = {"image_topic": "", "model": RED, "deadline_ms": 0.0, "when_late": "finish"}
     rows = {f"tenants.front.{name}": value for name, value in first.items()}
@@ -90,45 +91,51 @@ def again(pipeline: Pipeline) -> Iterator[None]:
 
 
 def tenants_of(pipeline: Pipeline) -> dict[str, str]:
-    """Who runs, and on which model."""
+    """Returns the models of the running tenants by name."""
     return {name: tenant.model for name, tenant in pipeline.nodes["tenants"]._pipeline.tenants.items()}
 
 
 @pytest.fixture(scope="module")
 def diagnostics(pipeline: Pipeline) -> Callable[[str, bytes, str], DiagnosticStatus]:
-    """Waits for a tenant's line of that level, with those words."""
-    heard = pipeline.client.listen(DiagnosticArray, "/diagnostics")
+    """A function that waits for a tenant's status of a given level and message."""
+    arrays = pipeline.client.subscribe(DiagnosticArray, "/diagnostics")
 
     def find(tenant: str, level: bytes, words: str) -> DiagnosticStatus:
-        heard.clear()
+        arrays.clear()
         name = f"{pipeline.namespace[1:]}/pipeline/{tenant}".rstrip("/")
 
         def fitting(array: DiagnosticArray) -> list[DiagnosticStatus]:
-            return [it for it in array.status if (it.name, it.level) == (name, level) and words in it.message]
+            return [
+                status
+                for status in array.status
+                if (status.name, status.level) == (name, level) and words in status.message
+            ]
 
-        return fitting(heard.wait_for_one(lambda array: bool(fitting(array)), f"{name}: {words}"))[0]
+        return fitting(arrays.wait_for_one(lambda array: bool(fitting(array)), f"{name}: {words}"))[0]
 
     return find
 
 
-def test_each_tenant_has_its_own_detections_labels_statistics_and_diagnostics(
+def test_each_tenant_has_its_own_topics_and_diagnostics(
     pipeline: Pipeline, diagnostics: Callable[..., DiagnosticStatus]
 ) -> None:
     client = pipeline.client
     for name, topic, kind, model in (("front", "front/image", "red", RED), ("rear", "behind", "green", GREEN)):
-        detections = client.listen(Detection2DArray, f"{name}/detections")
+        detections = client.subscribe(Detection2DArray, f"{name}/detections")
         message = shown(SHADES[2], 7, f"{name} lens", height=30)
         client.publisher(Image, topic).publish(message)
         (found,) = detections.wait_for(1)
         assert found.header == message.header
         assert found.detections[0].header == message.header
-        assert seen(found) == f"{kind}{SHADES[2]}"
-        (info,) = client.listen(VisionInfo, f"{name}/vision_info", LATCHED).wait_for(1)
+        assert label_of(found) == f"{kind}{SHADES[2]}"
+        (info,) = client.subscribe(VisionInfo, f"{name}/vision_info", LATCHED).wait_for(1)
         node, parameter = info.database_location.rsplit("/", 1)
         assert (info.method, node) == (model, f"{pipeline.namespace}/tenants")
         assert client.get("tenants", parameter) == [f"{kind}{shade}" for shade in SHADES]
         assert "read-only" in client.set("tenants", **{parameter: ["other"]})[0]
-        stats = client.listen(PipelineStats, f"{name}/stats").wait_for_one(lambda it: it.report.published, "a frame")
+        stats = client.subscribe(PipelineStats, f"{name}/stats").wait_for_one(
+            lambda stats: stats.report.published, "a frame"
+        )
         assert (stats.tenant, stats.report.tenant) == (name, name)
         facts = {entry.key: entry.value for entry in diagnostics(name, DiagnosticStatus.OK, "Frames flow").values}
         assert int(facts["published"]) == counts(pipeline, name).published
@@ -136,11 +143,11 @@ def test_each_tenant_has_its_own_detections_labels_statistics_and_diagnostics(
 
 
 @pytest.mark.usefixtures("again")
-def test_a_tenant_comes_changes_and_goes_while_the_others_run(
+def test_tenant_is_added_changed_and_removed_live(
     pipeline: Pipeline, diagnostics: Callable[..., DiagnosticStatus]
 ) -> None:
     client = pipeline.client
-    client.listen(Detection2DArray, "front/detections")
+    client.subscribe(Detection2DArray, "front/detections")
     front = client.publisher(Image, "front/image")
     done = threading.Event()
     sent = [0]
@@ -159,10 +166,10 @@ def test_a_tenant_comes_changes_and_goes_while_the_others_run(
         (described,) = client.describe("tenants", "tenants.side.deadline_ms")
         assert "How soon" in described.description
         assert client.set("tenants", tenants=["front", "rear", "side"]) == [""]
-        found = client.listen(Detection2DArray, "side/detections")
+        found = client.subscribe(Detection2DArray, "side/detections")
         side = client.publisher(Image, "aside")
         side.publish(shown(SHADES[5], 1))
-        assert seen(found.wait_for(1)[0]) == f"blue{SHADES[5]}"
+        assert label_of(found.wait_for(1)[0]) == f"blue{SHADES[5]}"
         diagnostics("side", DiagnosticStatus.OK, "Frames flow")
 
         rows = {"tenants.side.deadline_ms": 30_000, "tenants.side.when_late": "drop"}
@@ -173,15 +180,17 @@ def test_a_tenant_comes_changes_and_goes_while_the_others_run(
         assert client.set("tenants", **{"tenants.side.model": GREEN}) == [""]
         wait_until(lambda: tenants_of(pipeline)["side"] == GREEN, "another model")
         side.publish(shown(SHADES[5], 2))
-        assert seen(found.wait_for(2)[1]) == f"green{SHADES[5]}"
+        assert label_of(found.wait_for(2)[1]) == f"green{SHADES[5]}"
         assert counts(pipeline, "side").received == 2
         assert client.set("tenants", **{"tenants.side.image_topic": "elsewhere"}) == [""]
         client.publisher(Image, "elsewhere").publish(shown(SHADES[6], 3))
-        assert seen(found.wait_for(3)[2]) == f"green{SHADES[6]}"
+        assert label_of(found.wait_for(3)[2]) == f"green{SHADES[6]}"
 
-        reports = client.listen(PipelineReport, "report")
+        reports = client.subscribe(PipelineReport, "report")
         assert client.set("tenants", tenants=["front", "rear"]) == [""]
-        gone = reports.wait_for_one(lambda it: it.tenant == "side" and it.state == it.REMOVED, "word of the removal")
+        gone = reports.wait_for_one(
+            lambda stats: stats.tenant == "side" and stats.state == stats.REMOVED, "word of the removal"
+        )
         assert gone.received == 0
         wait_until(lambda: not client.node.count_publishers("side/stats"), "the end of its statistics")
         wait_until(lambda: not client.node.count_publishers("side/detections"), "the end of its detections")
@@ -216,7 +225,7 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
 
 
 @pytest.mark.parametrize(("change", "words"), REFUSED)
-def test_a_refused_change_gets_a_sentence_and_changes_nothing(
+def test_refused_change_gets_a_sentence_and_has_no_effect(
     pipeline: Pipeline, change: dict[str, Any], words: list[str]
 ) -> None:
     node = pipeline.nodes["tenants"]
@@ -230,31 +239,31 @@ def test_a_refused_change_gets_a_sentence_and_changes_nothing(
 
 
 @pytest.mark.usefixtures("again")
-def test_a_tenant_whose_model_does_not_load_is_reported_and_can_be_mended(
+def test_tenant_with_bad_model_is_reported_and_recovers(
     pipeline: Pipeline, diagnostics: Callable[..., DiagnosticStatus]
 ) -> None:
     client = pipeline.client
     rows = {"tenants.side.model": "resnet5", "tenants.side.image_topic": "aside"}
     assert client.set_all("tenants", tenants=["front", "side", "rear"], **rows) == ""
     diagnostics("side", DiagnosticStatus.ERROR, "It does not run: There is no model 'resnet5'")
-    rear = client.listen(Detection2DArray, "rear/detections")
+    rear = client.subscribe(Detection2DArray, "rear/detections")
     client.publisher(Image, "behind").publish(shown(SHADES[1]))
-    assert seen(rear.wait_for(1)[0]) == f"green{SHADES[1]}"
+    assert label_of(rear.wait_for(1)[0]) == f"green{SHADES[1]}"
     assert not client.node.count_publishers("side/detections")
 
     assert client.set("tenants", **{"tenants.side.model": BLUE}) == [""]
-    side = client.listen(Detection2DArray, "side/detections")
+    side = client.subscribe(Detection2DArray, "side/detections")
     client.publisher(Image, "aside").publish(shown(SHADES[3]))
-    assert seen(side.wait_for(1)[0]) == f"blue{SHADES[3]}"
+    assert label_of(side.wait_for(1)[0]) == f"blue{SHADES[3]}"
 
     assert client.set("tenants", **{"tenants.side.model": "tenant_nets:yellow"}) == [""]
     diagnostics("side", DiagnosticStatus.WARN, "It runs as before: model 'tenant_nets:yellow' cannot be made")
     client.publisher(Image, "aside").publish(shown(SHADES[4]))
-    assert seen(side.wait_for(2)[1]) == f"blue{SHADES[4]}"
+    assert label_of(side.wait_for(2)[1]) == f"blue{SHADES[4]}"
 
 
 @pytest.mark.usefixtures("again")
-def test_changes_that_come_faster_than_they_can_be_made_all_take_place(pipeline: Pipeline) -> None:
+def test_fast_tenant_changes_are_all_applied(pipeline: Pipeline) -> None:
     names = ["front", "rear", "one", "two", "three"]
     asked = [names[: 2 + number % 4] for number in (3, 1, 0, 2, 0, 3, 1)]
     for listed in asked:
@@ -262,25 +271,25 @@ def test_changes_that_come_faster_than_they_can_be_made_all_take_place(pipeline:
     node = pipeline.nodes["tenants"]
     last = set(asked[-1])
     wait_until(lambda: set(node._topics) == set(tenants_of(pipeline)) == last, "those that were asked for last")
-    found = pipeline.client.listen(Detection2DArray, "rear/detections")
+    found = pipeline.client.subscribe(Detection2DArray, "rear/detections")
     pipeline.client.publisher(Image, "behind").publish(shown(SHADES[1]))
-    assert seen(found.wait_for(1)[0]) == f"green{SHADES[1]}"
+    assert label_of(found.wait_for(1)[0]) == f"green{SHADES[1]}"
 
 
-def test_each_tenants_shares_are_of_its_own_batches(pipeline: Pipeline) -> None:
+def test_busy_shares_are_those_of_the_tenant(pipeline: Pipeline) -> None:
     client = pipeline.client
-    front, rear = (client.listen(PipelineStats, f"{name}/stats") for name in ("front", "rear"))
+    front, rear = (client.subscribe(PipelineStats, f"{name}/stats") for name in ("front", "rear"))
     for found in (front, rear):
-        found.wait_for_one(lambda it: it.period_s > 0, "a period")  # what was before it does not count
+        found.wait_for_one(lambda stats: stats.period_s > 0, "a period")  # what was before it does not count
     begin, before = len(rear), counts(pipeline, "front")
     client.publisher(Image, "front/image").publish(shown(SHADES[0]))
     settled(pipeline, "front", before.received + 1)
-    front.wait_for_one(lambda it: 0 < it.backbone_busy <= 1, "a busy backbone")
-    front.wait_for_one(lambda it: 0 < it.head_busy <= 1, "a busy head")
-    assert {(it.backbone_busy, it.head_busy) for it in rear[begin:]} <= {(0.0, 0.0)}
+    front.wait_for_one(lambda stats: 0 < stats.backbone_busy <= 1, "a busy backbone")
+    front.wait_for_one(lambda stats: 0 < stats.head_busy <= 1, "a busy head")
+    assert {(stats.backbone_busy, stats.head_busy) for stats in rear[begin:]} <= {(0.0, 0.0)}
 
 
-def test_all_are_paused_by_name_and_go_on(pipeline: Pipeline) -> None:
+def test_tenants_pause_and_resume(pipeline: Pipeline) -> None:
     client, images = pipeline.client, pipeline.client.publisher(Image, "front/image")
     before = counts(pipeline, "front")
     for number, (on, what) in enumerate(((False, "paused"), (True, "taken")), 1):
@@ -293,7 +302,7 @@ def test_all_are_paused_by_name_and_go_on(pipeline: Pipeline) -> None:
     assert found.published == before.published + 1
 
 
-def test_a_trace_tells_of_every_batch_whose_it_was_and_where_it_lay(pipeline: Pipeline) -> None:
+def test_trace_names_tenant_and_slot_of_every_batch(pipeline: Pipeline) -> None:
     before = counts(pipeline, "front")
     pipeline.client.publisher(Image, "front/image").publish(shown(SHADES[0]))
     settled(pipeline, "front", before.received + 1)
@@ -302,45 +311,47 @@ def test_a_trace_tells_of_every_batch_whose_it_was_and_where_it_lay(pipeline: Pi
     def stages() -> set[str]:
         events = json.loads(path.read_text().rstrip(",\n") + "]")
         rows = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
-        mine = [event for event in events if event["ph"] == "X" and event["args"]["tenants"] == "front"]
-        assert all(event["dur"] >= 0 and event["args"]["frames"] for event in mine)
-        return {rows[event["tid"]].partition(": ")[2] for event in mine if rows[event["tid"]].startswith(f"{RED}, ")}
+        own_events = [event for event in events if event["ph"] == "X" and event["args"]["tenants"] == "front"]
+        assert all(event["dur"] >= 0 and event["args"]["frames"] for event in own_events)
+        return {
+            rows[event["tid"]].partition(": ")[2] for event in own_events if rows[event["tid"]].startswith(f"{RED}, ")
+        }
 
     wait_until(lambda: stages() == {"preprocess", "backbone", "head", "postprocess"}, "all stages")
 
 
 @pytest.mark.usefixtures("again")
-def test_what_no_detection_can_be_is_left_out_and_told(
+def test_impossible_detection_is_left_out_and_counted(
     pipeline: Pipeline, diagnostics: Callable[..., DiagnosticStatus]
 ) -> None:
     client = pipeline.client
     rows = {"tenants.side.model": "tenant_nets:odd", "tenants.side.image_topic": "side/image"}
     assert client.set_all("tenants", tenants=["front", "rear", "side"], **rows) == ""
-    side, stats = client.listen(Detection2DArray, "side/detections"), client.listen(PipelineStats, "side/stats")
-    stats.wait_for_one(lambda it: it.report.state == PipelineReport.RUNS, "its first report")
+    side, stats = client.subscribe(Detection2DArray, "side/detections"), client.subscribe(PipelineStats, "side/stats")
+    stats.wait_for_one(lambda stats: stats.report.state == PipelineReport.RUNS, "its first report")
     client.publisher(Image, "side/image").publish(shown(SHADES[0]))
-    told = diagnostics("side", DiagnosticStatus.WARN, "boxes, scores or labels that cannot be")
-    assert {entry.key: entry.value for entry in told.values}["left out: box_not_finite"] == "1"
-    assert seen(side.wait_for(1)[0]) == "square"
-    left_out = stats.wait_for_one(lambda it: it.report.left_out, "a count").report.left_out
+    status = diagnostics("side", DiagnosticStatus.WARN, "impossible boxes, scores or labels")
+    assert {entry.key: entry.value for entry in status.values}["left out: box_not_finite"] == "1"
+    assert label_of(side.wait_for(1)[0]) == "square"
+    left_out = stats.wait_for_one(lambda stats: stats.report.left_out, "a count").report.left_out
     assert [(entry.reason, entry.count) for entry in left_out] == [("box_not_finite", 1)]
 
 
 @pytest.mark.usefixtures("again")
-def test_two_tenants_look_at_one_camera(pipeline: Pipeline) -> None:
+def test_two_tenants_share_one_camera(pipeline: Pipeline) -> None:
     client = pipeline.client
     assert client.set("tenants", **{"tenants.front.image_topic": "behind"}) == [""]
     wait_until(lambda: client.node.count_subscribers("behind") == 2, "both to hear it")
-    found = {name: client.listen(Detection2DArray, f"{name}/detections") for name in ("front", "rear")}
+    found = {name: client.subscribe(Detection2DArray, f"{name}/detections") for name in ("front", "rear")}
     images = client.publisher(Image, "behind")
     wait_until(lambda: images.get_subscription_count() == 2, "both to be matched")
     images.publish(shown(SHADES[7], 5))
-    assert [seen(found[name].wait_for(1)[0]) for name in found] == [f"red{SHADES[7]}", f"green{SHADES[7]}"]
+    assert [label_of(found[name].wait_for(1)[0]) for name in found] == [f"red{SHADES[7]}", f"green{SHADES[7]}"]
 
 
-def test_a_camera_that_floods_costs_the_others_no_frame(pipeline: Pipeline) -> None:
+def test_flooding_camera_costs_others_no_frame(pipeline: Pipeline) -> None:
     client = pipeline.client
-    found = client.listen(Detection2DArray, "rear/detections")
+    found = client.subscribe(Detection2DArray, "rear/detections")
     flood, calm = client.publisher(Image, "front/image"), client.publisher(Image, "behind")
     before = {name: counts(pipeline, name) for name in ("front", "rear")}
     for number in range(5):
@@ -355,7 +366,7 @@ def test_a_camera_that_floods_costs_the_others_no_frame(pipeline: Pipeline) -> N
     assert (calm_one.published - before["rear"].published, calm_one.dropped) == (5, before["rear"].dropped)
 
 
-def test_a_camera_that_falls_silent_is_warned_of_alone(
+def test_only_the_silent_camera_causes_a_warning(
     pipeline: Pipeline, diagnostics: Callable[..., DiagnosticStatus]
 ) -> None:
     client = pipeline.client
@@ -380,12 +391,12 @@ def test_a_camera_that_falls_silent_is_warned_of_alone(
 
 
 @pytest.mark.usefixtures("again")
-def test_a_deadline_of_zero_is_the_models_own_time_and_drops_nothing(pipeline: Pipeline) -> None:
+def test_deadline_of_zero_drops_nothing(pipeline: Pipeline) -> None:
     client = pipeline.client
     rows = {"tenants.front.deadline_ms": 0, "tenants.front.when_late": "drop"}
     assert client.set_all("tenants", **rows) == ""
     wait_until(lambda: pipeline.nodes["tenants"]._pipeline.tenants["front"].when_late is LatePolicy.DROP, "the change")
-    found = client.listen(Detection2DArray, "front/detections")
+    found = client.subscribe(Detection2DArray, "front/detections")
     front = client.publisher(Image, "front/image")
     for number in range(3):
         front.publish(shown(SHADES[0], number))
@@ -393,8 +404,8 @@ def test_a_deadline_of_zero_is_the_models_own_time_and_drops_nothing(pipeline: P
 
 
 @pytest.mark.usefixtures("again")
-def test_a_tenant_is_removed_with_work_in_flight(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    client, convert = pipeline.client, tenant_topics.detections_message
+def test_tenant_is_removed_with_frames_in_flight(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    client, convert = pipeline.client, result_publisher.detections_message
     arrived, go_on = threading.Event(), threading.Event()
 
     def gate(detections: Any, labels: Any, header: Header) -> Detection2DArray:
@@ -403,7 +414,7 @@ def test_a_tenant_is_removed_with_work_in_flight(pipeline: Pipeline, monkeypatch
             assert go_on.wait(WAIT_S)
         return convert(detections, labels, header)
 
-    monkeypatch.setattr(tenant_topics, "detections_message", gate)
+    monkeypatch.setattr(result_publisher, "detections_message", gate)
     front = client.publisher(Image, "front/image")
     ledger = pipeline.nodes["tenants"]._pipeline._tenants["front"].ledger
     before = ledger.counts()
@@ -413,7 +424,7 @@ def test_a_tenant_is_removed_with_work_in_flight(pipeline: Pipeline, monkeypatch
         assert arrived.wait(WAIT_S)
         assert client.set("tenants", tenants=["rear"]) == [""]
         wait_until(lambda: set(tenants_of(pipeline)) == {"rear"}, "the removal")
-        rear = client.listen(Detection2DArray, "rear/detections")
+        rear = client.subscribe(Detection2DArray, "rear/detections")
         client.publisher(Image, "behind").publish(shown(SHADES[1]))
         rear.wait_for(1)
     finally:
@@ -426,40 +437,38 @@ def test_a_tenant_is_removed_with_work_in_flight(pipeline: Pipeline, monkeypatch
 
 
 @pytest.mark.usefixtures("again")
-def test_with_an_empty_list_none_runs_and_others_may_come(
-    pipeline: Pipeline, diagnostics: Callable[..., DiagnosticStatus]
-) -> None:
+def test_empty_list_of_tenants_can_grow(pipeline: Pipeline, diagnostics: Callable[..., DiagnosticStatus]) -> None:
     assert pipeline.client.set("tenants", tenants=[]) == [""]
     wait_until(lambda: not tenants_of(pipeline), "the end of both")
     diagnostics("", DiagnosticStatus.STALE, "any tenant listed?")
     assert pipeline.client.get("tenants", "tenants") == []
     assert pipeline.client.set("tenants", tenants=["rear"]) == [""]
-    found = pipeline.client.listen(Detection2DArray, "rear/detections")
+    found = pipeline.client.subscribe(Detection2DArray, "rear/detections")
     pipeline.client.publisher(Image, "behind").publish(shown(SHADES[2]))
-    assert seen(found.wait_for(1)[0]) == f"green{SHADES[2]}"
+    assert label_of(found.wait_for(1)[0]) == f"green{SHADES[2]}"
 
 
-def test_the_first_tenant_may_come_after_the_start(context: Context, costs: dict[str, Any]) -> None:
+def test_first_tenant_may_come_after_start(context: Context, costs: dict[str, Any]) -> None:
     with Pipeline(context, tenants=costs) as empty:
         assert empty.client.state("tenants") == "active"
         assert empty.client.set_all("tenants", tenants=["late"], **{"tenants.late.model": BLUE}) == ""
-        found = empty.client.listen(Detection2DArray, "late/detections")
+        found = empty.client.subscribe(Detection2DArray, "late/detections")
         empty.client.publisher(Image, "late/image").publish(shown(SHADES[2]))
-        assert seen(found.wait_for(1)[0]) == f"blue{SHADES[2]}"
+        assert label_of(found.wait_for(1)[0]) == f"blue{SHADES[2]}"
 
 
-def test_tenants_go_through_all_states_more_than_once(pipeline: Pipeline) -> None:
+def test_tenants_pass_all_lifecycle_states_repeatedly(pipeline: Pipeline) -> None:
     client = pipeline.client
     for _ in range(2):
         assert all(client.transition("tenants", name) for name in ("deactivate", "cleanup", "configure", "activate"))
-        found = client.listen(Detection2DArray, "front/detections")
+        found = client.subscribe(Detection2DArray, "front/detections")
         client.publisher(Image, "front/image").publish(shown(SHADES[2]))
-        assert seen(found.wait_for(1)[0]) == f"red{SHADES[2]}"
+        assert label_of(found.wait_for(1)[0]) == f"red{SHADES[2]}"
 
 
 @dataclass
-class Camera:
-    """One of the trial: a tenant of its own, whose images bear its shade, its size and its name."""
+class TrialCamera:
+    """A camera with its own tenant. Its images have its own shade, size and frame_id."""
 
     number: int
     rate_hz: float
@@ -483,8 +492,8 @@ class Camera:
         return shown(SHADES[self.number], self.sent, f"lens {self.number}", 40 + 8 * self.number, 64 + 4 * self.number)
 
 
-def show(cameras: list[Camera], publish: Callable[[Camera, Image], None], seconds: float) -> None:
-    """Each at its own rate, all on this thread."""
+def show(cameras: list[TrialCamera], publish: Callable[[TrialCamera, Image], None], seconds: float) -> None:
+    """Publishes the images of all cameras on this thread, each at its own rate."""
     started = time.monotonic()
     due = [(camera.number / 100, camera.number) for camera in cameras]
     heapq.heapify(due)
@@ -496,19 +505,19 @@ def show(cameras: list[Camera], publish: Callable[[Camera, Image], None], second
 
 
 @pytest.mark.parametrize("seconds", [4.0, pytest.param(60.0, marks=pytest.mark.slow)])
-def test_eight_cameras_and_three_models(context: Context, costs: dict[str, Any], seconds: float) -> None:
-    """Every frame is accounted for by tenant, and no detection comes out at another camera."""
+def test_eight_cameras_share_three_models(context: Context, costs: dict[str, Any], seconds: float) -> None:
+    """Every tenant's ledger closes, and no detection is published for another camera."""
     rates = (5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0)
-    cameras = [Camera(number, rate) for number, rate in enumerate(rates)]
+    cameras = [TrialCamera(number, rate) for number, rate in enumerate(rates)]
     tenants = {**costs, "tenants": [camera.name for camera in cameras], "image_depth": 500}
     tenants |= {f"tenants.{camera.name}.model": camera.model for camera in cameras}
     with Pipeline(context, stats={"period_s": 0.5}, tenants=tenants) as pipeline:
         client = pipeline.client
         assert len(pipeline.nodes["tenants"]._pipeline._dispatcher.models) == 3  # those on one model share it
-        stats = [client.listen(PipelineStats, f"{camera.name}/stats") for camera in cameras]
+        stats = [client.subscribe(PipelineStats, f"{camera.name}/stats") for camera in cameras]
         publishers = [client.publisher(Image, f"{camera.name}/image") for camera in cameras]
         for camera in cameras:
-            camera.found = client.listen(Detection2DArray, f"{camera.name}/detections")
+            camera.found = client.subscribe(Detection2DArray, f"{camera.name}/detections")
         show(cameras, lambda camera, message: publishers[camera.number].publish(message), seconds)
         for camera in cameras:
             final = settled(pipeline, camera.name, camera.sent)
@@ -518,12 +527,13 @@ def test_eight_cameras_and_three_models(context: Context, costs: dict[str, Any],
             camera.found.wait_for(final.published)
             assert len(camera.found) == final.published
             assert {found.header.frame_id for found in camera.found} == {f"lens {camera.number}"}
-            assert {seen(found) for found in camera.found} == {camera.label}
+            assert {label_of(found) for found in camera.found} == {camera.label}
             stamps = [found.header.stamp.sec for found in camera.found]
             assert stamps == sorted(set(stamps))
             assert set(stamps) <= set(range(1, camera.sent + 1))
             last = stats[camera.number].wait_for_one(
-                lambda it, sent=camera.sent: it.report.received == sent and not it.report.in_flight, "the last figures"
+                lambda stats, sent=camera.sent: stats.report.received == sent and not stats.report.in_flight,
+                "the last figures",
             )
             assert (last.tenant, last.report.published) == (camera.name, final.published)
             print(
@@ -533,8 +543,11 @@ def test_eight_cameras_and_three_models(context: Context, costs: dict[str, Any],
             )
             for message in stats[camera.number]:
                 report = message.report
-                assert report.received == report.published + sum(it.count for it in report.dropped) + report.in_flight
+                assert (
+                    report.received
+                    == report.published + sum(entry.count for entry in report.dropped) + report.in_flight
+                )
 
 
-def test_the_database_of_costs_is_the_one_that_was_named(costs: dict[str, Any], pipeline: Pipeline) -> None:
+def test_costs_are_stored_in_the_given_database(costs: dict[str, Any], pipeline: Pipeline) -> None:
     assert Path(costs["tuning_database"]).is_file()

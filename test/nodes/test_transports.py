@@ -1,4 +1,4 @@
-"""Backbone and head in two processes: how features get across, and what is lost when one of the two dies."""
+"""Backbone and head in two processes: how features get across, and what is lost when a process dies."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ import rclpy
 import torch
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from domains import own_domain
-from nursery import NodeProcess, Nursery
+from fork_server import ForkServer, NodeProcess
 from rclpy.context import Context
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
-from ros_support import RELIABLE, START_S, Client, Footprint, Pipeline, Received, image, wait_until
+from ros_pipeline import Pipeline
+from ros_processes import Footprint
+from ros_support import RELIABLE, START_S, Client, Received, image, wait_until
 from sensor_msgs.msg import Image
 from torch import Tensor
 from vision_msgs.msg import Detection2DArray
@@ -39,7 +41,7 @@ from split_infer_ros.buffers.shared_pool import SharedSlotPool
 from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.buffers.slots import Lease
 from split_infer_ros.msg import FeatureBatch, FeatureHandle, FeatureRelease, HeadClaim, PipelineReport
-from split_infer_ros.nodes.transports.heads import RELEASE_QOS
+from split_infer_ros.nodes.transports.head_monitor import RELEASE_QOS
 from split_infer_ros.nodes.transports.messages import handle_message
 from split_infer_ros.nodes.transports.network import LATCHED
 from split_infer_ros.pipeline.frame import Handle, Origin
@@ -65,20 +67,20 @@ def client(context: Context) -> Iterator[Client]:
 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """In the place of /dev/shm, which others use too."""
+    """A folder in place of /dev/shm, which other processes use too."""
     with tempfile.TemporaryDirectory(dir=segments.FOLDER) as found:
         monkeypatch.setattr(segments, "FOLDER", Path(found))
         yield Path(found)
 
 
 @pytest.fixture
-def nursery(ros_domain: int, folder: Path) -> Iterator[Nursery]:
-    with Nursery(folder) as found:
+def fork_server(ros_domain: int, folder: Path) -> Iterator[ForkServer]:
+    with ForkServer(folder) as found:
         yield found
 
 
 class Stream:
-    """A camera, and all that is said of its frames."""
+    """A camera, with the detections and reports of its frames."""
 
     def __init__(self, client: Client, rate_hz: float = 50.0) -> None:
         self.detections: Received = Received()
@@ -99,12 +101,12 @@ class Stream:
         self.stop()
 
     def stop(self) -> None:
-        """No more images."""
+        """Stops the camera."""
         self._stop.set()
         self._thread.join()
 
     def flows(self, *processes: NodeProcess, frames: int = 3) -> None:
-        """Detections come of so many images that are sent from now on."""
+        """Waits for the detections of so many images that are sent from now on."""
         begin, known = self.sent, len(self.detections)
         wait_until(
             lambda: sum(stamp >= begin for stamp in stamps(self.detections[known:])) >= frames,
@@ -113,7 +115,7 @@ class Stream:
         )
 
     def settled(self) -> Any:
-        """The last report, once nothing is under way."""
+        """Stops the camera and returns the last report, once nothing is in flight."""
         self.stop()
         begin = len(self.reports)
         return wait_until(
@@ -129,19 +131,22 @@ class Stream:
 
 
 class Successors:
-    """Nodes that wait to take the place of one that is killed: DDS takes seconds to make processes known."""
+    """Paused nodes that replace killed ones.
+
+    They are started early, because DDS takes seconds to discover a process.
+    """
 
     AHEAD = 4
 
-    def __init__(self, nursery: Nursery, name: str, transport: str) -> None:
-        self._start = lambda: nursery.start(name, waits=True, transport=transport)
+    def __init__(self, fork_server: ForkServer, name: str, transport: str) -> None:
+        self._start = lambda: fork_server.start(name, paused=True, transport=transport)
         self._waiting = deque(self._start() for _ in range(self.AHEAD))
 
     def next(self) -> NodeProcess:
-        """The next one, which begins now."""
+        """Resumes the next node and returns it."""
         self._waiting.append(self._start())
         node = self._waiting.popleft()
-        node.go()
+        node.resume()
         return node
 
 
@@ -157,18 +162,16 @@ def stamps(detections: Sequence[Any]) -> list[int]:
     return [found.header.stamp.sec * 1000 + found.header.stamp.nanosec for found in detections]
 
 
-def rings() -> set[str]:
+def segment_names() -> set[str]:
     return {path.name for path in segments.FOLDER.iterdir()}
 
 
 @pytest.mark.parametrize("transport", OTHER_PROCESS)
-def test_results_come_from_another_process_while_settings_change(
-    client: Client, nursery: Nursery, transport: str
-) -> None:
-    backbone = nursery.start("backbone", transport=transport, batch_timeout_ms=5.0)
+def test_settings_change_while_another_process_serves(client: Client, fork_server: ForkServer, transport: str) -> None:
+    backbone = fork_server.start("backbone", transport=transport, batch_timeout_ms=5.0)
     # none is overwritten before this process has taken it, however busy the machine is
     deep = {"qos_overrides./detections.publisher.depth": 1000}
-    head = nursery.start("head", transport=transport, **deep)
+    head = fork_server.start("head", transport=transport, **deep)
     stream = Stream(client)
     wait_until(lambda: client.node.count_publishers("detections"), "a head", START_S)
     with stream:
@@ -182,7 +185,7 @@ def test_results_come_from_another_process_while_settings_change(
         ):
             assert client.set_all("backbone", **values) == ""
             stream.flows(backbone, head, frames=8)
-            assert len(rings()) <= 2  # the new one and the one that is being emptied
+            assert len(segment_names()) <= 2  # the new one and the one that is being emptied
         assert client.set_all("backbone", split_point="nowhere")
         stream.flows(backbone, head)
         report = stream.settled()
@@ -203,12 +206,12 @@ def test_results_come_from_another_process_while_settings_change(
         assert not [topic for topic, _ in client.node.get_topic_names_and_types() if topic == "/detections/image"]
         for process in (head, backbone):
             process.end(signal.SIGTERM)
-    assert rings() == set()
+    assert segment_names() == set()
 
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("transport", OTHER_PROCESS)
-def test_the_head_gets_features_with_the_backbones_strides(
+def test_head_gets_the_backbones_strides(
     context: Context, folder: Path, monkeypatch: pytest.MonkeyPatch, transport: str, memory_format: torch.memory_format
 ) -> None:
     written: list[Tensor] = []
@@ -226,7 +229,7 @@ def test_the_head_gets_features_with_the_backbones_strides(
     monkeypatch.setattr(SlotMemory, "write", write_so)
     monkeypatch.setattr(HeadPartitions, "run", read_so)
     with Pipeline(context, backbone={"transport": transport}, head={"transport": transport}) as pipeline:
-        detections = pipeline.client.listen(Detection2DArray, "detections")
+        detections = pipeline.client.subscribe(Detection2DArray, "detections")
         pipeline.client.publisher(Image, "image").publish(image())
         detections.wait_for(1)
     assert [feature.stride() for feature in read] == [feature.stride() for feature in written]
@@ -234,18 +237,18 @@ def test_the_head_gets_features_with_the_backbones_strides(
 
 
 class Survivor:
-    """What a node holds while others die around it."""
+    """Records the resources of a node while other nodes are killed."""
 
     def __init__(self, process: NodeProcess) -> None:
         self._process = process
         self.seen: list[Footprint] = []
 
-    def look(self) -> None:
-        """After a death."""
+    def record(self) -> None:
+        """Records a footprint after a death."""
         self.seen.append(Footprint.of(self._process.pid))
 
-    def holds_no_more(self) -> None:
-        """In the last third of it all than in the first."""
+    def assert_stays_flat(self) -> None:
+        """Asserts that the last third of the footprints is no larger than the first."""
         third = len(self.seen) // 3
         for kind, slack in SLACK.items():
             values = [getattr(one, kind) for one in self.seen]
@@ -254,20 +257,20 @@ class Survivor:
             assert late <= early + slack, (kind, values)
 
 
-def kill_heads(client: Client, nursery: Nursery, transport: str, kills: int) -> None:
-    backbone = nursery.start("backbone", transport=transport)
-    head = nursery.start("head", transport=transport)
+def kill_heads(client: Client, fork_server: ForkServer, transport: str, kills: int) -> None:
+    backbone = fork_server.start("backbone", transport=transport)
+    head = fork_server.start("head", transport=transport)
     survivor = Survivor(backbone)
-    successors = Successors(nursery, "head", transport)
+    successors = Successors(fork_server, "head", transport)
     with Stream(client) as stream:
         stream.flows(backbone, head)
-        mine = rings()
+        own_segments = segment_names()
         for _ in range(kills):
-            nursery.kill(head)
-            assert rings() == mine  # a reader's death takes no memory away
+            fork_server.kill(head)
+            assert segment_names() == own_segments  # a reader's death takes no memory away
             head = successors.next()
             stream.flows(backbone, head)
-            survivor.look()
+            survivor.record()
         report = stream.settled()
         assert all(closes(found) for found in stream.reports)
         lost = dropped(report)
@@ -276,40 +279,40 @@ def kill_heads(client: Client, nursery: Nursery, transport: str, kills: int) -> 
             assert lost["reader_died"] > lost.get("lease_expired", 0)
         found = stamps(stream.detections)
         assert len(set(found)) == len(found)
-        # A killed head's last results may have come out uncounted, a ring's worth at most. (Fewer may be heard than
-        # were published: until DDS has found a new head, nobody hears it.)
+        # The last results of a killed head may be published uncounted, at most as many as the pool has slots. Fewer may
+        # be received than were published, until DDS has discovered a new head.
         assert len(found) - report.published <= 10 * kills
-        survivor.holds_no_more()
+        survivor.assert_stays_flat()
         assert "Traceback" not in backbone.printed
         backbone.end(signal.SIGTERM)
-    assert rings() == set()
+    assert segment_names() == set()
 
 
-def kill_backbones(client: Client, nursery: Nursery, transport: str, kills: int) -> None:
-    head = nursery.start("head", transport=transport)
-    backbone = nursery.start("backbone", transport=transport)
+def kill_backbones(client: Client, fork_server: ForkServer, transport: str, kills: int) -> None:
+    head = fork_server.start("head", transport=transport)
+    backbone = fork_server.start("backbone", transport=transport)
     survivor = Survivor(head)
-    successors = Successors(nursery, "backbone", transport)
-    others = Segment.create(1, 300, 1)  # another pipeline's of this user, whose owner lives
+    successors = Successors(fork_server, "backbone", transport)
+    other_pipeline = Segment.create(1, 300, 1)  # another pipeline's of this user, whose owner lives
     with Stream(client) as stream:
         stream.flows(backbone, head)
         for _ in range(kills):
-            mine = rings() - {others.name}
-            nursery.kill(backbone)
-            assert len(mine) == (1 if transport == "shared_memory" else 0)
-            assert mine <= rings()  # nobody is left to remove it
+            own_segments = segment_names() - {other_pipeline.name}
+            fork_server.kill(backbone)
+            assert len(own_segments) == (1 if transport == "shared_memory" else 0)
+            assert own_segments <= segment_names()  # nobody is left to remove it
             backbone = successors.next()
             stream.flows(backbone, head)
-            assert not mine & rings()
-            survivor.look()
+            assert not own_segments & segment_names()
+            survivor.record()
         report = stream.settled()
         assert all(closes(found) for found in stream.reports)
         assert set(dropped(report)) <= LOST | HURRY, backbone.printed
         found = stamps(stream.detections)
         assert len(set(found)) == len(found)
-        survivor.holds_no_more()
+        survivor.assert_stays_flat()
         assert "Traceback" not in head.printed + backbone.printed
-        assert others.name in rings()
+        assert other_pipeline.name in segment_names()
         mapped = [
             line
             for line in Path(f"/proc/{head.pid}/maps").read_text().splitlines()
@@ -317,45 +320,44 @@ def kill_backbones(client: Client, nursery: Nursery, transport: str, kills: int)
         ]
         assert len(mapped) <= 2  # those of the dead are let go
         backbone.end(signal.SIGTERM)
-    others.close()
-    assert rings() == set()
+    other_pipeline.close()
+    assert segment_names() == set()
 
 
 def kill_in_a_domain_of_their_own(kill: Callable[..., None], folder: Path, transport: str, kills: int) -> None:
-    """Over before Fast DDS drops the first of the dead, after 20 s.
+    """Kills nodes in a domain of its own, within the 20 s after which Fast DDS drops the first dead one.
 
-    While it does so, a process that is just making its publishers may hang, probably in Fast DDS (see its
-    issue 6502).
+    While Fast DDS does so, a process that is creating its publishers may hang, probably in Fast DDS (see its issue
+    6502).
     """
     context = Context()
-    with own_domain(f"{kill.__name__} {transport}") as domain, Nursery(folder) as nursery:
+    with own_domain(f"{kill.__name__} {transport}") as domain, ForkServer(folder) as fork_server:
         rclpy.init(context=context, domain_id=domain)
         client = Client(context)
         try:
-            kill(client, nursery, transport, kills)
+            kill(client, fork_server, transport, kills)
         finally:
             client.close()
             rclpy.try_shutdown(context=context)
 
 
 @pytest.mark.parametrize("transport", OTHER_PROCESS)
-def test_the_stream_outlives_heads_that_are_killed(folder: Path, transport: str) -> None:
+def test_stream_survives_killed_heads(folder: Path, transport: str) -> None:
     kill_in_a_domain_of_their_own(kill_heads, folder, transport, KILLS[transport])
 
 
 @pytest.mark.parametrize("transport", OTHER_PROCESS)
-def test_the_head_outlives_backbones_that_are_killed(folder: Path, transport: str) -> None:
+def test_head_survives_killed_backbones(folder: Path, transport: str) -> None:
     kill_in_a_domain_of_their_own(kill_backbones, folder, transport, KILLS[transport])
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kill", [kill_heads, kill_backbones])
-def test_five_hundred_kills(folder: Path, kill: Callable[..., None]) -> None:
-    """Each group in a domain and a process of its own.
+def test_survives_five_hundred_kills(folder: Path, kill: Callable[..., None]) -> None:
+    """Each group of kills has a domain and a process of its own.
 
-    One process of a camera in which DDS has seen a hundred or two backbones die no longer reaches a new one; why is
-    not established.
+    A camera whose process has seen a hundred or two backbones die no longer reaches a new one. The cause is unknown.
     """
     fork = multiprocessing.get_context("fork")
     begin = time.monotonic()
@@ -368,12 +370,12 @@ def test_five_hundred_kills(folder: Path, kill: Callable[..., None]) -> None:
         print(f"{kill.__name__}: {done} in {time.monotonic() - begin:.0f} s", flush=True)
 
 
-# What anybody may publish.
+# What any process may publish.
 
 
 @pytest.fixture
-def ring(model: SplitModel, folder: Path) -> Iterator[SharedSlotPool]:
-    """A backbone's memory, in this process."""
+def pool(model: SplitModel, folder: Path) -> Iterator[SharedSlotPool]:
+    """The slot pool of a backbone, in this process."""
     pool = SharedSlotPool.allocate(Layout(model.split_point("neck").tensors, 2), 2)
     yield pool
     pool.close()
@@ -401,7 +403,7 @@ def copy(message: Any, **fields: Any) -> Any:
 
 
 def forged(message: FeatureHandle, folder: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Fields that do not check out: a name for them, why the handle is refused, and the fields."""
+    """Yields forged fields: a name for them, the reason for which the handle is refused, and the fields."""
     whole = (folder / message.segment).read_bytes()
     for letter, mode, content in (("c", 0o644, whole), ("d", 0o600, whole[:-1]), ("e", 0o600, bytes(len(whole)))):
         file = folder / f"{PREFIX}{32 * letter}"  # one that others may read, one cut short, one of zeros
@@ -453,15 +455,15 @@ def forged(message: FeatureHandle, folder: Path) -> Iterator[tuple[str, str, dic
     yield "one tensor more", "foreign", {"tensors": [*message.tensors, tensor]}
 
 
-def test_forged_handles_are_refused_and_counted(context: Context, ring: SharedSlotPool, folder: Path) -> None:
+def test_forged_handles_are_refused_and_counted(context: Context, pool: SharedSlotPool, folder: Path) -> None:
     with Pipeline(context, head={"transport": "shared_memory"}) as pipeline:
         stage = pipeline.nodes["head"]._stage
-        detections = pipeline.client.listen(Detection2DArray, "detections")
-        releases = pipeline.client.listen(FeatureRelease, "features/release")
-        diagnostics = pipeline.client.listen(DiagnosticArray, "/diagnostics")
+        detections = pipeline.client.subscribe(Detection2DArray, "detections")
+        releases = pipeline.client.subscribe(FeatureRelease, "features/release")
+        diagnostics = pipeline.client.subscribe(DiagnosticArray, "/diagnostics")
         features = pipeline.client.publisher(FeatureHandle, "features")
-        lease = written(ring)
-        good = handle_to(ring, lease)
+        lease = written(pool)
+        good = handle_to(pool, lease)
         expected: Counter[str] = Counter()
         for name, reason, fields in forged(good, folder):
             expected[reason] += 1
@@ -472,20 +474,20 @@ def test_forged_handles_are_refused_and_counted(context: Context, ring: SharedSl
             )
         assert expected.total() > 30
 
-        def told(message: DiagnosticArray) -> bool:
+        def is_counted(message: DiagnosticArray) -> bool:
             (status,) = message.status
             counts = {f"refused: {reason}": str(count) for reason, count in expected.items()}
-            told = {entry.key: entry.value for entry in status.values}
-            return status.name == f"{pipeline.namespace[1:]}/head" and counts.items() <= told.items()
+            values = {entry.key: entry.value for entry in status.values}
+            return status.name == f"{pipeline.namespace[1:]}/head" and counts.items() <= values.items()
 
-        diagnostics.wait_for_one(told, lambda: f"{expected} on /diagnostics: {diagnostics[-1:]}")
+        diagnostics.wait_for_one(is_counted, lambda: f"{expected} on /diagnostics: {diagnostics[-1:]}")
         assert DiagnosticStatus.WARN in {message.status[0].level for message in diagnostics}
         assert len(detections) == 0
         assert len(releases) == 0
         features.publish(good)  # the true one still gets through
         detections.wait_for(1)
         releases.wait_for(1)
-        ((settled, outcome),) = ring.collect(0.0)
+        ((settled, outcome),) = pool.collect(0.0)
         assert (settled, outcome.published) == (lease, 1)
         features.publish(good)  # once
         wait_until(lambda: stage.refused["stale"] == expected["stale"] + 1, "the used handle to be refused")
@@ -499,7 +501,7 @@ def test_forged_features_are_refused_and_counted(context: Context, model: SplitM
     message = handle_message(Handle(Lease(1, 0, 1), "shapes", "neck", 1, "", (origin,)), layout, features)
     with Pipeline(context, head={"transport": "network"}) as pipeline:
         stage = pipeline.nodes["head"]._stage
-        detections = pipeline.client.listen(Detection2DArray, "detections")
+        detections = pipeline.client.subscribe(Detection2DArray, "detections")
         head = pipeline.nodes["head"]._receiver._name
         pipeline.client.publisher(HeadClaim, "features/head", LATCHED).publish(HeadClaim(head=head))
         features = pipeline.client.publisher(FeatureBatch, "features/data")
@@ -522,33 +524,31 @@ def test_forged_features_are_refused_and_counted(context: Context, model: SplitM
 @pytest.mark.parametrize("transport", OTHER_PROCESS)
 def test_forged_releases_settle_nothing(context: Context, folder: Path, transport: str) -> None:
     with Pipeline(context, backbone={"transport": transport}, head={"transport": transport}) as pipeline:
-        detections = pipeline.client.listen(Detection2DArray, "detections")
+        detections = pipeline.client.subscribe(Detection2DArray, "detections")
         releases = pipeline.client.publisher(FeatureRelease, "features/release", RELEASE_QOS)
         images = pipeline.client.publisher(Image, "image")
-        ring = pipeline.backbone.stage._instance.plan.pool.leases
-        for slot, pool, generation in itertools.product((0, 3, 4, 2**32 - 1), (ring.pool, 1), (0, 2**64 - 1)):
+        leases = pipeline.backbone.stage._instance.plan.pool.leases
+        for slot, pool, generation in itertools.product((0, 3, 4, 2**32 - 1), (leases.pool, 1), (0, 2**64 - 1)):
             releases.publish(FeatureRelease(pool=pool, slot=slot, generation=generation, published=9, reason="x"))
         images.publish(image())
         detections.wait_for(1)
         counts = pipeline.settled(1)
         assert (counts.published, dict(counts.dropped)) == (1, {})
-        wait_until(lambda: ring.used == 0, "all slots to be free")
+        wait_until(lambda: leases.used == 0, "all slots to be free")
 
 
 @pytest.fixture
 def lazy(context: Context) -> Iterator[Node]:
-    """A node that never spins."""
+    """A node that never spins, so its subscriptions are never read."""
     found = Node("lazy", context=context, use_global_arguments=False)
     yield found
     found.destroy_node()
 
 
 @pytest.mark.parametrize("transport", OTHER_PROCESS)
-def test_a_subscriber_that_never_reads_holds_up_nobody(
-    context: Context, folder: Path, lazy: Node, transport: str
-) -> None:
+def test_subscriber_that_never_reads_blocks_nothing(context: Context, folder: Path, lazy: Node, transport: str) -> None:
     with Pipeline(context, backbone={"transport": transport}, head={"transport": transport}) as pipeline:
-        detections = pipeline.client.listen(Detection2DArray, "detections")
+        detections = pipeline.client.subscribe(Detection2DArray, "detections")
         features = "features" if transport == "shared_memory" else "features/data"
         wait_until(lambda: pipeline.client.node.count_subscribers(features), "a head")
         for kind, topic in (
@@ -566,7 +566,7 @@ def test_a_subscriber_that_never_reads_holds_up_nobody(
         assert pipeline.settled(100).published == 100
 
 
-def test_a_head_that_never_reads_costs_its_frames_by_name(context: Context, folder: Path, lazy: Node) -> None:
+def test_head_that_never_reads_costs_only_its_frames(context: Context, folder: Path, lazy: Node) -> None:
     with Pipeline(context, backbone={"transport": "shared_memory", "pool_slots": 2}) as pipeline:
         lazy.create_subscription(FeatureHandle, f"{pipeline.namespace}/features", print, 10)
         images = pipeline.client.publisher(Image, "image")
@@ -578,15 +578,13 @@ def test_a_head_that_never_reads_costs_its_frames_by_name(context: Context, fold
         wait_until(lambda: pipeline.backbone.stage.report(0.0).slots_used == 0, "the slots to come back")
 
 
-def test_memory_that_cannot_be_had_later_changes_nothing(
-    context: Context, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_allocation_changes_nothing(context: Context, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_room(*arguments: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     transport = {"transport": "shared_memory"}
     with Pipeline(context, backbone=transport, head=transport) as pipeline:
-        detections = pipeline.client.listen(Detection2DArray, "detections")
+        detections = pipeline.client.subscribe(Detection2DArray, "detections")
         images = pipeline.client.publisher(Image, "image")
         with monkeypatch.context() as patch:
             patch.setattr(segments.os, "posix_fallocate", no_room)
@@ -595,7 +593,7 @@ def test_memory_that_cannot_be_had_later_changes_nothing(
         assert pipeline.client.get("backbone", "batch_size") == 0
         images.publish(image())
         detections.wait_for(1)
-        assert len(rings()) == 1
+        assert len(segment_names()) == 1
 
 
 FULL = """
@@ -607,8 +605,8 @@ sys.exit(backbone.main())
 """
 
 
-def test_memory_that_cannot_be_had_is_told_in_a_sentence(folder: Path) -> None:
-    """In a folder of 1 MB, as small as some containers have it, and in one that is read-only."""
+def test_failed_allocation_gives_a_sentence(folder: Path) -> None:
+    """The folder has 1 MB, as in some containers, or is read-only."""
     for options, words in (("size=1m", f"error: {folder} has no room for a pool of 16 slots"), ("ro", "Read-only")):
         mount = f'mount -t tmpfs -o {options} none "$0" && exec "$@"'
         if subprocess.run(["unshare", "-rm", "sh", "-c", mount, folder, "true"], check=False).returncode:

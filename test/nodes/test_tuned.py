@@ -1,4 +1,4 @@
-"""What tuning found, as the backbone takes it when it is configured."""
+"""The backbone uses what tuning found when it is configured."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from split_infer_ros.autotuning.tune import network_task, pipeline_task
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.record import Record
-from split_infer_ros.nodes import backbone as module
+from split_infer_ros.nodes import backbone as backbone_node
+from split_infer_ros.nodes import backbone_pipeline
 from split_infer_ros.nodes.backbone import BackboneNode
 from split_infer_ros.pipeline.auto_split import AutoSplit, Goal
 from split_infer_ros.pipeline.backbone_stage import BackboneStage
@@ -30,7 +31,7 @@ PLACE: dict[str, Any] = {"split_point": "neck", "batch_size": 2, "backbone_threa
 
 
 def found_for(model: SplitModel, precision: str) -> list[Record]:
-    """A network and a pipeline, cut and batched as ``PLACE`` has it."""
+    """Returns records of a network, and of a pipeline with the split point and batch size of ``PLACE``."""
     key, network = Key.here("cpu"), dict(network_space(num_cores(), (precision,)).default)
     place = {**pipeline_space(model, num_cores()).default, **PLACE}
     measured = (network_task(model, 1), network), (pipeline_task(model, network), place)
@@ -38,7 +39,7 @@ def found_for(model: SplitModel, precision: str) -> list[Record]:
 
 
 def configure(context: Context, **values: Any) -> None:
-    """A backbone's node, for as long as that takes."""
+    """Configures a backbone's node and closes it."""
     values = {"weights": "none", "device": "cpu", **values}
     overrides = [Parameter(name, value=value) for name, value in values.items()]
     node = BackboneNode(context=context, use_global_arguments=False, parameter_overrides=overrides)
@@ -49,9 +50,7 @@ def configure(context: Context, **values: Any) -> None:
         node.close()
 
 
-def test_a_start_tunes_for_its_own_precision_alone(
-    context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_start_tunes_only_for_its_precision(context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, ...]] = []
 
     class Simulated:
@@ -62,14 +61,14 @@ def test_a_start_tunes_for_its_own_precision_alone(
         def tune(self, seconds: float) -> None:
             self._database.add(self._found)
 
-    monkeypatch.setattr(module, "Tuner", Simulated)
+    monkeypatch.setattr(backbone_node, "Tuner", Simulated)
     values = {"tuning_database": str(tmp_path / "tuning.jsonl"), "precision": "bf16", "tune_at_start": 5.0}
     for _ in range(2):
         configure(context, **values)
     assert asked == [("bf16",)], "the second start finds what the first one found"
 
 
-def test_cores_are_taken_with_the_cut_and_batch_that_they_were_found_for(
+def test_tuned_cores_need_the_tuned_split_and_batch(
     context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken: list[int] = []
@@ -82,7 +81,7 @@ def test_cores_are_taken_with_the_cut_and_batch_that_they_were_found_for(
     def begin(split: AutoSplit, wanted: StageSettings, goal: Goal) -> StageSettings:
         return replace(wanted, split_point=PLACE["split_point"], batch_size=PLACE["batch_size"])
 
-    monkeypatch.setattr(module, "BackboneStage", Stage)
+    monkeypatch.setattr(backbone_pipeline, "BackboneStage", Stage)
     path = tmp_path / "tuning.jsonl"
     Database(path).add(found_for(load_model(ModelSpec("shapes", "none", "cpu")), "fp32"))
     for values in ({}, {"split_point": "neck", "batch_size": 2}, {"split_point": "neck"}, {"batch_size": 4}):

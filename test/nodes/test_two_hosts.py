@@ -1,4 +1,4 @@
-"""Backbone and head on two hosts: two network namespaces with a cable between them, and no memory in common."""
+"""Backbone and head on two hosts: two network namespaces that a cable connects, without shared memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from ament_index_python.packages import get_package_prefix
 from ros_support import START_S, wait_until
 
-# A camera and whoever looks at the results; one line of JSON for each report of the backbone.
+# A camera and an observer of the results, which prints each report of the backbone as a line of JSON.
 OBSERVER = """
 import json, pathlib, rclpy, sys
 from rclpy.executors import ExternalShutdownException
@@ -29,21 +29,21 @@ def send():
     message = Image(height=48, width=64, encoding="mono8", step=64, data=bytes(48 * 64))
     message.header.frame_id = "camera"
     images.publish(message)
-def tell(report):
+def print_report(report):
     print(json.dumps({
         "received": report.received, "published": report.published, "in_flight": report.in_flight,
         "dropped": {entry.reason: entry.count for entry in report.dropped},
         "memory": report.memory, "hop_p50_ms": report.hop_p50_ms, "detections": len(detections),
     }), flush=True)
 node.create_subscription(Detection2DArray, "detections", detections.append, 100)
-node.create_subscription(PipelineReport, "report", tell, 10)
+node.create_subscription(PipelineReport, "report", print_report, 10)
 node.create_timer(0.02, send)
 rclpy.spin(node)
 """
 
 
 class Host:
-    """A network namespace with its own /dev/shm, for as long as a process holds it."""
+    """A network namespace with its own /dev/shm, which exists while a process holds it."""
 
     def __init__(self, *inside: str) -> None:
         names = ("unshare", "--net", "--mount", *(() if inside else ("--user", "--map-root-user")))
@@ -57,16 +57,16 @@ class Host:
         self.is_there = self._holder.stdout.readline() == "ready\n"
 
     def run(self, *command: str) -> None:
-        """A command there."""
+        """Runs a command on this host."""
         subprocess.run([*self.enter, *command], check=True, timeout=START_S)
 
     def close(self) -> None:
-        """Let it go, once its last process has ended."""
+        """Releases the namespace, once its last process has ended."""
         self._holder.communicate()
 
 
 class Running:
-    """A process on a host; what it prints is kept."""
+    """A process on a host. Its output is kept."""
 
     def __init__(self, host: Host, log: Path, *command: str) -> None:
         self._log = log
@@ -77,20 +77,20 @@ class Running:
 
     @property
     def printed(self) -> str:
-        """All that it printed so far."""
+        """Everything that it printed so far."""
         return self._log.read_text()
 
     def kill(self) -> None:
-        """End it for sure."""
+        """Kills it."""
         self._process.kill()
         self._process.wait()
 
     def terminate(self) -> None:
-        """Have it end by its own will."""
+        """Sends SIGTERM."""
         self._process.terminate()
 
     def wait(self) -> int:
-        """Its exit code, once it has ended."""
+        """Waits until it has ended and returns its exit code."""
         return self._process.wait(START_S)
 
 
@@ -110,7 +110,7 @@ def hosts() -> Iterator[tuple[Host, Host]]:
         yield near, far
 
 
-def test_a_head_on_another_host_serves_and_a_pulled_cable_costs_frames_by_name(
+def test_head_on_another_host_survives_a_pulled_cable(
     hosts: tuple[Host, Host], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "SUBNET")

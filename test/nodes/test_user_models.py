@@ -1,4 +1,4 @@
-"""Models of the user's own in the running pipeline: a factory's, and an exported program."""
+"""A user's own models in the pipeline: one from a factory, and an exported program."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 import torch
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from rclpy.context import Context
-from ros_support import Pipeline, image
+from ros_pipeline import Pipeline
+from ros_support import image
 from sensor_msgs.msg import Image
 from torch import nn
 from vision_msgs.msg import Detection2DArray
@@ -40,7 +41,7 @@ FACTORY = """
 
 @pytest.fixture(params=["factory", "program"])
 def model(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Its name; it takes every image for its second class."""
+    """The name of a model that finds its second class in every image."""
     (tmp_path / "nets_of_mine.py").write_text(textwrap.dedent(FACTORY))
     monkeypatch.syspath_prepend(tmp_path)
     if request.param == "factory":
@@ -54,10 +55,10 @@ def model(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     return str(tmp_path / "net.pt2")
 
 
-def test_it_runs_as_any_other_model(context: Context, model: str) -> None:
+def test_user_model_runs_as_any_other(context: Context, model: str) -> None:
     chosen = {"model": model, "allow_user_code": True, "weights": "default"}
     with Pipeline(context, backbone=chosen, head=chosen) as pipeline:
-        detections = pipeline.client.listen(Detection2DArray, "detections")
+        detections = pipeline.client.subscribe(Detection2DArray, "detections")
         publisher = pipeline.client.publisher(Image, "image")
         publisher.publish(image(stamp=1))
         detections.wait_for(1)  # the next image would take its place, were it still waiting
@@ -71,17 +72,17 @@ def test_it_runs_as_any_other_model(context: Context, model: str) -> None:
 
 
 @pytest.mark.parametrize("model", ["factory"], indirect=True)
-def test_what_no_detection_can_be_is_left_out_and_told(context: Context, model: str) -> None:
+def test_impossible_detection_is_left_out_and_counted(context: Context, model: str) -> None:
     chosen = {"model": model.replace(":make", ":odd"), "allow_user_code": True}
     with Pipeline(context, backbone=chosen, head=chosen) as pipeline:
-        detections = pipeline.client.listen(Detection2DArray, "detections")
-        diagnostics = pipeline.client.listen(DiagnosticArray, "/diagnostics")
+        detections = pipeline.client.subscribe(Detection2DArray, "detections")
+        diagnostics = pipeline.client.subscribe(DiagnosticArray, "/diagnostics")
         pipeline.client.publisher(Image, "image").publish(image())
         (message,) = detections.wait_for(1)
         assert [one.results[0].hypothesis.class_id for one in message.detections] == ["square"]
-        told = diagnostics.wait_for_one(
+        status = diagnostics.wait_for_one(
             lambda array: any(entry.key == "left out: box_not_finite" for entry in array.status[0].values), "a count"
         ).status[0]
-        assert {entry.key: entry.value for entry in told.values}["left out: box_not_finite"] == "1"
-        assert told.level == DiagnosticStatus.WARN
-        assert "boxes, scores or labels that cannot be" in told.message
+        assert {entry.key: entry.value for entry in status.values}["left out: box_not_finite"] == "1"
+        assert status.level == DiagnosticStatus.WARN
+        assert "impossible boxes, scores or labels" in status.message

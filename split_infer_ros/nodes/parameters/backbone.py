@@ -1,4 +1,4 @@
-"""What the backbone can be told."""
+"""The parameters of the node ``backbone``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from split_infer_ros.nodes.parameters.common import (
     WeightsParameters,
 )
 from split_infer_ros.nodes.parameters.table import parameter
-from split_infer_ros.nodes.transports import SENDERS
+from split_infer_ros.nodes.transports import INTRA_PROCESS, SENDERS
 from split_infer_ros.pipeline.auto_split import Goal
 from split_infer_ros.pipeline.settings import DropPolicy, StageSettings
 from split_infer_ros.split.model_spec import ModelSpec
@@ -21,55 +21,69 @@ from split_infer_ros.split.planner import Objective
 
 @dataclass(frozen=True)
 class BackboneParameters(ModelParameters, ComputeParameters, ImageParameters, WeightsParameters):
-    """What the backbone can be told."""
+    """The parameters of the node ``backbone``."""
 
     cuda_graphs: bool = parameter(
-        True, "On a GPU, record the backbone for each batch size before serving and launch it as a whole."
+        True,
+        "On a GPU, whether to record the backbone for each batch size before serving, and to launch it as a whole.",
     )
     split_point: str = parameter(
         "default",
-        "The block after which the model is split; default is what tuning found, else the model's own, auto the best "
-        "by measurement.",
+        "The block after which the model is split. default: the one that tuning found, else the model's own. auto: "
+        "the best by measurement.",
     )
     objective: str = parameter(
         Objective.THROUGHPUT.value,
-        "What split_point auto is best at.",
-        choices=tuple(each.value for each in Objective),
+        "What split_point auto optimises: throughput or latency.",
+        choices=tuple(objective.value for objective in Objective),
     )
     latency_bound_ms: float = parameter(
         0.0,
-        "Which split_point auto keeps a batch within, from its closing until its results are out; 0: none.",
-        at_least=0.0,
-        at_most=60_000.0,
+        "The longest latency that split_point auto allows, from a batch's closing to its results. 0: no bound.",
+        minimum=0.0,
+        maximum=60_000.0,
     )
     tune_at_start: float = parameter(
         0.0,
-        "Seconds of tuning for this precision at configuration, where nothing is known of the model yet; 0: none.",
-        at_least=0.0,
-        at_most=86_400.0,
+        "Seconds for which the node tunes the model at its configuration, if no measurements exist for this "
+        "precision. 0: none.",
+        minimum=0.0,
+        maximum=86_400.0,
         read_only=True,
     )
     batch_size: int = parameter(
-        0, "Frames a batch; 0: one, or as tuning or split_point auto finds best.", at_least=0, at_most=256
+        0,
+        "Frames in a batch. 0: one, or the number that tuning or split_point auto found best.",
+        minimum=0,
+        maximum=256,
     )
     batch_timeout_ms: float = parameter(
-        50.0, "A smaller batch goes once its oldest frame has waited so long.", at_least=0.0, at_most=60_000.0
+        50.0,
+        "How long the oldest frame waits before a smaller batch is sent, in milliseconds.",
+        minimum=0.0,
+        maximum=60_000.0,
     )
     drop_policy: str = parameter(
         DropPolicy.LATEST.value,
-        "When frames come too fast: latest keeps the newest, block makes senders wait.",
+        "What happens when frames come too fast: latest drops all but the newest, block makes senders wait.",
         choices=tuple(policy.value for policy in DropPolicy),
     )
     pool_slots: int = parameter(
-        4, "Batches in flight, from closing until the results are out; each holds a slot.", at_least=1, at_most=64
+        4,
+        "The most batches in flight. Each holds a slot from its closing until its results are published.",
+        minimum=1,
+        maximum=64,
     )
     transport: str = parameter(
-        "intra_process",
-        "The way to the head: in this process, in another one of this host, or on another host.",
+        INTRA_PROCESS,
+        "How features go to the head: intra_process, shared_memory (to another process on this host) or network (to "
+        "another host).",
         choices=tuple(SENDERS),
         read_only=True,
     )
-    image_topics: tuple[str, ...] = parameter(("image",), "Topics of the cameras.", read_only=True)
+    image_topics: tuple[str, ...] = parameter(
+        ("image",), "The topics of the cameras, whose frames share batches.", read_only=True
+    )
 
     @property
     def model_spec(self) -> ModelSpec:
@@ -78,12 +92,12 @@ class BackboneParameters(ModelParameters, ComputeParameters, ImageParameters, We
 
     @property
     def goal(self) -> Goal:
-        """What split_point auto looks for."""
+        """What split_point ``auto`` looks for."""
         return Goal(Objective(self.objective), self.latency_bound_ms / 1e3 or math.inf)
 
     @property
     def settings(self) -> StageSettings:
-        """Those that may change while frames flow; the split point and the batch size may be left open."""
+        """The settings that may change while frames flow. The split point and the batch size may be left open."""
         return StageSettings(
             split_point=self.split_point,
             batch_size=self.batch_size,

@@ -1,4 +1,4 @@
-"""What the node ``tenants`` can be told: of each tenant, and of what all share."""
+"""The parameters of the node ``tenants``: those of each tenant, and those that all share."""
 
 from __future__ import annotations
 
@@ -24,88 +24,96 @@ TENANTS = "tenants"
 
 @dataclass(frozen=True)
 class TenantParameters:
-    """What one tenant asks for."""
+    """The parameters of one tenant."""
 
-    image_topic: str = parameter("", "Topic of its camera; unless given, NAME/image.")
+    image_topic: str = parameter("", "The topic of its camera; empty: NAME/image.")
     model: str = like(
         ModelParameters,
         "model",
-        description="Which model looks at its images: of the catalogue, timm:NAME, package.module:factory or FILE.pt2.",
+        description="The model for its images: a name of the catalogue, timm:NAME, package.module:factory or FILE.pt2.",
         read_only=False,
     )
     weights: str = like(ModelParameters, "weights", read_only=False)
     deadline_ms: float = parameter(
         0.0,
-        "How soon after an image's arrival its backbone should be done; 0: its turn is by the model's execution time.",
-        at_least=0.0,
-        at_most=60_000.0,
+        "How soon after an image's arrival its backbone should be done, in milliseconds. 0: no deadline; the "
+        "model's execution time decides the image's turn.",
+        minimum=0.0,
+        maximum=60_000.0,
     )
     priority: int = parameter(
         0,
-        "One more partitions the time in which its images have their turn.",
-        at_least=-MAX_PRIORITY,
-        at_most=MAX_PRIORITY,
+        "Each step up halves the time within which its images have their turn.",
+        minimum=-MAX_PRIORITY,
+        maximum=MAX_PRIORITY,
     )
     when_late: str = parameter(
         LatePolicy.FINISH.value,
-        "What becomes of an image that cannot meet its deadline; dropped ones are named so.",
+        "What happens to an image that cannot meet its deadline: finish, or drop it as deadline.",
         choices=tuple(policy.value for policy in LatePolicy),
     )
 
 
 @dataclass(frozen=True)
 class TenantsParameters(LoadParameters, ComputeParameters, FinishParameters, ImageParameters):
-    """What the node ``tenants`` can be told.
+    """The parameters of the node ``tenants``.
 
     Raises:
-        ConfigurationError: a tenant's name cannot be one, or is listed twice.
+        ConfigurationError: a tenant's name is not allowed, or is listed twice.
     """
 
-    tenants: tuple[str, ...] = parameter((), "Names of the tenants that run; tenants.NAME.* says what each asks.")
+    tenants: tuple[str, ...] = parameter(
+        (), "The names of the tenants that run. Their own parameters are tenants.NAME.*."
+    )
     of: Mapping[str, TenantParameters] = family(TENANTS, TenantParameters)
     window: int = parameter(
-        5, "How many waiting images the scheduler looks at for one execution.", at_least=1, at_most=1000
+        5, "How many of the next images the scheduler considers for one execution.", minimum=1, maximum=1000
     )
-    max_batch_size: int = parameter(8, "How many images of one model may be one batch.", at_least=1, at_most=256)
+    max_batch_size: int = parameter(8, "The most images of one model in a batch.", minimum=1, maximum=256)
     max_waiting: int = parameter(
-        2, "How many images of one tenant may wait. With one more, its oldest is dropped.", at_least=1, at_most=1000
+        2,
+        "The most images of one tenant that wait. When one more comes, the tenant's oldest is dropped.",
+        minimum=1,
+        maximum=1000,
     )
     split_point: str = parameter(
         "default",
-        "Where each model is split: at its own default, or after all of it (output) or nothing (input).",
+        "Where each model is split: at its own default, after its last block (output), or before its first (input).",
         choices=("default", "output", "input"),
         read_only=True,
     )
-    pool_slots: int = like(BackboneParameters, "pool_slots", default=2)
+    pool_slots: int = like(
+        BackboneParameters, "pool_slots", default=2, description="The most batches in flight of each model."
+    )
     cuda_graphs: bool = like(
         BackboneParameters,
         "cuda_graphs",
-        description="On a GPU, record what runs at once and launch it as a whole.",
+        description="On a GPU, whether to record what runs together, and to launch it as a whole.",
         read_only=True,
     )
     graph_memory_mb: float = parameter(
-        1000.0, "Which recorded graphs may keep of a GPU's memory.", at_least=0.0, at_most=1e6, read_only=True
+        1000.0, "The most memory of a GPU that recorded graphs may keep.", minimum=0.0, maximum=1e6, read_only=True
     )
-
     weights_budget_mb: float = like(
         BackboneParameters,
         "weights_budget_mb",
-        description="Memory through which all models' weights are read in turns, on the CPU. 0: they stay resident.",
+        description="On a CPU, the memory through which the weights of all models are streamed in turn. 0: they stay "
+        "resident.",
         read_only=True,
     )
 
     def __post_init__(self) -> None:
-        known = {name: self._tenant(name) for name in self.of}
-        check_unique_names([known[name] for name in self.tenants if name in known])
+        declared = {name: self._tenant(name) for name in self.of}
+        check_unique_names([declared[name] for name in self.tenants if name in declared])
 
     @property
     def wanted(self) -> list[Tenant]:
-        """The tenants that are listed."""
+        """The tenants that the parameter ``tenants`` lists."""
         return [self._tenant(name) for name in self.tenants]
 
     @property
     def settings(self) -> SharedSettings:
-        """What all share."""
+        """The settings that all tenants share."""
         return SharedSettings(
             window=self.window,
             max_batch_size=self.max_batch_size,
@@ -124,16 +132,16 @@ class TenantsParameters(LoadParameters, ComputeParameters, FinishParameters, Ima
         )
 
     def image_topic(self, name: str) -> str:
-        """Of a tenant's camera."""
+        """Returns the topic of a tenant's camera."""
         return self.of[name].image_topic or f"{name}/image"
 
     def _tenant(self, name: str) -> Tenant:
-        asks = self.of[name]
+        values = self.of[name]
         return Tenant(
-            name,
-            model=asks.model,
-            weights=asks.weights,
-            deadline_s=asks.deadline_ms / 1e3,
-            priority=asks.priority,
-            when_late=LatePolicy(asks.when_late),
+            name=name,
+            model=values.model,
+            weights=values.weights,
+            deadline_s=values.deadline_ms / 1e3,
+            priority=values.priority,
+            when_late=LatePolicy(values.when_late),
         )

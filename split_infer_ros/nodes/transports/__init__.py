@@ -1,9 +1,9 @@
-"""How handles, and on the network features, get from backbone to head: one file a transport."""
+"""The transports, which bring handles and, on a network, features from backbone to head: one file a transport."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from split_infer_ros.nodes.managed import ManagedNode
 from split_infer_ros.nodes.transports.intra_process import IntraProcessReceiver, IntraProcessSender
@@ -15,38 +15,39 @@ from split_infer_ros.split.model import SplitModel
 
 
 class Sender(Transport, Protocol):
-    """The backbone's end."""
+    """The backbone's side of a transport."""
 
     def close(self) -> None:
-        """Leave the topics."""
+        """Removes the sender from its topics."""
 
 
 class Receiver(Protocol):
-    """The head's end; it submits to the head's stage.
+    """The head's side of a transport; it submits handles to the head's stage.
 
     Attributes:
-        stands_by: True while another head of the same backbone has the batches.
+        is_standby: True while another head of the same backbone has the batches.
     """
 
     @property
-    def stands_by(self) -> bool: ...
+    def is_standby(self) -> bool: ...
 
-    def leave(self) -> None:
-        """Take no more; what came may still be read."""
+    def stop_receiving(self) -> None:
+        """Takes no more handles; what came may still be read."""
 
     def close(self) -> None:
-        """Let go of what was read, once the stage has stopped."""
+        """Releases what was read, once the stage has stopped."""
 
 
-SENDERS: dict[str, Callable[[ManagedNode, SplitModel], Sender]] = {
-    "intra_process": IntraProcessSender,
+INTRA_PROCESS = "intra_process"
+SENDERS: dict[str, Callable[[ManagedNode[Any], SplitModel], Sender]] = {
+    INTRA_PROCESS: IntraProcessSender,
     "shared_memory": SharedMemorySender,
     "network": NetworkSender,
 }
-RECEIVERS: dict[str, Callable[[ManagedNode, SplitModel, HeadStage], Receiver]] = {
-    "intra_process": IntraProcessReceiver,
+RECEIVERS: dict[str, Callable[[ManagedNode[Any], SplitModel, HeadStage], Receiver]] = {
+    INTRA_PROCESS: IntraProcessReceiver,
     "shared_memory": SharedMemoryReceiver,
     "network": NetworkReceiver,
 }
 
-__all__ = ["RECEIVERS", "SENDERS", "Receiver", "Sender"]
+__all__ = ["INTRA_PROCESS", "RECEIVERS", "SENDERS", "Receiver", "Sender"]

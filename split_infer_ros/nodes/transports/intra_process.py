@@ -1,9 +1,10 @@
-"""``intra_process``: backbone and head in one process; the handle is handed over as it is."""
+"""The transport ``intra_process``: backbone and head in one process, and the handle goes over as an object."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from typing import Any
 
 from rclpy.qos import QoSProfile
 
@@ -20,23 +21,25 @@ from split_infer_ros.pipeline.local_transport import Submit
 from split_infer_ros.pipeline.transport import Released
 from split_infer_ros.split.model import SplitModel
 
-_heads: defaultdict[tuple[int, str], list[Submit]] = defaultdict(list)  # in this process, by topic
+_heads: defaultdict[tuple[int, str], list[Submit]] = defaultdict(list)  # the heads of this process, by topic
 
 
 class IntraProcessSender:
-    """Slots of this process; handles to them on ``features``.
+    """Keeps slots in this process and hands handles to the heads of this process, each by one call.
 
-    A head in this process gets the handle itself, by one call. A message is made only for subscribers elsewhere.
+    It also publishes the handles as messages on ``features`` while a remote subscriber exists.
     """
 
     shared = False
 
-    def __init__(self, node: ManagedNode, model: SplitModel) -> None:
-        self._publisher = IntraProcessPublisher(node, FeatureHandle, "features", QoSProfile(depth=10), _to_message)
+    def __init__(self, node: ManagedNode[Any], model: SplitModel) -> None:
+        self._publisher = IntraProcessPublisher(
+            node, FeatureHandle, "features", QoSProfile(depth=10), to_message=_to_message
+        )
         self._heads = _heads[topic_key(node, "features")]
 
     def connect(self, released: Released, collect: Callable[[], None]) -> IntraProcessSender:
-        """Says whom to tell of slots that a head gave back."""
+        """Registers ``released``, which is called with each slot that a head gave back."""
         self._released = released
         return self
 
@@ -49,31 +52,31 @@ class IntraProcessSender:
         heads = tuple(self._heads)
         for submit in heads:
             submit(handle, pool)
-        if self._publisher.has_outside_subscribers:
+        if self._publisher.has_remote_subscribers:
             self._publisher.publish((handle, pool))
         return len(heads)
 
     def close(self) -> None:
-        """Leaves the topic."""
+        """Removes the publisher from the topic."""
         self._publisher.destroy()
 
 
 class IntraProcessReceiver:
-    """Takes handles from this process's backbone."""
+    """Takes handles from the backbone of this process."""
 
-    stands_by = False  # all that hear this backbone are in its process
+    is_standby = False  # every head of this backbone is in its process
 
-    def __init__(self, node: ManagedNode, model: SplitModel, stage: HeadStage) -> None:
+    def __init__(self, node: ManagedNode[Any], model: SplitModel, stage: HeadStage) -> None:
         self._heads = _heads[topic_key(node, "features")]
         self._submit = stage.submit
         self._heads.append(self._submit)
 
-    def leave(self) -> None:
+    def stop_receiving(self) -> None:
         """Takes no more handles."""
         self._heads.remove(self._submit)
 
     def close(self) -> None:
-        """Does nothing: the memory is the backbone's."""
+        """Does nothing, because the memory is the backbone's."""
 
 
 def _to_message(sent: tuple[Handle, SlotPool]) -> FeatureHandle:

@@ -1,4 +1,4 @@
-"""Handles as messages and back; what comes from outside is believed only as far as it checks out."""
+"""Handles as messages and back. A message from another process is checked before it is believed."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from split_infer_ros.msg import FeatureHandle, FeatureRelease, TensorSpec
 from split_infer_ros.pipeline.frame import Handle, Origin
 from split_infer_ros.split.model import PRECISIONS, SplitModel
 
-MOST_FRAMES = 256
+MAX_FRAMES = 256
 
 
 def handle_message(handle: Handle, layout: Layout, features: Sequence[Tensor]) -> FeatureHandle:
-    """A handle as a message.
+    """Returns the message of a handle.
 
     Args:
-        handle: to features that were written.
-        layout: of the slot in which they lie.
-        features: the views of them there, whose strides go along.
+        handle: a handle to features that were written.
+        layout: the layout of their slot.
+        features: views of them there, whose strides the message repeats.
     """
     return FeatureHandle(
         pool=handle.lease.pool,
@@ -33,7 +33,7 @@ def handle_message(handle: Handle, layout: Layout, features: Sequence[Tensor]) -
         batch_capacity=handle.batch_capacity,
         tensors=[
             TensorSpec(name=name, dtype=dtype, shape=shape, strides=feature.stride(), offset=offset)
-            for (name, dtype, shape, offset), feature in zip(_facts(layout), features, strict=True)
+            for (name, dtype, shape, offset), feature in zip(_tensor_specs(layout), features, strict=True)
         ],
         segment=handle.segment,
         headers=[origin.header for origin in handle.origins],
@@ -44,14 +44,14 @@ def handle_message(handle: Handle, layout: Layout, features: Sequence[Tensor]) -
 
 
 def read_handle(message: FeatureHandle, model: SplitModel) -> tuple[Handle, Layout, tuple[Strides, ...]]:
-    """The handle in a message, how this head's own model lays out what it leads to, and the tensors' strides there.
+    """Returns the handle in a message, the layout of its slot by this head's own model, and the tensors' strides.
 
     Raises:
-        HandleError: ``malformed``: its parts do not fit each other; ``foreign``: they do not fit the model.
+        HandleError: ``malformed``: the message contradicts itself; ``foreign``: it contradicts the model.
     """
     frames = len(message.headers)
-    same = frames == len(message.sources) == len(message.heights) == len(message.widths)
-    if not same or not 1 <= frames <= message.batch_capacity <= MOST_FRAMES:
+    is_complete = frames == len(message.sources) == len(message.heights) == len(message.widths)
+    if not is_complete or not 1 <= frames <= message.batch_capacity <= MAX_FRAMES:
         raise HandleError(
             "malformed", f"A handle to {frames} frames of {message.batch_capacity} does not describe each of them once."
         )
@@ -65,31 +65,32 @@ def read_handle(message: FeatureHandle, model: SplitModel) -> tuple[Handle, Layo
     except UnknownSplitPointError as error:
         raise HandleError("foreign", str(error)) from error
     layouts = (Layout(split_point.in_precision(dtype).tensors, message.batch_capacity) for dtype in PRECISIONS.values())
-    told = [(tensor.name, tensor.dtype, tuple(tensor.shape), tensor.offset) for tensor in message.tensors]
-    layout = next((layout for layout in layouts if _facts(layout) == told), None)
+    received = [(tensor.name, tensor.dtype, tuple(tensor.shape), tensor.offset) for tensor in message.tensors]
+    layout = next((layout for layout in layouts if _tensor_specs(layout) == received), None)
     if layout is None:
         raise HandleError(
             "foreign", f"The features at {split_point.name} are not laid out as this head's own model has them."
         )
     strides = tuple(tuple(tensor.strides) for tensor in message.tensors)
-    for spec, lie in zip(layout.specs, strides, strict=True):
-        if not is_dense((frames, *spec.shape), lie):
+    for spec, stride in zip(layout.specs, strides, strict=True):
+        if not is_dense((frames, *spec.shape), stride):
             raise HandleError(
-                "malformed", f"{frames} features {spec.name} of shape {spec.shape} cannot lie by the strides {lie}."
+                "malformed",
+                f"{frames} features {spec.name} of shape {spec.shape} cannot be laid out with the strides {stride}.",
             )
-    origins = tuple(
-        Origin(*facts) for facts in zip(message.headers, message.sources, message.heights, message.widths, strict=True)
+    handle = Handle(
+        lease=Lease(message.pool, message.slot, message.generation),
+        model=message.model,
+        split_point=split_point.name,
+        batch_capacity=message.batch_capacity,
+        segment=message.segment,
+        origins=_origins(message),
     )
-    lease = Lease(message.pool, message.slot, message.generation)
-    return (
-        Handle(lease, message.model, split_point.name, message.batch_capacity, message.segment, origins),
-        layout,
-        strides,
-    )
+    return handle, layout, strides
 
 
 def release_message(lease: Lease, outcome: Outcome) -> FeatureRelease:
-    """The end of a lease as a message."""
+    """Returns the message that a lease has ended."""
     return FeatureRelease(
         pool=lease.pool,
         slot=lease.slot,
@@ -102,18 +103,35 @@ def release_message(lease: Lease, outcome: Outcome) -> FeatureRelease:
 
 
 def read_release(message: FeatureRelease, now: float) -> tuple[Lease, Outcome]:
-    """The end of a lease in a message that came at ``now`` (seconds of this host's steady clock).
+    """Returns the lease that ended and its outcome, on this host's steady clock.
 
-    The head's clock is another host's. So all that is not the head's own time is taken to lie before its start: the
-    release's way back too.
+    The clock of the head's host is not comparable. All time that is not the head's own is therefore counted before the
+    head's start, the release's way back included.
+
+    Args:
+        message: the release.
+        now: when it came, in seconds of this host's steady clock.
     """
     head_end = now - message.postprocess_s
-    outcome = Outcome(message.published, message.reason, head_end - message.head_s, head_end, now)
+    outcome = Outcome(
+        published=message.published,
+        reason=message.reason,
+        head_start=head_end - message.head_s,
+        head_end=head_end,
+        delivered=now,
+    )
     return Lease(message.pool, message.slot, message.generation), outcome.checked()
 
 
-def _facts(layout: Layout) -> list[tuple[str, str, tuple[int, ...], int]]:
-    """Name, dtype, shape and offset of each tensor, which both sides know of their own model."""
+def _origins(message: FeatureHandle) -> tuple[Origin, ...]:
+    columns = zip(message.headers, message.sources, message.heights, message.widths, strict=True)
+    return tuple(
+        Origin(header=header, source=source, height=height, width=width) for header, source, height, width in columns
+    )
+
+
+def _tensor_specs(layout: Layout) -> list[tuple[str, str, tuple[int, ...], int]]:
+    """Returns name, dtype, shape and offset of each tensor. Both sides know them from their own model."""
     return [
         (spec.name, str(spec.dtype).removeprefix("torch."), spec.shape, offset)
         for spec, offset in zip(layout.specs, layout.offsets, strict=True)

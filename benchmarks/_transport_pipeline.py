@@ -1,4 +1,4 @@
-"""One transport's pipeline in the benchmark of transports: how long its features are on their way, and frames/s."""
+"""The pipeline of one transport in the benchmark of transports."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ from _feed import Feed
 from _ros import Observer, Processes
 from _trace import Batch, Trace
 
-FULL_BATCHES_MS = 5000.0  # long enough that no batch goes before it is full
-DEPTH = 64  # images that wait for the pipeline, so that none of a burst is lost
-PATIENCE_S = 20.0
+FULL_BATCHES_MS = 5000.0  # long enough that no batch is sent before it is full
+DEPTH = 64  # images that wait for the pipeline; none of a burst is lost
+BATCH_TIMEOUT_S = 20.0
 
 
-class TransportLine:
-    """Backbone and head on either side of a transport, quiet until it gets images.
+class TransportPipeline:
+    """A backbone and a head on either side of a transport, idle until images come.
 
     Args:
-        name: of the transport, and the pipeline's namespace.
+        name: the name of the transport, which is also the pipeline's namespace.
+        observer: sets the backbone's parameters.
+        feed: sends the images.
+        trace: the backbone's trace.
     """
 
     def __init__(self, name: str, observer: Observer, feed: Feed, trace: Trace) -> None:
@@ -26,29 +29,29 @@ class TransportLine:
         self._observer = observer
         self._feed = feed
         self._trace = trace
-        self._work = ("", 0)
+        self._setting = ("", 0)
 
-    def set(self, split_point: str, batch: int) -> None:
-        """Cut there and take so many frames at once; the first batch with that is not measured."""
-        if self._work != (split_point, batch):
-            self._observer.set(f"/{self.name}/backbone", split_point=split_point, batch_size=batch)
-            self._work = (split_point, batch)
+    def set(self, split_point: str, batch_size: int) -> None:
+        """Sets the split point and the batch size. The first batch with them is not measured."""
+        if self._setting != (split_point, batch_size):
+            self._observer.set(f"/{self.name}/backbone", split_point=split_point, batch_size=batch_size)
+            self._setting = (split_point, batch_size)
             self.one_by_one(1)
 
     def one_by_one(self, batches: int) -> list[Batch]:
-        """Send so many batches, each when the last one is done."""
+        """Sends so many batches, each when the last one is done."""
         return [self.burst(1)[0] for _ in range(batches)]
 
     def burst(self, batches: int) -> Sequence[Batch]:
-        """Send the images of so many batches at once, and wait until all are done."""
+        """Sends the images of so many batches at once, and waits until all are done."""
         before = self._trace.read()
-        self._feed.burst(image_topic(self.name), batches * self._work[1])
-        self._trace.wait_for(before + batches, PATIENCE_S)
+        self._feed.burst(image_topic(self.name), batches * self._setting[1])
+        self._trace.wait_for(before + batches, BATCH_TIMEOUT_S)
         return self._trace.batches[before:]
 
 
 def start(processes: Processes, name: str, trace: str) -> list[int]:
-    """Start the nodes of a transport; returns the numbers of their processes."""
+    """Starts the nodes of a transport; returns their process ids."""
     model = {"model": "shapes", "weights": "none"}
     images = {
         "image_reliability": "reliable",
@@ -66,13 +69,13 @@ def start(processes: Processes, name: str, trace: str) -> list[int]:
 
 
 def wait_for(observer: Observer, name: str) -> None:
-    """Return once the nodes of a transport hear each other."""
+    """Waits until the nodes of a transport are connected."""
     topics = {"shared_memory": ("features", "features/release"), "network": ("features/data", "features/release")}
-    # network: the head subscribes once the backbone has chosen it
+    # with network, the head subscribes once the backbone has chosen it
     observer.wait_for_nodes(image_topic(name), *(f"/{name}/{topic}" for topic in topics.get(name, ())))
-    time.sleep(0.1)  # the backbone hears of the head when we do, more or less
+    time.sleep(0.1)  # the backbone discovers the head about when we do
 
 
 def image_topic(name: str) -> str:
-    """Where a transport's images go."""
+    """Returns the topic of a transport's images."""
     return f"/{name}/image"

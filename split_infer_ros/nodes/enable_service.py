@@ -1,4 +1,4 @@
-"""The service by which a node is paused and goes on."""
+"""The service that pauses and resumes a node."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from rclpy.node import Node
 from std_srvs.srv import SetBool
 
 
-class Enable:
-    """Offers ``~/enable``; while it is off nothing is given back, and frames are dropped as ``paused``.
+class EnableService:
+    """Offers ``~/enable``. While the node is disabled, it keeps its memory and drops frames as ``paused``.
 
     Args:
-        node: that takes frames.
+        node: the node that takes frames.
 
     Attributes:
-        is_on: whether frames are taken.
+        enabled: whether frames are taken.
     """
 
     def __init__(self, node: Node) -> None:
-        self.is_on = True
+        self.enabled = True
         node.create_service(SetBool, "~/enable", self._set)
 
     def _set(self, request: Any, response: Any) -> Any:
-        self.is_on = request.data
+        self.enabled = request.data
         response.success = True
         response.message = "Frames are taken." if request.data else "Frames are dropped as 'paused'."
         return response

@@ -1,4 +1,4 @@
-"""What is known of one pipeline, or of one tenant of a pipeline, report by report."""
+"""The health of one pipeline or tenant, derived from its reports."""
 
 from __future__ import annotations
 
@@ -10,85 +10,96 @@ from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.msg import PipelineReport, PipelineStats
 from split_infer_ros.nodes.conversions import counts_of
 
-UNHEARD_S = 3.0
-FAILING_S = 3.0  # without a frame that goes out, while some are dropped
+REPORT_TIMEOUT_S = 3.0
+FAILING_S = 3.0  # how long frames may be dropped and none published
 INTENDED = frozenset(reason.value for reason in DropReason if reason.intended)
-LEFT_OUT = "Detections were left out: the model gives boxes, scores or labels that cannot be."
+LEFT_OUT = "Detections were left out because the model gives impossible boxes, scores or labels."
 
 
-class Watch:
-    """Hears reports; says rates, and how things are. Times are seconds of the steady clock.
+class PipelineHealth:
+    """Derives rates and a diagnostic status from the reports of one pipeline or tenant.
+
+    All times are seconds of the steady clock.
+
+    Args:
+        report: the first report.
+        now: when it came.
 
     Attributes:
         newest: the last report.
     """
 
     def __init__(self, report: PipelineReport, now: float) -> None:
-        self.newest = self._before = report
-        self._flowed = report  # when a frame went out last
-        self._heard = self._came = self._went = now
+        self.newest = report
+        self._rated = report  # the report at which rates were taken last
+        self._last_flowing = report  # the first report that had the last published frame
+        self._reported_at = self._received_at = self._published_at = now
         self._leaves_out = False
 
-    def hear(self, report: PipelineReport, now: float) -> None:
-        """A report came in."""
+    def update(self, report: PipelineReport, now: float) -> None:
+        """Takes a report that came in."""
         if report.received != self.newest.received:
-            self._came = now
+            self._received_at = now
         if report.published != self.newest.published:
-            self._flowed, self._went = report, now
-        self.newest, self._heard = report, now
+            self._last_flowing, self._published_at = report, now
+        self.newest, self._reported_at = report, now
 
-    def rates(self) -> PipelineStats:
-        """Since they were asked for last. Energy is not among them: it is the machine's, not one pipeline's."""
-        before, newest = self._before, self.newest
-        self._before = newest
+    def take_rates(self) -> PipelineStats:
+        """Returns the rates since they were taken last.
+
+        Energy is not among them, because sensors measure the machine and not one pipeline.
+        """
+        before, newest = self._rated, self.newest
+        self._rated = newest
         self._leaves_out = _left_out(newest) > _left_out(before)
         stats = PipelineStats(report=newest, tenant=newest.tenant, joules_per_image=math.nan)
         stats.header.stamp = newest.stamp
-        passed = newest.time - before.time
+        period_s = newest.time - before.time
         # a backbone that was configured anew counts from zero again
-        if passed > 0 and _goes_on(before, newest):
-            stats.period_s = passed
-            stats.received_hz = (newest.received - before.received) / passed
-            stats.published_hz = (newest.published - before.published) / passed
+        if period_s > 0 and _continues(before, newest):
+            stats.period_s = period_s
+            stats.received_hz = (newest.received - before.received) / period_s
+            stats.published_hz = (newest.published - before.published) / period_s
             dropped = sum(counts_of(newest).dropped.values()) - sum(counts_of(before).dropped.values())
-            stats.dropped_hz = dropped / passed
-            stats.backbone_busy = min(1.0, (newest.backbone_busy_s - before.backbone_busy_s) / passed)
-            stats.head_busy = min(1.0, (newest.head_busy_s - before.head_busy_s) / passed)
+            stats.dropped_hz = dropped / period_s
+            stats.backbone_busy = min(1.0, (newest.backbone_busy_s - before.backbone_busy_s) / period_s)
+            stats.head_busy = min(1.0, (newest.head_busy_s - before.head_busy_s) / period_s)
         return stats
 
-    def verdict(self, now: float, camera_timeout_s: float) -> tuple[bytes, str]:
-        """The level of a diagnostic status, and why."""
+    def diagnose(self, now: float, camera_timeout_s: float) -> tuple[bytes, str]:
+        """Returns the level of a diagnostic status and its message."""
         report, counts = self.newest, counts_of(self.newest)
-        silent_s = now - self._came
-        if now - self._heard > UNHEARD_S:
+        silent_s = now - self._received_at
+        if now - self._reported_at > REPORT_TIMEOUT_S:
             return DiagnosticStatus.STALE, "No backbone reports: is one running and active?"
         if report.state == PipelineReport.LOST:
             return DiagnosticStatus.ERROR, report.fault
         if report.state == PipelineReport.FAILED:
             return DiagnosticStatus.ERROR, f"It does not run: {report.fault}"
         if not counts.balanced:
-            return DiagnosticStatus.ERROR, "Frames were lost without a name."
+            return DiagnosticStatus.ERROR, "Frames were lost for no named reason."
         if report.fault:
             return DiagnosticStatus.WARN, f"It runs as before: {report.fault}"
         if report.state == PipelineReport.LOADING:
             return DiagnosticStatus.OK, "Its model is being loaded."
         if camera_timeout_s and silent_s > camera_timeout_s:
             return DiagnosticStatus.WARN, f"No frame has come in for {silent_s:.0f} s: does the camera run?"
-        lost = self._lost()
-        if lost and now - self._went > FAILING_S:
+        reasons = self._failing_reasons()
+        if reasons and now - self._published_at > FAILING_S:
             level = DiagnosticStatus.ERROR if report.failure else DiagnosticStatus.WARN
-            return level, f"Frames come in and none goes out; dropped as {', '.join(lost)}. {report.failure}".rstrip()
+            message = f"Frames come in and none goes out; dropped as {', '.join(reasons)}. {report.failure}"
+            return level, message.rstrip()
         if self._leaves_out:
             return DiagnosticStatus.WARN, LEFT_OUT
         if counts.received and not counts.published and not counts.in_flight:
             return DiagnosticStatus.WARN, "Frames come in and none goes out."
         return DiagnosticStatus.OK, "Frames flow." if counts.received else "No frame has come in yet."
 
-    def facts(self, rates: PipelineStats) -> dict[str, object]:
-        """For people, by name.
+    def diagnostic_values(self, rates: PipelineStats) -> dict[str, object]:
+        """Returns the values of a diagnostic status by name.
 
         Args:
-            rates: those of the last period.
+            rates: the rates of the last period.
         """
         report, counts = self.newest, counts_of(self.newest)
         return {
@@ -109,27 +120,31 @@ class Watch:
             "memory": f"{report.memory}: {report.memory_reason}",
             "memory of features (bytes)": f"{report.pool_bytes:,}",
             "memory of staging (bytes)": f"{report.staging_bytes:,}",
-            **weights_facts(
-                *(report.weights_residency, report.weights_bytes, report.weights_read_mb_s, report.weights_stalled_s)
+            **weights_values(
+                residency=report.weights_residency,
+                memory_bytes=report.weights_bytes,
+                read_mb_s=report.weights_read_mb_s,
+                stalled_s=report.weights_stalled_s,
             ),
         }
 
-    def _lost(self) -> list[str]:
+    def _failing_reasons(self) -> list[str]:
         """Returns the unintended reasons for which frames were dropped since a result was last published."""
-        before, dropped = counts_of(self._flowed).dropped, counts_of(self.newest).dropped
+        before, dropped = counts_of(self._last_flowing).dropped, counts_of(self.newest).dropped
         return [name for name in dropped if dropped[name] > before.get(name, 0) and name not in INTENDED]
 
 
-def weights_facts(residency: str, nbytes: int, read_mb_s: float, stalled_s: float) -> dict[str, str]:
-    """Of a partition's weights, for people: where they are, the memory they have, reading, and waiting for it."""
+def weights_values(*, residency: str, memory_bytes: int, read_mb_s: float, stalled_s: float) -> dict[str, str]:
+    """Returns the diagnostic values of a partition's weights."""
     return {
-        "weights": f"{residency}, {nbytes:,} bytes",
+        "weights": f"{residency}, {memory_bytes:,} bytes",
         "weights read (MB/s)": f"{read_mb_s:.0f}",
         "waited for weights (s)": f"{stalled_s:.1f}",
     }
 
 
-def _goes_on(before: PipelineReport, newest: PipelineReport) -> bool:
+def _continues(before: PipelineReport, newest: PipelineReport) -> bool:
+    """Returns whether no counter went back, as it does when a backbone is configured anew."""
     counters = ("received", "published", "backbone_busy_s", "head_busy_s")
     return all(getattr(newest, name) >= getattr(before, name) for name in counters)
 

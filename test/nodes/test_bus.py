@@ -3,10 +3,10 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from split_infer_ros.pipeline.bus import Bus
+from split_infer_ros.nodes.bus import Bus
 
 
-def test_the_object_itself_arrives_in_the_publishers_thread() -> None:
+def test_object_arrives_in_the_publishers_thread() -> None:
     bus = Bus()
     received: list[tuple[Any, int]] = []
     bus.subscribe("features", lambda message: received.append((message, threading.get_ident())))
@@ -16,17 +16,17 @@ def test_the_object_itself_arrives_in_the_publishers_thread() -> None:
     assert received[0][0] is message
 
 
-def test_topics_are_apart() -> None:
+def test_topics_are_independent() -> None:
     bus = Bus()
     received: list[Any] = []
     bus.subscribe("features", received.append)
     assert bus.publish("detections", 1) == 0
     assert received == []
-    assert bus.has_receivers("features")
-    assert not bus.has_receivers("detections")
+    assert bus.has_subscribers("features")
+    assert not bus.has_subscribers("detections")
 
 
-def test_each_subscription_is_ended_alone_and_once() -> None:
+def test_each_subscription_ends_alone_and_once() -> None:
     bus = Bus()
     received: list[Any] = []
     first = bus.subscribe("features", received.append)
@@ -36,12 +36,12 @@ def test_each_subscription_is_ended_alone_and_once() -> None:
     assert bus.publish("features", 2) == 1
     second()
     second()
-    assert not bus.has_receivers("features")
+    assert not bus.has_subscribers("features")
     assert bus.publish("features", 3) == 0
     assert received == [1, 1, 2]
 
 
-def test_a_receiver_may_end_its_own_subscription() -> None:
+def test_subscriber_may_unsubscribe_itself() -> None:
     bus = Bus()
     received: list[Any] = []
 
@@ -56,7 +56,7 @@ def test_a_receiver_may_end_its_own_subscription() -> None:
     assert received == [1, 1, 2]
 
 
-def test_many_threads_come_and_go() -> None:
+def test_many_threads_subscribe_and_unsubscribe() -> None:
     bus = Bus()
     received: list[Any] = []
     bus.subscribe("features", received.append)

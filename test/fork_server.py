@@ -1,4 +1,4 @@
-"""Nodes as real processes that start at once: forked from one that has imported everything and begun nothing."""
+"""Starts nodes as real processes quickly: it forks them from a process that has imported everything."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import tempfile
 from pathlib import Path
 from types import TracebackType
 
-from ros_support import START_S, shared_memory_of, wait_until
+from ros_processes import shared_memory_of
+from ros_support import START_S, wait_until
 
 PROGRAM = """
 import json, os, pathlib, signal, sys
@@ -27,19 +28,19 @@ model = load_model(ModelSpec("shapes", "none"))
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
 children = []
 start = managed.ManagedNode.start
-def start_when_told(node):
+def start_on_signal(node):
     signal.sigwait({signal.SIGUSR1})
     start(node)
 for line in sys.stdin:
-    name, log, waits, arguments = json.loads(line)
+    name, log, paused, arguments = json.loads(line)
     child = os.fork()
     if child == 0:
         os.setsid()
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         for number in (1, 2):
             os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
-        if waits:
-            managed.ManagedNode.start = start_when_told
+        if paused:
+            managed.ManagedNode.start = start_on_signal
         sys.argv = [name, *arguments]
         code = mains[name]()
         sys.stdout.flush()
@@ -47,13 +48,13 @@ for line in sys.stdin:
     children.append(child)
     print(child, flush=True)
     children = [child for child in children if os.waitpid(child, os.WNOHANG) == (0, 0)]
-for child in children:  # whoever asked for them was ended in mid-test
+for child in children:  # the test that started them was killed
     os.kill(child, signal.SIGKILL)
 """
 
 
 class NodeProcess:
-    """A forked node; what it prints is in its log."""
+    """A forked node, whose output is in a log file."""
 
     def __init__(self, pid: int, log: Path) -> None:
         self.pid = pid
@@ -61,68 +62,72 @@ class NodeProcess:
 
     @property
     def printed(self) -> str:
-        """All that it printed so far."""
+        """Everything that it printed so far."""
         return self._log.read_text() if self._log.exists() else ""
 
     @property
     def runs(self) -> bool:
         """False once it has ended."""
         process = Path(f"/proc/{self.pid}")
-        try:  # until its last thread is gone, it holds its files and their locks
+        try:  # a process holds its files and their locks until its last thread has ended
             return (process / "stat").read_text().rpartition(")")[2].split()[0] != "Z" or any(
                 thread.name != str(self.pid) for thread in (process / "task").iterdir()
             )
         except (FileNotFoundError, ProcessLookupError):
             return False
 
-    def go(self) -> None:
-        """Have one that waits begin."""
+    def resume(self) -> None:
+        """Has a paused node start."""
         os.kill(self.pid, signal.SIGUSR1)
 
     def end(self, number: int = signal.SIGKILL) -> None:
-        """Send a signal and wait until it is gone."""
+        """Sends a signal and waits until the process has ended."""
         if self.runs:
             os.kill(self.pid, number)
         wait_until(lambda: not self.runs, f"the end of {self.pid}: {self.printed}", START_S)
 
 
-class Nursery:
-    """Where nodes are born; all that are still there die with it, and Fast DDS's files of those that were killed.
+class ForkServer:
+    """Forks nodes. At its end it kills those that still run, and removes what Fast DDS kept of killed nodes.
 
     Args:
-        folder: in the place of /dev/shm, for the nodes' own shared memory.
+        folder: the folder for the nodes' own shared memory, in place of /dev/shm.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._others = shared_memory_of(os.getpid())
-        self._theirs: set[Path] = set()
+        self._own_segments = shared_memory_of(os.getpid())
+        self._node_segments: set[Path] = set()
         self._folder = tempfile.TemporaryDirectory()
         self._process = subprocess.Popen(
             [sys.executable, "-c", PROGRAM, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        self._born: list[NodeProcess] = []
+        self._nodes: list[NodeProcess] = []
 
-    def __enter__(self) -> Nursery:
+    def __enter__(self) -> ForkServer:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for node in self._born:
+        for node in self._nodes:
             self.kill(node)
         self._process.kill()
         self._process.communicate()
-        for path in self._theirs:
+        for path in self._node_segments:
             path.unlink(missing_ok=True)
             path.with_name(f"{path.name}_el").unlink(missing_ok=True)
         self._folder.cleanup()
 
-    def start(self, kind: str, waits: bool = False, name: str = "", **parameters: object) -> NodeProcess:
-        """A node, ``backbone`` or ``head``, with these parameters; weights are ``none``. It may have another name.
+    def start(self, executable: str, paused: bool = False, name: str = "", **parameters: object) -> NodeProcess:
+        """Starts a node with weights ``none``.
 
-        One that ``waits`` gets to know the others, and configures and activates itself once it is told to go.
+        Args:
+            executable: ``backbone`` or ``head``.
+            paused: whether the node waits for ``resume`` before it configures itself. DDS discovers it meanwhile.
+            name: another name of the node.
+            parameters: its parameters.
         """
-        log = Path(self._folder.name, f"{len(self._born)}.log")
+        log = Path(self._folder.name, f"{len(self._nodes)}.log")
         arguments = ["--ros-args", "-p", "weights:=none"]
         if name:
             arguments += ["-r", f"__node:={name}"]
@@ -130,12 +135,12 @@ class Nursery:
             arguments += ["-p", f"{key}:={value}"]
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps([kind, str(log), waits, arguments]) + "\n")
+        self._process.stdin.write(json.dumps([executable, str(log), paused, arguments]) + "\n")
         self._process.stdin.flush()
-        self._born.append(NodeProcess(int(self._process.stdout.readline()), log))
-        return self._born[-1]
+        self._nodes.append(NodeProcess(int(self._process.stdout.readline()), log))
+        return self._nodes[-1]
 
     def kill(self, node: NodeProcess) -> None:
-        """As ``kill -9`` does."""
-        self._theirs |= shared_memory_of(node.pid) - self._others
+        """Kills a node with SIGKILL."""
+        self._node_segments |= shared_memory_of(node.pid) - self._own_segments
         node.end()

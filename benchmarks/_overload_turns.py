@@ -1,0 +1,101 @@
+"""The turns of the benchmark ``overload``: its loads, and what is measured under each."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+
+from _feed import Feed
+from _process_usage import ProcessUsage
+from _ros import Arrivals, Observer
+from _trace import Trace, busy
+
+from split_infer_ros.msg import PipelineReport
+from split_infer_ros.telemetry.turns import rotated
+from split_infer_ros.telemetry.usage import MB, resident_bytes
+
+PIPELINE = "pipeline"
+CAMERAS = ("/pipeline/left/image", "/pipeline/right/image")
+MODERATE, FLOODED = "moderate", "flooded"
+LOADS = {MODERATE: 0.9, FLOODED: 3.0}  # as multiples of what the pipeline can take
+MIN_HZ, MAX_HZ = 15.0, 960.0  # the rates of both cameras together that are tried to find that out
+FOLLOWS = 0.85  # a pipeline that publishes this part of what comes has not reached its limit
+CAPACITY_S, SETTLE_S, TURN_S = 1.2, 0.3, 0.6
+REPORT_S = 0.6  # at most between two reports
+MEMORY_PERIOD_S = 0.1  # between two readings of the memory
+
+
+class Bench:
+    """Measures a pipeline under the load of its cameras.
+
+    Attributes:
+        reports: all reports of the pipeline.
+        ages: the ages of the frames of each load, in seconds, turn by turn.
+        usage: the usage of the pipeline's process under each load.
+        capacity: the frames a second that the pipeline can take; NaN before it was measured.
+        seconds: for each second of the flood its start, the mean memory in MB, and frames that came a published one.
+        memory: pairs of a time of the flood in seconds and the memory in MB.
+    """
+
+    def __init__(self, observer: Observer, feed: Feed, trace: Trace, process: int) -> None:
+        self.reports: list[PipelineReport] = []
+        self.ages: dict[str, list[list[float]]] = {load: [] for load in LOADS}
+        self.usage = ProcessUsage({load: [process] for load in LOADS})
+        self.seconds: list[tuple[float, float, float]] = []
+        self.memory: list[tuple[float, float]] = []
+        self.capacity = math.nan
+        self._feed = feed
+        self._trace = trace
+        self._process = process
+        self._arrivals = Arrivals(observer, f"/{PIPELINE}/detections")
+        observer.subscribe(PipelineReport, f"/{PIPELINE}/report", self.reports.append)
+
+    def find_capacity(self) -> None:
+        """Counts how many frames a second the pipeline can take."""
+        rate = MIN_HZ
+        while True:
+            self._send(rate)
+            self.capacity = self._arrivals.during(CAPACITY_S)[0]
+            if not FOLLOWS * rate < self.capacity or rate >= MAX_HZ:
+                return
+            rate *= 2
+
+    def turn(self, number: int) -> dict[str, float]:
+        """Returns the frames/s of each load in a turn, and how busy the stages were."""
+        found = {}
+        for load in rotated(list(LOADS), number):
+            self._send(LOADS[load] * self.capacity)
+            begin = time.monotonic()
+            with self.usage.of(load):
+                found[load], ages = self._arrivals.during(TURN_S)
+            end = time.monotonic()
+            self.ages[load].append(ages)
+            shares = busy(self._trace.between(begin, end), begin, end)
+            found |= {f"{load} {stage}": share for stage, share in shares.items()}
+        return found
+
+    def flood(self, seconds: int) -> None:
+        """Sends too many frames for so many seconds."""
+        self._send(LOADS[FLOODED] * self.capacity)
+        time.sleep(REPORT_S)  # else the first report would be of the previous load
+        begin = time.monotonic()
+        for _ in range(seconds):
+            start, before, first = time.monotonic(), self.reports[-1], len(self.memory)
+            while (now := time.monotonic()) < start + 1.0:
+                self.memory.append((now - begin, resident_bytes(self._process) / MB))
+                time.sleep(MEMORY_PERIOD_S)
+            after = self.reports[-1]
+            come = (after.received - before.received) / max(1, after.published - before.published)
+            held = statistics.fmean(held for _, held in self.memory[first:])
+            self.seconds.append((start - begin, held, come))
+        self._set_cameras(0.0)
+
+    def _send(self, rate: float) -> None:
+        """Has both cameras together send at this rate, and waits until they do."""
+        self._set_cameras(rate)
+        self._arrivals.settle(SETTLE_S)
+
+    def _set_cameras(self, rate: float) -> None:
+        for camera in CAMERAS:
+            self._feed.rate(camera, rate / len(CAMERAS))

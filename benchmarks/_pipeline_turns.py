@@ -1,0 +1,129 @@
+"""The turns of the benchmark ``pipeline``: its rivals, and what is measured of each."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+
+from _dds_hop import DdsHop
+from _feed import Feed
+from _process_usage import ProcessUsage
+from _ros import Arrivals, Observer
+from _trace import Trace, busy
+
+from split_infer_ros.telemetry.turns import rotated
+from split_infer_ros.telemetry.usage import Usage
+
+PIPELINE, NAIVE = "pipeline", "naive"
+WITH_CAMERA = "pipeline_with_camera"  # the camera in the pipeline's own process: images do not go over DDS
+DDS = "DDS"
+HOP, BACKBONE_BUSY, HEAD_BUSY = "hop", "backbone_busy", "head_busy"
+BATCH = 4
+SMALL, LARGE = 64 * 1280 * 4, 4_900_000  # bytes
+WARM_UP_HZ = 100.0
+TOO_FAST = 3.0  # the camera's rate at saturation, as a multiple of the naive node's frames/s
+MODERATE = 0.5  # the camera's rate for latency, as a multiple of the same
+WARM_UP_S, SATURATED_S, MODERATE_S = 1.0, 0.5, 0.35  # how long a rival is measured in a turn
+SATURATED_SETTLE_S, MODERATE_SETTLE_S = 0.2, 0.05  # how long it runs before
+MESSAGES = 2  # that go through DDS in a turn, of each size
+
+
+class Bench:
+    """Measures the rivals, of which one at a time gets images.
+
+    Attributes:
+        usage: the usage of each rival's process, at saturation and at the moderate rate.
+        own_usage: the usage of this process while messages go through DDS.
+    """
+
+    def __init__(
+        self, observer: Observer, feed: Feed, trace: Trace, dds: DdsHop, processes: Mapping[str, Sequence[int]]
+    ) -> None:
+        self._observer = observer
+        self._feed = feed
+        self._trace = trace
+        self._dds = dds
+        self._rivals = list(processes)
+        self._arrivals = {name: Arrivals(observer, f"/{name}/detections") for name in processes}
+        self._batches: dict[str, int] = {}
+        self._capacity = 0.0
+        self.usage = {contest: ProcessUsage(processes) for contest in ("saturation", "latency")}
+        self.own_usage = Usage()
+
+    def warm_up(self) -> None:
+        """Measures the naive node's frames/s."""
+        self._set_batch(PIPELINE, 1)
+        self._capacity = self._measure(
+            "saturation", NAIVE, rate=WARM_UP_HZ, seconds=WARM_UP_S, settle_s=SATURATED_SETTLE_S
+        )[0]
+
+    def saturate(self, turn: int) -> dict[str, float]:
+        """Returns each rival's frames/s in a turn with a camera that is too fast."""
+        found = {}
+        for rival in rotated(self._rivals, turn):
+            if rival != NAIVE:
+                self._set_batch(rival, BATCH)
+            rate = TOO_FAST * self._capacity
+            found[rival], _, shares = self._measure(
+                "saturation", rival, rate=rate, seconds=SATURATED_S, settle_s=SATURATED_SETTLE_S
+            )
+            if rival == PIPELINE:
+                found |= shares
+        return found
+
+    def pace(self, turn: int) -> dict[str, float]:
+        """Returns each rival's median latency and the hop in a turn with a moderate camera, in seconds."""
+        found = {}
+        rate = MODERATE * self._capacity
+        self._set_batch(PIPELINE, 1)
+        for rival in rotated((PIPELINE, NAIVE), turn):
+            _, found[rival], shares = self._measure(
+                "latency", rival, rate=rate, seconds=MODERATE_S, settle_s=MODERATE_SETTLE_S
+            )
+            if rival == PIPELINE:
+                found |= shares
+        with self.own_usage.of(DDS):
+            for size in (SMALL, LARGE):
+                found[f"{DDS} {size}"] = self._dds.median(size, MESSAGES, 1 / rate)
+        return found
+
+    def _set_batch(self, rival: str, size: int) -> None:
+        """Sets a pipeline's batch size. With batches, the middleware drops the frames that do not fit."""
+        if self._batches.get(rival) != size:
+            policy = "block" if size > 1 else "latest"
+            self._observer.set(f"/{rival}/backbone", batch_size=size, drop_policy=policy)
+            self._batches[rival] = size
+
+    def _measure(
+        self, contest: str, rival: str, *, rate: float, seconds: float, settle_s: float
+    ) -> tuple[float, float, dict[str, float]]:
+        """Returns frames/s and the median latency in seconds; for the pipeline also its busy shares and its hop."""
+        arrivals = self._arrivals[rival]
+        self._set_camera(rival, rate)
+        arrivals.settle(settle_s)
+        begin = time.monotonic()
+        with self.usage[contest].of(rival):
+            frames, ages = arrivals.during(seconds)
+        end = time.monotonic()
+        self._set_camera(rival, 0.0)
+        arrivals.wait_for_quiet()
+        shares = {}
+        if rival == PIPELINE:
+            batches = self._trace.between(begin, end)
+            shares = {HOP: statistics.median(batch.hop_s for batch in batches), **busy(batches, begin, end)}
+        return frames, statistics.median(ages), shares
+
+    def _set_camera(self, rival: str, rate: float) -> None:
+        if rival != WITH_CAMERA:
+            self._feed.rate(f"/{rival}/image", rate)
+        elif rate:
+            self._observer.set(camera_of(rival), rate_hz=rate)
+            self._observer.transition(camera_of(rival), "activate")
+        else:
+            self._observer.transition(camera_of(rival), "deactivate")
+
+
+def camera_of(rival: str) -> str:
+    """Returns the name of the camera's node in the rival's own process."""
+    return f"/{rival}/camera"

@@ -1,0 +1,134 @@
+"""What a configured backbone node runs: its stage with everything that the stage needs, and its reports."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from rclpy.qos import QoSProfile
+
+from split_infer_ros.autotuning.best_known import BestKnown
+from split_infer_ros.measurements.database import Database
+from split_infer_ros.msg import PipelineReport
+from split_infer_ros.nodes.conversions import report_message
+from split_infer_ros.nodes.intra_process import IntraProcessPublisher
+from split_infer_ros.nodes.managed import ManagedNode, open_trace
+from split_infer_ros.nodes.parameters.backbone import BackboneParameters
+from split_infer_ros.nodes.transports import SENDERS
+from split_infer_ros.pipeline.auto_split import AUTO, AutoSplit
+from split_infer_ros.pipeline.backbone_stage import BackboneStage
+from split_infer_ros.pipeline.memory_choice import MemoryAdvisor
+from split_infer_ros.pipeline.rate_limiter import RateLimiter
+from split_infer_ros.pipeline.stored_profile import profile_model
+from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.profile import Profile
+
+DWELL_S = 5.0  # how long another split point must be better before ``auto`` takes it
+
+
+class BackbonePipeline:
+    """The parts of a backbone node that exist from its configuration to its clean-up.
+
+    Args:
+        node: the backbone's node.
+        best_known: what tuning found for the model.
+        stage: runs the backbone.
+        auto_split: chooses the split point while the parameter ``split_point`` is ``auto``.
+        reports: publishes on ``report``.
+
+    Attributes:
+        stage: as given.
+        limiter: limits the frames a second of each camera.
+    """
+
+    def __init__(
+        self,
+        node: ManagedNode[BackboneParameters],
+        *,
+        best_known: BestKnown,
+        stage: BackboneStage,
+        auto_split: AutoSplit,
+        reports: IntraProcessPublisher,
+    ) -> None:
+        self.stage = stage
+        self.limiter = RateLimiter(node.values.max_rate_hz)
+        self._node = node
+        self._best_known = best_known
+        self._auto_split = auto_split
+        self._reports = reports
+
+    @classmethod
+    def open(cls, node: ManagedNode[BackboneParameters], model: SplitModel, best_known: BestKnown) -> BackbonePipeline:
+        """Allocates the parts. The node's clean-up gives them back, also after an error here.
+
+        Raises:
+            ConfigurationError: the parameters ask for what this machine cannot give.
+        """
+        values = node.values
+        transport = SENDERS[values.transport](node, model)
+        node.add_cleanup(transport.close)
+        reports = IntraProcessPublisher(node, PipelineReport, "report", QoSProfile(depth=10))
+        node.add_cleanup(reports.destroy)
+        trace = open_trace(node, values.trace)
+        database = Database.named(values.tuning_database)
+        advisor = MemoryAdvisor(model.device, database)
+        log = node.get_logger()
+
+        def find_profile(batch_sizes: Sequence[int], may_measure: bool) -> Profile:
+            return profile_model(
+                model,
+                batch_sizes,
+                database,
+                may_measure=may_measure,
+                say=lambda line: log.info(f"measuring {model.entry.name}, {line}"),
+            )
+
+        auto_split = AutoSplit(model.device.type, find_profile, log.info, DWELL_S)
+        settings = auto_split.begin(best_known.fill_in(values.settings), values.goal)
+        # with ``auto`` the split point moves, and the backbone's work with it
+        num_threads = 0 if values.split_point == AUTO else best_known.backbone_threads(settings)
+        watch = auto_split.observe
+        stage = BackboneStage(model, settings, transport, node.warn, trace, watch, advisor, num_threads)
+        auto_split.attach(stage.configure)
+        node.add_cleanup(auto_split.detach)
+        node.add_cleanup(stage.close)
+        stage.when_ready_for_more(lambda: _wake_executor(node))
+        pipeline = cls(node, best_known=best_known, stage=stage, auto_split=auto_split, reports=reports)
+        node.add_cleanup(pipeline.stop)  # a signal may come after the threads' start and before the node is active
+        return pipeline
+
+    def start(self) -> None:
+        """Starts the threads of the stage and of the automatic split point."""
+        self.stage.start()
+        self._auto_split.start()
+
+    def stop(self, drain_s: float = 0.0) -> None:
+        """Stops the threads.
+
+        Args:
+            drain_s: how long batches that are under way may take to finish, in seconds.
+        """
+        self._auto_split.stop()
+        self.stage.stop(drain_s)
+
+    def apply(self, values: BackboneParameters) -> None:
+        """Applies new parameters.
+
+        Raises:
+            ConfigurationError: they are refused, and nothing has changed.
+        """
+        self._auto_split.configure(self._best_known.fill_in(values.settings), values.goal)
+        self.limiter.max_rate_hz = values.max_rate_hz
+
+    def report(self) -> None:
+        """Publishes the counts and times, with the loss of the GPU if there was one."""
+        loss = self._node.device_loss
+        fields: dict[str, Any] = {"state": PipelineReport.LOST, "fault": loss} if loss else {}
+        stamp = self._node.get_clock().now().to_msg()
+        self._reports.publish(report_message(self.stage.report(time.monotonic()), stamp, **fields))
+
+
+def _wake_executor(node: ManagedNode[BackboneParameters]) -> None:
+    if node.executor is not None:
+        node.executor.wake()

@@ -1,0 +1,77 @@
+"""The topics on which the results of one model are published: detections, the image with its boxes, the labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rclpy.qos import QoSProfile
+from vision_msgs.msg import Detection2DArray
+
+from split_infer_ros.models.detections import Detections
+from split_infer_ros.nodes.conversions import detections_message
+from split_infer_ros.nodes.intra_process import IntraProcessPublisher
+from split_infer_ros.nodes.managed import ManagedNode
+from split_infer_ros.nodes.overlay import Overlay
+from split_infer_ros.nodes.vision_info import VisionInfoPublisher
+from split_infer_ros.pipeline.frame import Origin
+
+
+class ResultPublisher:
+    """Publishes ``detections``, ``detections/image`` and the latched ``vision_info``.
+
+    Args:
+        node: the node that publishes.
+        topic_prefix: in front of the topics, such as ``front/``.
+        parameter_prefix: in front of the parameter that lists the labels, such as ``tenants.front.``.
+        has_images: whether results come with their source images; else there is no ``detections/image``.
+    """
+
+    def __init__(
+        self, node: ManagedNode[Any], *, topic_prefix: str = "", parameter_prefix: str = "", has_images: bool = True
+    ) -> None:
+        self._node = node
+        self._topic_prefix = topic_prefix
+        self._parameter_prefix = parameter_prefix
+        self._detections = IntraProcessPublisher(
+            node, Detection2DArray, f"{topic_prefix}detections", QoSProfile(depth=10)
+        )
+        self._overlay = Overlay(node, node.warn, topic_prefix) if has_images else None
+        self._vision_info: VisionInfoPublisher | None = None
+        self._published_model: tuple[str, Sequence[str]] | None = None
+
+    def start(self) -> None:
+        """Starts the thread that draws."""
+        if self._overlay is not None:
+            self._overlay.start()
+
+    def set_model(self, model: str, labels: Sequence[str]) -> None:
+        """Publishes the model's name and labels, unless they were published last."""
+        if self._published_model == (model, labels):
+            return
+        if self._vision_info is not None:
+            self._vision_info.close()
+        if self._overlay is not None:
+            self._overlay.labels = labels
+        self._vision_info = VisionInfoPublisher(
+            self._node,
+            model,
+            labels,
+            topic_prefix=self._topic_prefix,
+            parameter_prefix=self._parameter_prefix,
+        )
+        self._published_model = model, labels
+
+    def publish(self, origin: Origin, detections: Detections, labels: Sequence[str]) -> None:
+        """Publishes a frame's result; its labels may be those of the model before the present one."""
+        self._detections.publish(detections_message(detections, labels, origin.header))
+        if self._overlay is not None:
+            self._overlay.submit(origin, detections)
+
+    def close(self) -> None:
+        """Ends the thread that draws and removes the publishers from their topics."""
+        if self._vision_info is not None:
+            self._vision_info.close()
+        if self._overlay is not None:
+            self._overlay.close()
+        self._detections.destroy()

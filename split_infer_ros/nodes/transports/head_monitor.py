@@ -1,0 +1,63 @@
+"""Which heads are alive, as a backbone in another process knows it: by the liveliness of their publishers."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+from rclpy.duration import Duration
+from rclpy.qos import LivelinessPolicy, QoSProfile
+
+from split_infer_ros.msg import FeatureRelease
+from split_infer_ros.nodes.endpoints import create_subscription
+from split_infer_ros.nodes.managed import ManagedNode
+
+# A killed head is known to be dead after this many seconds. Its subscription disappears only after 20 s.
+SILENT_S = 2.0
+RELEASE_QOS = QoSProfile(
+    depth=64,  # the most slots that a pool can have
+    liveliness=LivelinessPolicy.AUTOMATIC,
+    liveliness_lease_duration=Duration(seconds=SILENT_S),
+)
+
+
+class HeadMonitor:
+    """Subscribes to ``features/release``, on which every head publishes, and counts the dead among them.
+
+    Args:
+        node: the backbone's node.
+        on_release: called with each release.
+        on_death: called after a head died with a time of the steady clock; batches sent before it went to that head.
+    """
+
+    def __init__(
+        self,
+        node: ManagedNode[Any],
+        on_release: Callable[[FeatureRelease], None],
+        on_death: Callable[[float], None],
+    ) -> None:
+        self._node = node
+        self._on_death = on_death
+        self._silent = 0
+        self._last_arrival = -math.inf
+        self._subscription = create_subscription(
+            node, FeatureRelease, "features/release", on_release, RELEASE_QOS, on_liveliness=self._update
+        )
+
+    def count_reached(self, publisher: Any) -> int:
+        """Returns how many living heads subscribe to a publisher."""
+        return max(0, int(publisher.get_subscription_count()) - self._silent)
+
+    def close(self) -> None:
+        """Removes the subscription from the topic."""
+        self._node.destroy_subscription(self._subscription)
+
+    def _update(self, change: Any) -> None:
+        self._silent = change.not_alive_count
+        now = time.monotonic()
+        if change.not_alive_count_change > 0:  # the head did not leave, it fell silent
+            self._on_death(self._last_arrival if change.alive_count else now)
+        if change.alive_count_change > 0:
+            self._last_arrival = now

@@ -1,0 +1,43 @@
+"""The heads on other hosts and which of them has the batches: a pure policy to which time is passed."""
+
+from __future__ import annotations
+
+FORGET_AFTER_S = 60.0
+
+
+class HeadRegistry:
+    """Registers heads by their heartbeats. One of them is active and the others stand by.
+
+    The active head stays active until it leaves, or until it is late while another head is alive. A single head that is
+    late, for example on a busy machine, therefore loses nothing. Times are seconds of the steady clock.
+
+    Args:
+        timeout_s: a head without a heartbeat for this long counts as dead.
+
+    Attributes:
+        active: the head that has the batches; empty while there is none.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        self.active = ""
+        self._timeout_s = timeout_s
+        self._heartbeats: dict[str, float] = {}  # the last one of each head, in the order in which heads came
+
+    def heartbeat(self, head: str, now: float) -> None:
+        """Registers a head, or notes that it is alive."""
+        self._heartbeats[head] = now
+        self.update(now)
+
+    def remove(self, head: str, now: float) -> None:
+        """Removes a head that takes no more batches."""
+        self._heartbeats.pop(head, None)
+        if head == self.active:
+            self.active = ""
+        self.update(now)
+
+    def update(self, now: float) -> None:
+        """Replaces the active head if it is dead by the living head that came first."""
+        alive = [head for head, last in self._heartbeats.items() if now - last <= self._timeout_s]
+        if alive and self.active not in alive:
+            self.active = alive[0]
+        self._heartbeats = {head: last for head, last in self._heartbeats.items() if now - last <= FORGET_AFTER_S}

@@ -1,0 +1,49 @@
+"""The latched topic ``vision_info``, which names a model and the parameter that lists its labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rclpy.qos import DurabilityPolicy, QoSProfile
+from vision_msgs.msg import VisionInfo
+
+from split_infer_ros.nodes.endpoints import create_publisher
+from split_infer_ros.nodes.managed import ManagedNode
+
+LABELS_PARAMETER = "class_labels"
+
+
+class VisionInfoPublisher:
+    """Publishes a model's name and labels once; late subscribers receive them too.
+
+    Args:
+        node: the node that publishes.
+        model: the model whose labels they are.
+        labels: the name of each label, by index.
+        topic_prefix: in front of the topic, such as ``front/``.
+        parameter_prefix: in front of the parameter, such as ``tenants.front.``.
+    """
+
+    def __init__(
+        self,
+        node: ManagedNode[Any],
+        model: str,
+        labels: Sequence[str],
+        *,
+        topic_prefix: str = "",
+        parameter_prefix: str = "",
+    ) -> None:
+        self._node = node
+        name = f"{parameter_prefix}{LABELS_PARAMETER}"
+        node.table.set_status(name, list(labels), "The name of each label, by index.")
+        latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+        self._publisher = create_publisher(node, VisionInfo, f"{topic_prefix}vision_info", latched)
+        location = f"{node.get_fully_qualified_name()}/{name}"
+        info = VisionInfo(method=model, database_location=location)
+        info.header.stamp = node.get_clock().now().to_msg()
+        self._publisher.publish(info)
+
+    def close(self) -> None:
+        """Removes the publisher from the topic."""
+        self._node.destroy_publisher(self._publisher)

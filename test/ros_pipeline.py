@@ -1,0 +1,124 @@
+"""Nodes under test that run in this process."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any
+
+from rclpy.context import Context
+from rclpy.parameter import Parameter
+from ros_support import START_S, Client, SpinningExecutor, wait_until
+
+from split_infer_ros.nodes.backbone import BackboneNode
+from split_infer_ros.nodes.camera import CameraNode
+from split_infer_ros.nodes.head import HeadNode
+from split_infer_ros.nodes.managed import ManagedNode
+from split_infer_ros.nodes.stats import StatsNode
+from split_infer_ros.nodes.tenants import TenantsNode
+from split_infer_ros.nodes.transports.network import NetworkSender
+from split_infer_ros.pipeline.ledger import LedgerCounts
+
+NODE_TYPES: dict[str, Callable[..., ManagedNode[Any]]] = {
+    "stats": StatsNode,
+    "head": HeadNode,
+    "backbone": BackboneNode,
+    "tenants": TenantsNode,
+    "camera": CameraNode,
+}
+
+_numbers = itertools.count()
+
+
+class Pipeline:
+    """Nodes of this process with their own executor and namespace, and a client.
+
+    Args:
+        context: the ROS context.
+        parameters: the parameters of each node that runs, by its name. Weights are ``none`` unless given.
+    """
+
+    def __init__(self, context: Context, **parameters: Mapping[str, Any]) -> None:
+        self.namespace = f"/n{next(_numbers)}"
+        self.client = Client(context, self.namespace)
+        self.nodes: dict[str, ManagedNode] = {}
+        self._spinning = SpinningExecutor(context, "nodes")
+        try:
+            for name in NODE_TYPES:
+                if name in parameters:
+                    self.add(name, **parameters[name])
+            if "head" in parameters and parameters.get("backbone", {}).get("transport") == "network":
+                self._wait_for_head()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Pipeline:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def add(self, name: str, **values: Any) -> ManagedNode:
+        """Starts a node."""
+        if name in ("backbone", "head"):
+            values = {"weights": "none", **values}
+        if name == "head":  # deep enough that no message is overwritten before a client takes it
+            values = {f"qos_overrides.{self.namespace}/detections.publisher.depth": 1000, **values}
+        for tenant in values.get("tenants", ()) if name == "tenants" else ():
+            values = {f"qos_overrides.{self.namespace}/{tenant}/detections.publisher.depth": 1000, **values}
+        node = NODE_TYPES[name](
+            context=self.client.node.context,
+            namespace=self.namespace,
+            use_global_arguments=False,
+            parameter_overrides=[Parameter(key, value=value) for key, value in values.items()],
+        )
+        self.nodes[name] = node
+        self._spinning.executor.add_node(node)
+        node.start()
+        return node
+
+    def _wait_for_head(self) -> None:
+        """Waits for a chosen head whose topic DDS has matched. Frames that come earlier are lost."""
+        sender = self.backbone.stage._instance._connection
+        assert isinstance(sender, NetworkSender)
+        wait_until(lambda: sender._announced and sender._monitor.count_reached(sender._publisher), "a head", START_S)
+
+    def remove(self, name: str) -> None:
+        """Closes a node."""
+        node = self.nodes.pop(name)
+        self._spinning.executor.remove_node(node)
+        node.close()
+
+    def close(self) -> None:
+        """Closes all nodes and the client."""
+        self._spinning.stop()
+        for node in reversed(self.nodes.values()):
+            node.close()
+        self.client.close()
+
+    @property
+    def backbone(self) -> BackboneNode:
+        """The node ``backbone``."""
+        node = self.nodes["backbone"]
+        assert isinstance(node, BackboneNode)
+        return node
+
+    @property
+    def counts(self) -> LedgerCounts:
+        """The ledger's counts now, which must close at every instant."""
+        counts = self.backbone.stage.ledger.counts()
+        assert counts.balanced, counts
+        return counts
+
+    def settled(self, received: int) -> LedgerCounts:
+        """Returns the counts once so many frames came in and none is in flight."""
+        wait_until(
+            lambda: self.counts.received >= received and not self.counts.in_flight,
+            lambda: f"{received} frames settled: {self.counts}",
+            START_S,
+        )
+        return self.counts
