@@ -11,19 +11,20 @@ from typing import Any
 
 import numpy as np
 import torch
+from _replay import best_so_far, replay
 
 from split_infer_ros.autotuning.spaces import NETWORK, network_space
 from split_infer_ros.autotuning.trials import Trials
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.search.space import Frozen, Space, frozen
-from split_infer_ros.search.strategies import Exhaustive, Guided, Random, Search, best_so_far, replay
+from split_infer_ros.search.strategies import Exhaustive, Guided, Random, Search, SearchStrategy
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.telemetry.claim import Claim, Direction
 from split_infer_ros.telemetry.estimate import estimate
 from split_infer_ros.telemetry.machine import num_cores
 from split_infer_ros.telemetry.turns import Contest
 
-GUIDED, RANDOM, EXHAUSTIVE = "guided", "random", "exhaustive"
+GUIDED, RANDOM, EXHAUSTIVE = (strategy.value for strategy in SearchStrategy)
 WITHIN = 0.95  # of the best that there is
 
 Row = Mapping[str, Any]

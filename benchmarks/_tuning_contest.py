@@ -12,9 +12,10 @@ from _vendor_networks import VENDORS, Run, vendors_of
 
 from split_infer_ros.autotuning.best_known import BestKnown, find_best_known
 from split_infer_ros.autotuning.spaces import network_space
+from split_infer_ros.autotuning.tasks import network_task
 from split_infer_ros.autotuning.trial_process import TrialProcess
 from split_infer_ros.autotuning.trials import timed
-from split_infer_ros.autotuning.tune import Tuner, network_task
+from split_infer_ros.autotuning.tune import Tuner
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.runtime.num_threads import use_all_threads, use_one_thread
@@ -131,9 +132,9 @@ def networks(name: str, model: SplitModel, tuned: BestKnown, quick_export: bool)
     laid_out = images.contiguous(memory_format=torch.channels_last)
     untuned = model.backbone("output")
     best = load_model(
-        ModelSpec(name, weights="random", device=str(model.device), execution_config=tuned.form)
+        ModelSpec(name, weights="random", device=str(model.device), execution_config=tuned.execution_config)
     ).backbone("output")
-    threads = tuned.threads[0]
+    threads = tuned.num_threads[0]
 
     def run_on_fewer() -> None:
         torch.set_num_threads(threads)

@@ -46,9 +46,9 @@ class Notes:
             file.write(json.dumps({"test": test, "outcome": outcome, "reason": reason}) + "\n")
 
 
-def _reason(told: Any) -> str:
+def _reason(entry: Any) -> str:
     """The first line of what went wrong, or why a test was skipped."""
-    if isinstance(told, tuple):
-        return str(told[2]).removeprefix("Skipped: ")
-    crash = getattr(told, "reprcrash", None)
-    return str(crash.message if crash else told or "").partition("\n")[0]
+    if isinstance(entry, tuple):
+        return str(entry[2]).removeprefix("Skipped: ")
+    crash = getattr(entry, "reprcrash", None)
+    return str(crash.message if crash else entry or "").partition("\n")[0]

@@ -79,8 +79,8 @@ def describe() -> dict[str, Any]:
     if found.returncode:
         reason = (found.stderr.strip().splitlines() or ["no reason given"])[-1]
         raise CannotRun(f"This machine's GPU cannot be used: {reason}.")
-    told: dict[str, Any] = json.loads(found.stdout.splitlines()[-1])
-    return told
+    entry: dict[str, Any] = json.loads(found.stdout.splitlines()[-1])
+    return entry
 
 
 def environment_of(cache: Path) -> dict[str, str]:
@@ -95,18 +95,19 @@ def run_piece(number: int, piece: Piece, machine: Mapping[str, Any], out: Path) 
     """Runs the steps of a piece, and writes what came of them; returns whether all passed or were left out."""
     log = out / f"piece_{number}.log"
     log.write_text("")
-    told: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     end = time.monotonic() + piece.seconds
     with tempfile.TemporaryDirectory(prefix="split_infer_gpu_") as cache:
         environment = environment_of(Path(cache))
         for step in piece.steps(out):
-            told.append(step.run(end - time.monotonic(), log, environment))
-            print(f"  {step.name}: {told[-1]['outcome']}, {told[-1]['seconds']:.0f} s. {told[-1]['why']}", flush=True)
-            if told[-1]["outcome"] in (FAILED, OVER_BUDGET):
+            last = step.run(end - time.monotonic(), log, environment)
+            entries.append(last)
+            print(f"  {step.name}: {last['outcome']}, {last['seconds']:.0f} s. {last['why']}", flush=True)
+            if last["outcome"] in (FAILED, OVER_BUDGET):
                 print(tail_of(log), flush=True)
-    report = {"number": number, "title": piece.title, "machine": dict(machine), "steps": told}
+    report = {"number": number, "title": piece.title, "machine": dict(machine), "steps": entries}
     (out / f"piece_{number}.json").write_text(json.dumps(report, indent=2) + "\n")
-    return not any(step["outcome"] in (FAILED, OVER_BUDGET) for step in told)
+    return not any(step["outcome"] in (FAILED, OVER_BUDGET) for step in entries)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

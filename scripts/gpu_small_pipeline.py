@@ -8,7 +8,7 @@ import sys
 import torch
 
 from split_infer_ros.images.encodings import Pixels
-from split_infer_ros.models.detections import Detections, Limits
+from split_infer_ros.models.detections import Detections
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.local import LocalPipeline
 from split_infer_ros.pipeline.settings import DropPolicy, StageSettings
@@ -33,7 +33,7 @@ def main(device: str = "cuda:0") -> int:
         memory_policy="device",  # auto would calibrate the machine first
         cuda_graphs=False,  # their memory needs torch's cache, without which the tool sees more
     )
-    with LocalPipeline(load_model(ModelSpec("shapes", "default", device)), settings, deliver, Limits()) as pipeline:
+    with LocalPipeline(load_model(ModelSpec("shapes", "default", device)), settings, deliver) as pipeline:
         pipeline.feed(itertools.repeat(Pixels(image, (2, 1, 0)), FRAMES))
         pipeline.finish()
     print(f"{len(found)} of {FRAMES} frames came through.")

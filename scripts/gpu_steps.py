@@ -57,9 +57,9 @@ class Step:
         """
         missing = [name for name in self.needs if not is_there(name)]
         if missing:
-            return self._told(LEFT_OUT, 0.0, f"This machine lacks {', '.join(missing)}.")
+            return self._outcome_of(LEFT_OUT, 0.0, f"This machine lacks {', '.join(missing)}.")
         if left_s < min(LEAST_S, self.seconds):
-            return self._told(OVER_BUDGET, 0.0, "It was not begun, because the piece's budget was spent.")
+            return self._outcome_of(OVER_BUDGET, 0.0, "It was not begun, because the piece's budget was spent.")
         budget_s = min(self.seconds, left_s)
         begin = time.monotonic()
         with log.open("ab") as output:
@@ -68,22 +68,22 @@ class Step:
             status = _run_in_a_group(self.command, {**environment, **self.environment}, budget_s, output)
         seconds = time.monotonic() - begin
         if status is None:
-            return self._told(OVER_BUDGET, seconds, f"It was killed after its budget of {budget_s:.0f} s.")
+            return self._outcome_of(OVER_BUDGET, seconds, f"It was killed after its budget of {budget_s:.0f} s.")
         if status != 0:
-            return self._told(FAILED, seconds, f"It ended with exit code {status}.")
-        return self._told(PASSED, seconds, "")
+            return self._outcome_of(FAILED, seconds, f"It ended with exit code {status}.")
+        return self._outcome_of(PASSED, seconds, "")
 
-    def _told(self, outcome: str, seconds: float, why: str) -> dict[str, Any]:
-        told: dict[str, Any] = {"name": self.name, "outcome": outcome, "seconds": round(seconds, 1), "why": why}
+    def _outcome_of(self, outcome: str, seconds: float, why: str) -> dict[str, Any]:
+        entry: dict[str, Any] = {"name": self.name, "outcome": outcome, "seconds": round(seconds, 1), "why": why}
         if self.notes is not None and self.notes.exists():
-            told["tests"] = read_notes(self.notes)
+            entry["tests"] = read_notes(self.notes)
             self.notes.unlink()  # the piece's report has it all
-            running = [name for name, (result, _) in told["tests"].items() if result == "begun"]
+            running = [name for name, (result, _) in entry["tests"].items() if result == "begun"]
             if running:
-                told["why"] += f" Then {running[-1]} was running."
+                entry["why"] += f" Then {running[-1]} was running."
         if self.report is not None and self.report.exists():
-            told["claims"] = json.loads(self.report.read_text())["claims"]
-        return told
+            entry["claims"] = json.loads(self.report.read_text())["claims"]
+        return entry
 
 
 def read_notes(path: Path) -> dict[str, tuple[str, str]]:

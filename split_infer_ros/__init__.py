@@ -1,8 +1,94 @@
-"""Split inference for ROS 2: a detector's backbone and head on two processors, joined by handles."""
+"""Split inference for ROS 2: the backbone of a model runs on the GPU, its head on the CPU.
 
+The nodes need ROS. The rest of the package does not, and also works in a notebook. This example detects objects in
+images. They are NumPy arrays of uint8, (height, width, 3), in RGB.
+
+>>> from split_infer_ros import LocalPipeline, ModelSpec, load_model
+>>> from split_infer_ros.sources import draw_scene
+>>> images = (draw_scene(seed=seed, index=0).image for seed in (1, 2))
+>>> model = load_model(ModelSpec("shapes"))
+>>> with LocalPipeline(model) as pipeline:
+...     for result in pipeline.run(images):
+...         print(result.index, sorted({model.entry.labels[label] for label in result.detections.labels}))
+0 ['circle', 'square']
+1 ['square', 'triangle']
+
+Names are imported when they are first used, so that importing the package alone does not import torch.
+"""
+
+from __future__ import annotations
+
+import importlib
 from pkgutil import extend_path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from split_infer_ros.errors import (
+        ConfigurationError,
+        HandleError,
+        ImageError,
+        Notice,
+        SourceError,
+        SplitInferError,
+        StreamError,
+        UnknownModelError,
+        UnknownSplitPointError,
+        WeightsError,
+    )
+    from split_infer_ros.models.detections import Detections, Limits
+    from split_infer_ros.models.entry import ModelEntry
+    from split_infer_ros.models.preprocess import Preprocess
+    from split_infer_ros.pipeline.local import ImageResult, LocalPipeline
+    from split_infer_ros.pipeline.settings import StageSettings
+    from split_infer_ros.split.load import load_model
+    from split_infer_ros.split.model_spec import ModelSpec
 
 __version__ = "0.1.0"
 
+__all__ = [
+    "ConfigurationError",
+    "Detections",
+    "HandleError",
+    "ImageError",
+    "ImageResult",
+    "Limits",
+    "LocalPipeline",
+    "ModelEntry",
+    "ModelSpec",
+    "Notice",
+    "Preprocess",
+    "SourceError",
+    "SplitInferError",
+    "StageSettings",
+    "StreamError",
+    "UnknownModelError",
+    "UnknownSplitPointError",
+    "WeightsError",
+    "load_model",
+]
+
 # Imported from the source tree, the package still finds its generated messages where they are installed.
 __path__ = extend_path(__path__, __name__)
+
+_MODULES = {
+    "Detections": "models.detections",
+    "ImageResult": "pipeline.local",
+    "Limits": "models.detections",
+    "LocalPipeline": "pipeline.local",
+    "ModelEntry": "models.entry",
+    "ModelSpec": "split.model_spec",
+    "Preprocess": "models.preprocess",
+    "StageSettings": "pipeline.settings",
+    "load_model": "split.load",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    module = importlib.import_module(f"{__name__}.{_MODULES.get(name, 'errors')}")
+    return getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

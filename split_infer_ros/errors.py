@@ -9,7 +9,7 @@
     - ImageError: an image message that cannot be read; carries the name it is counted under.
     - StreamError: weights that did not come; carries the name under which the pass's frames are counted.
     - HandleError: a handle that gives no access to a slot; carries the name it is counted under.
-    - Notice: what runs, though not as it was asked for; costs no frame and is told, not raised.
+    - Notice: what runs, though not as it was asked for; costs no frame and is reported, not raised.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def running(
         scores[origin.header] = detections.scores[:BEST].clone()
 
     model = model or load_model(ModelSpec("shapes", "default", str(device)))
-    with LocalPipeline(model, settings, deliver, EVERYTHING) as pipeline:
+    with LocalPipeline(model, settings, deliver, limits=EVERYTHING) as pipeline:
         yield pipeline, scores
 
 

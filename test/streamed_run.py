@@ -35,7 +35,7 @@ class Run:
     def __init__(self, head: WeightsSettings | None = None) -> None:
         self.model = own_model()
         self.found: list[Detections] = []
-        self.pipeline = LocalPipeline(self.model, SETTINGS, self._deliver, Limits(0.0), head=head)
+        self.pipeline = LocalPipeline(self.model, SETTINGS, self._deliver, limits=Limits(0.0), head_weights=head)
 
     def _deliver(self, origin: Origin, detections: Detections) -> None:
         self.found.append(detections)

@@ -1,4 +1,4 @@
-"""The graph tuner (§3.2.3): of each segment of a network the best form, weighed against changes of layout."""
+"""The graph tuner (paper 004, §3.2.3): the best convolutions for each segment, weighed against changes of layout."""
 
 from __future__ import annotations
 
@@ -17,21 +17,23 @@ from split_infer_ros.measurements.record import Record, same
 from split_infer_ros.search.dynamic_programming import best_chain
 from split_infer_ros.split.model import SplitModel
 
-PIECE_S = 1.0  # of a piece in one form, which oneDNN may take so long to compile: less is never given
+MIN_PIECE_S = 1.0  # of a piece with one kind of convolutions; oneDNN may compile that long
 
-Times = dict[str, list[float]]  # of the segments in order, seconds, by part
+SegmentTimes = dict[str, list[float]]  # seconds of the segments in order, by part
 
 
 @dataclass(frozen=True, slots=True)
 class GraphTuner:
-    """Finds the form of each segment; what it measures is kept, and not measured again.
+    """Finds the best kind of convolutions for each segment. Its measurements are stored and not repeated.
 
-    Uncertain times count like others: what comes of them is measured as a whole before it is taken.
+    Uncertain times count like others, because the configuration they lead to is measured as a whole before it is used.
 
     Attributes:
-        model: whose segments lie between neighbouring split points.
-        runner: where they are timed, once for each kind of convolutions.
-        database, key, task: of the records.
+        model: the model, whose segments lie between neighbouring split points.
+        runner: times the segments, once for each kind of convolutions.
+        database: stores the records.
+        key: the key of the records.
+        task: the task of the records.
     """
 
     model: SplitModel
@@ -48,19 +50,19 @@ class GraphTuner:
         end: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> dict[str, Any] | None:
-        """The configuration whose segments add up to the least; None where they are all alike.
+        """Returns the configuration whose segments add up to the least time; None if all segments have one kind.
 
         Args:
-            kinds: of convolutions, the most promising first: those whose turn comes too late are left out.
-            config: of the network, for what is not the segments' own; a compiler has none.
+            kinds: kinds of convolutions, the most promising first. Those whose turn comes too late are left out.
+            config: the network's configuration, for all that segments do not choose. They are not compiled.
             about: the batch size.
-            end: of all of it; no piece has less time than compiling may take.
-            clock: seconds.
+            end: when the clock stops the measurements. No piece has less time than compiling may take.
+            clock: returns seconds.
         """
         plain = {**config, "compiler": Compiler.NONE.value, "folding": True}
         ends = [split_point.name for split_point in self.model.split_points[1:]]
-        times: dict[str, Times] = {}
-        each_s = max((end - clock()) / len(kinds), PIECE_S * len(ends))
+        times: dict[str, SegmentTimes] = {}
+        each_s = max((end - clock()) / len(kinds), MIN_PIECE_S * len(ends))
         for kind in kinds:
             if times and clock() >= end:
                 break
@@ -85,19 +87,19 @@ class GraphTuner:
 
     def _times(
         self, config: Mapping[str, Any], ends: Sequence[str], about: Mapping[str, Any], limit_s: float
-    ) -> Times | None:
-        """The medians of all segments in one form; None if that cannot be had."""
-        known = self._known(config, ends, limit_s)
-        if known is None:
-            known = self._measure(config, ends, about, limit_s)
-            self.database.keep(known, "the segments' times are")
-        if any(record.error is not None for record in known):
+    ) -> SegmentTimes | None:
+        """Returns the medians of all segments with one kind of convolutions; None if a segment cannot run so."""
+        records = self._stored(config, ends, limit_s)
+        if records is None:
+            records = self._measure(config, ends, about, limit_s)
+            self.database.keep(records, "the segments' times are")
+        if any(record.error is not None for record in records):
             return None
-        times = iter([statistics.median(record.costs) for record in known])
+        times = iter([statistics.median(record.costs) for record in records])
         return {part: [next(times) for _ in ends] for part in SEGMENTS_PARTS}
 
-    def _known(self, config: Mapping[str, Any], ends: Sequence[str], limit_s: float) -> list[Record] | None:
-        """What the database has of them, in order; None where anything is missing, or had too little time."""
+    def _stored(self, config: Mapping[str, Any], ends: Sequence[str], limit_s: float) -> list[Record] | None:
+        """Returns the stored records in order; None if any is missing or had too little time."""
         records = self.database.find(self.key, self.task)
         found = []
         for part in SEGMENTS_PARTS:
@@ -116,15 +118,24 @@ class GraphTuner:
         parts = outcome.facts
         if outcome.error is not None:
             parts = dict.fromkeys(SEGMENTS_PARTS, [{"costs": [], **outcome.facts}] * len(ends))
-        now, place = time.time(), (self.key.target, self.key.versions_for(self.task), self.task)
+        now, versions = time.time(), self.key.versions_for(self.task)
         return [
-            Record(*place, {**config, "part": part, "segment": end}, tuple(costs), outcome.error, now, facts=facts)
+            Record(
+                target=self.key.target,
+                versions=versions,
+                task=self.task,
+                config={**config, "part": part, "segment": end},
+                costs=tuple(costs),
+                error=outcome.error,
+                time=now,
+                facts=facts,
+            )
             for part in SEGMENTS_PARTS
             for end, found in zip(ends, parts[part], strict=True)
-            for costs, facts in [_told(found)]
+            for costs, facts in [_costs_and_facts(found)]
         ]
 
 
-def _told(found: Mapping[str, Any]) -> tuple[Sequence[float], dict[str, Any]]:
-    """The costs, and what else is to be said."""
+def _costs_and_facts(found: Mapping[str, Any]) -> tuple[Sequence[float], dict[str, Any]]:
+    """Separates the costs of an answer from its other facts. Facts that are False are left out."""
     return found["costs"], {name: value for name, value in found.items() if name != "costs" and value is not False}

@@ -1,4 +1,4 @@
-"""What of a model says which other models it is like, for what was learnt of those."""
+"""Describes a model by a few numbers, so that the cost model can learn from similar models."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import fx, nn
 
 
 def model_features(graph: fx.GraphModule, image_shape: tuple[int, int, int]) -> dict[str, float]:
-    """Numbers whose differences by 1 matter: sizes as powers of ten, and shares of kinds of convolutions.
+    """Returns numbers whose differences by 1 matter: sizes as powers of ten, and the shares of kinds of convolutions.
 
     Args:
         graph: the model.

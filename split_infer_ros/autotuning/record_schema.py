@@ -1,4 +1,4 @@
-"""All that records may say, by kind of task: what an imported one holds is data, and only such data."""
+"""The record schema: what an imported record may say, by kind of task. Nothing else is taken from a file."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from split_infer_ros.autotuning.spaces import (
     SEGMENTS,
     SEGMENTS_PARTS,
     STAGES,
-    fewer,
     network_space,
+    thread_counts,
 )
 from split_infer_ros.buffers.policy import AUTO, POLICIES
 from split_infer_ros.engines.execution_config import Convolutions
@@ -28,24 +28,24 @@ from split_infer_ros.split.profile_samples import ProfilePart
 from split_infer_ros.vision_ops.implementations import ImplementationChoice
 from split_infer_ros.vision_ops.schedules import SPACES
 
-EXECUTION = "execution"  # of several models' batches as one
+EXECUTION = "execution"  # batches of several models as one
 OPERATORS = ("box_nms", "prefix_sum", "segmented_argsort", *(template.value for template in SPACES))
 SCHEDULES = {f"{template.value} schedule": space for template, space in SPACES.items()}
-ALTERNATIVES = (*STAGES, *OPERATORS, *SCHEDULES)  # kinds whose configurations are ways to do the same, one of them best
-MOST_CORES, MOST_BATCH = 1024, 256
-NAME = re.compile(r"[\w.+-]{1,200}")  # of a split point or a node of a graph
+ALTERNATIVES = (*STAGES, *OPERATORS, *SCHEDULES)  # kinds whose configurations are alternatives
+MAX_CORES, MAX_BATCH_SIZE = 1024, 256
+NAME = re.compile(r"[\w.+-]{1,200}")  # a split point or a node of a graph
 
 
 def objection_of(record: Record) -> str | None:
-    """Why a record lies outside what is declared, in a sentence; None if it does not.
+    """Says in a sentence why the schema does not allow a record; None if it does.
 
-    Whether the model has a split point of that name is seen only when the record is used.
+    Whether the model has a split point of that name is checked only when the record is used.
     """
-    cores = record.target.get("cores")
-    if not isinstance(cores, int) or isinstance(cores, bool) or not 1 <= cores <= MOST_CORES:
-        return f"its target has {cores!r} cores; it takes 1 to {MOST_CORES}."
+    num_cores = record.target.get("cores")
+    if not isinstance(num_cores, int) or isinstance(num_cores, bool) or not 1 <= num_cores <= MAX_CORES:
+        return f"its target has {num_cores!r} cores; it takes 1 to {MAX_CORES}."
     kind, config = kind_of(record.task), dict(record.config)
-    space, names = _declared(kind, cores)
+    space, names = _space_of(kind, num_cores)
     if space is None:
         return f"it is of {kind!r}, which this version does not measure."
     for name in names:
@@ -54,43 +54,44 @@ def objection_of(record: Record) -> str | None:
             return f"'{name}' cannot be {value!r}; it takes a name."
     if kind == EXECUTION:
         batches = config.pop("batches", None)
-        if not _are_batches(batches):
+        if not _is_list_of_batches(batches):
             return f"'batches' cannot be {batches!r}; it takes pairs of a model and a number of images."
-    if kind == NETWORK and not _are_segments(config.pop("segments", [])):
-        return f"'segments' cannot be {record.config['segments']!r}; it takes pairs of a form and a split point."
-    differs = record.facts.get("difference", 0.0)
-    if isinstance(differs, bool) or not isinstance(differs, (int, float)):
-        return f"its results differ by {differs!r}, which is no number."
+    if kind == NETWORK and not _is_list_of_segments(config.pop("segments", [])):
+        segments = record.config["segments"]
+        return f"'segments' cannot be {segments!r}; it takes pairs of a kind of convolutions and a split point."
+    difference = record.facts.get("difference", 0.0)
+    if isinstance(difference, bool) or not isinstance(difference, (int, float)):
+        return f"its results differ by {difference!r}, which is no number."
     return space.objection(config)
 
 
-def _declared(kind: str, cores: int) -> tuple[Space | None, Sequence[str]]:
-    """The knobs of a kind of task, and the names of those that take any name."""
+def _space_of(kind: str, num_cores: int) -> tuple[Space | None, Sequence[str]]:
+    """Returns the space of a kind of task, and the knobs that take any name."""
     knobs: Mapping[str, Sequence[Value]]
     if kind == NETWORK:
-        return network_space(cores, tuple(PRECISIONS)), ()
+        return network_space(num_cores, tuple(PRECISIONS)), ()
     if kind == SEGMENTS:
-        knobs = {**network_space(cores, tuple(PRECISIONS)).knobs, "part": SEGMENTS_PARTS}
+        knobs = {**network_space(num_cores, tuple(PRECISIONS)).knobs, "part": SEGMENTS_PARTS}
         return Space(knobs), ("segment",)
     if kind == PIPELINE:
         knobs = {
             "batch_size": BATCH_SIZES,
-            "backbone_threads": fewer(cores),
-            "head_threads": fewer(cores),
+            "backbone_threads": thread_counts(num_cores),
+            "head_threads": thread_counts(num_cores),
             "cuda_graphs": (True, False),
             "memory_policy": (AUTO, *(policy.value for policy in POLICIES)),
         }
         return Space(knobs), ("split_point",)
     if kind == "split_points":
         parts = tuple(part.value for part in ProfilePart)
-        return Space({"batch_size": range(1, MOST_BATCH + 1), "part": parts}), ("split_point",)
+        return Space({"batch_size": range(1, MAX_BATCH_SIZE + 1), "part": parts}), ("split_point",)
     if kind == "operators":
         return Space({"part": [part.name for part in fields(OperatorTimes)]}), ("operator",)
     if kind == EXECUTION:
         return Space({}), ()
     if kind == "memory_cost":
-        every = sorted({size for probe in Probe for size in sizes(probe)})
-        return Space({"probe": [probe.value for probe in Probe], "bytes": every}), ()
+        num_bytes = sorted({size for probe in Probe for size in sizes(probe)})
+        return Space({"probe": [probe.value for probe in Probe], "bytes": num_bytes}), ()
     if kind in OPERATORS:
         return Space({"form": (ImplementationChoice.PLAIN.value, ImplementationChoice.TRITON.value)}), ()
     if kind in SCHEDULES:
@@ -98,7 +99,7 @@ def _declared(kind: str, cores: int) -> tuple[Space | None, Sequence[str]]:
     return None, ()
 
 
-def _are_batches(value: object) -> bool:
+def _is_list_of_batches(value: object) -> bool:
     return (
         isinstance(value, list)
         and len(value) > 0
@@ -107,13 +108,13 @@ def _are_batches(value: object) -> bool:
             and len(each) == 2
             and isinstance(each[0], str)
             and isinstance(each[1], int)
-            and 1 <= each[1] <= MOST_BATCH
+            and 1 <= each[1] <= MAX_BATCH_SIZE
             for each in value
         )
     )
 
 
-def _are_segments(value: object) -> bool:
+def _is_list_of_segments(value: object) -> bool:
     return isinstance(value, list) and all(
         isinstance(each, list)
         and len(each) == 2

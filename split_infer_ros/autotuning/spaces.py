@@ -1,4 +1,4 @@
-"""What there is to tune in a model: the declared spaces. A record whose configuration lies outside is not used."""
+"""The spaces in which a model is tuned. A record whose configuration lies outside them is not used."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from split_infer_ros.split.model import SplitModel
 from split_infer_ros.vision_ops.implementations import ImplementationChoice
 
 NETWORK, PIPELINE = STAGES = ("network", "pipeline")  # the stages of a task
-SEGMENTS = "segments"  # of a network, for the graph tuner
+SEGMENTS = "segments"  # the graph tuner times the segments of a network
 SEGMENTS_PARTS = WORK, CONVERSION = ("work", "conversion")  # of a segment: itself, and the layout of what it is given
 BATCH_SIZES = (1, 2, 4, 8, 16)
 
 
 def network_space(
-    cores: int, precisions: Sequence[str] = ("fp32",), device: str | None = None, compilers: bool | None = None
+    num_cores: int, precisions: Sequence[str] = ("fp32",), device: str | None = None, compilers: bool | None = None
 ) -> Space:
-    """How the whole network is run, a batch at a time.
+    """Returns the space of how the whole network is run.
 
     Args:
-        cores: that this process may use.
+        num_cores: cores that this process may use.
         precisions: those that the user allows.
-        device: ``cpu`` or ``cuda``: what there is to try there; None: all that a record may say.
-        compilers: whether torch.compile is tried; unless said, where there is a C++ compiler, which it needs.
+        device: ``cpu`` or ``cuda``, which limits the space to what can be tried there. None gives all that a record
+            may say.
+        compilers: whether torch.compile is tried. By default it is if there is a C++ compiler, which it needs.
     """
     if compilers is None:
         compilers = device is None or any(map(shutil.which, ("c++", "g++", "clang++")))
@@ -38,7 +39,7 @@ def network_space(
         "folding": (True, False),
         "compiler": tuple(each.value for each in Compiler) if compilers else (Compiler.NONE.value,),
         "precision": tuple(precisions),
-        "threads": fewer(cores),
+        "threads": thread_counts(num_cores),
         "operators": [choice.value for choice in ImplementationChoice]
         if device != "cpu"
         else [ImplementationChoice.MEASURED.value],
@@ -62,8 +63,8 @@ def _convolutions_on(device: str | None) -> list[Convolutions]:
     return [Convolutions.PACKED, Convolutions.CONTIGUOUS, *triton]  # a GPU runs packed ones channels last
 
 
-def pipeline_space(model: SplitModel, cores: int) -> Space:
-    """Where the model is split, images a batch, and who has which cores; on a GPU also how it is launched and fed."""
+def pipeline_space(model: SplitModel, num_cores: int) -> Space:
+    """Returns the space of split point, batch size and threads; on a GPU also of CUDA graphs and memory policy."""
     default = model.split_point("default").name
     on_gpu = model.device.type != "cpu"
     return Space(
@@ -73,8 +74,8 @@ def pipeline_space(model: SplitModel, cores: int) -> Space:
                 *(split_point.name for split_point in model.split_points if split_point.name != default),
             ),
             "batch_size": BATCH_SIZES,
-            "backbone_threads": (1,) if on_gpu else fewer(cores),
-            "head_threads": fewer(cores) if on_gpu else tuple(reversed(fewer(cores))),
+            "backbone_threads": (1,) if on_gpu else thread_counts(num_cores),
+            "head_threads": thread_counts(num_cores) if on_gpu else tuple(reversed(thread_counts(num_cores))),
             "cuda_graphs": (True, False) if on_gpu else (True,),
             "memory_policy": (AUTO, *(policy.value for policy in POLICIES)) if on_gpu else (AUTO,),
         }
@@ -82,7 +83,7 @@ def pipeline_space(model: SplitModel, cores: int) -> Space:
 
 
 def objection_to(config: Mapping[str, Any], space: Space, model: SplitModel) -> str | None:
-    """Why a configuration of the network's stage, its segments included, is none of the space's; None if it is one."""
+    """Says why a configuration of the network, segments included, lies outside the space; None if it lies inside."""
     plain = {name: value for name, value in config.items() if name != "segments"}
     segments = config.get("segments", [])
     ends = [split_point.name for split_point in model.split_points]
@@ -100,6 +101,6 @@ def _is_segment(value: object, ends: Sequence[str]) -> bool:
     return isinstance(value, list) and len(value) == 2 and value[0] in kinds and value[1] in ends
 
 
-def fewer(cores: int) -> tuple[int, ...]:
-    """Numbers of threads: all cores, and then partitions of them down to one."""
-    return tuple(dict.fromkeys(max(1, cores >> power) for power in range(cores.bit_length())))
+def thread_counts(num_cores: int) -> tuple[int, ...]:
+    """Returns numbers of threads: all cores, then half as many each time, down to one."""
+    return tuple(dict.fromkeys(max(1, num_cores >> power) for power in range(num_cores.bit_length())))

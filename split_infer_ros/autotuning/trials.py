@@ -1,4 +1,4 @@
-"""One configuration built and timed. It runs in a process of its own: see worker and trial_process."""
+"""Builds and times one configuration at a time. It runs in a process of its own; see worker and trial_process."""
 
 from __future__ import annotations
 
@@ -31,70 +31,71 @@ from split_infer_ros.split.load import build_model, choose_device
 from split_infer_ros.split.model import PRECISIONS, SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
 
-MOST = {
-    "fp32": MAX_DIFFERENCE
-}  # that results differ from those as built; in other precisions the difference is only told
-TF32_MOST = 2e-3  # where a GPU rounds factors of float32 to 10 bits, as torch has it do by default, as built too
-WARM_UP = 3  # calls: convolutions are packed at the second
-GROUP_S = 0.15  # of samples; more than one where the network is quick
-MOST_SAMPLES = 20
-SEGMENT_S = 0.01  # the same of a segment
-LONG_S = 60.0
+MAX_DIFFERENCES = {"fp32": MAX_DIFFERENCE}  # from the model as built; in other precisions it is only recorded
+MAX_TF32_DIFFERENCE = 2e-3  # on a GPU that rounds factors of float32 to 10 bits, torch's default
+WARM_UP = 3  # calls; convolutions are packed at the second one
+GROUP_S = 0.15  # a group of samples takes at least this long
+MAX_SAMPLES = 20  # of a group
+SEGMENT_S = 0.01  # a sample of segments takes about this long
+BATCH_TIMEOUT_S = 60.0
 SEED = 0
 
 
 class Trials:
-    """Trials of one model on one device; what all have in common is made once.
+    """Runs trials of one model on one device. The model is built once for all of them.
 
     Args:
         spec: the model and its device. Each trial sets precision and execution config itself.
 
     Raises:
-        ConfigurationError: there is no such model, or no such device.
+        ConfigurationError: the model or the device does not exist.
     """
 
     def __init__(self, spec: ModelSpec) -> None:
         self._device = choose_device(spec.device)
         self._entry, self._as_built = build_model(spec)
         self._models: dict[bool, SplitModel] = {}
-        self._expected: dict[tuple[int, int], tuple[Tensor, ...]] = {}  # by batch size and cores
+        self._expected: dict[tuple[int, int], tuple[Tensor, ...]] = {}  # by batch size and threads
 
     def run(self, stage: str, config: Mapping[str, Any], about: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-        """Time a configuration.
+        """Times a configuration.
 
         Args:
             stage: ``network``, ``pipeline``, or ``segments`` of a network.
-            config: of that stage's space.
-            about: ``batch_size`` of the network; ``form`` and ``precision`` (of the network's stage) of the pipeline.
-            seconds: after which a doubtful measurement is not repeated.
+            config: a configuration of that stage's space.
+            about: for the network and its segments ``batch_size``. For the pipeline the network's configuration,
+                ``form``, and its ``precision``.
+            seconds: an uncertain measurement is not repeated after this time.
 
         Returns:
-            ``costs``, seconds a batch (network) or an image (pipeline); ``uncertain``; of the network ``difference``.
-            Of segments a list of ``costs`` and ``uncertain`` each: ``work`` of the pieces between two split points, and
-            ``conversion`` of what crosses in front of them into the layout of that form from the other one.
+            For network and pipeline, ``costs`` in seconds a batch or an image, and ``uncertain``. The network also has
+            the ``difference`` of its results from the model as built.
+            For segments, two lists with ``costs`` and ``uncertain`` of each piece between two split points. ``work``
+            is the piece itself. ``conversion`` brings its inputs from the other layout into its own.
 
         Raises:
-            ConfigurationError: the results are not those of the model as built.
+            ConfigurationError: the results differ too much from the model as built.
         """
         end = time.monotonic() + seconds
-        with ThreadPoolExecutor(1) as executor:  # its team of cores ends with it
+        with ThreadPoolExecutor(1) as executor:  # torch's helper threads end with it
             if stage == SEGMENTS:
                 return executor.submit(self._segments, config, int(about["batch_size"]), end).result()
             if stage == NETWORK:
                 return executor.submit(self._network, config, int(about["batch_size"]), end).result()
             return executor.submit(self._pipeline, config, about, end).result()
 
-    def model(self, form: ExecutionConfig, precision: str) -> SplitModel:
-        """The model in that form."""
-        if form.folding not in self._models:
+    def model(self, execution_config: ExecutionConfig, precision: str) -> SplitModel:
+        """Returns the model with that execution config. Models with equal folding share their weights."""
+        folding = execution_config.folding
+        if folding not in self._models:
             module = copy.deepcopy(self._as_built)
-            self._models[form.folding] = SplitModel(
-                self._entry, module, torch.device("cpu"), execution_config=ExecutionConfig(folding=form.folding)
+            self._models[folding] = SplitModel(
+                self._entry, module, torch.device("cpu"), execution_config=ExecutionConfig(folding=folding)
             )
-        return self._models[form.folding].placed(self._device, PRECISIONS[precision], form)
+        return self._models[folding].placed(self._device, PRECISIONS[precision], execution_config)
 
     def images(self, batch_size: int) -> Tensor:
-        """Float32 (N, 3, h, w) on the CPU, always the same."""
+        """Returns noise, float32 (N, 3, h, w), on the CPU. Equal batch sizes give equal images."""
         random = torch.Generator().manual_seed(SEED)
         return torch.randn((batch_size, *self._entry.image_shape), generator=random)
 
@@ -114,26 +115,26 @@ class Trials:
                 outputs = run()
             crossing = (each.cpu().float() if each.is_floating_point() else each.cpu() for each in outputs)
             outputs = model.head("output")(*crossing)
-            differs = difference(outputs, self._as_built_gives(batch_size))
-            most = MOST.get(config["precision"], math.inf)
+            difference_found = difference(outputs, self._outputs_as_built(batch_size))
+            allowed = MAX_DIFFERENCES.get(config["precision"], math.inf)
             if self._device.type == "cuda" and torch.backends.cudnn.allow_tf32:
-                most = max(most, TF32_MOST)
-            if not (math.isfinite(differs) and differs <= most):
-                allowed = f"{most:g} is allowed" if math.isfinite(most) else "what is finite is allowed"
+                allowed = max(allowed, MAX_TF32_DIFFERENCE)
+            if not (math.isfinite(difference_found) and difference_found <= allowed):
+                accepted = f"{allowed:g} is allowed" if math.isfinite(allowed) else "any finite difference is allowed"
                 raise ConfigurationError(
-                    f"Results differ from the model's as built by {differs:.2g} of the largest; {allowed}."
+                    f"Results differ from the model's as built by {difference_found:.2g} of the largest; {accepted}."
                 )
             measured = measure_steadily(lambda: timed(run), lambda: time.monotonic() < end)
-        return {**_told(measured), "difference": differs}
+        return {**_answer(measured), "difference": difference_found}
 
     def _segments(self, config: Mapping[str, Any], batch_size: int, end: float) -> dict[str, Any]:
         use_threads(config["threads"])
         model, stream = self.model(ExecutionConfig.from_json(config), config["precision"]), Stream(self._device)
         pieces, _ = model.segments()
         channels_last = config["convolutions"] != Convolutions.CONTIGUOUS.value
-        into, other = torch.channels_last, torch.contiguous_format
+        own_layout, other_layout = torch.channels_last, torch.contiguous_format
         if not channels_last:
-            into, other = other, into
+            own_layout, other_layout = other_layout, own_layout
         tensors: tuple[Tensor, ...] = (self.images(batch_size).to(self._device, model.dtype),)
         work, conversion = [], []
         watch = Stopwatch(self._device)
@@ -141,47 +142,47 @@ class Trials:
         def measured(run: Callable[[], object]) -> dict[str, Any]:
             for _ in range(WARM_UP - 1):
                 run()
-            return _told(measure_steadily(lambda: _samples(watch, run), lambda: time.monotonic() < end))
+            return _answer(measure_steadily(lambda: _samples(watch, run), lambda: time.monotonic() < end))
 
         with torch.inference_mode(), stream.work("trial"):
             for piece in pieces:
-                given = _laid_out(tensors, into)
-                elsewhere = _laid_out(tensors, other)
-                conversion.append(measured(functools.partial(_laid_out, elsewhere, into)))
-                work.append(measured(functools.partial(piece, *given)))
-                tensors = piece(*given)
+                inputs = _in_layout(tensors, own_layout)
+                other_inputs = _in_layout(tensors, other_layout)
+                conversion.append(measured(functools.partial(_in_layout, other_inputs, own_layout)))
+                work.append(measured(functools.partial(piece, *inputs)))
+                tensors = piece(*inputs)
         return {"costs": [], WORK: work, CONVERSION: conversion}
 
-    def _as_built_gives(self, batch_size: int) -> tuple[Tensor, ...]:
-        """The outputs of the model as built, contiguous and eager, on as many cores as this thread has."""
-        kind = batch_size, torch.get_num_threads()
-        if kind not in self._expected:
+    def _outputs_as_built(self, batch_size: int) -> tuple[Tensor, ...]:
+        """Returns the outputs of the model as built, contiguous and eager, with this thread's number of threads."""
+        key = batch_size, torch.get_num_threads()
+        if key not in self._expected:
             found = self._as_built(self.images(batch_size))
-            self._expected[kind] = found if isinstance(found, tuple) else (found,)
-        return self._expected[kind]
+            self._expected[key] = found if isinstance(found, tuple) else (found,)
+        return self._expected[key]
 
     def _pipeline(self, config: Mapping[str, Any], about: Mapping[str, Any], end: float) -> dict[str, Any]:
-        use_threads(1)  # as whoever starts a pipeline
-        form = ExecutionConfig.from_json(about["form"])
+        use_threads(1)  # like every thread that starts a pipeline
+        execution_config = ExecutionConfig.from_json(about["form"])
         settings = StageSettings(
             split_point=config["split_point"],
             batch_size=config["batch_size"],
-            batch_timeout_s=LONG_S,
+            batch_timeout_s=BATCH_TIMEOUT_S,
             drop_policy=DropPolicy.BLOCK,
             memory_policy=config["memory_policy"],
             cuda_graphs=config["cuda_graphs"],
         )
-        model = self.model(form, about["precision"])
-        threads = config["backbone_threads"], config["head_threads"]
-        measured = measure_steadily(lambda: _periods(model, settings, threads), lambda: time.monotonic() < end)
-        return _told(measured)
+        model = self.model(execution_config, about["precision"])
+        num_threads = config["backbone_threads"], config["head_threads"]
+        measured = measure_steadily(lambda: _periods(model, settings, num_threads), lambda: time.monotonic() < end)
+        return _answer(measured)
 
 
 def timed(run: Callable[[], object], group_s: float | None = None) -> list[float]:
-    """Seconds of each of some calls: one, or as many as there is time for."""
+    """Returns the seconds of each call: at least one call, then more until ``group_s`` has passed."""
     group_s = GROUP_S if group_s is None else group_s
     samples: list[float] = []
-    while not samples or (sum(samples) < group_s and len(samples) < MOST_SAMPLES):
+    while not samples or (sum(samples) < group_s and len(samples) < MAX_SAMPLES):
         begin = time.perf_counter()
         run()
         samples.append(time.perf_counter() - begin)
@@ -189,8 +190,8 @@ def timed(run: Callable[[], object], group_s: float | None = None) -> list[float
 
 
 def _samples(watch: Stopwatch, run: Callable[[], object]) -> list[float]:
-    """Seconds of each of some calls in a row, which take the device about as long as a segment is timed for."""
-    count = max(1, min(MOST_SAMPLES, round(SEGMENT_S / max(watch.time(run), 1e-9))))
+    """Returns the seconds of each of several calls in a row, which together take about ``SEGMENT_S``."""
+    count = max(1, min(MAX_SAMPLES, round(SEGMENT_S / max(watch.time(run), 1e-9))))
 
     def repeat(lap: Lap) -> None:
         for _ in range(count):
@@ -200,8 +201,8 @@ def _samples(watch: Stopwatch, run: Callable[[], object]) -> list[float]:
     return watch.laps(repeat)[1]
 
 
-def _periods(model: SplitModel, settings: StageSettings, threads: tuple[int, int]) -> list[float]:
-    """Seconds an image of a saturated pipeline, one sample a batch; the batches at first are left out."""
+def _periods(model: SplitModel, settings: StageSettings, num_threads: tuple[int, int]) -> list[float]:
+    """Returns the seconds an image takes in a saturated pipeline, a sample a batch, without the first batches."""
     size, batches = settings.batch_size, 2 * WARM_UP + 2
     ends: list[float] = []
 
@@ -209,16 +210,16 @@ def _periods(model: SplitModel, settings: StageSettings, threads: tuple[int, int
         if origin.header % size == size - 1:
             ends.append(time.monotonic())
 
-    with LocalPipeline(model, settings, deliver, threads=threads) as pipeline:
+    with LocalPipeline(model, settings, deliver, num_threads=num_threads) as pipeline:
         pipeline.feed(itertools.repeat(Pixels.blank(), size * batches))
         pipeline.finish()
     return [(later - sooner) / size for sooner, later in itertools.pairwise(ends[WARM_UP - 1 :])]
 
 
-def _laid_out(tensors: tuple[Tensor, ...], layout: torch.memory_format) -> tuple[Tensor, ...]:
-    """Images and maps in that layout; what is no image has but one."""
+def _in_layout(tensors: tuple[Tensor, ...], layout: torch.memory_format) -> tuple[Tensor, ...]:
+    """Returns the tensors in that layout. Tensors without four dimensions stay as they are."""
     return tuple(tensor.contiguous(memory_format=layout) if tensor.dim() == 4 else tensor for tensor in tensors)
 
 
-def _told(measured: Measured) -> dict[str, Any]:
+def _answer(measured: Measured) -> dict[str, Any]:
     return {"costs": list(measured.costs), "uncertain": measured.uncertain}

@@ -1,15 +1,15 @@
-"""Tunes a model on this machine: first how its network is run, then where it is split and who has which cores."""
+"""Tunes a model on this machine: first how its network is run, then split point, batch size and threads."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from split_infer_ros.autotuning.graph_tuner import GraphTuner
 from split_infer_ros.autotuning.model_features import model_features
+from split_infer_ros.autotuning.progress import Progress
 from split_infer_ros.autotuning.spaces import (
     NETWORK,
     PIPELINE,
@@ -18,6 +18,7 @@ from split_infer_ros.autotuning.spaces import (
     objection_to,
     pipeline_space,
 )
+from split_infer_ros.autotuning.tasks import network_task, pipeline_task
 from split_infer_ros.autotuning.trial_process import TrialRunner, had_too_little_time
 from split_infer_ros.engines.execution_config import Convolutions
 from split_infer_ros.measurements.database import Database, best_of
@@ -25,52 +26,32 @@ from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.record import Record, same
 from split_infer_ros.search.cost_model import Sample
 from split_infer_ros.search.space import Config, Frozen, Space, frozen
-from split_infer_ros.search.strategies import Exhaustive, Guided, Random, Search, Tried, relative_costs
+from split_infer_ros.search.strategies import Exhaustive, Guided, Random, Search, SearchStrategy, Tried, relative_costs
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.telemetry.machine import num_cores
 
-GUIDED, RANDOM, EXHAUSTIVE = SEARCHES = ("guided", "random", "exhaustive")
-LEAST_S = 5.0  # that a trial is given, however late: one that is ended costs a new process, which takes longer
-TRIAL_S = 90.0  # in which a compiler may be through with a network
-SCHEDULES_S = 600.0  # in which schedules of all its convolutions may be found
-NETWORKS_SHARE = 0.6  # of the time
-GRAPHS_SHARE = 0.8  # of the network's time, after which segments have their turn
-MOST_TIMES = 3  # that what is uncertain, and would be the best, is measured
-MOST_KNOWN = 150  # measurements of other models that are learnt from
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a search is.
-
-    Attributes:
-        stage: ``network`` or ``pipeline``.
-        trials, of: that were made or known, and all that there are.
-        record: of the last one; None if it was known.
-        best, default: the best so far, and what runs untuned; None while there is none.
-    """
-
-    stage: str
-    trials: int
-    of: int
-    record: Record | None
-    best: Record | None
-    default: Record | None
+MIN_TRIAL_S = 5.0  # of each trial, however late: a trial that is ended costs a new process, which takes longer
+MAX_TRIAL_S = 90.0  # time for a compiler to finish a network
+MAX_SCHEDULES_S = 600.0  # time to find schedules of all convolutions of a network
+NETWORK_SHARE = 0.6  # of the time; the pipeline has the rest
+UNIFORM_SHARE = 0.8  # of the network's time; the graph tuner has the rest
+MAX_REPEATS = 3  # measurements of a configuration that is uncertain and would be the best
+MAX_OTHER_SAMPLES = 150  # measurements of other models from which the cost model learns
 
 
 class Tuner:
     """Tunes one model.
 
     Args:
-        model: on its device, in the form in which it runs untuned.
-        runner: where trials are run.
-        database: in which all of them are kept.
-        search: ``guided``, ``random`` or ``exhaustive``.
-        precisions: those that the user allows; nodes may ask for any, so the pipeline is tuned for each.
-        batch_size: of the network.
+        model: the model on its device, with the execution config in which it runs untuned.
+        runner: runs the trials.
+        database: stores their records.
+        strategy: how the spaces are searched.
+        precisions: those that the user allows. Nodes may ask for any, so the pipeline is tuned for each.
+        batch_size: images a batch while the network is tuned alone.
         seed: of the search.
-        say: told of each trial.
-        clock: seconds.
+        report: called with the progress after each trial.
+        clock: returns seconds.
     """
 
     def __init__(
@@ -78,46 +59,51 @@ class Tuner:
         model: SplitModel,
         runner: TrialRunner,
         database: Database,
-        search: str = GUIDED,
+        *,
+        strategy: SearchStrategy = SearchStrategy.GUIDED,
         precisions: Sequence[str] = ("fp32",),
         batch_size: int = 1,
         seed: int = 0,
-        say: Callable[[Progress], object] = lambda progress: None,
+        report: Callable[[Progress], object] = lambda progress: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._model, self._runner, self._database = model, runner, database
-        self._search, self._seed, self._batch_size = search, seed, batch_size
-        self._say, self._clock = say, clock
+        self._strategy, self._seed, self._batch_size = strategy, seed, batch_size
+        self._report, self._clock = report, clock
         self._precisions = tuple(precisions)
         self._key = Key.here(str(model.device))
         self._network_space = network_space(num_cores(), precisions, model.device.type)
         self._quick_space = network_space(num_cores(), precisions, model.device.type, compilers=False)
-        self._traits = model_features(model.graph, model.entry.image_shape)
+        self._features = model_features(model.graph, model.entry.image_shape)
 
     def tune(self, seconds: float) -> tuple[Record | None, Record | None]:
-        """Search for so long, or until all was tried.
+        """Searches for ``seconds``, or until all was tried.
 
         Returns:
-            The best records of network and pipeline in the first of the precisions, None where none is.
+            The best records of network and pipeline in the first precision; None if there is none.
 
         Raises:
             ConfigurationError: no trial can be run at all.
         """
         begin = self._clock()
-        self.tune_network(begin + NETWORKS_SHARE * seconds)
+        self.tune_network(begin + NETWORK_SHARE * seconds)
         pipelines = []
-        for left in range(len(self._precisions), 0, -1):
+        for index, precision in enumerate(self._precisions):
             now = self._clock()
-            pipelines.append(self.tune_pipeline(self._precisions[-left], now + (begin + seconds - now) / left))
+            share_s = (begin + seconds - now) / (len(self._precisions) - index)  # time that is left over is shared
+            pipelines.append(self.tune_pipeline(precision, now + share_s))
         return self._best_network(self._precisions[0]), pipelines[0]
 
     def tune_network(self, end: float) -> Record | None:
-        """How the network is run, uniformly and then segment by segment; until that time."""
+        """Tunes the execution config until the clock shows ``end``.
+
+        First all segments share one, then the graph tuner chooses one for each segment.
+        """
         space, task = self._network_space, network_task(self._model, self._batch_size)
         about = {"batch_size": self._batch_size}
         now = self._clock()
         for part in (self._quick_space, space):  # a compiler's one trial takes as long as twenty others
-            self._stage(NETWORK, part, task, about, now + GRAPHS_SHARE * (end - now))
+            self._stage(NETWORK, part, task, about, now + UNIFORM_SHARE * (end - now))
         best = best_of(self._records(NETWORK, space, task))
         if best is not None and self._clock() < end and "segments" not in best.config:
             of_segments = {**task, "stage": SEGMENTS}
@@ -130,7 +116,10 @@ class Tuner:
         return best_of(self._records(NETWORK, space, task))
 
     def tune_pipeline(self, precision: str, end: float) -> Record | None:
-        """Cut, batch and cores of the pipeline, its network run as is best in that precision; until that time."""
+        """Tunes split point, batch size and threads of the pipeline until the clock shows ``end``.
+
+        Its network runs with the execution config that is best in this precision.
+        """
         network = self._best_network(precision)
         config = {**self._network_space.default, "precision": precision} if network is None else network.config
         space, task = pipeline_space(self._model, num_cores()), pipeline_task(self._model, config)
@@ -144,35 +133,53 @@ class Tuner:
     def _stage(self, stage: str, space: Space, task: Mapping[str, Any], about: Mapping[str, Any], end: float) -> None:
         search = self._make_search(stage, space)
         records = self._records(stage, space, task)
-        size = len(space)
         while True:
-            uniform = [record for record in records if "segments" not in record.config and not _too_short(record)]
+            uniform = [
+                record
+                for record in records
+                if "segments" not in record.config and not had_too_little_time(record, _max_trial_s(record.config))
+            ]
             latest = {frozen(record.config): record for record in uniform}
             tried = [Tried(record.config, record.median_s) for record in latest.values()]
-            config = (search.propose(tried) or _doubtful(records)) if self._clock() < end else None
+            config = (search.propose(tried) or _uncertain_best(records)) if self._clock() < end else None
             record = None if config is None else self._trial(stage, config, task, about, end)
             if record is not None:
                 records.append(record)
             default = next((each for each in records if each.config == space.default), None)
-            self._say(Progress(stage, len(records), size, record, best_of(records), default))
+            self._report(
+                Progress(
+                    stage=stage,
+                    num_trials=len(records),
+                    space_size=len(space),
+                    record=record,
+                    best=best_of(records),
+                    default=default,
+                )
+            )
             if record is None:
                 return
 
     def _trial(
         self, stage: str, config: Config, task: Mapping[str, Any], about: Mapping[str, Any], end: float
     ) -> Record:
-        limit_s = max(LEAST_S, min(_longest(config), end - self._clock()))
+        limit_s = max(MIN_TRIAL_S, min(_max_trial_s(config), end - self._clock()))
         outcome = self._runner.run(stage, config, about, limit_s)
-        facts = {**outcome.facts, "traits": self._traits}
+        facts = {**outcome.facts, "traits": self._features}
         record = Record(
-            *(self._key.target, self._key.versions_for(task), task, config, outcome.costs, outcome.error, time.time()),
+            target=self._key.target,
+            versions=self._key.versions_for(task),
+            task=task,
+            config=config,
+            costs=outcome.costs,
+            error=outcome.error,
+            time=time.time(),
             facts=facts,
         )
         self._database.keep([record], "the trial is")
         return record
 
     def _records(self, stage: str, space: Space, task: Mapping[str, Any]) -> list[Record]:
-        """What is known of a task, as far as it lies in the space."""
+        """Returns the records of a task whose configurations lie in the space."""
         return [record for record in self._database.find(self._key, task) if self._fits(stage, record, space)]
 
     def _fits(self, stage: str, record: Record, space: Space) -> bool:
@@ -181,15 +188,15 @@ class Tuner:
         return record.config in space
 
     def _make_search(self, stage: str, space: Space) -> Search:
-        if self._search == EXHAUSTIVE:
+        if self._strategy is SearchStrategy.EXHAUSTIVE:
             return Exhaustive(space)
-        if self._search == RANDOM:
+        if self._strategy is SearchStrategy.RANDOM:
             return Random(space, self._seed)
-        known = self._of_other_models(space) if stage == NETWORK else []
-        return Guided(space, self._seed, self._traits, known)
+        other_samples = self._samples_of_other_models(space) if stage == NETWORK else []
+        return Guided(space, seed=self._seed, features=self._features, other_samples=other_samples)
 
-    def _of_other_models(self, space: Space) -> list[Sample]:
-        """What was measured of other models' networks on this machine."""
+    def _samples_of_other_models(self, space: Space) -> list[Sample]:
+        """Returns what was measured on this machine of other models' networks."""
         groups: dict[str, list[Record]] = {}
         for record in self._database.records():
             own = record.task.get("fingerprint") == self._model.fingerprint
@@ -201,62 +208,37 @@ class Tuner:
             for sample in relative_costs(
                 [Tried(record.config, record.median_s) for record in records if not record.uncertain],
                 space.default,
-                _numbers(records[-1].facts.get("traits")),
+                _finite_numbers(records[-1].facts.get("traits")),
             )
         ]
-        return samples[-MOST_KNOWN:]
+        return samples[-MAX_OTHER_SAMPLES:]
 
 
-def _doubtful(records: Sequence[Record]) -> Config | None:
-    """The most promising of what would be the best, were it certain, unless it was measured often enough."""
+def _uncertain_best(records: Sequence[Record]) -> Config | None:
+    """Returns the fastest uncertain configuration that would be the best, unless it was measured often enough."""
     best = best_of(records)
     found: dict[Frozen, list[Record]] = {}
     for record in records:
         if "segments" not in record.config:
             found.setdefault(frozen(record.config), []).append(record)
-    doubts = [
+    uncertain = [
         measured[-1]
         for measured in found.values()
-        if len(measured) < MOST_TIMES and all(each.uncertain for each in measured)
+        if len(measured) < MAX_REPEATS and all(each.uncertain for each in measured)
         if best is None or measured[-1].median_s < best.median_s
     ]
-    return min(doubts, key=lambda record: record.median_s).config if doubts else None
+    return min(uncertain, key=lambda record: record.median_s).config if uncertain else None
 
 
-def _too_short(record: Record) -> bool:
-    return had_too_little_time(record, _longest(record.config))
+def _max_trial_s(config: Mapping[str, Any]) -> float:
+    return MAX_SCHEDULES_S if config.get("convolutions") == Convolutions.TRITON.value else MAX_TRIAL_S
 
 
-def _longest(config: Mapping[str, Any]) -> float:
-    return SCHEDULES_S if config.get("convolutions") == Convolutions.TRITON.value else TRIAL_S
-
-
-def network_task(model: SplitModel, batch_size: int) -> dict[str, Any]:
-    """The task of running the whole network on a batch."""
-    return {
-        "model": model.entry.name,
-        "fingerprint": model.fingerprint,
-        "stage": NETWORK,
-        "shapes": [[batch_size, *model.entry.image_shape]],
-    }
-
-
-def pipeline_task(model: SplitModel, network: Mapping[str, Any]) -> dict[str, Any]:
-    """The task of running the pipeline, its network run as that configuration has it."""
-    return {
-        "model": model.entry.name,
-        "fingerprint": model.fingerprint,
-        "stage": PIPELINE,
-        "shapes": [list(model.entry.image_shape)],
-        "network": dict(network),
-    }
-
-
-def _numbers(traits: object) -> dict[str, float]:
-    if not isinstance(traits, dict):
+def _finite_numbers(features: object) -> dict[str, float]:
+    if not isinstance(features, dict):
         return {}
     return {
         str(name): float(value)
-        for name, value in traits.items()
+        for name, value in features.items()
         if isinstance(value, (int, float)) and math.isfinite(value)
     }

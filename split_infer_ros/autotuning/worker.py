@@ -1,6 +1,6 @@
-"""The process in which trials run: requests as lines of JSON on standard input, answers on the file that it is given.
+"""The process in which trials run. Requests are lines of JSON on standard input; answers go to a file descriptor.
 
-It ends with its input, and by itself when a trial takes longer than it was given.
+The process ends with its input. It also ends itself if a trial takes more than twice its limit.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ READY = "ready"
 
 
 def main() -> int:
-    """Serve until there are no more requests; arguments are the answers' file descriptor and the model, as JSON."""
+    """Serves until there are no more requests. Arguments are the answers' file descriptor and the model as JSON."""
     answers = os.fdopen(int(sys.argv[1]), "w", buffering=1)
     try:
         from split_infer_ros.autotuning.trials import Trials
@@ -32,10 +32,10 @@ def main() -> int:
     print(json.dumps({READY: True}), file=answers)
     for line in sys.stdin:
         request: dict[str, Any] = json.loads(line)
-        faulthandler.dump_traceback_later(2 * request["limit_s"], exit=True)  # should nobody be left to end it
+        faulthandler.dump_traceback_later(2 * request["limit_s"], exit=True)  # in case the parent is gone
         try:
             answer = trials.run(request["stage"], request["config"], request["about"], request["limit_s"] / 2)
-        except Exception as error:  # whatever a configuration does, the next one gets its chance
+        except Exception as error:  # a configuration that fails must not end the others
             answer = {"error": _sentence(error)}
         faulthandler.cancel_dump_traceback_later()
         print(json.dumps(answer), file=answers)

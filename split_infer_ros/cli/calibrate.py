@@ -1,7 +1,7 @@
-"""Measure what memory costs on this machine: the constants by which memory_policy auto predicts.
+"""Measures what memory costs on this machine: the constants from which memory_policy auto predicts.
 
-Prints each constant with the paper's symbol and with the spread between rounds. One whose rounds disagree is measured
-again, and if they still do, is uncertain and not used. What was measured before is read from the database.
+Prints each constant with its symbol in the paper and the spread between rounds. A constant whose rounds disagree is
+measured again. If they still disagree, it is uncertain and not used. Earlier measurements are read from the database.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MB = 1e6
 
 
 def main() -> int:
-    """Run the command; returns its exit code."""
+    """Runs the command and returns its exit code."""
     chosen = _arguments().parse_args()
     try:
         device = choose_device(chosen.device)
@@ -37,7 +37,7 @@ def main() -> int:
 
 
 def describe(found: Calibration) -> Iterator[str]:
-    """A line for each constant of Table III."""
+    """Yields a line for each constant of Table III (paper 003)."""
     for row in ALL_CONSTANTS:
         yield f"  {row.symbol:<13} {row.description:<45} {_value(found, row)}"
 
@@ -57,8 +57,10 @@ def _arguments() -> argparse.ArgumentParser:
         prog="calibrate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--device", default="auto", help="where the backbone runs: auto, cpu, cuda, cuda:1, ...")
-    parser.add_argument("--database", type=Path, metavar="FILE", help=f"unless given, {default_path()}")
-    parser.add_argument("--anew", action="store_true", help="measure again what the database has")
+    parser.add_argument(
+        "--database", type=Path, metavar="FILE", help=f"where measurements are kept; default: {default_path()}"
+    )
+    parser.add_argument("--anew", action="store_true", help="measure again even if the database has the constants")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""Numbers on a command line; argparse says of any other that it cannot be."""
+"""Reads numbers from a command line. argparse turns the errors into messages for the user."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 
 
 def whole(text: str) -> int:
-    """A whole number of at least 1."""
+    """Reads a whole number of at least 1."""
     with suppress(ValueError):
         if (number := int(text)) >= 1:
             return number
@@ -16,7 +16,7 @@ def whole(text: str) -> int:
 
 
 def positive(text: str) -> float:
-    """A number above 0, and a finite one."""
+    """Reads a finite number above 0."""
     with suppress(ValueError):
         if 0 < (number := float(text)) < math.inf:
             return number

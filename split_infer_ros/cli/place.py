@@ -29,7 +29,7 @@ from split_infer_ros.split.model_spec import ModelSpec
 
 
 def main() -> int:
-    """Run the command; returns its exit code."""
+    """Runs the command and returns its exit code."""
     chosen = _arguments().parse_args()
     try:
         rule: Rule = OperatorList.read(chosen.operators)

@@ -27,7 +27,7 @@ from split_infer_ros.split.profile import describe
 
 
 def main() -> int:
-    """Run the command; returns its exit code."""
+    """Runs the command and returns its exit code."""
     chosen = _arguments().parse_args()
     prepare_process()
     try:
@@ -40,7 +40,7 @@ def main() -> int:
         )
         database = Database(chosen.database)
         tuned = find_best_known(load_model(spec), database, chosen.precision)
-        model = load_model(replace(spec, execution_config=tuned.form))  # as nodes would run it
+        model = load_model(replace(spec, execution_config=tuned.execution_config))  # as nodes would run it
         profile = profile_model(model, chosen.batch, database, remeasure=chosen.anew, say=_say)
         choice = plan(profile, Objective(chosen.objective), chosen.latency_bound_ms / 1e3)
     except SplitInferError as error:

@@ -15,7 +15,7 @@ from split_infer_ros.split.split_points import SplitPoint, describe
 
 
 def main() -> int:
-    """Run the command; returns its exit code."""
+    """Runs the command and returns its exit code."""
     chosen = _arguments().parse_args()
     try:
         model = load_model(

@@ -1,9 +1,10 @@
-"""Find the fastest way to run a model here, and keep it; or look after what was found.
+"""Finds the fastest way to run a model on this machine and stores it, or manages what was measured.
 
-tune MODEL searches how its network is run, then where the pipeline is split, images a batch, and who has which
-cores. Every trial is kept at once, so Ctrl-C and the time limit cost nothing; who asks again goes on from there.
+tune MODEL searches how the network is run. Then it searches the split point, the batch size and the threads of both
+stages. Every trial is stored at once, so nothing is lost at Ctrl-C or the time limit, and a later search goes on from
+there.
 
-tune list | show MODEL | export FILE | import FILE | prune look after the database of all measurements.
+tune list | show MODEL | export FILE | import FILE | prune manage the database of all measurements.
 """
 
 from __future__ import annotations
@@ -16,23 +17,25 @@ from pathlib import Path
 from tqdm import tqdm
 
 from split_infer_ros.autotuning.best_known import find_best_known
+from split_infer_ros.autotuning.progress import Progress
 from split_infer_ros.autotuning.trial_process import TrialProcess
-from split_infer_ros.autotuning.tune import SEARCHES, Progress, Tuner
+from split_infer_ros.autotuning.tune import Tuner
 from split_infer_ros.cli.numbers import positive, whole
 from split_infer_ros.cli.tune_records import RECORD_COMMANDS, add_record_commands
 from split_infer_ros.errors import SplitInferError
 from split_infer_ros.measurements.database import Database, default_path
-from split_infer_ros.search.space import told
+from split_infer_ros.search.space import describe_config
+from split_infer_ros.search.strategies import SearchStrategy
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import PRECISIONS
 from split_infer_ros.split.model_spec import ModelSpec
 
 
 def main() -> int:
-    """Run the command; returns its exit code."""
-    words = [word for word in sys.argv[1:] if not word.startswith("-")]
+    """Runs the command and returns its exit code."""
+    positional = [word for word in sys.argv[1:] if not word.startswith("-")]
     try:
-        if words and words[0] in RECORD_COMMANDS:
+        if positional and positional[0] in RECORD_COMMANDS:
             chosen = _record_arguments().parse_args()
             return int(chosen.run(Database(chosen.database), chosen))
         return _tune(_arguments().parse_args())
@@ -48,7 +51,16 @@ def _tune(chosen: argparse.Namespace) -> int:
     precisions = ("fp32", *(name for name in chosen.allow if name != "fp32"))
     bar = _Bar(chosen.seconds)
     with TrialProcess(replace(spec, device=str(model.device))) as runner:
-        tuner = Tuner(model, runner, database, chosen.search, precisions, chosen.batch, chosen.seed, bar.show)
+        tuner = Tuner(
+            model,
+            runner,
+            database,
+            strategy=SearchStrategy(chosen.search),
+            precisions=precisions,
+            batch_size=chosen.batch,
+            seed=chosen.seed,
+            report=bar.show,
+        )
         try:
             tuner.tune(chosen.seconds)
         except KeyboardInterrupt:
@@ -62,18 +74,20 @@ def _tune(chosen: argparse.Namespace) -> int:
 
 
 class _Bar:
-    """The time that has gone, and the best so far."""
+    """Shows the time that has gone and the best so far."""
 
     def __init__(self, seconds: float) -> None:
-        form = "{desc} |{bar}| {n:.0f}/{total:.0f} s"
-        self._bar = tqdm(total=seconds, bar_format=form, desc="network", mininterval=0.0, file=sys.stderr)
+        bar_format = "{desc} |{bar}| {n:.0f}/{total:.0f} s"
+        self._bar = tqdm(total=seconds, bar_format=bar_format, desc="network", mininterval=0.0, file=sys.stderr)
 
     def show(self, progress: Progress) -> None:
-        """Another trial was made."""
+        """Shows the progress after another trial."""
         self._bar.n = min(self._bar.total, self._bar.format_dict["elapsed"])
         if progress.record is not None and progress.record.error:
-            self._bar.write(f"  failed: {told(progress.record.config)}: {progress.record.error}", file=sys.stderr)
-        text = f"{progress.stage} {progress.trials}/{progress.of}"
+            self._bar.write(
+                f"  failed: {describe_config(progress.record.config)}: {progress.record.error}", file=sys.stderr
+            )
+        text = f"{progress.stage} {progress.num_trials}/{progress.space_size}"
         if progress.best is not None:
             text += f", best {1e3 * progress.best.median_s:.1f} ms"
             if progress.default is not None and progress.default.error is None:
@@ -81,7 +95,7 @@ class _Bar:
         self._bar.set_description_str(text)
 
     def close(self) -> None:
-        """Leave the last line as it is."""
+        """Leaves the last line as it is."""
         self._bar.close()
 
 
@@ -90,8 +104,10 @@ def _arguments() -> argparse.ArgumentParser:
         prog="tune", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("model", help="of the catalogue, timm:NAME, package.module:factory or FILE.pt2")
-    parser.add_argument("--seconds", type=positive, default=120.0, metavar="N", help="to search for; 120")
-    parser.add_argument("--weights", default="random", help="as the parameter of that name; times hardly vary with it")
+    parser.add_argument("--seconds", type=positive, default=120.0, metavar="N", help="how long to search; default: 120")
+    parser.add_argument(
+        "--weights", default="random", help="as the parameter weights; times hardly depend on it; default: %(default)s"
+    )
     parser.add_argument("--device", default="auto", help="where the backbone runs: auto, cpu, cuda, cuda:1, ...")
     parser.add_argument("--allow-user-code", action="store_true", help="load a model of yours, which may run any code")
     parser.add_argument(
@@ -99,17 +115,25 @@ def _arguments() -> argparse.ArgumentParser:
         nargs="+",
         default=[],
         choices=PRECISIONS,
-        help="precisions beside fp32, whose results differ by more; the pipeline is tuned for each, as for fp32",
+        help="precisions besides fp32; their results differ more; the pipeline is tuned for each",
     )
-    parser.add_argument("--batch", type=whole, default=1, metavar="N", help="images, of the network alone; 1")
-    parser.add_argument("--search", choices=SEARCHES, default=SEARCHES[0])
-    parser.add_argument("--seed", type=int, default=0, help="of the search")
-    parser.add_argument("--database", type=Path, metavar="FILE", help=f"unless given, {default_path()}")
+    parser.add_argument(
+        "--batch",
+        type=whole,
+        default=1,
+        metavar="N",
+        help="images a batch while the network is tuned alone; default: 1",
+    )
+    parser.add_argument("--search", choices=[strategy.value for strategy in SearchStrategy], default="guided")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the search")
+    parser.add_argument(
+        "--database", type=Path, metavar="FILE", help=f"where records are kept; default: {default_path()}"
+    )
     return parser
 
 
 def _record_arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="tune", description="Look after the database of measurements.")
+    parser = argparse.ArgumentParser(prog="tune", description="Manages the database of measurements.")
     add_record_commands(parser.add_subparsers(required=True))
     return parser
 

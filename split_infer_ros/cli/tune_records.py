@@ -1,4 +1,4 @@
-"""`tune list | show | export | import | prune`: the database for people, and from one board to the next."""
+"""`tune list | show | export | import | prune`: shows the database and moves records between boards."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.measurements.database import Database, best_of, default_path, read_lines
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.record import Record, kind_of
-from split_infer_ros.search.space import told
+from split_infer_ros.search.space import describe_config
 
 RECORD_COMMANDS = ("list", "show", "export", "import", "prune")
 DAY_S = 86_400.0
-PROCESSOR = ("cpu", "instruction_set")  # the parts of a record's target that name it
-MOST_BYTES = 64 << 20  # of a file that is imported
+PROCESSOR = ("cpu", "instruction_set")  # the parts of a record's target that name the processor
+MAX_IMPORT_BYTES = 64 << 20
 
 
 def list_records(database: Database, chosen: argparse.Namespace) -> int:
-    """A line a task: how many records, from where, and the best where they are ways to do the same."""
+    """Prints a line for each task: how many records, of which machine, and the best if they are alternatives."""
     for (where, what), records in _grouped(database.records()).items():
         print(f"{what}: {len(records)} records of {where}{_best(records)}")
     return 0
 
 
 def show_records(database: Database, chosen: argparse.Namespace) -> int:
-    """Every record of a model or operator, the best of each task first."""
+    """Prints every record of a model or operator, the best of each task first."""
     found = [record for record in database.records() if _name(record) == chosen.name]
     if not found:
         names = sorted({_name(record) for record in database.records()})
@@ -39,14 +39,14 @@ def show_records(database: Database, chosen: argparse.Namespace) -> int:
         print(f"{what}, {where}")
         for record in sorted(records, key=lambda each: each.median_s):
             result = f"{1e3 * record.median_s:.3f} ms" if record.error is None else f"failed: {record.error}"
-            doubt = ", uncertain" if record.uncertain else ""
+            uncertain = ", uncertain" if record.uncertain else ""
             differs = f", differs by {record.facts['difference']:.1g}" if "difference" in record.facts else ""
-            print(f"  {told(record.config)}: {result}{doubt}{differs}")
+            print(f"  {describe_config(record.config)}: {result}{uncertain}{differs}")
     return 0
 
 
 def export_records(database: Database, chosen: argparse.Namespace) -> int:
-    """Write records to a new file."""
+    """Writes records to a new file."""
     records = [record for record in database.records() if chosen.model in (None, _name(record))]
     try:
         with chosen.file.open("x") as file:
@@ -58,34 +58,34 @@ def export_records(database: Database, chosen: argparse.Namespace) -> int:
 
 
 def import_records(database: Database, chosen: argparse.Namespace) -> int:
-    """Take records in that lie within what is declared; all others are refused, each with its reason."""
+    """Imports records that the record schema allows. All others are refused, each with its reason."""
     try:
-        data = chosen.file.read_bytes() if chosen.file.stat().st_size <= MOST_BYTES else None
+        data = chosen.file.read_bytes() if chosen.file.stat().st_size <= MAX_IMPORT_BYTES else None
     except OSError as error:
         raise ConfigurationError(f"{chosen.file} cannot be read ({error}).") from error
     if data is None:
-        raise ConfigurationError(f"{chosen.file} has more than {MOST_BYTES >> 20} MB; no database is so large.")
+        raise ConfigurationError(f"{chosen.file} has more than {MAX_IMPORT_BYTES >> 20} MB; no database is so large.")
     lines, refused, _ = read_lines(data if data.endswith(b"\n") else data + b"\n")
-    known = {record.as_line() for record in database.records()}
-    taken = []
+    existing = {record.as_line() for record in database.records()}
+    accepted = []
     for number, record in lines.items():
         objection = objection_of(record)
         if objection:
             refused[number] = objection
-        elif record.as_line() not in known:
-            taken.append(record)
+        elif record.as_line() not in existing:
+            accepted.append(record)
     for number, reason in sorted(refused.items()):
         print(f"{chosen.file}, line {number} is refused: {reason}", file=sys.stderr)
-    if taken:
-        _written(database, taken)
+    if accepted:
+        _add(database, accepted)
     key = Key.here("cpu")
-    here = sum(all(record.target.get(part) == key.target[part] for part in PROCESSOR) for record in taken)
-    print(f"{len(taken)} records were taken in, {here} of them of this processor; {len(refused)} were refused.")
+    here = sum(all(record.target.get(part) == key.target[part] for part in PROCESSOR) for record in accepted)
+    print(f"{len(accepted)} records were taken in, {here} of them of this processor; {len(refused)} were refused.")
     return 1 if refused else 0
 
 
 def prune_records(database: Database, chosen: argparse.Namespace) -> int:
-    """Remove records for good."""
+    """Removes records for good."""
     now, here = time.time(), Key.here("cpu")
     if chosen.model is None and chosen.older_than is None and not chosen.other_versions and not chosen.failed:
         raise ConfigurationError("prune takes at least one of --model, --older-than, --other-versions and --failed.")
@@ -106,30 +106,32 @@ def prune_records(database: Database, chosen: argparse.Namespace) -> int:
 
 
 def add_record_commands(commands: Any) -> None:
-    """Declare the five, as sub-commands of an ArgumentParser."""
+    """Adds the five sub-commands to an ArgumentParser."""
     for name, run, words in (
-        ("list", list_records, "what was measured, a line a task"),
-        ("show", show_records, "every record of a model or operator"),
+        ("list", list_records, "list what was measured, a line a task"),
+        ("show", show_records, "show every record of a model or operator"),
         ("export", export_records, "write records to a new file, for a colleague with the same board"),
-        ("import", import_records, "take in a colleague's; what lies outside the declared spaces is refused"),
-        ("prune", prune_records, "remove records for good: those of which all that is asked for holds"),
+        ("import", import_records, "import a colleague's records; records outside the declared spaces are refused"),
+        ("prune", prune_records, "remove the records that match all given conditions for good"),
     ):
         parser = commands.add_parser(name, help=words, description=words)
-        parser.add_argument("--database", type=Path, metavar="FILE", help=f"unless given, {default_path()}")
+        parser.add_argument("--database", type=Path, metavar="FILE", help=f"default: {default_path()}")
         parser.set_defaults(run=run)
         if name == "show":
-            parser.add_argument("name", help="of the model or operator")
+            parser.add_argument("name", help="name of the model or operator")
         if name in ("export", "import"):
             parser.add_argument("file", type=Path)
         if name in ("export", "prune"):
             parser.add_argument("--model", help="only of this model or operator")
         if name == "prune":
             parser.add_argument("--older-than", type=float, metavar="DAYS")
-            parser.add_argument("--other-versions", action="store_true", help="of another torch or an old meaning")
-            parser.add_argument("--failed", action="store_true", help="of what failed")
+            parser.add_argument(
+                "--other-versions", action="store_true", help="records of another torch version or an old meaning"
+            )
+            parser.add_argument("--failed", action="store_true", help="records of trials that failed")
 
 
-def _written(database: Database, records: Iterable[Record]) -> None:
+def _add(database: Database, records: Iterable[Record]) -> None:
     try:
         database.add(records)
     except OSError as error:
@@ -137,7 +139,7 @@ def _written(database: Database, records: Iterable[Record]) -> None:
 
 
 def _grouped(records: Iterable[Record]) -> dict[tuple[str, str], list[Record]]:
-    """By (machine and versions, task), both for people."""
+    """Groups records by machine and versions, and by task. Both are words for people."""
     groups: dict[tuple[str, str], list[Record]] = {}
     for record in records:
         target, versions = record.target, record.versions
@@ -156,7 +158,7 @@ def _name(record: Record) -> str:
 
 def _best(records: Iterable[Record]) -> str:
     best = best_of(record for record in records if kind_of(record.task) in ALTERNATIVES)
-    return "" if best is None else f", best {1e3 * best.median_s:.3f} ms: {told(best.config)}"
+    return "" if best is None else f", best {1e3 * best.median_s:.3f} ms: {describe_config(best.config)}"
 
 
 def _differs(record: Record, here: Key) -> bool:

@@ -1,4 +1,4 @@
-"""Every measurement in one append-only file of JSON lines, so that no machine pays twice."""
+"""All measurements in one append-only file of JSON lines, so that nothing is measured twice."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _log = logging.getLogger(__name__)
 
 
 def default_path() -> Path:
-    """``split_infer_ros/tuning.jsonl`` in the user's cache folder (XDG_CACHE_HOME, else ~/.cache)."""
+    """Returns ``split_infer_ros/tuning.jsonl`` in the user's cache folder (XDG_CACHE_HOME, else ~/.cache)."""
     named = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    folder = named if named.is_absolute() else Path.home() / ".cache"  # as the XDG specification has it
+    folder = named if named.is_absolute() else Path.home() / ".cache"  # the XDG specification ignores relative paths
     return folder / "split_infer_ros" / "tuning.jsonl"
 
 
 class Database:
-    """The file, for any number of processes at once; nothing in it is ever changed, or removed but by ``prune``.
+    """The file of measurements. Any number of processes may use it at once. Only ``prune`` removes records.
 
     Args:
-        path: of the file; None for the user's own. It need not exist.
+        path: the file, which need not exist; None for the user's own.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -36,24 +36,24 @@ class Database:
 
     @classmethod
     def named(cls, path: str) -> Database:
-        """The one at a path as users write it; the user's own for an empty one."""
+        """Returns the database at a path as users write it; an empty path means the user's own."""
         return cls(Path(path).expanduser() if path else None)
 
     def __repr__(self) -> str:
         return f"Database({str(self.path)!r})"
 
     def add(self, records: Iterable[Record]) -> None:
-        """Append the records, all or none.
+        """Appends the records, all or none.
 
         Raises:
-            OSError: they cannot be written (a full disk, say); the file is as it was.
+            OSError: they cannot be written, for example because the disk is full. The file is as it was.
         """
         data = "".join(f"{record.as_line()}\n" for record in records).encode()
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with _locked(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, fcntl.LOCK_EX) as file:
             size = os.fstat(file).st_size
             if size and os.pread(file, 1, size - 1) != b"\n":
-                data = b"\n" + data  # whoever wrote last was cut off
+                data = b"\n" + data  # the last writer was cut off in mid-line
             try:
                 written = 0
                 while written < len(data):
@@ -63,14 +63,19 @@ class Database:
                 raise
 
     def keep(self, records: Iterable[Record], what: str) -> None:
-        """``add``, for who can go on without: where that fails a warning says so of ``what``, "the profile is", say."""
+        """Appends the records, or logs a warning if that fails.
+
+        Args:
+            records: the records to append.
+            what: subject and verb of the warning, for example "the profile is".
+        """
         try:
             self.add(records)
         except OSError as error:
             _log.warning("%s cannot be written (%s): %s not kept.", self.path, error, what)
 
     def records(self) -> list[Record]:
-        """All records of all machines, oldest first; lines that are none are left out, with a warning."""
+        """Returns all records of all machines, oldest first. Other lines are left out with a warning."""
         try:
             with _locked(self.path, os.O_RDONLY, fcntl.LOCK_SH) as file, open(file, "rb", closefd=False) as reader:
                 data = reader.read()
@@ -87,24 +92,26 @@ class Database:
         return list(found.values())
 
     def find(self, key: Key, task: Mapping[str, Any]) -> list[Record]:
-        """The records of that task, on that target and with those versions, oldest first; failed ones too.
+        """Returns the records of a task with this key, oldest first, failed ones included.
 
-        Where all that is known of the task comes from elsewhere, a warning says so.
+        If all records of the task are of other machines or versions, a warning says so.
         """
-        known = [record for record in self.records() if same(record.task, task)]
-        own = [record for record in known if key.fits(record)]
-        if known and not own:
+        of_task = [record for record in self.records() if same(record.task, task)]
+        usable = [record for record in of_task if key.fits(record)]
+        if of_task and not usable:
             _log.warning(
                 "%s has %d records of %s, all of other machines or versions: they are not used.",
-                *(self.path, len(known), " ".join(str(task[part]) for part in ("model", "stage") if part in task)),
+                self.path,
+                len(of_task),
+                " ".join(str(task[part]) for part in ("model", "stage") if part in task),
             )
-        return own
+        return usable
 
     def prune(self, unwanted: Callable[[Record], bool]) -> int:
-        """Remove records for good; lines that are none, which may be a later version's, stay. Returns how many went.
+        """Removes records for good and returns how many. Lines that are no records stay: a later version may read them.
 
         Raises:
-            OSError: the rest cannot be written (a full disk, say); the file is as it was.
+            OSError: the rest cannot be written, for example because the disk is full. The file is as it was.
         """
         try:
             with _locked(self.path, os.O_RDONLY, fcntl.LOCK_EX) as file, open(file, "rb", closefd=False) as reader:
@@ -117,7 +124,7 @@ class Database:
         return len(lines) - len(kept)
 
     def _replace(self, data: bytes) -> None:
-        """Put a new file in the old one's place, whose lock is held: whoever waits for that looks again."""
+        """Replaces the locked file by a new one. Processes that wait for the lock then open the new file."""
         with tempfile.NamedTemporaryFile(dir=self.path.parent, prefix=self.path.name, delete=False) as new:
             try:
                 new.write(data)
@@ -131,7 +138,7 @@ class Database:
 
 
 def read_lines(data: bytes) -> tuple[dict[int, Record], dict[int, str], bool]:
-    """Records by the number of their line, why other lines are none, and whether the last line was cut off."""
+    """Returns records by line number, objections to other lines by number, and whether the last line was cut off."""
     *lines, torn = data.split(b"\n")
     found: dict[int, Record] = {}
     refused: dict[int, str] = {}
@@ -145,9 +152,9 @@ def read_lines(data: bytes) -> tuple[dict[int, Record], dict[int, str], bool]:
 
 
 def best_of(records: Iterable[Record]) -> Record | None:
-    """The record of the lowest median, among those that neither failed nor are uncertain."""
-    able = [record for record in records if record.error is None and record.costs and not record.uncertain]
-    return min(able, key=lambda record: record.median_s, default=None)
+    """Returns the record with the lowest median among those that neither failed nor are uncertain."""
+    candidates = [record for record in records if record.error is None and record.costs and not record.uncertain]
+    return min(candidates, key=lambda record: record.median_s, default=None)
 
 
 def _is_unwanted(line: bytes, unwanted: Callable[[Record], bool]) -> bool:
@@ -159,12 +166,12 @@ def _is_unwanted(line: bytes, unwanted: Callable[[Record], bool]) -> bool:
 
 @contextlib.contextmanager
 def _locked(path: Path, flags: int, lock: int) -> Iterator[int]:
-    """The file, opened, under a lock that ends with it; the one of that name, if it was replaced meanwhile."""
+    """Opens and locks the file at a path. If the file was replaced meanwhile, the new one is opened."""
     while True:
         file = os.open(path, flags | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(file, lock)
-            if not _is_there(file, path):
+            if not _is_current(file, path):
                 continue
             yield file
             return
@@ -172,8 +179,8 @@ def _locked(path: Path, flags: int, lock: int) -> Iterator[int]:
             os.close(file)
 
 
-def _is_there(file: int, path: Path) -> bool:
-    """True unless the name was given to another file, or taken away, while the lock was waited for."""
+def _is_current(file: int, path: Path) -> bool:
+    """Returns False if the path was given to another file, or removed, while this process waited for the lock."""
     try:
         return os.path.samestat(os.fstat(file), path.stat())
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What besides the task a measurement depends on: the machine, the versions of the software, and what it means."""
+"""The key of a measurement: the machine, the versions of the software, and what the measurement means."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 from split_infer_ros.measurements.record import Record, kind_of, same
 
-# What a measurement of each kind of task means. Whoever changes what is measured, or how, raises the number: records
-# from before are kept, and no longer used. A new version of the package alone makes nobody measure again.
+# The meaning of a measurement, by kind of task. A change of what is measured, or how, raises the number. Older records
+# are then kept but no longer used. A new version of the package alone does not invalidate records.
 MEANINGS = {
     "network": 1,
     "segments": 1,
@@ -30,7 +30,7 @@ MEANINGS = {
 
 @dataclass(frozen=True)
 class Key:
-    """Records are used where both are exactly their own.
+    """A record is used only if its target and versions equal these exactly.
 
     Attributes:
         target: device, cpu, instruction set, cores, driver.
@@ -42,11 +42,11 @@ class Key:
 
     @classmethod
     def here(cls, device: str) -> Key:
-        """This machine's, for a device as torch names it (``cpu``, ``cuda:0``).
+        """Returns the key of this machine for a device with torch's name (``cpu``, ``cuda:0``).
 
-        Patch levels of torch and of the driver are left out: they make nobody measure again.
+        Patch levels of torch and of the driver are left out, so that they do not invalidate records.
         """
-        # only here: records can be read and judged without torch
+        # imported here, because records can be read and judged without torch
         from split_infer_ros.telemetry.machine import (
             cpu_name,
             gpu_driver,
@@ -68,9 +68,9 @@ class Key:
         return cls(target, torch_versions(device))
 
     def versions_for(self, task: Mapping[str, Any]) -> dict[str, Any]:
-        """The versions on which a measurement of that task depends: what it means, and the software's."""
+        """Returns the versions on which a measurement of that task depends: its meaning and the software's versions."""
         return {"meaning": MEANINGS.get(kind_of(task)), **self.versions}
 
     def fits(self, record: Record) -> bool:
-        """True if the record was made on this target with these versions, and means what it would mean now."""
+        """Returns whether the record was made on this target, with these versions and with today's meaning."""
         return same(record.target, self.target) and same(record.versions, self.versions_for(record.task))

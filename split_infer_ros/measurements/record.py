@@ -15,29 +15,29 @@ _MAPPINGS = ("target", "versions", "task", "config")
 _FIELDS = (*_MAPPINGS, "costs", "error", "time")
 _FACTS, _UNCERTAIN = "facts", "uncertain"
 _DIGEST = "digest"
-_FORMAT = "format"  # a line says it only once another than the first one is written
+_FORMAT = "format"  # lines of format 1 leave it out
 NEWEST_FORMAT = 1
-YEAR_10000 = 253_402_300_800.0  # seconds since 1970: no calendar goes on
+YEAR_10000 = 253_402_300_800.0  # seconds since 1970; calendars end here
 
 
 class RecordError(ValueError):
-    """A line that is no record, or that is not as it was written."""
+    """A line that is no record, or was changed after it was written."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """What one configuration of one task cost on one machine; plain values only, as JSON has them.
+    """The cost of one configuration of one task on one machine. All values are plain JSON.
 
     Attributes:
         target: the machine: device, cpu, instruction set, cores, driver.
-        versions: of what the measurement means, and of the software that was measured: torch, cuda.
+        versions: the version of the measurement's meaning and those of the software: torch, cuda.
         task: what was measured: model, fingerprint, stage or operator, input shapes, precision.
         config: how it was done.
-        costs: all samples, seconds.
+        costs: all samples, in seconds.
         error: why it could not be measured, or None.
-        time: of the measurement, seconds since 1970.
-        others: fields that this version of the package does not know; kept as they are.
-        facts: what else was seen: ``uncertain`` where repeated medians disagreed, ``difference`` of results, ...
+        time: when it was measured, in seconds since 1970.
+        others: fields that this version of the package does not know. They are kept.
+        facts: what else was observed, for example ``uncertain`` and the ``difference`` of results.
     """
 
     target: Mapping[str, Any]
@@ -57,11 +57,11 @@ class Record:
 
     @property
     def median_s(self) -> float:
-        """The median of its samples, seconds; infinite if it failed."""
+        """The median of the samples in seconds; infinite if the measurement failed."""
         return math.inf if self.error is not None or not self.costs else statistics.median(self.costs)
 
     def as_line(self) -> str:
-        """The record as one line of JSON, with a digest by which a line that was edited is told."""
+        """Returns the record as one line of JSON, with a digest that reveals later edits."""
         values = {name: getattr(self, name) for name in _FIELDS} | dict(self.others)
         if self.facts:
             values[_FACTS] = self.facts
@@ -69,22 +69,22 @@ class Record:
 
     @classmethod
     def from_line(cls, line: str) -> Record:
-        """The record that a line holds.
+        """Reads a record from a line.
 
         Raises:
-            RecordError: the line is broken, was edited, lacks what every record has, or is of a later form.
+            RecordError: the line is broken, was edited, lacks a field, or has a later format.
         """
         try:
-            values = json.loads(line, parse_constant=_refuse_constant, parse_int=_whole)
+            values = json.loads(line, parse_constant=_refuse_constant, parse_int=_whole_number)
             digest = values.pop(_DIGEST, None) if isinstance(values, dict) else None
-            right = _digest(values)  # 1e999 has none: it is read as an infinity
+            right = _digest(values)  # raises for 1e999, which JSON reads as infinity
         except (ValueError, RecursionError) as error:
             raise RecordError(f"it is no JSON ({error})") from error
         if not isinstance(values, dict):
             raise RecordError(f"it holds a {type(values).__name__}, not a record")
-        form = values.get(_FORMAT, NEWEST_FORMAT)
-        if form != NEWEST_FORMAT:
-            raise RecordError(f"it is of format {form!r}, of another version of the package; this one reads 1")
+        line_format = values.get(_FORMAT, NEWEST_FORMAT)
+        if line_format != NEWEST_FORMAT:
+            raise RecordError(f"it is of format {line_format!r}, of another version of the package; this one reads 1")
         missing = [name for name in _FIELDS if name not in values]
         if missing:
             raise RecordError(f"it lacks {', '.join(missing)}")
@@ -104,21 +104,31 @@ class Record:
             raise RecordError(f"its facts are a {type(facts).__name__}, no mapping")
         others = {name: value for name, value in values.items() if name not in (*_FIELDS, _FACTS)}
         target, versions, task, config = (values[name] for name in _MAPPINGS)
-        return cls(target, versions, task, config, tuple(costs), failure, time, others, facts)
+        return cls(
+            target=target,
+            versions=versions,
+            task=task,
+            config=config,
+            costs=tuple(costs),
+            error=failure,
+            time=time,
+            others=others,
+            facts=facts,
+        )
 
 
 def kind_of(task: Mapping[str, Any]) -> str:
-    """Of which kind a task is: an operator or a stage; the text of whatever somebody else wrote there."""
+    """Returns the kind of a task: its operator or its stage, as text."""
     return str(task.get("operator", task.get("stage")))
 
 
 def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """True if the two are the same as JSON, where a tuple is a list."""
+    """Returns whether two mappings are equal as JSON, in which a tuple is a list."""
     return _canonical(one) == _canonical(other)
 
 
 def _canonical(values: Mapping[str, Any]) -> str:
-    """One text for equal values: keys sorted, no spaces; refuses NaN and infinities with ValueError."""
+    """Returns one text for equal values: keys sorted, no spaces. NaN and infinities raise ValueError."""
     return json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False, default=dict)
 
 
@@ -130,8 +140,8 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no number of JSON's")
 
 
-def _whole(text: str) -> int:
-    """A whole number; those that no float holds are refused, as they cannot be reckoned with."""
+def _whole_number(text: str) -> int:
+    """Reads a whole number. Numbers beyond the range of a float are refused, because statistics cannot use them."""
     number = int(text)
     if abs(number) > sys.float_info.max:
         raise ValueError(f"a whole number of {len(text)} digits is too large")

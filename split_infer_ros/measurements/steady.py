@@ -1,4 +1,4 @@
-"""Measured again where medians disagree, since a busy machine would else choose by chance."""
+"""Repeats measurements while their medians disagree. On a busy machine, chance would otherwise decide."""
 
 from __future__ import annotations
 
@@ -6,38 +6,38 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-WIDEST = 0.1  # between the medians of two groups, as a part of the lower
-GROUPS = 3
-MOST_GROUPS = 12  # a host with other guests may disturb every other one
+MAX_SPREAD = 0.1  # between the medians of two groups, as a share of the lower
+NUM_AGREEING = 3
+MAX_GROUPS = 12  # a host with other guests may disturb every other group
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Samples, seconds, and whether their groups disagree."""
+    """Samples in seconds, and whether their groups disagree."""
 
     costs: tuple[float, ...]
     uncertain: bool
 
 
 def measure_steadily(group: Callable[[], Sequence[float]], may_go_on: Callable[[], bool] = lambda: True) -> Measured:
-    """Take groups of samples until the lowest three medians agree: what disturbs only ever takes longer.
+    """Takes groups of samples until the three lowest medians agree. A disturbance can only make a group slower.
 
     Args:
-        group: takes some samples, seconds.
-        may_go_on: asked before each group beyond the first three.
+        group: takes a group of samples, in seconds.
+        may_go_on: asked before each group after the first three.
 
     Returns:
-        The samples of the groups that agree; of all, marked uncertain, where twelve groups were not enough.
+        The samples of the groups that agree. If twelve groups are not enough, all samples, marked uncertain.
     """
-    groups = [tuple(group()) for _ in range(GROUPS)]
+    groups = [tuple(group()) for _ in range(NUM_AGREEING)]
     while not _agreeing(groups):
-        if len(groups) == MOST_GROUPS or not may_go_on():
+        if len(groups) == MAX_GROUPS or not may_go_on():
             return Measured(tuple(cost for costs in groups for cost in costs), uncertain=True)
         groups.append(tuple(group()))
     return Measured(tuple(cost for costs in _agreeing(groups) for cost in costs), uncertain=False)
 
 
 def _agreeing(groups: Sequence[tuple[float, ...]]) -> list[tuple[float, ...]]:
-    lowest = sorted(groups, key=statistics.median)[:GROUPS]
+    lowest = sorted(groups, key=statistics.median)[:NUM_AGREEING]
     first, last = statistics.median(lowest[0]), statistics.median(lowest[-1])
-    return lowest if last <= first * (1 + WIDEST) else []
+    return lowest if last <= first * (1 + MAX_SPREAD) else []

@@ -73,7 +73,7 @@ class BackboneNode(ManagedNode[BackboneParameters]):
         self.add_cleanup(self._unload)
         best_known = self._find_or_tune()
         self.get_logger().info(f"{values.model}: {best_known}")
-        self._model = self._load(best_known.form)
+        self._model = self._load(best_known.execution_config)
         self._pipeline = BackbonePipeline.open(self, self._model, best_known)
         timer = self.create_steady_timer(REPORT_PERIOD_S, self._report)
         self.add_cleanup(lambda: self.destroy_timer(timer))

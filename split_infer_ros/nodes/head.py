@@ -59,13 +59,13 @@ class HeadNode(ManagedNode[HeadParameters]):
         self._model = load_model(values.model_spec)
         self.add_cleanup(self._unload)
         tuned = find_best_known(self._model, Database.named(values.tuning_database))
-        self._model = load_model(replace(values.model_spec, execution_config=tuned.form))
+        self._model = load_model(replace(values.model_spec, execution_config=tuned.execution_config))
         # only within one process do handles carry the image on which to draw
         self._results = ResultPublisher(self, has_images=values.transport == INTRA_PROCESS)
         self._results.start()
         self.add_cleanup(self._results.close)
         self._results.set_model(self._model.entry.name, self._model.entry.labels)
-        num_threads = values.head_threads or default_head_threads(choose_device("auto"), tuned.threads[1])
+        num_threads = values.head_threads or default_head_threads(choose_device("auto"), tuned.num_threads[1])
         batch_size = tuned.fill_in(StageSettings(batch_size=0)).batch_size or 1  # the backbone's, unless it is set
         self._stage = HeadStage.open(
             self._model,

@@ -1,62 +1,97 @@
-"""Both stages in this process without ROS: pictures in, detections out, and a handle in between."""
+"""A pipeline in one process without ROS: images in, detections out."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from types import TracebackType
 
-from split_infer_ros.errors import Notice, SplitInferError
-from split_infer_ros.images.encodings import Pixels
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from split_infer_ros.errors import ConfigurationError, Notice, SplitInferError
+from split_infer_ros.images.encodings import BGR, RGB, Pixels
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.pipeline.backbone_stage import BackboneStage
 from split_infer_ros.pipeline.frame import Handle, Origin
 from split_infer_ros.pipeline.head_stage import HeadStage
 from split_infer_ros.pipeline.in_flight import InFlightBatch
 from split_infer_ros.pipeline.local_transport import LocalTransport
-from split_infer_ros.pipeline.settings import StageSettings, WeightsSettings
+from split_infer_ros.pipeline.settings import DropPolicy, StageSettings, WeightsSettings
 from split_infer_ros.runtime.num_threads import default_head_threads
 from split_infer_ros.split.model import SplitModel
 
 _LOG = logging.getLogger(__name__)
 
 STUCK_S = 60.0  # a batch that takes longer is not waited for
+RUN_ENCODINGS = {"rgb8": RGB, "bgr8": BGR}
+
+
+@dataclass(frozen=True, slots=True)
+class ImageResult:
+    """What a pipeline found in one image.
+
+    Attributes:
+        index: the image's number in the run, from 0.
+        detections: the objects found in it, in pixels of the image.
+    """
+
+    index: int
+    detections: Detections
+
+
+@dataclass(frozen=True, slots=True)
+class _LocalRun:
+    """Results that are not yet yielded. Frames before ``first`` belong to an earlier run that was left."""
+
+    first: int
+    results: deque[ImageResult] = field(default_factory=deque)
 
 
 class LocalPipeline:
-    """A running pipeline; a context that starts and ends it.
+    """Backbone and head in one process without ROS. As a context it starts both stages, and stops them at the end.
+
+    ``run`` turns images into an iterator of results. ``feed`` and ``finish`` are the same in two steps, for callers
+    that take results in ``deliver``.
 
     Args:
-        model: both of its partitions.
-        settings: with drop_policy ``block`` whoever feeds it is made to wait.
+        model: the model that runs.
+        settings: how frames are batched and where the model is split. The default blocks the sender when the
+            pipeline is full, so that no image is dropped.
         deliver: called with each frame's origin and detections, on the head's thread.
         limits: what post-processing keeps.
-        threads: cores of the backbone's (0: all) and of the head's operations; unless given, as nodes have them.
-        head: where the head's weights are; unless given, in memory. The backbone's are where the settings have them.
-        watch: called with each batch whose results are out, its timeline complete; must not wait.
+        num_threads: threads of the backbone's operations (0: all) and of the head's. The default is the nodes'.
+        head_weights: where the head's weights are. The default is in memory. ``settings`` say so for the backbone.
+        watch: called with each finished batch and its complete timeline. It must not wait.
 
     Raises:
-        ConfigurationError: there is no such cut or memory, or weights cannot be read.
+        ConfigurationError: the split point or the memory does not exist, or weights cannot be read.
 
     Attributes:
-        notices: what runs otherwise than the settings ask for, sentences.
+        notices: sentences that say what runs otherwise than the settings ask for.
     """
 
     def __init__(
         self,
         model: SplitModel,
-        settings: StageSettings,
-        deliver: Callable[[Origin, Detections], None],
+        settings: StageSettings | None = None,
+        deliver: Callable[[Origin, Detections], None] | None = None,
+        *,
         limits: Limits | None = None,
-        threads: tuple[int, int] | None = None,
-        head: WeightsSettings | None = None,
+        num_threads: tuple[int, int] | None = None,
+        head_weights: WeightsSettings | None = None,
         watch: Callable[[InFlightBatch], None] | None = None,
     ) -> None:
         self.notices: list[str] = []
         self._errors: list[Exception] = []
-        self._fed = 0
-        backbone_threads, head_threads = threads or (0, default_head_threads(model.device))
+        self._settings = settings or StageSettings(drop_policy=DropPolicy.BLOCK)
+        self._num_fed = 0
+        self._run: _LocalRun | None = None
+        backbone_threads, head_threads = num_threads or (0, default_head_threads(model.device))
         self._deliver_to = deliver
         self.head = HeadStage.open(
             model,
@@ -64,12 +99,14 @@ class LocalPipeline:
             deliver=self._deliver,
             on_error=self._hear,
             num_threads=head_threads,
-            weights=head,
-            batch_size=settings.batch_size,
+            weights=head_weights,
+            batch_size=self._settings.batch_size,
         )
         # The head is a thread of this object. While it is slow its batches wait, and that does not mean it is gone.
         transport = LocalTransport(self.head.submit, lease_s=STUCK_S)
-        self.backbone = BackboneStage(model, settings, transport, self._hear, watch=watch, threads=backbone_threads)
+        self.backbone = BackboneStage(
+            model, self._settings, transport, self._hear, watch=watch, threads=backbone_threads
+        )
 
     def __enter__(self) -> LocalPipeline:
         self.head.start()
@@ -83,27 +120,72 @@ class LocalPipeline:
         self.head.stop()
         self.backbone.close()
 
+    def run(self, images: Iterable[NDArray[np.uint8]], encoding: str = "rgb8") -> Iterator[ImageResult]:
+        """Detects objects in images and yields one result an image, in order.
+
+        Images are taken one by one while earlier ones are computed. ``images`` may therefore be endless: the pipeline
+        holds only the images of its slots and of its next batch. A result is yielded once a later image was taken, or
+        the images have ended. An image must keep its pixels until its result was yielded.
+
+        Args:
+            images: arrays of uint8, (height, width, 3); their sizes may differ.
+            encoding: the order of colours: ``rgb8``, or ``bgr8`` as OpenCV reads images.
+
+        Raises:
+            ConfigurationError: the settings let frames be dropped, the encoding is unknown, an image is no such
+                array, or the pipeline is in another run.
+            SplitInferError: the pipeline takes no more, or an image has no result.
+            Exception: a batch failed; this is its error.
+        """
+        if self._settings.drop_policy is not DropPolicy.BLOCK:
+            raise ConfigurationError(
+                f"A pipeline with drop_policy '{self._settings.drop_policy.value}' cannot run images in order; "
+                f"it takes '{DropPolicy.BLOCK.value}'."
+            )
+        if encoding not in RUN_ENCODINGS:
+            raise ConfigurationError(f"Encoding '{encoding}' is unknown; it takes one of: {', '.join(RUN_ENCODINGS)}.")
+        if self._run is not None:
+            raise ConfigurationError("The pipeline is in another run; finish or close that first.")
+        return self._results_of(images, encoding)
+
+    def _results_of(self, images: Iterable[NDArray[np.uint8]], encoding: str) -> Iterator[ImageResult]:
+        first, num_yielded = self._num_fed, 0
+        self._run = run = _LocalRun(first)
+        try:
+            for image in images:
+                self.feed([_pixels_of(image, self._num_fed - first, encoding)])
+                while run.results:
+                    num_yielded += 1
+                    yield run.results.popleft()
+            self.finish()
+            num_yielded += len(run.results)
+            yield from run.results
+        finally:
+            self._run = None
+        if num_yielded != self._num_fed - first:
+            raise SplitInferError(f"{self._num_fed - first - num_yielded} images have no result.")
+
     def feed(self, pictures: Iterable[Pixels]) -> None:
-        """Send pictures as fast as they are taken; their origins' headers count from 0.
+        """Sends pictures as fast as they are taken. The headers of their origins count from 0.
 
         Raises:
             SplitInferError: the pipeline takes no more.
-            Exception: whatever befell a batch.
+            Exception: a batch failed; this is its error.
         """
         for picture in pictures:
             if not self.backbone.wait_for_room(STUCK_S):
                 raise SplitInferError(f"The pipeline took no frame for {STUCK_S:g} s.")
             self._check()
-            origin = Origin(self._fed, "", picture.height, picture.width)
+            origin = Origin(self._num_fed, "", picture.height, picture.width)
             self.backbone.submit(picture, origin, time.monotonic())
-            self._fed += 1
+            self._num_fed += 1
 
     def finish(self) -> None:
-        """Wait until all that was fed is done.
+        """Waits until all pictures that were fed are settled.
 
         Raises:
-            SplitInferError: it does not come to an end.
-            Exception: whatever befell a batch.
+            SplitInferError: this takes longer than 60 s.
+            Exception: a batch failed; this is its error.
         """
         end = time.monotonic() + STUCK_S
         while self.backbone.ledger.counts().in_flight:
@@ -114,7 +196,12 @@ class LocalPipeline:
         self._check()
 
     def _deliver(self, handle: Handle, index: int, detections: Detections) -> None:
-        self._deliver_to(handle.origins[index], detections)
+        origin = handle.origins[index]
+        if self._deliver_to is not None:
+            self._deliver_to(origin, detections)
+        run = self._run
+        if run is not None and origin.header >= run.first:
+            run.results.append(ImageResult(origin.header - run.first, detections))
 
     def _hear(self, error: Exception) -> None:
         if isinstance(error, Notice):
@@ -126,3 +213,12 @@ class LocalPipeline:
     def _check(self) -> None:
         if self._errors:
             raise self._errors[0]
+
+
+def _pixels_of(image: NDArray[np.uint8], index: int, encoding: str) -> Pixels:
+    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
+        raise ConfigurationError(
+            f"Image {index} is {image.dtype} {image.shape}; it must be uint8 (height, width, 3), not empty."
+        )
+    writable = image if image.flags.writeable else image.copy()  # torch warns of arrays that are read-only
+    return Pixels(torch.from_numpy(np.ascontiguousarray(writable)), RUN_ENCODINGS[encoding])

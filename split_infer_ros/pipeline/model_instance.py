@@ -29,12 +29,12 @@ class ModelInstance:
     """Takes frames that were put together, and accounts for each batch until a head gave it back.
 
     Args:
-        key: the name under which schedulers and errors know it.
+        key: its name in schedules and errors.
         model: both of its partitions.
         transport: the way to its head.
         advisor: chooses the memory policy where settings leave it open.
         changed: guards what is shared with other threads; notified once when a batch comes back or is dropped.
-        on_error: told of every exception that cost frames, and of notices.
+        on_error: takes every exception that cost frames, and notices.
         watch: called with each batch that a head was at, its timeline complete and ``changed`` held; must not wait.
         num_threads: of the backbone's operations on a CPU; 0: all.
         ring_memory: the ring for weights that are read, if the model shares it with others.

@@ -97,7 +97,7 @@ class PipelineMeters:
 
     Attributes:
         latency: of frames.
-        busy: is told of each batch on its way.
+        busy: counts the seconds in which each stage has a batch.
         batches: finished by heads so far.
     """
 

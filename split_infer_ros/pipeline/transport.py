@@ -78,6 +78,6 @@ class Transport(Protocol):
         """Opens the way.
 
         Args:
-            released: told of each slot that a head gave back, on any thread.
+            released: called with each slot that a head gave back, on any thread.
             collect: called when a reader in another process gave a slot back, on any thread: see ``OwnedPool.collect``.
         """

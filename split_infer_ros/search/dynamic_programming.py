@@ -1,45 +1,46 @@
-"""The graph tuner's arithmetic (§3.2.3): faster forms of segments weighed against changes of layout between them."""
+"""The arithmetic of the graph tuner (paper 004, §3.2.3): fast ways to run segments against the changes between them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TypeVar
 
-Form = TypeVar("Form", bound=Hashable)
+OptionT = TypeVar("OptionT", bound=Hashable)
 
 
 def best_chain(
-    costs: Sequence[Mapping[Form, float]], conversion: Callable[[int, Form, Form], float]
-) -> tuple[float, list[Form]]:
-    """The forms of a chain's segments whose times and conversions add up to the least; of equals, the first found.
+    costs: Sequence[Mapping[OptionT, float]], conversion: Callable[[int, OptionT, OptionT], float]
+) -> tuple[float, list[OptionT]]:
+    """Chooses an option for each segment of a chain so that times and conversions add up to the least.
 
-    Each segment's best ways are kept by the form in which they end, since all that follows asks for that alone: the
-    work grows with segments x forms^2 and the result is optimal.
+    Of equal choices, the first found is taken. The result is optimal. For each prefix of the chain and each option in
+    which it ends, only the best choice is kept, because the rest depends on that option alone. The work grows with
+    segments x options^2.
 
     Args:
-        costs: of each segment in order, seconds by form; what cannot be had is left out, or infinite.
-        conversion: (index, form before, form of the segment of that index) to seconds, not negative; asked for
-            index 1 on.
+        costs: for each segment in order, seconds by option. Options that do not exist are left out, or infinite.
+        conversion: given an index from 1, the option before it and the option at it, returns the seconds between
+            the two, not negative.
 
     Returns:
-        The seconds of the whole, and the form of each segment.
+        The seconds of the whole chain, and the option of each segment.
 
     Raises:
-        ValueError: a segment has no form.
+        ValueError: a segment has no option.
     """
     if not all(costs):
-        raise ValueError(f"segment {[bool(forms) for forms in costs].index(False)} has no form")
-    best: dict[Form, tuple[float, list[Form]]] = {}
-    for index, forms in enumerate(costs):
-        if not index:
-            best = {form: (cost, [form]) for form, cost in forms.items()}
+        raise ValueError(f"segment {[bool(options) for options in costs].index(False)} has no option")
+    best: dict[OptionT, tuple[float, list[OptionT]]] = {}
+    for index, options in enumerate(costs):
+        if index == 0:
+            best = {option: (cost, [option]) for option, cost in options.items()}
             continue
-        further: dict[Form, tuple[float, list[Form]]] = {}
-        for form, cost in forms.items():
+        extended: dict[OptionT, tuple[float, list[OptionT]]] = {}
+        for option, cost in options.items():
             total, before = min(
-                ((total + conversion(index, last, form), last) for last, (total, _) in best.items()),
-                key=lambda found: found[0],
+                ((total + conversion(index, last, option), last) for last, (total, _) in best.items()),
+                key=lambda candidate: candidate[0],
             )
-            further[form] = total + cost, [*best[before][1], form]
-        best = further
-    return min(best.values(), key=lambda found: found[0], default=(0.0, []))
+            extended[option] = total + cost, [*best[before][1], option]
+        best = extended
+    return min(best.values(), key=lambda candidate: candidate[0], default=(0.0, []))

@@ -1,4 +1,4 @@
-"""A declared space of configurations: what may be tried, and what a record may say."""
+"""A space of configurations: what may be tried, and what a record may say."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 Value = str | int | float | bool
 Config = Mapping[str, Value]
 Frozen = tuple[tuple[str, Value], ...]
-Rule = Callable[[Config], str | None]  # why a configuration cannot be, in a sentence; None if it can
+Rule = Callable[[Config], str | None]  # says in a sentence why a configuration is excluded; None if it is not
 
 
 def no_rule(config: Config) -> None:
-    """Any configuration can be."""
+    """Excludes no configuration."""
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,10 @@ class Space:
     """Knobs and the values that each takes; the first value of each is the default.
 
     Attributes:
-        knobs: names to values. Those of one knob differ also in what they print.
-        excludes: parts of configurations that must not be together, as they fail, or are another one in disguise.
-            The defaults are never among them.
-        rule: leaves out further configurations, but never the defaults.
+        knobs: the values of each knob by its name. The values of a knob also differ as text.
+        excludes: parts of configurations that do not go together. They fail, or equal another configuration. The
+            defaults are never excluded.
+        rule: excludes further configurations, but never the defaults.
     """
 
     knobs: Mapping[str, Sequence[Value]]
@@ -34,11 +34,11 @@ class Space:
 
     @property
     def default(self) -> Config:
-        """What runs where nothing was tuned."""
+        """The configuration that runs untuned."""
         return {name: values[0] for name, values in self.knobs.items()}
 
     def __iter__(self) -> Iterator[Config]:
-        """All configurations, the default first."""
+        """Yields all configurations, the default first."""
         for values in itertools.product(*self.knobs.values()):
             config = dict(zip(self.knobs, values, strict=True))
             if not self._excluded(config) and self.rule(config) is None:
@@ -51,7 +51,7 @@ class Space:
         return isinstance(config, Mapping) and self.objection(config) is None
 
     def objection(self, config: Mapping[str, object]) -> str | None:
-        """Why a configuration is none of the space's, in a sentence; None if it is one."""
+        """Says in a sentence why a configuration lies outside the space; None if it lies inside."""
         for name in config:
             if name not in self.knobs:
                 close = difflib.get_close_matches(name, self.knobs, n=1)
@@ -75,12 +75,12 @@ class Space:
 
 
 def frozen(config: Config) -> Frozen:
-    """A configuration as something that can be looked up."""
+    """Returns a configuration as a key for lookups."""
     return tuple(sorted(config.items()))
 
 
-def told(config: Mapping[str, object], default: Mapping[str, object] | None = None) -> str:
-    """A configuration for people; with a default, only in what it differs from that."""
+def describe_config(config: Mapping[str, object], default: Mapping[str, object] | None = None) -> str:
+    """Describes a configuration for people. With a default, only the differences from it are named."""
     different = {name: value for name, value in config.items() if default is None or default.get(name) != value}
     return ", ".join(f"{name} {value}" for name, value in different.items()) or "the defaults"
 

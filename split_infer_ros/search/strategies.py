@@ -1,8 +1,8 @@
-"""What to try next: exhaustively, at random, or guided by a model of the costs. Pure policies over what was tried."""
+"""Chooses the configuration to try next: all in turn, at random, or guided by a cost model. Policies are pure."""
 
 from __future__ import annotations
 
-import itertools
+import enum
 import math
 import random
 import statistics
@@ -11,49 +11,57 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from split_infer_ros.search.cost_model import CostModel, Sample, expected_improvement
-from split_infer_ros.search.space import Config, Frozen, Space, frozen
+from split_infer_ros.search.space import Config, Space, frozen
 
-FIRST = 3  # tried before a model is asked: the defaults, and others that differ from them in one knob
-MOST_CANDIDATES = 1500
-FAILED = math.log(2.0)  # a failure counts as so much worse than the worst that ran
+NUM_FIRST = 3  # trials before the cost model is asked: the defaults, and others that differ from them in one knob
+MAX_CANDIDATES = 1500
+FAILURE_PENALTY = math.log(2.0)  # a failure counts as this much worse than the worst that ran
+
+
+class SearchStrategy(enum.Enum):
+    """How a space is searched."""
+
+    GUIDED = "guided"
+    RANDOM = "random"
+    EXHAUSTIVE = "exhaustive"
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A configuration and its cost, seconds; infinite if it failed."""
+    """A configuration and its cost in seconds, which is infinite if it failed."""
 
     config: Config
     cost_s: float
 
 
 class Search(Protocol):
-    """Proposes what to try."""
+    """Proposes configurations to try."""
 
     def propose(self, tried: Sequence[Tried]) -> Config | None:
-        """A configuration that was not tried; None when all were."""
+        """Returns a configuration that was not tried yet, or None if all were."""
         ...
 
 
 class Exhaustive:
-    """All of a space, in its order."""
+    """Tries all configurations in the order of the space."""
 
     def __init__(self, space: Space) -> None:
         self._space = space
 
     def propose(self, tried: Sequence[Tried]) -> Config | None:
-        """The first that was not tried."""
+        """Returns the first configuration that was not tried yet."""
         return next(_rest(self._space, tried), None)
 
 
 class Random:
-    """The default first, then any with the same chance; a seed gives a series."""
+    """Tries the default first, then all others in random order. Equal seeds give equal orders."""
 
     def __init__(self, space: Space, seed: int = 0) -> None:
         self._space = space
         self._random = random.Random(seed)
 
     def propose(self, tried: Sequence[Tried]) -> Config | None:
-        """Any that was not tried."""
+        """Returns any configuration that was not tried yet, all with the same chance."""
         if not tried:
             return self._space.default
         rest = list(_rest(self._space, tried))
@@ -61,98 +69,78 @@ class Random:
 
 
 class Guided:
-    """The defaults, a few next to them, and then where a cost model expects the most, fitted anew each time.
+    """Tries the defaults, a few configurations next to them, and then what a cost model expects to gain the most.
 
-    Knobs are declared with those that matter most first, and their values with the most promising first. So the few
-    change one knob at a time, in that order: what each change does is what a model of sums can learn from.
+    A space declares the knobs that matter most first, and their most promising values first. The first few trials
+    change one knob at a time in that order, because an additive model learns most from the effect of single changes.
+    The model is fitted anew before each proposal.
 
     Args:
-        space: to be searched.
-        seed: gives a series.
-        traits: of the task.
-        known: measurements of other tasks, relative to their own defaults; with some, the model is asked at once.
+        space: the configurations to choose from.
+        seed: equal seeds give equal series.
+        features: the model features of the task.
+        other_samples: measurements of other tasks, relative to their own defaults. With some, the model is asked at
+            once.
     """
 
     def __init__(
         self,
         space: Space,
         seed: int = 0,
-        traits: Mapping[str, float] | None = None,
-        known: Sequence[Sample] = (),
+        features: Mapping[str, float] | None = None,
+        other_samples: Sequence[Sample] = (),
     ) -> None:
         self._space = space
         self._random = random.Random(seed)
-        self._traits = dict(traits or {})
-        self._model = CostModel(space, traits)
-        self._known = list(known)
+        self._features = dict(features or {})
+        self._model = CostModel(space, features)
+        self._other_samples = list(other_samples)
 
     def propose(self, tried: Sequence[Tried]) -> Config | None:
-        """The one whose improvement upon the best so far is expected to be the greatest."""
+        """Returns the configuration with the greatest expected improvement upon the best so far."""
         if not tried:
             return self._space.default
         rest = list(_rest(self._space, tried))
         if not rest:
             return None
-        if len(rest) > MOST_CANDIDATES:
-            rest = self._random.sample(rest, MOST_CANDIDATES)
+        if len(rest) > MAX_CANDIDATES:
+            rest = self._random.sample(rest, MAX_CANDIDATES)
         self._random.shuffle(rest)  # of equals, any
-        samples = relative_costs(tried, self._space.default, self._traits)
-        if not samples or (len(tried) < FIRST and not self._known):
-            return next((config for config in self._changes() if config in rest), rest[0])
-        self._model.fit([*self._known, *samples])
+        samples = relative_costs(tried, self._space.default, self._features)
+        if not samples or (len(tried) < NUM_FIRST and not self._other_samples):
+            return next((config for config in self._single_changes() if config in rest), rest[0])
+        self._model.fit([*self._other_samples, *samples])
         gains = expected_improvement(*self._model.predict(rest), min(sample.relative for sample in samples))
         return rest[int(gains.argmax())]
 
-    def _changes(self) -> Iterator[Config]:
-        """The default with one knob changed, in the order in which they are declared."""
+    def _single_changes(self) -> Iterator[Config]:
+        """Yields the default with one knob changed, in the order in which knobs are declared."""
         for name, values in self._space.knobs.items():
             for value in values[1:]:
                 yield {**self._space.default, name: value}
 
 
-def relative_costs(tried: Sequence[Tried], default: Config, traits: Mapping[str, float] | None = None) -> list[Sample]:
-    """Costs as logarithms, less that of the default, or, if that failed, the median; none if all failed."""
-    able = [math.log(each.cost_s) for each in tried if 0 < each.cost_s < math.inf]
-    if not able:
+def relative_costs(
+    tried: Sequence[Tried], default: Config, features: Mapping[str, float] | None = None
+) -> list[Sample]:
+    """Returns the logarithms of costs, less that of the default.
+
+    If the default failed, the median takes its place. If all failed, there are no samples.
+    """
+    finite = [math.log(each.cost_s) for each in tried if 0 < each.cost_s < math.inf]
+    if not finite:
         return []
     base = next(
         (math.log(each.cost_s) for each in tried if each.config == default and 0 < each.cost_s < math.inf),
-        statistics.median(able),
+        statistics.median(finite),
     )
-    worst = max(able) + FAILED
+    worst = max(finite) + FAILURE_PENALTY
     return [
-        Sample(each.config, (math.log(each.cost_s) if 0 < each.cost_s < math.inf else worst) - base, dict(traits or {}))
+        Sample(
+            each.config, (math.log(each.cost_s) if 0 < each.cost_s < math.inf else worst) - base, dict(features or {})
+        )
         for each in tried
     ]
-
-
-def replay(search: Search, costs: Mapping[Frozen, float], goal_s: float = 0.0, most: int | None = None) -> list[Tried]:
-    """What a search tries, in order, to which recorded costs answer.
-
-    Args:
-        search: over a space whose every configuration was recorded.
-        costs: by ``frozen`` configuration, seconds; infinite where it failed.
-        goal_s: once the best is so good the search ends.
-        most: trials; all if None.
-    """
-    tried: list[Tried] = []
-    while (most is None or len(tried) < most) and not (tried and tried[-1].cost_s <= goal_s):
-        config = search.propose(tried)
-        if config is None:
-            break
-        tried.append(Tried(config, costs[frozen(config)]))
-    return tried
-
-
-def best_so_far(tried: Sequence[Tried]) -> list[float]:
-    """The lowest cost after each trial, seconds."""
-    return list(itertools.accumulate((each.cost_s for each in tried), min))
-
-
-def trials_until(search: Search, costs: Mapping[Frozen, float], goal_s: float) -> float:
-    """After how many trials of a replay the best is at the goal or below; infinite if never."""
-    tried = replay(search, costs, goal_s)
-    return len(tried) if tried and tried[-1].cost_s <= goal_s else math.inf
 
 
 def _rest(space: Space, tried: Sequence[Tried]) -> Iterator[Config]:

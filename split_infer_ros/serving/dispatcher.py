@@ -161,7 +161,7 @@ class Dispatcher:
         self.look_round()
         self._make_co_run_plan()
         self._measure_once()
-        for _ in range(max(1, self._workers.lanes)):
+        for _ in range(max(1, self._workers.num_lanes)):
             executions = self._next_executions()
             for execution, batches in executions:
                 self._workers.execute(batches, execution.lane, partial(self._workers.lane_scheduler.end, execution))
@@ -230,7 +230,8 @@ class Dispatcher:
         known = self.models[decision.batches[0].model].co_runs if len(decision.batches) == 1 else None
         if known is None:
             return []
-        criteria = CoRunCriteria(*known, self._task)
+        constants, legal = known
+        criteria = CoRunCriteria(constants=constants, legal=legal, task_of=self._task)
         pair = find_pair(decision, queue, self._modes.whole, now=now, rules=self.rules, criteria=criteria)
         plans = [(batch, self.models[batch.model].plan_by(policy)) for batch, policy in pair.policies] if pair else []
         found = [(batch, plan) for batch, plan in plans if plan is not None]

@@ -78,7 +78,7 @@ class SharedPipeline:
             database,
             max_batch_size=settings.max_batch_size,
             graphs=graphs,
-            num_lanes=self._workers.lanes,
+            num_lanes=self._workers.num_lanes,
         )
         self._changing = threading.RLock()  # held while models, settings or the state change; not while one is loaded
         self._tenants: dict[str, TenantState] = {}

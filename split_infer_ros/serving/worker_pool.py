@@ -49,7 +49,7 @@ class WorkerPool:
         self.lane_scheduler = LaneScheduler(count, self._executor.depth)
 
     @property
-    def lanes(self) -> int:
+    def num_lanes(self) -> int:
         """Number of lanes."""
         return len(self._lanes)
 

@@ -21,7 +21,7 @@ from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.record import Record
 from split_infer_ros.measurements.steady import Measured, measure_steadily
 from split_infer_ros.runtime.captures import synchronize_device
-from split_infer_ros.search.space import told
+from split_infer_ros.search.space import describe_config
 
 
 class ImplementationChoice(Enum):
@@ -184,7 +184,7 @@ def warn_of_failure(record: Record) -> None:
     """Warns of a record's error, once for each error in a process."""
     if record.error is None:
         return
-    failure = str(record.task["operator"]), told(record.config), record.error
+    failure = str(record.task["operator"]), describe_config(record.config), record.error
     if failure not in _warned:
         _warned.add(failure)
         _log.warning("%s: %s fails (%s) and is not used.", *failure)

@@ -1,4 +1,4 @@
-"""Trials cost what they cost, and nothing more: a process that crashes, hangs or answers nonsense ends alone."""
+"""A trial that crashes, hangs or answers nonsense ends alone."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_one_process_serves_until_it_is_lost(trials):
     assert first.facts == {"difference": 1e-6}
     assert run(trials, "doubt").facts["uncertain"] is True
     assert run(trials, "fail") == TrialOutcome((), "ValueError: it cannot")
-    assert run(trials, "work") == first, "a failure that was told of is no loss"
+    assert run(trials, "work") == first, "a reported failure does not end the process"
     assert run(trials, "crash").error == "It crashed: its process ended with SIGSEGV."
     after = run(trials, "work")
     assert after.error is None
@@ -64,7 +64,7 @@ def test_one_process_serves_until_it_is_lost(trials):
     assert run(trials, "work").error is None
 
 
-def test_what_hangs_is_ended_with_all_that_it_started(trials):
+def test_hanging_trial_is_ended_with_its_child_processes(trials):
     run(trials, "work")
     begin = time.monotonic()
     outcome = run(trials, "hang", 0.5)
@@ -82,7 +82,7 @@ def test_nothing_is_left_running():
     assert not psutil.pid_exists(int(number))
 
 
-def test_a_model_that_cannot_be_had_is_a_sentence():
+def test_model_that_cannot_be_loaded_is_reported():
     simulated = TrialProcess(ModelSpec("broken"), (sys.executable, "-c", SIMULATED))
     with simulated as process, pytest.raises(ConfigurationError, match="cannot be tuned: no such model"):
         run(process, "work")

@@ -1,4 +1,4 @@
-"""The search over played trials: what is kept, what is used, when it ends."""
+"""The search over simulated trials: what is kept, what is used, when it ends."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from partitions import partitions_of
 
 from split_infer_ros.autotuning import tune as tune_module
 from split_infer_ros.autotuning.best_known import find_best_known
+from split_infer_ros.autotuning.progress import Progress
 from split_infer_ros.autotuning.record_schema import EXECUTION, OPERATORS, SCHEDULES, objection_of
 from split_infer_ros.autotuning.spaces import (
     CONVERSION,
@@ -23,13 +24,15 @@ from split_infer_ros.autotuning.spaces import (
     objection_to,
     pipeline_space,
 )
+from split_infer_ros.autotuning.tasks import network_task, pipeline_task
 from split_infer_ros.autotuning.trial_process import TrialOutcome
-from split_infer_ros.autotuning.tune import EXHAUSTIVE, RANDOM, Progress, Tuner, network_task, pipeline_task
+from split_infer_ros.autotuning.tune import Tuner
 from split_infer_ros.engines.execution_config import Convolutions, ExecutionConfig
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import MEANINGS, Key
 from split_infer_ros.measurements.record import Record
 from split_infer_ros.pipeline.settings import StageSettings
+from split_infer_ros.search.strategies import SearchStrategy
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
@@ -88,14 +91,22 @@ class Simulated:
         return TrialOutcome((1.0 / config["batch_size"] + 0.1 * config["head_threads"],))
 
 
-def tuner(model: SplitModel, runner: Simulated, database: Database, search: str = EXHAUSTIVE, **more: Any) -> Tuner:
-    return Tuner(model, runner, database, search, clock=runner.clock, **more)
+def tuner(
+    model: SplitModel,
+    runner: Simulated,
+    database: Database,
+    strategy: SearchStrategy = SearchStrategy.EXHAUSTIVE,
+    **more: Any,
+) -> Tuner:
+    return Tuner(model, runner, database, strategy=strategy, clock=runner.clock, **more)
 
 
-@pytest.mark.parametrize("search", [EXHAUSTIVE, RANDOM])
-def test_the_best_of_all_is_found_kept_and_used(model: SplitModel, database: Database, search: str) -> None:
-    runner, told = Simulated(), list[Progress]()
-    network, pipeline = tuner(model, runner, database, search, say=told.append).tune(10_000)
+@pytest.mark.parametrize("strategy", [SearchStrategy.EXHAUSTIVE, SearchStrategy.RANDOM])
+def test_the_best_of_all_is_found_kept_and_used(
+    model: SplitModel, database: Database, strategy: SearchStrategy
+) -> None:
+    runner, reports = Simulated(), list[Progress]()
+    network, pipeline = tuner(model, runner, database, strategy, report=reports.append).tune(10_000)
     assert network is not None
     assert pipeline is not None
     assert (network.config["convolutions"], network.config["threads"]) == ("channels_last", 2)
@@ -103,28 +114,28 @@ def test_the_best_of_all_is_found_kept_and_used(model: SplitModel, database: Dat
     assert pipeline.task["network"] == network.config
     counts = {stage: sum(asked == stage for asked, _ in runner.asked) for stage in (NETWORK, PIPELINE)}
     assert counts == {NETWORK: 12, PIPELINE: len(pipeline_space(model, CORES))}
-    assert told[-1].trials == told[-1].of == counts[PIPELINE]
-    assert told[-1].best == pipeline
-    assert told[-1].default is not None
+    assert reports[-1].num_trials == reports[-1].space_size == counts[PIPELINE]
+    assert reports[-1].best == pipeline
+    assert reports[-1].default is not None
 
     found = find_best_known(model, database)
     assert (found.network, found.pipeline) == (network, pipeline)
-    assert found.form.convolutions is Convolutions.CHANNELS_LAST
-    assert found.threads == (2, 1)
+    assert found.execution_config.convolutions is Convolutions.CHANNELS_LAST
+    assert found.num_threads == (2, 1)
     assert "tuned: network compiler none, convolutions channels_last" in str(found)
     assert found.fill_in(StageSettings(batch_size=0)).batch_size == 16
     kept = found.fill_in(StageSettings(split_point="input", batch_size=3, memory_policy="pinned"))
     assert (kept.split_point, kept.batch_size, kept.memory_policy) == ("input", 3, "pinned")
 
 
-def test_no_machine_pays_twice(model: SplitModel, database: Database) -> None:
+def test_nothing_is_measured_twice(model: SplitModel, database: Database) -> None:
     tuner(model, Simulated(), database).tune(10_000)
     again = Simulated()
     tuner(model, again, database).tune(10_000)
     assert not again.asked
 
 
-def test_it_stops_in_time_with_the_best_so_far(model: SplitModel, database: Database) -> None:
+def test_tuning_stops_in_time_with_the_best_so_far(model: SplitModel, database: Database) -> None:
     runner = Simulated()
     network, pipeline = tuner(model, runner, database).tune(20.0)
     assert runner.now <= 21.0
@@ -137,16 +148,16 @@ def test_an_interruption_keeps_what_was_measured(model: SplitModel, database: Da
     runner = Simulated()
 
     def stop(progress: Progress) -> None:
-        if progress.trials == 3:
+        if progress.num_trials == 3:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        tuner(model, runner, database, say=stop).tune(100.0)
+        tuner(model, runner, database, report=stop).tune(100.0)
     assert len(database.records()) == 3
     assert find_best_known(model, database).network is not None
 
 
-def test_failures_and_doubts_are_recorded_and_never_preferred(model: SplitModel, database: Database) -> None:
+def test_failed_and_uncertain_trials_are_kept_but_not_used(model: SplitModel, database: Database) -> None:
     def rule(stage: str, config: Mapping[str, Any]) -> TrialOutcome | None:
         if stage == NETWORK and config["convolutions"] == "channels_last":
             return TrialOutcome((), "It crashed: its process ended with SIGSEGV.")
@@ -159,10 +170,10 @@ def test_failures_and_doubts_are_recorded_and_never_preferred(model: SplitModel,
     assert network.config["convolutions"] == PACKED
     records = [record for record in database.records() if record.task["stage"] == NETWORK]
     assert sum(record.error is not None for record in records) == 4
-    assert sum(record.uncertain for record in records) == 4 * tune_module.MOST_TIMES, "they would be the best"
+    assert sum(record.uncertain for record in records) == 4 * tune_module.MAX_REPEATS, "they would be the best"
 
 
-def test_a_doubt_that_matters_is_measured_again(model: SplitModel, database: Database) -> None:
+def test_uncertain_best_is_measured_again(model: SplitModel, database: Database) -> None:
     def rule(stage: str, config: Mapping[str, Any]) -> TrialOutcome | None:
         if stage != NETWORK:
             return None
@@ -179,7 +190,7 @@ def test_a_doubt_that_matters_is_measured_again(model: SplitModel, database: Dat
     assert len([record for record in doubted if record.task["stage"] == NETWORK]) == 4, "those cannot be the best"
 
 
-def test_what_was_given_too_little_time_is_tried_again(model: SplitModel, database: Database) -> None:
+def test_trial_with_too_little_time_is_repeated(model: SplitModel, database: Database) -> None:
     late = Simulated(lambda stage, config: TrialOutcome((), "It did not finish within 2 s.", {"limit_s": 2.0}))
     end = 4.0
     tuner(model, late, database).tune_network(end)
@@ -190,7 +201,7 @@ def test_what_was_given_too_little_time_is_tried_again(model: SplitModel, databa
     assert len([1 for stage, _ in again.asked if stage == NETWORK]) == 12
 
 
-def test_segments_that_were_given_too_little_time_are_tried_again(model: SplitModel, database: Database) -> None:
+def test_segments_with_too_little_time_are_tried_again(model: SplitModel, database: Database) -> None:
     def rule(stage: str, config: Mapping[str, Any]) -> TrialOutcome | None:
         return TrialOutcome((), "It did not finish within 10 s.", {"limit_s": 10.0}) if stage == SEGMENTS else None
 
@@ -208,7 +219,7 @@ def test_segments_that_were_given_too_little_time_are_tried_again(model: SplitMo
     assert len(again.asked) == 3, "what fails otherwise fails again"
 
 
-def test_segments_whose_turn_comes_too_late_are_left_out(model: SplitModel, database: Database) -> None:
+def test_segments_are_left_out_when_time_is_over(model: SplitModel, database: Database) -> None:
     def rule(stage: str, config: Mapping[str, Any]) -> TrialOutcome | None:
         if stage != SEGMENTS:
             return None
@@ -221,10 +232,10 @@ def test_segments_whose_turn_comes_too_late_are_left_out(model: SplitModel, data
     tuner(model, runner, database).tune_network(100.0)
     kinds = [config["convolutions"] for stage, config in runner.asked if stage == SEGMENTS]
     assert kinds == [PACKED]
-    assert min(runner.limits) >= tune_module.LEAST_S
+    assert min(runner.limits) >= tune_module.MIN_TRIAL_S
 
 
-def test_the_graph_tuner_mixes_where_that_pays(model: SplitModel, database: Database) -> None:
+def test_graph_tuner_mixes_convolutions_where_that_pays(model: SplitModel, database: Database) -> None:
     count = len(model.split_points) - 1
 
     def took(cost: float) -> dict[str, Any]:
@@ -244,8 +255,8 @@ def test_the_graph_tuner_mixes_where_that_pays(model: SplitModel, database: Data
     last = model.split_points[-2].name
     assert network.config["segments"] == [[PACKED, last], [CONTIGUOUS, "output"]]
     found = find_best_known(model, database)
-    assert found.form.segments == ((Convolutions.PACKED, last), (Convolutions.CONTIGUOUS, "output"))
-    spec = ModelSpec("shapes", weights="none", device="cpu", execution_config=found.form)
+    assert found.execution_config.segments == ((Convolutions.PACKED, last), (Convolutions.CONTIGUOUS, "output"))
+    spec = ModelSpec("shapes", weights="none", device="cpu", execution_config=found.execution_config)
     assert partitions_of(load_model(spec), "output")
     segments = [record for record in database.records() if record.task["stage"] == SEGMENTS]
     assert all(record.uncertain == (record.costs == (1.0,)) for record in segments)
@@ -256,7 +267,7 @@ def test_the_graph_tuner_mixes_where_that_pays(model: SplitModel, database: Data
     assert not again.asked
 
 
-def test_each_precision_that_nodes_may_ask_for_has_its_pipeline_tuned(model: SplitModel, database: Database) -> None:
+def test_pipeline_is_tuned_for_each_allowed_precision(model: SplitModel, database: Database) -> None:
     def rule(stage: str, config: Mapping[str, Any]) -> TrialOutcome | None:
         return TrialOutcome(({"fp32": 2.0, "bf16": 1.0}[config["precision"]],)) if stage == NETWORK else None
 
@@ -269,10 +280,10 @@ def test_each_precision_that_nodes_may_ask_for_has_its_pipeline_tuned(model: Spl
         assert found.network.config["precision"] == precision
 
 
-def test_nothing_known_is_the_defaults(model: SplitModel, database: Database) -> None:
+def test_without_records_the_defaults_are_used(model: SplitModel, database: Database) -> None:
     found = find_best_known(model, database)
-    assert found.form == ExecutionConfig()
-    assert found.threads == (0, 0)
+    assert found.execution_config == ExecutionConfig()
+    assert found.num_threads == (0, 0)
     assert found.backbone_threads(StageSettings()) == 0
     wanted = StageSettings()
     assert found.fill_in(wanted) == wanted
@@ -303,7 +314,7 @@ def test_records_outside_the_space_are_not_used(
     assert find_best_known(model, database).network is None
 
 
-def test_all_that_is_declared_has_a_meaning() -> None:
+def test_every_kind_of_task_has_a_meaning() -> None:
     kinds = {
         NETWORK,
         SEGMENTS,
@@ -327,13 +338,13 @@ def test_strange_tasks_do_no_harm(model: SplitModel, database: Database) -> None
     assert (found.network, found.pipeline) == (None, None)
 
 
-def test_other_models_teach_what_to_try_first(
+def test_measurements_of_other_models_guide_the_first_trials(
     model: SplitModel, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = load_model(ModelSpec("squeezenet1_0", "none", "cpu"))
     tuner(other, Simulated(), database).tune_network(10_000)
     runner = Simulated()
-    tuner(model, runner, database, tune_module.GUIDED).tune_network(5.0)
+    tuner(model, runner, database, SearchStrategy.GUIDED).tune_network(5.0)
     assert runner.asked[0][1] == network_space(CORES).default
     best = runner.asked[1][1]
     assert (best["convolutions"], best["threads"]) == ("channels_last", 2)

@@ -33,7 +33,7 @@ def test_constants_are_printed_and_kept(
     assert capsys.readouterr().err == first.err
 
 
-def test_constants_that_cannot_be_kept_are_printed_all_the_same(
+def test_constants_are_printed_even_if_they_cannot_be_stored(
     run: Callable[..., int],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -47,7 +47,7 @@ def test_constants_that_cannot_be_kept_are_printed_all_the_same(
     assert "uncertain, not used" in capsys.readouterr().out  # one round proves nothing
 
 
-def test_what_it_cannot_do_is_a_sentence(run: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_are_printed_as_sentences(run: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
     assert run("calibrate", "--device", "abacus") == 1
     assert "device 'abacus' is not on this machine" in capsys.readouterr().err
 

@@ -31,7 +31,7 @@ def test_what_cannot_be_packed_is_a_sentence(
     assert "/proc/none" in capsys.readouterr().err
 
 
-def test_a_file_for_a_gpu_is_any_gpus_and_needs_none_here(run: Callable[..., int], tmp_path: Path) -> None:
+def test_file_for_a_gpu_fits_any_gpu_and_needs_none_here(run: Callable[..., int], tmp_path: Path) -> None:
     path = tmp_path / "shapes.weights"
     assert run("pack", "shapes", "--out", str(path), "--device", "cuda:1") == 0
     header = read_header(path)

@@ -9,8 +9,8 @@ import pytest
 
 from split_infer_ros.autotuning.best_known import find_best_known
 from split_infer_ros.autotuning.spaces import PIPELINE, SEGMENTS, network_space, pipeline_space
+from split_infer_ros.autotuning.tasks import network_task
 from split_infer_ros.autotuning.trial_process import TrialOutcome, TrialProcess
-from split_infer_ros.autotuning.tune import network_task
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.record import Record
@@ -58,11 +58,11 @@ def test_a_model_is_tuned_and_the_next_start_says_so(
     monkeypatch.setattr("split_infer_ros.cli.tune.TrialProcess", Simulated)
     path = tmp_path / "tuning.jsonl"
     assert run("tune", "shapes", "--device", "cpu", "--search", "exhaustive", "--database", str(path)) == 0
-    told = capsys.readouterr()
-    assert "shapes on cpu, fp32: tuned: network compiler none, convolutions contiguous" in told.out
-    assert "best 1000.0 ms, 2.00 times the defaults' speed" in told.err
-    assert "RuntimeError: no compiler" in told.err
-    assert "Stopped; what was measured is kept." in told.err
+    printed = capsys.readouterr()
+    assert "shapes on cpu, fp32: tuned: network compiler none, convolutions contiguous" in printed.out
+    assert "best 1000.0 ms, 2.00 times the defaults' speed" in printed.err
+    assert "RuntimeError: no compiler" in printed.err
+    assert "Stopped; what was measured is kept." in printed.err
     assert find_best_known(load_model(ModelSpec("shapes", "none", "cpu")), Database(path)).network is not None
 
 
@@ -140,20 +140,20 @@ def test_all_that_the_package_measures_can_be_imported(
         ("nonsense", "no JSON"),
     ],
 )
-def test_what_lies_outside_is_refused_and_the_rest_taken(
+def test_import_refuses_records_outside_the_schema(
     run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str, sentence: str
 ) -> None:
     file, database = tmp_path / "board.jsonl", Database(tmp_path / "tuning.jsonl")
     file.write_text(f"{line}\n{record(1.0).as_line()}\n")
     assert run("tune", "import", str(file), "--database", str(database.path)) == 1
-    told = capsys.readouterr()
-    assert "line 1 is refused: " in told.err
-    assert sentence in told.err
-    assert "1 records were taken in" in told.out
+    printed = capsys.readouterr()
+    assert "line 1 is refused: " in printed.err
+    assert sentence in printed.err
+    assert "1 records were taken in" in printed.out
     assert database.records() == [record(1.0)]
 
 
-def test_pruning_asks_what(run: Run, database: Database, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pruning_needs_a_condition(run: Run, database: Database, capsys: pytest.CaptureFixture[str]) -> None:
     path = ("--database", str(database.path))
     database.add([record(3.0, torch="1.0"), record(4.0, time=4e9)])
     assert run("tune", "prune", *path) == 1
@@ -166,7 +166,7 @@ def test_pruning_asks_what(run: Run, database: Database, capsys: pytest.CaptureF
     assert [found.costs for found in database.records()] == [(4.0,)]
 
 
-def test_what_it_cannot_do_is_a_sentence(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_are_printed_as_sentences(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("tune", "shades") == 1
     assert "Did you mean 'shapes'?" in capsys.readouterr().err
     assert run("tune", "import", str(tmp_path / "nothing")) == 1

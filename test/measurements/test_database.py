@@ -56,7 +56,7 @@ def test_the_best_is_the_lowest_median_without_error(database):
         Key({**HERE.target, "more": 1}, HERE.versions),
     ],
 )
-def test_records_of_other_machines_and_versions_are_kept_and_not_used(database, caplog, other):
+def test_records_of_other_machines_are_kept_but_not_used(database, caplog, other):
     database.add([record(0.1, key=other)])
     assert best_of(database.find(HERE, TASK)) is None
     assert "1 records of m network, all of other machines or versions" in caplog.text
@@ -69,7 +69,7 @@ def test_records_of_other_machines_and_versions_are_kept_and_not_used(database, 
     assert caplog.text == ""
 
 
-def test_what_is_uncertain_is_never_the_best(database):
+def test_uncertain_record_is_never_the_best(database):
     doubtful = Record(HERE.target, HERE.versions_for(TASK), TASK, {}, (0.1, 9.0), facts={"uncertain": True})
     database.add([doubtful])
     assert best_of(database.find(HERE, TASK)) is None
@@ -90,7 +90,7 @@ def test_pruning_takes_only_what_is_asked_for(database, caplog):
     assert list(database.path.parent.iterdir()) == [database.path]
 
 
-def test_a_full_disk_while_pruning_leaves_the_file_as_it_was(database, monkeypatch):
+def test_full_disk_while_pruning_leaves_the_file_unchanged(database, monkeypatch):
     database.add([record(1.0), record(2.0)])
     before = database.path.read_bytes()
 
@@ -104,7 +104,7 @@ def test_a_full_disk_while_pruning_leaves_the_file_as_it_was(database, monkeypat
     assert list(database.path.parent.iterdir()) == [database.path]
 
 
-def test_who_waits_while_it_is_pruned_writes_to_the_new_file(database):
+def test_writer_that_waits_for_pruning_writes_to_the_new_file(database):
     database.add([record(1.0), record(2.0)])
     writer = threading.Thread(target=lambda: database.add([record(3.0)]))
 
@@ -140,7 +140,7 @@ def test_edited_and_truncated_lines_are_ignored_with_a_warning(database, caplog)
     assert [f"line {number} is ignored" in caplog.text for number in range(1, 6)] == [False, True, True, False, True]
 
 
-def test_numbers_that_no_float_holds_cost_their_own_lines_only(database, caplog):
+def test_numbers_beyond_floats_cost_only_their_own_lines(database, caplog):
     database.add([record(1.0), record(2.0), Record({}, {}, {}, {}, (10**400,))])
     text = database.path.read_text()
     database.path.write_text(text.replace("2.0", "1e999"))
@@ -149,7 +149,7 @@ def test_numbers_that_no_float_holds_cost_their_own_lines_only(database, caplog)
     assert database.prune(lambda record: True) == 1
 
 
-def test_a_torn_last_line_is_ignored_and_does_no_harm_to_the_next(database, caplog):
+def test_torn_last_line_is_ignored_and_spoils_no_other(database, caplog):
     database.add([record(1.0), record(2.0)])
     database.path.write_bytes(database.path.read_bytes()[:-30])
     assert [found.costs for found in database.records()] == [(1.0,)]
@@ -222,7 +222,7 @@ def test_the_key_of_this_machine_is_the_same_each_time(database):
     assert Key.here("cpu").fits(database.records()[0])
 
 
-def test_other_instructions_of_one_processor_make_another_key(monkeypatch):
+def test_other_instruction_sets_make_another_key(monkeypatch):
     keys = [Key.here("cpu")]
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "SSE41")
     keys.append(Key.here("cpu"))
@@ -242,7 +242,7 @@ def test_a_patch_release_of_torch_forgets_nothing(monkeypatch, installed, fits):
     assert Key.here("cpu").fits(kept) == fits
 
 
-def test_a_release_of_the_package_forgets_nothing_but_what_has_a_new_meaning(monkeypatch, database):
+def test_release_keeps_records_unless_their_meaning_changed(monkeypatch, database):
     other = {**TASK, "stage": "split_points"}
     database.add([record(1.0), Record(HERE.target, HERE.versions_for(other), other, {}, (1.0,))])
     monkeypatch.setattr(split_infer_ros, "__version__", "99.0")
@@ -252,7 +252,7 @@ def test_a_release_of_the_package_forgets_nothing_but_what_has_a_new_meaning(mon
     assert len(database.find(HERE, other)) == 1
 
 
-def test_records_from_before_there_were_meanings_are_read_and_not_used(database, caplog):
+def test_records_without_a_meaning_are_read_but_not_used(database, caplog):
     target = {"device": "cpu", "cpu": "x", "cores": 2, "driver": None}
     old = Record(target, {"package": "0.1.0", "torch": "2.15.0", "cuda": None}, TASK, {}, (1.0,))
     database.add([old])

@@ -29,7 +29,7 @@ def test_a_record_comes_back_from_its_line(target, versions, task, config, costs
     assert Record.from_line(line) == record
 
 
-def test_the_median_is_of_all_samples_and_a_failure_is_never_fast():
+def test_median_is_of_all_samples_and_infinite_on_failure():
     assert RECORD.median_s == 0.375
     assert Record({}, {}, {}, {}, (1.0,), "out of memory").median_s == math.inf
     assert Record({}, {}, {}, {}, ()).median_s == math.inf
@@ -60,12 +60,12 @@ def test_the_median_is_of_all_samples_and_a_failure_is_never_fast():
         (Record({}, {}, {}, {}, (), others={"format": 2}).as_line(), "format 2, of another version"),
     ],
 )
-def test_what_is_no_record_is_refused_with_the_reason(line, words):
+def test_line_that_is_no_record_is_refused_with_a_reason(line, words):
     with pytest.raises(RecordError, match=words):
         Record.from_line(line)
 
 
-def test_no_depth_of_a_line_is_more_than_a_refusal():
+def test_deeply_nested_line_is_refused():
     line = Record({}, {}, {}, {}, (), others={"deep": "here"}).as_line()
     for depth in range(sys.getrecursionlimit() - 300, sys.getrecursionlimit()):
         with pytest.raises(RecordError):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from split_infer_ros.measurements.steady import MOST_GROUPS, Measured, measure_steadily
+from split_infer_ros.measurements.steady import MAX_GROUPS, Measured, measure_steadily
 
 
 def groups(*medians: float) -> Measured:
@@ -25,9 +25,9 @@ def test_a_disturbed_group_is_measured_again_and_left_out() -> None:
 
 
 def test_what_never_agrees_is_uncertain() -> None:
-    found = groups(*(1.0 + 0.2 * turn for turn in range(MOST_GROUPS)))
+    found = groups(*(1.0 + 0.2 * turn for turn in range(MAX_GROUPS)))
     assert found.uncertain
-    assert len(found.costs) == 2 * MOST_GROUPS
+    assert len(found.costs) == 2 * MAX_GROUPS
 
 
 @pytest.mark.parametrize("medians", [(1.0, 2.0, 3.0)])

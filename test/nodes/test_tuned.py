@@ -12,7 +12,7 @@ from rclpy.context import Context
 from rclpy.parameter import Parameter
 
 from split_infer_ros.autotuning.spaces import network_space, pipeline_space
-from split_infer_ros.autotuning.tune import network_task, pipeline_task
+from split_infer_ros.autotuning.tasks import network_task, pipeline_task
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.record import Record

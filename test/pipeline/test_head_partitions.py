@@ -139,7 +139,7 @@ def test_file_for_another_number_of_threads_is_refused(tmp_path: Path, monkeypat
     model, path = own_model(), tmp_path / "mine.weights"
     pack_model(model, path, num_threads=max_threads() + 1)
     with pytest.raises(ConfigurationError, match=f"was packed for another machine .*{max_threads() + 1} threads"):
-        LocalPipeline(model, SETTINGS, lambda *_: None, head=replace(TWO_STAGE, weights_file=str(path)))
+        LocalPipeline(model, SETTINGS, lambda *_: None, head_weights=replace(TWO_STAGE, weights_file=str(path)))
 
 
 def test_stopped_head_streams_again_after_start(run: Run) -> None:

@@ -9,34 +9,34 @@ from hypothesis import strategies as st
 
 from split_infer_ros.search.dynamic_programming import best_chain
 
-FORMS = "abc"
+OPTIONS = "abc"
 Conversions = list[dict[tuple[str, str], float]]
 SECONDS = st.floats(0, 10) | st.just(math.inf)
 
 
-def total(costs: list[dict[str, float]], conversions: Conversions, forms: tuple[str, ...]) -> float:
-    return sum(cost[form] for cost, form in zip(costs, forms, strict=True)) + sum(
-        conversions[index + 1][pair] for index, pair in enumerate(itertools.pairwise(forms))
+def total(costs: list[dict[str, float]], conversions: Conversions, options: tuple[str, ...]) -> float:
+    return sum(cost[option] for cost, option in zip(costs, options, strict=True)) + sum(
+        conversions[index + 1][pair] for index, pair in enumerate(itertools.pairwise(options))
     )
 
 
 @given(st.data())
 def test_no_chain_is_better_than_the_best(data: st.DataObject) -> None:
     length = data.draw(st.integers(1, 5))
-    some = st.dictionaries(st.sampled_from(FORMS), SECONDS, min_size=1)
+    some = st.dictionaries(st.sampled_from(OPTIONS), SECONDS, min_size=1)
     costs = data.draw(st.lists(some, min_size=length, max_size=length))
-    pairs = list(itertools.product(FORMS, FORMS))
+    pairs = list(itertools.product(OPTIONS, OPTIONS))
     conversions = [{pair: data.draw(SECONDS) for pair in pairs} for _ in range(length)]
-    found, forms = best_chain(costs, lambda index, one, other: conversions[index][one, other])
+    found, options = best_chain(costs, lambda index, one, other: conversions[index][one, other])
     brute = min(total(costs, conversions, choice) for choice in itertools.product(*costs))
     assert found == pytest.approx(brute)
-    assert total(costs, conversions, tuple(forms)) == pytest.approx(brute)
+    assert total(costs, conversions, tuple(options)) == pytest.approx(brute)
 
 
-def test_a_faster_form_is_left_where_changing_to_it_costs_more() -> None:
+def test_faster_option_is_avoided_if_conversion_costs_more() -> None:
     costs = [{"a": 1.0, "b": 5.0}, {"a": 3.0, "b": 2.0}, {"a": 1.0, "b": 5.0}]
-    dear = best_chain(costs, lambda index, one, other: 0.0 if one == other else 0.6)
-    assert dear == (5.0, ["a", "a", "a"])
+    expensive = best_chain(costs, lambda index, one, other: 0.0 if one == other else 0.6)
+    assert expensive == (5.0, ["a", "a", "a"])
     cheap = best_chain(costs, lambda index, one, other: 0.0 if one == other else 0.4)
     assert cheap[1] == ["a", "b", "a"]
     assert cheap[0] == pytest.approx(4.8)
@@ -44,5 +44,5 @@ def test_a_faster_form_is_left_where_changing_to_it_costs_more() -> None:
 
 def test_ends_of_chains() -> None:
     assert best_chain([], lambda index, one, other: 0.0) == (0.0, [])
-    with pytest.raises(ValueError, match="segment 1 has no form"):
+    with pytest.raises(ValueError, match="segment 1 has no option"):
         best_chain([{"a": 1.0}, {}], lambda index, one, other: 0.0)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from split_infer_ros.search.space import Space, frozen, told
+from split_infer_ros.search.space import Space, describe_config, frozen
 
 SPACE = Space(
     {"layout": ("channels_last", "contiguous"), "fusion": (True, False), "threads": (2, 1)},
@@ -43,6 +43,6 @@ def test_what_is_missing_is_named() -> None:
 
 
 def test_people_are_told_what_differs() -> None:
-    assert told({**SPACE.default, "threads": 1}, SPACE.default) == "threads 1"
-    assert told(SPACE.default, SPACE.default) == "the defaults"
-    assert told({"threads": 1, "fusion": False}) == "threads 1, fusion False"
+    assert describe_config({**SPACE.default, "threads": 1}, SPACE.default) == "threads 1"
+    assert describe_config(SPACE.default, SPACE.default) == "the defaults"
+    assert describe_config({"threads": 1, "fusion": False}) == "threads 1, fusion False"

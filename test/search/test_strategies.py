@@ -3,22 +3,21 @@ from __future__ import annotations
 import math
 import random
 import statistics
+from collections.abc import Mapping
 
 import pytest
+from _replay import best_so_far, replay
 
 from split_infer_ros.search import cost_model
 from split_infer_ros.search.cost_model import CostModel, Sample
-from split_infer_ros.search.space import Config, Space, frozen
+from split_infer_ros.search.space import Config, Frozen, Space, frozen
 from split_infer_ros.search.strategies import (
     Exhaustive,
     Guided,
     Random,
     Search,
     Tried,
-    best_so_far,
     relative_costs,
-    replay,
-    trials_until,
 )
 
 SPACE = Space(
@@ -50,6 +49,12 @@ COSTS = {frozen(config): cost(config) for config in SPACE}
 GOAL = min(COSTS.values()) / 0.95
 
 
+def trials_until(search: Search, costs: Mapping[Frozen, float], goal_s: float) -> float:
+    """Returns after how many trials of a replay the best is at the goal or below; infinite if never."""
+    tried = replay(search, costs, goal_s)
+    return len(tried) if tried and tried[-1].cost_s <= goal_s else math.inf
+
+
 @pytest.mark.parametrize("search", [Exhaustive(SPACE), Random(SPACE, 3)])
 def test_all_are_tried_once_the_default_first(search: Search) -> None:
     tried = replay(search, COSTS)
@@ -61,10 +66,10 @@ def test_all_are_tried_once_the_default_first(search: Search) -> None:
 
 
 def test_a_seed_gives_a_series() -> None:
-    first, again, other = (replay(Random(SPACE, seed), COSTS, most=8) for seed in (1, 1, 2))
+    first, again, other = (replay(Random(SPACE, seed), COSTS, max_trials=8) for seed in (1, 1, 2))
     assert first == again
     assert first != other
-    assert replay(Guided(SPACE, 1), COSTS, most=8) == replay(Guided(SPACE, 1), COSTS, most=8)
+    assert replay(Guided(SPACE, 1), COSTS, max_trials=8) == replay(Guided(SPACE, 1), COSTS, max_trials=8)
 
 
 REVERSED = Space({name: values[::-1] for name, values in SPACE.knobs.items()}, SPACE.excludes)
@@ -77,7 +82,7 @@ def test_guided_needs_less_than_half_the_trials_of_random(space: Space) -> None:
     assert statistics.median(guided) <= statistics.median(chance) / 2
 
 
-def test_guided_first_changes_one_knob_at_a_time_as_they_are_declared() -> None:
+def test_guided_first_changes_one_knob_at_a_time_in_order() -> None:
     space = Space({"a": (1, 2), "b": ("x", "y", "z")}, excludes=({"a": 2, "b": "x"},))
     failed = [Tried(space.default, math.inf)]
     while (config := Guided(space).propose(failed)) is not None:
@@ -87,7 +92,7 @@ def test_guided_first_changes_one_knob_at_a_time_as_they_are_declared() -> None:
     assert sorted(changed[3:]) == [(2, "y"), (2, "z")]
 
 
-def test_a_small_space_comes_to_its_end_and_failures_are_no_hindrance() -> None:
+def test_small_space_ends_even_if_all_trials_fail() -> None:
     space = Space({"a": (1, 2), "b": ("x", "y")})
     costs = {frozen(config): math.inf for config in space}
     assert best_so_far(replay(Guided(space), costs)) == [math.inf] * 4
@@ -95,13 +100,13 @@ def test_a_small_space_comes_to_its_end_and_failures_are_no_hindrance() -> None:
     assert best_so_far(replay(Guided(space), costs))[-1] == 1.0
 
 
-def test_what_other_models_taught_counts_by_how_near_they_are() -> None:
+def test_samples_of_similar_models_count_more() -> None:
     rng = random.Random(0)
     near, far = {"size": 1.0}, {"size": 4.0}
     configs = rng.sample(list(SPACE), 30)
     taught = relative_costs([Tried(config, cost(config, 3.0)) for config in configs], SPACE.default, near)
     opposite = [Sample(sample.config, -sample.relative, far) for sample in taught]
-    search = Guided(SPACE, traits={"size": 1.1}, known=[*taught, *opposite])
+    search = Guided(SPACE, features={"size": 1.1}, other_samples=[*taught, *opposite])
     assert trials_until(search, COSTS, min(COSTS.values()) * 1.2) <= 3
 
 
@@ -115,7 +120,7 @@ def test_relative_costs() -> None:
     assert relative_costs(tried[2:], space.default) == []
 
 
-def test_the_model_predicts_what_it_saw_and_doubts_what_it_did_not() -> None:
+def test_cost_model_is_certain_only_near_its_samples() -> None:
     samples = relative_costs([Tried(config, cost(config)) for config in list(SPACE)[::3]], SPACE.default)
     model = CostModel(SPACE)
     model.fit(samples)
@@ -125,7 +130,7 @@ def test_the_model_predicts_what_it_saw_and_doubts_what_it_did_not() -> None:
     assert elsewhere.mean() > doubt.mean()
 
 
-def test_nothing_is_expected_of_what_is_surely_worse() -> None:
+def test_no_improvement_is_expected_where_cost_is_surely_worse() -> None:
     import numpy as np
 
     gains = cost_model.expected_improvement(np.array([1.0, -1.0, 0.0]), np.array([1e-6, 1e-6, 1.0]), best=0.0)

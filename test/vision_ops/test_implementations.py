@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from split_infer_ros.measurements.database import Database
-from split_infer_ros.measurements.steady import GROUPS
+from split_infer_ros.measurements.steady import NUM_AGREEING
 from split_infer_ros.vision_ops import implementations as module
 from split_infer_ros.vision_ops.implementations import (
     CALLS_PER_GROUP,
@@ -74,7 +74,7 @@ def test_the_fastest_is_measured_once_for_similar_sizes(database: Database, forg
     implementations = {PLAIN: slow, TRITON: fast}
     assert run_fastest("sum", VALUES, [100, 3], implementations, database=database) is fast
     measured = slow.calls
-    assert measured == 1 + GROUPS * CALLS_PER_GROUP
+    assert measured == 1 + NUM_AGREEING * CALLS_PER_GROUP
     assert run_fastest("sum", VALUES, [128, 4], implementations, database=database) is fast
     forget()
     assert run_fastest("sum", VALUES, [100, 3], implementations, database=database) is fast
@@ -142,5 +142,5 @@ def test_a_choice_that_may_not_be_kept_stays_in_process(database: Database) -> N
     implementations = {PLAIN: SimulatedImplementation(1.0), TRITON: fast}
     for _ in range(2):
         assert run_fastest("sum", VALUES, [], implementations, database=database, may_keep=lambda: False) is fast
-    assert fast.calls == 1 + GROUPS * CALLS_PER_GROUP + 2
+    assert fast.calls == 1 + NUM_AGREEING * CALLS_PER_GROUP + 2
     assert not database.records()

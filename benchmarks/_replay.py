@@ -1,0 +1,34 @@
+"""Replays a search against recorded costs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+
+from split_infer_ros.search.space import Frozen, frozen
+from split_infer_ros.search.strategies import Search, Tried
+
+
+def replay(
+    search: Search, costs: Mapping[Frozen, float], goal_s: float = 0.0, max_trials: int | None = None
+) -> list[Tried]:
+    """Returns what a search tries, in order, if recorded costs answer it.
+
+    Args:
+        search: over a space whose every configuration was recorded.
+        costs: seconds by ``frozen`` configuration, infinite if it failed.
+        goal_s: the search ends once the best is as good as this.
+        max_trials: the search ends after this many trials; None sets no limit.
+    """
+    tried: list[Tried] = []
+    while (max_trials is None or len(tried) < max_trials) and not (tried and tried[-1].cost_s <= goal_s):
+        config = search.propose(tried)
+        if config is None:
+            break
+        tried.append(Tried(config, costs[frozen(config)]))
+    return tried
+
+
+def best_so_far(tried: Sequence[Tried]) -> list[float]:
+    """Returns the lowest cost after each trial, in seconds."""
+    return list(itertools.accumulate((each.cost_s for each in tried), min))

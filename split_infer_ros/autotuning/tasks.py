@@ -1,0 +1,30 @@
+"""The tasks that tuning measures, as records state them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from split_infer_ros.autotuning.spaces import NETWORK, PIPELINE
+from split_infer_ros.split.model import SplitModel
+
+
+def network_task(model: SplitModel, batch_size: int) -> dict[str, Any]:
+    """Returns the task of running the whole network on a batch, as records state it."""
+    return {
+        "model": model.entry.name,
+        "fingerprint": model.fingerprint,
+        "stage": NETWORK,
+        "shapes": [[batch_size, *model.entry.image_shape]],
+    }
+
+
+def pipeline_task(model: SplitModel, network: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the task of running the pipeline, its network run with that configuration, as records state it."""
+    return {
+        "model": model.entry.name,
+        "fingerprint": model.fingerprint,
+        "stage": PIPELINE,
+        "shapes": [list(model.entry.image_shape)],
+        "network": dict(network),
+    }
