@@ -7,16 +7,16 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
+from _claim import Claim, Direction
 from _co_runs import CO, MO, Application, Configuration, D, RealGpu, serve
+from _estimate import Estimate, Samples, estimate, exact, maximum, minimum, ratio
+from _report import Panel
 from _rows import measured
+from _turns import Contest, rotated
+from _usage import Usage
 
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.memory_cost.constants import MachineConstants
-from split_infer_ros.telemetry.claim import Claim, Direction
-from split_infer_ros.telemetry.estimate import Estimate, Samples, estimate, exact, maximum, minimum, ratio
-from split_infer_ros.telemetry.report import Panel
-from split_infer_ros.telemetry.turns import Contest, rotated
-from split_infer_ros.telemetry.usage import Usage
 
 MEASURED = "measured"
 EXECUTION_ROUNDS = 11  # of an application alone, before the turns begin

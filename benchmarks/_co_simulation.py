@@ -10,14 +10,14 @@ from enum import Enum
 from typing import Any
 
 import numpy as np
+from _claim import Claim, Direction
 from _co_runs import CO, MO, Application, Configuration, D, Served, SimulatedGpu, serve
+from _estimate import Estimate, Samples, estimate, exact
+from _report import Panel
 from _rows import measured
 from _synthetic_machine import SyntheticMachine, draw_machine
 
 from split_infer_ros.buffers.policy import POLICIES
-from split_infer_ros.telemetry.claim import Claim, Direction
-from split_infer_ros.telemetry.estimate import Estimate, Samples, estimate, exact
-from split_infer_ros.telemetry.report import Panel
 
 SIMULATED = "simulated"
 

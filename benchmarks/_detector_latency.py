@@ -14,7 +14,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from _claim import Claim
+from _estimate import Samples, estimate
 from _rows import in_ms, measured
+from _turns import Contest, rotated
+from _usage import Usage
 from torch import Tensor
 from torchvision.ops import batched_nms
 
@@ -22,10 +26,6 @@ from split_infer_ros.models.detections import Candidates, Detections, Limits, Su
 from split_infer_ros.operator_placement.placed_graph import copy_to
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_spec import ModelSpec
-from split_infer_ros.telemetry.claim import Claim
-from split_infer_ros.telemetry.estimate import Samples, estimate
-from split_infer_ros.telemetry.turns import Contest, rotated
-from split_infer_ros.telemetry.usage import Usage
 
 PAPERS_NAMES = {"ssdlite320": "SSD_MobileNet", "ssd_resnet50": "SSD_ResNet50", "yolov3": "Yolov3"}  # of Table 4
 PAPERS_GAINS = {  # of Table 4, on the GPUs of three boards

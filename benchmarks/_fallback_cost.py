@@ -12,8 +12,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from _claim import Claim, Direction
 from _detector_latency import PAPERS_NAMES
+from _estimate import Estimate, estimate
 from _rows import in_ms, measured, of_estimate
+from _turns import Contest, rotated
+from _usage import Usage
 from torch import fx
 
 from split_infer_ros.models.detections import Limits
@@ -23,10 +27,6 @@ from split_infer_ros.operator_placement.placed_graph import apply_plan, copy_to
 from split_infer_ros.operator_placement.plan import Tag, make_plan
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_spec import ModelSpec
-from split_infer_ros.telemetry.claim import Claim, Direction
-from split_infer_ros.telemetry.estimate import Estimate, estimate
-from split_infer_ros.telemetry.turns import Contest, rotated
-from split_infer_ros.telemetry.usage import Usage
 
 CPU = torch.device("cpu")
 PLACED, COPIES, ONE_DEVICE = "placed", "copies", "on one device"

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from _claim import Claim, Direction
+from _estimate import MIN_BLOCKS, Estimate, estimate, maximum, minimum, ratio
 from _operator_cases import (
     ALIGN,
     ARGSORT,
@@ -34,10 +36,7 @@ from _operator_cases import (
 )
 from _rows import in_us, measured
 from _short_calls import ShortCalls, no_wait
-
-from split_infer_ros.telemetry.claim import Claim, Direction
-from split_infer_ros.telemetry.estimate import MIN_BLOCKS, Estimate, estimate, maximum, minimum, ratio
-from split_infer_ros.telemetry.turns import Contest
+from _turns import Contest
 
 CPU, GPU = "cpu", "cuda"
 MANY = 1000  # values of a batch, from which an operator should be as fast as the library's

@@ -10,10 +10,10 @@ from _feed import Feed
 from _process_usage import ProcessUsage
 from _ros import Arrivals, Observer
 from _trace import Trace, busy
+from _turns import rotated
+from _usage import MB, resident_bytes
 
 from split_infer_ros.msg import PipelineReport
-from split_infer_ros.telemetry.turns import rotated
-from split_infer_ros.telemetry.usage import MB, resident_bytes
 
 PIPELINE = "pipeline"
 CAMERAS = ("/pipeline/left/image", "/pipeline/right/image")

@@ -11,9 +11,8 @@ from _feed import Feed
 from _process_usage import ProcessUsage
 from _ros import Arrivals, Observer
 from _trace import Trace, busy
-
-from split_infer_ros.telemetry.turns import rotated
-from split_infer_ros.telemetry.usage import Usage
+from _turns import rotated
+from _usage import Usage
 
 PIPELINE, NAIVE = "pipeline", "naive"
 WITH_CAMERA = "pipeline_with_camera"  # the camera in the pipeline's own process: images do not go over DDS

@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+from _claim import Claim, Direction
+from _estimate import NOTHING, Estimate, Samples, estimate, exact
 from _policy_runs import EXECUTION, Case, PolicyRuns, figure
+from _report import Panel
 from _rows import finite, in_ms, measured
+from _turns import Contest
+from _usage import MB
 
 from split_infer_ros.buffers.policy import Policy
-from split_infer_ros.telemetry.claim import Claim, Direction
-from split_infer_ros.telemetry.estimate import NOTHING, Estimate, Samples, estimate, exact
-from split_infer_ros.telemetry.report import Panel
-from split_infer_ros.telemetry.turns import Contest
-from split_infer_ros.telemetry.usage import MB
 
 MIN_ERROR = 1e-4  # a geometric mean does not bear zeros
 GOAL_MEAN, GOAL_WORST, GOAL_LOSS = 9.3, 24.3, 3.0  # %; the first two are the paper's own figures (section V-B)

@@ -13,6 +13,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
+from _turns import rotated
+from _usage import Usage
 
 from split_infer_ros.buffers.memory import Memory, allocate
 from split_infer_ros.buffers.policy import Policy
@@ -22,8 +24,6 @@ from split_infer_ros.memory_cost.constants import MachineConstants
 from split_infer_ros.memory_cost.cpu_microbenchmarks import read
 from split_infer_ros.memory_cost.gpu_microbenchmarks import reread, run_kernel
 from split_infer_ros.memory_cost.task import Kernel, Task
-from split_infer_ros.telemetry.turns import rotated
-from split_infer_ros.telemetry.usage import Usage
 
 MIB = 2**20
 SMALL = tuple(CACHED_BLOCK * size for size in (1, 2, 3, 4, 5, 6, 7, 8))

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from _usage import MB, peak_bytes
+
 from split_infer_ros.telemetry.machine import num_cores
-from split_infer_ros.telemetry.usage import MB, peak_bytes
 
 
 class ProcessUsage:

@@ -10,6 +10,9 @@ from functools import partial
 from typing import Any
 
 import torch
+from _claim import Claim
+from _estimate import minimum, ratio
+from _report import Panel
 from _ring_cost import (
     ALONE,
     FRESH,
@@ -28,15 +31,12 @@ from _ring_cost import (
 )
 from _rows import in_us, measured
 from _short_calls import Call, ShortCalls
+from _turns import Contest
+from _usage import MB, forget_peak, peak_bytes
 from torch import Tensor
 
 from split_infer_ros.buffers.pool import SlotPool
 from split_infer_ros.buffers.shared_pool import SharedSlotPool
-from split_infer_ros.telemetry.claim import Claim
-from split_infer_ros.telemetry.estimate import minimum, ratio
-from split_infer_ros.telemetry.report import Panel
-from split_infer_ros.telemetry.turns import Contest
-from split_infer_ros.telemetry.usage import MB, forget_peak, peak_bytes
 
 GOALS = {FRESH: 2.0, REUSED: 2.0, PROCESS_QUEUE: 10.0}  # times the ring's cost, at least
 TURN_S = 0.05  # in shorter ones there are so many turns that their intervals take seconds

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any
 
 import rclpy
+from _report import seconds_for_turns
 from lifecycle_msgs.srv import ChangeState
 from rcl_interfaces.srv import SetParametersAtomically
 from rclpy.client import Client
@@ -26,7 +27,6 @@ from rclpy.task import Future
 from vision_msgs.msg import Detection2DArray
 
 from split_infer_ros.nodes.process import PROFILE_VARIABLES
-from split_infer_ros.telemetry.report import seconds_for_turns
 
 PROFILE = Path(__file__).parents[1] / "config" / "fastdds.xml"
 START_S = 120.0

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from _estimate import Estimate, median
 from numpy.typing import ArrayLike
-
-from split_infer_ros.telemetry.estimate import Estimate, median
 
 Row = dict[str, float | int | None]
 

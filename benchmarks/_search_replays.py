@@ -11,7 +11,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from _claim import Claim, Direction
+from _estimate import estimate
 from _replay import best_so_far, replay
+from _turns import Contest
 
 from split_infer_ros.autotuning.spaces import NETWORK, network_space
 from split_infer_ros.autotuning.trials import Trials
@@ -19,10 +22,7 @@ from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.search.space import Frozen, Space, frozen
 from split_infer_ros.search.strategies import Exhaustive, Guided, Random, Search, SearchStrategy
 from split_infer_ros.split.model_spec import ModelSpec
-from split_infer_ros.telemetry.claim import Claim, Direction
-from split_infer_ros.telemetry.estimate import estimate
 from split_infer_ros.telemetry.machine import num_cores
-from split_infer_ros.telemetry.turns import Contest
 
 GUIDED, RANDOM, EXHAUSTIVE = (strategy.value for strategy in SearchStrategy)
 WITHIN = 0.95  # of the best that there is

@@ -7,8 +7,8 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 
-from split_infer_ros.telemetry.turns import rotated
-from split_infer_ros.telemetry.usage import Usage
+from _turns import rotated
+from _usage import Usage
 
 TURN_S = 0.02
 

@@ -6,10 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from _split_contest import AS_BUILT, OPTIMISED, PAPERS, PREPARED, WHOLE_MODELS, MatchResult
-
-from split_infer_ros.telemetry.claim import Claim, Direction
-from split_infer_ros.telemetry.estimate import (
+from _claim import Claim, Direction
+from _estimate import (
     Estimate,
     Samples,
     Statistic,
@@ -20,7 +18,8 @@ from split_infer_ros.telemetry.estimate import (
     minimum,
     ratio,
 )
-from split_infer_ros.telemetry.report import Panel, Report
+from _report import Panel, Report
+from _split_contest import AS_BUILT, OPTIMISED, PAPERS, PREPARED, WHOLE_MODELS, MatchResult
 
 PAPERS_BATCH = 64
 PAPERS_GAINS = {"mobilenet_v2": "1.112x", "efficientnet_b2": "1.129x", "vit_tiny": "1.212x"}  # Table 1

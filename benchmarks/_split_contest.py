@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from _claim import Claim
 from _gpu_only import Optimised, Prepared
 from _split_rivals import ImageFeed, Rival, SplitPipeline, WholeModel
 from _split_subject import Subject
+from _turns import Contest, rotated
+from _usage import Usage
 
 from split_infer_ros.split.planner import plan
-from split_infer_ros.telemetry.claim import Claim
-from split_infer_ros.telemetry.turns import Contest, rotated
-from split_infer_ros.telemetry.usage import Usage
 
 AS_BUILT, PREPARED, OPTIMISED = "baseline, as built", "baseline, prepared", "optimised"
 WHOLE_MODELS = (AS_BUILT, PREPARED, OPTIMISED)

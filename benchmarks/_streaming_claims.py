@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 import _streaming_child as child
 import numpy as np
+from _claim import Claim, Direction
+from _estimate import Estimate, estimate, exact, maximum, median, ratio
 from _streaming_plan import ALLOWED_S, MAX_SHARE
 from _streaming_turns import READ_B_S, READ_CORE_S
+from _turns import Contest
 from numpy.typing import NDArray
-
-from split_infer_ros.telemetry.claim import Claim, Direction
-from split_infer_ros.telemetry.estimate import Estimate, estimate, exact, maximum, median, ratio
-from split_infer_ros.telemetry.turns import Contest
 
 COMPUTE_BOUND = ("yolov3", "retinanet")  # models whose reading should hide behind computing
 MAX_TILES = {child.TWO_STAGE: 1.1, child.ASYNCHRONOUS: 2.0}  # memory of each, in largest tiles

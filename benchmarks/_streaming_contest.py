@@ -11,6 +11,7 @@ from typing import Any
 
 import _streaming_child as child
 import torch
+from _claim import Claim
 from _streaming_claims import (
     MAX_TILES,
     MB,
@@ -26,9 +27,8 @@ from _streaming_peak import measure_peak
 from _streaming_plan import PlannedModel, auto_plan, spread_trials
 from _streaming_rivals import can_offload
 from _streaming_turns import READ_B_S, READ_CORE_S, Disk, ResidencyTurns, with_reads
+from _turns import Contest, take_turns
 
-from split_infer_ros.telemetry.claim import Claim
-from split_infer_ros.telemetry.turns import Contest, take_turns
 from split_infer_ros.weight_streaming.delay_model import predict_delay
 from split_infer_ros.weight_streaming.ring_plan import RingPlan
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition

@@ -11,8 +11,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from _claim import Claim, Direction
+from _estimate import exact, ratio
 from _streaming_child import ASYNCHRONOUS, RESIDENT, SYNCHRONOUS, TWO_STAGE, Partition, images_of, open_whole
 from _streaming_turns import READ_B_S, Disk, ResidencyTurns
+from _turns import Contest, take_turns
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -23,9 +26,6 @@ from split_infer_ros.runtime.streams import current_fence
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
-from split_infer_ros.telemetry.claim import Claim, Direction
-from split_infer_ros.telemetry.estimate import exact, ratio
-from split_infer_ros.telemetry.turns import Contest, take_turns
 from split_infer_ros.weight_streaming.pack import pack_model
 from split_infer_ros.weight_streaming.residency import Residency
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import _streaming_child as child
 import torch
-
-from split_infer_ros.telemetry.usage import forget_peak, peak_bytes, resident_bytes
+from _usage import forget_peak, peak_bytes, resident_bytes
 
 WAIT_S = 120.0
 PASSES = 2

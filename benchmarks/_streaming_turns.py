@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 
 import _streaming_child as child
+from _turns import rotated
+from _usage import Usage
 from torch import Tensor
 
-from split_infer_ros.telemetry.turns import rotated
-from split_infer_ros.telemetry.usage import Usage
 from split_infer_ros.weight_streaming.packed_partition import PackedPartition
 
 GROUP_S = 0.2  # of the passes that count in a turn: at least one

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from _claim import Claim, Direction
+from _estimate import Estimate, Samples, estimate, maximum, ratio
 from _tenant_replays import AT_ONCE, POISSON, Replays
 from _tenant_rivals import BREADTH_FIRST, FUSE, MERGE, SEQUENTIAL, kind, with_lanes
-
-from split_infer_ros.telemetry.claim import Claim, Direction
-from split_infer_ros.telemetry.estimate import Estimate, Samples, estimate, maximum, ratio
 
 FIGURES = {
     "per_second": "throughput",

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from _tenant_load import Load
+from _turns import Contest, rotated
 
 from split_infer_ros.runtime.num_threads import max_threads
 from split_infer_ros.serving.concurrent_lanes import ConcurrentLanes
@@ -21,7 +22,6 @@ from split_infer_ros.serving.execution_timing import (
     time_execution,
 )
 from split_infer_ros.serving.merge_runner import MergeRunner
-from split_infer_ros.telemetry.turns import Contest, rotated
 
 FUSED, APART = "fused", "one after the other"
 

@@ -9,12 +9,13 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 
+from _claim import Claim, Direction
+from _estimate import maximum, median
+from _turns import Contest
+
 from split_infer_ros.serving.execution_costs import ExecutionCosts
 from split_infer_ros.serving.request import LatePolicy, Request, RequestQueue
 from split_infer_ros.serving.scheduler import Rules, decide
-from split_infer_ros.telemetry.claim import Claim, Direction
-from split_infer_ros.telemetry.estimate import maximum, median
-from split_infer_ros.telemetry.turns import Contest
 
 WINDOWS = (5, 8, 16, 32)
 CLAIMED = 1000  # requests that wait

@@ -7,15 +7,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+from _claim import Claim
+from _estimate import Samples
 from _tenant_load import Load, Serve
 from _tenant_log import Log
 from _tenant_rivals import SEQUENTIAL
 from _tenant_trace import at_once, poisson_trace
-
-from split_infer_ros.telemetry.claim import Claim
-from split_infer_ros.telemetry.estimate import Samples
-from split_infer_ros.telemetry.turns import Contest, rotated
-from split_infer_ros.telemetry.usage import Usage
+from _turns import Contest, rotated
+from _usage import Usage
 
 BOUND = "bound"
 POISSON, AT_ONCE = "poisson", "three requests"

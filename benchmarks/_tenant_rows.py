@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from _estimate import Estimate, median, ratio
+from _picture import Panel
 from _tenant_claims import FIGURES, in_turns
 from _tenant_costs import APART, FUSED, figure, in_words, pays
 from _tenant_decisions import CASES, name_of
 from _tenant_replays import AT_ONCE, POISSON, Replays
 from _tenant_rivals import BREADTH_FIRST, FUSE, MERGE, SEQUENTIAL, with_lanes
+from _turns import Contest
 
 from split_infer_ros.serving.execution_costs import ExecutionCosts
 from split_infer_ros.serving.execution_modes import ExecutionModes
-from split_infer_ros.telemetry.estimate import Estimate, median, ratio
-from split_infer_ros.telemetry.picture import Panel
-from split_infer_ros.telemetry.turns import Contest
 
 Row = dict[str, Any]
 

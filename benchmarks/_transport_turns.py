@@ -10,9 +10,8 @@ from _image_hop import BEST_EFFORT, RELIABLE, ImageHop
 from _process_usage import ProcessUsage
 from _trace import busy
 from _transport_pipeline import TransportPipeline
-
-from split_infer_ros.telemetry.turns import rotated
-from split_infer_ros.telemetry.usage import Usage
+from _turns import rotated
+from _usage import Usage
 
 IN_PROCESS, SHARED, NETWORK = TRANSPORTS = ("intra_process", "shared_memory", "network")
 DDS = "plain DDS"

@@ -8,6 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from _claim import Claim
+from _estimate import NOTHING, Estimate, exact, minimum, ratio
+from _turns import Contest, rotated
+from _usage import Usage
 from _vendor_networks import VENDORS, Run, vendors_of
 
 from split_infer_ros.autotuning.best_known import BestKnown, find_best_known
@@ -22,11 +26,7 @@ from split_infer_ros.runtime.num_threads import use_all_threads, use_one_thread
 from split_infer_ros.split.load import build_model, load_model
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
-from split_infer_ros.telemetry.claim import Claim
-from split_infer_ros.telemetry.estimate import NOTHING, Estimate, exact, minimum, ratio
 from split_infer_ros.telemetry.machine import num_cores
-from split_infer_ros.telemetry.turns import Contest, rotated
-from split_infer_ros.telemetry.usage import Usage
 
 BUILT, UNTUNED, TUNED = "as built", "untuned", "tuned"
 READ = "its record read"

@@ -29,12 +29,12 @@ sys.path.insert(0, str(Path(__file__).parent))  # for `python -m benchmarks.co_o
 import _co_measurement
 import _co_simulation
 from _co_runs import Application, RealGpu
+from _report import Report, arguments, deliver, seconds_for_turns, show
+from _turns import take_turns
 
 from split_infer_ros.buffers.cuda import device_attributes
 from split_infer_ros.buffers.policy import legal_policies
 from split_infer_ros.memory_cost.machine import calibrate_machine
-from split_infer_ros.telemetry.report import Report, arguments, deliver, seconds_for_turns, show
-from split_infer_ros.telemetry.turns import take_turns
 
 MIB = 2**20
 SIZES = tuple(MIB * size for size in (1, 2, 4, 8, 12, 16, 24, 32))

@@ -42,13 +42,13 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))  # for `python -m benchmarks.demand_layering`
 import _streaming_child as child
+from _claim import Claim
+from _report import Panel, Report, arguments, deliver, seconds_for_turns, show
 from _streaming_contest import WITH_READS, Effort, StreamingContest
 from _streaming_on_gpu import StreamingContestOnGpu
 from _streaming_plan import plan_model
 
 from split_infer_ros.split.load import choose_device
-from split_infer_ros.telemetry.claim import Claim
-from split_infer_ros.telemetry.report import Panel, Report, arguments, deliver, seconds_for_turns, show
 
 MODELS = ("yolov3", "retinanet", "resnet50", "vgg16", "alexnet")
 QUICK_MODELS = {"cpu": ("resnet50",), "cuda": ("yolov3",)}

@@ -27,12 +27,17 @@ import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))  # for `python -m benchmarks.memory_policies`
+from _claim import Claim, Direction
+from _estimate import exact, mean, median
 from _policy_claims import PolicyContest
 from _policy_runs import CASES, PolicyRuns
+from _report import Report, arguments, deliver, seconds_for_turns
 from _ring_contests import across_processes, in_process, ring_claims
 from _ring_cost import SIZES
 from _rows import finite, measured
 from _synthetic_machine import draw_machine
+from _turns import Contest, take_turns
+from _usage import Usage
 
 from split_infer_ros.buffers.cuda import device_attributes
 from split_infer_ros.buffers.policy import legal_policies
@@ -41,11 +46,6 @@ from split_infer_ros.memory_cost.calibration import Calibration, calibrate
 from split_infer_ros.memory_cost.constants import ALL_CONSTANTS
 from split_infer_ros.memory_cost.machine import calibrate_machine
 from split_infer_ros.memory_cost.samples import Probe
-from split_infer_ros.telemetry.claim import Claim, Direction
-from split_infer_ros.telemetry.estimate import exact, mean, median
-from split_infer_ros.telemetry.report import Report, arguments, deliver, seconds_for_turns
-from split_infer_ros.telemetry.turns import Contest, take_turns
-from split_infer_ros.telemetry.usage import Usage
 
 Rows = list[Mapping[str, Any]]
 SIMULATED_MACHINES = 60

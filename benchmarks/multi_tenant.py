@@ -29,6 +29,7 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))  # for `python -m benchmarks.multi_tenant`
+from _report import Report, arguments, deliver, seconds_for_turns, show
 from _tenant_claims import claims_of
 from _tenant_costs import Bound, fusion_contest, measure_modes
 from _tenant_decisions import decision_contest
@@ -46,11 +47,10 @@ from _tenant_rows import (
     served_rows,
     step_rows,
 )
+from _turns import take_turns
 
 from split_infer_ros.runtime.process import prepare_process
 from split_infer_ros.split.load import choose_device
-from split_infer_ros.telemetry.report import Report, arguments, deliver, seconds_for_turns, show
-from split_infer_ros.telemetry.turns import take_turns
 
 FULL_S = 5400.0
 ENDS = ("_low", "_high")  # of intervals, which are not shown while the benchmark runs

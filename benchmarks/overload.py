@@ -23,6 +23,8 @@ from typing import Any
 
 import cv2
 import numpy as np
+from _claim import Claim, Direction
+from _estimate import Estimate, estimate, exact, mean, median
 from _feed import Feed
 from _overload_turns import (
     CAMERAS,
@@ -32,18 +34,16 @@ from _overload_turns import (
     PIPELINE,
     Bench,
 )
+from _picture import Curve, Panel
+from _report import Report, arguments, deliver, show
 from _ros import Observer, Processes, seconds_of_turns, set_up_middleware
 from _rows import measured
 from _trace import Trace
+from _turns import Contest, take_turns
+from _usage import MB
 
 from split_infer_ros.msg import PipelineReport
 from split_infer_ros.sources import draw_scene
-from split_infer_ros.telemetry.claim import Claim, Direction
-from split_infer_ros.telemetry.estimate import Estimate, estimate, exact, mean, median
-from split_infer_ros.telemetry.picture import Curve, Panel
-from split_infer_ros.telemetry.report import Report, arguments, deliver, show
-from split_infer_ros.telemetry.turns import Contest, take_turns
-from split_infer_ros.telemetry.usage import MB
 
 POOL_SLOTS = 4
 MAX_PERIODS = POOL_SLOTS + 3  # a frame waits for a batch, in the slot pool and for the head

@@ -24,8 +24,11 @@ from pathlib import Path
 from typing import Any
 
 import cv2
+from _claim import Claim, Direction
 from _dds_hop import DdsHop
+from _estimate import ratio
 from _feed import Feed
+from _picture import Panel
 from _pipeline_turns import (
     BACKBONE_BUSY,
     DDS,
@@ -39,16 +42,13 @@ from _pipeline_turns import (
     Bench,
     camera_of,
 )
+from _report import Report, arguments, deliver, show
 from _ros import Observer, Processes, seconds_of_turns, set_up_middleware
 from _rows import in_ms, measured
 from _trace import Trace
+from _turns import Contest, take_turns
 
 from split_infer_ros.sources import draw_scene
-from split_infer_ros.telemetry.claim import Claim, Direction
-from split_infer_ros.telemetry.estimate import ratio
-from split_infer_ros.telemetry.picture import Panel
-from split_infer_ros.telemetry.report import Report, arguments, deliver, show
-from split_infer_ros.telemetry.turns import Contest, take_turns
 
 PICTURES = 8
 FULL_S = 300.0

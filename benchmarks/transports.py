@@ -30,9 +30,13 @@ from typing import Any
 import _transport_pipeline as transport_pipeline
 import cv2
 import numpy as np
+from _claim import Claim, Direction
 from _dds_hop import DdsHop
+from _estimate import mean, ratio
 from _feed import Feed
 from _image_hop import ImageHop
+from _picture import Panel
+from _report import Report, arguments, deliver, show
 from _ros import PROFILE, Observer, Processes, seconds_of_turns, set_up_middleware
 from _rows import in_ms, measured
 from _trace import Trace
@@ -49,13 +53,9 @@ from _transport_turns import (
     TRANSPORTS,
     Bench,
 )
+from _turns import Contest, take_turns
 
 from split_infer_ros.nodes.process import PROFILE_VARIABLES
-from split_infer_ros.telemetry.claim import Claim, Direction
-from split_infer_ros.telemetry.estimate import mean, ratio
-from split_infer_ros.telemetry.picture import Panel
-from split_infer_ros.telemetry.report import Report, arguments, deliver, show
-from split_infer_ros.telemetry.turns import Contest, take_turns
 
 IMAGE_SIZE = 48, 64  # height and width; small, so that features are most of what is moved
 FULL_S = 600.0

@@ -31,17 +31,17 @@ from typing import Any
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))  # for `python -m benchmarks.tuning`
+from _claim import Claim, Direction
+from _estimate import NOTHING, exact, maximum, median
+from _report import Curve, Panel, Report, arguments, deliver, seconds_for_turns, show
 from _search_replays import Replays, claims_of_searches, record_costs
 from _tuning_contest import GOALS, Rivals, claims_of_model, times_vendors
+from _turns import take_turns
 
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.runtime.process import prepare_process
 from split_infer_ros.split.load import choose_device
-from split_infer_ros.telemetry.claim import Claim, Direction
-from split_infer_ros.telemetry.estimate import NOTHING, exact, maximum, median
 from split_infer_ros.telemetry.machine import describe_machine
-from split_infer_ros.telemetry.report import Curve, Panel, Report, arguments, deliver, seconds_for_turns, show
-from split_infer_ros.telemetry.turns import take_turns
 
 PAPER = ("ssd_resnet50", "yolov3")  # that the paper has besides those with goals
 OTHERS = ("resnet18", "efficientnet_b2", "vit_tiny", "shapes", "alexnet", "vgg16", "ssd300")

@@ -39,16 +39,16 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))  # for `python -m benchmarks.unified_splitting`
+from _claim import format_duration
+from _report import arguments, deliver, seconds_for_turns, show
 from _split_claims import claims_of, conclude
 from _split_contest import Match, MatchResult
 from _split_subject import SplitExtent, Subject
+from _turns import Contest, take_turns
 
 from split_infer_ros.pipeline.profiler import Effort
 from split_infer_ros.runtime.process import prepare_process
 from split_infer_ros.split.load import choose_device
-from split_infer_ros.telemetry.claim import format_duration
-from split_infer_ros.telemetry.report import arguments, deliver, seconds_for_turns, show
-from split_infer_ros.telemetry.turns import Contest, take_turns
 
 MODELS = ("mobilenet_v2", "efficientnet_b2", "vit_tiny", "resnet18")
 DETECTORS = ("ssdlite320", "ssd300")

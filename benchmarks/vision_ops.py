@@ -24,14 +24,13 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))  # for `python -m benchmarks.vision_ops`
+from _claim import Claim
 from _detector_latency import DetectorContest
 from _fallback_cost import FallbackContest
 from _operator_cases import HEAD, HEAVY
 from _operator_contests import CPU, FULL, GPU, QUICK, Extent, OperatorContest, Question, cases, claim, questions_of
-
-from split_infer_ros.telemetry.claim import Claim
-from split_infer_ros.telemetry.report import Panel, Report, arguments, deliver, seconds_for_turns, show
-from split_infer_ros.telemetry.turns import take_turns
+from _report import Panel, Report, arguments, deliver, seconds_for_turns, show
+from _turns import take_turns
 
 DETECTORS = ("ssdlite320", "ssd_resnet50", "yolov3")
 QUICK_DETECTORS = ("ssdlite320", "yolov3")

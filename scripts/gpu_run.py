@@ -100,10 +100,9 @@ def run_piece(number: int, piece: Piece, machine: Mapping[str, Any], out: Path) 
     with tempfile.TemporaryDirectory(prefix="split_infer_gpu_") as cache:
         environment = environment_of(Path(cache))
         for step in piece.steps(out):
-            entry.append(step.run(end - time.monotonic(), log, environment))
-            print(
-                f"  {step.name}: {entry[-1]['outcome']}, {entry[-1]['seconds']:.0f} s. {entry[-1]['why']}", flush=True
-            )
+            last = step.run(end - time.monotonic(), log, environment)
+            entries.append(last)
+            print(f"  {step.name}: {last['outcome']}, {last['seconds']:.0f} s. {last['why']}", flush=True)
             if last["outcome"] in (FAILED, OVER_BUDGET):
                 print(tail_of(log), flush=True)
     report = {"number": number, "title": piece.title, "machine": dict(machine), "steps": entries}

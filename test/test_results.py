@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 import results
-
-from split_infer_ros.telemetry.claim import Claim, Direction
-from split_infer_ros.telemetry.estimate import Estimate, exact
+from _claim import Claim, Direction
+from _estimate import Estimate, exact
 
 AVX512 = "AVX512 (avx2 avx512f)"
 FAST = Claim("speed, times the rival's", Estimate(2.0, 1.8, 2.3, 12, 12), "x", 1.5, paper="2.7 x")

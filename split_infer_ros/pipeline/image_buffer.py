@@ -19,7 +19,7 @@ NUM_IMAGE_BUFFERS = 2  # of a pre-processor: one is filled while the GPU reads t
 
 def image_buffer_bytes(policy: Policy, nbytes: int = MIN_BUFFER_BYTES) -> int:
     """Returns the memory that a buffer for ``nbytes`` of images takes, on both sides."""
-    return 2 * nbytes if policy is Policy.DEVICE else nbytes
+    return policy.footprint_bytes(nbytes)
 
 
 class ImageBuffer:

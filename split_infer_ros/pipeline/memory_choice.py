@@ -97,7 +97,7 @@ class MemoryAdvisor:
     def _find_best(self, layout: Layout, allowed: Sequence[Policy], shared: bool) -> MemoryChoice:
         if self._constants is None:
             self._constants = calibrate_machine(self._device, self._database).constants
-        (predicted,) = assign([feature_task(layout.slot_bytes)], self._constants, allowed, self._other_tasks())
+        (predicted,) = assign([feature_task(layout.slot_bytes)], self._constants, allowed, running=self._other_tasks())
         times = self._time(layout, allowed, shared)
         fastest = min(times, key=lambda policy: times[policy])
         # A trial runs alone, so it cannot refute a switch whose cost other pipelines overlap.

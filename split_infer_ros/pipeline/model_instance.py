@@ -169,8 +169,9 @@ class ModelInstance:
         """Drops a batch that could not be computed or handed over, unless a head has it already."""
         self.failure = str(error)
         batch.leave_backbone()
-        self.drop(batch, DropReason.DEVICE_LOST if self.device_lost else drop_reason(error))
-        self._on_error(error)
+        reason = DropReason.DEVICE_LOST if self.device_lost else drop_reason(error)
+        self._on_error(error)  # first: whoever waits for the frames learns the cause when they are gone
+        self.drop(batch, reason)
 
     def drop(self, batch: InFlightBatch, reason: DropReason) -> None:
         """Drops a batch under that name, unless a head has it already."""

@@ -1,1 +1,1 @@
-"""Counters, percentiles, intervals, sensors and traces: how the package measures itself and its machine."""
+"""Counters, percentiles, sensors and traces: how the package observes itself and its machine."""

@@ -8,6 +8,8 @@ import _co_simulation
 import co_optimisation as bench
 import pytest
 import torch
+from _claim import Verdict
+from _turns import take_turns
 from boards import AGX
 
 from split_infer_ros.buffers.memory import Memory
@@ -15,8 +17,6 @@ from split_infer_ros.buffers.policy import POLICIES, Policy
 from split_infer_ros.memory_cost.constants import MachineConstants
 from split_infer_ros.memory_cost.task import Kernel, Task
 from split_infer_ros.serving.co_run import ReleasedTask
-from split_infer_ros.telemetry.claim import Verdict
-from split_infer_ros.telemetry.turns import take_turns
 
 # A byte is copied in 1 ms and mapped in 1 ms under M, in 2 under H; a launch under M costs 1 ms besides.
 UNIT = MachineConstants(0.0, 1.0, 1.0, 0.0, 1.0, 2.0, 1.0, 0.0, 0.0, 1.0, 0.0)

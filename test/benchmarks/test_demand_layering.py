@@ -16,15 +16,15 @@ import _streaming_turns
 import demand_layering as bench
 import pytest
 import torch
+from _claim import Verdict
 from _hollow_model import hollow_model
 from _streaming_contest import WITH_READS, Effort, StreamingContest, same
 from _streaming_on_gpu import StreamingContestOnGpu
 from _streaming_peak import measure_peak
 from _streaming_plan import PlannedModel, plan_model, spread_trials
 from _streaming_turns import READ_B_S, READ_CORE_S, ResidencyTurns, pass_s, with_reads
+from _turns import Contest
 
-from split_infer_ros.telemetry.claim import Verdict
-from split_infer_ros.telemetry.turns import Contest
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 
 TURNS = 10

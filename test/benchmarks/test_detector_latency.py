@@ -8,10 +8,10 @@ import _detector_latency as bench
 import _fallback_cost
 import pytest
 import torch
+from _claim import Verdict
 
 from split_infer_ros.models.detections import Candidates, Detections, Limits, suppress
 from split_infer_ros.models.yolo import YoloBoxes
-from split_infer_ros.telemetry.claim import Verdict
 
 
 def test_the_small_detector_is_measured_in_both_ways() -> None:

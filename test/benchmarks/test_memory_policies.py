@@ -14,15 +14,15 @@ import _ring_cost
 import memory_policies as bench
 import pytest
 import torch
+from _claim import Verdict
 from _policy_runs import EXECUTION, Case, PolicyRuns, figure
+from _turns import take_turns
 from boards import AGX
 
 from split_infer_ros.buffers.memory import Memory
 from split_infer_ros.buffers.policy import POLICIES, Policy
 from split_infer_ros.memory_cost.constants import MachineConstants
 from split_infer_ros.memory_cost.overhead import overhead
-from split_infer_ros.telemetry.claim import Verdict
-from split_infer_ros.telemetry.turns import take_turns
 
 CPU = torch.device("cpu")
 UNKNOWN = MachineConstants(*[math.nan] * 11)

@@ -14,6 +14,7 @@ import _tenant_rows as tenant_rows
 import multi_tenant as bench
 import pytest
 import torch
+from _claim import Verdict
 from _tenant_claims import claims_of
 from _tenant_load import Load, Serve, load_models
 from _tenant_log import Execution, Log
@@ -28,7 +29,6 @@ from split_infer_ros.serving.execution_modes import ExecutionModes
 from split_infer_ros.serving.execution_timing import WARM_UPS
 from split_infer_ros.serving.merge_runner import Inputs, MergeRunner, Outputs
 from split_infer_ros.serving.request import Request
-from split_infer_ros.telemetry.claim import Verdict
 
 PER_SECOND = 2.0  # of simulated rivals
 

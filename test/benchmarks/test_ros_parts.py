@@ -15,17 +15,17 @@ import overload
 import pipeline
 import rclpy
 import transports
+from _claim import Verdict
 from _dds_hop import DdsHop
 from _feed import to_message
 from _process_usage import ProcessUsage
 from _ros import Arrivals
 from _rows import measured
 from _trace import Batch, Trace, busy
+from _turns import Contest
 
 from split_infer_ros.pipeline.timeline import Timeline
-from split_infer_ros.telemetry.claim import Verdict
 from split_infer_ros.telemetry.trace import TraceFile
-from split_infer_ros.telemetry.turns import Contest
 
 
 def contest(**figures: list[float]) -> Contest:

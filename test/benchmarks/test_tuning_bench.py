@@ -10,8 +10,10 @@ import _tuning_contest
 import pytest
 import torch
 import tuning as bench
+from _claim import Claim, Verdict
 from _search_replays import Recorded, Replays, claims_of_searches
 from _tuning_contest import BUILT, TUNED, UNTUNED, Rivals, claims_of_model
+from _turns import Contest
 from _vendor_networks import CUDNN, ONNX_RUNTIME, OPENVINO, vendors_of
 
 from split_infer_ros.measurements.database import Database
@@ -19,9 +21,7 @@ from split_infer_ros.models.catalogue import CATALOGUE
 from split_infer_ros.search.space import Space, frozen
 from split_infer_ros.split.load import build_model
 from split_infer_ros.split.model_spec import ModelSpec
-from split_infer_ros.telemetry.claim import Claim, Verdict
 from split_infer_ros.telemetry.machine import describe_machine
-from split_infer_ros.telemetry.turns import Contest
 
 TURNS = 12
 

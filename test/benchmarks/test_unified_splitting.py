@@ -14,7 +14,9 @@ import _split_subject as subjects
 import pytest
 import torch
 import unified_splitting as bench
+from _claim import Verdict
 from _gpu_only import Optimised, Prepared
+from _report import arguments
 from _split_rivals import ImageFeed, SplitPipeline, covered
 from bright import frame
 from bright_run import bright_model
@@ -26,8 +28,6 @@ from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.pipeline.profiler import Effort
 from split_infer_ros.split.model import SplitModel
-from split_infer_ros.telemetry.claim import Verdict
-from split_infer_ros.telemetry.report import arguments
 
 CPU = torch.device("cpu")
 EFFORT = Effort(rounds=1, warm_up=1, batches=1, seconds=0.0, runs=1, repeats=1, max_s=0.0)

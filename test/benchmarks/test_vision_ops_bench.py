@@ -11,10 +11,9 @@ import _operator_contests as operators
 import pytest
 import torch
 import vision_ops as bench
+from _claim import Verdict
 from _operator_cases import LIBRARY, NAIVE, OURS, RIVALS, Case
 from _operator_contests import Extent, OperatorContest, Question
-
-from split_infer_ros.telemetry.claim import Verdict
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 BRIEF = Extent(sizes=(5, 30), images=(1, 2), max_values=60, max_naive_values=30, head_images=2)

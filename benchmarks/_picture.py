@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from split_infer_ros.telemetry.estimate import median
+from _estimate import median
 
 LABEL_WIDTH = 12  # characters in a line of a bar's label
 MAX_LEVEL_LABELS = 4  # with more bars in a panel, labels are slanted

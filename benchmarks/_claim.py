@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from split_infer_ros.telemetry.estimate import MIN_BLOCKS, Estimate
+from _estimate import MIN_BLOCKS, Estimate
 
 
 class Direction(str, enum.Enum):

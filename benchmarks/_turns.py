@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from split_infer_ros.telemetry.claim import Claim, Verdict
-from split_infer_ros.telemetry.estimate import MIN_BLOCKS
+from _claim import Claim, Verdict
+from _estimate import MIN_BLOCKS
 
 TURNS_PER_ASSESSMENT = 10  # times as long as an assessment are the turns before the next one
 

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from split_infer_ros.telemetry.claim import Claim
+from _claim import Claim
+from _picture import Curve, Panel, draw
+from _usage import seconds_since_start
+
 from split_infer_ros.telemetry.machine import describe_machine
-from split_infer_ros.telemetry.picture import Curve, Panel, draw
-from split_infer_ros.telemetry.usage import seconds_since_start
 
 QUICK_S = 55.0  # of a quick run's minute, its start included; the rest is for conclusions and for ending processes
 

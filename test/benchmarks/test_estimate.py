@@ -4,10 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
-from split_infer_ros.telemetry.estimate import (
+from _estimate import (
     MIN_BLOCKS,
     Estimate,
     block_length,
@@ -19,6 +16,8 @@ from split_infer_ros.telemetry.estimate import (
     minimum,
     ratio,
 )
+from hypothesis import given
+from hypothesis import strategies as st
 
 
 def test_interval_covers_the_truth_as_often_as_it_says() -> None:

@@ -2,7 +2,7 @@ import subprocess
 import sys
 import time
 
-from split_infer_ros.telemetry.usage import MB, Usage, peak_bytes, resident_bytes
+from _usage import MB, Usage, peak_bytes, resident_bytes
 
 
 def test_a_rivals_turn_shows_in_its_peak_and_share() -> None:
@@ -36,7 +36,7 @@ def test_memory_of_another_process() -> None:
 
 
 def test_a_process_knows_how_long_it_runs() -> None:
-    code = "from split_infer_ros.telemetry.usage import seconds_since_start as s; print(s())"
+    code = "from _usage import seconds_since_start as s; print(s())"
     begin = time.monotonic()
     printed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert 0.0 <= float(printed) <= time.monotonic() - begin + 0.1  # the start is known to a hundredth of a second

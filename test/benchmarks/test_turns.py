@@ -6,14 +6,13 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 
+import _turns as module
 import pytest
+from _claim import Claim
+from _estimate import MIN_BLOCKS, median
+from _turns import Contest, Standing, next_contest, rotated, take_turns
 from hypothesis import given
 from hypothesis import strategies as st
-
-from split_infer_ros.telemetry import turns as module
-from split_infer_ros.telemetry.claim import Claim
-from split_infer_ros.telemetry.estimate import MIN_BLOCKS, median
-from split_infer_ros.telemetry.turns import Contest, Standing, next_contest, rotated, take_turns
 
 
 class Clock:

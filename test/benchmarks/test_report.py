@@ -2,11 +2,10 @@ import json
 import math
 
 import pytest
-
-from split_infer_ros.telemetry.claim import Claim, Direction
-from split_infer_ros.telemetry.estimate import exact
-from split_infer_ros.telemetry.picture import Curve, Panel
-from split_infer_ros.telemetry.report import QUICK_S, Report, arguments, deliver, seconds_for_turns
+from _claim import Claim, Direction
+from _estimate import exact
+from _picture import Curve, Panel
+from _report import QUICK_S, Report, arguments, deliver, seconds_for_turns
 
 MACHINE = {"cpu": "a processor", "instruction_set": "AVX2", "cores": 2, "gpu": None}
 
@@ -75,5 +74,5 @@ def test_seconds_for_turns_follow_the_arguments(given, least, most):
 
 
 def test_a_quick_runs_minute_begins_with_its_process(monkeypatch):
-    monkeypatch.setattr("split_infer_ros.telemetry.report.seconds_since_start", lambda: 15.0)
+    monkeypatch.setattr("_report.seconds_since_start", lambda: 15.0)
     assert seconds_for_turns(arguments("").parse_args(["--quick"]), 600.0) == QUICK_S - 15.0

@@ -3,9 +3,8 @@
 import math
 
 import pytest
-
-from split_infer_ros.telemetry.claim import Claim, Direction, Verdict, format_duration
-from split_infer_ros.telemetry.estimate import Estimate, exact
+from _claim import Claim, Direction, Verdict, format_duration
+from _estimate import Estimate, exact
 
 
 def found(low: float, value: float, high: float, turns: int = 20, blocks: int = 10) -> Estimate:
