@@ -34,7 +34,7 @@ class SimulatedAdvisor(MemoryAdvisor):
     constants: MachineConstants | None = SLOW
 
     @property
-    def known(self) -> tuple[MachineConstants, Sequence[Policy]] | None:
+    def assignment_inputs(self) -> tuple[MachineConstants, Sequence[Policy]] | None:
         return None if self.constants is None else (self.constants, (D, M))
 
     def choose(self, name: str, layout: Layout, shared: bool) -> MemoryChoice:
