@@ -1,6 +1,6 @@
 """Removes each call that orders work, one at a time, and says which test on the simulated GPU notices.
 
-    python test/mutations.py --table docs/mutations.md [--only streams.py]
+    python test/mutations.py --table docs/simulated_gpu.md [--only streams.py]
 
 It takes an hour or more, and is no part of the tests. Each mutant lives in a process of its own, which imports one file
 of the package changed; nothing is written to the tree but the table.

@@ -88,8 +88,16 @@ class BackbonePipeline:
         settings = auto_split.begin(best_known.fill_in(values.settings), values.goal)
         # with ``auto`` the split point moves, and the backbone's work with it
         num_threads = 0 if values.split_point == AUTO else best_known.backbone_threads(settings)
-        watch = auto_split.observe
-        stage = BackboneStage(model, settings, transport, node.warn, trace, watch, advisor, num_threads)
+        stage = BackboneStage(
+            model,
+            settings,
+            transport,
+            node.warn,
+            trace=trace,
+            watch=auto_split.observe,
+            advisor=advisor,
+            num_threads=num_threads,
+        )
         auto_split.attach(stage.configure)
         node.add_cleanup(auto_split.detach)
         node.add_cleanup(stage.close)

@@ -39,7 +39,7 @@ class BackboneStage:
         trace: where each batch's times are written, if anywhere.
         watch: takes each batch that a head gave back, its timeline complete; must not wait.
         advisor: chooses the memory policy if the settings leave it open.
-        threads: of the backbone's operations on a CPU; 0: all.
+        num_threads: of the backbone's operations on a CPU; 0: all.
 
     Raises:
         ConfigurationError: the settings do not fit the model, or their memory cannot be had.
@@ -51,10 +51,11 @@ class BackboneStage:
         settings: StageSettings,
         transport: Transport,
         on_error: Callable[[Exception], None],
+        *,
         trace: TraceFile | None = None,
         watch: Callable[[InFlightBatch], None] | None = None,
         advisor: MemoryAdvisor | None = None,
-        threads: int = 0,
+        num_threads: int = 0,
     ) -> None:
         self._account = Account()
         self._on_error = on_error
@@ -67,7 +68,7 @@ class BackboneStage:
         self._was_full = False
         self._when_ready_for_more: Callable[[], None] | None = None
         self._thread: threading.Thread | None = None
-        self._runner = BackboneRunner(model.device, self._passed, threads)
+        self._runner = BackboneRunner(model.device, self._passed, num_threads)
         self._instance = ModelInstance(
             key=model.entry.name,
             model=model,
@@ -76,7 +77,7 @@ class BackboneStage:
             changed=self._changed,
             on_error=self._failed,
             watch=self._watch,
-            num_threads=threads,
+            num_threads=num_threads,
         )
         self._instance.use(self._instance.make_plan(settings))
         self._batcher: Batcher[Frame] = Batcher(

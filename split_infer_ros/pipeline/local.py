@@ -105,7 +105,7 @@ class LocalPipeline:
         # The head is a thread of this object. While it is slow its batches wait, and that does not mean it is gone.
         transport = LocalTransport(self.head.submit, lease_s=STUCK_S)
         self.backbone = BackboneStage(
-            model, self._settings, transport, self._hear, watch=watch, threads=backbone_threads
+            model, self._settings, transport, self._hear, watch=watch, num_threads=backbone_threads
         )
 
     def __enter__(self) -> LocalPipeline:

@@ -74,9 +74,9 @@ def test_tuned_cores_need_the_tuned_split_and_batch(
     taken: list[int] = []
 
     class Stage(BackboneStage):
-        def __init__(self, *arguments: Any) -> None:
-            taken.append(arguments[-1])
-            super().__init__(*arguments)
+        def __init__(self, *arguments: Any, num_threads: int, **more: Any) -> None:
+            taken.append(num_threads)
+            super().__init__(*arguments, num_threads=num_threads, **more)
 
     def begin(split: AutoSplit, wanted: StageSettings, goal: Goal) -> StageSettings:
         return replace(wanted, split_point=PLACE["split_point"], batch_size=PLACE["batch_size"])
