@@ -98,8 +98,9 @@ class SharedSlotPool:
 
     def publish(self, lease: Lease, now: float) -> None:
         """Lets a reader take the slot; ``now`` is in seconds of the steady clock."""
-        self.leases.publish(lease, now)
+        # The record comes first: ``collect`` on another thread takes a ready lease without one for a damaged slot.
         self._table.write(lease.slot, SlotRecord(SharedState.READY, lease.generation))
+        self.leases.publish(lease, now)
 
     def revoke(self, lease: Lease) -> bool:
         """Takes the slot back unless a reader has it or is done with it. Returns whether it was taken back."""

@@ -80,6 +80,7 @@ class BackboneStage:
             num_threads=num_threads,
         )
         self._instance.use(self._instance.make_plan(settings))
+        self._instance.report_notes()
         self._batcher: Batcher[Frame] = Batcher(
             batch_size=settings.batch_size,
             timeout_s=settings.batch_timeout_s,
@@ -129,7 +130,7 @@ class BackboneStage:
             displaced = self._batcher.add(Frame(pixels, origin, ticket, self._account), origin.source, now)
             for frame in displaced:
                 frame.drop(DropReason.OVERRUN)
-            self._was_full = self.full
+            self._was_full = self._was_full or self.full
             self._changed.notify_all()
 
     def wait_for_room(self, timeout_s: float) -> bool:
@@ -151,8 +152,9 @@ class BackboneStage:
         Raises:
             ConfigurationError: they do not fit; the old ones stay in force.
         """
+        before = self._instance.plan
         try:
-            plan = self._instance.plan.with_settings(settings) or self._instance.make_plan(settings)
+            plan = before.with_settings(settings) or self._instance.make_plan(settings)
         except ConfigurationError as error:
             if is_sticky(error):
                 self._lose(error)
@@ -168,6 +170,8 @@ class BackboneStage:
                 frame.drop(DropReason.OVERRUN)
             self._changed.notify_all()
         self._tell_senders()
+        if plan.pool is not before.pool:
+            self._instance.report_notes()
 
     def report(self, now: float) -> PipelineReport:
         """Reports counts and times at this moment."""
@@ -201,15 +205,25 @@ class BackboneStage:
     def _loop(self) -> None:
         self._runner.set_up()
         while self._running:
-            self._instance.collect(time.monotonic())
-            batch = self._next_batch()
-            if batch is not None:
-                self._tell_senders()
-                self._runner.run(batch)
+            try:
+                self._take_turn()
+            except Exception as error:  # whatever it was, no other thread could serve the frames
+                self._failed(error)
+                with self._changed:
+                    self._changed.wait(TICK_S)
+
+    def _take_turn(self) -> None:
+        self._instance.collect(time.monotonic())
+        batch = self._next_batch()
+        if batch is not None:
+            self._tell_senders()
+            self._runner.run(batch)
 
     def _next_batch(self) -> InFlightBatch | None:
         """Waits for a batch that is due and a slot for it; None after each wake-up without one."""
         with self._changed:
+            if not self._running:
+                return None
             now = time.monotonic()
             due = self._batcher.ready_at()
             if due is not None and not self._accepting:

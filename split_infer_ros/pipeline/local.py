@@ -28,6 +28,7 @@ from split_infer_ros.split.model import SplitModel
 _LOG = logging.getLogger(__name__)
 
 STUCK_S = 60.0  # a batch that takes longer is not waited for
+IN_ANOTHER_RUN = "The pipeline is in another run; finish or close that first."
 RUN_ENCODINGS = {"rgb8": RGB, "bgr8": BGR}
 
 
@@ -145,10 +146,12 @@ class LocalPipeline:
         if encoding not in RUN_ENCODINGS:
             raise ConfigurationError(f"Encoding '{encoding}' is unknown; it takes one of: {', '.join(RUN_ENCODINGS)}.")
         if self._run is not None:
-            raise ConfigurationError("The pipeline is in another run; finish or close that first.")
+            raise ConfigurationError(IN_ANOTHER_RUN)
         return self._results_of(images, encoding)
 
     def _results_of(self, images: Iterable[NDArray[np.uint8]], encoding: str) -> Iterator[ImageResult]:
+        if self._run is not None:  # another run began after this one was made
+            raise ConfigurationError(IN_ANOTHER_RUN)
         first, num_yielded = self._num_fed, 0
         self._run = run = _LocalRun(first)
         try:

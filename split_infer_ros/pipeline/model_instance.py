@@ -5,6 +5,7 @@ One pipeline has one instance; a process that serves many tenants has one for ea
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -23,6 +24,8 @@ from split_infer_ros.pipeline.transport import Transport
 from split_infer_ros.runtime.faults import drop_reason
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.weight_streaming.ring_memory import RingMemory
+
+_LOG = logging.getLogger(__name__)
 
 
 class ModelInstance:
@@ -100,18 +103,20 @@ class ModelInstance:
         )
 
     def use(self, plan: Plan) -> None:
-        """Computes new batches by that plan; those in flight keep theirs."""
+        """Computes new batches by that plan; those in flight keep theirs. ``report_notes`` comes after it."""
         with self._changed:
-            if self._plans and self.plan.pool is plan.pool:
-                self._plans.pop()
-            self._plans.append(plan)
+            kept = self._plans[:-1] if self._plans and self.plan.pool is plan.pool else self._plans
+            self._plans = [*kept, plan]  # at once, as reports read it without the lock
         self.advisor.note_in_use(plan.pool.layout, plan.pool.slots.policy)
-        for note in plan.notes:
-            self._on_error(Notice(note))
+
+    def report_notes(self) -> None:
+        """Reports what runs otherwise than the settings of the plan ask for."""
+        for note in self.plan.notes:
+            self._report(Notice(note))
 
     def retire(self, plans: Collection[Plan]) -> None:
         """Closes plans once no batch is in their slots any more (lock held)."""
-        self._plans[:0] = plans
+        self._plans = [*plans, *self._plans]
 
     def facts(self, more: Sequence[Plan] = ()) -> dict[str, Any]:
         """What a report says of the model and its memory, by the report's names.
@@ -170,7 +175,7 @@ class ModelInstance:
         self.failure = str(error)
         batch.leave_backbone()
         reason = DropReason.DEVICE_LOST if self.device_lost else drop_reason(error)
-        self._on_error(error)  # first: whoever waits for the frames learns the cause when they are gone
+        self._report(error)  # first: whoever waits for the frames learns the cause when they are gone
         self.drop(batch, reason)
 
     def drop(self, batch: InFlightBatch, reason: DropReason) -> None:
@@ -219,11 +224,19 @@ class ModelInstance:
         """A head gave a slot back, which is free again; called on the head's thread."""
         with self._changed:
             batch = self.in_flight.pop(lease, None)
-            if batch is None:
-                return  # it was dropped meanwhile
-            if batch.finish(outcome, time.monotonic()):
+            self._changed.notify_all()  # the slot is free, even if the batch was dropped meanwhile
+            if batch is None or not batch.finish(outcome, time.monotonic()):
+                return
+            try:
                 self._watch(batch)
-            self._changed.notify_all()
+            except Exception as error:  # a watcher's fault is no reason to end the head's thread
+                self._report(error)
+
+    def _report(self, error: Exception) -> None:
+        try:
+            self._on_error(error)
+        except Exception:  # the frames are settled in any case, and the thread serves the next batch
+            _LOG.exception("An error could not be reported: %s", error)
 
     def _drop(self, batch: InFlightBatch, reason: DropReason) -> None:
         with self._changed:

@@ -118,6 +118,7 @@ class ServedModel:
         """
         self._check_weights(settings.split_point)
         self.instance.use(self.make_plan(settings.stage, taken_bytes))
+        self.instance.report_notes()
 
     @property
     def plan(self) -> Plan:

@@ -184,6 +184,8 @@ class SharedPipeline:
                 self._tables.set_max_batch_size(settings.max_batch_size)
                 drop(self._waiting.set_max_waiting(settings.max_waiting), DropReason.OVERRUN)
                 self._dispatcher.renew()
+            for model in plans:
+                model.instance.report_notes()
 
     def start(self) -> None:
         """Accepts frames, once unknown costs of models are measured (some seconds); may be started again."""

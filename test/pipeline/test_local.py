@@ -130,3 +130,12 @@ def test_error_of_a_batch_is_raised(model: SplitModel) -> None:
 
     with LocalPipeline(model, SETTINGS, fail) as pipeline, pytest.raises(ValueError, match="the reader failed"):
         list(pipeline.run(map(image, range(20))))
+
+
+def test_two_runs_made_at_once_do_not_mix(model: SplitModel) -> None:
+    with LocalPipeline(model, SETTINGS) as pipeline:
+        first, second = pipeline.run(map(image, range(200))), pipeline.run(map(image, range(200)))
+        assert next(first).index == 0
+        with pytest.raises(ConfigurationError, match="in another run"):
+            next(second)
+        assert [result.index for result in first] == list(range(1, 200))

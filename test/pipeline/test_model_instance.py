@@ -234,3 +234,33 @@ def test_nothing_is_left_in_flight_at_the_end(bench: Bench, finish: Callable[[Be
     finish(bench)
     assert bench.account.ledger.counts().in_flight == 0
     assert bench.instance.facts()["slots_used"] in (0, 1)
+
+
+def test_a_callback_that_raises_costs_no_frame_its_end(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(error: Exception) -> None:
+        raise RuntimeError("nobody listens")
+
+    monkeypatch.setattr(bench.instance, "_on_error", fail)
+    bench.instance.fail(bench.open(*bench.frames(1)), RuntimeError("it breaks"))
+    assert bench.dropped() == {"backbone_error": 1}
+
+
+def test_a_watcher_that_raises_is_reported(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(batch: InFlightBatch) -> None:
+        raise RuntimeError("the disk is full")
+
+    monkeypatch.setattr(bench.instance, "_watch", fail)
+    bench.hand_over(*bench.frames(1))
+    bench.answer(published=1)
+    assert bench.account.ledger.counts().published == 1
+    assert [str(error) for error in bench.errors] == ["the disk is full"]
+
+
+def test_a_slot_of_a_dropped_batch_notifies_when_it_is_free(bench: Bench) -> None:
+    bench.hand_over(*bench.frames(1))
+    handle, reader = bench.sent[0]
+    reader.take(handle.lease)
+    bench.instance.abandon(DropReason.SHUTDOWN)
+    before = bench.changed.notified
+    reader.release(handle.lease, Outcome(1, ""))
+    assert bench.changed.notified == before + 1

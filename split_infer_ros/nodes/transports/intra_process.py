@@ -33,9 +33,7 @@ class IntraProcessSender:
     shared = False
 
     def __init__(self, node: ManagedNode[Any], model: SplitModel) -> None:
-        self._publisher = IntraProcessPublisher(
-            node, FeatureHandle, "features", QoSProfile(depth=10), to_message=_to_message
-        )
+        self._publisher = IntraProcessPublisher(node, FeatureHandle, "features", QoSProfile(depth=10))
         self._heads = _heads[topic_key(node, "features")]
 
     def connect(self, released: Released, collect: Callable[[], None]) -> IntraProcessSender:
@@ -50,10 +48,12 @@ class IntraProcessSender:
     def send(self, handle: Handle, pool: SlotPool) -> int:
         """Hands the handle over; returns to how many heads."""
         heads = tuple(self._heads)
+        # The message is made while the slot is still the backbone's: a head may be done with it within microseconds.
+        message = _to_message(handle, pool) if self._publisher.has_remote_subscribers else None
         for submit in heads:
             submit(handle, pool)
-        if self._publisher.has_remote_subscribers:
-            self._publisher.publish((handle, pool))
+        if message is not None:
+            self._publisher.publish(message)
         return len(heads)
 
     def close(self) -> None:
@@ -79,6 +79,5 @@ class IntraProcessReceiver:
         """Does nothing, because the memory is the backbone's."""
 
 
-def _to_message(sent: tuple[Handle, SlotPool]) -> FeatureHandle:
-    handle, pool = sent
+def _to_message(handle: Handle, pool: SlotPool) -> FeatureHandle:
     return handle_message(handle, pool.layout, pool.views(handle.lease, len(handle.origins)))
