@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 
 import torch
+from bright import CPU, LONG_S
+from running import until
 from torch import Tensor, nn
 
 from split_infer_ros.buffers.layout import Layout
@@ -23,9 +25,6 @@ from split_infer_ros.pipeline.head_stage import HeadStage
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.pipeline.transport import Released
 from split_infer_ros.split.model import SplitModel
-
-LONG_S = 60.0  # a bound, far above the time of any step here
-CPU = torch.device("cpu")
 
 
 class Brightness(nn.Module):
@@ -68,13 +67,6 @@ def brightness() -> SplitModel:
 def frame(brightness: int, height: int = 4, width: int = 4, source: str = "a") -> tuple[Pixels, Origin]:
     pixels = Pixels(torch.full((height, width, 3), brightness, dtype=torch.uint8), (0, 1, 2))
     return pixels, Origin(brightness, source, height, width)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + LONG_S
-    while not condition():
-        assert time.monotonic() < end, "the condition did not come true"
-        time.sleep(0.001)
 
 
 class FakeTransport:

@@ -118,16 +118,14 @@ class GraphTuner:
         parts = outcome.facts
         if outcome.error is not None:
             parts = dict.fromkeys(SEGMENTS_PARTS, [{"costs": [], **outcome.facts}] * len(ends))
-        now, versions = time.time(), self.key.versions_for(self.task)
+        now = time.time()
         return [
-            Record(
-                target=self.key.target,
-                versions=versions,
-                task=self.task,
-                config={**config, "part": part, "segment": end},
-                costs=tuple(costs),
-                error=outcome.error,
+            self.key.record(
+                self.task,
+                {**config, "part": part, "segment": end},
+                tuple(costs),
                 time=now,
+                error=outcome.error,
                 facts=facts,
             )
             for part in SEGMENTS_PARTS

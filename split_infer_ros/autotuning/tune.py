@@ -165,16 +165,7 @@ class Tuner:
         limit_s = max(MIN_TRIAL_S, min(_max_trial_s(config), end - self._clock()))
         outcome = self._runner.run(stage, config, about, limit_s)
         facts = {**outcome.facts, "traits": self._features}
-        record = Record(
-            target=self._key.target,
-            versions=self._key.versions_for(task),
-            task=task,
-            config=config,
-            costs=outcome.costs,
-            error=outcome.error,
-            time=time.time(),
-            facts=facts,
-        )
+        record = self._key.record(task, config, outcome.costs, time=time.time(), error=outcome.error, facts=facts)
         self._database.keep([record], "the trial is")
         return record
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import cv2
 import numpy as np
@@ -204,6 +204,30 @@ def read_pixels(
             samples = samples.byteswap()
         pixels = layout.decode(np.require(samples, requirements="A"))
     return Pixels(torch.from_numpy(pixels), layout.rgb)
+
+
+class ImageMessage(Protocol):
+    """The fields of a ``sensor_msgs/Image``, whichever library made the message."""
+
+    data: Any
+    height: int
+    width: int
+    encoding: str
+    step: int
+    is_bigendian: Any
+
+
+def read_message(message: ImageMessage, max_pixels: int = MAX_PIXELS) -> Pixels:
+    """Reads the image of a message; see ``read_pixels``."""
+    return read_pixels(
+        message.data,
+        height=message.height,
+        width=message.width,
+        encoding=message.encoding,
+        step=message.step,
+        is_bigendian=bool(message.is_bigendian),
+        max_pixels=max_pixels,
+    )
 
 
 def check_size(height: int, width: int, max_pixels: int) -> None:

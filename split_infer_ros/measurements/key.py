@@ -74,3 +74,25 @@ class Key:
     def fits(self, record: Record) -> bool:
         """Returns whether the record was made on this target, with these versions and with today's meaning."""
         return same(record.target, self.target) and same(record.versions, self.versions_for(record.task))
+
+    def record(
+        self,
+        task: Mapping[str, Any],
+        config: Mapping[str, Any],
+        costs: tuple[float, ...],
+        *,
+        time: float,
+        error: str | None = None,
+        facts: Mapping[str, Any] | None = None,
+    ) -> Record:
+        """Returns the record of a measurement that was made under this key; arguments as ``Record`` has them."""
+        return Record(
+            target=self.target,
+            versions=self.versions_for(task),
+            task=task,
+            config=config,
+            costs=costs,
+            error=error,
+            time=time,
+            facts=facts or {},
+        )

@@ -38,14 +38,7 @@ def to_records(samples: Samples, key: Key) -> list[Record]:
     """Returns a record for each probe and size."""
     now = time.time()
     return [
-        Record(
-            target=key.target,
-            versions=key.versions_for(TASK),
-            task=TASK,
-            config={"probe": probe.value, "bytes": size},
-            costs=costs,
-            time=now,
-        )
+        key.record(TASK, {"probe": probe.value, "bytes": size}, costs, time=now)
         for probe, timings in samples.items()
         for size, costs in timings.items()
     ]

@@ -23,7 +23,6 @@ from vision_msgs.msg import (
     Pose2D,
 )
 
-from split_infer_ros.images.encodings import Pixels, read_pixels
 from split_infer_ros.models.detections import Detections
 from split_infer_ros.msg import DropCount
 from split_infer_ros.msg import PipelineReport as ReportMessage
@@ -31,22 +30,6 @@ from split_infer_ros.pipeline.ledger import LedgerCounts
 from split_infer_ros.pipeline.report import PipelineReport
 
 _NO_POSE = PoseWithCovariance()  # shared by all detections: a box in an image has no pose in space
-
-
-def pixels_of(message: Image) -> Pixels:
-    """Returns an image message's bytes as pixels, without a copy.
-
-    Raises:
-        ImageError: they cannot be read as an image.
-    """
-    return read_pixels(
-        message.data,
-        height=message.height,
-        width=message.width,
-        encoding=message.encoding,
-        step=message.step,
-        is_bigendian=bool(message.is_bigendian),
-    )
 
 
 def image_message(image: np.ndarray, encoding: str, header: Header) -> Image:

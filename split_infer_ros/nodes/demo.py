@@ -19,13 +19,14 @@ from sensor_msgs.msg import Image
 from std_msgs.msg import Header
 from vision_msgs.msg import Detection2DArray
 
+from split_infer_ros.images.encodings import read_message
 from split_infer_ros.models.detections import Detections
 from split_infer_ros.models.evaluation import Matcher
 from split_infer_ros.models.shapes import LABELS
 from split_infer_ros.msg import PipelineStats
 from split_infer_ros.nodes.backbone import BackboneNode
 from split_infer_ros.nodes.camera import CameraNode
-from split_infer_ros.nodes.conversions import corners, pixels_of
+from split_infer_ros.nodes.conversions import corners
 from split_infer_ros.nodes.intra_process import IntraProcessSubscription
 from split_infer_ros.nodes.managed import ManagedNode
 from split_infer_ros.nodes.parameters.table import NodeParameters
@@ -182,7 +183,8 @@ def judge(report: PipelineReport, f1: float | None, objects: int) -> int:
 
 def save_picture(picture: Image | None, path: Path) -> None:
     """Writes the last picture with its boxes."""
-    if picture is None or not cv2.imwrite(str(path), cv2.cvtColor(pixels_of(picture).data.numpy(), cv2.COLOR_RGB2BGR)):
+    pixels = None if picture is None else read_message(picture).data.numpy()
+    if pixels is None or not cv2.imwrite(str(path), cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)):
         print(f"error: no picture was written to {path}", file=sys.stderr)
     else:
         print(f"picture: {path}")

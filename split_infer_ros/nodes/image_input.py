@@ -13,7 +13,7 @@ from sensor_msgs.msg import CompressedImage, Image
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ImageError
 from split_infer_ros.images.compressed import read_compressed
-from split_infer_ros.images.encodings import Pixels, read_pixels
+from split_infer_ros.images.encodings import Pixels, read_message
 from split_infer_ros.nodes.enable_service import EnableService
 from split_infer_ros.nodes.intra_process import IntraProcessSubscription
 from split_infer_ros.nodes.managed import ManagedNode
@@ -124,15 +124,7 @@ class ImageInput:
         self._sink.submit(pixels, Origin(message.header, self._topic, pixels.height, pixels.width, pixels), now)
 
     def _read_raw(self, image: Image) -> Pixels:
-        return read_pixels(
-            image.data,
-            height=image.height,
-            width=image.width,
-            encoding=image.encoding,
-            step=image.step,
-            is_bigendian=bool(image.is_bigendian),
-            max_pixels=self._max_pixels,
-        )
+        return read_message(image, self._max_pixels)
 
     def _read_compressed(self, image: CompressedImage) -> Pixels:
         return read_compressed(image.data, image.format, self._max_pixels)

@@ -131,14 +131,7 @@ def to_records(times: Mapping[str, OperatorTimes], key: Key, task: Mapping[str, 
     """Returns one record for each operator and each field of its times."""
     now = time.time()
     return [
-        Record(
-            target=key.target,
-            versions=key.versions_for(task),
-            task=task,
-            config={"operator": name, "part": field.name},
-            costs=getattr(operator_times, field.name),
-            time=now,
-        )
+        key.record(task, {"operator": name, "part": field.name}, getattr(operator_times, field.name), time=now)
         for name, operator_times in times.items()
         for field in fields(operator_times)
     ]

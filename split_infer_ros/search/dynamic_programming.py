@@ -14,7 +14,7 @@ def best_chain(
     """Chooses an option for each segment of a chain so that times and conversions add up to the least.
 
     Of equal choices, the first found is taken. The result is optimal. For each prefix of the chain and each option in
-    which it ends, only the best choice is kept, because the rest depends on that option alone. The work grows with
+    which it ends, only the best choice is kept. The rest depends on that option alone. The work grows with
     segments x options^2.
 
     Args:

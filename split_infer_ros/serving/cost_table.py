@@ -106,14 +106,7 @@ class CostTable:
         cost_key = self._cost_key(combination)
         self._measured_s[cost_key] = statistics.median(samples_s)
         task = self._task(self._models[combination[0][0]])
-        record = Record(
-            target=self._key.target,
-            versions=self._key.versions_for(task),
-            task=task,
-            config={"batches": cost_key},
-            costs=tuple(samples_s),
-            time=time.time(),
-        )
+        record = self._key.record(task, {"batches": cost_key}, tuple(samples_s), time=time.time())
         self._database.keep([record], "the cost of an execution is")
 
     def add_failed(self, combination: Combination) -> None:

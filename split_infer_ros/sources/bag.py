@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ImageError, SourceError
 from split_infer_ros.images.compressed import read_compressed
-from split_infer_ros.images.encodings import RGB, Pixels, read_pixels
+from split_infer_ros.images.encodings import RGB, Pixels, read_message
 from split_infer_ros.sources.picture import Picture
 
 IMAGE, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
@@ -137,17 +137,7 @@ class BagSource:
             message: Any = self._types.deserialize_cdr(content, kind)
         except Exception as error:  # bytes that are no such message raise errors of any type
             raise ImageError(DropReason.CORRUPT_IMAGE, f"It is no {kind}: {error}.") from error
-        if kind == IMAGE:
-            pixels = read_pixels(
-                message.data,
-                height=message.height,
-                width=message.width,
-                encoding=message.encoding,
-                step=message.step,
-                is_bigendian=bool(message.is_bigendian),
-            )
-        else:
-            pixels = read_compressed(message.data, message.format)
+        pixels = read_message(message) if kind == IMAGE else read_compressed(message.data, message.format)
         image, encoding = _colours(pixels)
         header = message.header
         return Picture(

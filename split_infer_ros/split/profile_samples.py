@@ -111,12 +111,10 @@ def to_records(samples: Iterable[PointSamples], key: Key, task: Mapping[str, Any
     """Returns one record for each part of each split point at each batch size."""
     now = time.time()
     return [
-        Record(
-            target=key.target,
-            versions=key.versions_for(task),
-            task=task,
-            config={"split_point": each.split_point, "batch_size": each.batch_size, "part": part.value},
-            costs=costs,
+        key.record(
+            task,
+            {"split_point": each.split_point, "batch_size": each.batch_size, "part": part.value},
+            costs,
             time=now,
         )
         for each in samples

@@ -168,14 +168,12 @@ def time_calls(
         measured = measure_steadily(lambda: [call() for _ in range(CALLS_PER_GROUP)], may_continue)
     except Exception as error:  # a compiler can raise anything
         failure = f"{type(error).__name__}: {error}"
-    return Record(
-        target=key.target,
-        versions=key.versions_for(task),
-        task=task,
-        config=config,
-        costs=measured.costs,
-        error=failure,
+    return key.record(
+        task,
+        config,
+        measured.costs,
         time=time.time(),
+        error=failure,
         facts={"uncertain": True} if measured.uncertain else {},
     )
 

@@ -18,10 +18,10 @@ from ros_support import Received, detections_of, image, wait_until
 from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray
 
+from split_infer_ros.images.encodings import read_message
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.evaluation import Matcher
 from split_infer_ros.models.shapes import LABELS
-from split_infer_ros.nodes.conversions import pixels_of
 from split_infer_ros.sources import draw_scene
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
@@ -92,7 +92,7 @@ def pictured(rgb: np.ndarray, encoding: str = "rgb8", padding: int = 0) -> Image
 
 def directly(model: SplitModel, message: Image) -> Detections:
     """What the whole model says of an image when it is simply called."""
-    preprocess, partitions, pixels = model.entry.preprocess, partitions_of(model, "output"), pixels_of(message)
+    preprocess, partitions, pixels = model.entry.preprocess, partitions_of(model, "output"), read_message(message)
     with torch.inference_mode():
         gathered = preprocess.gather([pixels], preprocess.staging(1))
         found = model.entry.decode(partitions.head(*partitions.backbone(preprocess.normalise(gathered))), LIMITS)[0]

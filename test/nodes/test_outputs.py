@@ -16,10 +16,11 @@ from ros_support import image, wait_until
 from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray, VisionInfo
 
+from split_infer_ros.images.encodings import read_message
 from split_infer_ros.models.shapes import LABELS
 from split_infer_ros.msg import PipelineStats
 from split_infer_ros.nodes import overlay
-from split_infer_ros.nodes.conversions import counts_of, pixels_of
+from split_infer_ros.nodes.conversions import counts_of
 from split_infer_ros.sources import draw_scene
 
 LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
@@ -57,8 +58,8 @@ def test_pictures_are_drawn_only_for_subscribers(pipeline: Pipeline, monkeypatch
     (picture,) = pictures.wait_for(1)
     assert picture.header == message.header
     assert (picture.height, picture.width, picture.encoding) == (50, 70, "rgb8")
-    grey = pixels_of(message).data.numpy()
-    changed = (pixels_of(picture).data.numpy() != np.repeat(grey, 3, axis=2)).any(axis=2)
+    grey = read_message(message).data.numpy()
+    changed = (read_message(picture).data.numpy() != np.repeat(grey, 3, axis=2)).any(axis=2)
     assert 0 < changed.sum() < 50 * 70  # boxes on the source image
 
     for subscription in list(pipeline.client.node.subscriptions):

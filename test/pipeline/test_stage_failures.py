@@ -9,7 +9,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from stages import CPU, ENTRY, LONG_S, Brightness, Stages, Start, frame, until
+from bright import CPU, LONG_S
+from running import until
+from stages import ENTRY, Brightness, Stages, Start, frame
 from torch import Tensor
 
 from split_infer_ros.buffers.pool import find_pool

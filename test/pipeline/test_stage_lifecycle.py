@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from stages import LONG_S, FakeTransport, Start, brightness, frame, until
+from bright import LONG_S
+from running import until
+from stages import FakeTransport, Start, brightness, frame
 
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ImageError

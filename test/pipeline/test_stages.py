@@ -9,7 +9,9 @@ import traceback
 from dataclasses import replace
 
 import pytest
-from stages import LONG_S, Start, frame, until
+from bright import LONG_S
+from running import until
+from stages import Start, frame
 
 from split_infer_ros.errors import ConfigurationError, UnknownSplitPointError
 from split_infer_ros.pipeline.backbone_stage import TICK_S
