@@ -27,6 +27,7 @@ PACKAGES = (
     "split",
     "engines",
     "models",
+    "onnx_graphs",
     "sources",
     "images",
     "memory_cost",

@@ -1,0 +1,137 @@
+"""An ONNX model in memory: a whole one, or the part of one."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from split_infer_ros.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    import onnx
+
+_DTYPES = {  # by name in onnx.TensorProto
+    "FLOAT": torch.float32,
+    "FLOAT16": torch.float16,
+    "BFLOAT16": torch.bfloat16,
+    "DOUBLE": torch.float64,
+    "BOOL": torch.bool,
+    "UINT8": torch.uint8,
+    "INT8": torch.int8,
+    "INT16": torch.int16,
+    "INT32": torch.int32,
+    "INT64": torch.int64,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class OnnxTensor:
+    """An input or output of a graph.
+
+    Attributes:
+        name: in the graph.
+        shape: of a batch; None for a dimension of symbolic or unknown length. The first dimension is the batch.
+        dtype: of the elements.
+    """
+
+    name: str
+    shape: tuple[int | None, ...]
+    dtype: torch.dtype
+
+    def __str__(self) -> str:
+        lengths = ", ".join("?" if length is None else str(length) for length in self.shape)
+        return f"{self.name} {str(self.dtype).removeprefix('torch.')} ({lengths})"
+
+
+class OnnxGraph:
+    """An ONNX model, or the part of one. It is never changed after it was made.
+
+    Args:
+        name: of the file or part, for messages.
+        proto: the model. Its weights are in it, not in other files. It is taken over.
+
+    Attributes:
+        inputs: what the caller passes, in order. Weights are no inputs.
+        outputs: what it gives, in order.
+
+    Raises:
+        ConfigurationError: an input or output is no tensor, or has elements that torch does not know.
+    """
+
+    def __init__(self, name: str, proto: onnx.ModelProto) -> None:
+        self.name = name
+        self.proto = proto
+        weights = {tensor.name for tensor in proto.graph.initializer}
+        weights |= {tensor.values.name for tensor in proto.graph.sparse_initializer}
+        self.inputs = self._tensors(value for value in proto.graph.input if value.name not in weights)
+        self.outputs = self._tensors(proto.graph.output)
+
+    @cached_property
+    def metadata(self) -> Mapping[str, str]:
+        """What the exporter says about the model, by key."""
+        return MappingProxyType({entry.key: entry.value for entry in self.proto.metadata_props})
+
+    @cached_property
+    def digest(self) -> str:
+        """Hexadecimal digits that identify the whole content, weights included."""
+        content = hashlib.sha256()
+        _hash_message(content, self.proto)
+        return content.hexdigest()
+
+    def __repr__(self) -> str:
+        inputs, outputs = (", ".join(map(str, tensors)) for tensors in (self.inputs, self.outputs))
+        return f"OnnxGraph({self.name}: {inputs} -> {outputs})"
+
+    def _tensors(self, values: Iterable[onnx.ValueInfoProto]) -> tuple[OnnxTensor, ...]:
+        return tuple(self._tensor(value) for value in values)
+
+    def _tensor(self, value: onnx.ValueInfoProto) -> OnnxTensor:
+        if not value.type.HasField("tensor_type"):
+            kind = value.type.WhichOneof("value") or "value of no type"
+            raise ConfigurationError(f"{self.name}: '{value.name}' is a {kind.removesuffix('_type')}, not a tensor.")
+        tensor = value.type.tensor_type
+        dtype = dtype_of(tensor.elem_type)
+        if dtype is None:
+            raise ConfigurationError(
+                f"{self.name}: '{value.name}' has elements of ONNX's type {tensor.elem_type}; "
+                f"supported are: {', '.join(name.lower() for name in _DTYPES)}."
+            )
+        return OnnxTensor(str(value.name), shape_of(tensor), dtype)
+
+
+def dtype_of(element_type: int) -> torch.dtype | None:
+    """Returns torch's dtype for an ``onnx.TensorProto.DataType``; None if there is none."""
+    import onnx
+
+    return next((dtype for name, dtype in _DTYPES.items() if getattr(onnx.TensorProto, name) == element_type), None)
+
+
+def shape_of(tensor: onnx.TypeProto.Tensor) -> tuple[int | None, ...]:
+    """Returns a tensor's shape, with None for each symbolic or unknown dimension."""
+    return tuple(
+        int(dimension.dim_value) if dimension.HasField("dim_value") else None for dimension in tensor.shape.dim
+    )
+
+
+def _hash_message(content: Any, message: Any) -> None:
+    """Hashes a message field by field, because protobuf cannot serialise more than 2 GiB at once."""
+    for field, value in message.ListFields():
+        if field.message_type is None:
+            _hash_bytes(content, f"{field.name} {value}".encode())
+        elif field.name == "graph":
+            _hash_message(content, value)
+        else:
+            for each in value if isinstance(value, Iterable) else (value,):
+                _hash_bytes(content, field.name.encode())
+                _hash_bytes(content, each.SerializeToString(deterministic=True))
+
+
+def _hash_bytes(content: Any, data: bytes) -> None:
+    content.update(len(data).to_bytes(8, "little"))
+    content.update(data)
