@@ -20,9 +20,9 @@ from torch import Tensor, fx
 from split_infer_ros.runtime.num_threads import max_threads, use_threads
 from split_infer_ros.runtime.streams import Fence, Stream
 from split_infer_ros.serving.request import Request
-from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.partitions import extract, outputs_of
 from split_infer_ros.split.split_points import live_values
+from split_infer_ros.split.torch_model import TorchModel
 
 Operator = Callable[..., tuple[Tensor, ...]]
 
@@ -98,7 +98,7 @@ class _Running:
         return self._next == len(self._operators)
 
 
-def operators_of(model: SplitModel) -> tuple[Operator, ...]:
+def operators_of(model: TorchModel) -> tuple[Operator, ...]:
     """A prepared model's operators as functions, each of the values that are still needed to those needed next.
 
     A value is freed once no operator needs it. Calling one after the other gives what the model gives.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 from split_infer_ros.models.catalogue import find_model
-from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.torch_model import TorchModel
 
 
-def hollow_model(name: str) -> SplitModel:
+def hollow_model(name: str) -> TorchModel:
     """Builds a model of the catalogue without weights. It has split points, and runs on weights that are streamed.
 
     Raises:
@@ -17,4 +17,4 @@ def hollow_model(name: str) -> SplitModel:
     entry = find_model(name)
     with torch.device("meta"):
         module = entry.build().eval()
-    return SplitModel(entry, module, torch.device("cpu"))
+    return TorchModel(entry, module, torch.device("cpu"))

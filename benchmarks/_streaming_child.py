@@ -24,8 +24,8 @@ from torch import Tensor
 
 from split_infer_ros.runtime.heap import trim
 from split_infer_ros.split.graph import set_state, state_of
-from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.partitions import backbone_of
+from split_infer_ros.split.torch_model import TorchModel
 from split_infer_ros.weight_streaming.packed_partition import PackedPartition, open_packed
 from split_infer_ros.weight_streaming.residency import MemoryPlan, Residency, blocks_in_ring, plan_memory
 from split_infer_ros.weight_streaming.ring_memory import byte_view, page_aligned
@@ -49,18 +49,18 @@ class AutoPlan(NamedTuple):
     capacity: int = 0
 
 
-def images_of(model: SplitModel) -> Tensor:
+def images_of(model: TorchModel) -> Tensor:
     """Returns one image of noise."""
     images = torch.rand(1, *model.entry.image_shape, generator=torch.Generator().manual_seed(0))
     return images.contiguous(memory_format=torch.channels_last)
 
 
-def open_whole(model: SplitModel, path: Path, *, num_threads: int | None) -> PackedPartition:
+def open_whole(model: TorchModel, path: Path, *, num_threads: int | None) -> PackedPartition:
     """Finds the weights of the whole model in a file."""
     return open_packed(model, backbone_of(model.graph, model.split_point("output")), path, num_threads=num_threads)
 
 
-def open_partition(model: SplitModel, path: Path, residency: str, plan: AutoPlan) -> Partition:
+def open_partition(model: TorchModel, path: Path, residency: str, plan: AutoPlan) -> Partition:
     """Returns the whole model with its weights in a residency.
 
     Args:

@@ -24,8 +24,8 @@ from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.pipeline.streaming import stream_backbone
 from split_infer_ros.runtime.streams import current_fence
 from split_infer_ros.split.load import load_model
-from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.split.torch_model import TorchModel
 from split_infer_ros.weight_streaming.pack import pack_model
 from split_infer_ros.weight_streaming.residency import Residency
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
@@ -189,7 +189,7 @@ class StreamingContestOnGpu:
         return np.maximum(compute_s, self._gpu_bytes[RESIDENT] / bandwidth) if residency in STREAMED else compute_s
 
 
-def _stream(model: SplitModel, path: Path, residency: str) -> StreamedPartition:
+def _stream(model: TorchModel, path: Path, residency: str) -> StreamedPartition:
     settings = StageSettings(split_point="output", weights_file=str(path), weights_residency=Residency(residency))
     partition = stream_backbone(model, model.split_point("output"), settings)
     assert partition is not None

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from split_infer_ros.split.load import load_model
-from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.split.torch_model import TorchModel
 from split_infer_ros.weight_streaming.delay_model import StreamingProfile
 from split_infer_ros.weight_streaming.pack import pack_model
 from split_infer_ros.weight_streaming.packed_partition import PackedPartition
@@ -44,7 +44,7 @@ class PlannedModel:
 
     name: str
     path: Path
-    model: SplitModel
+    model: TorchModel
     images: Tensor
     packed: PackedPartition
     trials: Sequence[RingTrial]
@@ -93,7 +93,7 @@ def plan_model(name: str, path: Path) -> PlannedModel:
     )
 
 
-def _profile(model: SplitModel, path: Path, packed: PackedPartition, images: Tensor, passes: int) -> StreamingProfile:
+def _profile(model: TorchModel, path: Path, packed: PackedPartition, images: Tensor, passes: int) -> StreamingProfile:
     def open_partition(memory_plan: MemoryPlan) -> StreamedPartition:
         return StreamedPartition.open(child.open_whole(model, path, num_threads=torch.get_num_threads()), memory_plan)
 

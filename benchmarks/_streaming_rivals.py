@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.partitions import backbone_of
+from split_infer_ros.split.torch_model import TorchModel
 from split_infer_ros.weight_streaming.binding import PiecePlaces, add_places, bind_weights
 from split_infer_ros.weight_streaming.packed_partition import PackedPartition
 from split_infer_ros.weight_streaming.ring_memory import byte_view, page_aligned
@@ -106,7 +106,7 @@ def can_offload() -> bool:
     return importlib.util.find_spec("accelerate") is not None
 
 
-def offload(model: SplitModel, folder: Path) -> Partition:
+def offload(model: TorchModel, folder: Path) -> Partition:
     """Returns the model with accelerate's disk offload, layer by layer, without fused convolutions.
 
     The folder is written if it does not exist. Otherwise the model's own weights are not used.

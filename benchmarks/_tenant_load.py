@@ -14,8 +14,8 @@ from split_infer_ros.serving.execution_timing import blank_batch
 from split_infer_ros.serving.merge_runner import MergeRunner
 from split_infer_ros.serving.request import Request
 from split_infer_ros.split.load import build_model
-from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.split.torch_model import TorchModel
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Load:
         runners: those that rivals were given so far, by their number of threads and their own number.
     """
 
-    models: Mapping[str, SplitModel]
+    models: Mapping[str, TorchModel]
     images: Mapping[str, Tensor]
     runners: dict[tuple[int | None, int], MergeRunner] = field(default_factory=dict)
 
@@ -96,5 +96,5 @@ def load_models(names: Sequence[str], side: int, device: torch.device) -> Load:
     for name in names:
         entry, module = build_model(ModelSpec(name, "none"))
         smaller = replace(entry, preprocess=replace(entry.preprocess, height=side, width=side))
-        models[name] = SplitModel(smaller, module, device)
+        models[name] = TorchModel(smaller, module, device)
     return Load(models, {name: torch.rand_like(blank_batch(model, 1)) for name, model in models.items()})

@@ -14,7 +14,7 @@ from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.entry import ModelEntry, Weights
 from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.pipeline.frame import Origin
-from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.torch_model import TorchModel
 
 LONG_S = 60.0  # a bound, far above the time of any step here
 BAD = 255  # the brightness of a frame on which a BrightModel fails, if it is asked to
@@ -35,7 +35,7 @@ class Brightness(nn.Module):
         return self.parts(images)[:, :1] + 0 * self.idle.sum()  # type: ignore[no-any-return]
 
 
-class BrightModel(SplitModel):
+class BrightModel(TorchModel):
     """A model that can be made to fail or to wait.
 
     Args:

@@ -11,7 +11,7 @@ from split_infer_ros.models.detections import Detections
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.local import LocalPipeline
 from split_infer_ros.pipeline.settings import DropPolicy, StageSettings
-from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.torch_model import TorchModel
 
 GPU = torch.device("cuda", 0)
 SETTINGS = StageSettings(
@@ -19,9 +19,9 @@ SETTINGS = StageSettings(
 )  # measuring it takes long
 
 
-def bright_model() -> SplitModel:
+def bright_model() -> TorchModel:
     """Returns a model whose backbone is on the GPU, and whose score is the brightness of the frame that it saw."""
-    return SplitModel(BrightModel("bright").entry, Brightness(1), CPU).placed(GPU, torch.float32)
+    return TorchModel(BrightModel("bright").entry, Brightness(1), CPU).placed(GPU, torch.float32)
 
 
 class BrightRun:
@@ -32,7 +32,7 @@ class BrightRun:
         model: a new one if None. Two threads must not create models at the same time, because torch.fx cannot do that.
     """
 
-    def __init__(self, settings: StageSettings = SETTINGS, model: SplitModel | None = None) -> None:
+    def __init__(self, settings: StageSettings = SETTINGS, model: TorchModel | None = None) -> None:
         self.found: dict[int, int] = {}
         self._sent: list[int] = []
         self.pipeline = LocalPipeline(model or bright_model(), settings, self._deliver)

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from split_infer_ros.models.classifier import classify
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.models.preprocess import Preprocess
-from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.partitions import backbone_of, head_of
+from split_infer_ros.split.torch_model import TorchModel
 from split_infer_ros.weight_streaming.packed_partition import PackedPartition, open_packed
 from split_infer_ros.weight_streaming.residency import Residency, plan_memory
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
@@ -59,7 +59,7 @@ ENTRY = ModelEntry(
 class PackedModel:
     """A model with seeded weights, its packed file, and images with different results."""
 
-    model: SplitModel
+    model: TorchModel
     path: Path
     images: Tensor
 

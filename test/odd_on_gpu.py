@@ -10,19 +10,19 @@ from simulated_gpu import GPU
 
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.pipeline.streaming import stream_backbone
-from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.torch_model import TorchModel
 from split_infer_ros.weight_streaming.residency import Residency
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 
 
-def odd_on_gpu() -> SplitModel:
+def odd_on_gpu() -> TorchModel:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         module = Odd().eval()
-    return SplitModel(ENTRY, module, torch.device("cpu")).placed(GPU, torch.float32)
+    return TorchModel(ENTRY, module, torch.device("cpu")).placed(GPU, torch.float32)
 
 
-def streamed(model: SplitModel, residency: Residency) -> StreamedPartition:
+def streamed(model: TorchModel, residency: Residency) -> StreamedPartition:
     settings = replace(StageSettings(split_point="output"), weights_residency=residency)
     partition = stream_backbone(model, model.split_point("output"), settings)
     assert partition is not None

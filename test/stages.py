@@ -24,7 +24,7 @@ from split_infer_ros.pipeline.frame import Handle, Origin
 from split_infer_ros.pipeline.head_stage import HeadStage
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.pipeline.transport import Released
-from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.torch_model import TorchModel
 
 
 class Brightness(nn.Module):
@@ -60,8 +60,8 @@ ENTRY = ModelEntry(
 
 
 @functools.cache
-def brightness() -> SplitModel:
-    return SplitModel(ENTRY, Brightness(), CPU)
+def brightness() -> TorchModel:
+    return TorchModel(ENTRY, Brightness(), CPU)
 
 
 def frame(brightness: int, height: int = 4, width: int = 4, source: str = "a") -> tuple[Pixels, Origin]:

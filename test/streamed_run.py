@@ -15,18 +15,18 @@ from split_infer_ros.pipeline.local import LocalPipeline
 from split_infer_ros.pipeline.settings import DropPolicy, StageSettings, WeightsSettings
 from split_infer_ros.split.graph import state_of
 from split_infer_ros.split.load import load_model
-from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.split.torch_model import TorchModel
 from split_infer_ros.weight_streaming.packed_file import read_header
 
 SETTINGS = StageSettings(split_point="neck", batch_timeout_s=0.002, drop_policy=DropPolicy.BLOCK)
 PICTURES = [Pixels(torch.randint(0, 255, (48, 64, 3), dtype=torch.uint8), (0, 1, 2)) for _ in range(3)]
 
 
-def own_model() -> SplitModel:
+def own_model() -> TorchModel:
     """Returns a small detector that shares its weights with no other model, so that they can be released."""
     entry = load_model(ModelSpec("shapes", "default", "cpu")).entry
-    return SplitModel(entry, entry.build().eval(), torch.device("cpu"))
+    return TorchModel(entry, entry.build().eval(), torch.device("cpu"))
 
 
 class Run:

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from split_infer_ros.autotuning.spaces import CONVERSION, NETWORK, SEGMENTS, WORK
 from split_infer_ros.engines.agreement import MAX_DIFFERENCE, difference
@@ -30,6 +30,7 @@ from split_infer_ros.runtime.timing import Lap, Stopwatch
 from split_infer_ros.split.load import build_model, choose_device
 from split_infer_ros.split.model import PRECISIONS, SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.split.torch_model import TorchModel
 
 MAX_DIFFERENCES = {"fp32": MAX_DIFFERENCE}  # from the model as built; in other precisions it is only recorded
 MAX_TF32_DIFFERENCE = 2e-3  # on a GPU that rounds factors of float32 to 10 bits, torch's default
@@ -48,13 +49,16 @@ class Trials:
         spec: the model and its device. Each trial sets precision and execution config itself.
 
     Raises:
-        ConfigurationError: the model or the device does not exist.
+        ConfigurationError: the model or the device does not exist, or the model is no model of torch.
     """
 
     def __init__(self, spec: ModelSpec) -> None:
         self._device = choose_device(spec.device)
-        self._entry, self._as_built = build_model(spec)
-        self._models: dict[bool, SplitModel] = {}
+        self._entry, built = build_model(spec)
+        if not isinstance(built, nn.Module):
+            raise ConfigurationError(f"The tuner needs a model of torch, and {spec.name} is an ONNX model.")
+        self._as_built = built
+        self._models: dict[bool, TorchModel] = {}
         self._expected: dict[tuple[int, int], tuple[Tensor, ...]] = {}  # by batch size and threads
 
     def run(self, stage: str, config: Mapping[str, Any], about: Mapping[str, Any], seconds: float) -> dict[str, Any]:
@@ -89,7 +93,7 @@ class Trials:
         folding = execution_config.folding
         if folding not in self._models:
             module = copy.deepcopy(self._as_built)
-            self._models[folding] = SplitModel(
+            self._models[folding] = TorchModel(
                 self._entry, module, torch.device("cpu"), execution_config=ExecutionConfig(folding=folding)
             )
         return self._models[folding].placed(self._device, PRECISIONS[precision], execution_config)

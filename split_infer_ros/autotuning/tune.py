@@ -28,6 +28,7 @@ from split_infer_ros.search.cost_model import Sample
 from split_infer_ros.search.space import Config, Frozen, Space, frozen
 from split_infer_ros.search.strategies import Exhaustive, Guided, Random, Search, SearchStrategy, Tried, relative_costs
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.torch_model import torch_model
 from split_infer_ros.telemetry.machine import num_cores
 
 MIN_TRIAL_S = 5.0  # of each trial, however late: a trial that is ended costs a new process, which takes longer
@@ -52,6 +53,9 @@ class Tuner:
         seed: of the search.
         report: called with the progress after each trial.
         clock: returns seconds.
+
+    Raises:
+        ConfigurationError: the model is no model of torch.
     """
 
     def __init__(
@@ -67,14 +71,15 @@ class Tuner:
         report: Callable[[Progress], object] = lambda progress: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._model, self._runner, self._database = model, runner, database
+        self._model = torch_model(model, "The tuner", "it runs untuned.")
+        self._runner, self._database = runner, database
         self._strategy, self._seed, self._batch_size = strategy, seed, batch_size
         self._report, self._clock = report, clock
         self._precisions = tuple(precisions)
         self._key = Key.here(str(model.device))
         self._network_space = network_space(num_cores(), precisions, model.device.type)
         self._quick_space = network_space(num_cores(), precisions, model.device.type, compilers=False)
-        self._features = model_features(model.graph, model.entry.image_shape)
+        self._features = model_features(self._model.graph, model.entry.image_shape)
 
     def tune(self, seconds: float) -> tuple[Record | None, Record | None]:
         """Searches for ``seconds``, or until all was tried.

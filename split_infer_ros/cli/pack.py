@@ -17,6 +17,7 @@ from split_infer_ros.cli.numbers import positive, whole
 from split_infer_ros.errors import SplitInferError
 from split_infer_ros.split.load import choose_device, load_model
 from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.split.torch_model import torch_model
 from split_infer_ros.weight_streaming.pack import TILE_MB, pack_model
 
 
@@ -27,7 +28,7 @@ def main() -> int:
         spec = ModelSpec(
             arguments.model, weights=arguments.weights, device="cpu", allow_user_code=arguments.allow_user_code
         )
-        model = load_model(spec)
+        model = torch_model(load_model(spec), "Packing weights", "its weights are never streamed.")
         header = pack_model(
             model,
             arguments.out,

@@ -24,8 +24,8 @@ from split_infer_ros.operator_placement.operator_list import OperatorList
 from split_infer_ros.operator_placement.operator_times import from_records, rule_from_times, time_operators, to_records
 from split_infer_ros.operator_placement.plan import PlacementPlan, Rule, Tag, describe, make_plan
 from split_infer_ros.split.load import choose_device, load_model
-from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.split.torch_model import TorchModel, torch_model
 
 
 def main() -> int:
@@ -33,9 +33,8 @@ def main() -> int:
     chosen = _arguments().parse_args()
     try:
         rule: Rule = OperatorList.read(chosen.operators)
-        model = load_model(
-            ModelSpec(chosen.model, weights=chosen.weights, device="cpu", allow_user_code=chosen.allow_user_code)
-        )
+        spec = ModelSpec(chosen.model, weights=chosen.weights, device="cpu", allow_user_code=chosen.allow_user_code)
+        model = torch_model(load_model(spec), "Placing operators", "the command split_points lists where it splits.")
         graph = with_decode(model.graph, model.entry)
         operators = read_operators(graph, model.entry.image_shape)
         if chosen.measured:
@@ -55,7 +54,7 @@ def main() -> int:
 
 
 def _measured_rule(
-    model: SplitModel, graph: fx.GraphModule, *, fallback: Rule, gpu: torch.device, database: Database
+    model: TorchModel, graph: fx.GraphModule, *, fallback: Rule, gpu: torch.device, database: Database
 ) -> Rule:
     """Returns the rule of measured times. They are read from the database, or else measured now."""
     key = Key.here(str(gpu))

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.preprocess import Preprocess
+from split_infer_ros.onnx_graphs.graph import OnnxGraph
 
 Decode = Callable[[tuple[Tensor, ...], Limits], list[Detections]]
 
@@ -38,7 +39,8 @@ class ModelEntry:
     Attributes:
         name: the name by which users choose it.
         summary: one line for people.
-        build: makes the untrained module, which takes float32 (N, 3, h, w) and gives a tensor or a tuple of tensors.
+        build: makes the untrained module, or the ONNX graph with its weights. Either takes float32 (N, 3, h, w). A
+            module gives a tensor or a tuple of tensors.
         weights: the source of its trained weights; None if it is built with them.
         preprocess: how images become its input.
         labels: the name of each label index.
@@ -49,7 +51,7 @@ class ModelEntry:
 
     name: str
     summary: str
-    build: Callable[[], nn.Module]
+    build: Callable[[], nn.Module | OnnxGraph]
     weights: Weights | None
     preprocess: Preprocess
     labels: tuple[str, ...]

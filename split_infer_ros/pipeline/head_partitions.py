@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from split_infer_ros.pipeline.packed_weights import find_packed
+from split_infer_ros.pipeline.packed_weights import find_packed, streamable
 from split_infer_ros.pipeline.report import WeightsReport
 from split_infer_ros.pipeline.settings import WeightsSettings
 from split_infer_ros.pipeline.streaming import stream_head
@@ -141,4 +141,5 @@ class HeadPartitions:
 
     def _pack(self, settings: WeightsSettings) -> None:
         if settings.weights_residency is not Residency.RESIDENT:
-            find_packed(self._model, settings.weights_file, num_threads=self._num_threads, batch_size=self._batch_size)
+            model = streamable(self._model)
+            find_packed(model, settings.weights_file, num_threads=self._num_threads, batch_size=self._batch_size)

@@ -11,6 +11,7 @@ from torch import Tensor, fx
 from split_infer_ros.errors import ConfigurationError, StreamError, WeightsError
 from split_infer_ros.measurements.database import default_path
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.torch_model import TorchModel, torch_model
 from split_infer_ros.weight_streaming.pack import pack_model, weights_digest
 from split_infer_ros.weight_streaming.packed_partition import open_packed
 from split_infer_ros.weight_streaming.unpack import unpack_weights
@@ -18,7 +19,18 @@ from split_infer_ros.weight_streaming.unpack import unpack_weights
 _digests: WeakKeyDictionary[fx.GraphModule, str] = WeakKeyDictionary()  # by the graph that placed models share
 
 
-def find_packed(model: SplitModel, weights_file: str, *, num_threads: int | None, batch_size: int) -> Path:
+def streamable(model: SplitModel) -> TorchModel:
+    """Returns the model as one whose weights can be streamed.
+
+    Raises:
+        ConfigurationError: they cannot, because the model is no model of torch.
+    """
+    return torch_model(
+        model, "Streaming weights", "leave weights_residency at resident, and weights_budget_mb of tenants at 0."
+    )
+
+
+def find_packed(model: TorchModel, weights_file: str, *, num_threads: int | None, batch_size: int) -> Path:
     """Returns the path of a model's packed weights: the user's file, or one in the cache folder.
 
     The file in the cache folder is created if it is missing or does not fit.
@@ -39,7 +51,7 @@ def find_packed(model: SplitModel, weights_file: str, *, num_threads: int | None
         raise ConfigurationError(f"Weights cannot be streamed: {error}") from error
 
 
-def _find(model: SplitModel, weights_file: str, num_threads: int | None, batch_size: int) -> Path:
+def _find(model: TorchModel, weights_file: str, num_threads: int | None, batch_size: int) -> Path:
     if model.graph not in _digests:  # later the model may have released its weights
         _digests[model.graph] = weights_digest(model.state())
     digest = _digests[model.graph]
@@ -63,7 +75,7 @@ def _find(model: SplitModel, weights_file: str, num_threads: int | None, batch_s
 
 
 def fetch_weights(
-    model: SplitModel, path: Path, *, num_threads: int | None, names: Collection[str]
+    model: TorchModel, path: Path, *, num_threads: int | None, names: Collection[str]
 ) -> Mapping[str, Tensor]:
     """Returns released weights by name, from their file.
 

@@ -16,7 +16,7 @@ from torch import Tensor, fx
 
 from split_infer_ros.buffers.layout import TensorSpec
 from split_infer_ros.errors import ConfigurationError, StreamError
-from split_infer_ros.pipeline.packed_weights import fetch_weights, find_packed
+from split_infer_ros.pipeline.packed_weights import fetch_weights, find_packed, streamable
 from split_infer_ros.pipeline.settings import StageSettings, WeightsSettings
 from split_infer_ros.runtime.heap import trim
 from split_infer_ros.runtime.num_threads import max_threads, run_with_threads
@@ -25,6 +25,7 @@ from split_infer_ros.split.graph import state_of
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.partitions import backbone_of, head_of
 from split_infer_ros.split.split_points import SplitPoint
+from split_infer_ros.split.torch_model import TorchModel
 from split_infer_ros.weight_streaming.delay_model import StreamingProfile
 from split_infer_ros.weight_streaming.device_ops import DeviceOps
 from split_infer_ros.weight_streaming.packed_header import PAGE
@@ -51,7 +52,7 @@ class _PartitionSpec:
         batch_size: for which its weights are laid out.
     """
 
-    model: SplitModel
+    model: TorchModel
     extract: Callable[[fx.GraphModule, SplitPoint], fx.GraphModule]
     split_point: SplitPoint
     inputs: tuple[TensorSpec, ...]
@@ -100,13 +101,15 @@ def stream_backbone(
     Raises:
         ConfigurationError: the file, budget or device does not allow it. Nothing has changed.
     """
-    if settings.weights_residency is not Residency.RESIDENT and model.dtype != torch.float32:
+    if settings.weights_residency is Residency.RESIDENT:
+        return None
+    if model.dtype != torch.float32:
         raise ConfigurationError(
             f"weights_residency {settings.weights_residency.value} is for a backbone in fp32, and this one runs in "
             f"{str(model.dtype).removeprefix('torch.')}: take precision fp32, or resident."
         )
     spec = _PartitionSpec(
-        model=model,
+        model=streamable(model),
         extract=backbone_of,
         split_point=split_point,
         inputs=(TensorSpec("images", model.entry.image_shape, torch.float32),),
@@ -133,8 +136,10 @@ def stream_head(
     Raises:
         ConfigurationError: the file or budget does not allow it. Nothing has changed.
     """
+    if settings.weights_residency is Residency.RESIDENT:
+        return None
     spec = _PartitionSpec(
-        model=model,
+        model=streamable(model),
         extract=head_of,
         split_point=split_point,
         inputs=split_point.tensors,
@@ -147,8 +152,6 @@ def stream_head(
 def _stream(
     spec: _PartitionSpec, settings: WeightsSettings, ring_memory: RingMemory | None = None
 ) -> StreamedPartition | None:
-    if settings.weights_residency is Residency.RESIDENT:
-        return None
     path = find_packed(spec.model, settings.weights_file, num_threads=spec.num_threads, batch_size=spec.batch_size)
     try:
         packed = spec.open_packed(path)

@@ -10,13 +10,15 @@ import torch
 from torch import nn
 
 from split_infer_ros.engines.execution_config import ExecutionConfig
-from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.errors import ConfigurationError, WeightsError
 from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.models.user import check_detections, is_user_model
-from split_infer_ros.models.weights import load_weights
+from split_infer_ros.models.weights import NamedWeights, load_weights
+from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.split.model import PRECISIONS, SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.split.torch_model import TorchModel
 
 SEED = 0  # untrained weights are the same ones each time
 
@@ -41,10 +43,7 @@ def load_model(spec: ModelSpec) -> SplitModel:
     with _loading:
         source = _loaded.get(source_spec)
         if source is None:
-            entry, module = build_model(spec)
-            source = _loaded[source_spec] = SplitModel(
-                entry, module, torch.device("cpu"), execution_config=folding_only
-            )
+            source = _loaded[source_spec] = _make_model(*build_model(spec), folding_only)
         if placed_spec == source_spec:
             return source
         placed = _loaded.get(placed_spec)
@@ -54,8 +53,8 @@ def load_model(spec: ModelSpec) -> SplitModel:
         return placed
 
 
-def build_model(spec: ModelSpec) -> tuple[ModelEntry, nn.Module]:
-    """Builds the unsplit module on the CPU, with its weights, in eval mode.
+def build_model(spec: ModelSpec) -> tuple[ModelEntry, nn.Module | OnnxGraph]:
+    """Builds the unsplit module on the CPU, with its weights, in eval mode; or reads the ONNX graph.
 
     Device, precision and execution config of the spec are not used.
 
@@ -65,11 +64,27 @@ def build_model(spec: ModelSpec) -> tuple[ModelEntry, nn.Module]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         entry = find_model(spec.name, allow_user_code=spec.allow_user_code)
-        module = entry.build().eval()
-    load_weights(module, entry, spec.weights)
+        built = entry.build()
+    if isinstance(built, OnnxGraph):
+        _check_weights(entry, spec.weights)
+        return entry, built
+    load_weights(built.eval(), entry, spec.weights)
     if is_user_model(spec.name):
-        check_detections(entry, module)
-    return entry, module
+        check_detections(entry, built)
+    return entry, built
+
+
+def _check_weights(entry: ModelEntry, weights: str) -> None:
+    """Raises a WeightsError if an ONNX model, whose file has its weights, should get others."""
+    if weights not in (NamedWeights.DEFAULT.value, NamedWeights.NONE.value):
+        raise WeightsError(f"weights '{weights}' cannot go into {entry.name}: an ONNX file has its own; take default.")
+
+
+def _make_model(entry: ModelEntry, built: nn.Module | OnnxGraph, execution_config: ExecutionConfig) -> SplitModel:
+    """Makes a model on the CPU in float32 of what its entry built."""
+    if isinstance(built, OnnxGraph):
+        raise ConfigurationError(f"{entry.name} is an ONNX model, which cannot run yet.")
+    return TorchModel(entry, built, torch.device("cpu"), execution_config=execution_config)
 
 
 def choose_device(name: str) -> torch.device:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from split_infer_ros.engines.fusion import FusedConv2d
 from split_infer_ros.errors import WeightsError
 from split_infer_ros.runtime.num_threads import run_with_threads
-from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.torch_model import TorchModel
 from split_infer_ros.telemetry.machine import instruction_set
 from split_infer_ros.weight_streaming import blocked_weights
 from split_infer_ros.weight_streaming.layers import Layer, input_shapes, layers_of, skeleton, streamable_graph
@@ -47,7 +47,7 @@ def packing_target(num_threads: int | None) -> str:
 
 
 def pack_model(
-    model: SplitModel, path: Path, *, num_threads: int | None, batch_size: int = 1, tile_mb: float = TILE_MB
+    model: TorchModel, path: Path, *, num_threads: int | None, batch_size: int = 1, tile_mb: float = TILE_MB
 ) -> PackedHeader:
     """Writes a model's weights to a file for this machine.
 

@@ -12,7 +12,7 @@ from torch import fx
 from split_infer_ros.engines.fusion import FusedConv2d
 from split_infer_ros.errors import WeightsError
 from split_infer_ros.runtime.num_threads import run_with_threads
-from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.torch_model import TorchModel
 from split_infer_ros.weight_streaming import blocked_weights
 from split_infer_ros.weight_streaming.blocked_weights import BlockedLayout
 from split_infer_ros.weight_streaming.layers import Layer, layer_of, streamable_graph
@@ -77,7 +77,7 @@ class PackedPartition:
         return sum(piece.nbytes for piece in self.kept)
 
 
-def open_packed(model: SplitModel, graph: fx.GraphModule, path: Path, *, num_threads: int | None) -> PackedPartition:
+def open_packed(model: TorchModel, graph: fx.GraphModule, path: Path, *, num_threads: int | None) -> PackedPartition:
     """Finds the weights of a model or partition in a file. Reads the header, but no weights.
 
     Args:
@@ -122,7 +122,7 @@ def open_packed(model: SplitModel, graph: fx.GraphModule, path: Path, *, num_thr
     )
 
 
-def _check_header(header: PackedHeader, model: SplitModel, path: Path, num_threads: int | None) -> None:
+def _check_header(header: PackedHeader, model: TorchModel, path: Path, num_threads: int | None) -> None:
     if header.fingerprint != model.fingerprint:
         raise WeightsError(
             f"{path} holds the weights of {header.model} ({header.fingerprint}), not of {model.entry.name} "

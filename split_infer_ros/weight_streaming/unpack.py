@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.torch_model import TorchModel
 from split_infer_ros.weight_streaming.binding import weight_views
 from split_infer_ros.weight_streaming.packed_header import Piece
 from split_infer_ros.weight_streaming.packed_partition import PackedPartition, open_packed
@@ -17,7 +17,7 @@ from split_infer_ros.weight_streaming.weights_file import Block, WeightsFile
 
 
 def unpack_weights(
-    model: SplitModel, path: Path, *, num_threads: int | None, names: Collection[str]
+    model: TorchModel, path: Path, *, num_threads: int | None, names: Collection[str]
 ) -> dict[str, Tensor]:
     """Returns tensors by name, with the exact values that were packed. Each has memory of its own.
 

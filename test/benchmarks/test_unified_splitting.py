@@ -27,7 +27,7 @@ from simulated_settings import drawn
 from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.pipeline.profiler import Effort
-from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.torch_model import TorchModel
 
 CPU = torch.device("cpu")
 EFFORT = Effort(rounds=1, warm_up=1, batches=1, seconds=0.0, runs=1, repeats=1, max_s=0.0)
@@ -91,7 +91,7 @@ def test_all_configurations_take_turns_and_agree(name: str) -> None:
 def test_the_papers_split_point_is_before_the_classifier(name: str, split_point: str) -> None:
     subject = subjects.Subject.__new__(subjects.Subject)
     subject.entry = find_model(name)
-    subject.model = SplitModel(subject.entry, subject.entry.build(), CPU)
+    subject.model = TorchModel(subject.entry, subject.entry.build(), CPU)
     assert subject.papers_split_point == split_point
 
 

@@ -15,8 +15,8 @@ from split_infer_ros.engines.fusion import FusedConv2d
 from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.random_weights import randomise
 from split_infer_ros.split.load import build_model, load_model
-from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.split.torch_model import TorchModel
 from split_infer_ros.vision_ops.implementations import ImplementationChoice
 
 CPU = torch.device("cpu")
@@ -49,7 +49,7 @@ def test_no_execution_config_changes_results(config: ExecutionConfig) -> None:
     images = torch.randn(1, 3, 64, 64)
     with torch.inference_mode():
         expected = network()(images)
-        model = SplitModel(find_model("squeezenet1_0", allow_user_code=False), network(), CPU, execution_config=config)
+        model = TorchModel(find_model("squeezenet1_0", allow_user_code=False), network(), CPU, execution_config=config)
         assert expected.std() > 0.1
         for split_point in ("input", "features.3", "features.9", "output"):
             partitions = partitions_of(model, split_point)
@@ -72,7 +72,7 @@ def kinds(module: nn.Module) -> list[Convolutions]:
 
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="nothing is packed without oneDNN")
 def test_each_segment_runs_its_kind_of_convolutions() -> None:
-    model = SplitModel(
+    model = TorchModel(
         find_model("squeezenet1_0", allow_user_code=False),
         network(),
         CPU,
@@ -102,7 +102,7 @@ def test_models_of_other_configs_share_their_weights() -> None:
 
 def test_unfolded_models_have_the_same_split_points() -> None:
     folded, unfolded = (
-        SplitModel(
+        TorchModel(
             *build_model(ModelSpec("mobilenet_v2", "none")), CPU, execution_config=ExecutionConfig(folding=folding)
         )
         for folding in (True, False)

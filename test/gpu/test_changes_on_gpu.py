@@ -18,8 +18,8 @@ from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.pipeline.local import LocalPipeline
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.split.load import build_model, load_model
-from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.split.torch_model import TorchModel
 
 LONG_S = 60.0
 CHANGES = 6 if SANITIZED else 40  # more than the 32 streams that torch deals out in turn
@@ -108,7 +108,7 @@ class Unrecordable(torch.nn.Module):
 
 def test_a_backbone_that_cannot_be_recorded_runs_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
     entry, module = build_model(ModelSpec("shapes", "default"))
-    model = SplitModel(entry, module, GPU)  # not the one that all tests share
+    model = TorchModel(entry, module, GPU)  # not the one that all tests share
     backbone = model.backbone
     monkeypatch.setattr(model, "backbone", lambda split_point: Unrecordable(backbone(split_point)))
     with running(SETTINGS, model=model) as (pipeline, scores):

@@ -21,8 +21,8 @@ from split_infer_ros.pipeline.auto_split import AUTO, BATCH_SIZES, AutoSplit, Go
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.local import LocalPipeline
 from split_infer_ros.pipeline.settings import DropPolicy, StageSettings
-from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.profile import CoRun, Profile, ProfilePoint
+from split_infer_ros.split.torch_model import TorchModel
 
 SIDE, CLASSES, PICTURES, CHANGES = 16, 5, 12, 200
 
@@ -75,7 +75,7 @@ def test_many_changes_lose_no_frame_and_alter_no_result() -> None:
     expected = expected.sigmoid()  # scores lie between 0 and 1
     assert expected.std(0).min() > 0.01
     pictures = [Pixels(image, (0, 1, 2)) for image in images]
-    model = SplitModel(ENTRY, module, torch.device("cpu"))
+    model = TorchModel(ENTRY, module, torch.device("cpu"))
     wrong: list[tuple[int, float]] = []
     split_points_seen: set[str] = set()
 

@@ -21,7 +21,7 @@ from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Candidates, Detections, Limits, suppress
 from split_infer_ros.pipeline.frame import Handle
 from split_infer_ros.pipeline.settings import DropPolicy
-from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.torch_model import TorchModel
 
 
 def test_frames_without_a_head_are_dropped_as_no_head(start: Start) -> None:
@@ -135,8 +135,8 @@ def test_candidates_beyond_memory_cost_one_batch(start: Start, monkeypatch: pyte
     assert [origin.header for origin, _ in pipeline.delivered] == [2]
 
 
-def with_decode(function: Callable[[tuple[Tensor, ...], Limits], list[Detections]]) -> SplitModel:
-    return SplitModel(replace(ENTRY, decode=function), Brightness(), CPU)
+def with_decode(function: Callable[[tuple[Tensor, ...], Limits], list[Detections]]) -> TorchModel:
+    return TorchModel(replace(ENTRY, decode=function), Brightness(), CPU)
 
 
 def test_publishing_error_keeps_batches_that_a_head_has(start: Start) -> None:

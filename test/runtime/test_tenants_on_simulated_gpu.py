@@ -17,14 +17,14 @@ from simulated_settings import drawn
 from split_infer_ros.serving import tenant_registry
 from split_infer_ros.serving.shared_settings import SharedSettings
 from split_infer_ros.serving.tenant import Tenant
-from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.split.torch_model import TorchModel
 
 A, B, C, D = (Tenant(name, f"model_{name}") for name in "abcd")
 
 
-def load(spec: ModelSpec) -> SplitModel:
-    model = SplitModel(BrightModel(spec.name).entry, Brightness(1), CPU)
+def load(spec: ModelSpec) -> TorchModel:
+    model = TorchModel(BrightModel(spec.name).entry, Brightness(1), CPU)
     return model.placed(torch.device("cuda", 0), torch.float32)
 
 

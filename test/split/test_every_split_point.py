@@ -17,9 +17,9 @@ from split_infer_ros.models import dense, faster_rcnn
 from split_infer_ros.models.catalogue import CATALOGUE
 from split_infer_ros.models.random_weights import randomise
 from split_infer_ros.split.graph import trace
-from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.partitions import backbone_of
 from split_infer_ros.split.split_points import choose_split_point, find_split_points
+from split_infer_ros.split.torch_model import TorchModel
 
 FOLDED = 1e-4  # rounding of folded and fused convolutions, layer after layer
 
@@ -107,7 +107,7 @@ def check(name: str, step_as_built: int = 1, step_as_run: int = 1) -> None:
         expected = backbone_of(graph, choose_split_point(split_points, case.compared, name))(images.clone())
 
         sized = replace(entry, preprocess=replace(entry.preprocess, height=case.height, width=case.width))
-        prepared = SplitModel(sized, model, torch.device("cpu"))
+        prepared = TorchModel(sized, model, torch.device("cpu"))
         assert [split_point.name for split_point in prepared.split_points] == [
             split_point.name for split_point in split_points
         ]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from odd_model import ENTRY, SIDE, TILE_MB, Odd, PackedModel
 
-from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.torch_model import TorchModel
 from split_infer_ros.weight_streaming.pack import pack_model
 
 
@@ -26,7 +26,7 @@ def packed_model(tmp_path_factory: pytest.TempPathFactory) -> PackedModel:
         torch.manual_seed(0)
         module = Odd().eval()
         images = torch.rand(8, 3, SIDE, SIDE).contiguous(memory_format=torch.channels_last)
-    model = SplitModel(ENTRY, module, torch.device("cpu"))
+    model = TorchModel(ENTRY, module, torch.device("cpu"))
     path = tmp_path_factory.mktemp("packed") / "odd.weights"
     pack_model(model, path, num_threads=1, tile_mb=TILE_MB)
     found = PackedModel(model, path, images)

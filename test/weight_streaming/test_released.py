@@ -16,7 +16,7 @@ from torch import nn
 from split_infer_ros.engines.execution_config import Convolutions, ExecutionConfig
 from split_infer_ros.errors import WeightsError
 from split_infer_ros.split.graph import state_of
-from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.torch_model import TorchModel
 from split_infer_ros.weight_streaming.pack import pack_model
 from split_infer_ros.weight_streaming.unpack import unpack_weights
 
@@ -24,17 +24,17 @@ CALLS_UNTIL_PACKED = 2  # of a convolution; later calls may round otherwise
 
 
 @pytest.fixture
-def model(packed_model: PackedModel) -> SplitModel:
-    return SplitModel(packed_model.model.entry, Odd().eval(), torch.device("cpu"))
+def model(packed_model: PackedModel) -> TorchModel:
+    return TorchModel(packed_model.model.entry, Odd().eval(), torch.device("cpu"))
 
 
 @pytest.fixture
-def path(model: SplitModel, tmp_path: Path) -> Path:
+def path(model: TorchModel, tmp_path: Path) -> Path:
     pack_model(model, tmp_path / "odd.weights", num_threads=1, tile_mb=TILE_MB)
     return tmp_path / "odd.weights"
 
 
-def test_new_partition_reads_released_weights_back(packed_model: PackedModel, model: SplitModel, path: Path) -> None:
+def test_new_partition_reads_released_weights_back(packed_model: PackedModel, model: TorchModel, path: Path) -> None:
     with torch.inference_mode():
         expected = model.head("default")(*model.backbone("default")(packed_model.images[:1]))
     names = state_of(model.graph).keys()
@@ -55,7 +55,7 @@ def test_new_partition_reads_released_weights_back(packed_model: PackedModel, mo
     assert sorted(requested) == sorted(names)
 
 
-def test_model_with_released_weights_is_packed_the_same(model: SplitModel, path: Path) -> None:
+def test_model_with_released_weights_is_packed_the_same(model: TorchModel, path: Path) -> None:
     model.release(state_of(model.graph).keys(), lambda wanted: unpack_weights(model, path, num_threads=1, names=wanted))
     again = path.with_name("again.weights")
     pack_model(model.placed(model.device, model.dtype), again, num_threads=1, tile_mb=TILE_MB)
@@ -70,7 +70,7 @@ def test_model_that_never_had_weights_is_not_packed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("convolutions", [Convolutions.PACKED, Convolutions.CONTIGUOUS])
 def test_partition_in_use_keeps_its_weights(
-    packed_model: PackedModel, model: SplitModel, path: Path, convolutions: Convolutions
+    packed_model: PackedModel, model: TorchModel, path: Path, convolutions: Convolutions
 ) -> None:
     other = model.placed(model.device, model.dtype, ExecutionConfig(convolutions=convolutions))
     images = packed_model.images[:1]
@@ -99,7 +99,7 @@ class Nested(nn.Module):
 
 
 def test_partition_keeps_weights_of_nested_layers(packed_model: PackedModel) -> None:
-    model = SplitModel(
+    model = TorchModel(
         replace(packed_model.model.entry, default_split_point=None), Nested().eval(), torch.device("cpu")
     )
     with torch.inference_mode():

@@ -17,7 +17,7 @@ from odd_model import PackedModel
 
 from split_infer_ros.errors import ConfigurationError, StreamError, WeightsError
 from split_infer_ros.split.graph import state_of
-from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.torch_model import TorchModel
 from split_infer_ros.weight_streaming import packed_partition
 from split_infer_ros.weight_streaming.pack import pack_model
 from split_infer_ros.weight_streaming.packed_file import read_header
@@ -148,7 +148,7 @@ def test_unpacked_weights_are_those_that_were_packed(packed_model: PackedModel) 
 
 def test_hollow_model_has_the_split_points_of_a_whole_one() -> None:
     hollow = hollow_model("shapes")
-    whole = SplitModel(hollow.entry, hollow.entry.build().eval(), torch.device("cpu"))
+    whole = TorchModel(hollow.entry, hollow.entry.build().eval(), torch.device("cpu"))
     assert (hollow.split_points, hollow.fingerprint) == (whole.split_points, whole.fingerprint)
 
 
