@@ -38,7 +38,7 @@ def main() -> int:
             device=chosen.device,
             precision=chosen.precision,
             allow_user_code=chosen.allow_user_code,
- **onnx_options_of(chosen),
+            **onnx_options_of(chosen),
         )
         database = Database(chosen.database)
         tuned = find_best_known(load_model(spec), database, chosen.precision)

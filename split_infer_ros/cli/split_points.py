@@ -26,7 +26,7 @@ def main() -> int:
                 device="cpu",
                 precision=chosen.precision,
                 allow_user_code=chosen.allow_user_code,
- **onnx_options_of(chosen),
+                **onnx_options_of(chosen),
             )
         )
         default = model.split_point("default")

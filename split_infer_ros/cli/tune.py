@@ -20,8 +20,8 @@ from split_infer_ros.autotuning.best_known import find_best_known
 from split_infer_ros.autotuning.progress import Progress
 from split_infer_ros.autotuning.trial_process import TrialProcess
 from split_infer_ros.autotuning.tune import Tuner
-from split_infer_ros.cli.onnx_options import add_onnx_options, onnx_options_of
 from split_infer_ros.cli.numbers import positive, whole
+from split_infer_ros.cli.onnx_options import add_onnx_options, onnx_options_of
 from split_infer_ros.cli.tune_records import RECORD_COMMANDS, add_record_commands
 from split_infer_ros.errors import SplitInferError
 from split_infer_ros.measurements.database import Database, default_path

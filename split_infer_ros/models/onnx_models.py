@@ -101,8 +101,8 @@ def _input_size(graph: OnnxGraph, options: OnnxOptions) -> tuple[int, int]:
         )
     if not all(1 <= side <= MAX_SIDE for side in size):
         raise ConfigurationError(
-            f"{graph.name} takes images {_text(shape[2])}x{_text(shape[3])} (height x width), and its metadata names no "
-            f"size up to {MAX_SIDE}; set input_size to HEIGHTxWIDTH, such as 640x640, or export it for a fixed size."
+            f"{graph.name} takes images {_text(shape[2])}x{_text(shape[3])} (height x width), and its metadata names "
+            f"no size up to {MAX_SIDE}; set input_size to HEIGHTxWIDTH, such as 640x640, or export it for a fixed size."
         )
     return size[0], size[1]
 

@@ -1,13 +1,14 @@
 """Recognises an ONNX file's outputs: by its metadata, then by names, then by shapes.
 
-Several layouts can have one shape. (1, 300, 6) may be 300 selected boxes, 300 boxes with one class and an objectness, or
-six boxes with 296 classes. What tells them apart:
+Several layouts can have one shape. (1, 300, 6) may be 300 selected boxes, 300 boxes with one class and an objectness,
+or six boxes with 296 classes. What tells them apart:
 
 - The names of the classes in the metadata fix how many scores a box has.
-- The size of the input fixes how many cells the YOLO family's maps have together. YOLOv8 and YOLOX have one box for each
-  cell, YOLOv5 has three, and selected boxes are at most 1,000.
+- The size of the input fixes how many cells the YOLO family's maps have together. YOLOv8 and YOLOX have one box for
+  each cell, YOLOv5 has three, and selected boxes are at most 1,000.
 - YOLOv8's boxes come last, YOLOv5's and YOLOX's first. A file gives more boxes than numbers of a box.
-- Where YOLOX and YOLOv5's layout have one box for each cell, ``output`` is YOLOX's name and ``outputs`` is YOLOv6's.
+- YOLOv6 has YOLOv5's layout, and one box for each cell, like YOLOX. Its output is called ``outputs``. YOLOX's is called
+  ``output``, or its graph has an exponential.
 
 What they leave open is refused, and the user's parameter ``decoder`` settles it.
 """
@@ -48,8 +49,8 @@ def recognise(facts: OutputFacts, wanted: str = AUTO) -> OutputLayout:
         layout = layout_of(Decoder(wanted), facts)
         if layout is None:
             raise ConfigurationError(
-                f"decoder {wanted} cannot read the outputs of {_described(facts)}: it reads {LAYOUTS[Decoder(wanted)]}. "
-                f"{_choices()}"
+                f"decoder {wanted} cannot read the outputs of {_described(facts)}: it reads "
+                f"{LAYOUTS[Decoder(wanted)]}. {_choices()}"
             )
         return layout
     _refuse_lost(facts)

@@ -31,8 +31,8 @@ class TenantParameters:
     model: str = like(
         ModelParameters,
         "model",
-        description="The model for its images: a name of the catalogue, timm:NAME, FILE.onnx, package.module:factory or "
-        "FILE.pt2.",
+        description="The model for its images: a name of the catalogue, timm:NAME, FILE.onnx, package.module:factory "
+        "or FILE.pt2.",
         read_only=False,
     )
     weights: str = like(ModelParameters, "weights", read_only=False)
@@ -52,8 +52,8 @@ class TenantParameters:
     input_size: str = like(
         ModelParameters,
         "input_size",
-        description="HEIGHTxWIDTH of the input of FILE.onnx, if the file leaves it open. Empty: the size in the model's "
-        "metadata.",
+        description="HEIGHTxWIDTH of the input of FILE.onnx, if the file leaves it open. Empty: the size in the "
+        "model's metadata.",
         read_only=False,
     )
     preprocessing: str = like(
