@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from split_infer_ros.models.letterbox import Letterbox
 from split_infer_ros.models.onnx_options import Decoder, Recipe
-from split_infer_ros.models.preprocess import Preprocess
+from split_infer_ros.models.preprocess import RESIZE_RATIO, Preprocess
 
 PADDING = (114.0, 114.0, 114.0)
-RESIZE_RATIO = 256 / 224  # of the resized shorter side to the side of the crop, as for ImageNet
 
 _ZERO, _ONE = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
 _LEVEL = (1 / 255, 1 / 255, 1 / 255)

@@ -19,6 +19,7 @@ IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
 MAX_ASPECT = 8  # of the part of an image that is resized; a crop shows nothing beyond it
+RESIZE_RATIO = 256 / 224  # of the resized shorter side to the side of the crop, as usual for ImageNet
 
 
 @dataclass(frozen=True, slots=True)
