@@ -14,7 +14,7 @@ MEANINGS = {
     "network": 1,
     "segments": 1,
     "pipeline": 1,
-    "split_points": 1,
+    "split_points": 2,  # since 2, passes are repeated until they agree
     "operators": 1,
     "execution": 1,
     "memory_cost": 1,

@@ -1,14 +1,17 @@
-"""Repeats measurements while their medians disagree. On a busy machine, chance would otherwise decide."""
+"""Repeats measurements while they disagree. On a busy machine, chance would otherwise decide."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-MAX_SPREAD = 0.1  # between the medians of two groups, as a share of the lower
+MAX_SPREAD = 0.1  # between the costs of two results that agree, as a share of the lower one
 NUM_AGREEING = 3
-MAX_GROUPS = 12  # a host with other guests may disturb every other group
+MAX_RESULTS = 12  # a host with other guests may disturb every other one
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +23,7 @@ class Measured:
 
 
 def measure_steadily(group: Callable[[], Sequence[float]], may_go_on: Callable[[], bool] = lambda: True) -> Measured:
-    """Takes groups of samples until the three lowest medians agree. A disturbance can only make a group slower.
+    """Takes groups of samples until the three lowest medians agree.
 
     Args:
         group: takes a group of samples, in seconds.
@@ -29,15 +32,33 @@ def measure_steadily(group: Callable[[], Sequence[float]], may_go_on: Callable[[
     Returns:
         The samples of the groups that agree. If twelve groups are not enough, all samples, marked uncertain.
     """
-    groups = [tuple(group()) for _ in range(NUM_AGREEING)]
-    while not _agreeing(groups):
-        if len(groups) == MAX_GROUPS or not may_go_on():
-            return Measured(tuple(cost for costs in groups for cost in costs), uncertain=True)
-        groups.append(tuple(group()))
-    return Measured(tuple(cost for costs in _agreeing(groups) for cost in costs), uncertain=False)
+    groups, agree = repeat_until_steady(group, statistics.median, may_go_on=may_go_on)
+    return Measured(tuple(cost for costs in groups for cost in costs), uncertain=not agree)
 
 
-def _agreeing(groups: Sequence[tuple[float, ...]]) -> list[tuple[float, ...]]:
-    lowest = sorted(groups, key=statistics.median)[:NUM_AGREEING]
-    first, last = statistics.median(lowest[0]), statistics.median(lowest[-1])
-    return lowest if last <= first * (1 + MAX_SPREAD) else []
+def repeat_until_steady(
+    measure: Callable[[], Result],
+    cost_of: Callable[[Result], float],
+    *,
+    num_agreeing: int = NUM_AGREEING,
+    may_go_on: Callable[[], bool] = lambda: True,
+) -> tuple[list[Result], bool]:
+    """Repeats a measurement until its lowest costs agree. A disturbance can only raise a cost.
+
+    Args:
+        measure: takes one measurement.
+        cost_of: returns the cost of its result.
+        num_agreeing: how many results must agree.
+        may_go_on: asked before each measurement after the first ``num_agreeing``.
+
+    Returns:
+        The results of the lowest costs and True. If twelve results are not enough, all results and False.
+    """
+    results = [measure() for _ in range(num_agreeing)]
+    while True:
+        lowest = sorted(results, key=cost_of)[:num_agreeing]
+        if cost_of(lowest[-1]) <= cost_of(lowest[0]) * (1 + MAX_SPREAD):
+            return lowest, True
+        if len(results) >= MAX_RESULTS or not may_go_on():
+            return results, False
+        results.append(measure())

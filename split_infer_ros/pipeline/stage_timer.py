@@ -8,6 +8,7 @@ each split point separately, the model would have to run once for every split po
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Sequence
 
@@ -19,6 +20,7 @@ from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.measurements.steady import repeat_until_steady
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.pipeline.preprocessor import make_preprocessor
 from split_infer_ros.runtime.num_threads import use_all_threads, use_one_thread
@@ -35,14 +37,15 @@ class StageTimer:
         model: on its device.
         image: one like those that the cameras send.
         limits: what post-processing keeps.
-        rounds: samples of each stage, after one that is not counted.
+        rounds: samples of each stage. Passes through the model are repeated until so many of them agree.
     """
 
     def __init__(self, model: SplitModel, *, image: Pixels, limits: Limits, rounds: int) -> None:
         self._model = model
         self._image = image
         self._limits = limits
-        self._calls = 1 + rounds
+        self._calls = 1 + rounds  # the first one is not counted
+        self._num_agreeing = max(2, rounds)
         self._place = Place(Policy.DEVICE, model.device)  # legal everywhere; plain memory on a CPU
 
     def measure(self, batch_size: int) -> list[PointSamples]:
@@ -64,15 +67,14 @@ class StageTimer:
             preprocess_s = [_time_on_host(preprocess, stream) for _ in range(self._calls)]
             images = preprocess()
             use_all_threads()
-            backbones_s = [_time_segments(backbone_segments, (images,), watch)[1] for _ in range(self._calls)]
+            _, backbones_s = self._time_segments(backbone_segments, (images,), watch)
             hand_overs_s = self._time_hand_overs(backbone_segments, images, batch_size=batch_size, watch=watch)
         if model.device.type == "cpu":
             use_one_thread()
         with torch.inference_mode():
             watch = Stopwatch(torch.device("cpu"))
             inputs = (images.cpu().float(),)
-            head_runs = [_time_segments(head_segments, inputs, watch) for _ in range(self._calls)]
-            last_features, _ = head_runs[-1]
+            last_features, heads_s = self._time_segments(head_segments, inputs, watch)
             outputs = model.head(model.split_points[-1].name)(*last_features)
             decode_s = [watch.time(lambda: self._decode(outputs)) for _ in range(self._calls)]
         return [
@@ -81,14 +83,39 @@ class StageTimer:
                 batch_size,
                 {
                     ProfilePart.PREPROCESS: tuple(preprocess_s[1:]),
-                    ProfilePart.BACKBONE: tuple(sum(seconds[:index]) for seconds in backbones_s[1:]),
+                    ProfilePart.BACKBONE: tuple(sum(seconds[:index]) for seconds in backbones_s),
                     ProfilePart.HAND_OVER: hand_overs_s[index],
-                    ProfilePart.HEAD: tuple(sum(seconds[index:]) for _, seconds in head_runs[1:]),
+                    ProfilePart.HEAD: tuple(sum(seconds[index:]) for seconds in heads_s),
                     ProfilePart.DECODE: tuple(decode_s[1:]),
                 },
             )
             for index, split_point in enumerate(model.split_points)
         ]
+
+    def _time_segments(
+        self, segments: Sequence[nn.Module], inputs: tuple[Tensor, ...], watch: Stopwatch
+    ) -> tuple[tuple[Tensor, ...], list[list[float]]]:
+        """Runs segments one after the other, in passes that are repeated until some of them agree.
+
+        The first passes take long: the heap gets its pages then, and convolutions are packed.
+
+        Returns:
+            The results of the last segment, and the seconds of each segment in each of the passes that agree.
+        """
+
+        def run(lap: Lap) -> tuple[Tensor, ...]:
+            values = inputs
+            for segment in segments:
+                values = segment(*values)
+                lap()
+            return values
+
+        def time_pass() -> list[float]:
+            return watch.laps(run)[1]
+
+        results, _ = watch.laps(run)
+        passes_s, _ = repeat_until_steady(time_pass, math.fsum, num_agreeing=self._num_agreeing)
+        return results, passes_s
 
     def _time_hand_overs(
         self, segments: Sequence[nn.Module], images: Tensor, *, batch_size: int, watch: Stopwatch
@@ -113,21 +140,6 @@ class StageTimer:
         preprocess, image = self._model.entry.preprocess, self._image
         detections = self._model.entry.decode(outputs, self._limits)
         return [preprocess.to_source(each.boxes, image.height, image.width) for each in detections]
-
-
-def _time_segments(
-    segments: Sequence[nn.Module], inputs: tuple[Tensor, ...], watch: Stopwatch
-) -> tuple[tuple[Tensor, ...], list[float]]:
-    """Runs segments one after the other. Returns the results of the last one and the seconds of each."""
-
-    def run(lap: Lap) -> tuple[Tensor, ...]:
-        values = inputs
-        for segment in segments:
-            values = segment(*values)
-            lap()
-        return values
-
-    return watch.laps(run)
 
 
 def _time_on_host(work: Callable[[], object], stream: Stream) -> float:

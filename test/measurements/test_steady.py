@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from split_infer_ros.measurements.steady import MAX_GROUPS, Measured, measure_steadily
+from split_infer_ros.measurements.steady import MAX_RESULTS, Measured, measure_steadily, repeat_until_steady
 
 
 def groups(*medians: float) -> Measured:
@@ -25,9 +25,9 @@ def test_a_disturbed_group_is_measured_again_and_left_out() -> None:
 
 
 def test_what_never_agrees_is_uncertain() -> None:
-    found = groups(*(1.0 + 0.2 * turn for turn in range(MAX_GROUPS)))
+    found = groups(*(1.0 + 0.2 * turn for turn in range(MAX_RESULTS)))
     assert found.uncertain
-    assert len(found.costs) == 2 * MAX_GROUPS
+    assert len(found.costs) == 2 * MAX_RESULTS
 
 
 @pytest.mark.parametrize("medians", [(1.0, 2.0, 3.0)])
@@ -35,3 +35,8 @@ def test_no_time_left_is_uncertain_too(medians: Sequence[float]) -> None:
     series = iter(medians)
     found = measure_steadily(lambda: [next(series)], may_go_on=lambda: False)
     assert found == Measured(tuple(medians), uncertain=True)
+
+
+def test_first_slow_passes_do_not_count() -> None:
+    passes = iter([[5.0, 40.0], [5.0, 30.0], [5.0, 4.0], [5.1, 4.0]])
+    assert repeat_until_steady(lambda: next(passes), sum, num_agreeing=2) == ([[5.0, 4.0], [5.1, 4.0]], True)
