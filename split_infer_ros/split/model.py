@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import nn
 
+from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.executable import PartChain
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.models.entry import ModelEntry
@@ -32,7 +33,12 @@ class SplitModel(ABC):
         execution_config: how both partitions run, as far as their device and precision allow.
         split_points: in order, from ``input`` to ``output``.
         lock: is held while a partition is made. Placements of one model share it.
+
+    Attributes:
+        native_engine: the engine that runs the model as it came, without exporting or converting it.
     """
+
+    native_engine = Engine.TORCH
 
     def __init__(
         self,

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import Compiler, Convolutions, ExecutionConfig
 from split_infer_ros.vision_ops.implementations import ImplementationChoice
 
@@ -18,6 +19,8 @@ SEGMENTS = ((Convolutions.CONTIGUOUS, "features.3"), (Convolutions.CHANNELS_LAST
             Convolutions.TRITON, folding=False, compiler=Compiler.INDUCTOR, operators=ImplementationChoice.PLAIN
         ),
         ExecutionConfig(segments=SEGMENTS),
+        ExecutionConfig(engine=Engine.OPENVINO),
+        ExecutionConfig(engine=Engine.ONNXRUNTIME, provider="CUDA"),
     ],
 )
 def test_a_config_is_restored_from_its_json(config: ExecutionConfig) -> None:
@@ -32,6 +35,13 @@ def test_json_has_plain_values() -> None:
         "operators": "measured",
         "segments": [["contiguous", "features.3"], ["channels_last", "output"]],
     }
+
+
+def test_only_other_engines_than_torch_are_in_the_json() -> None:
+    """Records that were made before there were engines say nothing of them, and keep their worth."""
+    assert "engine" not in ExecutionConfig().as_json()
+    assert ExecutionConfig(engine=Engine.OPENVINO).as_json()["engine"] == "openvino"
+    assert ExecutionConfig(engine=Engine.ONNXRUNTIME, provider="CUDA").as_json()["engine"] == "onnxruntime:CUDA"
 
 
 def test_other_values_are_ignored_and_segments_optional() -> None:
