@@ -120,13 +120,22 @@ class Preprocess:
             planes = planes.round_().clamp_(0, 255)
         return planes.permute(0, 2, 3, 1)
 
-    def normalise(self, gathered: Tensor) -> Tensor:
-        """Converts (N, h, w, 3) of 0..255 to the model's input, float32 (N, 3, h, w), channels-last, on its device."""
+    def normalise(self, gathered: Tensor, memory_format: torch.memory_format = torch.channels_last) -> Tensor:
+        """Converts (N, h, w, 3) of 0..255 to the model's input, float32 (N, 3, h, w), on its device.
+
+        Args:
+            gathered: resized images.
+            memory_format: the layout of the result: channels-last, or contiguous. The values are the same bits.
+        """
         scale = _constant(tuple(1 / (255 * s) for s in self.std), torch.float32, gathered.device)
         offset = _constant(
             tuple(-m / s for m, s in zip(self.mean, self.std, strict=True)), torch.float32, gathered.device
         )
-        return torch.addcmul(offset, gathered.float(), scale).permute(0, 3, 1, 2)
+        if memory_format is torch.channels_last:
+            return torch.addcmul(offset, gathered.float(), scale).permute(0, 3, 1, 2)
+        planes = gathered.float().permute(0, 3, 1, 2)
+        contiguous = torch.empty(planes.shape, device=planes.device)
+        return torch.addcmul(offset.view(3, 1, 1), planes, scale.view(3, 1, 1), out=contiguous)
 
     def to_source(self, boxes: Tensor, height: int, width: int) -> Tensor:
         """Converts boxes (n, 4) of the model's input to boxes of an image of this size, clipped to it."""
