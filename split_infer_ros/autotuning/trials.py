@@ -107,7 +107,8 @@ class Trials:
         use_threads(config["threads"])
         model = self.model(ExecutionConfig.from_json(config), config["precision"])
         network, stream = model.backbone("output"), Stream(self._device)
-        images = self.images(batch_size).contiguous(memory_format=torch.channels_last).to(self._device, model.dtype)
+        layout = model.execution_config.engine.memory_format
+        images = self.images(batch_size).contiguous(memory_format=layout).to(self._device, model.dtype)
 
         def run() -> tuple[Tensor, ...]:
             found: tuple[Tensor, ...] = network(images)

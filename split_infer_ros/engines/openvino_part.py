@@ -132,7 +132,7 @@ class _CompiledModels:
 
 
 def _reason(error: Exception) -> str:
-    """Returns the first line of OpenVINO's message, or of its summary, that names a cause, not a place in its source."""
+    """Returns the first line of OpenVINO's message, or of its summary, that names a cause and not a place in code."""
     lines = [line.strip(" -") for line in str(error).partition("Summary:")[2].splitlines() or str(error).splitlines()]
     causes = [line for line in lines if line and not line.startswith(_NO_CAUSE)]
     return causes[0] if causes else type(error).__name__

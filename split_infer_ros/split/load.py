@@ -64,7 +64,7 @@ def build_model(spec: ModelSpec) -> tuple[ModelEntry, nn.Module | OnnxGraph]:
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
-        entry = find_model(spec.name, allow_user_code=spec.allow_user_code)
+        entry = find_model(spec.name, allow_user_code=spec.allow_user_code, onnx_options=spec.onnx_options)
         built = entry.build()
     if isinstance(built, OnnxGraph):
         _check_weights(entry, spec.weights)
@@ -76,8 +76,11 @@ def build_model(spec: ModelSpec) -> tuple[ModelEntry, nn.Module | OnnxGraph]:
 
 
 def _check_weights(entry: ModelEntry, weights: str) -> None:
-    """Raises a WeightsError if an ONNX model, whose file has its weights, should get others."""
-    if weights not in (NamedWeights.DEFAULT.value, NamedWeights.NONE.value):
+    """Raises a WeightsError if an ONNX model, whose file has its weights, should get those of another file.
+
+    Every name is allowed, because commands ask for random weights where only times matter.
+    """
+    if weights not in {named.value for named in NamedWeights}:
         raise WeightsError(f"weights '{weights}' cannot go into {entry.name}: an ONNX file has its own; take default.")
 
 

@@ -56,7 +56,7 @@ def entry() -> ModelEntry:
         preprocess=Preprocess(32, 32),
         labels=tuple("abcdefg"),
         default_split_point=None,
-        decode=classify,
+        decode=classify(32, 32),
     )
 
 
