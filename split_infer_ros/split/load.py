@@ -18,6 +18,7 @@ from split_infer_ros.models.weights import NamedWeights, load_weights
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.split.model import PRECISIONS, SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.split.onnx_model import OnnxModel
 from split_infer_ros.split.torch_model import TorchModel
 
 SEED = 0  # untrained weights are the same ones each time
@@ -86,7 +87,7 @@ def _check_weights(entry: ModelEntry, weights: str) -> None:
 def make_model(entry: ModelEntry, built: nn.Module | OnnxGraph, execution_config: ExecutionConfig) -> SplitModel:
     """Makes a model on the CPU in float32 of what its entry built."""
     if isinstance(built, OnnxGraph):
-        raise ConfigurationError(f"{entry.name} is an ONNX model, which cannot run yet.")
+        return OnnxModel(entry, built)
     return TorchModel(entry, built, torch.device("cpu"), execution_config=execution_config)
 
 
