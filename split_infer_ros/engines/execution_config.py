@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from split_infer_ros.engines.engine import AUTO, Engine, engine_text, parse_engine
+from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.vision_ops.implementations import ImplementationChoice
 
 
@@ -73,26 +74,27 @@ class ExecutionConfig:
                 known.
 
         Raises:
-            ConfigurationError: there is no such engine.
+            ConfigurationError: there is no such engine, or it does not run the model.
         """
         if wanted == AUTO:
             is_usable = self.engine is not Engine.TORCH or native is Engine.TORCH
             return self if is_usable else ExecutionConfig(engine=native)
         engine, provider = parse_engine(wanted)
+        if engine is Engine.TORCH and native is not Engine.TORCH:
+            raise ConfigurationError(
+                f"engine {wanted} does not run ONNX models: take {AUTO}, {Engine.ONNXRUNTIME.value} or "
+                f"{Engine.OPENVINO.value}."
+            )
         if (engine, provider.lower()) == (self.engine, self.provider.lower()):
             return self
         return ExecutionConfig(engine=engine, provider=provider)
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the plain values under which the database stores this configuration.
-
-        Engine torch is left out, as in records that were made before there were others.
-        """
+        """Returns the plain values under which the database stores this configuration."""
         values = asdict(self)
-        del values["engine"], values["provider"]
-        if self.engine is not Engine.TORCH:
-            values["engine"] = engine_text(self.engine, self.provider)
+        del values["provider"]
         return values | {
+            "engine": engine_text(self.engine, self.provider),
             "convolutions": self.convolutions.value,
             "compiler": self.compiler.value,
             "operators": self.operators.value,
@@ -102,7 +104,7 @@ class ExecutionConfig:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> ExecutionConfig:
         """Reads plain values, of which those that ``ExecutionConfig`` does not have are ignored."""
-        engine, provider = parse_engine(values.get("engine", Engine.TORCH.value))
+        engine, provider = parse_engine(values["engine"])
         return cls(
             convolutions=Convolutions(values["convolutions"]),
             folding=values["folding"],

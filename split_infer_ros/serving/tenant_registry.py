@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ConfigurationError
@@ -156,6 +156,7 @@ class TenantRegistry:
             device=settings.device,
             precision=settings.precision,
             allow_user_code=settings.allow_user_code,
+            **asdict(tenant.onnx_options),
         )
         try:
             model = load_model(spec)
