@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from split_infer_ros.onnx_graphs.dataflow import Dataflow, Dependence
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
-from split_infer_ros.onnx_graphs.nodes import add_constant, add_node, is_shape, used_values
+from split_infer_ros.onnx_graphs.nodes import add_batch_size, add_constant, add_node, is_shape, used_values
 from split_infer_ros.onnx_graphs.shapes import BATCH, Dimension, ValueShape
 
 if TYPE_CHECKING:
@@ -44,7 +44,11 @@ class Cutter:
         inputs, outputs = self._dataflow.live(first), self._dataflow.live(last)
         part = _new_model(self._graph.proto, name)
         part.graph.input.extend(self._declared(source, source) for source in inputs)
-        self._add_nodes(part.graph, inputs, outputs)
+        for node in self._nodes_between(inputs, outputs):
+            if self._is_known_shape(node):
+                self._add_shape(part.graph, node, inputs[0])
+            else:
+                part.graph.node.append(node)
         for source in outputs:
             new_name = f"{_PASSED}/{source}" if source in inputs else source
             if new_name != source:
@@ -53,21 +57,21 @@ class Cutter:
         self._add_weights(part.graph)
         return OnnxGraph(name, part)
 
-    def _add_nodes(self, part: onnx.GraphProto, inputs: Iterable[str], outputs: Iterable[str]) -> None:
-        """Adds the nodes that compute the outputs from the inputs."""
-        inputs = list(inputs)
-        needed, found = set(outputs) - set(inputs), []
+    def weights_of(self, first: int, last: int) -> list[str]:
+        """Returns the names of the weights that the part between two places has. Sparse ones are left out."""
+        nodes = self._nodes_between(self._dataflow.live(first), self._dataflow.live(last))
+        used = {name for node in nodes for name in used_values(node)}
+        return [str(tensor.name) for tensor in self._graph.proto.graph.initializer if tensor.name in used]
+
+    def _nodes_between(self, inputs: Iterable[str], outputs: Iterable[str]) -> list[onnx.NodeProto]:
+        """Returns the nodes that compute the outputs from the inputs, in order."""
+        given, found = set(inputs), []
+        needed = set(outputs) - given
         for node in reversed(self._dataflow.nodes):
-            if needed.isdisjoint(node.output):
-                continue
-            found.append(node)
-            if not self._is_known_shape(node):
-                needed.update(set(used_values(node)) - set(inputs))
-        for node in reversed(found):
-            if self._is_known_shape(node):
-                self._add_shape(part, node, inputs[0])
-            else:
-                part.node.append(node)
+            if not needed.isdisjoint(node.output):
+                found.append(node)
+                needed |= set() if self._is_known_shape(node) else set(used_values(node)) - given
+        return found[::-1]
 
     def _is_known_shape(self, node: onnx.NodeProto) -> bool:
         """Returns whether a node gives a shape of which only the batch size is open."""
@@ -94,9 +98,7 @@ class Cutter:
                 add_constant(part, name, [dimension])
             return name
         if _BATCH_SIZE not in names:
-            add_constant(part, f"{_BATCH_SIZE}/axis", [0])
-            add_node(part, "Shape", [images], f"{_BATCH_SIZE}/shape")
-            add_node(part, "Gather", [f"{_BATCH_SIZE}/shape", f"{_BATCH_SIZE}/axis"], _BATCH_SIZE, axis=0)
+            add_batch_size(part, images, _BATCH_SIZE)
         return _BATCH_SIZE
 
     def _add_weights(self, part: onnx.GraphProto) -> None:

@@ -115,8 +115,8 @@ def _infer(proto: onnx.ModelProto) -> dict[str, ValueShape]:
     }
 
 
-def without_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Returns a copy of a model without inferred shapes, in which large constants have no values."""
+def without_weights(proto: onnx.ModelProto, max_elements: int = MAX_ELEMENTS) -> onnx.ModelProto:
+    """Returns a copy of a model without inferred shapes, in which larger constants have no values."""
     import onnx
 
     copied = onnx.ModelProto(ir_version=proto.ir_version)
@@ -127,7 +127,7 @@ def without_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
     copied.graph.name = proto.graph.name or "graph"
     for weight in proto.graph.initializer:
         tensor = copied.graph.initializer.add(name=weight.name, data_type=weight.data_type, dims=weight.dims)
-        if num_elements(weight) <= MAX_ELEMENTS:
+        if num_elements(weight) <= max_elements:
             tensor.CopyFrom(weight)
     for sparse in proto.graph.sparse_initializer:
         name, kind = sparse.values.name, sparse.values.data_type

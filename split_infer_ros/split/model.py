@@ -76,7 +76,7 @@ class SplitModel(ABC):
         Raises:
             UnknownSplitPointError: the model has no such split point.
         """
-        default = self.entry.default_split_point or self.split_points[-2].name
+        default = self.entry.default_split_point or self.split_points[-2:][0].name
         return choose_split_point(self.split_points, default if name == "default" else name, self.entry.name)
 
     def backbone(self, name: str) -> nn.Module:
