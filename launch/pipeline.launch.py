@@ -28,7 +28,7 @@ RESPAWN_DELAY_S = 1.0
 
 # from an argument to its description and its choices
 ARGUMENTS: dict[str, tuple[str, list[str] | None]] = {
-    "model": ("The model: a name of the catalogue, timm:NAME, package.module:factory or FILE.pt2.", None),
+    "model": ("The model: a name of the catalogue, timm:NAME, FILE.onnx, package.module:factory or FILE.pt2.", None),
     "allow_user_code": ("Whether to load a factory or FILE.pt2, which can run any code.", ["true", "false"]),
     "weights": ("The model's weights: default, random, none, or the path of a file.", None),
     "source": (

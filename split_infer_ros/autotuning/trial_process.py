@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -64,8 +64,8 @@ class TrialProcess:
     """
 
     def __init__(self, spec: ModelSpec, worker: Sequence[str] = WORKER) -> None:
-        fields = ("name", "weights", "device", "allow_user_code")
-        self._model = json.dumps({name: getattr(spec, name) for name in fields})
+        model = {name: getattr(spec, name) for name in ("name", "weights", "device", "allow_user_code")}
+        self._model = json.dumps(model | asdict(spec.onnx_options))
         self._worker = worker
         self._process: subprocess.Popen[bytes] | None = None
         self._answers = -1

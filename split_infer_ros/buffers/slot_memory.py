@@ -85,6 +85,21 @@ class SlotMemory:
         """
         return self._host[slot](batch, self._strides[slot])
 
+    def fill(self, slot: int, batch: int, compute: Callable[[tuple[Tensor, ...]], object]) -> None:
+        """Has ``compute`` write the tensors of ``batch`` images straight into the slot, without a copy.
+
+        Args:
+            slot: the index of the slot.
+            batch: how many images.
+            compute: called with the device's views of the tensors, contiguous (batch, *shape) each. It writes all of
+                them in the device's current stream.
+        """
+        memory = self._slots[slot]
+        memory.give_to_device()
+        self._strides[slot] = None  # contiguous
+        compute(self._device[slot](batch))
+        memory.give_to_host()
+
     def write(self, slot: int, tensors: Sequence[Tensor]) -> None:
         """Has the device write the tensors of a batch into the slot, in its current stream."""
         memory = self._slots[slot]

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from split_infer_ros.autotuning.best_known import find_best_known
 from split_infer_ros.cli.numbers import whole
+from split_infer_ros.cli.onnx_options import add_onnx_options, onnx_options_of
 from split_infer_ros.errors import SplitInferError
 from split_infer_ros.measurements.database import Database, default_path
 from split_infer_ros.pipeline.stored_profile import profile_model
@@ -37,6 +38,7 @@ def main() -> int:
             device=chosen.device,
             precision=chosen.precision,
             allow_user_code=chosen.allow_user_code,
+            **onnx_options_of(chosen),
         )
         database = Database(chosen.database)
         tuned = find_best_known(load_model(spec), database, chosen.precision)
@@ -60,11 +62,12 @@ def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="profile", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("model", help="of the catalogue, timm:NAME, package.module:factory or FILE.pt2")
+    parser.add_argument("model", help="of the catalogue, timm:NAME, FILE.onnx, package.module:factory or FILE.pt2")
     parser.add_argument("--weights", default="random", help="as the parameter of that name; times hardly vary with it")
     parser.add_argument("--device", default="auto", help="where the backbone runs: auto, cpu, cuda, cuda:1, ...")
     parser.add_argument("--precision", choices=PRECISIONS, default="fp32", help="of the backbone")
     parser.add_argument("--allow-user-code", action="store_true", help="load a model of yours, which may run any code")
+    add_onnx_options(parser)
     parser.add_argument("--batch", type=whole, nargs="+", default=[1, 2, 4, 8], metavar="N", help="batch sizes")
     parser.add_argument("--objective", choices=[each.value for each in Objective], default=Objective.THROUGHPUT.value)
     parser.add_argument("--latency-bound-ms", type=float, default=math.inf, metavar="MS")

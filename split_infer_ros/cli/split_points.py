@@ -7,6 +7,7 @@ import json
 import sys
 from dataclasses import asdict
 
+from split_infer_ros.cli.onnx_options import add_onnx_options, onnx_options_of
 from split_infer_ros.errors import SplitInferError
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import PRECISIONS
@@ -25,6 +26,7 @@ def main() -> int:
                 device="cpu",
                 precision=chosen.precision,
                 allow_user_code=chosen.allow_user_code,
+                **onnx_options_of(chosen),
             )
         )
         default = model.split_point("default")
@@ -52,12 +54,13 @@ def _as_json(split_point: SplitPoint) -> dict[str, object]:
 
 def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="split_points", description=__doc__)
-    parser.add_argument("model", help="of the catalogue, timm:NAME, package.module:factory or FILE.pt2")
+    parser.add_argument("model", help="of the catalogue, timm:NAME, FILE.onnx, package.module:factory or FILE.pt2")
     parser.add_argument(
         "--weights", default="none", help="as the parameter of that name; split points do not depend on them"
     )
     parser.add_argument("--precision", choices=PRECISIONS, default="fp32", help="precision in which the features cross")
     parser.add_argument("--allow-user-code", action="store_true", help="load a model of yours, which may run any code")
+    add_onnx_options(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 

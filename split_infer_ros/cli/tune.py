@@ -21,6 +21,7 @@ from split_infer_ros.autotuning.progress import Progress
 from split_infer_ros.autotuning.trial_process import TrialProcess
 from split_infer_ros.autotuning.tune import Tuner
 from split_infer_ros.cli.numbers import positive, whole
+from split_infer_ros.cli.onnx_options import add_onnx_options, onnx_options_of
 from split_infer_ros.cli.tune_records import RECORD_COMMANDS, add_record_commands
 from split_infer_ros.errors import SplitInferError
 from split_infer_ros.measurements.database import Database, default_path
@@ -45,7 +46,13 @@ def main() -> int:
 
 
 def _tune(chosen: argparse.Namespace) -> int:
-    spec = ModelSpec(chosen.model, weights=chosen.weights, device=chosen.device, allow_user_code=chosen.allow_user_code)
+    spec = ModelSpec(
+        chosen.model,
+        weights=chosen.weights,
+        device=chosen.device,
+        allow_user_code=chosen.allow_user_code,
+        **onnx_options_of(chosen),
+    )
     model = load_model(spec)
     database = Database(chosen.database)
     precisions = ("fp32", *(name for name in chosen.allow if name != "fp32"))
@@ -103,13 +110,14 @@ def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tune", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("model", help="of the catalogue, timm:NAME, package.module:factory or FILE.pt2")
+    parser.add_argument("model", help="of the catalogue, timm:NAME, FILE.onnx, package.module:factory or FILE.pt2")
     parser.add_argument("--seconds", type=positive, default=120.0, metavar="N", help="how long to search; default: 120")
     parser.add_argument(
         "--weights", default="random", help="as the parameter weights; times hardly depend on it; default: %(default)s"
     )
     parser.add_argument("--device", default="auto", help="where the backbone runs: auto, cpu, cuda, cuda:1, ...")
     parser.add_argument("--allow-user-code", action="store_true", help="load a model of yours, which may run any code")
+    add_onnx_options(parser)
     parser.add_argument(
         "--allow",
         nargs="+",

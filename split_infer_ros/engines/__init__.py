@@ -1,1 +1,1 @@
-"""What executes a partition of a model: eager torch, fused oneDNN convolutions, oneDNN graphs, or compiled code."""
+"""What executes a part of a model: torch (fused, blocked or compiled), ONNX Runtime or OpenVINO."""

@@ -1,57 +1,86 @@
-"""Makes a part of a network executable in the way that an execution config asks for."""
+"""Makes a part of a network executable by the engine that an execution config names."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
-from split_infer_ros.engines.execution_config import Compiler, Convolutions
-from split_infer_ros.engines.fusion import fuse_convolutions
-from split_infer_ros.engines.onednn_graph import BlockedPart, has_onednn_graphs
-from split_infer_ros.engines.scheduled_convolutions import schedule_convolutions
+from split_infer_ros.buffers.layout import TensorSpec
+from split_infer_ros.engines.engine import Engine, check_device, find_provider, import_for
+from split_infer_ros.engines.engine_part import EnginePart
+from split_infer_ros.engines.execution_config import ExecutionConfig
+from split_infer_ros.engines.onnx_export import exported_part
+from split_infer_ros.engines.onnxruntime_part import OnnxRuntimePart
+from split_infer_ros.engines.openvino_part import OpenVinoPart
+from split_infer_ros.engines.torch_part import make_torch_part
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.vision_ops.implementations import ImplementationChoice, use_implementation
 
+CPU = torch.device("cpu")
 
-def make_executable(part: fx.GraphModule, convolutions: Convolutions, compiler: Compiler) -> nn.Module:
+
+def make_executable(
+    part: fx.GraphModule | OnnxGraph,
+    config: ExecutionConfig,
+    *,
+    inputs: Sequence[TensorSpec] = (),
+    device: torch.device = CPU,
+    name: str = "the network",
+) -> nn.Module:
     """Makes a part of a prepared network executable.
 
     Args:
         part: maps tensors to a tuple of tensors. It is taken over; modules that it shares are not changed.
-        convolutions: how its convolutions run.
-        compiler: what compiles it.
+        config: names the engine. How torch runs convolutions and what compiles them counts for engine torch alone;
+            ``segments`` are not looked at.
+        inputs: the specs of the tensors that a traced part takes, which other engines than torch need.
+        device: where the part runs.
+        name: of the network, for messages about a traced part.
+
+    Raises:
+        ConfigurationError: the engine is not installed, does not run on the device, or cannot run the part.
     """
-    executable: nn.Module = part
-    if convolutions is Convolutions.PACKED:
-        fuse_convolutions(part)
-    elif convolutions is Convolutions.BLOCKED and _is_float32_on_cpu(part) and has_onednn_graphs():
-        executable = BlockedPart(part)
-    elif convolutions is Convolutions.TRITON:
-        schedule_convolutions(part)
-    elif convolutions is Convolutions.CONTIGUOUS:
-        executable = ContiguousPart(part)
-    return executable if compiler is Compiler.NONE else CompiledPart(executable, compiler)
+    engine = config.engine
+    if isinstance(part, OnnxGraph):
+        if engine is Engine.TORCH:
+            raise ConfigurationError(
+                f"{part.name} is an ONNX model, which engine torch does not run: take engine onnxruntime or openvino."
+            )
+        check_device(engine, config.provider, device)
+        return _make_part(config, device, part)
+    if engine is Engine.TORCH or not _computes(part):
+        return make_torch_part(part, config.convolutions, config.compiler)
+    check_device(engine, config.provider, device)
+    if device.type == "cpu" and any(spec.dtype in (torch.float16, torch.bfloat16) for spec in inputs):
+        raise ConfigurationError(
+            f"{name} cannot run on engine {engine.value} on a CPU in 16 bits: take precision fp32, or engine torch."
+        )
+    version = str(import_for(engine, engine.value).__version__).partition("-")[0]
+    provider = find_provider(config.provider) if engine is Engine.ONNXRUNTIME else "CPU"
+    return exported_part(
+        part,
+        inputs,
+        partial(_make_part, config, device),
+        name=name,
+        engine=engine,
+        version=f"{version}-{provider}",
+    )
 
 
-def _is_float32_on_cpu(part: nn.Module) -> bool:
-    """False also for a part without parameters."""
-    parameters = list(part.parameters())
-    return bool(parameters) and all(each.device.type == "cpu" and each.dtype == torch.float32 for each in parameters)
+def _make_part(config: ExecutionConfig, device: torch.device, graph: OnnxGraph) -> EnginePart:
+    if config.engine is Engine.ONNXRUNTIME:
+        return OnnxRuntimePart(graph, config.provider, device)
+    return OpenVinoPart(graph)
 
 
-class ContiguousPart(nn.Module):
-    """A part whose inputs and weights are contiguous, channel by channel."""
-
-    def __init__(self, part: fx.GraphModule) -> None:
-        super().__init__()
-        self._part = copy.deepcopy(part).to(memory_format=torch.contiguous_format)
-
-    def forward(self, *tensors: Tensor) -> Any:
-        """Runs the part on contiguous tensors."""
-        return self._part(*(tensor.contiguous() for tensor in tensors))
+def _computes(part: fx.GraphModule) -> bool:
+    """Returns whether a part has any operation. At the ends of a model, partitions have none."""
+    return any(node.op not in ("placeholder", "get_attr", "output") for node in part.graph.nodes)
 
 
 class OperatorOverride(nn.Module):
@@ -84,26 +113,3 @@ class PartChain(nn.Module):
         for part in self._parts:
             tensors = part(*tensors)
         return tensors
-
-
-class CompiledPart(nn.Module):
-    """A part that torch.compile compiles for a single image and for a full batch. Other batches run uncompiled.
-
-    A full batch is one that is larger than any before it. So the order of sizes does not matter: graphs are recorded
-    from the full batch down, and a warm-up begins with one image. Compiling takes half a minute and more. It happens
-    while the pipeline warms up, never while frames flow.
-    """
-
-    def __init__(self, part: nn.Module, compiler: Compiler) -> None:
-        super().__init__()
-        self._part = part
-        options: dict[str, Any] = {"freezing": True, "max_autotune": compiler is Compiler.INDUCTOR_AUTOTUNED}
-        self._compiled = torch.compile(part, dynamic=False, options=options)
-        self._compiled_sizes: set[int] = set()  # batch sizes
-
-    def forward(self, *tensors: Tensor) -> Any:
-        """Runs the part on tensors of shape (n, ...)."""
-        size = len(tensors[0])
-        if size == 1 or size > max(self._compiled_sizes, default=0):
-            self._compiled_sizes.add(size)
-        return self._compiled(*tensors) if size in self._compiled_sizes else self._part(*tensors)

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from split_infer_ros.engines.engine import AUTO, Engine, engine_text, parse_engine
+from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.vision_ops.implementations import ImplementationChoice
 
 
@@ -51,6 +53,8 @@ class ExecutionConfig:
         operators: which implementation of the vision operators runs on a GPU.
         segments: pairs of how convolutions run and the name of the split point up to which they run so, in order.
             The last segment ends at ``output``. Empty if all convolutions run alike.
+        engine: what executes the network. All other choices but ``folding`` are torch's.
+        provider: of ONNX Runtime, such as ``CUDA``; empty for the CPU and for other engines.
     """
 
     convolutions: Convolutions = Convolutions.PACKED
@@ -58,10 +62,39 @@ class ExecutionConfig:
     compiler: Compiler = Compiler.NONE
     operators: ImplementationChoice = ImplementationChoice.MEASURED
     segments: tuple[tuple[Convolutions, str], ...] = ()
+    engine: Engine = Engine.TORCH
+    provider: str = ""
+
+    def with_engine(self, wanted: str, native: Engine) -> ExecutionConfig:
+        """Returns this config if it is of the engine that a user wants, else the default config of that engine.
+
+        Args:
+            wanted: the engine as ``parse_engine`` reads it, or ``auto``.
+            native: the engine that runs the model as it came. With ``auto``, it runs a model of which nothing is
+                known.
+
+        Raises:
+            ConfigurationError: there is no such engine, or it does not run the model.
+        """
+        if wanted == AUTO:
+            is_usable = self.engine is not Engine.TORCH or native is Engine.TORCH
+            return self if is_usable else ExecutionConfig(engine=native)
+        engine, provider = parse_engine(wanted)
+        if engine is Engine.TORCH and native is not Engine.TORCH:
+            raise ConfigurationError(
+                f"engine {wanted} does not run ONNX models: take {AUTO}, {Engine.ONNXRUNTIME.value} or "
+                f"{Engine.OPENVINO.value}."
+            )
+        if (engine, provider.lower()) == (self.engine, self.provider.lower()):
+            return self
+        return ExecutionConfig(engine=engine, provider=provider)
 
     def as_json(self) -> dict[str, Any]:
         """Returns the plain values under which the database stores this configuration."""
-        return asdict(self) | {
+        values = asdict(self)
+        del values["provider"]
+        return values | {
+            "engine": engine_text(self.engine, self.provider),
             "convolutions": self.convolutions.value,
             "compiler": self.compiler.value,
             "operators": self.operators.value,
@@ -71,10 +104,13 @@ class ExecutionConfig:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> ExecutionConfig:
         """Reads plain values, of which those that ``ExecutionConfig`` does not have are ignored."""
+        engine, provider = parse_engine(values["engine"])
         return cls(
             convolutions=Convolutions(values["convolutions"]),
             folding=values["folding"],
             compiler=Compiler(values["compiler"]),
             operators=ImplementationChoice(values["operators"]),
             segments=tuple((Convolutions(kind), end) for kind, end in values.get("segments", ())),
+            engine=engine,
+            provider=provider,
         )

@@ -8,27 +8,40 @@ from functools import partial
 from torchvision import models as zoo
 from torchvision.models import detection as zoo_detection
 
-from split_infer_ros.errors import UnknownModelError
-from split_infer_ros.models import dense, faster_rcnn, shapes, ssd, ssd_resnet, timm_models, user, yolo
+from split_infer_ros.errors import ConfigurationError, UnknownModelError
+from split_infer_ros.models import dense, faster_rcnn, onnx_models, shapes, ssd, ssd_resnet, timm_models, user, yolo
 from split_infer_ros.models.classifier import IMAGENET_LABELS, classify
 from split_infer_ros.models.entry import ModelEntry, Weights
+from split_infer_ros.models.letterbox import Letterbox
+from split_infer_ros.models.onnx_options import OnnxOptions
 from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.models.torchvision_models import classifier_entry, detector_entry
 
 COCO_LABELS = tuple(zoo_detection.SSD300_VGG16_Weights.COCO_V1.meta["categories"])  # with the background and gaps
 
 
-def find_model(name: str, *, allow_user_code: bool = False) -> ModelEntry:
+def find_model(name: str, *, allow_user_code: bool = False, onnx_options: OnnxOptions | None = None) -> ModelEntry:
     """Returns the entry of a model.
 
     Args:
-        name: a name of the catalogue, ``timm:NAME``, or a user's ``package.module:factory`` or ``FILE.pt2``.
-        allow_user_code: whether a user's model may be loaded, which may run any code.
+        name: a name of the catalogue, ``timm:NAME``, or a user's ``FILE.onnx``, ``package.module:factory`` or
+            ``FILE.pt2``.
+        allow_user_code: whether a factory or an exported program may be loaded, which may run any code. An ONNX file
+            runs none.
+        onnx_options: what the user says about an ONNX file.
 
     Raises:
         UnknownModelError: there is no such model. The error lists the known ones.
-        ConfigurationError: the model cannot be loaded.
+        ConfigurationError: the model cannot be loaded, or options for ONNX files are given for another model.
     """
+    options = onnx_options or OnnxOptions()
+    if onnx_models.is_onnx_file(name):
+        return onnx_models.load_onnx_file(name, options)
+    if options.given:
+        given = options.given[0]
+        raise ConfigurationError(
+            f"{given} is '{getattr(options, given)}', but model '{name}' knows that itself; {given} is for FILE.onnx."
+        )
     if name.startswith(timm_models.PREFIX):
         return timm_models.find_timm_model(name)
     if user.is_user_model(name):
@@ -40,7 +53,7 @@ def find_model(name: str, *, allow_user_code: bool = False) -> ModelEntry:
         hint = f" Did you mean '{close[0]}'?" if close else ""
         raise UnknownModelError(
             f"There is no model '{name}'.{hint} There are: {', '.join(CATALOGUE)}; and timm:NAME, "
-            "package.module:factory and FILE.pt2."
+            "FILE.onnx, package.module:factory and FILE.pt2."
         ) from None
 
 
@@ -78,7 +91,9 @@ _DETECTORS = (
         title="Faster R-CNN with MobileNetV3-Large",
         build=faster_rcnn.FasterRcnn,
         published=zoo_detection.FasterRCNN_MobileNet_V3_Large_320_FPN_Weights.COCO_V1,
-        preprocess=Preprocess(faster_rcnn.HEIGHT, faster_rcnn.WIDTH, antialias=False, letterbox=faster_rcnn.LETTERBOX),
+        preprocess=Preprocess(
+            faster_rcnn.HEIGHT, faster_rcnn.WIDTH, antialias=False, letterbox=Letterbox(*faster_rcnn.LETTERBOX)
+        ),
         default_split_point="rpn.head",  # the time of what follows depends on the image
     ),
     detector_entry(
@@ -86,14 +101,14 @@ _DETECTORS = (
         title="RetinaNet with ResNet-50",
         build=dense.RetinaNet,
         published=zoo_detection.RetinaNet_ResNet50_FPN_Weights.COCO_V1,
-        preprocess=Preprocess(dense.HEIGHT, dense.WIDTH, antialias=False, letterbox=dense.LETTERBOX),
+        preprocess=Preprocess(dense.HEIGHT, dense.WIDTH, antialias=False, letterbox=Letterbox(*dense.LETTERBOX)),
     ),
     detector_entry(
         "fcos",
         title="FCOS with ResNet-50",
         build=dense.Fcos,
         published=zoo_detection.FCOS_ResNet50_FPN_Weights.COCO_V1,
-        preprocess=Preprocess(dense.HEIGHT, dense.WIDTH, antialias=False, letterbox=dense.LETTERBOX),
+        preprocess=Preprocess(dense.HEIGHT, dense.WIDTH, antialias=False, letterbox=Letterbox(*dense.LETTERBOX)),
     ),
     ModelEntry(
         name="ssd_resnet50",

@@ -12,13 +12,19 @@ from split_infer_ros.models.entry import Decode
 IMAGENET_LABELS = tuple(ResNet18_Weights.IMAGENET1K_V1.meta["categories"])
 
 
-def classify(height: int, width: int) -> Decode:
-    """Makes the decode function of a classifier whose input is ``height`` x ``width`` pixels."""
+def classify(height: int, width: int, *, gives_probabilities: bool = False) -> Decode:
+    """Makes the decode function of a classifier.
+
+    Args:
+        height, width: the size of its input in pixels.
+        gives_probabilities: whether its outputs are probabilities. Otherwise they are logits.
+    """
 
     def decode(outputs: tuple[Tensor, ...], limits: Limits) -> list[Detections]:
-        """Converts logits (N, classes) to the classes whose softmax reaches the threshold, best first."""
-        (logits,) = outputs
-        scores, labels = logits.softmax(dim=1).topk(min(limits.max_detections, logits.shape[1]), dim=1)
+        """Converts (N, classes) to the classes whose probability reaches the threshold, best first."""
+        (values,) = outputs
+        probabilities = values.flatten(1) if gives_probabilities else values.flatten(1).softmax(dim=1)
+        scores, labels = probabilities.topk(min(limits.max_detections, probabilities.shape[1]), dim=1)
         whole = torch.tensor([0.0, 0.0, width, height])
         detections = []
         for image_scores, image_labels in zip(scores, labels, strict=True):

@@ -6,17 +6,20 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cache
 
+import cv2
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.images.encodings import RGB, Pixels
+from split_infer_ros.models.letterbox import Letterbox
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
 MAX_ASPECT = 8  # of the part of an image that is resized; a crop shows nothing beyond it
+RESIZE_RATIO = 256 / 224  # of the resized shorter side to the side of the crop, as usual for ImageNet
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +33,12 @@ class Preprocess:
         antialias: whether shrinking smooths and rounds to whole grey values, like image libraries. Otherwise pixels
             are interpolated as floats, like in torchvision's detectors.
         interpolation: ``bilinear`` or ``bicubic``.
-        mean, std: of red, green and blue, on the 0..1 scale.
-        letterbox: the height and width into which the image is fitted instead of being stretched. The image lies at
-            the top left of the input. The rest has the mean colour.
+        mean, std: of the input's channels, on the 0..1 scale.
+        letterbox: the area into which the image is fitted instead of being stretched.
+        opencv: whether images are resized as by OpenCV's ``INTER_LINEAR``: bilinear, not smoothed, and rounded to whole
+            grey values. The CPU calls OpenCV, whose results are then the exporter's. A GPU differs by one grey value
+            at most. It replaces ``antialias`` and ``interpolation``.
+        bgr: whether the input's channels are blue, green and red. Otherwise they are red, green and blue.
 
     Raises:
         ConfigurationError: the shorter side is smaller than the crop.
@@ -46,7 +52,9 @@ class Preprocess:
     interpolation: str = "bilinear"
     mean: tuple[float, float, float] = IMAGENET_MEAN
     std: tuple[float, float, float] = IMAGENET_STD
-    letterbox: tuple[int, int] | None = None
+    letterbox: Letterbox | None = None
+    opencv: bool = False
+    bgr: bool = False
 
     def __post_init__(self) -> None:
         if self.shorter_side is not None and self.shorter_side < max(self.height, self.width):
@@ -55,9 +63,14 @@ class Preprocess:
                 f"it must be at least {max(self.height, self.width)}."
             )
 
+    @property
+    def rounds(self) -> bool:
+        """Whether resized pixels are whole grey values."""
+        return self.antialias or self.opencv
+
     def staging(self, batch_size: int) -> Tensor:
-        """Makes a buffer for ``gather``: (batch_size, height, width, 3), uint8 if antialias, else float32 of 0..255."""
-        dtype = torch.uint8 if self.antialias else torch.float32
+        """Makes a buffer for ``gather``: (batch_size, height, width, 3), uint8 if it rounds, else float32 of 0..255."""
+        dtype = torch.uint8 if self.rounds else torch.float32
         return torch.empty((batch_size, self.height, self.width, 3), dtype=dtype)
 
     def gather(self, images: Sequence[Pixels], staging: Tensor) -> Tensor:
@@ -78,28 +91,51 @@ class Preprocess:
         rows, columns = self._skipped(height, width)
         used = images[:, rows : height - rows, columns : width - columns]
         fit_height, fit_width, top, left = self._geometry(*used.shape[1:3])
-        planes = used.permute(0, 3, 1, 2)
         if (fit_height, fit_width) != used.shape[1:3]:
-            if not self.antialias or images.is_cuda:  # CUDA resizes only floating point
-                planes = planes.float()
-            planes = functional.interpolate(
-                planes, size=(fit_height, fit_width), mode=self.interpolation, antialias=self.antialias
-            )
-            if self.antialias and images.is_cuda:
-                planes = planes.round_().clamp_(0, 255)
+            used = self._resized(used, fit_height, fit_width)
         if self.letterbox:
-            target.copy_(_constant(tuple(255 * m for m in self.mean), torch.float32, images.device))
-            target = target[:, :fit_height, :fit_width]
-        window = planes[:, :, top : top + self.height, left : left + self.width].permute(0, 2, 3, 1)
-        target.copy_(window.index_select(3, _constant(rgb, torch.int64, images.device)))
+            if (fit_height, fit_width) != (self.height, self.width):
+                colour = self.letterbox.colour or tuple(255 * m for m in self.mean)
+                target.copy_(_constant(colour, torch.float32, images.device))
+            target = target[:, -top : fit_height - top, -left : fit_width - left]
+            window = used
+        else:
+            window = used[:, top : top + self.height, left : left + self.width]
+        order = rgb[::-1] if self.bgr else rgb
+        if order != RGB or window.shape[3] != len(RGB):
+            window = window.index_select(3, _constant(order, torch.int64, images.device))
+        target.copy_(window)
 
-    def normalise(self, gathered: Tensor) -> Tensor:
-        """Converts (N, h, w, 3) of 0..255 to the model's input, float32 (N, 3, h, w), channels-last, on its device."""
+    def _resized(self, images: Tensor, height: int, width: int) -> Tensor:
+        """Resizes images (k, H, W, channels) to (k, height, width, channels)."""
+        if self.opencv and not images.is_cuda:
+            resized = [cv2.resize(image.numpy(), (width, height), interpolation=cv2.INTER_LINEAR) for image in images]
+            return torch.stack([torch.from_numpy(image).view(height, width, -1) for image in resized])
+        planes = images.permute(0, 3, 1, 2)
+        if not self.antialias or images.is_cuda:  # CUDA resizes only floating point
+            planes = planes.float()
+        mode, antialias = ("bilinear", False) if self.opencv else (self.interpolation, self.antialias)
+        planes = functional.interpolate(planes, size=(height, width), mode=mode, antialias=antialias)
+        if self.rounds and images.is_cuda:
+            planes = planes.round_().clamp_(0, 255)
+        return planes.permute(0, 2, 3, 1)
+
+    def normalise(self, gathered: Tensor, memory_format: torch.memory_format = torch.channels_last) -> Tensor:
+        """Converts (N, h, w, 3) of 0..255 to the model's input, float32 (N, 3, h, w), on its device.
+
+        Args:
+            gathered: resized images.
+            memory_format: the layout of the result: channels-last, or contiguous. The values are the same bits.
+        """
         scale = _constant(tuple(1 / (255 * s) for s in self.std), torch.float32, gathered.device)
         offset = _constant(
             tuple(-m / s for m, s in zip(self.mean, self.std, strict=True)), torch.float32, gathered.device
         )
-        return torch.addcmul(offset, gathered.float(), scale).permute(0, 3, 1, 2)
+        if memory_format is torch.channels_last:
+            return torch.addcmul(offset, gathered.float(), scale).permute(0, 3, 1, 2)
+        planes = gathered.float().permute(0, 3, 1, 2)
+        contiguous = torch.empty(planes.shape, device=planes.device)
+        return torch.addcmul(offset.view(3, 1, 1), planes, scale.view(3, 1, 1), out=contiguous)
 
     def to_source(self, boxes: Tensor, height: int, width: int) -> Tensor:
         """Converts boxes (n, 4) of the model's input to boxes of an image of this size, clipped to it."""
@@ -120,12 +156,15 @@ class Preprocess:
         return max(0, height - max_side) // 2, max(0, width - max_side) // 2
 
     def _geometry(self, height: int, width: int) -> tuple[int, int, int, int]:
-        """Returns height and width to which the image is resized, and top and left of the model's input in it."""
+        """Returns height and width to which the image is resized, and top and left of the model's input in it.
+
+        With padding above or at the left, they are negative.
+        """
         if self.letterbox:
-            max_height, max_width = self.letterbox
-            if max_height * width <= max_width * height:
-                return max_height, max(1, max_height * width // height), 0, 0
-            return max(1, max_width * height // width), max_width, 0, 0
+            fit_height, fit_width = self.letterbox.fit(height, width)
+            if self.letterbox.centred:
+                return fit_height, fit_width, -((self.height - fit_height) // 2), -((self.width - fit_width) // 2)
+            return fit_height, fit_width, 0, 0
         if self.shorter_side is None:
             return self.height, self.width, 0, 0
         if height <= width:

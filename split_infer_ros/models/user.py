@@ -24,12 +24,11 @@ from split_infer_ros.models import timm_models
 from split_infer_ros.models.classifier import classify
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.entry import ModelEntry
-from split_infer_ros.models.preprocess import Preprocess
+from split_infer_ros.models.preprocess import RESIZE_RATIO, Preprocess
 
 PROGRAM_SUFFIX = ".pt2"
 IMAGE_SIZE = "image_size"
 UNSUPPORTED_OUTPUTS = ("masks", "keypoints")
-RESIZE_RATIO = 256 / 224  # of the resized shorter side to the side of the crop, as for ImageNet
 
 
 def is_user_model(name: str) -> bool:

@@ -13,6 +13,8 @@ from torch import Tensor
 from split_infer_ros.buffers.slots import Lease, Outcome
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.pipeline.account import Account
+from split_infer_ros.pipeline.compute import compute_into_slot
+from split_infer_ros.pipeline.cuda_graphs import Backbone
 from split_infer_ros.pipeline.frame import Frame
 from split_infer_ros.pipeline.plan import Plan
 from split_infer_ros.pipeline.preprocessor import LoadedBatch
@@ -74,6 +76,13 @@ class InFlightBatch:
     def maps(self) -> bool:
         """True if writing the slot maps its pages, during which the device can compute."""
         return self.plan.pool.slots.policy.maps_on_access
+
+    def compute(self, backbone: Backbone, images: Tensor) -> None:
+        """Runs the backbone on the calling thread and leaves its features in the slot, as ``write`` does."""
+        if self.maps:
+            self.features = backbone(images)
+        else:
+            compute_into_slot(backbone, images, self.plan.pool.slots, self.lease.slot)
 
     def write(self, features: Sequence[Tensor]) -> None:
         """Has the device write the features into the slot; if that maps pages, ``fetch`` does so later."""

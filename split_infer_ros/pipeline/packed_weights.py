@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 
 from torch import Tensor, fx
 
+from split_infer_ros.engines.engine import Engine, engine_text
 from split_infer_ros.errors import ConfigurationError, StreamError, WeightsError
 from split_infer_ros.measurements.database import default_path
 from split_infer_ros.split.model import SplitModel
@@ -23,8 +24,14 @@ def streamable(model: SplitModel) -> TorchModel:
     """Returns the model as one whose weights can be streamed.
 
     Raises:
-        ConfigurationError: they cannot, because the model is no model of torch.
+        ConfigurationError: they cannot, because the model is no model of torch, or runs on another engine.
     """
+    config = model.execution_config
+    if config.engine is not Engine.TORCH:
+        raise ConfigurationError(
+            f"weights_residency can only be resident on engine {engine_text(config.engine, config.provider)}, on which "
+            f"{model.entry.name} runs: streaming weights needs engine torch."
+        )
     return torch_model(
         model, "Streaming weights", "leave weights_residency at resident, and weights_budget_mb of tenants at 0."
     )

@@ -11,9 +11,11 @@ import torch
 from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.slots import Lease
+from split_infer_ros.engines.engine_part import EnginePart
 from split_infer_ros.errors import ConfigurationError, StreamError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.pipeline.budget import check_budget, image_buffers_budget
+from split_infer_ros.pipeline.compute import compute_into_slot
 from split_infer_ros.pipeline.cuda_graphs import Backbone, GraphedBackbone
 from split_infer_ros.pipeline.memory_choice import MemoryAdvisor
 from split_infer_ros.pipeline.preprocessor import LoadedBatch, Preprocessor, make_preprocessor
@@ -104,6 +106,7 @@ class Plan:
                     budget_bytes=image_buffers_budget(
                         settings, split_point=split_point, place=place, input_bytes=input_bytes, taken_bytes=taken_bytes
                     ),
+                    memory_format=model.execution_config.engine.memory_format,
                 )
                 streamed = stream_backbone(
                     model, split_point, settings, ring_memory=ring_memory, num_threads=num_threads
@@ -134,7 +137,8 @@ class Plan:
     def _prepared_on_gpu(self, model: SplitModel) -> Plan:
         """Returns the plan with its backbone recorded, or runs the backbone once: only that shows a lack of memory."""
         plan = self
-        if self.settings.cuda_graphs and self.streamed is None:
+        is_recordable = self.streamed is None and not isinstance(self.backbone, EnginePart)
+        if self.settings.cuda_graphs and is_recordable:
             try:
                 return replace(self, backbone=_record(self.backbone, model, self.settings.batch_size))
             except CaptureError as error:
@@ -187,7 +191,7 @@ class Plan:
         """
         stream.wait_for(loaded.ready)
         with torch.inference_mode(), stream.work("backbone"):
-            self.pool.slots.write(lease.slot, self.backbone(loaded.images))
+            compute_into_slot(self.backbone, loaded.images, self.pool.slots, lease.slot)
         if not self.pool.slots.needs_copy:
             return stream.fence()
         copy_stream.wait_for(stream.fence())

@@ -52,18 +52,33 @@ class HostPreprocessor:
         preprocess: how the model's images are pre-processed.
         dtype: the backbone's precision.
         staging: the buffer of resized images.
+        memory_format: the layout of the backbone's input.
     """
 
-    def __init__(self, preprocess: Preprocess, dtype: torch.dtype, staging: Tensor) -> None:
+    def __init__(
+        self,
+        preprocess: Preprocess,
+        dtype: torch.dtype,
+        staging: Tensor,
+        memory_format: torch.memory_format = torch.channels_last,
+    ) -> None:
         self._preprocess = preprocess
         self._dtype = dtype
+        self._memory_format = memory_format
         self._staging = staging
         self._lock = threading.Lock()
 
     @classmethod
-    def allocate(cls, preprocess: Preprocess, *, batch_size: int, dtype: torch.dtype) -> HostPreprocessor:
+    def allocate(
+        cls,
+        preprocess: Preprocess,
+        *,
+        batch_size: int,
+        dtype: torch.dtype,
+        memory_format: torch.memory_format = torch.channels_last,
+    ) -> HostPreprocessor:
         """Creates a pre-processor with room for ``batch_size`` images."""
-        return cls(preprocess, dtype, preprocess.staging(batch_size))
+        return cls(preprocess, dtype, preprocess.staging(batch_size), memory_format)
 
     @property
     def bytes(self) -> int:
@@ -72,7 +87,7 @@ class HostPreprocessor:
     def load(self, images: Sequence[Pixels]) -> LoadedBatch:
         with self._lock:
             gathered = self._preprocess.gather(images, self._staging)
-            return LoadedBatch(self._preprocess.normalise(gathered).to(self._dtype), Fence())
+            return LoadedBatch(self._preprocess.normalise(gathered, self._memory_format).to(self._dtype), Fence())
 
 
 class DevicePreprocessor:
@@ -87,6 +102,7 @@ class DevicePreprocessor:
         stream: on which the GPU pre-processes.
         buffers: the memory for raw bytes; ``NUM_IMAGE_BUFFERS`` of them.
         staging: the buffer of resized images, on the GPU.
+        memory_format: the layout of the backbone's input.
     """
 
     def __init__(
@@ -97,12 +113,14 @@ class DevicePreprocessor:
         stream: Stream,
         buffers: Sequence[ImageBuffer],
         staging: Tensor,
+        memory_format: torch.memory_format = torch.channels_last,
     ) -> None:
         self._preprocess = preprocess
         self._dtype = dtype
         self._stream = stream
         self._buffers = list(buffers)
         self._staging = staging
+        self._memory_format = memory_format
 
     @classmethod
     def allocate(
@@ -113,6 +131,7 @@ class DevicePreprocessor:
         dtype: torch.dtype,
         place: Place,
         budget_bytes: float = math.inf,
+        memory_format: torch.memory_format = torch.channels_last,
     ) -> DevicePreprocessor:
         """Creates a pre-processor with room for ``batch_size`` resized images.
 
@@ -122,6 +141,7 @@ class DevicePreprocessor:
             dtype: the backbone's precision.
             place: the GPU, and the policy by which it gets raw bytes.
             budget_bytes: memory that raw bytes may take, on both sides.
+            memory_format: the layout of the backbone's input.
 
         Raises:
             ConfigurationError: the memory cannot be allocated.
@@ -130,7 +150,9 @@ class DevicePreprocessor:
         buffers = [ImageBuffer.allocate(place, budget_bytes / NUM_IMAGE_BUFFERS) for _ in range(NUM_IMAGE_BUFFERS)]
         with torch.inference_mode(False):
             staging = preprocess.staging(batch_size).to(place.device)
-        return cls(preprocess, dtype=dtype, stream=stream, buffers=buffers, staging=staging)
+        return cls(
+            preprocess, dtype=dtype, stream=stream, buffers=buffers, staging=staging, memory_format=memory_format
+        )
 
     @property
     def bytes(self) -> int:
@@ -151,7 +173,7 @@ class DevicePreprocessor:
             buffer.memory.give_to_host()
             buffer.unused = self._stream.fence()
             buffer.free = uploaded if buffer.memory.needs_copy else buffer.unused
-            normalised = self._preprocess.normalise(self._staging[:first]).to(self._dtype)
+            normalised = self._preprocess.normalise(self._staging[:first], self._memory_format).to(self._dtype)
         return LoadedBatch(normalised, self._stream.fence())
 
 
@@ -176,7 +198,13 @@ def _runs_alike(images: Sequence[Pixels]) -> Iterator[_Run]:
 
 
 def make_preprocessor(
-    preprocess: Preprocess, *, batch_size: int, dtype: torch.dtype, place: Place, budget_bytes: float = math.inf
+    preprocess: Preprocess,
+    *,
+    batch_size: int,
+    dtype: torch.dtype,
+    place: Place,
+    budget_bytes: float = math.inf,
+    memory_format: torch.memory_format = torch.channels_last,
 ) -> Preprocessor:
     """Creates the pre-processor for the place where a backbone runs.
 
@@ -186,12 +214,18 @@ def make_preprocessor(
         dtype: the backbone's precision.
         place: where the backbone runs, and the policy by which it gets images.
         budget_bytes: memory that the raw bytes of images may take on a GPU, on both sides.
+        memory_format: the layout of the backbone's input.
 
     Raises:
         ConfigurationError: the memory cannot be allocated.
     """
     if place.device.type == "cpu":
-        return HostPreprocessor.allocate(preprocess, batch_size=batch_size, dtype=dtype)
+        return HostPreprocessor.allocate(preprocess, batch_size=batch_size, dtype=dtype, memory_format=memory_format)
     return DevicePreprocessor.allocate(
-        preprocess, batch_size=batch_size, dtype=dtype, place=place, budget_bytes=budget_bytes
+        preprocess,
+        batch_size=batch_size,
+        dtype=dtype,
+        place=place,
+        budget_bytes=budget_bytes,
+        memory_format=memory_format,
     )

@@ -19,6 +19,7 @@ from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.buffers.slot_memory import SlotMemory
+from split_infer_ros.engines.engine_part import EnginePart
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.measurements.steady import repeat_until_steady
 from split_infer_ros.models.detections import Limits
@@ -53,7 +54,11 @@ class StageTimer:
         model = self._model
         stream, watch = Stream(model.device), Stopwatch(model.device)
         preprocessor = make_preprocessor(
-            model.entry.preprocess, batch_size=batch_size, dtype=model.dtype, place=self._place
+            model.entry.preprocess,
+            batch_size=batch_size,
+            dtype=model.dtype,
+            place=self._place,
+            memory_format=model.execution_config.engine.memory_format,
         )
         backbone_segments, head_segments = model.segments()
 
@@ -120,20 +125,28 @@ class StageTimer:
     def _time_hand_overs(
         self, segments: Sequence[nn.Module], images: Tensor, *, batch_size: int, watch: Stopwatch
     ) -> list[tuple[float, ...]]:
-        """Returns the seconds of copying what crosses into a slot, for each split point."""
+        """Returns the seconds of copying what crosses into a slot, for each split point.
+
+        An engine's part writes its features into the slot itself.
+        """
         seconds = []
         features: tuple[Tensor, ...] = (images,)
+        is_written = False
         for split_point, segment in itertools.zip_longest(self._model.split_points, segments):
             slots = SlotMemory.allocate(Layout(split_point.tensors, batch_size), 1, self._place)
 
-            def copy(slots: SlotMemory = slots, tensors: tuple[Tensor, ...] = features) -> None:
-                slots.write(0, tensors)
+            def copy(
+                slots: SlotMemory = slots, tensors: tuple[Tensor, ...] = features, is_written: bool = is_written
+            ) -> None:
+                if not is_written:
+                    slots.write(0, tensors)
                 if slots.needs_copy:
                     slots.fetch(0, batch_size)
 
             seconds.append(tuple(watch.time(copy) for _ in range(self._calls))[1:])
             if segment is not None:
                 features = segment(*features)
+                is_written = isinstance(segment, EnginePart) and segment.can_run_into
         return seconds
 
     def _decode(self, outputs: tuple[Tensor, ...]) -> list[Tensor]:

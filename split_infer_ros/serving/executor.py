@@ -80,7 +80,12 @@ class Executor:
         inputs = {key: each.images for key, each in loaded.items()}
         fences = [each.ready for each in loaded.values()]
         fences += [self._mapped.pop(key) for key in loaded if key in self._mapped]
-        launched = self._runner.launch(inputs, lambda key, features: batches[key].write(features), fences)
+        launched = self._runner.launch(
+            inputs,
+            lambda key, features: batches[key].write(features),
+            fences,
+            lambda key, backbone, images: batches[key].compute(backbone, images),
+        )
         for key, error in launched.failed.items():
             batch = batches.pop(key)
             batch.owner.fail(batch, error)

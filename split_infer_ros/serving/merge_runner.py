@@ -25,6 +25,7 @@ from split_infer_ros.serving.model_streams import Backbone, ModelStreams
 Inputs = Mapping[str, Tensor]  # float (n, 3, h, w) of each model's own size and dtype, on the device
 Outputs = dict[str, Sequence[Tensor]]
 StoreFeatures = Callable[[str, Sequence[Tensor]], object]
+Compute = Callable[[str, Backbone, Tensor], object]
 
 GRAPH_BYTES = 2**30
 
@@ -109,7 +110,11 @@ class MergeRunner:
 
     @torch.inference_mode()
     def launch(
-        self, inputs: Inputs, store_features: StoreFeatures, wait_for: Sequence[Fence] = ()
+        self,
+        inputs: Inputs,
+        store_features: StoreFeatures,
+        wait_for: Sequence[Fence] = (),
+        compute: Compute | None = None,
     ) -> LaunchedExecution:
         """Launches one execution. On a CPU it is done when this returns; on a GPU it may still run.
 
@@ -118,14 +123,20 @@ class MergeRunner:
             store_features: called with each model and its features while they are valid. On a CPU it is called on the
                 thread that computed them, and on a GPU within the execution's stream.
             wait_for: fences of the work that writes the inputs.
+            compute: called on a CPU instead, with each model, its backbone and its images. It runs the backbone and
+                stores the features, which saves a copy where the backbone can write them to their place itself.
         """
         if self._stream.is_asynchronous:
             return self._launch_on_gpu(inputs, store_features, wait_for)
         failed: dict[str, Exception] = {}
         work_s = {model: self._image_s[model] * len(images) for model, images in inputs.items()}
         first, *others = share_cores(work_s, self._num_threads)
-        running = [self._threads.submit(self._run_share, share, inputs, store_features, failed) for share in others]
-        self._run_share(first, inputs, store_features, failed)
+
+        def store(model: str, backbone: Backbone, images: Tensor) -> None:
+            store_features(model, backbone(images))
+
+        running = [self._threads.submit(self._run_share, share, inputs, compute or store, failed) for share in others]
+        self._run_share(first, inputs, compute or store, failed)
         for share in running:
             share.result()
         return LaunchedExecution(Fence(), failed)
@@ -153,12 +164,10 @@ class MergeRunner:
         return LaunchedExecution(self._stream.fence(), failed)
 
     @torch.inference_mode()
-    def _run_share(
-        self, share: CoreShare, inputs: Inputs, store_features: StoreFeatures, failed: dict[str, Exception]
-    ) -> None:
+    def _run_share(self, share: CoreShare, inputs: Inputs, compute: Compute, failed: dict[str, Exception]) -> None:
         use_threads(share.num_threads)
         for model in share.models:
             try:
-                store_features(model, self._backbones[model](inputs[model]))
+                compute(model, self._backbones[model], inputs[model])
             except Exception as error:  # the next models of this share still run
                 failed[model] = error

@@ -6,9 +6,10 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.models.onnx_options import OnnxOptions
 from split_infer_ros.serving.request import LatePolicy
 
 MAX_PRIORITY = 16  # each step halves or doubles: beyond this, a patience of one second is 15 us or 18 hours
@@ -28,6 +29,7 @@ class Tenant:
             are then ordered as if the deadline were the model's execution time, the paper's default.
         priority: each step halves the patience by which frames are ordered; 0 is usual, and negative ones wait longer.
         when_late: whether a frame that can no longer meet its deadline is finished late or dropped.
+        onnx_options: what is said about an ONNX file. Tenants share a model only if they say the same.
 
     Raises:
         ConfigurationError: a value is not allowed.
@@ -39,6 +41,7 @@ class Tenant:
     deadline_s: float = 0.0
     priority: int = 0
     when_late: LatePolicy = LatePolicy.FINISH
+    onnx_options: OnnxOptions = field(default_factory=OnnxOptions)
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -61,7 +64,9 @@ class Tenant:
     @property
     def model_key(self) -> str:
         """The key of the tenant's model; tenants that share a model have the same key."""
-        return self.model if self.weights == "default" else f"{self.model} with weights {self.weights}"
+        said = [] if self.weights == "default" else [f"weights {self.weights}"]
+        said += [f"{name} {getattr(self.onnx_options, name)}" for name in self.onnx_options.given]
+        return f"{self.model} with {', '.join(said)}" if said else self.model
 
 
 def check_unique_names(tenants: Sequence[Tenant]) -> None:

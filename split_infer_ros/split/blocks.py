@@ -1,20 +1,62 @@
-"""The blocks of a traced model: the parts after which a person would split it.
+"""The blocks of a model: the parts after which a person would split it.
 
-Blocks are read from the graph. Each node knows the modules in whose forward it was traced, so torch.fx and
-torch.export give the same blocks.
+Blocks are found from the operations of a model alone. Each operation knows the modules in whose forward it was traced.
+So torch.fx, torch.export and ONNX exporters give the same blocks.
 """
 
 from __future__ import annotations
 
+import enum
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from torch import fx
-
-MIN_STAGE_SHARE = 0.1  # of the graph's nodes
-MIN_WHOLE_SHARE = 0.5  # of the graph's weights
+MIN_STAGE_SHARE = 0.1  # of the model's operations
+MIN_WHOLE_SHARE = 0.5  # of the model's weights
 
 
-def find_blocks(graph: fx.GraphModule) -> set[str]:
+class ModuleKind(enum.Enum):
+    """What a module is for the search of blocks.
+
+    - ``CHAIN``: runs its children one after the other.
+    - ``LAYER``: computes by itself and is never opened.
+    - ``OTHER``: anything else.
+    """
+
+    CHAIN = "chain"
+    LAYER = "layer"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleClass:
+    """The class of a module.
+
+    Attributes:
+        name: equal for modules of the same class.
+        kind: what the class is.
+    """
+
+    name: str
+    kind: ModuleKind
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An operation of a model.
+
+    Attributes:
+        owner: the path of the module in whose forward it was traced. A call of a layer belongs to the layer.
+        function: what a split point behind it is called if it belongs to no block; empty if it is no function.
+    """
+
+    owner: str
+    function: str = ""
+
+
+def find_blocks(
+    operations: Sequence[Operation], classes: Mapping[str, ModuleClass], weights: Mapping[str, int]
+) -> set[str]:
     """Returns the paths of the blocks.
 
     A module is a block unless it is opened. The children of an opened module are examined in turn. Three kinds of
@@ -22,24 +64,45 @@ def find_blocks(graph: fx.GraphModule) -> set[str]:
 
     - A chain: nn.Sequential, or a module that is never called, such as nn.ModuleList.
     - A stage: neither it nor another module of its class computes anything outside its children. It has more than a
-      tenth of the graph's nodes, and some descendant computes something.
+      tenth of the operations, and some descendant computes something.
     - The wrapped whole: it has more than half of the weights, and one of its children is a chain.
+
+    Args:
+        operations: of the model, in order.
+        classes: of the modules that are called, by path.
+        weights: the number of weights by path, of a module or of the weight itself.
     """
-    return _ModuleTree(graph).blocks("")
+    return _ModuleTree(operations, classes, weights).blocks("")
 
 
-def owner_of(node: fx.Node) -> str:
-    """Returns the path of the module in whose forward the node was traced. A call of a layer belongs to the layer."""
-    if node.op == "call_module":
-        return str(node.target)
-    stack = node.meta.get("nn_module_stack")
-    return str(list(stack.values())[-1][0]) if stack else ""
+def ends_of_blocks(operations: Sequence[Operation], blocks: set[str]) -> Iterator[tuple[int, list[str]]]:
+    """Yields the position and the names of each place where a split point may lie.
 
+    One such place is the end of a block. Its names are the block and the enclosing blocks that end there as well.
+    The other one is the end of a run of functions outside all blocks. Its name is the last of these functions.
 
-def kind_of(node: fx.Node) -> str:
-    """Returns the name of the class of the node's owner; empty if it has none."""
-    stack = node.meta.get("nn_module_stack")
-    return _class_name(list(stack.values())[-1][1]).rpartition(".")[2] if stack else ""
+    Args:
+        operations: in order. The last one gives the outputs, and nothing lies behind it.
+        blocks: paths of the blocks.
+    """
+    last = {path: index for index, operation in enumerate(operations) for path in ancestors(operation.owner)}
+    counts: Counter[str] = Counter()
+
+    def is_in_block(index: int) -> bool:
+        return any(path in blocks for path in ancestors(operations[index].owner))
+
+    for index, operation in enumerate(operations[:-1]):
+        ended = [path for path in ancestors(operation.owner) if last[path] == index]
+        names = [path for path in ended if path in blocks]
+        if names:
+            # the innermost block names the split point; what encloses it and ends with it are aliases
+            yield index + 1, names[:1] + [path for path in ended if names[0].startswith(f"{path}.")]
+            continue
+        ends_run = index + 2 == len(operations) or is_in_block(index + 1)
+        if operation.function and not is_in_block(index) and ends_run:
+            function = operation.function
+            counts[function] += 1
+            yield index + 1, [function if counts[function] == 1 else f"{function}_{counts[function]}"]
 
 
 def ancestors(path: str) -> list[str]:
@@ -49,30 +112,27 @@ def ancestors(path: str) -> list[str]:
 
 
 class _ModuleTree:
-    """The modules that a graph's nodes name, with the size of each."""
+    """The modules that a model's operations name, with the size of each."""
 
-    def __init__(self, graph: fx.GraphModule) -> None:
-        nodes = list(graph.graph.nodes)
-        self._classes: dict[str, str] = {}
+    def __init__(
+        self, operations: Sequence[Operation], classes: Mapping[str, ModuleClass], weights: Mapping[str, int]
+    ) -> None:
+        self._classes = classes
         self._children: dict[str, set[str]] = {}
-        self._sizes: Counter[str] = Counter()  # in nodes
+        self._sizes: Counter[str] = Counter()  # in operations
         self._computing: set[str] = set()  # paths of modules that compute something outside their children
-        for node in nodes:
-            owner = owner_of(node)
-            for path, kind in (node.meta.get("nn_module_stack") or {}).values():
-                self._classes[str(path)] = _class_name(kind)
-            for path in ancestors(owner):
+        for operation in operations:
+            for path in ancestors(operation.owner):
                 self._children.setdefault(path.rpartition(".")[0], set()).add(path)
                 self._sizes[path] += 1
-            if node.op in ("call_function", "call_method") and not self._is_layer(owner):
-                self._computing.add(owner)
-        self._computing_classes = {self._classes.get(path, "") for path in self._computing}
-        self._num_nodes = len(nodes)
+            if operation.function and not self._is_layer(operation.owner):
+                self._computing.add(operation.owner)
+        self._computing_classes = {self._class_name(path) for path in self._computing}
+        self._num_operations = len(operations)
         self._weights: Counter[str] = Counter()
-        for name, parameter in graph.named_parameters():
-            for path in ancestors(name):
-                self._weights[path] += parameter.numel()
-            self._weights[""] += parameter.numel()
+        for name, count in weights.items():
+            for path in (*ancestors(name), ""):
+                self._weights[path] += count
 
     def blocks(self, path: str) -> set[str]:
         """Returns the paths of the blocks below a path."""
@@ -84,22 +144,21 @@ class _ModuleTree:
     def _is_opened(self, path: str) -> bool:
         if self._is_layer(path):
             return False
-        is_large = self._sizes[path] > MIN_STAGE_SHARE * self._num_nodes
+        is_large = self._sizes[path] > MIN_STAGE_SHARE * self._num_operations
         is_whole = self._weights[path] > MIN_WHOLE_SHARE * self._weights[""]
         holds_chain = any(self._is_chain(child) for child in self._children.get(path, ()))
-        computes = self._classes.get(path) in self._computing_classes
+        computes = path in self._classes and self._class_name(path) in self._computing_classes
         is_stage = is_large and not computes and any(each.startswith(f"{path}.") for each in self._computing)
         return self._is_chain(path) or is_stage or (is_whole and holds_chain)
 
     def _is_chain(self, path: str) -> bool:
-        if path not in self._classes:
-            return path in self._children
-        return self._classes[path] == "torch.nn.modules.container.Sequential" and path in self._children
+        known = self._classes.get(path)
+        return path in self._children and (known is None or known.kind is ModuleKind.CHAIN)
 
     def _is_layer(self, path: str) -> bool:
-        name = self._classes.get(path, "")
-        return name.startswith("torch.nn.modules.") and not name.startswith("torch.nn.modules.container.")
+        known = self._classes.get(path)
+        return known is not None and known.kind is ModuleKind.LAYER
 
-
-def _class_name(kind: type | str) -> str:
-    return kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
+    def _class_name(self, path: str) -> str:
+        known = self._classes.get(path)
+        return known.name if known else ""

@@ -18,6 +18,7 @@ from split_infer_ros.models.weights import NamedWeights, load_weights
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.split.model import PRECISIONS, SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.split.onnx_model import OnnxModel
 from split_infer_ros.split.torch_model import TorchModel
 
 SEED = 0  # untrained weights are the same ones each time
@@ -43,7 +44,7 @@ def load_model(spec: ModelSpec) -> SplitModel:
     with _loading:
         source = _loaded.get(source_spec)
         if source is None:
-            source = _loaded[source_spec] = _make_model(*build_model(spec), folding_only)
+            source = _loaded[source_spec] = make_model(*build_model(spec), folding_only)
         if placed_spec == source_spec:
             return source
         placed = _loaded.get(placed_spec)
@@ -63,7 +64,7 @@ def build_model(spec: ModelSpec) -> tuple[ModelEntry, nn.Module | OnnxGraph]:
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
-        entry = find_model(spec.name, allow_user_code=spec.allow_user_code)
+        entry = find_model(spec.name, allow_user_code=spec.allow_user_code, onnx_options=spec.onnx_options)
         built = entry.build()
     if isinstance(built, OnnxGraph):
         _check_weights(entry, spec.weights)
@@ -75,15 +76,18 @@ def build_model(spec: ModelSpec) -> tuple[ModelEntry, nn.Module | OnnxGraph]:
 
 
 def _check_weights(entry: ModelEntry, weights: str) -> None:
-    """Raises a WeightsError if an ONNX model, whose file has its weights, should get others."""
-    if weights not in (NamedWeights.DEFAULT.value, NamedWeights.NONE.value):
+    """Raises a WeightsError if an ONNX model, whose file has its weights, should get those of another file.
+
+    Every name is allowed, because commands ask for random weights where only times matter.
+    """
+    if weights not in {named.value for named in NamedWeights}:
         raise WeightsError(f"weights '{weights}' cannot go into {entry.name}: an ONNX file has its own; take default.")
 
 
-def _make_model(entry: ModelEntry, built: nn.Module | OnnxGraph, execution_config: ExecutionConfig) -> SplitModel:
+def make_model(entry: ModelEntry, built: nn.Module | OnnxGraph, execution_config: ExecutionConfig) -> SplitModel:
     """Makes a model on the CPU in float32 of what its entry built."""
     if isinstance(built, OnnxGraph):
-        raise ConfigurationError(f"{entry.name} is an ONNX model, which cannot run yet.")
+        return OnnxModel(entry, built)
     return TorchModel(entry, built, torch.device("cpu"), execution_config=execution_config)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import nn
 
+from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.executable import PartChain
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.models.entry import ModelEntry
@@ -32,7 +33,12 @@ class SplitModel(ABC):
         execution_config: how both partitions run, as far as their device and precision allow.
         split_points: in order, from ``input`` to ``output``.
         lock: is held while a partition is made. Placements of one model share it.
+
+    Attributes:
+        native_engine: the engine that runs the model as it came, without exporting or converting it.
     """
+
+    native_engine = Engine.TORCH
 
     def __init__(
         self,
@@ -70,7 +76,7 @@ class SplitModel(ABC):
         Raises:
             UnknownSplitPointError: the model has no such split point.
         """
-        default = self.entry.default_split_point or self.split_points[-2].name
+        default = self.entry.default_split_point or self.split_points[-2:][0].name
         return choose_split_point(self.split_points, default if name == "default" else name, self.entry.name)
 
     def backbone(self, name: str) -> nn.Module:

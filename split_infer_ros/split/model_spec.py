@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from split_infer_ros.engines.execution_config import ExecutionConfig
+from split_infer_ros.models.onnx_options import AUTO, OnnxOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +17,8 @@ class ModelSpec:
         weights: ``default``, ``none``, ``random`` or the path of a file.
         device: where the backbone runs: ``cpu``, ``cuda``, ``cuda:1``, ... or ``auto`` (CUDA if there is one).
         precision: the backbone computes in ``fp32``, ``fp16`` or ``bf16``.
-        allow_user_code: whether a model of the user's own may be loaded. Loading it may run any code.
+        allow_user_code: whether a factory or an exported program may be loaded. Loading it may run any code.
+        decoder, labels, input_size, preprocessing: what the user says about an ONNX file; see ``OnnxOptions``.
         execution_config: how both partitions are executed, as far as device and precision allow.
     """
 
@@ -25,4 +27,17 @@ class ModelSpec:
     device: str = "auto"
     precision: str = "fp32"
     allow_user_code: bool = False
+    decoder: str = AUTO
+    labels: str = ""
+    input_size: str = ""
+    preprocessing: str = AUTO
     execution_config: ExecutionConfig = field(default_factory=ExecutionConfig)
+
+    @property
+    def onnx_options(self) -> OnnxOptions:
+        """What the user says about an ONNX file.
+
+        Raises:
+            ConfigurationError: a value is unknown.
+        """
+        return OnnxOptions(self.decoder, self.labels, self.input_size, self.preprocessing)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import re
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from split_infer_ros.buffers.layout import TensorSpec
 from split_infer_ros.errors import UnknownSplitPointError
-from split_infer_ros.split.blocks import ancestors, find_blocks, kind_of, owner_of
+from split_infer_ros.split.blocks import ends_of_blocks
+from split_infer_ros.split.traced_modules import blocks_of, kind_of, operation_of
 
 INPUT, OUTPUT = "input", "output"
 BATCH_AND_SPEC = "batch_and_spec"  # key in a node's meta: (length, spec of one image's part); None if no tensor
@@ -77,7 +76,7 @@ def find_split_points(graph: fx.GraphModule, image_shape: tuple[int, int, int]) 
     batch = 2  # distinguishes the batch dimension from dimensions of length 1
     propagate(_SpecRecorder(graph), (batch, *image_shape))
     nodes = list(graph.graph.nodes)
-    names_at = dict(_ends_of_blocks(nodes, find_blocks(graph)))
+    names_at = dict(ends_of_blocks(list(map(operation_of, nodes)), blocks_of(graph)))
     float32_names = _find_kept_float32(nodes)
     split_points = []
     for position in range(1, len(nodes)):
@@ -176,30 +175,6 @@ def _find_kept_float32(nodes: Sequence[fx.Node]) -> set[str]:
         if is_float32:
             names.add(node.name)
     return names
-
-
-def _ends_of_blocks(nodes: Sequence[fx.Node], blocks: set[str]) -> Iterator[tuple[int, list[str]]]:
-    """Yields the position and the names of each place where a split point may lie.
-
-    One such place is the end of a block. Its names are the block and the enclosing blocks that end there as well.
-    The other one is the end of a run of functions outside all blocks. Its name is the last of these functions.
-    """
-    owners = [owner_of(node) for node in nodes]
-    last = {path: index for index, owner in enumerate(owners) for path in ancestors(owner)}
-    counts: Counter[str] = Counter()
-    for index, node in enumerate(nodes[:-1]):
-        owner = owners[index]
-        ended = [path for path in ancestors(owner) if last[path] == index]
-        names = [path for path in ended if path in blocks]
-        if names:
-            # the innermost block names the split point; what encloses it and ends with it are aliases
-            yield index + 1, names[:1] + [path for path in ended if names[0].startswith(f"{path}.")]
-        elif not any(path in blocks for path in ancestors(owner)) and node.op in ("call_function", "call_method"):
-            following = owners[index + 1]
-            if any(path in blocks for path in ancestors(following)) or nodes[index + 1].op == "output":
-                function = re.sub(r"_\d+$", "", node.name)  # torch's own number depends on its version
-                counts[function] += 1
-                yield index + 1, [function if counts[function] == 1 else f"{function}_{counts[function]}"]
 
 
 def _spec(node: fx.Node, batch: int) -> TensorSpec | None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import cached_property
 
 import torch
 from torch import Tensor, fx, nn
 
+from split_infer_ros.buffers.layout import TensorSpec
 from split_infer_ros.engines.executable import OperatorOverride, make_executable
 from split_infer_ros.engines.execution_config import Compiler, Convolutions, ExecutionConfig
 from split_infer_ros.errors import ConfigurationError
@@ -128,13 +129,16 @@ class TorchModel(SplitModel):
         pieces = split_into_segments(self.graph, self.split_points)
         ends = [split_point.position for split_point in self.split_points[1:]]
         backbone_config, head_config = self.execution_config, self._head_execution_config
+        starts = self.split_points[:-1]
         backbones = [
-            self._make_on_device(piece, self._convolutions_before(end, backbone_config), Compiler.NONE)
-            for piece, end in zip(pieces, ends, strict=True)
+            self._make_on_device(
+                piece, replace(backbone_config, compiler=Compiler.NONE), kind=kind, inputs=start.tensors
+            )
+            for piece, start, kind in zip(pieces, starts, self._kinds_before(ends, backbone_config), strict=True)
         ]
         heads = [
-            make_executable(piece, self._convolutions_before(end, head_config), Compiler.NONE)
-            for piece, end in zip(pieces, ends, strict=True)
+            self._make_on_host(piece, replace(head_config, compiler=Compiler.NONE), kind=kind, split_point=start)
+            for piece, start, kind in zip(pieces, starts, self._kinds_before(ends, head_config), strict=True)
         ]
         return tuple(backbones), tuple(heads)
 
@@ -152,7 +156,8 @@ class TorchModel(SplitModel):
         config = self.execution_config
         partition = self._with_weights(backbone_of, split_point)
         parts = self._parts(config, partition, first=1, last=split_point.position)
-        backbone = joined([self._make_on_device(part, kind, config.compiler) for kind, part in parts])
+        images = TensorSpec("images", self.entry.image_shape, self.dtype)
+        backbone = joined([self._make_on_device(part, config, kind=kind, inputs=(images,)) for kind, part in parts])
         return (
             backbone
             if config.operators is ImplementationChoice.MEASURED
@@ -163,7 +168,7 @@ class TorchModel(SplitModel):
         config = self._head_execution_config
         partition = self._with_weights(head_of, split_point)
         parts = self._parts(config, partition, first=split_point.position, last=len(self.graph.graph.nodes) - 1)
-        return joined([make_executable(part, kind, config.compiler) for kind, part in parts])
+        return joined([self._make_on_host(part, config, kind=kind, split_point=split_point) for kind, part in parts])
 
     def _with_weights(
         self, part_of: Callable[[fx.GraphModule, SplitPoint], fx.GraphModule], split_point: SplitPoint
@@ -201,10 +206,24 @@ class TorchModel(SplitModel):
                 return kind
         return config.convolutions
 
-    def _make_on_device(self, part: fx.GraphModule, convolutions: Convolutions, compiler: Compiler) -> nn.Module:
+    def _kinds_before(self, positions: Sequence[int], config: ExecutionConfig) -> list[Convolutions]:
+        return [self._convolutions_before(position, config) for position in positions]
+
+    def _make_on_device(
+        self, part: fx.GraphModule, config: ExecutionConfig, *, kind: Convolutions, inputs: Sequence[TensorSpec]
+    ) -> nn.Module:
+        """Makes a part executable on the backbone's device. ``inputs`` count only where the config has no segments."""
         if self.device.type != "cpu" or self.dtype != torch.float32:
             part = copy_to_device(part, self.device, self.dtype)
-        return make_executable(part, convolutions, compiler)
+        config = replace(config, convolutions=kind)
+        return make_executable(part, config, inputs=inputs, device=self.device, name=self.entry.name)
+
+    def _make_on_host(
+        self, part: fx.GraphModule, config: ExecutionConfig, *, kind: Convolutions, split_point: SplitPoint
+    ) -> nn.Module:
+        """Makes a part executable on the CPU. ``split_point`` counts only where the config has no segments."""
+        inputs = split_point.in_precision(torch.float32).tensors
+        return make_executable(part, replace(config, convolutions=kind), inputs=inputs, name=self.entry.name)
 
 
 def torch_model(model: SplitModel, purpose: str, advice: str) -> TorchModel:

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import Compiler, Convolutions, ExecutionConfig
 from split_infer_ros.vision_ops.implementations import ImplementationChoice
 
@@ -18,6 +19,8 @@ SEGMENTS = ((Convolutions.CONTIGUOUS, "features.3"), (Convolutions.CHANNELS_LAST
             Convolutions.TRITON, folding=False, compiler=Compiler.INDUCTOR, operators=ImplementationChoice.PLAIN
         ),
         ExecutionConfig(segments=SEGMENTS),
+        ExecutionConfig(engine=Engine.OPENVINO),
+        ExecutionConfig(engine=Engine.ONNXRUNTIME, provider="CUDA"),
     ],
 )
 def test_a_config_is_restored_from_its_json(config: ExecutionConfig) -> None:
@@ -26,6 +29,7 @@ def test_a_config_is_restored_from_its_json(config: ExecutionConfig) -> None:
 
 def test_json_has_plain_values() -> None:
     assert ExecutionConfig(segments=SEGMENTS).as_json() == {
+        "engine": "torch",
         "convolutions": "packed",
         "folding": True,
         "compiler": "none",
@@ -34,6 +38,12 @@ def test_json_has_plain_values() -> None:
     }
 
 
+def test_an_engine_is_named_with_its_provider() -> None:
+    assert ExecutionConfig(engine=Engine.OPENVINO).as_json()["engine"] == "openvino"
+    assert ExecutionConfig(engine=Engine.ONNXRUNTIME, provider="CUDA").as_json()["engine"] == "onnxruntime:CUDA"
+
+
 def test_other_values_are_ignored_and_segments_optional() -> None:
-    values = {"convolutions": "contiguous", "folding": True, "compiler": "none", "operators": "measured", "threads": 2}
+    values = ExecutionConfig(Convolutions.CONTIGUOUS).as_json() | {"threads": 2}
+    del values["segments"]
     assert ExecutionConfig.from_json(values) == ExecutionConfig(Convolutions.CONTIGUOUS)

@@ -13,12 +13,16 @@ from torchvision.models.detection.transform import GeneralizedRCNNTransform
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.catalogue import find_model
+from split_infer_ros.models.letterbox import Letterbox
 from split_infer_ros.models.preprocess import IMAGENET_MEAN, IMAGENET_STD, MAX_ASPECT, Preprocess
 
 CLASSIFIER = find_model("mobilenet_v2").preprocess
 SSDLITE = find_model("ssdlite320").preprocess
 STRETCH = Preprocess(48, 64)
-LETTERBOX = Preprocess(48, 64, letterbox=(40, 60))
+LETTERBOX = Preprocess(48, 64, letterbox=Letterbox(40, 60))
+GREY = (114.0, 114.0, 114.0)
+CENTRED = Preprocess(48, 64, letterbox=Letterbox(48, 64, centred=True, colour=GREY), opencv=True)
+CORNER = Preprocess(48, 64, letterbox=Letterbox(48, 64, colour=GREY), opencv=True, bgr=True)
 
 GREY_LEVEL = 1 / 255 / min(IMAGENET_STD)
 
@@ -121,7 +125,9 @@ def test_each_colour_is_normalised_by_its_mean_and_std() -> None:
 
 
 @pytest.mark.parametrize(
-    "preprocess", [CLASSIFIER, SSDLITE, STRETCH, LETTERBOX], ids=["crop", "float", "stretch", "letterbox"]
+    "preprocess",
+    [CLASSIFIER, SSDLITE, STRETCH, LETTERBOX, CENTRED, CORNER],
+    ids=["crop", "float", "stretch", "letterbox", "centred", "bgr"],
 )
 def test_every_encoding_gives_the_same_input(preprocess: Preprocess) -> None:
     image = photographs()[0]
@@ -205,7 +211,9 @@ def test_a_crop_that_does_not_fit_is_refused() -> None:
 
 
 @settings(max_examples=30, deadline=None)
-@given(size=SIZES, preprocess=st.sampled_from([CLASSIFIER, SSDLITE, STRETCH, LETTERBOX]), data=st.data())
+@given(
+    size=SIZES, preprocess=st.sampled_from([CLASSIFIER, SSDLITE, STRETCH, LETTERBOX, CENTRED, CORNER]), data=st.data()
+)
 def test_boxes_are_converted_back_to_the_object(
     size: tuple[int, int], preprocess: Preprocess, data: st.DataObject
 ) -> None:
@@ -217,7 +225,7 @@ def test_boxes_are_converted_back_to_the_object(
     top, left = (height - tall) // 2, (width - wide) // 2
     image = np.zeros((height, width, 3), dtype=np.uint8)
     image[top : top + tall, left : left + wide] = 255
-    shown = preprocess.gather([rgb(image)], preprocess.staging(1))[0, ..., 0]
+    shown = preprocess.gather([rgb(image)], preprocess.staging(1))[0, ..., 0].float()
     rows = torch.nonzero((shown > 127).any(dim=1)).flatten()
     columns = torch.nonzero((shown > 127).any(dim=0)).flatten()
     assume(len(rows) > 0)  # the patch did not shrink to nothing
@@ -225,7 +233,7 @@ def test_boxes_are_converted_back_to_the_object(
     back = preprocess.to_source(box, height, width)[0]
     shrink = [width / preprocess.width, height / preprocess.height]
     if preprocess.letterbox:
-        shrink = [max(height / preprocess.letterbox[0], width / preprocess.letterbox[1])] * 2
+        shrink = [max(height / preprocess.letterbox.height, width / preprocess.letterbox.width)] * 2
     if preprocess.shorter_side:
         shrink = [min(size) / preprocess.shorter_side] * 2
         # A patch that extends beyond the crop is visible up to the crop's edge.
@@ -251,7 +259,7 @@ def test_boxes_of_a_long_image_lie_in_its_middle() -> None:
 def test_boxes_never_leave_the_image(size: tuple[int, int]) -> None:
     height, width = size
     outside = torch.tensor([[-1e6, -1e6, 1e6, 1e6], [1e6, 1e6, 1e6, 1e6]])
-    for preprocess in (CLASSIFIER, SSDLITE, LETTERBOX):
+    for preprocess in (CLASSIFIER, SSDLITE, LETTERBOX, CENTRED, CORNER):
         boxes = preprocess.to_source(outside, height, width)
         assert boxes[0].tolist() == [0, 0, width, height]
         assert boxes[1].tolist() == [width, height, width, height]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -91,3 +92,17 @@ def test_images_beyond_the_budget_are_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"images of this size take 1\.8 MB.*memory_budget_mb has 1\.8"):
         preprocessor.load([too_large])
     preprocessor.load([fits])
+
+
+@pytest.mark.parametrize("make", [HostPreprocessor.allocate, DevicePreprocessor.allocate])
+@pytest.mark.parametrize("preprocess", [CLASSIFIER, DETECTOR])
+def test_both_layouts_have_the_same_bits(preprocess: Preprocess, make: Any) -> None:
+    """Each pixel is scaled by itself, by the same operation."""
+    place = {"place": Place()} if make == DevicePreprocessor.allocate else {}
+    found = []
+    for memory_format in (torch.channels_last, torch.contiguous_format):
+        preprocessor = make(preprocess, batch_size=6, dtype=torch.float32, memory_format=memory_format, **place)
+        images = preprocessor.load(pictures()).images
+        assert images.is_contiguous(memory_format=memory_format)
+        found.append(images)
+    assert torch.equal(*found)

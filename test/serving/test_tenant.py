@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.models.onnx_options import OnnxOptions
 from split_infer_ros.serving.shared_settings import LIVE, SharedSettings
 from split_infer_ros.serving.tenant import Tenant, check_unique_names
 
@@ -37,6 +38,15 @@ def test_wrong_value_is_refused(change: dict[str, object], sentence: str) -> Non
 def test_tenants_share_a_model_of_the_same_weights() -> None:
     keys = {Tenant("a", "shapes", weights).model_key for weights in ("default", "none", "default")}
     assert keys == {"shapes", "shapes with weights none"}
+
+
+def test_tenants_with_other_options_do_not_share_a_model() -> None:
+    tenants = [
+        Tenant("a", "m.onnx", onnx_options=options)
+        for options in (OnnxOptions(), OnnxOptions(decoder="yolov8"), OnnxOptions(labels="yolov8"), OnnxOptions())
+    ]
+    assert len({tenant.model_key for tenant in tenants}) == 3
+    assert tenants[1].model_key == "m.onnx with decoder yolov8"
 
 
 def test_duplicate_name_is_refused() -> None:

@@ -4,9 +4,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from split_infer_ros.split.blocks import find_blocks
 from split_infer_ros.split.export import export
 from split_infer_ros.split.graph import trace
+from split_infer_ros.split.traced_modules import blocks_of
 
 UNTRACED = TypeError("not tried")
 IMAGE = (3, 8, 8)
@@ -71,19 +71,19 @@ class Model(nn.Module):
 def test_chains_stages_and_the_wrapped_whole_are_opened() -> None:
     expected = {"stem.0", "stem.1", "encoder.blocks.0", "encoder.blocks.1", "head"}
     expected |= {"encoder.blocks.2.first", "encoder.blocks.2.second"}
-    assert find_blocks(trace(Model())) == expected
+    assert blocks_of(trace(Model())) == expected
 
 
 def test_exported_and_traced_models_have_the_same_blocks() -> None:
     model = Model().eval()
     exported = export(model, IMAGE, UNTRACED)
-    assert find_blocks(exported) == find_blocks(trace(model))
+    assert blocks_of(exported) == blocks_of(trace(model))
 
 
 def test_nested_chains_are_opened_completely() -> None:
     model = nn.Sequential(nn.Sequential(nn.Conv2d(1, 1, 1), nn.ReLU()), nn.Flatten(), nn.ModuleList([nn.Identity()]))
     model[2].forward = lambda x: model[2][0](x)  # type: ignore[operator]
-    blocks = find_blocks(trace(model))
+    blocks = blocks_of(trace(model))
     assert blocks - {"2"} == {"0.0", "0.1", "1"} | (blocks & {"2.0"})
     images = torch.ones(1, 1, 2, 2)
     assert torch.equal(trace(model)(images), model(images))  # tracing keeps every operation

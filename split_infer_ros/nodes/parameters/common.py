@@ -7,8 +7,12 @@ from dataclasses import dataclass
 from enum import Enum
 
 from split_infer_ros.buffers.policy import AUTO, POLICIES
+from split_infer_ros.engines.engine import AUTO as AUTO_ENGINE
+from split_infer_ros.engines.engine import check_engine
 from split_infer_ros.images.sizes import MAX_PIXELS
 from split_infer_ros.models.detections import Limits
+from split_infer_ros.models.onnx_options import AUTO as AUTO_OPTION
+from split_infer_ros.models.onnx_options import Decoder, Recipe
 from split_infer_ros.nodes.parameters.table import NodeParameters, parameter
 from split_infer_ros.pipeline.settings import WeightsSettings
 from split_infer_ros.split.model import PRECISIONS
@@ -50,18 +54,52 @@ class ModelParameters(LoadParameters):
 
     model: str = parameter(
         "shapes",
-        "The model: a name of the catalogue, timm:NAME, package.module:factory or FILE.pt2. Backbone and head need the "
-        "same.",
+        "The model: a name of the catalogue, timm:NAME, FILE.onnx, package.module:factory or FILE.pt2. Backbone and "
+        "head need the same.",
         read_only=True,
     )
     weights: str = parameter(
         "default", "The model's weights: default, random, none, or the path of a file.", read_only=True
     )
 
+    decoder: str = parameter(
+        AUTO_OPTION,
+        "How the outputs of FILE.onnx are read; auto recognises them. Backbone and head need the same.",
+        choices=(AUTO_OPTION, *(decoder.value for decoder in Decoder)),
+        read_only=True,
+    )
+    labels: str = parameter(
+        "",
+        "The names of the classes of FILE.onnx: a text file with one name a line, or a JSON file. Empty: the names in "
+        "the model's metadata, else numbers. Backbone and head need the same.",
+        read_only=True,
+    )
+    input_size: str = parameter(
+        "",
+        "HEIGHTxWIDTH of the input of FILE.onnx, if the file leaves it open. Empty: the size in the model's metadata. "
+        "Backbone and head need the same.",
+        read_only=True,
+    )
+    preprocessing: str = parameter(
+        AUTO_OPTION,
+        "How images become the input of FILE.onnx; auto does what the exporter does. Backbone and head need the same.",
+        choices=(AUTO_OPTION, *(recipe.value for recipe in Recipe)),
+        read_only=True,
+    )
+
     @property
     def model_spec(self) -> ModelSpec:
         """The model as a head loads it: on the CPU."""
-        return ModelSpec(self.model, weights=self.weights, device="cpu", allow_user_code=self.allow_user_code)
+        return ModelSpec(
+            self.model,
+            weights=self.weights,
+            device="cpu",
+            allow_user_code=self.allow_user_code,
+            decoder=self.decoder,
+            labels=self.labels,
+            input_size=self.input_size,
+            preprocessing=self.preprocessing,
+        )
 
 
 @dataclass(frozen=True)
@@ -104,9 +142,20 @@ class ImageParameters(NodeParameters):
 
 @dataclass(frozen=True)
 class ComputeParameters(NodeParameters):
-    """The rows of a node that runs backbones."""
+    """The rows of a node that runs backbones.
+
+    Raises:
+        ConfigurationError: there is no such engine.
+    """
 
     device: str = parameter("auto", "Where the backbone runs: auto, cpu, cuda, cuda:1, ...", read_only=True)
+    engine: str = parameter(
+        AUTO_ENGINE,
+        "What executes the backbone: auto, torch, onnxruntime, openvino, or onnxruntime:PROVIDER for a provider of the "
+        "installed ONNX Runtime, such as CUDA or TensorRT. auto: what tuning found, else torch, or onnxruntime for an "
+        "ONNX file.",
+        read_only=True,
+    )
     precision: str = parameter(
         "fp32",
         "Precision of the backbone and of its features. The head always computes in fp32.",
@@ -128,6 +177,9 @@ class ComputeParameters(NodeParameters):
         minimum=0.0,
         maximum=1e6,
     )
+
+    def __post_init__(self) -> None:
+        check_engine(self.engine)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from split_infer_ros.models.onnx_options import OnnxOptions
 from split_infer_ros.nodes.parameters.backbone import BackboneParameters
 from split_infer_ros.nodes.parameters.common import (
     ComputeParameters,
@@ -30,10 +31,37 @@ class TenantParameters:
     model: str = like(
         ModelParameters,
         "model",
-        description="The model for its images: a name of the catalogue, timm:NAME, package.module:factory or FILE.pt2.",
+        description="The model for its images: a name of the catalogue, timm:NAME, FILE.onnx, package.module:factory "
+        "or FILE.pt2.",
         read_only=False,
     )
     weights: str = like(ModelParameters, "weights", read_only=False)
+    decoder: str = like(
+        ModelParameters,
+        "decoder",
+        description="How the outputs of FILE.onnx are read; auto recognises them.",
+        read_only=False,
+    )
+    labels: str = like(
+        ModelParameters,
+        "labels",
+        description="The names of the classes of FILE.onnx: a text file with one name a line, or a JSON file. Empty: "
+        "the names in the model's metadata, else numbers.",
+        read_only=False,
+    )
+    input_size: str = like(
+        ModelParameters,
+        "input_size",
+        description="HEIGHTxWIDTH of the input of FILE.onnx, if the file leaves it open. Empty: the size in the "
+        "model's metadata.",
+        read_only=False,
+    )
+    preprocessing: str = like(
+        ModelParameters,
+        "preprocessing",
+        description="How images become the input of FILE.onnx; auto does what the exporter does.",
+        read_only=False,
+    )
     deadline_ms: float = parameter(
         0.0,
         "How soon after an image's arrival its backbone should be done, in milliseconds. 0: no deadline; the "
@@ -76,6 +104,12 @@ class TenantsParameters(LoadParameters, ComputeParameters, FinishParameters, Ima
         minimum=1,
         maximum=1000,
     )
+    engine: str = like(
+        ComputeParameters,
+        "engine",
+        description="What executes the models, backbones and heads: auto, torch, onnxruntime, openvino, or "
+        "onnxruntime:PROVIDER. auto: torch, or onnxruntime for an ONNX file.",
+    )
     split_point: str = parameter(
         "default",
         "Where each model is split: at its own default, after its last block (output), or before its first (input).",
@@ -103,6 +137,7 @@ class TenantsParameters(LoadParameters, ComputeParameters, FinishParameters, Ima
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         declared = {name: self._tenant(name) for name in self.of}
         check_unique_names([declared[name] for name in self.tenants if name in declared])
 
@@ -127,6 +162,7 @@ class TenantsParameters(LoadParameters, ComputeParameters, FinishParameters, Ima
             head_threads=self.head_threads,
             weights_budget_bytes=1e6 * self.weights_budget_mb,
             device=self.device,
+            engine=self.engine,
             precision=self.precision,
             allow_user_code=self.allow_user_code,
         )
@@ -141,6 +177,7 @@ class TenantsParameters(LoadParameters, ComputeParameters, FinishParameters, Ima
             name=name,
             model=values.model,
             weights=values.weights,
+            onnx_options=OnnxOptions(values.decoder, values.labels, values.input_size, values.preprocessing),
             deadline_s=values.deadline_ms / 1e3,
             priority=values.priority,
             when_late=LatePolicy(values.when_late),

@@ -1,0 +1,145 @@
+"""The engines: what can execute a part of a network, and whether it is installed."""
+
+from __future__ import annotations
+
+import enum
+import importlib
+import importlib.util
+from types import ModuleType
+
+import torch
+
+from split_infer_ros.errors import ConfigurationError
+
+AUTO = "auto"  # the user's choice that leaves the engine to the package
+PROVIDER_SUFFIX = "ExecutionProvider"  # of all names that ONNX Runtime gives its providers
+GPU_PROVIDERS = ("CUDA", "Tensorrt")  # those that read and write a GPU's memory, in ONNX Runtime's spelling
+
+
+class Engine(enum.Enum):
+    """What executes a part of a network.
+
+    - ``TORCH``: torch, with the choices that ``ExecutionConfig`` has for convolutions and compilers.
+    - ``ONNXRUNTIME``: ONNX Runtime, by one of its providers.
+    - ``OPENVINO``: OpenVINO, on the CPU.
+    """
+
+    TORCH = "torch"
+    ONNXRUNTIME = "onnxruntime"
+    OPENVINO = "openvino"
+
+    @property
+    def memory_format(self) -> torch.memory_format:
+        """The layout of images that the engine reads without converting them."""
+        return torch.channels_last if self is Engine.TORCH else torch.contiguous_format
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether the engine's package can be imported. Nothing is imported."""
+        return importlib.util.find_spec(self.value) is not None
+
+
+def parse_engine(text: str) -> tuple[Engine, str]:
+    """Reads the name of an engine, such as ``torch``, ``openvino``, ``onnxruntime`` or ``onnxruntime:CUDA``.
+
+    Returns:
+        The engine and the provider of ONNX Runtime; the provider is empty for the CPU.
+
+    Raises:
+        ConfigurationError: there is no engine of that name, or it has no providers.
+    """
+    name, colon, provider = text.partition(":")
+    engine = next((each for each in Engine if each.value == name), None)
+    if engine is None:
+        names = ", ".join(each.value for each in Engine)
+        raise ConfigurationError(
+            f"engine cannot be '{text}'; it takes one of: {AUTO}, {names}, {Engine.ONNXRUNTIME.value}:PROVIDER."
+        )
+    if colon and (engine is not Engine.ONNXRUNTIME or not provider):
+        raise ConfigurationError(
+            f"engine cannot be '{text}'; only {Engine.ONNXRUNTIME.value} has providers, "
+            f"for example {Engine.ONNXRUNTIME.value}:CUDA."
+        )
+    return engine, provider
+
+
+def check_engine(text: str) -> None:
+    """Checks a user's choice of an engine, which may be ``auto``. It need not be installed.
+
+    Raises:
+        ConfigurationError: there is no such engine.
+    """
+    if text != AUTO:
+        parse_engine(text)
+
+
+def engine_text(engine: Engine, provider: str) -> str:
+    """Returns the text that ``parse_engine`` reads."""
+    return f"{engine.value}:{provider}" if provider else engine.value
+
+
+def import_for(engine: Engine, package: str) -> ModuleType:
+    """Imports a package that an engine needs.
+
+    Raises:
+        ConfigurationError: it is not installed, or cannot be loaded.
+    """
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        reason = "is not installed" if importlib.util.find_spec(package) is None else f"cannot be loaded ({error})"
+        raise ConfigurationError(
+            f"engine {engine.value} needs the Python package {package}, which {reason}: "
+            f"pip install 'split_infer_ros[{engine.value}]', or take engine torch."
+        ) from error
+
+
+def find_provider(name: str) -> str:
+    """Returns ONNX Runtime's own name of a provider, such as ``CUDAExecutionProvider`` for ``cuda``.
+
+    Args:
+        name: in any case, without ``ExecutionProvider``; empty for the CPU.
+
+    Raises:
+        ConfigurationError: ONNX Runtime is not installed, or has no such provider.
+    """
+    onnxruntime = import_for(Engine.ONNXRUNTIME, Engine.ONNXRUNTIME.value)
+    available = {each.removesuffix(PROVIDER_SUFFIX).lower(): each for each in onnxruntime.get_available_providers()}
+    found = available.get((name or "CPU").lower())
+    if found is None:
+        names = ", ".join(each.removesuffix(PROVIDER_SUFFIX) for each in available.values())
+        raise ConfigurationError(
+            f"engine onnxruntime:{name} is not possible here: the installed ONNX Runtime has the providers {names}."
+        )
+    return str(found)
+
+
+def can_run_on(text: str, device: torch.device) -> bool:
+    """Returns whether an engine, named as ``parse_engine`` reads it, is installed and runs on a device."""
+    try:
+        engine, provider = parse_engine(text)
+        check_device(engine, provider, device)
+        if engine is Engine.ONNXRUNTIME:
+            find_provider(provider)
+    except ConfigurationError:
+        return False
+    return engine.is_installed
+
+
+def check_device(engine: Engine, provider: str, device: torch.device) -> None:
+    """Checks that an engine runs on a device. torch runs on all of them.
+
+    Raises:
+        ConfigurationError: it does not.
+    """
+    if engine is Engine.TORCH:
+        return
+    name = engine_text(engine, provider)
+    is_for_gpu = provider.lower() in (each.lower() for each in GPU_PROVIDERS)
+    if device.type == "cpu" and is_for_gpu:
+        raise ConfigurationError(f"engine {name} needs a GPU, and the device is {device}: take engine onnxruntime.")
+    if device.type != "cpu" and not is_for_gpu:
+        raise ConfigurationError(
+            f"engine {name} does not run on device {device}: take engine torch, onnxruntime:CUDA or "
+            "onnxruntime:TensorRT, or device cpu."
+        )

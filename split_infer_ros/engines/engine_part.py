@@ -1,0 +1,161 @@
+"""A part of a network that a library other than torch executes, on tensors of torch and in their memory."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from split_infer_ros.errors import SplitInferError
+from split_infer_ros.onnx_graphs.graph import OnnxGraph
+
+MAX_THREAD_COUNTS = 3  # for so many numbers of threads a part is made; each has its own copy of the weights
+
+Made = TypeVar("Made")
+
+_log = logging.getLogger(__name__)
+
+
+class EnginePart(nn.Module, ABC):
+    """A part that reads its inputs where they lie and writes its results where the caller wants them.
+
+    Inputs are read without a copy if they are contiguous. Others are converted first, which ``conversions`` counts and
+    the log says once. Several threads may use a part at once.
+
+    Args:
+        graph: what is executed.
+
+    Attributes:
+        graph: as given.
+        conversions: how many inputs were converted.
+    """
+
+    def __init__(self, graph: OnnxGraph) -> None:
+        super().__init__()
+        self.graph = graph
+        self.conversions = 0
+        batch = _batch_symbol(graph)
+        self._is_bound = [_has_known_shape(graph, index, batch) for index in range(len(graph.outputs))]
+
+    @property
+    def can_run_into(self) -> bool:
+        """Whether the shapes of all results are known before a run, so that they can be written into given memory."""
+        return all(self._is_bound)
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Maps tensors of shape (n, ...) to new tensors, which own their memory."""
+        tensors = self._prepared(tensors)
+        outputs = [
+            torch.empty((len(tensors[0]), *map(_known, each.shape[1:])), dtype=each.dtype, device=tensors[0].device)
+            if is_bound
+            else None
+            for each, is_bound in zip(self.graph.outputs, self._is_bound, strict=True)
+        ]
+        return self._run(outputs, tensors)
+
+    def run_into(self, outputs: Sequence[Tensor], *tensors: Tensor) -> None:
+        """Runs the part and writes its results into the memory of ``outputs``; see ``can_run_into``.
+
+        Args:
+            outputs: contiguous, of the results' shapes and dtypes, on the inputs' device.
+            tensors: the inputs, of shape (n, ...).
+
+        Raises:
+            SplitInferError: a tensor of ``outputs`` has another shape or dtype than the result, or is not contiguous.
+        """
+        tensors = self._prepared(tensors)
+        for tensor, expected in zip(outputs, self.graph.outputs, strict=True):
+            shape = (len(tensors[0]), *expected.shape[1:])
+            if tuple(tensor.shape) != shape or tensor.dtype != expected.dtype or not tensor.is_contiguous():
+                raise SplitInferError(
+                    f"{self.graph.name} gives {expected}, which cannot be written into a tensor of shape "
+                    f"{tuple(tensor.shape)}, strides {tensor.stride()} and {tensor.dtype}."
+                )
+        self._run(outputs, tensors)
+
+    @abstractmethod
+    def _run(self, outputs: Sequence[Tensor | None], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Runs the part.
+
+        Args:
+            outputs: where results are written; None for a result whose shape is not known before.
+            tensors: contiguous.
+
+        Returns:
+            The results: the given tensors, and new ones in place of None.
+        """
+
+    def _prepared(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Returns contiguous tensors of the input's dtypes."""
+        prepared = []
+        for tensor, expected in zip(tensors, self.graph.inputs, strict=True):
+            if tensor.dtype != expected.dtype:
+                raise SplitInferError(f"{self.graph.name} takes {expected}, and was given {tensor.dtype}.")
+            if not tensor.is_contiguous():
+                self._note_conversion(tensor)
+                tensor = tensor.contiguous()
+            prepared.append(tensor)
+        return tuple(prepared)
+
+    def _note_conversion(self, tensor: Tensor) -> None:
+        if not self.conversions:
+            _log.info(
+                "%s converts %d bytes of each batch, which come in another layout than it reads. If backbone and head "
+                "run on the same engine, nothing is converted.",
+                self.graph.name,
+                tensor.nbytes,
+            )
+        self.conversions += 1
+
+
+class PerThreadCount(Generic[Made]):
+    """What was made for each number of threads, at most ``MAX_THREAD_COUNTS`` of them. The caller holds a lock."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, Made] = {}
+
+    def find(self, num_threads: int) -> Made | None:
+        """Returns what was made for that number of threads; None if it should be made.
+
+        Once there is no more room, it is what was made for the nearest number that is not larger. If all numbers are
+        larger, it is what was made for the smallest one.
+        """
+        found = self._made.get(num_threads)
+        if found is None and len(self._made) >= MAX_THREAD_COUNTS:
+            fitting = [number for number in self._made if number <= num_threads]
+            found = self._made[max(fitting) if fitting else min(self._made)]
+        return found
+
+    def keep(self, num_threads: int, made: Made) -> None:
+        """Keeps what was made for that number of threads."""
+        self._made[num_threads] = made
+
+
+def _batch_symbol(graph: OnnxGraph) -> str:
+    """Returns the name of the symbolic batch dimension of the first input; empty if it has none."""
+    names = {tensor.name for tensor in graph.inputs[:1]}
+    return next((_first_symbol(value) for value in graph.proto.graph.input if value.name in names), "")
+
+
+def _has_known_shape(graph: OnnxGraph, index: int, batch: str) -> bool:
+    """Returns whether an output has the input's batch in front, and only known lengths behind it."""
+    lengths = graph.outputs[index].shape
+    if not lengths or None in lengths[1:]:
+        return False
+    if lengths[0] is not None:
+        return bool(graph.inputs) and graph.inputs[0].shape[:1] == lengths[:1]
+    return bool(batch) and _first_symbol(graph.proto.graph.output[index]) == batch
+
+
+def _first_symbol(value: object) -> str:
+    dimensions = value.type.tensor_type.shape.dim  # type: ignore[attr-defined]
+    return str(dimensions[0].dim_param) if dimensions else ""
+
+
+def _known(length: int | None) -> int:
+    assert length is not None
+    return length

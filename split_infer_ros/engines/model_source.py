@@ -1,0 +1,30 @@
+"""How an ONNX model is given to an engine: as bytes, or by a file if it is larger than protobuf's limit."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from split_infer_ros.onnx_graphs.graph import OnnxGraph
+
+MAX_BYTES = 2**31 - 2**24  # protobuf serialises less than 2 GiB; the weights are nearly all of it
+
+
+@contextmanager
+def model_source(graph: OnnxGraph) -> Iterator[bytes | str]:
+    """Yields the bytes of a model, or the path of a file that holds it until the context ends."""
+    weights = sum(len(tensor.raw_data) for tensor in graph.proto.graph.initializer)
+    if weights < MAX_BYTES:
+        yield graph.proto.SerializeToString()
+        return
+    import onnx
+
+    with tempfile.TemporaryDirectory(prefix="split_infer_ros_") as folder:
+        path = Path(folder, "model.onnx")
+        copy = onnx.ModelProto()
+        copy.CopyFrom(graph.proto)  # saving moves the weights of what is saved into the file
+        onnx.save_model(copy, str(path), save_as_external_data=True, location="weights")
+        del copy
+        yield str(path)

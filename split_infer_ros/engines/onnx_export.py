@@ -1,0 +1,210 @@
+"""Exports a traced part of a network to ONNX, for the engines that are not torch, and keeps it in the user's cache."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import logging
+import tempfile
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from split_infer_ros.buffers.layout import TensorSpec
+from split_infer_ros.engines.agreement import MAX_DIFFERENCE, difference
+from split_infer_ros.engines.engine import Engine, import_for
+from split_infer_ros.engines.engine_part import EnginePart
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.measurements.database import default_path
+from split_infer_ros.onnx_graphs.graph import OnnxGraph
+
+FORMAT = 1  # of what is exported, and how; a change raises it, and exports are then made again
+EXAMPLES = 2  # images of a batch, so that the batch is not taken for a constant 1
+MAX_LOW_PRECISION_DIFFERENCE = 0.02  # of the largest value, where a part computes in 16 bits
+
+MakePart = Callable[[OnnxGraph], EnginePart]
+
+_log = logging.getLogger(__name__)
+_exporting = threading.Lock()  # torch.export changes state of the whole process
+
+
+def exported_part(
+    part: fx.GraphModule, inputs: Sequence[TensorSpec], make: MakePart, *, name: str, engine: Engine, version: str
+) -> EnginePart:
+    """Returns a traced part as another engine executes it, after its results were compared with torch's.
+
+    The ONNX model is read from the user's cache if it is there. A file beside it says which version of which engine
+    agreed with torch about that model, so each of them is compared once.
+
+    Args:
+        part: maps tensors of shape (n, ...) to a tuple of tensors. It is not changed.
+        inputs: the specs of the tensors that it takes, without the batch.
+        make: makes a part of the engine.
+        name: of the network, for messages.
+        engine: the engine that ``make`` uses.
+        version: the engine's version and provider.
+
+    Raises:
+        ConfigurationError: the part cannot be exported, the engine cannot run it, or its results differ from torch's.
+    """
+    path = _folder() / f"{export_key(part, inputs)}.onnx"
+    agreed = path.with_suffix(f".{engine.value}-{version}.agreed")
+    data = _read(path)
+    if data and _read(agreed) == _digest(data):
+        return make(OnnxGraph(name, _parse(data)))
+    if data:
+        try:
+            executable = make(OnnxGraph(name, _parse(data)))
+            _compare(part, executable, inputs, engine)
+        except Exception as error:  # the file is damaged, or the engine does not agree: a new export tells
+            _log.info("%s is made again: %s", path, error)
+        else:
+            _write(agreed, _digest(data))
+            return executable
+    proto = export(part, inputs, name=name, engine=engine)
+    executable = make(OnnxGraph(name, proto))
+    _compare(part, executable, inputs, engine)
+    data = proto.SerializeToString()
+    if _write(path, data):
+        _write(agreed, _digest(data))
+    return executable
+
+
+def export(part: fx.GraphModule, inputs: Sequence[TensorSpec], *, name: str, engine: Engine) -> Any:
+    """Exports a traced part for any batch size. Returns an ``onnx.ModelProto``.
+
+    Raises:
+        ConfigurationError: torch cannot export it, or a package that it needs is not installed.
+    """
+    for package in ("onnx", "onnxscript"):
+        import_for(engine, package)
+    batch = torch.export.Dim("batch", min=1)
+    own = copy.deepcopy(part, {id(tensor): tensor for tensor in _tensors_of(part).values()})  # others may run modules
+    with _exporting, warnings.catch_warnings(), torch.inference_mode(False), torch.no_grad():
+        warnings.simplefilter("ignore")  # about torch's own use of what it will drop
+        try:
+            program = torch.onnx.export(
+                own,
+                _examples(part, inputs),
+                dynamo=True,
+                verbose=False,
+                external_data=False,
+                dynamic_shapes=tuple({0: batch} for _ in inputs),
+                input_names=[f"input_{index}" for index in range(len(inputs))],
+            )
+            assert program is not None
+            return program.model_proto
+        except Exception as error:  # torch's exporters raise many kinds
+            reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+            raise ConfigurationError(
+                f"{name} cannot run on engine {engine.value}, since torch cannot export it to ONNX ({reason}): take "
+                "engine torch."
+            ) from error
+
+
+def export_key(part: fx.GraphModule, inputs: Sequence[TensorSpec]) -> str:
+    """Returns hexadecimal digits that identify a part's export.
+
+    They depend on its operations, weights and inputs, and on the versions of the packages that export it.
+    """
+    content = hashlib.sha256()
+    versions = [str(FORMAT), str(torch.__version__), *(_version(package) for package in ("onnx", "onnxscript"))]
+    modules = [f"{name} {module!r}" for name, module in part.named_modules() if name]
+    for text in (*versions, str(part.graph), *modules, *map(str, inputs)):
+        content.update(text.encode() + b"\n")
+    for name, tensor in sorted(_tensors_of(part).items()):
+        content.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
+        content.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return content.hexdigest()[:32]
+
+
+def _compare(part: fx.GraphModule, executable: EnginePart, inputs: Sequence[TensorSpec], engine: Engine) -> None:
+    """Compares an executable part with torch's on random inputs.
+
+    Raises:
+        ConfigurationError: the results differ.
+    """
+    examples = _examples(part, inputs)
+    with torch.inference_mode():
+        expected, found = part(*examples), executable(*examples)
+    allowed = MAX_DIFFERENCE
+    if any(spec.dtype in (torch.float16, torch.bfloat16) for spec in inputs):
+        allowed = MAX_LOW_PRECISION_DIFFERENCE
+    shapes = [[tuple(tensor.shape) for tensor in tensors] for tensors in (found, expected)]
+    differs = difference(found, expected) if shapes[0] == shapes[1] else float("inf")
+    if not differs <= allowed:
+        raise ConfigurationError(
+            f"{executable.graph.name} cannot run on engine {engine.value}: its results differ from torch's by "
+            f"{differs:.2g} of the largest, and {allowed:g} is allowed. Take engine torch."
+        )
+
+
+def _examples(part: fx.GraphModule, inputs: Sequence[TensorSpec]) -> tuple[Tensor, ...]:
+    """Returns a batch of random inputs; zeros for those that are whole numbers, which may be indices."""
+    random = torch.Generator().manual_seed(0)
+    device = next((tensor.device for tensor in _tensors_of(part).values()), torch.device("cpu"))
+    examples = []
+    for spec in inputs:
+        shape = (EXAMPLES, *spec.shape)
+        values = torch.randn(shape, generator=random) if spec.dtype.is_floating_point else torch.zeros(shape)
+        examples.append(values.to(device, spec.dtype))
+    return tuple(examples)
+
+
+def _tensors_of(part: fx.GraphModule) -> dict[str, Tensor]:
+    tensors: dict[str, Tensor] = dict(part.named_parameters(remove_duplicate=False))
+    return tensors | dict(part.named_buffers(remove_duplicate=False))
+
+
+def _folder() -> Path:
+    return default_path().parent / "onnx"
+
+
+def _version(package: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def _parse(data: bytes) -> Any:
+    import onnx
+
+    return onnx.load_model_from_string(data)
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.sha256(data).hexdigest().encode()
+
+
+def _read(path: Path) -> bytes:
+    """Returns the content of a file; nothing if it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def _write(path: Path, data: bytes) -> bool:
+    """Writes a file as a whole or not at all. Returns whether it was written; if not, the log says why."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.stem, suffix=".part", delete=False) as file:
+            try:
+                file.write(data)
+                file.flush()
+                Path(file.name).replace(path)
+            except OSError:
+                Path(file.name).unlink()
+                raise
+    except OSError as error:
+        _log.warning("%s cannot be kept, so the network is exported again at each start: %s.", path, error)
+        return False
+    return True

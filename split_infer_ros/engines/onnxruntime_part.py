@@ -1,0 +1,118 @@
+"""A part that ONNX Runtime executes, bound to torch's memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from split_infer_ros.engines.engine import GPU_PROVIDERS, Engine, find_provider, import_for
+from split_infer_ros.engines.engine_part import EnginePart, PerThreadCount
+from split_infer_ros.engines.model_source import model_source
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.runtime.streams import current_fence
+
+BFLOAT16 = 16  # onnx.TensorProto.BFLOAT16; NumPy has no such type
+ELEMENT_TYPES: dict[torch.dtype, Any] = {
+    torch.float32: np.float32,
+    torch.float16: np.float16,
+    torch.bfloat16: BFLOAT16,
+    torch.float64: np.float64,
+    torch.bool: np.bool_,
+    torch.uint8: np.uint8,
+    torch.int8: np.int8,
+    torch.int16: np.int16,
+    torch.int32: np.int32,
+    torch.int64: np.int64,
+}
+
+
+class OnnxRuntimePart(EnginePart):
+    """A part that ONNX Runtime executes with as many threads as torch has on the calling thread.
+
+    For each number of threads, the first call makes a session, with all of ONNX Runtime's optimisations. Its threads
+    sleep while there is no work.
+
+    Args:
+        graph: what is executed.
+        provider: of ONNX Runtime, such as ``CUDA``; empty for the CPU.
+        device: where inputs and results lie.
+
+    Raises:
+        ConfigurationError: ONNX Runtime or the provider is not installed.
+    """
+
+    def __init__(self, graph: OnnxGraph, provider: str = "", device: torch.device | None = None) -> None:
+        super().__init__(graph)
+        self._runtime: Any = import_for(Engine.ONNXRUNTIME, "onnxruntime")
+        self._provider = find_provider(provider)
+        self._device = device or torch.device("cpu")
+        self._sessions: PerThreadCount[Any] = PerThreadCount()
+        self._making = threading.Lock()
+
+    def _run(self, outputs: Sequence[Tensor | None], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        session = self._session(torch.get_num_threads())
+        binding = session.io_binding()
+        kind, index = tensors[0].device.type, tensors[0].device.index or 0
+        for expected, tensor in zip(self.graph.inputs, tensors, strict=True):
+            binding.bind_input(
+                expected.name, kind, index, ELEMENT_TYPES[tensor.dtype], list(tensor.shape), tensor.data_ptr()
+            )
+        for expected, output in zip(self.graph.outputs, outputs, strict=True):
+            if output is None:
+                binding.bind_output(expected.name, "cpu")
+            else:
+                binding.bind_output(
+                    expected.name, kind, index, ELEMENT_TYPES[output.dtype], list(output.shape), output.data_ptr()
+                )
+        if kind != "cpu":
+            current_fence(tensors[0].device).wait()  # ONNX Runtime has a stream of its own
+        session.run_with_iobinding(binding)  # returns when the results are written, on a GPU as well
+        if all(output is not None for output in outputs):
+            return tuple(output for output in outputs if output is not None)
+        found = binding.get_outputs()
+        return tuple(
+            torch.from_numpy(value.numpy()).to(tensors[0].device) if output is None else output
+            for output, value in zip(outputs, found, strict=True)
+        )
+
+    def _session(self, num_threads: int) -> Any:
+        with self._making:
+            session = self._sessions.find(num_threads)
+            if session is None:
+                session = self._make_session(num_threads)
+                self._sessions.keep(num_threads, session)
+            return session
+
+    def _make_session(self, num_threads: int) -> Any:
+        options = self._runtime.SessionOptions()
+        options.intra_op_num_threads = num_threads
+        options.inter_op_num_threads = 1
+        options.execution_mode = self._runtime.ExecutionMode.ORT_SEQUENTIAL
+        options.graph_optimization_level = self._runtime.GraphOptimizationLevel.ORT_ENABLE_ALL
+        options.log_severity_level = 3  # errors; what it cannot place on a GPU, it says as a warning for each node
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+        on_gpu = self._provider.lower().startswith(tuple(name.lower() for name in GPU_PROVIDERS))
+        provider = (self._provider, {"device_id": self._device.index or 0} if on_gpu else {})
+        try:
+            with model_source(self.graph) as source:
+                session = self._runtime.InferenceSession(source, options, providers=[provider])
+        except Exception as error:  # ONNX Runtime has exceptions of its own
+            raise ConfigurationError(f"ONNX Runtime cannot run {self.graph.name}: {_reason(error)}") from error
+        if self._provider not in session.get_providers():
+            raise ConfigurationError(
+                f"ONNX Runtime cannot run {self.graph.name} by {self._provider}: it fell back to "
+                f"{', '.join(session.get_providers())}. Check that the provider's libraries fit the installed ones."
+            )
+        return session
+
+
+def _reason(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

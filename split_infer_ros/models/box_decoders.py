@@ -1,0 +1,116 @@
+"""Decoding of the YOLO family's outputs, which hold a box for each cell or anchor of an image.
+
+Few of an image's thousands of boxes reach the threshold. Boxes below it are left out first, and only the rest is
+transposed, converted and suppressed.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from split_infer_ros.models.detections import Candidates, Detections, Limits, suppress
+
+STRIDES = (8, 16, 32)  # pixels of a cell's side in each map of YOLOX
+
+
+def decode_yolov8(outputs: tuple[Tensor, ...], limits: Limits) -> list[Detections]:
+    """Reads (N, 4 + classes, n): centre and size in pixels of the input, then scores 0..1 of all classes.
+
+    Each box has its best class. Boxes are suppressed class by class.
+    """
+    (raw,) = outputs
+    detections = []
+    for image, best in zip(raw, raw[:, 4:].amax(1), strict=True):
+        places = (best > limits.score_threshold).nonzero().flatten()
+        columns = image[:, places]
+        labels = columns[4:].argmax(0)
+        detections.append(_suppressed(corners(columns[:4].T), best[places], labels, limits))
+    return detections
+
+
+def decode_yolov5(outputs: tuple[Tensor, ...], limits: Limits) -> list[Detections]:
+    """Reads (N, n, 5 + classes): centre and size in pixels of the input, objectness, then scores of all classes.
+
+    A box's score is its objectness times its best class's score. Boxes are suppressed class by class.
+    """
+    (raw,) = outputs
+    detections = []
+    for image in raw:
+        rows = image[image[:, 4] > limits.score_threshold]
+        scores, labels = _best_class(rows)
+        detections.append(_suppressed(corners(rows[:, :4]), scores, labels, limits))
+    return detections
+
+
+class YoloxDecoder:
+    """Reads YOLOX's (N, n, 5 + classes) as it is exported by default, with boxes in cells.
+
+    The first two numbers are the centre's distance from the cell's corner, and the next two the logarithms of width and
+    height, all in cells. Objectness and scores are 0..1 already.
+
+    Args:
+        height, width: the size of the input in pixels.
+    """
+
+    def __init__(self, height: int, width: int) -> None:
+        corners_of_cells, strides = [], []
+        for stride in STRIDES:
+            rows, columns = -(-height // stride), -(-width // stride)
+            y, x = torch.meshgrid(torch.arange(rows).float(), torch.arange(columns).float(), indexing="ij")
+            corners_of_cells.append(torch.stack((x.flatten(), y.flatten()), 1))
+            strides.append(torch.full((rows * columns, 1), float(stride)))
+        self._cells, self._strides = torch.cat(corners_of_cells), torch.cat(strides)
+
+    def __call__(self, outputs: tuple[Tensor, ...], limits: Limits) -> list[Detections]:
+        """Returns the detections of each image; see ``decode_yolov5``."""
+        (raw,) = outputs
+        detections = []
+        for image in raw:
+            places = (image[:, 4] > limits.score_threshold).nonzero().flatten()
+            rows, strides = image[places], self._strides[places]
+            scores, labels = _best_class(rows)
+            centres, sizes = (rows[:, :2] + self._cells[places]) * strides, rows[:, 2:4].exp() * strides
+            detections.append(_suppressed(corners(torch.cat((centres, sizes), 1)), scores, labels, limits))
+        return detections
+
+
+def decode_end_to_end(outputs: tuple[Tensor, ...], limits: Limits) -> list[Detections]:
+    """Reads (N, n, 6): corners in pixels of the input, score, class. The network suppressed its boxes itself."""
+    (raw,) = outputs
+    return [best_of(image[:, :4], image[:, 4], image[:, 5].long(), limits) for image in raw]
+
+
+def best_of(boxes: Tensor, scores: Tensor, labels: Tensor, limits: Limits) -> Detections:
+    """Returns an image's best boxes above the threshold, without suppression.
+
+    Args:
+        boxes: (n, 4), left, top, right, bottom in pixels of the input.
+        scores: (n,), 0..1.
+        labels: int64 (n,).
+        limits: which detections are kept.
+    """
+    places = (scores > limits.score_threshold).nonzero().flatten()  # first, because NaN would be sorted to the front
+    scores, order = scores[places].float().sort(descending=True, stable=True)
+    kept = places[order[: limits.max_detections]]
+    return Detections(boxes[kept].float(), scores[: limits.max_detections], labels[kept])
+
+
+def corners(boxes: Tensor) -> Tensor:
+    """Converts boxes (..., 4) from centre and size to left, top, right, bottom."""
+    centres, halves = boxes[..., :2], boxes[..., 2:] / 2
+    return torch.cat((centres - halves, centres + halves), -1)
+
+
+def _best_class(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns scores (n,) and labels (n,) of rows (n, 5 + classes)."""
+    if not len(rows):
+        return rows.new_zeros(0), rows.new_zeros(0, dtype=torch.int64)
+    scores, labels = (rows[:, 5:] * rows[:, 4:5]).max(1)
+    return scores, labels
+
+
+def _suppressed(boxes: Tensor, scores: Tensor, labels: Tensor, limits: Limits) -> Detections:
+    """Returns one image's detections of boxes (n, 4), scores (n,) and labels (n,)."""
+    candidates = Candidates(boxes.float()[None], scores.float()[None], labels[None])
+    return suppress(candidates, limits)[0]

@@ -1,0 +1,183 @@
+"""Makes a graph that takes one image at a time take batches.
+
+Exporters fix the batch to 1 by default, and write this 1 into constants, such as the target of a Reshape. Where the
+batch lies in each value is found from shapes inferred for one image and for two. The constants are then rewritten. Some
+graphs pick the first image or have a 1 in other places, so that this is not enough: the caller compares results.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from split_infer_ros.onnx_graphs.batch_edits import Edit, extend_slice, repeat_inputs, retarget, set_resized
+from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.onnx_graphs.nodes import has_plain_domain, small_integers, used_values
+from split_infer_ros.onnx_graphs.shapes import BATCH, ValueShape, infer_for
+
+if TYPE_CHECKING:
+    import onnx
+
+MAX_ROUNDS = 40  # of inference; a graph that needs more is left as it is
+
+Shapes = Mapping[str, ValueShape]
+
+
+def with_symbolic_batch(graph: OnnxGraph, image_shape: tuple[int, ...]) -> OnnxGraph | None:
+    """Returns a graph that takes any number of images, or None if its constants cannot be rewritten.
+
+    Whether its results are right is for the caller to check.
+
+    Args:
+        graph: takes one image at a time. It is not changed.
+        image_shape: (C, H, W).
+    """
+    rewriter = _Rewriter(graph, image_shape)
+    for _ in range(MAX_ROUNDS):
+        if not rewriter.improve():
+            return rewriter.result()
+    return None
+
+
+def with_batch_of_one(graph: OnnxGraph) -> OnnxGraph:
+    """Returns a graph that takes one image at a time."""
+    import onnx
+
+    proto = onnx.ModelProto()
+    proto.CopyFrom(graph.proto)
+    value = next(each for each in proto.graph.input if each.name == graph.inputs[0].name)
+    value.type.tensor_type.shape.dim[0].dim_value = 1
+    return OnnxGraph(graph.name, proto)
+
+
+class _Rewriter:
+    """Rewrites constants until the shapes for two images agree with them."""
+
+    def __init__(self, graph: OnnxGraph, image_shape: tuple[int, ...]) -> None:
+        import onnx
+
+        self._name, self._image_shape = graph.name, image_shape
+        self._one = infer_for(graph, (1, *image_shape))  # shapes for one image
+        self._integers = small_integers(graph.proto.graph)
+        self._proto = onnx.ModelProto()
+        self._proto.CopyFrom(graph.proto)
+        self._proto.graph.ClearField("value_info")
+        value = next(each for each in self._proto.graph.input if each.name == graph.inputs[0].name)
+        value.type.tensor_type.shape.dim[0].dim_param = BATCH
+        for output in self._proto.graph.output:
+            output.type.tensor_type.ClearField("shape")
+        self._nodes = list(graph.proto.graph.node)
+        self._dependent = {graph.inputs[0].name}  # on the images
+        for node in self._nodes:
+            if not self._dependent.isdisjoint(used_values(node)):
+                self._dependent |= set(map(str, node.output))
+        # Where the result of a Reshape has the batch, by index of the node. At first, it is taken to be in front.
+        self._batch_axes = {index: 0 for index, node in enumerate(self._nodes) if self._has_fixed_target(node)}
+        self._edits: dict[int, Edit] = {}  # of nodes of other kinds, by index
+
+    def improve(self) -> bool:
+        """Corrects what is wrong for two images. Returns whether anything was."""
+        two = infer_for(self.result(), (2, *self._image_shape))
+        changed: set[str] = set()  # values whose shapes are no longer as inferred
+        for index, node in enumerate(self._nodes):
+            is_stale = not changed.isdisjoint(used_values(node))
+            if not is_stale and has_plain_domain(node):
+                is_stale = self._correct_reshape(index, node, two) or self._correct_other(index, node, two)
+            if is_stale:
+                changed.update(map(str, node.output))
+        return bool(changed)
+
+    def result(self) -> OnnxGraph:
+        """Returns the graph as it is rewritten so far."""
+        import onnx
+
+        proto = onnx.ModelProto()
+        proto.CopyFrom(self._proto)
+        proto.graph.ClearField("node")
+        for index, node in enumerate(self._nodes):
+            edited = onnx.NodeProto()
+            edited.CopyFrom(node)
+            if index in self._batch_axes:
+                target = list(self._lengths(self._one, str(node.output[0])))
+                target[self._batch_axes[index]] = -1
+                retarget(proto.graph, edited, target=target)
+            elif index in self._edits:
+                self._edits[index](proto.graph, edited)
+            proto.graph.node.append(edited)
+        return OnnxGraph(self._name, proto)
+
+    def _has_fixed_target(self, node: onnx.NodeProto) -> bool:
+        """Returns whether a node is a Reshape of what depends on images, to a shape that does not."""
+        if node.op_type != "Reshape" or not has_plain_domain(node) or len(node.input) < 2:
+            return False
+        target = self._lengths(self._one, str(node.output[0]))
+        depends = [str(name) in self._dependent for name in node.input]
+        return depends == [True, False] and bool(target) and 0 not in target
+
+    def _correct_reshape(self, index: int, node: onnx.NodeProto, two: Shapes) -> bool:
+        """Corrects where the result of a Reshape has the batch. Returns whether that was wrong."""
+        if index not in self._batch_axes:
+            return False
+        axis = self._batch_axis(str(node.input[0]), two)
+        before = -1 if axis is None else math.prod(self._lengths(self._one, str(node.input[0]))[:axis])
+        target = self._lengths(self._one, str(node.output[0]))
+        right = next((place for place in range(len(target)) if math.prod(target[:place]) == before), None)
+        is_wrong = self._batch_axes[index] != right
+        if right is None:  # the input has no batch, or images would be mixed
+            del self._batch_axes[index]
+        else:
+            self._batch_axes[index] = right
+        return is_wrong
+
+    def _correct_other(self, index: int, node: onnx.NodeProto, two: Shapes) -> bool:
+        """Makes a node of another kind fit several images. Returns whether that was necessary."""
+        if index in self._edits or not node.input:
+            return False
+        names = list(map(str, node.input))
+        axes = [self._batch_axis(name, two) for name in names]
+        lengths = self._lengths(self._one, str(node.output[0]))
+        if node.op_type == "Concat" and 0 in axes:
+            places = [place for place, name in enumerate(names) if self._lacks_batch(name, two)]
+            is_along_batch = any(each.name == "axis" and each.i == 0 for each in node.attribute)
+            if places and lengths and not is_along_batch:
+                source, rank = names[axes.index(0)], len(lengths)
+                self._edits[index] = partial(repeat_inputs, source=source, places=places, rank=rank)
+        elif node.op_type == "Resize" and axes[0] == 0 and len(names) > 3 and names[3] not in self._dependent:
+            if len(lengths) == len(self._lengths(self._one, names[0])):
+                self._edits[index] = partial(set_resized, lengths=list(lengths[1:]))
+        elif node.op_type == "Slice" and axes[0] == 0:
+            values = [self._integers.get(name) for name in names[1:]]
+            if len(values) > 2 and None not in values:
+                self._edits |= _slice_edit(index, [value for value in values if value is not None])
+        return index in self._edits
+
+    def _batch_axis(self, name: str, two: Shapes) -> int | None:
+        """Returns the dimension of a value that is twice as long for two images; None if that is not just one."""
+        first, second = self._lengths(self._one, name), self._lengths(two, name)
+        if len(first) != len(second):
+            return None
+        different = [axis for axis, pair in enumerate(zip(first, second, strict=True)) if pair[0] != pair[1]]
+        is_doubled = len(different) == 1 and second[different[0]] == 2 * first[different[0]]
+        return different[0] if is_doubled else None
+
+    def _lacks_batch(self, name: str, two: Shapes) -> bool:
+        """Returns whether a value has the length 1 in front for two images as well."""
+        return self._lengths(self._one, name)[:1] == (1,) and self._lengths(two, name)[:1] == (1,)
+
+    def _lengths(self, shapes: Shapes, name: str) -> tuple[int, ...]:
+        """Returns a value's shape; empty if it is not known completely."""
+        known = shapes.get(name)
+        lengths = known.lengths if known else ()
+        return () if None in lengths else tuple(length for length in lengths if length is not None)
+
+
+def _slice_edit(index: int, values: list[list[int]]) -> dict[int, Edit]:
+    """Returns the edit of a Slice that takes all of a single image along the axis in front; none of another one."""
+    starts, ends, axes, *steps = values
+    if 0 not in axes:
+        return {}
+    place = axes.index(0)
+    takes_all = starts[place] == 0 and ends[place] == 1 and (not steps or steps[0][place] == 1)
+    return {index: partial(extend_slice, ends=ends, place=place)} if takes_all else {}

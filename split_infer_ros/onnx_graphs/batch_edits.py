@@ -1,0 +1,58 @@
+"""Edits of single nodes that make them fit any number of images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from split_infer_ros.onnx_graphs.nodes import add_batch_size, add_constant, add_node
+
+if TYPE_CHECKING:
+    import onnx
+
+Edit = Callable[["onnx.GraphProto", "onnx.NodeProto"], None]
+"""Changes a node that is not yet in the graph. Nodes and constants that it needs are added to the graph."""
+
+_LAST = 2**63 - 1  # as an end of a Slice: up to the last one
+_PREFIX = "split_infer_ros/batch"  # of values that the edited graph has and the original has not
+
+
+def retarget(graph: onnx.GraphProto, node: onnx.NodeProto, *, target: Sequence[int]) -> None:
+    """Gives a Reshape another target."""
+    node.input[1] = add_constant(graph, f"{_PREFIX}/target/{node.output[0]}", target)
+
+
+def extend_slice(graph: onnx.GraphProto, node: onnx.NodeProto, *, ends: Sequence[int], place: int) -> None:
+    """Makes a Slice take all images; ``place`` is that of the batch among its axes."""
+    ends = [_LAST if each == place else end for each, end in enumerate(ends)]
+    node.input[2] = add_constant(graph, f"{_PREFIX}/ends/{node.output[0]}", ends)
+
+
+def set_resized(graph: onnx.GraphProto, node: onnx.NodeProto, *, lengths: Sequence[int]) -> None:
+    """Makes a Resize give as many images as it takes, each of these lengths."""
+    node.input[3] = _add_shape(graph, node, str(node.input[0]), lengths)
+
+
+def repeat_inputs(
+    graph: onnx.GraphProto, node: onnx.NodeProto, *, source: str, places: Sequence[int], rank: int
+) -> None:
+    """Repeats inputs of a Concat that have the length 1 in front, as often as ``source`` has images.
+
+    Args:
+        graph: to which nodes are added.
+        node: the Concat.
+        source: an input with the batch in front.
+        places: of the inputs to repeat.
+        rank: of all inputs.
+    """
+    shape = _add_shape(graph, node, source, [1] * (rank - 1))
+    for place in places:
+        name = f"{_PREFIX}/repeated/{place}/{node.output[0]}"
+        node.input[place] = add_node(graph, "Expand", [str(node.input[place]), shape], name)
+
+
+def _add_shape(graph: onnx.GraphProto, node: onnx.NodeProto, source: str, lengths: Sequence[int]) -> str:
+    """Adds what computes the shape (N, *lengths), where N is the length of ``source``. Returns its name."""
+    name = f"{_PREFIX}/shape/{node.output[0]}"
+    batch_size = add_batch_size(graph, source, f"{name}/images")
+    return add_node(graph, "Concat", [batch_size, add_constant(graph, f"{name}/lengths", lengths)], name, axis=0)

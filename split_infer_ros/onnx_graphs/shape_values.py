@@ -1,0 +1,134 @@
+"""The values on which shapes depend, such as the target of a Reshape, computed for a given batch size.
+
+ONNX's own shape inference follows few operators from a Shape to the place that uses it. These values are computed here
+instead, node by node, and then count as constants for the inference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from split_infer_ros.onnx_graphs.nodes import is_shape, subgraphs
+
+if TYPE_CHECKING:
+    import onnx
+
+MAX_ELEMENTS = 4096  # larger values decide no shape
+
+Shapes = Mapping[str, tuple[int | None, ...]]
+
+_SHAPE_OPERANDS = {  # which of an operator's inputs decide the shape of its result
+    "CenterCropPad": (1,),
+    "ConstantOfShape": (0,),
+    "Expand": (1,),
+    "OneHot": (1,),
+    "Pad": (1, 3),
+    "Range": (0, 1, 2),
+    "Reshape": (1,),
+    "Resize": (1, 2, 3),
+    "Slice": (1, 2, 3, 4),
+    "Split": (1,),
+    "Squeeze": (1,),
+    "Tile": (1,),
+    "TopK": (1,),
+    "Unsqueeze": (1,),
+    "Upsample": (1,),
+}
+
+
+class ShapeValues:
+    """Computes the values of one model on which shapes depend.
+
+    Args:
+        proto: the model, with the values of its small constants. It is not changed.
+    """
+
+    def __init__(self, proto: onnx.ModelProto) -> None:
+        import onnx
+
+        self._proto = proto
+        self._nodes = list(proto.graph.node)
+        self._needed = self._needed_nodes()
+        self._values: dict[str, Any] = {}  # arrays of NumPy by name
+        for tensor in proto.graph.initializer:
+            if tensor.raw_data or not tensor.dims or 0 in tensor.dims or _has_values(tensor):
+                self._values[str(tensor.name)] = onnx.numpy_helper.to_array(tensor)
+        self._computed: set[int] = set()  # indices of nodes
+
+    def compute(self, shapes: Shapes) -> bool:
+        """Computes what has become known by these shapes. Returns whether there was anything new."""
+        found = False
+        for index in self._needed:
+            node = self._nodes[index]
+            if index in self._computed:
+                continue
+            results = self._shape(node, shapes) if is_shape(node) else self._run(node)
+            if results is not None:
+                self._values |= zip(map(str, node.output), results, strict=False)
+                self._computed.add(index)
+                found = True
+        return found
+
+    def as_constants(self) -> onnx.ModelProto:
+        """Returns a copy of the model in which computed values are constants."""
+        import onnx
+
+        copied = onnx.ModelProto()
+        copied.CopyFrom(self._proto)
+        copied.graph.ClearField("node")
+        copied.graph.node.extend(node for index, node in enumerate(self._nodes) if index not in self._computed)
+        for index in sorted(self._computed):
+            for name in map(str, self._nodes[index].output):
+                copied.graph.initializer.append(onnx.numpy_helper.from_array(self._values[name], name))
+        return copied
+
+    def _needed_nodes(self) -> list[int]:
+        """Returns the indices of the nodes that values depend on which decide shapes, in order."""
+        wanted: set[str] = set()
+        for node in self._nodes:
+            operands = (1,) if node.op_type.startswith("Reduce") else _SHAPE_OPERANDS.get(node.op_type, ())
+            wanted |= {str(node.input[index]) for index in operands if index < len(node.input)}
+        needed = []
+        for index in reversed(range(len(self._nodes))):
+            node = self._nodes[index]
+            is_computable = node.domain in ("", "ai.onnx") and not any(subgraphs(node))
+            if is_computable and not wanted.isdisjoint(node.output):
+                needed.append(index)
+                wanted |= set() if is_shape(node) else set(map(str, node.input))
+        return needed[::-1]
+
+    def _shape(self, node: onnx.NodeProto, shapes: Shapes) -> list[Any] | None:
+        lengths = shapes.get(str(node.input[0]))
+        if lengths is None or None in lengths:
+            return None
+        span = {attribute.name: int(attribute.i) for attribute in node.attribute}
+        return [np.array(lengths[span.get("start") : span.get("end")], np.int64)]
+
+    def _run(self, node: onnx.NodeProto) -> list[Any] | None:
+        """Runs a node if all its inputs are known and small."""
+        import onnx
+        from onnx.reference import ReferenceEvaluator
+
+        names = [str(name) for name in node.input if name]
+        inputs = {name: self._values[name] for name in names if name in self._values}
+        if len(inputs) < len(set(names)) or any(value.size > MAX_ELEMENTS for value in inputs.values()):
+            return None
+        declared = [
+            onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+            for name, value in inputs.items()
+        ]
+        outputs = [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in node.output]
+        graph = onnx.helper.make_graph([node], "value", declared, outputs)
+        model = onnx.helper.make_model(graph, opset_imports=self._proto.opset_import, ir_version=self._proto.ir_version)
+        try:
+            results = list(map(np.asarray, ReferenceEvaluator(model).run(None, inputs)))
+        except Exception:  # an operator that the evaluator does not have, or has for other types
+            return None
+        return results if all(0 <= value.size <= MAX_ELEMENTS for value in results) else None
+
+
+def _has_values(tensor: onnx.TensorProto) -> bool:
+    return any(getattr(tensor, field) for field in ("float_data", "int32_data", "int64_data", "double_data"))

@@ -1,0 +1,164 @@
+"""The shapes of all values of a graph, and which of their dimensions is the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from split_infer_ros.onnx_graphs.graph import OnnxGraph, dtype_of, shape_of
+from split_infer_ros.onnx_graphs.nodes import num_elements
+from split_infer_ros.onnx_graphs.shape_values import MAX_ELEMENTS, ShapeValues
+
+if TYPE_CHECKING:
+    import onnx
+
+BATCH = "batch"  # in a shape: the number of images
+MAX_ROUNDS = 32  # of inference; each follows the shapes through one more value that depends on shapes
+_TWO_BATCHES = (2, 3)  # sizes that show which dimensions depend on the batch
+
+Dimension = int | str | None  # a length, ``BATCH``, or unknown
+
+
+@dataclass(frozen=True, slots=True)
+class ValueShape:
+    """What is known of a value.
+
+    Attributes:
+        dimensions: of a batch: each a length, ``BATCH``, or None if it is unknown.
+        element_type: an ``onnx.TensorProto.DataType``.
+    """
+
+    dimensions: tuple[Dimension, ...]
+    element_type: int
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """Of the elements; None if torch does not know it."""
+        return dtype_of(self.element_type)
+
+    @property
+    def lengths(self) -> tuple[int | None, ...]:
+        """The dimensions that are known as lengths, with None for all others."""
+        return tuple(length if isinstance(length, int) else None for length in self.dimensions)
+
+    @property
+    def image_shape(self) -> tuple[int, ...] | None:
+        """The shape of one image's part; None unless the first dimension is the batch and all others are known."""
+        lengths = tuple(length for length in self.dimensions[1:] if isinstance(length, int))
+        is_batch_first = self.dimensions[:1] == (BATCH,) and len(lengths) == len(self.dimensions) - 1
+        return lengths if is_batch_first else None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether every dimension is a length or the batch."""
+        return None not in self.dimensions
+
+
+def infer_shapes(graph: OnnxGraph, image_shape: tuple[int, ...]) -> Mapping[str, ValueShape]:
+    """Infers the shapes of all values of a graph, as far as ONNX's shape inference can.
+
+    A graph with a symbolic batch is inferred for two batch sizes, which shows where the batch is. A graph that takes
+    one image at a time is inferred for one. There, each first dimension of length 1 counts as the batch, because
+    results of single images can be joined along it.
+
+    Args:
+        graph: its first input is the images.
+        image_shape: (C, H, W) of an image, also where the graph leaves it open.
+    """
+    if graph.inputs[0].shape[0] is not None:
+        return {name: _for_one_image(value) for name, value in infer_for(graph, (1, *image_shape)).items()}
+    first, second = (infer_for(graph, (size, *image_shape)) for size in _TWO_BATCHES)
+    return {
+        name: _joined(value, second[name])
+        for name, value in first.items()
+        if name in second and len(value.dimensions) == len(second[name].dimensions)
+    }
+
+
+def infer_for(graph: OnnxGraph, input_shape: tuple[int, ...]) -> dict[str, ValueShape]:
+    """Infers the shapes of all values for one shape (N, C, H, W) of the images."""
+    skeleton = without_weights(graph.proto)
+    _set_shape(next(each for each in skeleton.graph.input if each.name == graph.inputs[0].name), input_shape)
+    for output in skeleton.graph.output:
+        output.type.tensor_type.ClearField("shape")
+    found = _infer(skeleton)
+    values = ShapeValues(skeleton)
+    names = {str(name) for node in skeleton.graph.node for name in node.output if name}
+    for _ in range(MAX_ROUNDS):
+        is_complete = all(name in found and found[name].is_known for name in names)
+        if is_complete or not values.compute({name: value.lengths for name, value in found.items()}):
+            break
+        found |= _infer(values.as_constants())
+    return found
+
+
+def _infer(proto: onnx.ModelProto) -> dict[str, ValueShape]:
+    """Returns the shapes that ONNX's inference finds in one pass."""
+    import onnx
+
+    try:
+        inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+    except Exception:  # an operator's inference failed; without values, less is known
+        try:
+            inferred = onnx.shape_inference.infer_shapes(proto)
+        except Exception:
+            inferred = proto
+    values = (*inferred.graph.input, *inferred.graph.value_info, *inferred.graph.output)
+    found = {str(value.name): _read(value) for value in values if value.type.tensor_type.HasField("shape")}
+    constants = inferred.graph.initializer
+    return found | {
+        str(each.name): ValueShape(tuple(int(length) for length in each.dims), int(each.data_type))
+        for each in constants
+    }
+
+
+def without_weights(proto: onnx.ModelProto, max_elements: int = MAX_ELEMENTS) -> onnx.ModelProto:
+    """Returns a copy of a model without inferred shapes, in which larger constants have no values."""
+    import onnx
+
+    copied = onnx.ModelProto(ir_version=proto.ir_version)
+    copied.opset_import.extend(proto.opset_import)
+    copied.functions.extend(proto.functions)
+    for field in ("node", "input", "output"):
+        getattr(copied.graph, field).extend(getattr(proto.graph, field))
+    copied.graph.name = proto.graph.name or "graph"
+    for weight in proto.graph.initializer:
+        tensor = copied.graph.initializer.add(name=weight.name, data_type=weight.data_type, dims=weight.dims)
+        if num_elements(weight) <= max_elements:
+            tensor.CopyFrom(weight)
+    for sparse in proto.graph.sparse_initializer:
+        name, kind = sparse.values.name, sparse.values.data_type
+        copied.graph.initializer.add(name=name, data_type=kind, dims=sparse.dims)
+    return copied
+
+
+def _read(value: onnx.ValueInfoProto) -> ValueShape:
+    tensor = value.type.tensor_type
+    return ValueShape(shape_of(tensor), int(tensor.elem_type))
+
+
+def _set_shape(value: onnx.ValueInfoProto, lengths: tuple[int, ...]) -> None:
+    shape = value.type.tensor_type.shape
+    shape.ClearField("dim")
+    for length in lengths:
+        shape.dim.add(dim_value=length)
+
+
+def _for_one_image(value: ValueShape) -> ValueShape:
+    dimensions = (BATCH, *value.dimensions[1:]) if value.dimensions[:1] == (1,) else value.dimensions
+    return ValueShape(dimensions, value.element_type)
+
+
+def _joined(first: ValueShape, second: ValueShape) -> ValueShape:
+    """Joins what is known of a value from two batch sizes."""
+    pairs = zip(first.dimensions, second.dimensions, strict=True)
+    return ValueShape(tuple(_joined_dimension(pair) for pair in pairs), first.element_type)
+
+
+def _joined_dimension(pair: tuple[Dimension, Dimension]) -> Dimension:
+    if pair == _TWO_BATCHES:
+        return BATCH
+    return pair[0] if pair[0] == pair[1] else None

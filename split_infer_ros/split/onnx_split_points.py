@@ -1,0 +1,100 @@
+"""Finds where an ONNX model can be split, and which tensors cross there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from split_infer_ros.buffers.layout import TensorSpec
+from split_infer_ros.onnx_graphs.dataflow import Dataflow
+from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.onnx_graphs.nodes import num_elements, used_values
+from split_infer_ros.onnx_graphs.shapes import ValueShape
+from split_infer_ros.split.blocks import Operation, ends_of_blocks, find_blocks
+from split_infer_ros.split.onnx_modules import read_modules, unique_names
+from split_infer_ros.split.split_points import INPUT, OUTPUT, SplitPoint
+
+# A split point just before one of these would leave an operation of little work to the other side.
+_LIGHT_OPERATORS = (
+    "BatchNormalization",
+    "Clip",
+    "Dropout",
+    "Elu",
+    "Gelu",
+    "HardSigmoid",
+    "HardSwish",
+    "Identity",
+    "LeakyRelu",
+    "Mish",
+    "PRelu",
+    "Relu",
+    "Sigmoid",
+    "Softplus",
+    "Swish",
+)
+
+
+def find_onnx_split_points(
+    graph: OnnxGraph, dataflow: Dataflow, shapes: Mapping[str, ValueShape]
+) -> tuple[SplitPoint, ...]:
+    """Finds every split point of an ONNX model, in order.
+
+    The first one is ``input``: the head is the whole model. The last one is ``output``, if every output has the batch
+    in front. At each of them, only tensors cross that have the batch in front and whose other lengths are known.
+
+    Split points lie behind blocks. In a model without blocks, they lie where a single tensor crosses.
+
+    Args:
+        graph: the whole model, whose input is one tensor of images.
+        dataflow: of the graph.
+        shapes: of its values.
+    """
+    names_at = {0: [INPUT]}
+    names_at |= dict(_ends_of_blocks(graph, dataflow) or _ends_of_nodes(dataflow))
+    names_at[len(dataflow.nodes)] = [OUTPUT]
+    split_points: list[SplitPoint] = []
+    taken = {INPUT, OUTPUT}
+    for position, names in names_at.items():
+        specs = [_spec(name, shapes) for name in dataflow.live(position)]
+        is_end = names[0] in (INPUT, OUTPUT) and len(names) == 1
+        if not all(specs) or (names[0] in taken and not is_end):
+            continue
+        taken |= set(names)
+        tensors = tuple(spec for spec in specs if spec)
+        split_points.append(SplitPoint(names[0], tuple(names[1:]), position, tensors))
+    return tuple(split_points)
+
+
+def _spec(name: str, shapes: Mapping[str, ValueShape]) -> TensorSpec | None:
+    """Returns the spec of a value; None unless the batch is in front and all other lengths are known."""
+    known = shapes.get(name)
+    if known is None or known.image_shape is None or known.dtype is None:
+        return None
+    return TensorSpec(name, known.image_shape, known.dtype)
+
+
+def _ends_of_blocks(graph: OnnxGraph, dataflow: Dataflow) -> list[tuple[int, list[str]]]:
+    """Returns the positions and names of the places behind blocks; none if the model has no blocks."""
+    nodes = [dataflow.nodes[index] for index in dataflow.computing]
+    operations, classes = read_modules(nodes)
+    sizes = {str(tensor.name): num_elements(tensor) for tensor in graph.proto.graph.initializer}
+    weights: Counter[str] = Counter()
+    for node, operation in zip(nodes, operations, strict=True):
+        weights[operation.owner] += sum(sizes.get(name, 0) for name in used_values(node))
+    blocks = find_blocks(operations, classes, weights)
+    if not blocks:
+        return []
+    return [
+        (dataflow.computing[count - 1] + 1, names)
+        for count, names in ends_of_blocks([*operations, Operation("")], blocks)
+        if count < len(nodes) and nodes[count].op_type not in _LIGHT_OPERATORS
+    ]
+
+
+def _ends_of_nodes(dataflow: Dataflow) -> Iterator[tuple[int, list[str]]]:
+    """Yields the positions and names of the places behind nodes where a single tensor crosses."""
+    nodes = [dataflow.nodes[index] for index in dataflow.computing]
+    for count, name in enumerate(unique_names(nodes)[:-1], start=1):
+        position = dataflow.computing[count - 1] + 1
+        if nodes[count].op_type not in _LIGHT_OPERATORS and len(dataflow.live(position)) == 1:
+            yield position, [name]

@@ -1,0 +1,198 @@
+"""Parts of ONNX Runtime and of OpenVINO."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from comparing import rounding
+from torch import Tensor
+
+from split_infer_ros.engines import model_source
+from split_infer_ros.engines.engine_part import MAX_THREAD_COUNTS, EnginePart
+from split_infer_ros.engines.onnxruntime_part import OnnxRuntimePart
+from split_infer_ros.engines.openvino_part import MAX_STATIC, OpenVinoPart
+from split_infer_ros.errors import ConfigurationError, SplitInferError
+from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.runtime.num_threads import run_with_threads
+
+pytest.importorskip("onnx")
+from onnx import TensorProto, helper
+from small_graphs import CHANNELS, ROUNDING, SIDE, graph_of, images, in_torch, small_graph
+
+GUARD = 12345.0
+
+MakePart = Callable[[OnnxGraph], EnginePart]
+
+
+@pytest.fixture(params=["onnxruntime", "openvino"])
+def make(request: pytest.FixtureRequest) -> MakePart:
+    pytest.importorskip(request.param)
+    return {"onnxruntime": OnnxRuntimePart, "openvino": OpenVinoPart}[request.param]
+
+
+def assert_close(found: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> None:
+    for one, other in zip(found, expected, strict=True):
+        assert one.shape == other.shape
+        assert other.std() > 0.01
+        assert rounding(one, other) <= ROUNDING
+
+
+def guarded(shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Memory with 16 guards on each side, and a view of what lies between them."""
+    memory = torch.full((torch.Size(shape).numel() + 32,), GUARD)
+    return memory, memory[16:-16].view(shape)
+
+
+def test_batches_of_all_sizes_give_torchs_results(make: MakePart) -> None:
+    part = make(small_graph())
+    sizes = (2, 1, 4, 3, 1, 5, 4, 6, 2)
+    assert len(set(sizes)) > MAX_STATIC  # some sizes share a model
+    with torch.inference_mode():
+        for seed, size in enumerate(sizes):
+            assert_close(part(images(size, seed)), in_torch(images(size, seed)))
+
+
+def test_equal_calls_give_equal_bits(make: MakePart) -> None:
+    """The very same kernels run, on memory of the same alignment or of another."""
+    part = make(small_graph())
+    before = part(images(3))
+    for _ in range(3):
+        assert all(torch.equal(one, other) for one, other in zip(part(images(3)), before, strict=True))
+
+
+def test_results_of_two_calls_do_not_share_memory(make: MakePart) -> None:
+    part = make(small_graph())
+    first = part(images(2, seed=0))
+    kept = tuple(tensor.clone() for tensor in first)
+    second = part(images(2, seed=1))
+    assert all(torch.equal(one, other) for one, other in zip(first, kept, strict=True))
+    assert not any(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+
+
+def test_results_are_written_into_given_memory_alone(make: MakePart) -> None:
+    part = make(small_graph())
+    assert part.can_run_into
+    for size in (2, 1, 4):
+        (memory, features), (more, means) = guarded((size, CHANNELS, SIDE, SIDE)), guarded((size, CHANNELS))
+        part.run_into((features, means), images(size))
+        assert_close((features, means), in_torch(images(size)))
+        for each in (memory, more):
+            assert (each[:16] == GUARD).all()
+            assert (each[-16:] == GUARD).all()
+
+
+def test_contiguous_inputs_are_read_in_place(make: MakePart, caplog: pytest.LogCaptureFixture) -> None:
+    part = make(small_graph())
+    memory = torch.zeros(64 + images(2).numel())
+    view = memory[64:].view(images(2).shape)
+    view.copy_(images(2))
+    with caplog.at_level(logging.INFO):
+        assert_close(part(view), in_torch(images(2)))
+        assert part.conversions == 0
+        assert not caplog.messages
+        for _ in range(2):
+            assert_close(part(images(2).contiguous(memory_format=torch.channels_last)), in_torch(images(2)))
+    assert part.conversions == 2
+    (message,) = caplog.messages
+    assert message.startswith(f"small converts {images(2).nbytes} bytes of each batch")
+
+
+def test_memory_that_does_not_fit_is_refused(make: MakePart) -> None:
+    part = make(small_graph())
+    features, means = torch.zeros(2, CHANNELS, SIDE, SIDE), torch.zeros(2, CHANNELS)
+    for wrong in (
+        features[:1],
+        features.double(),
+        features.contiguous(memory_format=torch.channels_last),
+        torch.zeros(2, CHANNELS, SIDE, SIDE + 1),
+    ):
+        with pytest.raises(SplitInferError, match=r"^small gives features float32 \(\?, 8, 12, 12\), which cannot be"):
+            part.run_into((wrong, means), images(2))
+    with pytest.raises(SplitInferError, match=r"^small takes images float32 \(\?, 3, 12, 12\), and was given torch"):
+        part(images(1).double())
+
+
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_threads_are_those_of_the_calling_thread(make: MakePart, num_threads: int) -> None:
+    """Helpers that a first call starts are gone or counted: the results equal torch's with any number of threads."""
+    part = make(small_graph())
+    asked: list[int] = []
+    name = "_make_session" if isinstance(part, OnnxRuntimePart) else "_compile"
+    original = getattr(part, name)
+
+    def record(threads: int, *others: object) -> object:
+        asked.append(threads)
+        return original(threads, *others)
+
+    setattr(part, name, record)
+    found = run_with_threads(num_threads, lambda: part(images(2)))
+    assert asked == [num_threads]
+    assert_close(found, in_torch(images(2)))
+
+
+def test_few_numbers_of_threads_have_a_session(make: MakePart) -> None:
+    part = make(small_graph())
+    made = (2, 1, 4)
+    assert len(made) == MAX_THREAD_COUNTS
+    held = part._sessions if isinstance(part, OnnxRuntimePart) else part._compiled
+    for threads in (*made, 3, 8, 1):
+        assert_close(run_with_threads(threads, lambda: part(images(1))), in_torch(images(1)))
+    assert set(held._made) == set(made)
+    assert held.find(3) is held._made[2]
+    assert held.find(8) is held._made[4]
+
+
+def test_several_threads_may_call_at_once(make: MakePart) -> None:
+    part = make(small_graph())
+    start = threading.Barrier(4)
+
+    def run(seed: int) -> list[tuple[Tensor, ...]]:
+        start.wait()
+        return [part(images(1 + seed % 2, seed)) for _ in range(20)]
+
+    with ThreadPoolExecutor(4) as executor:
+        for seed, results in enumerate(executor.map(run, range(4))):
+            for found in results:
+                assert_close(found, in_torch(images(1 + seed % 2, seed)))
+
+
+def test_results_of_unknown_length_are_returned(make: MakePart) -> None:
+    """An output whose length depends on values cannot be written into given memory; its results are their own."""
+    part = make(
+        graph_of(
+            [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("NonZero", ["y"], ["places"])],
+            inputs={"x": ["batch", 5]},
+            outputs={"y": ["batch", 5], "places": [2, "found"]},
+            types={"places": TensorProto.INT64},
+        )
+    )
+    assert not part.can_run_into
+    first = images(1).flatten()[:15].view(3, 5)
+    found, places = part(first)
+    assert torch.equal(found, first.relu())
+    expected = first.relu().nonzero().T
+    assert 0 < expected.shape[1] < 15
+    part(torch.ones(3, 5))
+    assert torch.equal(places, expected)
+
+
+def test_models_above_protobufs_limit_go_by_a_file(make: MakePart, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_source, "MAX_BYTES", 100)
+    graph = small_graph()
+    before = graph.digest
+    with model_source.model_source(graph) as source:
+        assert isinstance(source, str)
+    assert_close(make(graph)(images(2)), in_torch(images(2)))
+    assert OnnxGraph("small", graph.proto).digest == before
+
+
+def test_a_graph_that_the_engine_does_not_know_is_refused(make: MakePart) -> None:
+    graph = small_graph()
+    graph.proto.graph.node[1].op_type = "NoSuchOperator"
+    with pytest.raises(ConfigurationError, match=r"^(ONNX Runtime|OpenVINO) cannot run small: .*NoSuchOperator"):
+        make(graph)(images(1))

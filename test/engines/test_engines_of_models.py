@@ -1,0 +1,178 @@
+"""Models of torch whose partitions run on other engines."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from comparing import rounding
+from torch import Tensor, nn
+
+from split_infer_ros.engines.engine import Engine
+from split_infer_ros.engines.engine_part import EnginePart
+from split_infer_ros.engines.executable import make_executable
+from split_infer_ros.engines.execution_config import Convolutions, ExecutionConfig
+from split_infer_ros.engines.onnxruntime_part import OnnxRuntimePart
+from split_infer_ros.engines.openvino_part import OpenVinoPart
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.models.classifier import classify
+from split_infer_ros.models.entry import ModelEntry
+from split_infer_ros.models.preprocess import Preprocess
+from split_infer_ros.split.torch_model import TorchModel
+
+for package in ("onnx", "onnxscript"):
+    pytest.importorskip(package)
+
+CPU = torch.device("cpu")
+ONNXRUNTIME, OPENVINO = ExecutionConfig(engine=Engine.ONNXRUNTIME), ExecutionConfig(engine=Engine.OPENVINO)
+ROUNDING = 1e-5  # sums of at most 144 products in any order, a few layers deep
+
+
+class Net(nn.Module):
+    """Blocks of which one passes a value by, so that two tensors cross in the middle."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.ReLU6())
+        self.left = nn.Sequential(nn.Conv2d(8, 16, 3, 1, 1), nn.SiLU())
+        self.right = nn.Sequential(nn.Conv2d(16, 8, 3, 1, 1), nn.Hardswish())
+        self.last = nn.Linear(8, 7)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        x = x + self.right(self.left(x))
+        return self.last(x.mean((2, 3)))
+
+
+def entry() -> ModelEntry:
+    return ModelEntry(
+        name="two_roads",
+        summary="",
+        build=Net,
+        weights=None,
+        preprocess=Preprocess(32, 32),
+        labels=tuple("abcdefg"),
+        default_split_point=None,
+        decode=classify(32, 32),
+    )
+
+
+def model(config: ExecutionConfig) -> TorchModel:
+    torch.manual_seed(3)
+    return TorchModel(entry(), Net().eval(), CPU, execution_config=config)
+
+
+def images(count: int) -> Tensor:
+    return torch.randn((count, 3, 32, 32), generator=torch.Generator().manual_seed(count))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The cache folder, which these tests share: each part is exported once."""
+    with pytest.MonkeyPatch.context() as patch:
+        path = tmp_path_factory.mktemp("cache")
+        patch.setenv("XDG_CACHE_HOME", str(path))
+        yield path
+
+
+@pytest.mark.parametrize(("config", "kind"), [(ONNXRUNTIME, OnnxRuntimePart), (OPENVINO, OpenVinoPart)])
+def test_every_split_point_gives_torchs_results(config: ExecutionConfig, kind: type[EnginePart]) -> None:
+    pytest.importorskip(config.engine.value)
+    split, whole = model(config), model(ExecutionConfig()).head("input")
+    names = [split_point.name for split_point in split.split_points]
+    assert {len(split_point.tensors) for split_point in split.split_points} == {1, 2}
+    with torch.inference_mode():
+        for name in names:
+            backbone, head = split.backbone(name), split.head(name)
+            assert isinstance(backbone, kind) == (name != "input")
+            assert isinstance(head, kind) == (name != "output")
+            for size in (1, 3):
+                (expected,) = whole(images(size))
+                (found,) = head(*backbone(images(size)))
+                assert expected.std() > 0.01
+                assert rounding(found, expected) <= ROUNDING
+
+
+def test_segments_run_on_the_engine() -> None:
+    pytest.importorskip("openvino")
+    split = model(OPENVINO)
+    values: tuple[Tensor, ...] = (images(2),)
+    (expected,) = model(ExecutionConfig()).head("input")(*values)
+    for segments in split.segments():
+        assert all(isinstance(segment, OpenVinoPart) for segment in segments)
+        values = (images(2),)
+        for segment in segments:
+            values = segment(*values)
+        assert rounding(values[0], expected) <= ROUNDING
+
+
+def test_a_head_on_another_engine_takes_the_backbones_features() -> None:
+    for package in ("onnxruntime", "openvino"):
+        pytest.importorskip(package)
+    mixed = ExecutionConfig(), ONNXRUNTIME, OPENVINO
+    (expected,) = model(ExecutionConfig()).head("input")(images(2))
+    for before in mixed:
+        for behind in mixed:
+            (found,) = model(behind).head("left")(*model(before).backbone("left")(images(2)))
+            assert rounding(found, expected) <= ROUNDING
+
+
+def test_a_missing_exporter_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(ConfigurationError) as refusal:
+        model(ONNXRUNTIME).backbone("left")
+    assert str(refusal.value) == (
+        "engine onnxruntime needs the Python package onnxscript, which is not installed: "
+        "pip install 'split_infer_ros[onnxruntime]', or take engine torch."
+    )
+
+
+def test_a_missing_engine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    with pytest.raises(ConfigurationError, match=r"^engine openvino needs the Python package openvino, which is not"):
+        model(OPENVINO).backbone("left")
+
+
+def test_16_bits_are_refused_on_a_cpu() -> None:
+    pytest.importorskip("openvino")
+    half = model(ExecutionConfig()).placed(CPU, torch.bfloat16, OPENVINO)
+    with pytest.raises(ConfigurationError, match=r"^two_roads cannot run on engine openvino on a CPU in 16 bits: take"):
+        half.backbone("left")
+
+
+def test_an_onnx_graph_is_run_by_engines_of_onnx_alone() -> None:
+    pytest.importorskip("onnxruntime")
+    from small_graphs import images, in_torch, small_graph
+
+    with pytest.raises(
+        ConfigurationError, match=r"^small is an ONNX model, which engine torch does not run: take engi"
+    ):
+        make_executable(small_graph(), ExecutionConfig())
+    found, _ = make_executable(small_graph(), ONNXRUNTIME)(images(2))
+    expected, _ = in_torch(images(2))
+    assert rounding(found, expected) <= ROUNDING
+
+
+def test_auto_takes_what_is_known_and_can_run_the_model() -> None:
+    plain, tuned, other = ExecutionConfig(), ExecutionConfig(Convolutions.BLOCKED), OPENVINO
+    assert tuned.with_engine("auto", Engine.TORCH) is tuned
+    assert other.with_engine("auto", Engine.TORCH) is other
+    assert plain.with_engine("auto", Engine.ONNXRUNTIME) == ONNXRUNTIME
+    assert other.with_engine("auto", Engine.ONNXRUNTIME) is other
+
+
+def test_a_wanted_engine_keeps_what_was_tuned_for_it_alone() -> None:
+    tuned = ExecutionConfig(Convolutions.BLOCKED)
+    assert tuned.with_engine("torch", Engine.TORCH) is tuned
+    assert tuned.with_engine("openvino", Engine.TORCH) == OPENVINO
+    assert OPENVINO.with_engine("torch", Engine.TORCH) == ExecutionConfig()
+    with pytest.raises(ConfigurationError, match=r"^engine torch does not run ONNX models: take auto, onnxruntime or"):
+        OPENVINO.with_engine("torch", Engine.ONNXRUNTIME)
+    cuda = ExecutionConfig(engine=Engine.ONNXRUNTIME, provider="CUDA")
+    assert ONNXRUNTIME.with_engine("onnxruntime:CUDA", Engine.TORCH) == cuda
+    assert cuda.with_engine("onnxruntime:cuda", Engine.TORCH) is cuda

@@ -1,0 +1,181 @@
+"""Parts of torch that other engines execute, by export to ONNX."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from comparing import rounding
+from torch import Tensor, fx, nn
+
+from split_infer_ros.buffers.layout import TensorSpec
+from split_infer_ros.engines import onnx_export
+from split_infer_ros.engines.engine import Engine
+from split_infer_ros.engines.engine_part import EnginePart
+from split_infer_ros.engines.onnx_export import export_key, exported_part
+from split_infer_ros.engines.onnxruntime_part import OnnxRuntimePart
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.split.graph import prepare
+
+for package in ("onnx", "onnxscript", "onnxruntime"):
+    pytest.importorskip(package)
+
+IMAGES = (TensorSpec("images", (3, 16, 16), torch.float32),)
+ROUNDING = 1e-5  # sums of at most 72 products in any order; see small_graphs.ROUNDING
+
+
+class Net(nn.Module):
+    """Convolutions with batch norms, a branch and two outputs, one of which is an intermediate value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.SiLU())
+        self.second = nn.Sequential(nn.Conv2d(8, 8, 3, 1, 1), nn.BatchNorm2d(8), nn.ReLU())
+        self.last = nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.first(x)
+        x = x + self.second(x)
+        return x, self.last(x.mean((2, 3)))
+
+
+def traced(seed: int = 0) -> fx.GraphModule:
+    torch.manual_seed(seed)
+    return prepare(Net(), IMAGES[0].shape)  # type: ignore[arg-type]
+
+
+def images(count: int) -> Tensor:
+    return torch.randn((count, 3, 16, 16), generator=torch.Generator().manual_seed(count))
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The cache folder, empty."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "split_infer_ros" / "onnx"
+
+
+@pytest.fixture
+def work(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Counts exports and comparisons."""
+    counts: Counter[str] = Counter()
+
+    def counted(name: str) -> None:
+        original: Callable[..., Any] = getattr(onnx_export, name)
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            counts[name] += 1
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(onnx_export, name, run)
+
+    counted("export")
+    counted("_compare")
+    return counts
+
+
+def made(part: fx.GraphModule, version: str = "1") -> EnginePart:
+    return exported_part(part, IMAGES, OnnxRuntimePart, name="net", engine=Engine.ONNXRUNTIME, version=version)
+
+
+def assert_right(executable: EnginePart, part: fx.GraphModule) -> None:
+    with torch.inference_mode():
+        for size in (2, 1, 3):
+            for found, expected in zip(executable(images(size)), part(images(size)), strict=True):
+                assert expected.std() > 0.01
+                assert rounding(found, expected) <= ROUNDING
+
+
+def test_an_exported_part_gives_torchs_results_for_any_batch() -> None:
+    part = traced()
+    executable = made(part)
+    assert executable.can_run_into
+    assert_right(executable, part)
+
+
+def test_the_part_itself_is_not_changed() -> None:
+    part = traced()
+    before = {name: (id(tensor), tensor.clone()) for name, tensor in part.named_parameters()}
+    made(part)
+    assert {name: id(tensor) for name, tensor in part.named_parameters()} == {
+        name: identity for name, (identity, _) in before.items()
+    }
+    assert all(torch.equal(tensor, before[name][1]) for name, tensor in part.named_parameters())
+
+
+def test_a_part_is_exported_and_compared_once(work: Counter[str], folder: Path) -> None:
+    made(traced())
+    assert work == {"export": 1, "_compare": 1}
+    assert_right(made(traced()), traced())
+    assert work == {"export": 1, "_compare": 1}
+    made(traced(), version="2")  # the same model, another version of the engine
+    assert work == {"export": 1, "_compare": 2}
+    assert sorted(path.suffix for path in folder.iterdir()) == [".agreed", ".agreed", ".onnx"]
+
+
+def test_a_damaged_file_is_made_again(work: Counter[str], folder: Path) -> None:
+    made(traced())
+    (path,) = folder.glob("*.onnx")
+    good = path.read_bytes()
+    other = OnnxGraph("other", onnx_export.export(traced(seed=1), IMAGES, name="other", engine=Engine.ONNXRUNTIME))
+    for damaged in (b"", good[:-1000], b"no model", other.proto.SerializeToString()):
+        path.write_bytes(damaged)
+        exports = work["export"]
+        assert_right(made(traced()), traced())
+        assert work["export"] == exports + 1
+        assert path.read_bytes()
+
+
+def test_a_folder_that_cannot_be_written_is_said(
+    folder: Path, work: Counter[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    folder.parent.mkdir()
+    folder.write_text("no folder")
+    with caplog.at_level(logging.WARNING):
+        assert_right(made(traced()), traced())
+    assert any("so the network is exported again at each start" in message for message in caplog.messages)
+
+
+def test_the_key_tells_weights_operations_and_inputs_apart() -> None:
+    part, same, other_weights, other_shape = traced(), traced(), traced(seed=1), traced()
+    assert export_key(part, IMAGES) == export_key(same, IMAGES)
+    assert export_key(part, IMAGES) != export_key(other_weights, IMAGES)
+    assert export_key(part, IMAGES) != export_key(other_shape, (TensorSpec("images", (3, 8, 8), torch.float32),))
+    with torch.no_grad():
+        next(same.parameters()).mul_(1.0001)
+    assert export_key(part, IMAGES) != export_key(same, IMAGES)
+
+
+class Wrong(OnnxRuntimePart):
+    """An engine that errs by a thousandth."""
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        first, *others = super().forward(*tensors)
+        return first * 1.001, *others
+
+
+def test_a_part_that_disagrees_is_refused(folder: Path) -> None:
+    pattern = r"^net cannot run on engine onnxruntime: its results differ from torch's by 0\.00\d+ of the largest"
+    with pytest.raises(ConfigurationError, match=pattern):
+        exported_part(traced(), IMAGES, Wrong, name="net", engine=Engine.ONNXRUNTIME, version="1")
+    assert not folder.exists()
+
+
+class Unknown(nn.Module):
+    """Has an operation that ONNX does not have."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.special.bessel_j0(x)
+
+
+def test_what_cannot_be_exported_is_refused() -> None:
+    part = fx.symbolic_trace(Unknown())
+    with pytest.raises(ConfigurationError, match=r"^net cannot run on engine onnxruntime, since torch cannot export"):
+        exported_part(part, IMAGES, partial(OnnxRuntimePart), name="net", engine=Engine.ONNXRUNTIME, version="1")

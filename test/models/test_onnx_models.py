@@ -1,0 +1,265 @@
+"""Entries of ONNX files: size, labels, pre-processing and decoding follow from the file, and options override."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("onnx")
+
+from onnx import TensorProto
+from onnx_files import COCO_SIZED, Shape, hollow, network, ultralytics
+from photographs import photographs
+from plain_boxes import Found, best_first, check_equal, corners_of, suppressed
+
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.models.catalogue import find_model
+from split_infer_ros.models.detections import Limits
+from split_infer_ros.models.entry import ModelEntry
+from split_infer_ros.models.onnx_models import onnx_entry
+from split_infer_ros.models.onnx_options import OnnxOptions, Recipe
+from split_infer_ros.models.onnx_preprocess import make_preprocess
+from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.split.load import build_model
+from split_infer_ros.split.model_spec import ModelSpec
+
+YOLOV8: dict[str, Shape] = {"output0": (1, 84, 8400)}
+OPEN = {"images": ("batch", 3, "height", "width")}
+
+
+def entry_of(graph: OnnxGraph, **options: str) -> ModelEntry:
+    return onnx_entry("dir/model.onnx", graph, OnnxOptions(**options))
+
+
+def recipe_of(entry: ModelEntry) -> Recipe:
+    height, width = entry.image_shape[1:]
+    (found,) = [recipe for recipe in Recipe if make_preprocess(recipe, height, width) == entry.preprocess]
+    return found
+
+
+def test_an_exporters_file_needs_nothing_else() -> None:
+    graph = hollow(YOLOV8, metadata=ultralytics())
+    entry = entry_of(graph)
+    assert entry.name == "dir/model.onnx"
+    assert entry.summary == "model.onnx, 80 classes, decoded as yolov8"
+    assert entry.image_shape == (3, 640, 640)
+    assert entry.labels == tuple(f"class {number}" for number in range(80))
+    assert entry.build() is graph
+    assert entry.weights is None
+    assert recipe_of(entry) is Recipe.LETTERBOX
+
+
+@pytest.mark.parametrize(
+    ("outputs", "metadata", "recipe"),
+    [
+        ({"output": (1, 25200, 85)}, {"stride": "32", "names": COCO_SIZED}, Recipe.LETTERBOX),
+        ({"output": (1, 8400, 85)}, {}, Recipe.YOLOX),
+        ({"output0": (1, 300, 6)}, ultralytics(end2end="True"), Recipe.LETTERBOX),
+        ({"output0": (1, 300, 6)}, ultralytics(head="RTDETRDecoder"), Recipe.STRETCH),
+        ({"output0": (1, 80)}, ultralytics(task="classify"), Recipe.CROP),
+        ({"x": (1, 1000)}, {}, Recipe.CROP_IMAGENET),
+        ({"logits": (1, 300, 80), "pred_boxes": (1, 300, 4)}, {}, Recipe.STRETCH_SMOOTH),
+        ({"logits": (1, 100, 92), "pred_boxes": (1, 100, 4)}, {}, Recipe.STRETCH_IMAGENET),
+        ({"dets": (1, 300, 4), "labels": (1, 300, 91)}, {}, Recipe.STRETCH_IMAGENET),
+        ({"boxes": ("n", 4), "labels": ("n",), "scores": ("n",)}, {}, Recipe.LETTERBOX_CORNER),
+    ],
+)
+def test_preprocessing_follows_the_exporter(
+    outputs: dict[str, Shape], metadata: dict[str, str], recipe: Recipe
+) -> None:
+    graph = hollow(outputs, metadata=metadata)
+    assert recipe_of(entry_of(graph)) is recipe
+    assert recipe_of(entry_of(graph, preprocessing="stretch_smooth")) is Recipe.STRETCH_SMOOTH
+
+
+@pytest.mark.parametrize(
+    ("shape", "imgsz", "wanted", "size"),
+    [
+        (("batch", 3, "height", "width"), "[480, 640]", "", (480, 640)),
+        (("batch", 3, "height", "width"), "320", "", (320, 320)),
+        (("batch", 3, "height", "width"), "[480, 640]", "64x96", (64, 96)),
+        (("batch", 3, "height", "width"), "", "64x96", (64, 96)),
+        ((1, 3, 480, 640), "[640, 640]", "", (480, 640)),  # the graph is right
+        ((1, 3, 480, 640), "", "480x640", (480, 640)),
+        ((1, 3, "height", 640), "[480, 640]", "", (480, 640)),
+    ],
+)
+def test_input_size_is_the_files_or_the_users(shape: Shape, imgsz: str, wanted: str, size: tuple[int, int]) -> None:
+    outputs: dict[str, Shape] = {"output0": ("batch", 84, "boxes")}
+    graph = hollow(outputs, inputs={"images": shape}, metadata=ultralytics(imgsz=imgsz))
+    assert entry_of(graph, input_size=wanted).image_shape == (3, *size)
+
+
+@pytest.mark.parametrize("imgsz", ["", "[0, 640]", "[640]", "[1e9, 640]", "[99999999, 640]", "'a'", "[[[", "open('x')"])
+def test_an_open_size_that_nobody_names_is_refused(imgsz: str) -> None:
+    graph = hollow({"output0": (1, 84, "n")}, inputs=OPEN, metadata=ultralytics(imgsz=imgsz))
+    with pytest.raises(ConfigurationError, match=r"takes images \?x\? .* set input_size to HEIGHTxWIDTH"):
+        entry_of(graph)
+
+
+def test_a_size_that_the_file_does_not_take_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"input_size is 320x640, but model.onnx takes only 640x640"):
+        entry_of(hollow(YOLOV8, metadata=ultralytics()), input_size="320x640")
+
+
+@pytest.mark.parametrize("text", ["640", "640x", "0x640", "640x99999", "-1x4", "640 x 640", "axb", "9" * 99])
+def test_a_size_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"input_size '{text}' is no size; it takes HEIGHTxWIDTH"):
+        OnnxOptions(input_size=text)
+
+
+@pytest.mark.parametrize("option", ["decoder", "preprocessing"])
+def test_an_unknown_option_is_refused_with_the_list(option: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"{option} 'yolo' is unknown; it takes one of: auto, .*yolo"):
+        ModelSpec("model.onnx", **{option: "yolo"}).onnx_options  # type: ignore[arg-type]  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("inputs", "dtype", "hint"),
+    [
+        ({"images": (1, 3, 640)}, TensorProto.FLOAT, r"\(1, 3, 640\)"),
+        ({"images": (1, 640, 640, 3)}, TensorProto.FLOAT, "Export it with the channels in front"),
+        ({"images": (1, 1, 640, 640)}, TensorProto.FLOAT, r"\(1, 1, 640, 640\)"),
+        ({"images": (1, 3, 640, 640)}, TensorProto.UINT8, "images uint8"),
+        ({"images": (1, 3, 640, 640)}, TensorProto.FLOAT16, "images float16"),
+        ({"images": (1, 3, 640, 640), "orig_target_sizes": (1, 2)}, TensorProto.FLOAT, "orig_target_sizes float32"),
+        ({"none": ()}, TensorProto.FLOAT, "none float32"),
+    ],
+)
+def test_an_input_that_is_no_image_is_refused(inputs: Mapping[str, Shape], dtype: int, hint: str) -> None:
+    graph = hollow(YOLOV8, inputs=inputs, dtypes={"images": dtype}, metadata=ultralytics())
+    with pytest.raises(ConfigurationError, match=rf"{hint}") as refusal:
+        entry_of(graph)
+    assert "model.onnx has the inputs" in str(refusal.value)
+    assert "one input, float32 images (N, 3, height, width)" in str(refusal.value)
+
+
+def test_labels_of_a_file_replace_the_metadatas(tmp_path: Path) -> None:
+    path = tmp_path / "labels.txt"
+    path.write_text("\n".join(f"thing {number}" for number in range(80)))
+    broken = hollow(YOLOV8, metadata=ultralytics(names="rubbish("))
+    assert entry_of(broken, labels=str(path)).labels[79] == "thing 79"
+    with pytest.raises(ConfigurationError, match="The metadata 'names'"):
+        entry_of(broken)
+
+
+def test_classes_without_names_are_numbers() -> None:
+    assert entry_of(hollow(YOLOV8)).labels == tuple(str(number) for number in range(80))
+    assert len(entry_of(hollow({"output0": (1, 300, 6)})).labels) == 1000  # nothing says how many there are
+
+
+def test_labels_of_another_number_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "labels.txt"
+    path.write_text("one\ntwo")
+    with pytest.raises(ConfigurationError, match=r"There are 2 labels for model.onnx, whose outputs have 1000 classes"):
+        entry_of(hollow({"x": (1, 1000)}), labels=str(path))
+
+
+def test_a_detr_may_have_more_logits_than_names(tmp_path: Path) -> None:
+    path = tmp_path / "labels.txt"
+    path.write_text("one\ntwo")
+    graph = hollow({"dets": (1, 300, 4), "labels": (1, 300, 3)})
+    assert entry_of(graph, labels=str(path)).labels == ("one", "two", "2")
+
+
+def test_options_are_refused_for_other_models() -> None:
+    with pytest.raises(ConfigurationError, match=r"decoder is 'yolov8', but model 'shapes' knows that itself"):
+        find_model("shapes", onnx_options=OnnxOptions(decoder="yolov8"))
+
+
+def run(model: object, entry: ModelEntry, images: Sequence[np.ndarray]) -> torch.Tensor:
+    """Computes the network's output for images as the entry pre-processes them."""
+    runtime = pytest.importorskip("onnxruntime")
+    session = runtime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])  # type: ignore
+    pixels = [Pixels(torch.tensor(image), (0, 1, 2)) for image in images]
+    inputs = entry.preprocess.normalise(entry.preprocess.gather(pixels, entry.preprocess.staging(len(pixels))))
+    (output,) = session.run(None, {"images": inputs.contiguous().numpy()})
+    return torch.from_numpy(output)
+
+
+@pytest.mark.parametrize("layout", ["yolov8", "yolov5", "end_to_end", "rtdetr"])
+def test_a_networks_outputs_are_decoded_for_each_image(layout: str) -> None:
+    """The loops read the very outputs that the decoder reads, so only the decoder's arithmetic differs."""
+    metadata = ultralytics(imgsz="[32, 32]", names="{0: 'a', 1: 'b', 2: 'c'}")
+    limits = Limits(0.3, 0.5, 300)
+    if layout == "yolov8":
+        model = network(21, 7, scale=[32, 32, 16, 16, 1, 1, 1], metadata=metadata, transposed=True)
+    elif layout == "yolov5":
+        del metadata["author"], metadata["task"]
+        model = network(63, 8, scale=[32, 32, 16, 16, 1, 1, 1, 1], metadata=metadata)
+    elif layout == "end_to_end":
+        model = network(30, 6, scale=[16, 16, 32, 32, 1, 2], metadata=metadata | {"end2end": "True"})
+    else:
+        model = network(30, 7, metadata=metadata | {"head": "RTDETRDecoder"})
+    entry = entry_of(OnnxGraph("model.onnx", model))
+    assert layout in entry.summary
+    output = run(model, entry, photographs()[:4])
+    found = entry.decode((output,), limits)
+    assert len(found) == 4
+    assert len({tuple(each.scores.tolist()) for each in found}) == 4  # images differ
+    for detections, image in zip(found, output, strict=True):
+        rows = (image.T if layout == "yolov8" else image).tolist()
+        expected: list[Found] = []
+        for row in rows:
+            if layout == "end_to_end":
+                expected.append(((row[0], row[1], row[2], row[3]), row[4], int(row[5])))
+                continue
+            places = [32 * side for side in row[:4]] if layout == "rtdetr" else row[:4]
+            scores = [row[4] * score for score in row[5:]] if layout == "yolov5" else row[4:]
+            expected.append((corners_of(*places), max(scores), scores.index(max(scores))))
+        select = suppressed if layout.startswith("yolo") else best_first
+        assert len(expected) > len(select(expected, limits)) > 5
+        check_equal(detections, select(expected, limits))
+
+
+@pytest.mark.parametrize(("operators", "is_probability"), [(["Conv"], False), (["Softmax"], True), (["Sigmoid"], True)])
+def test_a_classifiers_softmax_is_not_computed_twice(operators: list[str], is_probability: bool) -> None:
+    graph = hollow({"y0": (1, 3)}, operators=operators)  # "y0" is what the node gives
+    values = torch.tensor([[0.2, 0.7, 0.1]])
+    (found,) = entry_of(graph).decode((values,), Limits(0.0))
+    assert found.labels.tolist() == [1, 0, 2]
+    expected = torch.tensor([0.7, 0.2, 0.1]) if is_probability else values[0].softmax(0)[[1, 0, 2]]
+    torch.testing.assert_close(found.scores, expected)
+    assert found.boxes[0].tolist() == [0, 0, 640, 640]
+
+
+def test_yolox_is_decoded_by_its_graph() -> None:
+    """Without an exponential in the graph, boxes are in cells. With one, they are in pixels already."""
+    raw = torch.zeros((1, 8400, 85))
+    raw[0, 8399, :6] = torch.tensor([0.5, 0.5, 0.0, 0.0, 0.9, 0.9])  # the last cell, of 32 pixels, at (19, 19)
+    (in_cells,) = entry_of(hollow({"output": (1, 8400, 85)})).decode((raw,), Limits(0.5))
+    assert in_cells.boxes.tolist() == [[608, 608, 640, 640]]
+    raw[0, 8399, :4] = torch.tensor([100.0, 200.0, 20.0, 40.0])
+    graph = hollow({"output": (1, 8400, 85)}, operators=["Conv", "Exp"])
+    (in_pixels,) = entry_of(graph).decode((raw,), Limits(0.5))
+    assert in_pixels.boxes.tolist() == [[90, 180, 110, 220]]
+
+
+def test_a_file_is_a_model_without_running_code(tmp_path: Path) -> None:
+    """``find_model`` reads the file as data, so it needs no permission."""
+    path = tmp_path / "mine.onnx"
+    metadata = ultralytics(imgsz="[32, 32]", names="{0: 'a', 1: 'b', 2: 'c'}")
+    path.write_bytes(network(21, 7, metadata=metadata, transposed=True).SerializeToString())
+    entry = find_model(str(path))
+    assert entry.name == str(path)
+    assert entry.labels == ("a", "b", "c")
+    assert entry.image_shape == (3, 32, 32)
+    renamed = find_model(str(path), onnx_options=OnnxOptions(preprocessing="stretch"))
+    assert recipe_of(renamed) is Recipe.STRETCH
+    (tmp_path / "labels.json").write_text('["x", "y", "z"]')
+    spec = ModelSpec(str(path), labels=str(tmp_path / "labels.json"))
+    assert build_model(spec)[0].labels == ("x", "y", "z")
+
+
+@pytest.mark.parametrize("weights", ["default", "none", "random"])
+def test_an_onnx_file_has_its_own_weights(tmp_path: Path, weights: str) -> None:
+    path = tmp_path / "mine.onnx"
+    path.write_bytes(network(21, 7, metadata=ultralytics(names="['a', 'b', 'c']"), transposed=True).SerializeToString())
+    build_model(ModelSpec(str(path), weights=weights))
+    with pytest.raises(ConfigurationError, match=r"weights 'w.pt' cannot go into .*mine.onnx"):
+        build_model(ModelSpec(str(path), weights="w.pt"))

@@ -1,0 +1,186 @@
+"""Pipelines on ONNX Runtime and OpenVINO: torch's results, and no pass over images or features beside the engines'."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from split_infer_ros.buffers.slot_memory import SlotMemory
+from split_infer_ros.engines.engine import Engine
+from split_infer_ros.engines.engine_part import EnginePart
+from split_infer_ros.engines.execution_config import ExecutionConfig
+from split_infer_ros.engines.onnxruntime_part import OnnxRuntimePart
+from split_infer_ros.engines.openvino_part import OpenVinoPart
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.models.classifier import classify
+from split_infer_ros.models.detections import Limits
+from split_infer_ros.models.entry import ModelEntry
+from split_infer_ros.models.preprocess import Preprocess
+from split_infer_ros.pipeline.local import LocalPipeline
+from split_infer_ros.pipeline.settings import DropPolicy, StageSettings
+from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.weight_streaming.residency import Residency
+
+for package in ("onnx", "onnxscript", "onnxruntime", "openvino"):
+    pytest.importorskip(package)
+
+CPU = torch.device("cpu")
+SETTINGS = StageSettings(split_point="left", batch_size=2, batch_timeout_s=0.2, drop_policy=DropPolicy.BLOCK)
+SIZE = 24
+SCORES = 1e-4  # a softmax of logits of about 1, which differ by rounding alone
+ENGINES = {"onnxruntime": OnnxRuntimePart, "openvino": OpenVinoPart}
+
+
+class Net(nn.Module):
+    """Two maps cross behind ``left``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU())
+        self.left = nn.Sequential(nn.Conv2d(8, 16, 3, 1, 1), nn.SiLU())
+        self.right = nn.Sequential(nn.Conv2d(16, 8, 3, 1, 1), nn.ReLU())
+        self.last = nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        x = x + self.right(self.left(x))
+        return 4 * self.last(x.mean((2, 3)))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The cache folder, which these tests share: each part is exported once."""
+    with pytest.MonkeyPatch.context() as patch:
+        path = tmp_path_factory.mktemp("cache")
+        patch.setenv("XDG_CACHE_HOME", str(path))
+        yield path
+
+
+def model(config: ExecutionConfig) -> TorchModel:
+    torch.manual_seed(5)
+    entry = ModelEntry(
+        name="two_roads",
+        summary="",
+        build=Net,
+        weights=None,
+        preprocess=Preprocess(SIZE, SIZE),
+        labels=("a", "b", "c", "d"),
+        default_split_point="left",
+        decode=classify(SIZE, SIZE),
+    )
+    return TorchModel(entry, Net().eval(), CPU, execution_config=config)
+
+
+def pictures() -> list[Any]:
+    """Images of several sizes, some of the model's own."""
+    random = torch.Generator().manual_seed(1)
+    sides = (SIZE, SIZE, 40, 31, SIZE)
+    return [
+        torch.randint(256, (side, side + step % 2, 3), dtype=torch.uint8, generator=random).numpy()
+        for step, side in enumerate(sides)
+    ]
+
+
+def scores(config: ExecutionConfig, settings: StageSettings = SETTINGS) -> Tensor:
+    limits = Limits(score_threshold=0.0)
+    with LocalPipeline(model(config), settings, limits=limits) as pipeline:
+        results = list(pipeline.run(pictures()))
+    assert [result.index for result in results] == list(range(len(pictures())))
+    return torch.stack([result.detections.scores[result.detections.labels.argsort()] for result in results])
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("split_point", ["input", "left", "output"])
+def test_pipelines_give_torchs_results(name: str, split_point: str) -> None:
+    settings = StageSettings(split_point=split_point, batch_size=2, batch_timeout_s=0.05, drop_policy=DropPolicy.BLOCK)
+    expected = scores(ExecutionConfig(), settings)
+    found = scores(ExecutionConfig(engine=Engine(name)), settings)
+    assert expected.std(dim=0).max() > 10 * SCORES
+    torch.testing.assert_close(found, expected, rtol=0, atol=SCORES)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_engines_read_and_write_the_slots_own_memory(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The head reads the very addresses that the backbone wrote, and nothing was converted or copied in between."""
+    kind = ENGINES[name]
+    original = kind._run
+    calls: list[tuple[EnginePart, list[int], list[int], int]] = []
+
+    def record(self: EnginePart, outputs: Sequence[Tensor | None], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        results = original(self, outputs, tensors)
+        places = [tensor.data_ptr() for tensor in tensors], [tensor.data_ptr() for tensor in results]
+        calls.append((self, *places, len(tensors[0])))
+        return results
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("features were copied")
+
+    monkeypatch.setattr(kind, "_run", record)
+    monkeypatch.setattr(SlotMemory, "write", refuse)
+    split = model(ExecutionConfig(engine=Engine(name)))
+    backbone, head = split.backbone("left"), split.head("left")
+    with LocalPipeline(split, SETTINGS) as pipeline:
+        calls.clear()  # of the comparison with torch, and of the warm-up
+        slots = pipeline.backbone._instance.plan.pool.slots
+        places = {
+            tuple(view.data_ptr() for view in slots.views(slot, SETTINGS.batch_size))
+            for slot in range(SETTINGS.pool_slots)
+        }
+        assert len(list(pipeline.run(pictures()))) == len(pictures())
+    written = [tuple(outputs) for part, _, outputs, _ in calls if part is backbone]
+    read = [tuple(inputs) for part, inputs, _, _ in calls if part is head]
+    assert len(written) >= 3
+    assert set(written) <= places
+    assert set(read) <= places
+    assert all(len(addresses) == 2 for addresses in written)
+    assert isinstance(backbone, kind)
+    assert isinstance(head, kind)
+    assert backbone.conversions == head.conversions == 0
+
+
+def test_a_head_on_another_engine_converts_and_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch leaves its features channels last; another engine's head converts both maps of each batch."""
+    torch_model, head_model = model(ExecutionConfig()), model(ExecutionConfig(engine=Engine.ONNXRUNTIME))
+    head = head_model.head("left")
+    monkeypatch.setattr(torch_model, "_make_head", lambda split_point: head)
+    with LocalPipeline(torch_model, SETTINGS) as pipeline:
+        results = list(pipeline.run(pictures()))
+    assert len(results) == len(pictures())
+    assert isinstance(head, EnginePart)
+    assert head.conversions >= 2 * 3
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_heads_are_compiled_before_the_first_batch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For its own number of threads, and for a single image and a full batch."""
+    kind = ENGINES[name]
+    original = kind._run
+    runs: list[tuple[int, int]] = []
+
+    def record(self: EnginePart, outputs: Sequence[Tensor | None], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        runs.append((len(tensors[0]), torch.get_num_threads()))
+        return original(self, outputs, tensors)
+
+    split = model(ExecutionConfig(engine=Engine(name)))
+    split.head("left"), split.backbone("left")
+    monkeypatch.setattr(kind, "_run", record)
+    pipeline = LocalPipeline(split, SETTINGS, num_threads=(2, 1))
+    assert sorted(runs) == [(1, 1), (2, 1)]
+    with pipeline:
+        assert sorted(set(runs)) == [(1, 1), (1, 2), (2, 1), (2, 2)]  # the backbone's warm-up
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_streamed_weights_need_engine_torch(name: str) -> None:
+    settings = StageSettings(split_point="left", weights_residency=Residency.ASYNCHRONOUS)
+    pattern = rf"^weights_residency can only be resident on engine {name}, on which two_roads runs: streaming weights"
+    with (
+        pytest.raises(ConfigurationError, match=pattern),
+        LocalPipeline(model(ExecutionConfig(engine=Engine(name))), settings),
+    ):
+        pass
