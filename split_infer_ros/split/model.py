@@ -115,6 +115,11 @@ class SplitModel(ABC):
         """
 
     @property
+    @abstractmethod
+    def head_engine(self) -> Engine:
+        """The engine that runs the head."""
+
+    @property
     def note(self) -> str:
         """What a user should know about how the model runs, in a sentence; empty if there is nothing."""
         return ""
