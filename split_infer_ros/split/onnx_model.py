@@ -108,9 +108,11 @@ class OnnxModel(SplitModel):
         notes = [self._prepared.note]
         names = [split_point.name for split_point in self.split_points]
         if names == [INPUT, OUTPUT]:
-            notes.append(f"{self.entry.name} cannot be split, so the backbone or the head runs it as a whole.")
+            notes.append(
+                f"{self.entry.name} has no split point but its ends, so the backbone or the head runs it as a whole."
+            )
         elif names == [INPUT]:
-            notes.append(f"{self.entry.name} cannot be split, so the head runs it as a whole.")
+            notes.append(f"{self.entry.name} has no split point but its input, so the head runs it as a whole.")
         return " ".join(filter(None, notes))
 
     @property
