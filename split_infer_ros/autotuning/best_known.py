@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from split_infer_ros.autotuning.spaces import NETWORK, PIPELINE, network_space, objection_to, pipeline_space
+from split_infer_ros.autotuning.spaces import (
+    NETWORK,
+    PIPELINE,
+    engines_for,
+    network_space,
+    objection_to,
+    pipeline_space,
+)
 from split_infer_ros.autotuning.tasks import network_task, pipeline_task
 from split_infer_ros.buffers.policy import AUTO
 from split_infer_ros.engines.execution_config import ExecutionConfig
@@ -92,7 +99,13 @@ class BestKnown:
         return f"tuned: {'; '.join(parts)}; read in {1e3 * self.read_s:.1f} ms"
 
 
-def find_best_known(model: SplitModel, database: Database, precision: str = "fp32", batch_size: int = 0) -> BestKnown:
+def find_best_known(
+    model: SplitModel,
+    database: Database,
+    precision: str = "fp32",
+    batch_size: int = 0,
+    engines: Sequence[str] = (),
+) -> BestKnown:
     """Finds the best records of a model on this machine by reading the database once.
 
     Records outside the declared spaces are not used.
@@ -102,6 +115,7 @@ def find_best_known(model: SplitModel, database: Database, precision: str = "fp3
         database: where the records are.
         precision: of the backbone.
         batch_size: images a batch, 0 for a single image. If it was not tuned, the nearest that was is taken.
+        engines: those that may run the network; by default all that are installed and run on the model's device.
     """
     begin = time.perf_counter()
     key = Key.here(str(model.device))
@@ -110,7 +124,7 @@ def find_best_known(model: SplitModel, database: Database, precision: str = "fp3
         for record in database.records()
         if record.task.get("fingerprint") == model.fingerprint and key.fits(record)
     ]
-    space = network_space(num_cores(), (precision,))
+    space = network_space(num_cores(), (precision,), engines=engines or engines_for(model))
     by_size: dict[int, list[Record]] = {}
     for record in own:
         if record.task.get("stage") == NETWORK and objection_to(record.config, space, model) is None:

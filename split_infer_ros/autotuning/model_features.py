@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import math
 
-from torch import fx, nn
+from torch import nn
+
+from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.torch_model import TorchModel
 
 
-def model_features(graph: fx.GraphModule, image_shape: tuple[int, int, int]) -> dict[str, float]:
+def model_features(model: SplitModel) -> dict[str, float]:
     """Returns numbers whose differences by 1 matter: sizes as powers of ten, and the shares of kinds of convolutions.
 
-    Args:
-        graph: the model.
-        image_shape: (C, H, W).
+    An ONNX model has sizes only.
     """
-    convolutions = [module for module in graph.modules() if isinstance(module, nn.Conv2d)]
+    _, height, width = model.entry.image_shape
+    sizes = {"parameters": math.log10(max(1, model.parameters)), "pixels": math.log10(height * width)}
+    if not isinstance(model, TorchModel):
+        return sizes
+    convolutions = [module for module in model.graph.modules() if isinstance(module, nn.Conv2d)]
     count = max(1, len(convolutions))
     return {
-        "parameters": math.log10(max(1, sum(parameter.numel() for parameter in graph.parameters()))),
+        **sizes,
         "convolutions": math.log10(count),
         "depthwise": sum(1 < c.groups == c.in_channels for c in convolutions) / count,
         "pointwise": sum(c.kernel_size == (1, 1) for c in convolutions) / count,
-        "pixels": math.log10(image_shape[1] * image_shape[2]),
     }

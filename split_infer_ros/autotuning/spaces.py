@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from split_infer_ros.buffers.policy import AUTO, POLICIES
+from split_infer_ros.engines.engine import Engine, can_run_on
 from split_infer_ros.engines.execution_config import Compiler, Convolutions
 from split_infer_ros.engines.onednn_graph import has_onednn_graphs
 from split_infer_ros.search.space import Config, Space, Value
@@ -18,10 +19,18 @@ NETWORK, PIPELINE = STAGES = ("network", "pipeline")  # the stages of a task
 SEGMENTS = "segments"  # the graph tuner times the segments of a network
 SEGMENTS_PARTS = WORK, CONVERSION = ("work", "conversion")  # of a segment: itself, and the layout of what it is given
 BATCH_SIZES = (1, 2, 4, 8, 16)
+ENGINES = ("torch", "onnxruntime", "openvino", "onnxruntime:CUDA", "onnxruntime:TensorRT")
+
+
+TORCH_KNOBS = ("convolutions", "folding", "compiler", "operators")
 
 
 def network_space(
-    num_cores: int, precisions: Sequence[str] = ("fp32",), device: str | None = None, compilers: bool | None = None
+    num_cores: int,
+    precisions: Sequence[str] = ("fp32",),
+    device: str | None = None,
+    compilers: bool | None = None,
+    engines: Sequence[str] = ENGINES,
 ) -> Space:
     """Returns the space of how the whole network is run.
 
@@ -31,10 +40,12 @@ def network_space(
         device: ``cpu`` or ``cuda``, which limits the space to what can be tried there. None gives all that a record
             may say.
         compilers: whether torch.compile is tried. By default it is if there is a C++ compiler, which it needs.
+        engines: those that may run the network, the one that runs it untuned first; see ``engines_for``.
     """
     if compilers is None:
         compilers = device is None or any(map(shutil.which, ("c++", "g++", "clang++")))
     knobs: dict[str, Sequence[Value]] = {
+        "engine": tuple(engines),
         "convolutions": tuple(kind.value for kind in _convolutions_on(device)),
         "folding": (True, False),
         "compiler": tuple(each.value for each in Compiler) if compilers else (Compiler.NONE.value,),
@@ -50,7 +61,22 @@ def network_space(
     excludes: list[Config] = [{"convolutions": kind, "compiler": name} for kind in own_kernels for name in compiled]
     excludes += [{"folding": False, "compiler": name} for name in compiled]
     excludes.append({"folding": False, "convolutions": Convolutions.BLOCKED.value})
-    return Space(knobs, excludes)
+    return Space(knobs, excludes + _not_with_other_engines(knobs))
+
+
+def engines_for(model: SplitModel) -> tuple[str, ...]:
+    """Returns the installed engines that can run a model on its device, the one that runs it untuned first."""
+    native = model.native_engine.value
+    others = [name for name in ENGINES if name not in (native, Engine.TORCH.value)]
+    return (native, *(name for name in others if can_run_on(name, model.device)))
+
+
+def _not_with_other_engines(knobs: Mapping[str, Sequence[Value]]) -> list[Config]:
+    """Returns what does not go with engines other than torch: all choices that are torch's, and other precisions."""
+    others = [engine for engine in knobs["engine"] if engine != Engine.TORCH.value]
+    ours = [(name, value) for name in TORCH_KNOBS for value in knobs[name][1:]]
+    ours += [("precision", value) for value in knobs["precision"] if value != "fp32"]
+    return [{"engine": engine, name: value} for engine in others for name, value in ours]
 
 
 def _convolutions_on(device: str | None) -> list[Convolutions]:

@@ -27,10 +27,9 @@ from split_infer_ros.pipeline.settings import DropPolicy, StageSettings
 from split_infer_ros.runtime.num_threads import use_threads
 from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.runtime.timing import Lap, Stopwatch
-from split_infer_ros.split.load import build_model, choose_device
+from split_infer_ros.split.load import build_model, choose_device, make_model
 from split_infer_ros.split.model import PRECISIONS, SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
-from split_infer_ros.split.torch_model import TorchModel
 
 MAX_DIFFERENCES = {"fp32": MAX_DIFFERENCE}  # from the model as built; in other precisions it is only recorded
 MAX_TF32_DIFFERENCE = 2e-3  # on a GPU that rounds factors of float32 to 10 bits, torch's default
@@ -49,16 +48,13 @@ class Trials:
         spec: the model and its device. Each trial sets precision and execution config itself.
 
     Raises:
-        ConfigurationError: the model or the device does not exist, or the model is no model of torch.
+        ConfigurationError: the model or the device does not exist.
     """
 
     def __init__(self, spec: ModelSpec) -> None:
         self._device = choose_device(spec.device)
-        self._entry, built = build_model(spec)
-        if not isinstance(built, nn.Module):
-            raise ConfigurationError(f"The tuner needs a model of torch, and {spec.name} is an ONNX model.")
-        self._as_built = built
-        self._models: dict[bool, TorchModel] = {}
+        self._entry, self._as_built = build_model(spec)
+        self._models: dict[bool, SplitModel] = {}
         self._expected: dict[tuple[int, int], tuple[Tensor, ...]] = {}  # by batch size and threads
 
     def run(self, stage: str, config: Mapping[str, Any], about: Mapping[str, Any], seconds: float) -> dict[str, Any]:
@@ -92,10 +88,8 @@ class Trials:
         """Returns the model with that execution config. Models with equal folding share their weights."""
         folding = execution_config.folding
         if folding not in self._models:
-            module = copy.deepcopy(self._as_built)
-            self._models[folding] = TorchModel(
-                self._entry, module, torch.device("cpu"), execution_config=ExecutionConfig(folding=folding)
-            )
+            built = copy.deepcopy(self._as_built) if isinstance(self._as_built, nn.Module) else self._as_built
+            self._models[folding] = make_model(self._entry, built, ExecutionConfig(folding=folding))
         return self._models[folding].placed(self._device, PRECISIONS[precision], execution_config)
 
     def images(self, batch_size: int) -> Tensor:
@@ -159,10 +153,18 @@ class Trials:
         return {"costs": [], WORK: work, CONVERSION: conversion}
 
     def _outputs_as_built(self, batch_size: int) -> tuple[Tensor, ...]:
-        """Returns the outputs of the model as built, contiguous and eager, with this thread's number of threads."""
+        """Returns the outputs of the model as built, contiguous and eager, with this thread's number of threads.
+
+        An ONNX model is run by its native engine.
+        """
         key = batch_size, torch.get_num_threads()
         if key not in self._expected:
-            found = self._as_built(self.images(batch_size))
+            as_built: Callable[[Tensor], Any] = (
+                self._as_built
+                if isinstance(self._as_built, nn.Module)
+                else make_model(self._entry, self._as_built, ExecutionConfig()).backbone("output")
+            )
+            found = as_built(self.images(batch_size))
             self._expected[key] = found if isinstance(found, tuple) else (found,)
         return self._expected[key]
 

@@ -14,12 +14,14 @@ from split_infer_ros.autotuning.spaces import (
     NETWORK,
     PIPELINE,
     SEGMENTS,
+    engines_for,
     network_space,
     objection_to,
     pipeline_space,
 )
 from split_infer_ros.autotuning.tasks import network_task, pipeline_task
 from split_infer_ros.autotuning.trial_process import TrialRunner, had_too_little_time
+from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import Convolutions
 from split_infer_ros.measurements.database import Database, best_of
 from split_infer_ros.measurements.key import Key
@@ -28,7 +30,7 @@ from split_infer_ros.search.cost_model import Sample
 from split_infer_ros.search.space import Config, Frozen, Space, frozen
 from split_infer_ros.search.strategies import Exhaustive, Guided, Random, Search, SearchStrategy, Tried, relative_costs
 from split_infer_ros.split.model import SplitModel
-from split_infer_ros.split.torch_model import torch_model
+from split_infer_ros.split.torch_model import TorchModel
 from split_infer_ros.telemetry.machine import num_cores
 
 MIN_TRIAL_S = 5.0  # of each trial, however late: a trial that is ended costs a new process, which takes longer
@@ -53,9 +55,7 @@ class Tuner:
         seed: of the search.
         report: called with the progress after each trial.
         clock: returns seconds.
-
-    Raises:
-        ConfigurationError: the model is no model of torch.
+        engines: those that may run the network; by default all that are installed and run on the model's device.
     """
 
     def __init__(
@@ -70,16 +70,18 @@ class Tuner:
         seed: int = 0,
         report: Callable[[Progress], object] = lambda progress: None,
         clock: Callable[[], float] = time.monotonic,
+        engines: Sequence[str] = (),
     ) -> None:
-        self._model = torch_model(model, "The tuner", "it runs untuned.")
+        self._model = model
         self._runner, self._database = runner, database
         self._strategy, self._seed, self._batch_size = strategy, seed, batch_size
         self._report, self._clock = report, clock
         self._precisions = tuple(precisions)
         self._key = Key.here(str(model.device))
-        self._network_space = network_space(num_cores(), precisions, model.device.type)
-        self._quick_space = network_space(num_cores(), precisions, model.device.type, compilers=False)
-        self._features = model_features(self._model.graph, model.entry.image_shape)
+        engines = engines or engines_for(model)
+        self._network_space = network_space(num_cores(), precisions, model.device.type, engines=engines)
+        self._quick_space = network_space(num_cores(), precisions, model.device.type, compilers=False, engines=engines)
+        self._features = model_features(model)
 
     def tune(self, seconds: float) -> tuple[Record | None, Record | None]:
         """Searches for ``seconds``, or until all was tried.
@@ -99,10 +101,24 @@ class Tuner:
             pipelines.append(self.tune_pipeline(precision, now + share_s))
         return self._best_network(self._precisions[0]), pipelines[0]
 
+    def compare_engines(self, end: float) -> list[Record]:
+        """Times the network untuned by each engine, as far as the clock does not show ``end``.
+
+        Returns:
+            A record for each engine that was tried, in their order. An engine that cannot run the model has an error.
+        """
+        task, about = network_task(self._model, self._batch_size), {"batch_size": self._batch_size}
+        records = []
+        for engine in self._network_space.knobs["engine"]:
+            if self._clock() < end:
+                config = {**self._network_space.default, "engine": engine}
+                records.append(self._trial(NETWORK, config, task, about, end))
+        return records
+
     def tune_network(self, end: float) -> Record | None:
         """Tunes the execution config until the clock shows ``end``.
 
-        First all segments share one, then the graph tuner chooses one for each segment.
+        First all segments share one, then the graph tuner chooses one for each segment of a model of torch.
         """
         space, task = self._network_space, network_task(self._model, self._batch_size)
         about = {"batch_size": self._batch_size}
@@ -110,7 +126,8 @@ class Tuner:
         for part in (self._quick_space, space):  # a compiler's one trial takes as long as twenty others
             self._stage(NETWORK, part, task, about, now + UNIFORM_SHARE * (end - now))
         best = best_of(self._records(NETWORK, space, task))
-        if best is not None and self._clock() < end and "segments" not in best.config:
+        by_torch = best is not None and best.config["engine"] == Engine.TORCH.value and "segments" not in best.config
+        if best is not None and by_torch and isinstance(self._model, TorchModel) and self._clock() < end:
             of_segments = {**task, "stage": SEGMENTS}
             graph = GraphTuner(self._model, self._runner, self._database, self._key, of_segments)
             kinds = list(map(str, space.knobs["convolutions"]))

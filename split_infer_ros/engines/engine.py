@@ -114,6 +114,18 @@ def find_provider(name: str) -> str:
     return str(found)
 
 
+def can_run_on(text: str, device: torch.device) -> bool:
+    """Returns whether an engine, named as ``parse_engine`` reads it, is installed and runs on a device."""
+    try:
+        engine, provider = parse_engine(text)
+        check_device(engine, provider, device)
+        if engine is Engine.ONNXRUNTIME:
+            find_provider(provider)
+    except ConfigurationError:
+        return False
+    return engine.is_installed
+
+
 def check_device(engine: Engine, provider: str, device: torch.device) -> None:
     """Checks that an engine runs on a device. torch runs on all of them.
 

@@ -84,15 +84,11 @@ class ExecutionConfig:
         return ExecutionConfig(engine=engine, provider=provider)
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the plain values under which the database stores this configuration.
-
-        Engine torch is left out, as in records that were made before there were others.
-        """
+        """Returns the plain values under which the database stores this configuration."""
         values = asdict(self)
-        del values["engine"], values["provider"]
-        if self.engine is not Engine.TORCH:
-            values["engine"] = engine_text(self.engine, self.provider)
+        del values["provider"]
         return values | {
+            "engine": engine_text(self.engine, self.provider),
             "convolutions": self.convolutions.value,
             "compiler": self.compiler.value,
             "operators": self.operators.value,
@@ -102,7 +98,7 @@ class ExecutionConfig:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> ExecutionConfig:
         """Reads plain values, of which those that ``ExecutionConfig`` does not have are ignored."""
-        engine, provider = parse_engine(values.get("engine", Engine.TORCH.value))
+        engine, provider = parse_engine(values["engine"])
         return cls(
             convolutions=Convolutions(values["convolutions"]),
             folding=values["folding"],

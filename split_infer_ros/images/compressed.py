@@ -13,7 +13,8 @@ from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ImageError
 from split_infer_ros.images import decoders
 from split_infer_ros.images.containers import JPEG_SIGNATURE, PNG_SIGNATURE, minimal_jpeg, minimal_png
-from split_infer_ros.images.encodings import BGR, GREY, MAX_PIXELS, RGB, Pixels
+from split_infer_ros.images.encodings import BGR, GREY, RGB, Pixels
+from split_infer_ros.images.sizes import MAX_PIXELS
 
 
 def read_compressed(data: Any, format: str, max_pixels: int = MAX_PIXELS) -> Pixels:

@@ -12,7 +12,7 @@ import struct
 
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ImageError
-from split_infer_ros.images.encodings import check_size
+from split_infer_ros.images.sizes import check_size
 
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 JPEG_SIGNATURE = b"\xff\xd8\xff"

@@ -24,17 +24,23 @@ def stretch_contrast(samples: NDArray[Any]) -> NDArray[np.uint8]:
     """Stretches measurements to 8 bits: the image's own minimum becomes 0 and its maximum 255, as in viewers.
 
     Args:
-        samples: uint16 or float32 (height, width, 1). NaN (no measurement) and -inf (too near) become 0. +inf (too
+        samples: integers or floats (height, width, 1). NaN (no measurement) and -inf (too near) become 0. +inf (too
             far) becomes 255. If all values are equal, they become 0.
     """
     values = samples[..., 0]
+    if values.dtype.kind == "i":
+        values = values.astype(np.float64)  # exact
     if values.dtype == np.uint16:
         grey = cv2.normalize(values, None, 0, 255, cv2.NORM_MINMAX, dtype=cv2.CV_8U)  # type: ignore[call-overload]
     else:
         minimum, maximum, *_ = cv2.minMaxLoc(values, mask=cv2.inRange(values, -_MAX_MEASUREMENT, _MAX_MEASUREMENT))
-        low, span = np.float32(minimum), maximum - minimum
-        bounded = np.fmin(np.fmax(values, low), np.float32(maximum))  # both replace NaN by the other number
-        grey = cv2.convertScaleAbs(bounded - low, alpha=255 / span if span else 0.0)
+        number = values.dtype.type
+        low, span = number(minimum), maximum - minimum
+        bounded = np.fmin(np.fmax(values, low), number(maximum))  # both replace NaN by the other number
+        distances = bounded - low
+        if number is np.float64 and span:  # OpenCV scales by a 32-bit float, in which 255 / span may be infinite
+            distances, span = distances / span, 1.0
+        grey = cv2.convertScaleAbs(distances, alpha=255 / span if span else 0.0)
     return np.asarray(grey, np.uint8)[..., np.newaxis]
 
 

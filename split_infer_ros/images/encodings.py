@@ -17,10 +17,11 @@ from torch import Tensor
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ImageError
 from split_infer_ros.images import decoders
+from split_infer_ros.images.sizes import MAX_PIXELS, check_size
 
 RGB, BGR, GREY = (0, 1, 2), (2, 1, 0), (0, 0, 0)
 
-MAX_PIXELS = 7680 * 4320  # 8K; larger images are refused unless a caller allows more
+MAX_SHOWN = 40  # characters of an unknown encoding that an error repeats
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,9 @@ class Encoding:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "pixel_bytes", self.channels * np.dtype(self.dtype).itemsize)
+
+
+FindEncoding = Callable[[str], Encoding]  # raises an ImageError for a name that it does not know
 
 
 def _bayer(code: int, dtype: DTypeLike) -> Encoding:
@@ -144,6 +148,7 @@ def read_pixels(
     step: int,
     is_bigendian: bool = False,
     max_pixels: int = MAX_PIXELS,
+    find_other: FindEncoding | None = None,
 ) -> Pixels:
     """Reads the image of an image message.
 
@@ -156,21 +161,21 @@ def read_pixels(
         data: any object with the buffer protocol, at least ``step * height`` bytes. The encodings nv12 and nv21
             take 3/2 of that. Their colours are in rows of ``step`` bytes as well.
         height, width: the size of the image in pixels.
-        encoding: a key of ENCODINGS.
+        encoding: a key of ENCODINGS, or a name that ``find_other`` knows.
         step: bytes per row, padding included.
         is_bigendian: the byte order of samples of more than 8 bits.
         max_pixels: a larger image is refused.
+        find_other: called with the name of an encoding that is not in ENCODINGS. None refuses such encodings.
 
     Raises:
         ImageError: ``unknown_encoding``, ``empty_image``, ``too_large``, ``bad_size``, ``bad_step`` or
-            ``truncated_image``.
+            ``truncated_image``; also what ``find_other`` and the decoder that it found raise.
     """
     layout = ENCODINGS.get(encoding)
     if layout is None:
-        raise ImageError(
-            DropReason.UNKNOWN_ENCODING,
-            f"Image encoding '{encoding}' is not supported; send one of {', '.join(ENCODINGS)}.",
-        )
+        if find_other is None:
+            raise unknown_encoding(encoding)
+        layout = find_other(encoding)
     check_size(height, width, max_pixels)
     height_divisor, width_divisor = layout.multiple
     if height % height_divisor or width % width_divisor or min(height, width) < layout.min_side:
@@ -217,7 +222,7 @@ class ImageMessage(Protocol):
     is_bigendian: Any
 
 
-def read_message(message: ImageMessage, max_pixels: int = MAX_PIXELS) -> Pixels:
+def read_message(message: ImageMessage, max_pixels: int = MAX_PIXELS, find_other: FindEncoding | None = None) -> Pixels:
     """Reads the image of a message; see ``read_pixels``."""
     return read_pixels(
         message.data,
@@ -227,18 +232,13 @@ def read_message(message: ImageMessage, max_pixels: int = MAX_PIXELS) -> Pixels:
         step=message.step,
         is_bigendian=bool(message.is_bigendian),
         max_pixels=max_pixels,
+        find_other=find_other,
     )
 
 
-def check_size(height: int, width: int, max_pixels: int) -> None:
-    """Refuses an image that is empty or too large.
-
-    Raises:
-        ImageError: ``empty_image`` or ``too_large``.
-    """
-    if height < 1 or width < 1:
-        raise ImageError(DropReason.EMPTY_IMAGE, f"An image of {width}x{height} pixels has nothing to look at.")
-    if height * width > max_pixels:
-        raise ImageError(
-            DropReason.TOO_LARGE, f"An image of {width}x{height} pixels exceeds the limit of {max_pixels:,} pixels."
-        )
+def unknown_encoding(encoding: str, finding: str = "is not supported") -> ImageError:
+    """Makes the error of an encoding that nobody here can read. ``finding`` ends a sentence about it."""
+    shown = encoding if len(encoding) <= MAX_SHOWN else f"{encoding[:MAX_SHOWN]}..."
+    return ImageError(
+        DropReason.UNKNOWN_ENCODING, f"Image encoding '{shown}' {finding}; send one of {', '.join(ENCODINGS)}."
+    )

@@ -11,9 +11,9 @@ from split_infer_ros.measurements.record import Record, kind_of, same
 # The meaning of a measurement, by kind of task. A change of what is measured, or how, raises the number. Older records
 # are then kept but no longer used. A new version of the package alone does not invalidate records.
 MEANINGS = {
-    "network": 1,
-    "segments": 1,
-    "pipeline": 1,
+    "network": 2,  # since 2, a configuration names its engine
+    "segments": 2,
+    "pipeline": 2,
     "split_points": 2,  # since 2, passes are repeated until they agree
     "operators": 1,
     "execution": 1,

@@ -82,6 +82,8 @@ def _candidates(facts: OutputFacts) -> list[Decoder]:
         return [Decoder.RTDETR_END_TO_END if columns in (None, CORNERS_SCORE_CLASS) else Decoder.RTDETR]
     if _suppresses_itself(facts) and columns in (None, CORNERS_SCORE_CLASS):
         return [Decoder.END_TO_END]
+    if facts.metadata.get("task") == "detect" and layout_of(Decoder.YOLOV8, facts) is not None:
+        return [Decoder.YOLOV8]  # its exporter can leave all dimensions open
     return _by_shape(facts)
 
 

@@ -17,6 +17,7 @@ from vision_msgs.msg import Detection2DArray
 from split_infer_ros.errors import SourceError
 from split_infer_ros.models.shapes import LABELS
 from split_infer_ros.nodes.conversions import image_message, truth_message
+from split_infer_ros.nodes.cv_bridge_encodings import find_encoding
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher
 from split_infer_ros.nodes.managed import ManagedNode
 from split_infer_ros.nodes.parameters.table import NodeParameters, parameter
@@ -75,6 +76,7 @@ class CameraNode(ManagedNode[CameraParameters]):
                 height=values.height,
                 loop=values.loop,
                 warn=self._name_unreadable,
+                find_encoding=find_encoding,
             )
             self.add_cleanup(self._source.close)
         self._thread = None

@@ -14,6 +14,7 @@ from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ImageError
 from split_infer_ros.images.compressed import read_compressed
 from split_infer_ros.images.encodings import Pixels, read_message
+from split_infer_ros.nodes.cv_bridge_encodings import find_encoding
 from split_infer_ros.nodes.enable_service import EnableService
 from split_infer_ros.nodes.intra_process import IntraProcessSubscription
 from split_infer_ros.nodes.managed import ManagedNode
@@ -124,7 +125,7 @@ class ImageInput:
         self._sink.submit(pixels, Origin(message.header, self._topic, pixels.height, pixels.width, pixels), now)
 
     def _read_raw(self, image: Image) -> Pixels:
-        return read_message(image, self._max_pixels)
+        return read_message(image, self._max_pixels, find_other=find_encoding)
 
     def _read_compressed(self, image: CompressedImage) -> Pixels:
         return read_compressed(image.data, image.format, self._max_pixels)

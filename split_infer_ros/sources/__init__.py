@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from split_infer_ros.errors import SourceError
+from split_infer_ros.images.encodings import FindEncoding
 from split_infer_ros.sources.bag import BagSource, split_location
 from split_infer_ros.sources.folder import FolderSource
 from split_infer_ros.sources.picture import Picture, Source
@@ -24,6 +25,7 @@ def open_source(
     height: int = 480,
     loop: bool = False,
     warn: Callable[[str], None] | None = None,
+    find_encoding: FindEncoding | None = None,
 ) -> Source:
     """Opens a source by its name.
 
@@ -36,6 +38,7 @@ def open_source(
         loop: whether to begin again at the end (folder, video, bag).
         warn: called with a sentence for each unreadable image, which is then skipped. If None, such an image raises
             (folder, bag).
+        find_encoding: finds encodings of raw images that the package does not know. If None, they are unreadable (bag).
 
     Raises:
         SourceError: the name is unknown, or the source cannot be opened.
@@ -49,7 +52,7 @@ def open_source(
         return VideoSource.open(Path(location).expanduser(), loop=loop)
     if kind == "bag" and location:
         path, topic = split_location(location)
-        return BagSource.open(path, topic=topic, loop=loop, warn=warn)
+        return BagSource.open(path, topic=topic, loop=loop, warn=warn, find_encoding=find_encoding)
     if kind == "v4l2" and location:
         return V4l2Source.open(location, width=width, height=height)
     raise SourceError(

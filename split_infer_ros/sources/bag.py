@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ImageError, SourceError
 from split_infer_ros.images.compressed import read_compressed
-from split_infer_ros.images.encodings import RGB, Pixels, read_message
+from split_infer_ros.images.encodings import RGB, FindEncoding, Pixels, read_message
 from split_infer_ros.sources.picture import Picture
 
 IMAGE, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
@@ -36,7 +36,7 @@ class BagSource:
         connections: the connections of the topic.
         types: deserializes messages.
         loop: whether to begin again after the last image.
-        warn: see ``open``.
+        warn, find_encoding: see ``open``.
     """
 
     def __init__(
@@ -48,15 +48,24 @@ class BagSource:
         types: Any,
         loop: bool,
         warn: Callable[[str], None] | None,
+        find_encoding: FindEncoding | None,
     ) -> None:
         self._path, self._reader, self._connections, self._types = path, reader, connections, types
-        self._loop, self._warn = loop, warn
+        self._loop, self._warn, self._find_encoding = loop, warn, find_encoding
         self._topic = str(connections[0].topic)
         self._index, self._has_read_one = 0, False
         self._messages = self._read()
 
     @classmethod
-    def open(cls, path: Path, *, topic: str | None, loop: bool, warn: Callable[[str], None] | None) -> BagSource:
+    def open(
+        cls,
+        path: Path,
+        *,
+        topic: str | None,
+        loop: bool,
+        warn: Callable[[str], None] | None,
+        find_encoding: FindEncoding | None = None,
+    ) -> BagSource:
         """Opens a recording.
 
         Args:
@@ -65,6 +74,7 @@ class BagSource:
             loop: whether to begin again after the last image.
             warn: called with a sentence for each unreadable message, which is then skipped. If None, such a message
                 raises.
+            find_encoding: finds encodings of raw images that the package does not know. If None, they are unreadable.
 
         Raises:
             SourceError: there is no such bag, it cannot be read, it lacks the topic, or it has several topics to choose
@@ -89,7 +99,9 @@ class BagSource:
             reader.close()
             raise
         types = get_typestore(Stores.LATEST)
-        return cls(path, reader, connections=connections, types=types, loop=loop, warn=warn)
+        return cls(
+            path, reader, connections=connections, types=types, loop=loop, warn=warn, find_encoding=find_encoding
+        )
 
     def __iter__(self) -> BagSource:
         return self
@@ -137,7 +149,10 @@ class BagSource:
             message: Any = self._types.deserialize_cdr(content, kind)
         except Exception as error:  # bytes that are no such message raise errors of any type
             raise ImageError(DropReason.CORRUPT_IMAGE, f"It is no {kind}: {error}.") from error
-        pixels = read_message(message) if kind == IMAGE else read_compressed(message.data, message.format)
+        if kind == IMAGE:
+            pixels = read_message(message, find_other=self._find_encoding)
+        else:
+            pixels = read_compressed(message.data, message.format)
         image, encoding = _colours(pixels)
         header = message.header
         return Picture(

@@ -44,7 +44,7 @@ def load_model(spec: ModelSpec) -> SplitModel:
     with _loading:
         source = _loaded.get(source_spec)
         if source is None:
-            source = _loaded[source_spec] = _make_model(*build_model(spec), folding_only)
+            source = _loaded[source_spec] = make_model(*build_model(spec), folding_only)
         if placed_spec == source_spec:
             return source
         placed = _loaded.get(placed_spec)
@@ -84,7 +84,7 @@ def _check_weights(entry: ModelEntry, weights: str) -> None:
         raise WeightsError(f"weights '{weights}' cannot go into {entry.name}: an ONNX file has its own; take default.")
 
 
-def _make_model(entry: ModelEntry, built: nn.Module | OnnxGraph, execution_config: ExecutionConfig) -> SplitModel:
+def make_model(entry: ModelEntry, built: nn.Module | OnnxGraph, execution_config: ExecutionConfig) -> SplitModel:
     """Makes a model on the CPU in float32 of what its entry built."""
     if isinstance(built, OnnxGraph):
         return OnnxModel(entry, built)

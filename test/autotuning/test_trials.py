@@ -122,7 +122,7 @@ def test_slow_calls_are_timed_once_and_quick_ones_often() -> None:
 
 def test_features_tell_kinds_of_networks_apart(trials: Trials) -> None:
     model = trials.model(ExecutionConfig(), "fp32")
-    features = model_features(model.graph, model.entry.image_shape)
+    features = model_features(model)
     assert features["parameters"] > 3
     assert 0 <= features["depthwise"] <= 1
     assert 0 <= features["pointwise"] <= 1

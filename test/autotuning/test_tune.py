@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from partitions import partitions_of
 
 from split_infer_ros.autotuning import tune as tune_module
 from split_infer_ros.autotuning.best_known import find_best_known
+from split_infer_ros.autotuning.engine_choice import compare_engines_once
 from split_infer_ros.autotuning.progress import Progress
 from split_infer_ros.autotuning.record_schema import EXECUTION, OPERATORS, SCHEDULES, objection_of
 from split_infer_ros.autotuning.spaces import (
@@ -27,6 +29,7 @@ from split_infer_ros.autotuning.spaces import (
 from split_infer_ros.autotuning.tasks import network_task, pipeline_task
 from split_infer_ros.autotuning.trial_process import TrialOutcome
 from split_infer_ros.autotuning.tune import Tuner
+from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import Convolutions, ExecutionConfig
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import MEANINGS, Key
@@ -43,11 +46,18 @@ PACKED, CONTIGUOUS = Convolutions.PACKED.value, Convolutions.CONTIGUOUS.value
 
 @pytest.fixture(autouse=True)
 def two_cores_and_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    def space(cores: int, precisions: Any = ("fp32",), device: str | None = None, compilers: bool | None = None) -> Any:
-        return network_space(cores, precisions, device, compilers=False)
+    def space(
+        cores: int,
+        precisions: Any = ("fp32",),
+        device: str | None = None,
+        compilers: bool | None = None,
+        engines: Sequence[str] = ("torch",),
+    ) -> Any:
+        return network_space(cores, precisions, device, compilers=False, engines=engines)
 
     monkeypatch.setattr("split_infer_ros.autotuning.spaces.has_onednn_graphs", lambda: False)
     for module in ("tune", "best_known"):
+        monkeypatch.setattr(f"split_infer_ros.autotuning.{module}.engines_for", lambda model: ("torch",))
         monkeypatch.setattr(f"split_infer_ros.autotuning.{module}.num_cores", lambda: CORES)
         monkeypatch.setattr(f"split_infer_ros.autotuning.{module}.network_space", space)
 
@@ -350,3 +360,45 @@ def test_measurements_of_other_models_guide_the_first_trials(
     assert (best["convolutions"], best["threads"]) == ("channels_last", 2)
     records = [record for record in database.records() if record.task["stage"] == NETWORK]
     assert all(math.isfinite(value) for record in records for value in record.facts["traits"].values())
+
+
+def test_engines_are_compared_once_and_the_fastest_is_used(
+    model: SplitModel, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    costs = {"torch": 3.0, "onnxruntime": 2.0, "openvino": None}
+
+    def by_engine(stage: str, config: Mapping[str, Any]) -> TrialOutcome:
+        cost = costs[config["engine"]]
+        return TrialOutcome((), "RuntimeError: no such operator") if cost is None else TrialOutcome((cost,))
+
+    for module in ("tune", "best_known", "engine_choice"):
+        monkeypatch.setattr(f"split_infer_ros.autotuning.{module}.engines_for", lambda model: tuple(costs))
+    runner, lines = Simulated(by_engine), list[str]()
+
+    @contextmanager
+    def open_runner(spec: ModelSpec) -> Iterator[Simulated]:
+        assert spec.name == "shapes"
+        yield runner
+
+    for _ in range(2):
+        compare_engines_once(
+            model,
+            ModelSpec("shapes", "none", "cpu"),
+            database,
+            precision="fp32",
+            batch_size=1,
+            say=lines.append,
+            open_runner=open_runner,
+        )
+    assert [config["engine"] for _, config in runner.asked] == list(costs)
+    before, after = lines
+    assert "torch, onnxruntime, openvino for shapes, once on this machine" in before
+    assert "onnxruntime 2000.0 ms; torch 3000.0 ms; openvino cannot run it (RuntimeError: no such operator)" in after
+    assert find_best_known(model, database).execution_config.engine is Engine.ONNXRUNTIME
+    assert find_best_known(model, database, engines=("torch",)).execution_config.engine is Engine.TORCH
+
+
+def test_comparison_of_engines_ends_in_time(model: SplitModel, database: Database) -> None:
+    runner = Simulated()
+    records = tuner(model, runner, database, engines=("torch", "openvino", "onnxruntime")).compare_engines(1.5)
+    assert [record.config["engine"] for record in records] == ["torch", "openvino"]

@@ -20,7 +20,8 @@ from split_infer_ros.errors import ImageError
 from split_infer_ros.images import compressed, containers
 from split_infer_ros.images.compressed import read_compressed
 from split_infer_ros.images.containers import MAX_SCANS
-from split_infer_ros.images.encodings import MAX_PIXELS, Pixels
+from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.images.sizes import MAX_PIXELS
 
 SCAN, END = b"\xff\xda", b"\xff\xd9"
 

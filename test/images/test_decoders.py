@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 
+from split_infer_ros.images.decoders import stretch_contrast
 from split_infer_ros.images.encodings import ENCODINGS, read_pixels
 
 LITTLE, BIG = False, True
@@ -84,6 +85,35 @@ def test_floats_are_stretched_from_minimum_to_maximum(minimum: float, maximum: f
     low, high = exact.min(), exact.max()
     assert values[0, :2].tolist() == [0, 255]
     assert np.abs(values - (exact - low) * 255 / (high - low)).max() < 0.51
+
+
+@pytest.mark.parametrize(
+    ("dtype", "minimum", "maximum"),
+    [
+        (np.int8, -128, 127),
+        (np.int16, -400, 9000),
+        (np.int32, -(2**31), 2**31 - 1),
+        (np.int32, 10**9, 10**9 + 100),
+        (np.float64, -1e38, 1e38),
+        (np.float64, 1e9, 1e9 + 1e-3),
+        (np.float64, 0, 1e-300),
+    ],
+)
+def test_other_numbers_are_stretched_too(dtype: type, minimum: float, maximum: float) -> None:
+    """Within one half of a grey value, and a little for rounding: every number is exact in the 64 bits used."""
+    share = np.random.default_rng(0).uniform(0, 1, (9, 13, 1))
+    values = (minimum + share * (float(maximum) - minimum)).astype(dtype)
+    values[0, :2, 0] = minimum, maximum
+    grey = stretch_contrast(values)
+    assert (grey.dtype, grey.shape, grey[0, :2, 0].tolist()) == (np.uint8, (9, 13, 1), [0, 255])
+    exact = (values.astype(float) - minimum) / (float(maximum) - minimum) * 255
+    assert np.abs(grey - exact).max() < 0.51
+    assert grey.std() > 10
+
+
+def test_64_bit_floats_may_be_no_numbers() -> None:
+    row = np.array([[np.nan, -np.inf, 2, 3, 4, np.inf]])[..., None]
+    assert stretch_contrast(row)[..., 0].tolist() == [[0, 0, 0, 128, 255, 255]]
 
 
 def test_nan_and_infinities_become_black_or_white() -> None:

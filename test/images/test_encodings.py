@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from split_infer_ros.errors import ImageError
-from split_infer_ros.images.encodings import ENCODINGS, MAX_PIXELS, Pixels, read_pixels
+from split_infer_ros.images.encodings import ENCODINGS, GREY, Encoding, Pixels, read_pixels, unknown_encoding
+from split_infer_ros.images.sizes import MAX_PIXELS
 
 VIEWED = sorted(name for name, layout in ENCODINGS.items() if layout.decode is None)
 
@@ -133,6 +134,32 @@ def test_unreadable_images_are_refused_with_a_reason(
         read_pixels(array.array("B", bytes(num_bytes)), height=height, width=width, encoding=encoding, step=step)
     assert refusal.value.reason == reason
     assert str(refusal.value).endswith(".")
+
+
+def test_other_encodings_are_asked_of_the_finder() -> None:
+    asked = []
+
+    def find_other(name: str) -> Encoding:
+        asked.append(name)
+        if name != "grey":
+            raise unknown_encoding(name, "is known to nobody")
+        return Encoding(1, GREY)
+
+    message = {"height": 2, "width": 3, "step": 4, "find_other": find_other}
+    assert read_pixels(bytes(range(8)), encoding="grey", **message).data.tolist() == [
+        [[0], [1], [2]],
+        [[4], [5], [6]],
+    ]
+    assert read_pixels(bytes(range(8)), encoding="mono8", **message).data.shape == (2, 3, 1)
+    with pytest.raises(ImageError, match="'white' is known to nobody; send one of rgb8, "):
+        read_pixels(bytes(8), encoding="white", **message)
+    assert asked == ["grey", "white"]
+
+
+def test_an_unknown_name_is_shortened_in_the_error() -> None:
+    with pytest.raises(ImageError) as refusal:
+        read_pixels(bytes(8), height=1, width=1, encoding="x" * 100_000, step=8)
+    assert len(str(refusal.value)) < 500
 
 
 def test_the_limit_on_the_size_can_be_set() -> None:

@@ -25,6 +25,7 @@ from split_infer_ros.models.onnx_models import onnx_entry
 from split_infer_ros.models.onnx_options import OnnxOptions, Recipe
 from split_infer_ros.models.onnx_preprocess import make_preprocess
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.split.load import build_model
 from split_infer_ros.split.model_spec import ModelSpec
 
 YOLOV8: dict[str, Shape] = {"output0": (1, 84, 8400)}
@@ -237,3 +238,28 @@ def test_yolox_is_decoded_by_its_graph() -> None:
     graph = hollow({"output": (1, 8400, 85)}, operators=["Conv", "Exp"])
     (in_pixels,) = entry_of(graph).decode((raw,), Limits(0.5))
     assert in_pixels.boxes.tolist() == [[90, 180, 110, 220]]
+
+
+def test_a_file_is_a_model_without_running_code(tmp_path: Path) -> None:
+    """``find_model`` reads the file as data, so it needs no permission."""
+    path = tmp_path / "mine.onnx"
+    metadata = ultralytics(imgsz="[32, 32]", names="{0: 'a', 1: 'b', 2: 'c'}")
+    path.write_bytes(network(21, 7, metadata=metadata, transposed=True).SerializeToString())
+    entry = find_model(str(path))
+    assert entry.name == str(path)
+    assert entry.labels == ("a", "b", "c")
+    assert entry.image_shape == (3, 32, 32)
+    renamed = find_model(str(path), onnx_options=OnnxOptions(preprocessing="stretch"))
+    assert recipe_of(renamed) is Recipe.STRETCH
+    (tmp_path / "labels.json").write_text('["x", "y", "z"]')
+    spec = ModelSpec(str(path), labels=str(tmp_path / "labels.json"))
+    assert build_model(spec)[0].labels == ("x", "y", "z")
+
+
+@pytest.mark.parametrize("weights", ["default", "none", "random"])
+def test_an_onnx_file_has_its_own_weights(tmp_path: Path, weights: str) -> None:
+    path = tmp_path / "mine.onnx"
+    path.write_bytes(network(21, 7, metadata=ultralytics(names="['a', 'b', 'c']"), transposed=True).SerializeToString())
+    build_model(ModelSpec(str(path), weights=weights))
+    with pytest.raises(ConfigurationError, match=r"weights 'w.pt' cannot go into .*mine.onnx"):
+        build_model(ModelSpec(str(path), weights="w.pt"))

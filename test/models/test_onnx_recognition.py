@@ -36,6 +36,7 @@ def recognised(outputs: Mapping[str, Shape], metadata: Mapping[str, str] | None 
     [
         (Decoder.YOLOV8, (1, 84, 8400), ultralytics()),
         (Decoder.YOLOV8, ("batch", 84, "anchors"), ultralytics()),
+        (Decoder.YOLOV8, ("batch", "Concat_dim_1", "anchors"), ultralytics()),
         (Decoder.YOLOV8, (1, 84, 34000), ultralytics()),  # with a map of stride 4
         (Decoder.YOLOV8, (1, 6, 8400), ultralytics(**TWO)),
         (Decoder.END_TO_END, (1, 300, 6), ultralytics(end2end="True")),

@@ -26,6 +26,7 @@ from split_infer_ros.errors import ImageError
 from split_infer_ros.images.compressed import read_compressed
 from split_infer_ros.images.encodings import ENCODINGS, Pixels, read_pixels
 from split_infer_ros.models.catalogue import CATALOGUE
+from split_infer_ros.nodes.cv_bridge_encodings import find_encoding
 from split_infer_ros.nodes.image_input import ImageInput
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher
 from split_infer_ros.pipeline.backbone_stage import BackboneStage
@@ -145,6 +146,7 @@ def expected(message: Any) -> str:
                 step=message.step,
                 is_bigendian=bool(message.is_bigendian),
                 max_pixels=MAX_PIXELS,
+                find_other=find_encoding,
             )
     except ImageError as error:
         return error.reason

@@ -175,7 +175,7 @@ def spoilt(**changes: Any) -> Image:
         ("too_large", spoilt(width=2**32 - 1)),
         ("unknown_encoding", spoilt(encoding="nv24")),
         ("unknown_encoding", spoilt(encoding="")),
-        ("unknown_encoding", spoilt(encoding="64FC1")),
+        ("unknown_encoding", spoilt(encoding="32FC2")),
         ("empty_image", spoilt(height=0, width=0, step=0, data=array.array("B"))),
         ("empty_image", spoilt(height=0)),
         ("empty_image", spoilt(width=0)),

@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from split_infer_ros.errors import SourceError
+from split_infer_ros.images.encodings import GREY, Encoding
 from split_infer_ros.sources import Picture, open_source
 from split_infer_ros.sources.bag import BagSource
 
@@ -128,6 +129,14 @@ def test_every_encoding_is_read(tmp_path: Path) -> None:
     path = write(tmp_path / "recording", {"/image": messages})
     colours = [colour for _, colour, *_ in described(list(open_source(f"bag:{path}")))]
     assert colours == [COLOURS[0], COLOURS[0], [99] * 3, [99] * 3]
+
+
+def test_other_encodings_are_asked_of_the_finder(tmp_path: Path) -> None:
+    path = write(tmp_path / "recording", {"/image": [image(0, np.full((4, 6), 77, np.uint8), "8U")]})
+    pictures = list(open_source(f"bag:{path}", find_encoding=lambda name: {"8U": Encoding(1, GREY)}[name]))
+    assert [colour for _, colour, *_ in described(pictures)] == [[77] * 3]
+    with pytest.raises(SourceError, match="Image encoding '8U' is not supported; send one of"):
+        list(open_source(f"bag:{path}"))
 
 
 def test_compressed_images_are_read(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from split_infer_ros.buffers.policy import AUTO, POLICIES
-from split_infer_ros.images.encodings import MAX_PIXELS
+from split_infer_ros.images.sizes import MAX_PIXELS
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.models.onnx_options import AUTO as AUTO_OPTION
 from split_infer_ros.models.onnx_options import Decoder, Recipe

@@ -1,0 +1,71 @@
+"""Compares the engines once for a model on a machine, so that ``auto`` is fast without tuning."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+
+from split_infer_ros.autotuning.spaces import engines_for
+from split_infer_ros.autotuning.tasks import network_task
+from split_infer_ros.autotuning.trial_process import TrialProcess, TrialRunner
+from split_infer_ros.autotuning.tune import Tuner
+from split_infer_ros.measurements.database import Database
+from split_infer_ros.measurements.key import Key
+from split_infer_ros.measurements.record import Record
+from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.model_spec import ModelSpec
+
+MAX_COMPARISON_S = 30.0
+
+
+def compare_engines_once(
+    model: SplitModel,
+    spec: ModelSpec,
+    database: Database,
+    *,
+    precision: str,
+    batch_size: int,
+    say: Callable[[str], object],
+    open_runner: Callable[[ModelSpec], AbstractContextManager[TrialRunner]] = TrialProcess,
+) -> None:
+    """Times the network by each engine, in a process of its own, unless that was done before on this machine.
+
+    Args:
+        model: the model on its device.
+        spec: by which that process loads it.
+        database: keeps the results.
+        precision: of the backbone.
+        batch_size: images a batch.
+        say: is called with a line before the comparison and with one that tells its results.
+        open_runner: starts the process.
+
+    Raises:
+        ConfigurationError: the process cannot be started.
+    """
+    engines = engines_for(model)
+    if len(engines) < 2 or database.find(Key.here(str(model.device)), network_task(model, batch_size)):
+        return
+    say(
+        f"comparing the engines {', '.join(engines)} for {model.entry.name}, once on this machine, for at most "
+        f"{MAX_COMPARISON_S:g} s; set the parameter engine to skip this"
+    )
+    with open_runner(spec) as runner:
+        records = compare_engines(model, runner, database, precision=precision, batch_size=batch_size)
+    say(f"{model.entry.name} at batch size {batch_size}: {describe_comparison(records)}")
+
+
+def compare_engines(
+    model: SplitModel, runner: TrialRunner, database: Database, *, precision: str, batch_size: int
+) -> list[Record]:
+    """Times the network by each engine that can run it. Returns a record for each that there was time for."""
+    tuner = Tuner(model, runner, database, precisions=(precision,), batch_size=batch_size)
+    return tuner.compare_engines(time.monotonic() + MAX_COMPARISON_S)
+
+
+def describe_comparison(records: Sequence[Record]) -> str:
+    """Says in words how long a batch takes by each engine, the fastest first, and why another one cannot run."""
+    timed = sorted((record for record in records if record.error is None), key=lambda record: record.median_s)
+    parts = [f"{record.config['engine']} {1e3 * record.median_s:.1f} ms" for record in timed]
+    parts += [f"{record.config['engine']} cannot run it ({record.error})" for record in records if record.error]
+    return "; ".join(parts) or "there was no time to compare engines"

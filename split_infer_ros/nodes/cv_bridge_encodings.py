@@ -1,0 +1,150 @@
+"""Encodings that the package's own table lacks, as cv_bridge knows them where it is installed.
+
+cv_bridge is asked with care, because a camera chooses the name of its encoding and a crash would end the node:
+
+- It matches names by ``std::regex``, which overflows the stack at long names. It gets short ones.
+- Its conversion of colours ends the process if cv_bridge was built for another NumPy. A process of its own tries first.
+- It reads some padded rows and, with NumPy 2, big-endian samples wrongly. It gets neither.
+"""
+
+from __future__ import annotations
+
+import array
+import re
+import subprocess
+import sys
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sensor_msgs.msg import Image
+
+from split_infer_ros.drop_reason import DropReason
+from split_infer_ros.errors import ImageError
+from split_infer_ros.images import decoders
+from split_infer_ros.images.encodings import BGR, GREY, RGB, Encoding, unknown_encoding
+
+TRIAL_TIMEOUT_S = 30.0
+
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_-]{1,40}")
+
+# OpenCV's names of types, such as 16SC1. They say what the numbers are and leave open what they mean.
+_NUMBER_TYPE = re.compile(r"(?:8U|8S|16U|16S|32S|32F|64F)(?:C(\d+))?")
+
+# Converts a black image of 16x16 pixels. Arguments: the encoding, and the bytes of a row.
+_TRIAL = """
+import sys
+from cv_bridge import CvBridge
+from sensor_msgs.msg import Image
+name, step = sys.argv[1], int(sys.argv[2])
+CvBridge().imgmsg_to_cv2(Image(height=16, width=16, encoding=name, step=step, data=bytes(16 * step)), "rgb8")
+"""
+
+
+def find_encoding(name: str) -> Encoding:
+    """Asks cv_bridge for an encoding that is not in the package's own table.
+
+    Names of colours are converted by cv_bridge. For OpenCV's types, cv_bridge has no conversion to colours and only
+    says what the numbers are. Those of one channel are measurements, like 16UC1; 3 and 4 channels of unsigned numbers
+    are colours with blue first, like 8UC3.
+
+    Raises:
+        ImageError: ``unknown_encoding``, with what cv_bridge said.
+    """
+    if not _PLAIN_NAME.fullmatch(name):
+        raise unknown_encoding(name, "is not supported, and cv_bridge is asked only about short plain names")
+    found = _ask(name)
+    if isinstance(found, str):
+        raise unknown_encoding(name, found)
+    return found
+
+
+def conversion_problem(name: str, pixel_bytes: int) -> str | None:
+    """Lets cv_bridge convert an encoding to colours in a process of its own. Returns what goes wrong, None if nothing.
+
+    Args:
+        name: the encoding.
+        pixel_bytes: bytes per pixel.
+    """
+    command = [sys.executable, "-c", _TRIAL, name, str(16 * pixel_bytes)]
+    try:
+        trial = subprocess.run(command, capture_output=True, text=True, timeout=TRIAL_TIMEOUT_S, check=False)
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        return str(error)
+    if trial.returncode < 0:
+        return f"it crashed with signal {-trial.returncode}; was it built for another NumPy?"
+    return trial.stderr.strip().rpartition("\n")[2] if trial.returncode else None
+
+
+@lru_cache(maxsize=1)
+def _bridge() -> Any:
+    """Returns a CvBridge, or what ends a sentence about why there is none."""
+    try:
+        from cv_bridge import CvBridge
+
+        return CvBridge()
+    except ModuleNotFoundError as error:
+        if error.name == "cv_bridge":
+            return "is not supported, and cv_bridge, which may know it, is not installed"
+        return f"is not supported, and cv_bridge, which may know it, cannot be imported ({error})"
+    except Exception as error:  # its parts raise errors of any type
+        return f"is not supported, and cv_bridge, which may know it, cannot be imported ({error})"
+
+
+@lru_cache(maxsize=64)
+def _ask(name: str) -> Encoding | str:
+    """Returns the encoding, or what ends a sentence about why there is none."""
+    bridge = _bridge()
+    if isinstance(bridge, str):
+        return bridge
+    try:
+        dtype_name, channels = bridge.encoding_to_dtype_with_channels(name)
+        dtype = np.dtype(dtype_name)
+    except Exception as error:
+        return f"is not supported, nor does cv_bridge know it ({error})"
+    number_type = _NUMBER_TYPE.fullmatch(name)
+    if number_type is not None:
+        # cv_bridge wraps numbers of channels: it takes 8UC513 for 8UC1.
+        return _numbers(dtype, channels if channels == int(number_type[1] or 1) else 0)
+    pixel_bytes = int(channels) * dtype.itemsize
+    problem = conversion_problem(name, pixel_bytes)
+    if problem is not None:
+        return f"is not supported, and cv_bridge cannot convert it to colours here ({problem})"
+    return Encoding(int(channels), RGB, partial(_convert, name=name), dtype=dtype)
+
+
+def _numbers(dtype: np.dtype[Any], channels: int) -> Encoding | str:
+    """Returns how numbers without a meaning are read, or what ends a sentence about why they are not."""
+    if channels == 1:
+        return Encoding(1, GREY, None if dtype == np.uint8 else decoders.stretch_contrast, dtype=dtype)
+    if channels in (3, 4) and dtype == np.uint8:
+        return Encoding(channels, BGR)
+    if channels in (3, 4) and dtype == np.uint16:
+        return Encoding(channels, BGR, decoders.scale_full_range, dtype=dtype)
+    return "is not supported, and cv_bridge, which knows its numbers, does not know their colours"
+
+
+def _convert(samples: NDArray[Any], name: str) -> NDArray[np.uint8]:
+    """Lets cv_bridge convert samples (height, width, channels) in this machine's byte order to (height, width, 3).
+
+    Raises:
+        ImageError: ``corrupt_image``, whatever cv_bridge raised.
+    """
+    height, width, channels = samples.shape
+    message = Image(height=height, width=width, encoding=name, step=width * channels * samples.itemsize)
+    message.is_bigendian = int(sys.byteorder == "big")
+    message.data = array.array("B", samples.tobytes())
+    try:
+        pixels = np.ascontiguousarray(_bridge().imgmsg_to_cv2(message, "rgb8"))
+    except Exception as error:
+        raise ImageError(
+            DropReason.CORRUPT_IMAGE, f"cv_bridge could not convert an image of encoding '{name}': {error}."
+        ) from error
+    if pixels.dtype != np.uint8 or pixels.shape != (height, width, 3):
+        raise ImageError(
+            DropReason.CORRUPT_IMAGE,
+            f"cv_bridge made {pixels.dtype} {pixels.shape} of an image of encoding '{name}'; "
+            f"it should be uint8 {(height, width, 3)}.",
+        )
+    return pixels
