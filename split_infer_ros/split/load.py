@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from split_infer_ros.engines.execution_config import ExecutionConfig
-from split_infer_ros.errors import ConfigurationError, WeightsError
+from split_infer_ros.errors import ConfigurationError, UntraceableError, WeightsError
 from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.models.user import check_detections, is_user_model
@@ -19,6 +19,7 @@ from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.split.model import PRECISIONS, SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.onnx_model import OnnxModel
+from split_infer_ros.split.sized_model import SizedModel
 from split_infer_ros.split.torch_model import TorchModel
 
 SEED = 0  # untrained weights are the same ones each time
@@ -85,10 +86,20 @@ def _check_weights(entry: ModelEntry, weights: str) -> None:
 
 
 def make_model(entry: ModelEntry, built: nn.Module | OnnxGraph, execution_config: ExecutionConfig) -> SplitModel:
-    """Makes a model on the CPU in float32 of what its entry built."""
+    """Makes a model on the CPU in float32 of what its entry built.
+
+    Raises:
+        ConfigurationError: the model cannot be traced, or does not run.
+    """
     if isinstance(built, OnnxGraph):
         return OnnxModel(entry, built)
-    return TorchModel(entry, built, torch.device("cpu"), execution_config=execution_config)
+    try:
+        return TorchModel(entry, built, torch.device("cpu"), execution_config=execution_config)
+    except UntraceableError as error:
+        try:
+            return SizedModel(entry, built, execution_config=execution_config)
+        except UntraceableError:
+            raise error from None
 
 
 def choose_device(name: str) -> torch.device:

@@ -36,9 +36,11 @@ class SplitModel(ABC):
 
     Attributes:
         native_engine: the engine that runs the model as it came, without exporting or converting it.
+        kind: what the model is, for messages.
     """
 
     native_engine = Engine.TORCH
+    kind = "a model of torch"
 
     def __init__(
         self,
@@ -113,6 +115,10 @@ class SplitModel(ABC):
 
         Segments are never compiled.
         """
+
+    def warm_up_sizes(self, batch_size: int) -> Sequence[int]:
+        """Returns the numbers of images that should run before frames come, of batches up to ``batch_size``."""
+        return sorted({1, batch_size})
 
     @property
     def note(self) -> str:

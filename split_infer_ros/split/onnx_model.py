@@ -41,6 +41,8 @@ class OnnxModel(SplitModel):
         ConfigurationError: the model does not run, or takes a fixed number of images other than 1.
     """
 
+    kind = "an ONNX model"
+
     def __init__(self, entry: ModelEntry, graph: OnnxGraph, *, execution_config: ExecutionConfig | None = None) -> None:
         self._source: OnnxModel | None = None
         self.native_engine = _native_engine()
