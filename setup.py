@@ -169,6 +169,11 @@ class CMakeDistribution(Distribution):
         return True
 
 
+# An engine beside torch takes ONNX models. torch exports its own to ONNX by onnxscript.
+ONNX = ["onnx", "onnxscript"]
+ENGINES = {"onnxruntime": [*ONNX, "onnxruntime"], "openvino": [*ONNX, "openvino"]}
+ALL_ENGINES = sorted({requirement for requirements in ENGINES.values() for requirement in requirements})
+
 package = ElementTree.parse(HERE / "package.xml").getroot()
 ros = sourced_ros()
 
@@ -199,8 +204,9 @@ setup(
         *([] if ros else ROS_WHEELS),
     ],
     extras_require={
-        # what the makers of processors offer to run networks with: rivals of what was tuned
-        "bench": ["matplotlib", "onnx", "onnxruntime", "onnxscript", "openvino"],
+        **ENGINES,
+        "engines": ALL_ENGINES,
+        "bench": ["matplotlib", *ALL_ENGINES],  # the engines alone are rivals of the pipeline
         "power": ["nvidia-ml-py"],
         "test": [
             "hypothesis",

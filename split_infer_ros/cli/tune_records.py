@@ -162,5 +162,5 @@ def _best(records: Iterable[Record]) -> str:
 
 
 def _differs(record: Record, here: Key) -> bool:
-    versions = here.versions_for(record.task)
-    return any(record.versions.get(part) != versions[part] for part in ("meaning", "torch"))
+    versions = here.versions_for(record.task, record.config)
+    return any(record.versions.get(part) != versions[part] for part in versions if part != "cuda")

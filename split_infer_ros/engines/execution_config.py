@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from split_infer_ros.engines.engine import AUTO, Engine, engine_text, parse_engine
+from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.vision_ops.implementations import ImplementationChoice
 
 
@@ -73,12 +74,17 @@ class ExecutionConfig:
                 known.
 
         Raises:
-            ConfigurationError: there is no such engine.
+            ConfigurationError: there is no such engine, or it does not run the model.
         """
         if wanted == AUTO:
             is_usable = self.engine is not Engine.TORCH or native is Engine.TORCH
             return self if is_usable else ExecutionConfig(engine=native)
         engine, provider = parse_engine(wanted)
+        if engine is Engine.TORCH and native is not Engine.TORCH:
+            raise ConfigurationError(
+                f"engine {wanted} does not run ONNX models: take {AUTO}, {Engine.ONNXRUNTIME.value} or "
+                f"{Engine.OPENVINO.value}."
+            )
         if (engine, provider.lower()) == (self.engine, self.provider.lower()):
             return self
         return ExecutionConfig(engine=engine, provider=provider)

@@ -67,13 +67,25 @@ class Key:
         }
         return cls(target, torch_versions(device))
 
-    def versions_for(self, task: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the versions on which a measurement of that task depends: its meaning and the software's versions."""
-        return {"meaning": MEANINGS.get(kind_of(task)), **self.versions}
+    def versions_for(self, task: Mapping[str, Any], config: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Returns the versions on which a measurement depends: its meaning and the software's versions.
+
+        Engines other than torch count where the task or the configuration names them. So a new version of an engine
+        invalidates the records of that engine alone.
+
+        Args:
+            task: what is measured.
+            config: how it is done; None if no engine is in it.
+        """
+        from split_infer_ros.telemetry.machine import engine_version
+
+        engines = sorted(_engines_in(task) | _engines_in(config or {}))
+        versions = {engine: engine_version(engine) for engine in engines if engine not in self.versions}
+        return {"meaning": MEANINGS.get(kind_of(task)), **self.versions, **versions}
 
     def fits(self, record: Record) -> bool:
         """Returns whether the record was made on this target, with these versions and with today's meaning."""
-        return same(record.target, self.target) and same(record.versions, self.versions_for(record.task))
+        return same(record.target, self.target) and same(record.versions, self.versions_for(record.task, record.config))
 
     def record(
         self,
@@ -88,7 +100,7 @@ class Key:
         """Returns the record of a measurement that was made under this key; arguments as ``Record`` has them."""
         return Record(
             target=self.target,
-            versions=self.versions_for(task),
+            versions=self.versions_for(task, config),
             task=task,
             config=config,
             costs=costs,
@@ -96,3 +108,14 @@ class Key:
             time=time,
             facts=facts or {},
         )
+
+
+def _engines_in(values: Mapping[str, Any]) -> set[str]:
+    """Returns the engines that a mapping, or a mapping in it, names, without their providers."""
+    found = set()
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            found |= _engines_in(value)
+        elif isinstance(value, str) and (name == "engine" or name.endswith("_engine")):
+            found.add(value.partition(":")[0])
+    return found

@@ -7,12 +7,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from split_infer_ros.autotuning.best_known import find_best_known
+from split_infer_ros.engines.engine import check_engine
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.detections import Detections
 from split_infer_ros.nodes.head_diagnostics import HeadDiagnostics
 from split_infer_ros.nodes.managed import ManagedNode
-from split_infer_ros.nodes.parameters.common import FinishParameters, ModelParameters, WeightsParameters
-from split_infer_ros.nodes.parameters.table import parameter
+from split_infer_ros.nodes.parameters.common import (
+    ComputeParameters,
+    FinishParameters,
+    ModelParameters,
+    WeightsParameters,
+)
+from split_infer_ros.nodes.parameters.table import like, parameter
 from split_infer_ros.nodes.process import run
 from split_infer_ros.nodes.result_publisher import ResultPublisher
 from split_infer_ros.nodes.transports import INTRA_PROCESS, RECEIVERS, Receiver
@@ -29,14 +35,27 @@ DIAGNOSTICS_PERIOD_S = 1.0
 
 @dataclass(frozen=True)
 class HeadParameters(ModelParameters, FinishParameters, WeightsParameters):
-    """The parameters of the node ``head``."""
+    """The parameters of the node ``head``.
 
+    Raises:
+        ConfigurationError: there is no such engine.
+    """
+
+    engine: str = like(
+        ComputeParameters,
+        "engine",
+        description="What executes the head: auto, torch, onnxruntime, openvino, or onnxruntime:PROVIDER for one that "
+        "runs on the CPU. auto: what tuning found, else torch, or onnxruntime for an ONNX file.",
+    )
     transport: str = parameter(
         INTRA_PROCESS,
         "How features come from the backbone; the same as the backbone's. Only intra_process has detections/image.",
         choices=tuple(RECEIVERS),
         read_only=True,
     )
+
+    def __post_init__(self) -> None:
+        check_engine(self.engine)
 
 
 class HeadNode(ManagedNode[HeadParameters]):
@@ -59,14 +78,15 @@ class HeadNode(ManagedNode[HeadParameters]):
         self._model = load_model(values.model_spec)
         self.add_cleanup(self._unload)
         tuned = find_best_known(self._model, Database.named(values.tuning_database))
-        self._model = load_model(replace(values.model_spec, execution_config=tuned.execution_config))
+        execution_config = tuned.execution_config.with_engine(values.engine, self._model.native_engine)
+        self._model = load_model(replace(values.model_spec, execution_config=execution_config))
         # only within one process do handles carry the image on which to draw
         self._results = ResultPublisher(self, has_images=values.transport == INTRA_PROCESS)
         self._results.start()
         self.add_cleanup(self._results.close)
         self._results.set_model(self._model.entry.name, self._model.entry.labels)
         num_threads = values.head_threads or default_head_threads(choose_device("auto"), tuned.num_threads[1])
-        batch_size = tuned.fill_in(StageSettings(batch_size=0)).batch_size or 1  # the backbone's, unless it is set
+        expected = tuned.fill_in(StageSettings(batch_size=0))  # the backbone's, unless the user set others
         self._stage = HeadStage.open(
             self._model,
             values.limits,
@@ -74,7 +94,8 @@ class HeadNode(ManagedNode[HeadParameters]):
             on_error=self.warn,
             num_threads=num_threads,
             weights=values.weights_settings,
-            batch_size=batch_size,
+            batch_size=expected.batch_size or 1,
+            split_point=expected.split_point,
         )
         self.add_cleanup(self._stage.stop)  # a signal may come before this node is active
         self._diagnostics = HeadDiagnostics(self, self._stage)

@@ -6,12 +6,16 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
+from split_infer_ros.engines.engine import Engine
+from split_infer_ros.engines.engine_part import EnginePart
 from split_infer_ros.pipeline.packed_weights import find_packed, streamable
 from split_infer_ros.pipeline.report import WeightsReport
 from split_infer_ros.pipeline.settings import WeightsSettings
 from split_infer_ros.pipeline.streaming import stream_head
+from split_infer_ros.runtime.num_threads import run_with_threads
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.weight_streaming.residency import Residency
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
@@ -91,6 +95,27 @@ class HeadPartitions:
                 self._current = self._open(split_point, self._settings)
             partition = self._current.streamed or self._model.head(split_point)
             return tuple(partition(*features))
+
+    def prepare(self, split_point: str) -> None:
+        """Runs a head that an engine executes on blank features, so that the first batch need not wait for it.
+
+        Exporting and compiling it can take seconds. torch's heads need no preparation.
+
+        Raises:
+            ConfigurationError: there is no such split point, or the engine cannot run the head.
+        """
+        if self._model.execution_config.engine is Engine.TORCH:
+            return
+        found = self._model.split_point(split_point)
+        specs = found.in_precision(torch.float32).tensors
+
+        @torch.inference_mode()
+        def run() -> None:
+            head = self._model.head(found.name)
+            for size in {1, self._batch_size} if isinstance(head, EnginePart) else ():
+                head(*(torch.zeros((size, *spec.shape), dtype=spec.dtype) for spec in specs))
+
+        run_with_threads(self._num_threads, run)
 
     def configure(self, settings: WeightsSettings) -> None:
         """Changes where weights are, from the next batch on.

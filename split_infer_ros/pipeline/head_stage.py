@@ -98,8 +98,9 @@ class HeadStage:
         num_threads: int = 1,
         weights: WeightsSettings | None = None,
         batch_size: int = 1,
+        split_point: str = "default",
     ) -> HeadStage:
-        """Creates a stage, and packs the head's weights if they are to be streamed.
+        """Creates a stage. Packs the head's weights if they are to be streamed, and prepares an engine's head.
 
         Args:
             model: whose head runs.
@@ -108,10 +109,13 @@ class HeadStage:
             on_error: called with every exception that cost frames, with every refused handle, and with notices.
             num_threads: that the head's operations may use.
             weights: where the head's weights are; in memory if None.
-            batch_size: number of images for which streamed weights are laid out. Other batches may be slower.
+            batch_size: number of images for which streamed weights are laid out, and an engine's head is compiled.
+                Other batches may be slower.
+            split_point: where the model will probably be split. Other heads are prepared with their first batch.
 
         Raises:
-            ConfigurationError: weights cannot be packed, or the file has other weights than this model.
+            ConfigurationError: weights cannot be packed, the file has other weights than this model, or the engine
+                cannot run the head.
         """
         partitions = HeadPartitions.open(
             model,
@@ -120,6 +124,7 @@ class HeadStage:
             batch_size=batch_size,
             on_note=lambda note: on_error(Notice(note)),
         )
+        partitions.prepare(split_point)
         return cls(model, limits, partitions, deliver=deliver, on_error=on_error, num_threads=num_threads)
 
     def start(self) -> None:

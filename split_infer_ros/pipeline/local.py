@@ -102,6 +102,7 @@ class LocalPipeline:
             num_threads=head_threads,
             weights=head_weights,
             batch_size=self._settings.batch_size,
+            split_point=self._settings.split_point,
         )
         # The head is a thread of this object. While it is slow its batches wait, and that does not mean it is gone.
         transport = LocalTransport(self.head.submit, lease_s=STUCK_S)

@@ -94,6 +94,8 @@ class ServedModel:
             deliver=self._deliver,
             on_error=self._report_head,
             num_threads=settings.head_threads or default_head_threads(model.device),
+            batch_size=settings.max_batch_size,
+            split_point=settings.split_point,
         )
         self.instance = ModelInstance(
             key=key,

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, fields
 
 from split_infer_ros.buffers.policy import AUTO
+from split_infer_ros.engines.engine import AUTO as AUTO_ENGINE
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.serving.scheduler import Rules
@@ -33,6 +34,8 @@ class SharedSettings:
         head_threads: how many threads each model's head may use. 0 means one, or all cores if the backbones are on a
             GPU.
         device: where backbones run, as for ``load_model``.
+        engine: what executes the models: ``auto``, or a name that ``parse_engine`` reads. ``auto`` is the engine that
+            runs a model as it came. On a GPU, heads run on torch.
         precision: in which backbones run, as for ``load_model``.
         weights_budget_bytes: the size of the ring buffer through which the weights of all models are streamed. Models
             then run one after the other, on the CPU in fp32. 0 keeps the weights resident.
@@ -53,6 +56,7 @@ class SharedSettings:
     graph_bytes: int = 2**30
     head_threads: int = 0
     device: str = "auto"
+    engine: str = AUTO_ENGINE
     precision: str = "fp32"
     weights_budget_bytes: float = 0.0
     allow_user_code: bool = False

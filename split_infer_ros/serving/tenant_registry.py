@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ConfigurationError
@@ -150,17 +150,18 @@ class TenantRegistry:
                 self._dispatcher.add(served)
 
     def _load(self, tenant: Tenant, settings: SharedSettings) -> SplitModel:
+        spec = ModelSpec(
+            tenant.model,
+            weights=tenant.weights,
+            device=settings.device,
+            precision=settings.precision,
+            allow_user_code=settings.allow_user_code,
+            **asdict(tenant.onnx_options),
+        )
         try:
-            return load_model(
-                ModelSpec(
-                    tenant.model,
-                    weights=tenant.weights,
-                    device=settings.device,
-                    precision=settings.precision,
-                    allow_user_code=settings.allow_user_code,
-                    **asdict(tenant.onnx_options),
-                )
-            )
+            model = load_model(spec)
+            config = model.execution_config.with_engine(settings.engine, model.native_engine)
+            return load_model(replace(spec, execution_config=config))
         except ConfigurationError:
             raise
         except Exception as error:  # a model of the user's own may raise anything; the other tenants run on

@@ -16,6 +16,7 @@ _EXTENSIONS = re.compile(
     r"avx2|avx512f|avx512_(vnni|bf16|fp16)|avx_vnni\w*|avx_ne_convert|avx10\w*|amx_\w+"
     r"|asimd(dp|hp)|(sve)?(bf16|i8mm)|sve2?|sme(2|fa64|[ibf]\d\w*)?"
 )
+_OTHER_DISTRIBUTIONS = {"onnxruntime": ("onnxruntime-gpu", "onnxruntime-openvino")}  # of the same package
 _LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")  # variables of the user; the first one that is set counts
 
 
@@ -60,6 +61,16 @@ def torch_versions(device: str) -> dict[str, str | None]:
     """Returns the releases that run a model on a device: ``torch``, and ``cuda`` (None on the CPU)."""
     cuda = None if torch.device(device).type == "cpu" else torch.version.cuda
     return {"torch": release(torch.__version__), "cuda": cuda}
+
+
+def engine_version(engine: str) -> str | None:
+    """Returns the release of an engine's package, such as ``openvino``; None if it is not installed."""
+    for distribution in (engine, *_OTHER_DISTRIBUTIONS.get(engine, ())):
+        try:
+            return release(metadata.version(distribution))
+        except metadata.PackageNotFoundError:
+            continue
+    return None
 
 
 def release(version: str) -> str:

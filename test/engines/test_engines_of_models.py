@@ -171,6 +171,8 @@ def test_a_wanted_engine_keeps_what_was_tuned_for_it_alone() -> None:
     assert tuned.with_engine("torch", Engine.TORCH) is tuned
     assert tuned.with_engine("openvino", Engine.TORCH) == OPENVINO
     assert OPENVINO.with_engine("torch", Engine.TORCH) == ExecutionConfig()
+    with pytest.raises(ConfigurationError, match=r"^engine torch does not run ONNX models: take auto, onnxruntime or"):
+        OPENVINO.with_engine("torch", Engine.ONNXRUNTIME)
     cuda = ExecutionConfig(engine=Engine.ONNXRUNTIME, provider="CUDA")
     assert ONNXRUNTIME.with_engine("onnxruntime:CUDA", Engine.TORCH) == cuda
     assert cuda.with_engine("onnxruntime:cuda", Engine.TORCH) is cuda

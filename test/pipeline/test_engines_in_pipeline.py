@@ -124,9 +124,9 @@ def test_engines_read_and_write_the_slots_own_memory(name: str, monkeypatch: pyt
     monkeypatch.setattr(SlotMemory, "write", refuse)
     split = model(ExecutionConfig(engine=Engine(name)))
     backbone, head = split.backbone("left"), split.head("left")
-    calls.clear()  # of the comparison with torch
     with LocalPipeline(split, SETTINGS) as pipeline:
-        slots = pipeline.backbone.plan.pool.slots
+        calls.clear()  # of the comparison with torch, and of the warm-up
+        slots = pipeline.backbone._instance.plan.pool.slots
         places = {
             tuple(view.data_ptr() for view in slots.views(slot, SETTINGS.batch_size))
             for slot in range(SETTINGS.pool_slots)
@@ -153,6 +153,26 @@ def test_a_head_on_another_engine_converts_and_counts(monkeypatch: pytest.Monkey
     assert len(results) == len(pictures())
     assert isinstance(head, EnginePart)
     assert head.conversions >= 2 * 3
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_heads_are_compiled_before_the_first_batch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For its own number of threads, and for a single image and a full batch."""
+    kind = ENGINES[name]
+    original = kind._run
+    runs: list[tuple[int, int]] = []
+
+    def record(self: EnginePart, outputs: Sequence[Tensor | None], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        runs.append((len(tensors[0]), torch.get_num_threads()))
+        return original(self, outputs, tensors)
+
+    split = model(ExecutionConfig(engine=Engine(name)))
+    split.head("left"), split.backbone("left")
+    monkeypatch.setattr(kind, "_run", record)
+    pipeline = LocalPipeline(split, SETTINGS, num_threads=(2, 1))
+    assert sorted(runs) == [(1, 1), (2, 1)]
+    with pipeline:
+        assert sorted(set(runs)) == [(1, 1), (1, 2), (2, 1), (2, 2)]  # the backbone's warm-up
 
 
 @pytest.mark.parametrize("name", ENGINES)

@@ -20,7 +20,7 @@ from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.in_flight import InFlightBatch
 from split_infer_ros.runtime.streams import Fence, Stream
 from split_infer_ros.serving.executor import Executor
-from split_infer_ros.serving.merge_runner import LaunchedExecution, StoreFeatures
+from split_infer_ros.serving.merge_runner import Compute, LaunchedExecution, StoreFeatures
 from split_infer_ros.serving.result_router import ResultRouter
 from split_infer_ros.serving.served_model import Callbacks, ServedModel
 from split_infer_ros.serving.shared_settings import SharedSettings
@@ -53,7 +53,9 @@ class SimulatedRunner:
         self.after: list[Sequence[Fence]] = []
         self.breaks = False
 
-    def launch(self, inputs: Mapping[str, Tensor], leave: StoreFeatures, after: Sequence[Fence]) -> LaunchedExecution:
+    def launch(
+        self, inputs: Mapping[str, Tensor], leave: StoreFeatures, after: Sequence[Fence], compute: Compute
+    ) -> LaunchedExecution:
         if self.breaks:
             raise RuntimeError("the driver is gone")
         self.marks.append(Later())

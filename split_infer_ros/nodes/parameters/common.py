@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from split_infer_ros.buffers.policy import AUTO, POLICIES
+from split_infer_ros.engines.engine import AUTO as AUTO_ENGINE
+from split_infer_ros.engines.engine import check_engine
 from split_infer_ros.images.sizes import MAX_PIXELS
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.models.onnx_options import AUTO as AUTO_OPTION
@@ -140,9 +142,20 @@ class ImageParameters(NodeParameters):
 
 @dataclass(frozen=True)
 class ComputeParameters(NodeParameters):
-    """The rows of a node that runs backbones."""
+    """The rows of a node that runs backbones.
+
+    Raises:
+        ConfigurationError: there is no such engine.
+    """
 
     device: str = parameter("auto", "Where the backbone runs: auto, cpu, cuda, cuda:1, ...", read_only=True)
+    engine: str = parameter(
+        AUTO_ENGINE,
+        "What executes the backbone: auto, torch, onnxruntime, openvino, or onnxruntime:PROVIDER for a provider of the "
+        "installed ONNX Runtime, such as CUDA or TensorRT. auto: what tuning found, else torch, or onnxruntime for an "
+        "ONNX file.",
+        read_only=True,
+    )
     precision: str = parameter(
         "fp32",
         "Precision of the backbone and of its features. The head always computes in fp32.",
@@ -164,6 +177,9 @@ class ComputeParameters(NodeParameters):
         minimum=0.0,
         maximum=1e6,
     )
+
+    def __post_init__(self) -> None:
+        check_engine(self.engine)
 
 
 @dataclass(frozen=True)

@@ -104,6 +104,12 @@ class TenantsParameters(LoadParameters, ComputeParameters, FinishParameters, Ima
         minimum=1,
         maximum=1000,
     )
+    engine: str = like(
+        ComputeParameters,
+        "engine",
+        description="What executes the models, backbones and heads: auto, torch, onnxruntime, openvino, or "
+        "onnxruntime:PROVIDER. auto: torch, or onnxruntime for an ONNX file.",
+    )
     split_point: str = parameter(
         "default",
         "Where each model is split: at its own default, after its last block (output), or before its first (input).",
@@ -131,6 +137,7 @@ class TenantsParameters(LoadParameters, ComputeParameters, FinishParameters, Ima
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         declared = {name: self._tenant(name) for name in self.of}
         check_unique_names([declared[name] for name in self.tenants if name in declared])
 
@@ -155,6 +162,7 @@ class TenantsParameters(LoadParameters, ComputeParameters, FinishParameters, Ima
             head_threads=self.head_threads,
             weights_budget_bytes=1e6 * self.weights_budget_mb,
             device=self.device,
+            engine=self.engine,
             precision=self.precision,
             allow_user_code=self.allow_user_code,
         )
