@@ -22,6 +22,7 @@ from split_infer_ros.split.onnx_model import OnnxModel
 from split_infer_ros.split.sized_model import SizedModel
 from split_infer_ros.split.torch_model import TorchModel
 
+AUTO_DEVICE = "auto"
 SEED = 0  # untrained weights are the same ones each time
 
 _loaded: WeakValueDictionary[ModelSpec, SplitModel] = WeakValueDictionary()
@@ -38,7 +39,6 @@ def load_model(spec: ModelSpec) -> SplitModel:
     if spec.precision not in PRECISIONS:
         raise ConfigurationError(f"precision '{spec.precision}' is unknown; it takes one of: {', '.join(PRECISIONS)}.")
     device = choose_device(spec.device)
-    placed_spec = replace(spec, device=str(device))
     folding_only = ExecutionConfig(folding=spec.execution_config.folding)
     # The permission is part of the key: who may not load user code may not share it either.
     source_spec = replace(spec, device="cpu", precision="fp32", execution_config=folding_only)
@@ -46,6 +46,9 @@ def load_model(spec: ModelSpec) -> SplitModel:
         source = _loaded.get(source_spec)
         if source is None:
             source = _loaded[source_spec] = make_model(*build_model(spec), folding_only)
+        if spec.device == AUTO_DEVICE:
+            device = source.best_device()
+        placed_spec = replace(spec, device=str(device))
         if placed_spec == source_spec:
             return source
         placed = _loaded.get(placed_spec)
@@ -111,9 +114,9 @@ def choose_device(name: str) -> torch.device:
         ConfigurationError: this machine has no such device.
     """
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    accepted = ["auto", "cpu", *(["cuda"] if count else []), *(f"cuda:{index}" for index in range(count))]
+    accepted = [AUTO_DEVICE, "cpu", *(["cuda"] if count else []), *(f"cuda:{index}" for index in range(count))]
     if name not in accepted:
         raise ConfigurationError(f"device '{name}' is not on this machine; it takes one of: {', '.join(accepted)}.")
-    if name == "auto":
+    if name == AUTO_DEVICE:
         name = "cuda" if count else "cpu"
     return torch.device("cuda", 0) if name == "cuda" else torch.device(name)

@@ -72,6 +72,10 @@ class SplitModel(ABC):
             ConfigurationError: the model cannot run so.
         """
 
+    def best_device(self) -> torch.device:
+        """Returns the device on which the backbone should run if the user names none."""
+        return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+
     def split_point(self, name: str) -> SplitPoint:
         """Returns the split point of that name. ``default`` is the one that the catalogue's entry names.
 
