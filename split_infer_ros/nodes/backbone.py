@@ -75,6 +75,8 @@ class BackboneNode(ManagedNode[BackboneParameters]):
         self.get_logger().info(f"{values.model}: {best_known}")
         execution_config = best_known.execution_config.with_engine(values.engine, self._model.native_engine)
         self._model = self._load(execution_config)
+        if self._model.note:
+            self.get_logger().warning(self._model.note)
         self._pipeline = BackbonePipeline.open(self, self._model, best_known)
         timer = self.create_steady_timer(REPORT_PERIOD_S, self._report)
         self.add_cleanup(lambda: self.destroy_timer(timer))

@@ -80,6 +80,8 @@ class HeadNode(ManagedNode[HeadParameters]):
         tuned = find_best_known(self._model, Database.named(values.tuning_database))
         execution_config = tuned.execution_config.with_engine(values.engine, self._model.native_engine)
         self._model = load_model(replace(values.model_spec, execution_config=execution_config))
+        if self._model.note:
+            self.get_logger().warning(self._model.note)
         # only within one process do handles carry the image on which to draw
         self._results = ResultPublisher(self, has_images=values.transport == INTRA_PROCESS)
         self._results.start()

@@ -35,6 +35,10 @@ class TorchModel(SplitModel):
         module: the model with its weights. It is taken over and changed.
         device: where the backbone runs.
         execution_config: how both partitions run, as far as their device and precision allow.
+        batch_size: the only one that the model will take; None for any. See ``SizedModel``.
+
+    Raises:
+        UntraceableError: the module cannot be traced for that batch size, or for any.
     """
 
     def __init__(
@@ -44,16 +48,17 @@ class TorchModel(SplitModel):
         device: torch.device,
         *,
         execution_config: ExecutionConfig | None = None,
+        batch_size: int | None = None,
     ) -> None:
         config = execution_config or ExecutionConfig()
         self._source: TorchModel | None = None
-        self._shared = ReleasableGraph(prepare(module, entry.image_shape, config.folding))
+        self._shared = ReleasableGraph(prepare(module, entry.image_shape, config.folding, batch_size))
         super().__init__(
             entry,
             device,
             torch.float32,
             execution_config=config,
-            split_points=find_split_points(self.graph, entry.image_shape),
+            split_points=find_split_points(self.graph, entry.image_shape, batch_size),
             lock=self._shared.lock,
         )
 
@@ -244,5 +249,5 @@ def torch_model(model: SplitModel, purpose: str, advice: str) -> TorchModel:
         ConfigurationError: it is a model of another kind.
     """
     if not isinstance(model, TorchModel):
-        raise ConfigurationError(f"{purpose} needs a model of torch, and {model.entry.name} is an ONNX model: {advice}")
+        raise ConfigurationError(f"{purpose} needs a model of torch, and {model.entry.name} is {model.kind}: {advice}")
     return model
