@@ -1,4 +1,8 @@
-"""What the makers of processors and run-times offer to run a network with, as callables of one batch; fp32."""
+"""What the makers of processors and run-times offer to run a network with, in fp32.
+
+``vendors_of`` gives callables of one batch with the settings for a low latency. ``throughputs_of`` measures images a
+second with the settings for throughput.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,9 @@ import copy
 import functools
 import io
 import logging
+import math
 import tempfile
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +24,8 @@ from torch import Tensor, nn
 ONNX_RUNTIME, OPENVINO, CUDNN = VENDORS = ("ONNX Runtime", "OpenVINO", "cuDNN")
 
 Run = Callable[[], object]
+Throughput = Callable[[int], float]
+"""Runs so many images and returns the images a second."""
 
 
 def vendors_of(module: nn.Module, images: Tensor, threads: int, quickly: bool = False) -> dict[str, Run]:
@@ -44,6 +52,69 @@ def vendors_of(module: nn.Module, images: Tensor, threads: int, quickly: bool = 
             reason = str(error).strip().partition("\n")[0][:200]
             print(f"{name} does not take part: {type(error).__name__}: {reason}")
     return found
+
+
+def throughputs_of(module: nn.Module, images: Tensor, threads: int, quickly: bool = False) -> dict[str, Throughput]:
+    """Returns the engines that are installed and take this network on a CPU, by name.
+
+    ONNX Runtime runs one batch after the other with all threads. OpenVINO has its hint for throughput, by which it
+    chooses how many batches run concurrently, and all of its requests are kept busy.
+
+    Args:
+        module: as built.
+        images: a batch, contiguous.
+        threads: that each may use.
+        quickly: whether the network is exported in the quick way; see ``vendors_of``.
+    """
+    found: dict[str, Throughput] = {}
+    for name, make in (
+        (ONNX_RUNTIME, functools.partial(_onnx_runtime_throughput, quickly=quickly)),
+        (OPENVINO, _openvino_throughput),
+    ):
+        try:
+            with _quiet(), torch.no_grad():
+                found[name] = make(module, images, threads)
+        except Exception as error:  # whatever an exporter does not bear
+            print(f"{name} does not take part: {type(error).__name__}: {str(error).strip()[:200]}")
+    return found
+
+
+def _onnx_runtime_throughput(module: nn.Module, images: Tensor, threads: int, quickly: bool) -> Throughput:
+    run = _onnx_runtime(module, images, threads, quickly)
+
+    def measure(count: int) -> float:
+        batches = math.ceil(count / len(images))
+        run()
+        begin = time.perf_counter()
+        for _ in range(batches):
+            run()
+        return batches * len(images) / (time.perf_counter() - begin)
+
+    return measure
+
+
+def _openvino_throughput(module: nn.Module, images: Tensor, threads: int) -> Throughput:
+    import openvino
+
+    hints = {"PERFORMANCE_HINT": "THROUGHPUT", "INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32"}
+    network = openvino.convert_model(module, example_input=images)
+    compiled = openvino.Core().compile_model(network, "CPU", hints)
+    queue = openvino.AsyncInferQueue(compiled)
+    given = [images.numpy()]
+
+    def run(batches: int) -> None:
+        for _ in range(batches):
+            queue.start_async(given)
+        queue.wait_all()
+
+    def measure(count: int) -> float:
+        batches = max(math.ceil(count / len(images)), len(queue))
+        run(len(queue))
+        begin = time.perf_counter()
+        run(batches)
+        return batches * len(images) / (time.perf_counter() - begin)
+
+    return measure
 
 
 def _onnx_runtime(module: nn.Module, images: Tensor, threads: int, quickly: bool) -> Run:

@@ -1,0 +1,201 @@
+"""One model's network by engine ``auto`` of this package and by each engine alone, which take turns."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from _claim import Claim
+from _estimate import Estimate, ratio
+from _split_rivals import ImageFeed, SplitPipeline
+from _split_subject import draw_images
+from _turns import Contest, rotated
+from _usage import Usage
+from _vendor_networks import Run, Throughput, throughputs_of, vendors_of
+from _yolo_sized import export, make_network
+from torch import nn
+
+from split_infer_ros.autotuning.best_known import find_best_known
+from split_infer_ros.autotuning.engine_choice import compare_engines_once
+from split_infer_ros.autotuning.trials import timed
+from split_infer_ros.engines.engine import Engine
+from split_infer_ros.measurements.database import Database
+from split_infer_ros.models.detections import Limits
+from split_infer_ros.runtime.num_threads import run_with_threads, use_one_thread
+from split_infer_ros.split.load import build_model, load_model
+from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.telemetry.machine import num_cores
+
+AUTO, BUILT = "auto", "torch, as built"
+PIPELINE = "pipeline"
+YOLO = "yolo_sized"
+BATCH_SIZE = 8  # of the throughput
+WARM_UP = 3  # calls
+PAUSE_S = 0.05  # in which one rival's waiting threads go to sleep
+MIN_PART = 0.95  # of the best engine alone: the lower end of the interval; the figure itself should be 0.97
+
+
+class EngineRivals:
+    """A model's rivals: its network at batch 1, or its pipeline at batch 8, against engines alone.
+
+    Args:
+        name: of the model; ``yolo_sized`` is an ONNX file.
+        folder: for that file, and for what was measured.
+        group_s: for which each network's calls take in a turn.
+        batches: of the pipeline in a turn.
+        quick_export: whether rivals' networks are exported in the quick way.
+        with_throughput: whether throughput is measured as well.
+
+    Attributes:
+        contests: latency, and throughput if it is measured.
+    """
+
+    def __init__(
+        self, name: str, folder: Path, *, group_s: float, batches: int, quick_export: bool, with_throughput: bool
+    ) -> None:
+        use_one_thread()  # a team that another model left would take cores from trials
+        self.name = name
+        self.lines: list[str] = []
+        self._group_s, self._batches = group_s, batches
+        self._module, spec = _module_and_spec(name, folder)
+        self._usage = Usage()
+        database = Database(folder / "tuning.jsonl")
+        self._auto = {
+            size: self._choose(spec, database, size) for size in ((1, BATCH_SIZE) if with_throughput else (1,))
+        }
+        images = _noise(self._auto[1], 1)
+        engine = self._auto[1].execution_config.engine
+        network = self._auto[1].backbone("output")
+        laid_out = images.contiguous(memory_format=engine.memory_format)
+        alone = vendors_of(self._module, images, num_cores(), quick_export)
+        self._alone = list(alone)
+        self._runs: dict[str, Run] = {AUTO: lambda: network(laid_out), BUILT: lambda: self._module(images), **alone}
+        self._engines = {AUTO: engine}
+        self.contests = [Contest(f"{name}, latency", self._take_latency, lambda _: self.latency_claims())]
+        self._throughputs: dict[str, Throughput] = {}
+        if with_throughput:
+            self._open_throughput(quick_export)
+            contest = Contest(f"{name}, throughput", self._take_throughput, lambda _: self.throughput_claims())
+            self.contests.append(contest)
+
+    def latency_claims(self) -> list[Claim]:
+        """Returns the claim that ``auto`` is as fast as the best engine alone."""
+        contest = self.contests[0]
+        found = ratio(contest.figures[self._best_alone(contest, min)], contest.figures[AUTO])
+        name = f"{self.name}, batch 1: auto, times the best engine alone"
+        return [Claim(name, found, "x", MIN_PART, turn_s=contest.turn_s)]
+
+    def throughput_claims(self) -> list[Claim]:
+        """Returns the claim that the pipeline serves as many images as the best engine alone."""
+        contest = self.contests[1]
+        name = f"{self.name}, batch {BATCH_SIZE}: pipeline, times the best engine alone"
+        return [Claim(name, self.throughput_ratio(), "x", 1.0, turn_s=contest.turn_s)]
+
+    def throughput_ratio(self) -> Estimate:
+        """Returns the pipeline's images a second over those of the best engine alone."""
+        contest = self.contests[1]
+        return ratio(contest.figures[PIPELINE], contest.figures[self._best_alone(contest, max)])
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Returns a row for each contest: medians, samples and the engines that were taken."""
+        rows = []
+        for contest, size in zip(self.contests, self._auto, strict=True):
+            rows.append(
+                {
+                    "what": contest.name,
+                    "model": self.name,
+                    "batch_size": size,
+                    "engine": self._auto[size].execution_config.engine.value,
+                    "comparison": self.lines[-1] if self.lines else "",
+                    "turns": contest.turns,
+                    **{rival: statistics.median(values) for rival, values in contest.figures.items()},
+                    "samples": {rival: list(values) for rival, values in contest.figures.items()},
+                }
+            )
+        return rows
+
+    def close(self) -> None:
+        """Frees the pipeline's memory."""
+        if len(self.contests) > 1:
+            self._pipeline.close()
+
+    def _choose(self, spec: ModelSpec, database: Database, batch_size: int) -> SplitModel:
+        """Returns the model as a node with engine ``auto`` runs it."""
+        model = load_model(spec)
+        compare_engines_once(model, spec, database, precision="fp32", batch_size=batch_size, say=self.lines.append)
+        config = find_best_known(model, database, batch_size=batch_size).execution_config
+        return model.placed(model.device, model.dtype, config.with_engine(AUTO, model.native_engine))
+
+    def _take_latency(self, number: int) -> dict[str, float]:
+        """Returns the median seconds of a call of each network."""
+        figures = {}
+        for rival in rotated(list(self._runs), number):
+            time.sleep(PAUSE_S)
+            figures[rival] = self._timed(rival)
+        return figures
+
+    def _timed(self, rival: str) -> float:
+        run, engine = self._runs[rival], self._engines.get(rival, Engine.TORCH)
+
+        def work() -> float:
+            engine.use_threads(0)
+            with torch.inference_mode():
+                for _ in range(WARM_UP):
+                    run()
+                with self._usage.of(rival):
+                    return statistics.median(timed(run, self._group_s))
+
+        return run_with_threads(None, work)
+
+    def _open_throughput(self, quick_export: bool) -> None:
+        model = self._auto[BATCH_SIZE]
+        self._pipeline = SplitPipeline(
+            model,
+            split_point=model.split_point("default").name,
+            feed=ImageFeed(draw_images(model.entry, 2 * BATCH_SIZE), BATCH_SIZE),
+            limits=Limits(),
+            ahead=1,
+        )
+        images = _noise(model, BATCH_SIZE)
+        self._throughputs = throughputs_of(self._module, images, num_cores(), quick_export)
+
+    def _take_throughput(self, number: int) -> dict[str, float]:
+        """Returns the images a second of the pipeline and of each engine alone."""
+        figures = {}
+        for rival in rotated([PIPELINE, *self._throughputs], number):
+            time.sleep(PAUSE_S)
+            if rival == PIPELINE:
+                figures[rival] = self._pipeline.take_turn(self._batches, nullcontext())["images_per_s"]
+            else:
+                figures[rival] = self._throughputs[rival](self._batches * BATCH_SIZE)
+        return figures
+
+    def _best_alone(self, contest: Contest, choose: Callable[[Iterable[float]], float]) -> str:
+        """Returns the engine whose median ``choose`` takes from those of all engines alone."""
+        medians = {statistics.median(contest.figures[rival]): rival for rival in self._alone}
+        return medians[choose(medians)]
+
+
+def _module_and_spec(name: str, folder: Path) -> tuple[nn.Module, ModelSpec]:
+    """Returns the module that engines alone run, and what the package loads."""
+    if name == YOLO:
+        module = make_network()
+        path = Path(tempfile.mkdtemp(dir=folder), f"{YOLO}.onnx")
+        export(module, path)
+        return module, ModelSpec(str(path), device="cpu")
+    spec = ModelSpec(name, "random", "cpu")
+    _, module = build_model(spec)
+    assert isinstance(module, nn.Module)
+    return module, spec
+
+
+def _noise(model: SplitModel, batch_size: int) -> torch.Tensor:
+    random = torch.Generator().manual_seed(0)
+    return torch.randn((batch_size, *model.entry.image_shape), generator=random)

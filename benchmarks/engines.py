@@ -1,0 +1,89 @@
+"""Compares this package's network by engine `auto` with each engine alone, model by model, in float32.
+
+- Batch 1, for latency: the network as the backbone runs it with engine `auto`, ONNX Runtime and OpenVINO alone with
+  their settings for a low latency, and torch with the module as built. ONNX Runtime's threads spin alone, as is its
+  default. In this package they sleep soon, because another stage may need the core. OpenVINO's threads never spin.
+- Batch 8, for throughput: the whole pipeline at its default split point, from images of the model's size to
+  detections, against the engines alone, which run the network only. OpenVINO has its hint for throughput, and all its
+  requests are kept busy.
+
+Each model first has its engines compared, as a node does it. Then all rivals take turns in changing order, each with
+all cores. A turn of the first kind is a short group of calls. Each claim is the median over turns of what two rivals
+did in the same turn. The best engine alone is the one with the best median.
+
+`yolo_sized` is a detector of the size of YOLOv8n at 480x640, which the package takes as an ONNX file. The other
+models are the catalogue's, with random weights. Needs torch, torchvision and the engines: from the source tree,
+`PYTHONPATH=. python benchmarks/engines.py`.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))  # for `python -m benchmarks.engines`
+from _claim import Claim
+from _engine_contest import BATCH_SIZE, YOLO, EngineRivals
+from _estimate import exact
+from _report import Panel, Report, arguments, deliver, seconds_for_turns, show
+from _turns import take_turns
+
+from split_infer_ros.runtime.process import prepare_process
+
+MODELS = (
+    *("mobilenet_v2", "squeezenet1_0", "ssdlite320", "resnet50", "ssd_resnet50", "yolov3", "resnet18"),
+    *("efficientnet_b2", "vit_tiny", "shapes", "alexnet", "vgg16", "ssd300", YOLO),
+)
+FULL_S = 40.0  # of a model's turns
+MIN_AS_FAST = 5  # pipelines that reach the best engine alone
+
+
+def measure(names: Sequence[str], *, quick: bool, seconds: float) -> tuple[list[Claim], list[dict[str, Any]]]:
+    """Measures one model after the other, so that not all of them are in memory."""
+    claims: list[Claim] = []
+    rows: list[dict[str, Any]] = []
+    ratios = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name in names:
+            rivals = EngineRivals(
+                name,
+                Path(folder),
+                group_s=0.1 if quick else 0.3,
+                batches=2 if quick else 4,
+                quick_export=quick,
+                with_throughput=not quick,
+            )
+            take_turns(rivals.contests, seconds)
+            claims += rivals.latency_claims()
+            if len(rivals.contests) > 1:
+                claims += rivals.throughput_claims()
+                ratios.append(rivals.throughput_ratio().value)
+            rows += rivals.rows()
+            rivals.close()
+    if ratios:
+        reached = sum(value >= 1.0 for value in ratios)
+        name = f"models whose pipeline at batch {BATCH_SIZE} serves as many images as the best engine alone"
+        claims.append(Claim(name, exact(float(reached)), "", float(min(MIN_AS_FAST, len(ratios)))))
+    return claims, rows
+
+
+def main() -> int:
+    """Runs the benchmark."""
+    parser = arguments(__doc__)
+    parser.add_argument("--models", nargs="+", metavar="NAME", help="these alone; with --quick by default yolo_sized")
+    chosen = parser.parse_args()
+    prepare_process()
+    names = chosen.models or ((YOLO,) if chosen.quick else MODELS)
+    claims, rows = measure(names, quick=chosen.quick, seconds=seconds_for_turns(chosen, FULL_S))
+    for row in rows:
+        show({name: value for name, value in row.items() if name != "samples"})
+    panels = [Panel(row["what"], "", row["samples"]) for row in rows]
+    deliver(Report("engines", claims, rows, panels), chosen)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
