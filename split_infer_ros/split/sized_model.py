@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import ExecutionConfig
-from split_infer_ros.errors import ConfigurationError, UntraceableError
+from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.entry import ModelEntry
+from split_infer_ros.split.export import UntraceableError
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.split_points import SplitPoint
 from split_infer_ros.split.torch_model import TorchModel
