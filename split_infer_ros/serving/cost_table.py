@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from split_infer_ros.engines.engine import Engine, engine_text
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.record import Record
@@ -17,6 +18,7 @@ from split_infer_ros.runtime.num_threads import max_threads
 from split_infer_ros.serving.execution_costs import Combination, ExecutionCosts, combination_of
 from split_infer_ros.serving.execution_timing import fusable_combinations, samples_agree
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.telemetry.machine import engine_version
 
 MAX_EXECUTION_S = 0.25  # a longer execution is not measured: beyond, costs grow in proportion anyway
 MAX_FUSED = 128  # combinations of several models that are considered, those of the fewest models first
@@ -65,14 +67,14 @@ class CostTable:
                 self._measured_s[cost_key] = record.median_s
 
     def add_model(self, name: str, model: SplitModel, variant: str) -> None:
-        """Adds a model.
+        """Adds a model. Its costs depend on its engine as well.
 
         Args:
             name: unique in this table.
             model: the model.
             variant: what the costs depend on besides the model: its split point, and memory for streamed weights.
         """
-        self._models[name], self._variants[name] = model, variant
+        self._models[name], self._variants[name] = model, variant + _engine_of(model)
         self._fusion_budget_s = 0.0 if self._num_lanes else FUSION_BUDGET_S
 
     def remove_model(self, name: str) -> None:
@@ -168,6 +170,14 @@ class CostTable:
         threads = {"threads": 1, "lanes": self._num_lanes} if self._num_lanes else {"threads": max_threads()}
         precision = str(model.dtype).removeprefix("torch.")
         return {"stage": "execution", "precision": precision, **threads, "graphs": self._graphs}
+
+
+def _engine_of(model: SplitModel) -> str:
+    """Returns the end of a variant's name: the engine and its version; nothing for torch."""
+    config = model.execution_config
+    if config.engine is Engine.TORCH:
+        return ""
+    return f" on {engine_text(config.engine, config.provider)} {engine_version(config.engine.value)}"
 
 
 def _fusable(costs: ExecutionCosts) -> Iterable[Combination]:

@@ -108,6 +108,6 @@ def samples_agree(samples_s: Sequence[float]) -> bool:
 
 
 def blank_batch(model: SplitModel, batch_size: int) -> Tensor:
-    """Returns a batch of black images on the model's device: (n, 3, h, w) in the model's dtype, channels last."""
+    """Returns black images (n, 3, h, w) on the model's device, in the model's dtype and in its engine's layout."""
     images = torch.zeros((batch_size, *model.entry.image_shape), device=model.device, dtype=model.dtype)
-    return images.contiguous(memory_format=torch.channels_last)
+    return images.contiguous(memory_format=model.execution_config.engine.memory_format)

@@ -125,6 +125,11 @@ class SplitModel(ABC):
         return sorted({1, batch_size})
 
     @property
+    @abstractmethod
+    def head_engine(self) -> Engine:
+        """The engine that runs the head."""
+
+    @property
     def note(self) -> str:
         """What a user should know about how the model runs, in a sentence; empty if there is nothing."""
         return ""

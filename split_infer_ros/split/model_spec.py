@@ -18,8 +18,8 @@ class ModelSpec:
         device: where the backbone runs: ``cpu``, ``cuda``, ``cuda:1``, ... or ``auto`` (CUDA if there is one).
         precision: the backbone computes in ``fp32``, ``fp16`` or ``bf16``.
         allow_user_code: whether a factory or an exported program may be loaded. Loading it may run any code.
-        decoder, labels, input_size, preprocessing: what the user says about an ONNX file; see ``OnnxOptions``.
         execution_config: how both partitions are executed, as far as device and precision allow.
+        decoder, labels, input_size, preprocessing: what the user says about an ONNX file; see ``OnnxOptions``.
     """
 
     name: str
@@ -27,11 +27,11 @@ class ModelSpec:
     device: str = "auto"
     precision: str = "fp32"
     allow_user_code: bool = False
+    execution_config: ExecutionConfig = field(default_factory=ExecutionConfig)
     decoder: str = AUTO
     labels: str = ""
     input_size: str = ""
     preprocessing: str = AUTO
-    execution_config: ExecutionConfig = field(default_factory=ExecutionConfig)
 
     @property
     def onnx_options(self) -> OnnxOptions:

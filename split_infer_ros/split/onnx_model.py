@@ -136,6 +136,11 @@ class OnnxModel(SplitModel):
         return " ".join(filter(None, notes))
 
     @property
+    def head_engine(self) -> Engine:
+        """The engine that runs the head."""
+        return self._head_execution_config.engine
+
+    @property
     def _head_execution_config(self) -> ExecutionConfig:
         """The backbone's configuration, or that of the same engine on the CPU."""
         return self.execution_config if self.device.type == "cpu" else _of_onnx(ExecutionConfig())

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from split_infer_ros.buffers.layout import TensorSpec
+from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.executable import OperatorOverride, make_executable
 from split_infer_ros.engines.execution_config import Compiler, Convolutions, ExecutionConfig
 from split_infer_ros.errors import ConfigurationError
@@ -146,6 +147,11 @@ class TorchModel(SplitModel):
             for piece, start, kind in zip(pieces, starts, self._kinds_before(ends, head_config), strict=True)
         ]
         return tuple(backbones), tuple(heads)
+
+    @property
+    def head_engine(self) -> Engine:
+        """The engine that runs the head."""
+        return self._head_execution_config.engine
 
     @property
     def _head_execution_config(self) -> ExecutionConfig:

@@ -14,6 +14,8 @@ from real_gpu import GPU
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.policy import POLICIES, Policy
 from split_infer_ros.models.detections import Limits
+from split_infer_ros.models.onnx_options import Recipe
+from split_infer_ros.models.onnx_preprocess import make_preprocess
 from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.pipeline.backbone_stage import BackboneStage
 from split_infer_ros.pipeline.cuda_graphs import GraphedBackbone
@@ -33,7 +35,16 @@ TOLERANCE = {"fp32": 2e-3, "fp16": 2e-2, "bf16": 1e-1}
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("preprocess", [Preprocess(224, 224, shorter_side=256), Preprocess(320, 320, antialias=False)])
+@pytest.mark.parametrize(
+    "preprocess",
+    [
+        Preprocess(224, 224, shorter_side=256),
+        Preprocess(320, 320, antialias=False),
+        make_preprocess(Recipe.LETTERBOX, 320, 320),
+        make_preprocess(Recipe.YOLOX, 320, 320),
+    ],
+    ids=["crop", "float", "letterbox", "yolox"],
+)
 def test_pictures_resized_on_the_gpu_are_the_same_to_one_grey_level(preprocess: Preprocess, policy: Policy) -> None:
     images = [picture(number) for number in range(7)]
     on_cpu = HostPreprocessor.allocate(preprocess, batch_size=7, dtype=torch.float32).load(images).images

@@ -116,3 +116,14 @@ def test_boxes_come_back_from_a_letterbox(size: tuple[int, int], centred: bool, 
     shown = source * scale + torch.tensor([left, top] * 2)
     back = preprocess.to_source(shown[None], height, width)[0]
     torch.testing.assert_close(back, source, rtol=0, atol=1e-3 * max(size))
+
+
+def test_padded_rows_do_not_change_the_input() -> None:
+    """Images of messages may have padded rows and be read-only."""
+    image = of_size(50, 33)
+    padded = np.full((50, 33 * 3 + 5), 99, dtype=np.uint8)
+    padded[:, : 33 * 3] = image.reshape(50, -1)
+    view = torch.from_numpy(padded).as_strided((50, 33, 3), (33 * 3 + 5, 3, 1))
+    preprocess = make_preprocess(Recipe.LETTERBOX, 64, 64)
+    ours = preprocess.normalise(preprocess.gather([Pixels(view, (0, 1, 2))], preprocess.staging(1)))[0]
+    assert np.array_equal(ours.numpy(), run(preprocess, image))  # the same calls on the same grey values

@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 from bright import BrightModel
 
+from split_infer_ros.engines.engine import Engine
+from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key
+from split_infer_ros.serving import cost_table
 from split_infer_ros.serving.cost_table import FUSION_BUDGET_S, MAX_EXECUTION_S, MAX_FUSED, CostTable
 from split_infer_ros.serving.execution_costs import Combination
 
@@ -78,6 +81,26 @@ def test_known_costs_are_not_measured_again_under_any_name(tmp_path: Path) -> No
     elsewhere.load_costs(MODELS["one"])
     elsewhere.add_model("one", MODELS["one"], "one")
     assert not elsewhere.is_ready("one")
+
+
+def test_costs_on_another_engine_or_version_are_measured_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    release = "2026.4"
+    monkeypatch.setattr(cost_table, "engine_version", lambda engine: release)
+    on_torch = MODELS["one"]
+    config = ExecutionConfig(engine=Engine.OPENVINO)
+    on_openvino = on_torch.placed(on_torch.device, on_torch.dtype, config)
+    for model in (on_torch, on_openvino):
+        table = make_table(tmp_path / "a")
+        table.load_costs(model)
+        table.add_model("one", model, "x")
+        assert len(measure_all(table, 0.001)) == 3
+    again = make_table(tmp_path / "a")
+    again.load_costs(on_openvino)
+    again.add_model("one", on_openvino, "x")
+    assert measure_all(again, 0.001) == []
+    release = "2027.0"
+    again.add_model("one", on_openvino, "x")
+    assert len(measure_all(again, 0.001)) == 3
 
 
 def test_failed_executions_are_not_measured_again(tmp_path: Path) -> None:

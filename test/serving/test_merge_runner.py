@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from measured_costs import measure_costs
+from torch import Tensor
 
 from split_infer_ros.serving.execution_timing import blank_batch
 from split_infer_ros.serving.merge_runner import MergeRunner
@@ -43,6 +44,23 @@ def test_fused_models_give_what_each_gives_alone(
             expected = models[name].backbone("output")(inputs[name])
         for actual, value in zip(outputs[name], expected, strict=True):
             torch.testing.assert_close(actual, value, rtol=1e-4, atol=1e-5)  # with another number of threads
+
+
+def test_what_computes_gets_the_backbone_and_its_images(models: dict[str, SplitModel], runner: MergeRunner) -> None:
+    inputs = {name: blank_batch(models[name], 2) for name in ("shapes", "squeeze")}
+    computed: dict[str, tuple[object, Tensor]] = {}
+
+    def compute(name: str, backbone: object, images: Tensor) -> None:
+        if name == "squeeze":
+            raise ArithmeticError("no result")
+        computed[name] = backbone, images
+
+    launched = runner.launch(inputs, lambda name, features: pytest.fail("stored twice"), (), compute)
+    launched.done.wait()
+    assert {name: str(error) for name, error in launched.failed.items()} == {"squeeze": "no result"}
+    backbone, images = computed["shapes"]
+    assert backbone is models["shapes"].backbone("output")
+    assert images is inputs["shapes"]
 
 
 def test_failing_model_raises_once_the_others_are_done(models: dict[str, SplitModel], runner: MergeRunner) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from running import until
 from torch import Tensor, nn
 
 from split_infer_ros.buffers.slot_memory import SlotMemory
@@ -17,12 +20,19 @@ from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.engines.onnxruntime_part import OnnxRuntimePart
 from split_infer_ros.engines.openvino_part import OpenVinoPart
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.images.encodings import RGB, Pixels
+from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.classifier import classify
-from split_infer_ros.models.detections import Limits
+from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.models.preprocess import Preprocess
+from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.local import LocalPipeline
 from split_infer_ros.pipeline.settings import DropPolicy, StageSettings
+from split_infer_ros.serving import tenant_registry
+from split_infer_ros.serving.shared_pipeline import SharedPipeline
+from split_infer_ros.serving.shared_settings import SharedSettings
+from split_infer_ros.serving.tenant import Tenant
 from split_infer_ros.split.torch_model import TorchModel
 from split_infer_ros.weight_streaming.residency import Residency
 
@@ -94,14 +104,20 @@ def scores(config: ExecutionConfig, settings: StageSettings = SETTINGS) -> Tenso
     return torch.stack([result.detections.scores[result.detections.labels.argsort()] for result in results])
 
 
+@functools.cache
+def expected_scores() -> Tensor:
+    """The scores of all pictures by torch's pipeline."""
+    found = scores(ExecutionConfig())
+    assert found.std(dim=0).max() > 10 * SCORES
+    return found
+
+
 @pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.parametrize("split_point", ["input", "left", "output"])
 def test_pipelines_give_torchs_results(name: str, split_point: str) -> None:
     settings = StageSettings(split_point=split_point, batch_size=2, batch_timeout_s=0.05, drop_policy=DropPolicy.BLOCK)
-    expected = scores(ExecutionConfig(), settings)
     found = scores(ExecutionConfig(engine=Engine(name)), settings)
-    assert expected.std(dim=0).max() > 10 * SCORES
-    torch.testing.assert_close(found, expected, rtol=0, atol=SCORES)
+    torch.testing.assert_close(found, expected_scores(), rtol=0, atol=SCORES)
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -173,6 +189,47 @@ def test_heads_are_compiled_before_the_first_batch(name: str, monkeypatch: pytes
     assert sorted(runs) == [(1, 1), (2, 1)]
     with pipeline:
         assert sorted(set(runs)) == [(1, 1), (1, 2), (2, 1), (2, 2)]  # the backbone's warm-up
+
+
+@pytest.mark.parametrize("name", ["torch", *ENGINES])
+def test_tenants_run_on_the_engine(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine writes the features of tenants into the slots itself; torch's are copied."""
+    base = model(ExecutionConfig())
+    writes: list[int] = []
+    original = SlotMemory.write
+
+    def count(self: SlotMemory, slot: int, tensors: Sequence[Tensor]) -> None:
+        writes.append(slot)
+        original(self, slot, tensors)
+
+    monkeypatch.setattr(SlotMemory, "write", count)
+    monkeypatch.setattr(
+        tenant_registry, "load_model", lambda spec: base.placed(CPU, torch.float32, spec.execution_config)
+    )
+    found: dict[int, Tensor] = {}
+
+    def deliver(tenant: str, origin: Origin, detections: Detections, labels: Sequence[str]) -> None:
+        found[origin.header] = detections.scores[detections.labels.argsort()]
+
+    errors: list[str] = []
+    settings = SharedSettings(device="cpu", engine=name, max_batch_size=2, max_waiting=20)
+    limits = Limits(score_threshold=0.0)
+    pipeline = SharedPipeline(
+        settings, limits, deliver, lambda who, error: errors.append(f"{who}: {error}"), Database(tmp_path / "costs")
+    )
+    assert pipeline.set_tenants([Tenant("front", "two_roads")]) == {}
+    pipeline.start()
+    try:
+        for number, picture in enumerate(pictures()):
+            pixels = Pixels(torch.from_numpy(picture), RGB)
+            pipeline.submit("front", pixels, Origin(number, "front", *picture.shape[:2]), time.monotonic())
+        until(lambda: len(found) == len(pictures()) or bool(errors))
+    finally:
+        pipeline.stop(10.0)
+        pipeline.close()
+    assert errors == []
+    assert bool(writes) == (name == "torch")
+    torch.testing.assert_close(torch.stack([found[n] for n in sorted(found)]), expected_scores(), rtol=0, atol=SCORES)
 
 
 @pytest.mark.parametrize("name", ENGINES)
