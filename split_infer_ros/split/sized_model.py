@@ -114,6 +114,11 @@ class SizedModel(SplitModel):
         )
         return backbones, heads
 
+    @property
+    def head_engine(self) -> Engine:
+        """The engine that runs the head."""
+        return Engine.TORCH
+
     def warm_up_sizes(self, batch_size: int) -> Sequence[int]:
         """Returns every size up to ``batch_size``: each is traced when it first runs."""
         return range(1, batch_size + 1)
