@@ -8,11 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from split_infer_ros.errors import UntraceableError
+from split_infer_ros.errors import ConfigurationError
 
 _CHECKS = (torch.ops.aten._assert_tensor_metadata.default,)  # assert that dtypes and devices are as traced
 
 STACK = "nn_module_stack"  # key in a node's meta: the modules in whose forwards it was traced
+
+
+class UntraceableError(ConfigurationError):
+    """A module cannot be traced, or not for every batch size."""
 
 
 def export(model: nn.Module, image_shape: tuple[int, int, int], reason: Exception) -> fx.GraphModule:

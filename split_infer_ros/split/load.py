@@ -10,12 +10,13 @@ import torch
 from torch import nn
 
 from split_infer_ros.engines.execution_config import ExecutionConfig
-from split_infer_ros.errors import ConfigurationError, UntraceableError, WeightsError
+from split_infer_ros.errors import ConfigurationError, WeightsError
 from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.models.user import check_detections, is_user_model
 from split_infer_ros.models.weights import NamedWeights, load_weights
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.split.export import UntraceableError
 from split_infer_ros.split.model import PRECISIONS, SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.onnx_model import OnnxModel

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import ExecutionConfig
-from split_infer_ros.errors import ConfigurationError, UntraceableError
+from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.entry import ModelEntry
+from split_infer_ros.split.export import UntraceableError
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.split_points import SplitPoint
 from split_infer_ros.split.torch_model import TorchModel
@@ -112,6 +113,11 @@ class SizedModel(SplitModel):
             for side in (0, 1)
         )
         return backbones, heads
+
+    @property
+    def head_engine(self) -> Engine:
+        """The engine that runs the head."""
+        return Engine.TORCH
 
     def warm_up_sizes(self, batch_size: int) -> Sequence[int]:
         """Returns every size up to ``batch_size``: each is traced when it first runs."""
