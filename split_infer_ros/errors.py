@@ -2,6 +2,7 @@
 
 - SplitInferError
     - ConfigurationError: a value that a user gave cannot be used.
+        - UntraceableError
         - UnknownModelError
         - UnknownSplitPointError
         - WeightsError
@@ -23,6 +24,10 @@ class SplitInferError(Exception):
 
 class ConfigurationError(SplitInferError):
     """A value that a user gave cannot be used; nothing was changed."""
+
+
+class UntraceableError(ConfigurationError):
+    """A module that cannot be traced for every batch size."""
 
 
 class UnknownModelError(ConfigurationError):

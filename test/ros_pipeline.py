@@ -36,7 +36,8 @@ class Pipeline:
 
     Args:
         context: the ROS context.
-        parameters: the parameters of each node that runs, by its name. Weights are ``none`` unless given.
+        parameters: the parameters of each node that runs, by its name. Weights are
+            ``none`` and the engine is ``torch`` unless given.
     """
 
     def __init__(self, context: Context, **parameters: Mapping[str, Any]) -> None:
@@ -65,7 +66,8 @@ class Pipeline:
     def add(self, name: str, **values: Any) -> ManagedNode:
         """Starts a node."""
         if name in ("backbone", "head"):
-            values = {"weights": "none", **values}
+            # engine auto would compare the engines before each test
+            values = {"weights": "none", "engine": "torch", **values}
         if name == "head":  # deep enough that no message is overwritten before a client takes it
             values = {f"qos_overrides.{self.namespace}/detections.publisher.depth": 1000, **values}
         for tenant in values.get("tenants", ()) if name == "tenants" else ():

@@ -10,13 +10,27 @@ from split_infer_ros.autotuning.spaces import engines_for
 from split_infer_ros.autotuning.tasks import network_task
 from split_infer_ros.autotuning.trial_process import TrialProcess, TrialRunner
 from split_infer_ros.autotuning.tune import Tuner
+from split_infer_ros.engines.engine import AUTO, Engine
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.record import Record
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.weight_streaming.residency import Residency
 
 MAX_COMPARISON_S = 30.0
+
+
+def open_engines(wanted: str, residency: Residency) -> tuple[str, ...]:
+    """Returns the engines that a user's choice leaves open; empty if all are.
+
+    Args:
+        wanted: the parameter ``engine``.
+        residency: where the weights are. torch alone streams them.
+    """
+    if residency is not Residency.RESIDENT:
+        return (Engine.TORCH.value,)
+    return () if wanted == AUTO else (wanted,)
 
 
 def compare_engines_once(

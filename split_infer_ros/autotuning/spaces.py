@@ -13,6 +13,7 @@ from split_infer_ros.engines.execution_config import Compiler, Convolutions
 from split_infer_ros.engines.onednn_graph import has_onednn_graphs
 from split_infer_ros.search.space import Config, Space, Value
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.sized_model import SizedModel
 from split_infer_ros.vision_ops.implementations import ImplementationChoice
 
 NETWORK, PIPELINE = STAGES = ("network", "pipeline")  # the stages of a task
@@ -67,6 +68,8 @@ def network_space(
 def engines_for(model: SplitModel) -> tuple[str, ...]:
     """Returns the installed engines that can run a model on its device, the one that runs it untuned first."""
     native = model.native_engine.value
+    if isinstance(model, SizedModel):  # there is no one graph to export
+        return (native,)
     others = [name for name in ENGINES if name not in (native, Engine.TORCH.value)]
     return (native, *(name for name in others if can_run_on(name, model.device)))
 

@@ -98,10 +98,11 @@ class Trials:
         return torch.randn((batch_size, *self._entry.image_shape), generator=random)
 
     def _network(self, config: Mapping[str, Any], batch_size: int, end: float) -> dict[str, Any]:
-        use_threads(config["threads"])
-        model = self.model(ExecutionConfig.from_json(config), config["precision"])
+        execution_config = ExecutionConfig.from_json(config)
+        execution_config.engine.use_threads(config["threads"])
+        model = self.model(execution_config, config["precision"])
         network, stream = model.backbone("output"), Stream(self._device)
-        layout = model.execution_config.engine.memory_format
+        layout = execution_config.engine.memory_format
         images = self.images(batch_size).contiguous(memory_format=layout).to(self._device, model.dtype)
 
         def run() -> tuple[Tensor, ...]:

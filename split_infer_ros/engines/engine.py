@@ -10,6 +10,7 @@ from types import ModuleType
 import torch
 
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.runtime.num_threads import use_all_threads, use_engine_threads, use_threads
 
 AUTO = "auto"  # the user's choice that leaves the engine to the package
 PROVIDER_SUFFIX = "ExecutionProvider"  # of all names that ONNX Runtime gives its providers
@@ -32,6 +33,15 @@ class Engine(enum.Enum):
     def memory_format(self) -> torch.memory_format:
         """The layout of images that the engine reads without converting them."""
         return torch.channels_last if self is Engine.TORCH else torch.contiguous_format
+
+    def use_threads(self, num_threads: int) -> None:
+        """Lets this engine use ``num_threads`` threads for the calling thread; 0: as many as torch was given."""
+        if self is not Engine.TORCH:
+            use_engine_threads(num_threads)
+        elif num_threads:
+            use_threads(num_threads)
+        else:
+            use_all_threads()
 
     @property
     def is_installed(self) -> bool:

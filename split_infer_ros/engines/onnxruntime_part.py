@@ -16,6 +16,7 @@ from split_infer_ros.engines.engine_part import EnginePart, PerThreadCount
 from split_infer_ros.engines.model_source import model_source
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.runtime.num_threads import engine_threads
 from split_infer_ros.runtime.streams import current_fence
 
 SPIN_US = 10
@@ -36,7 +37,7 @@ ELEMENT_TYPES: dict[torch.dtype, Any] = {
 
 
 class OnnxRuntimePart(EnginePart):
-    """A part that ONNX Runtime executes with as many threads as torch has on the calling thread.
+    """A part that ONNX Runtime executes with as many threads as ``engine_threads`` says.
 
     For each number of threads, the first call makes a session, with all of ONNX Runtime's optimisations. Its threads
     sleep between two runs, and soon within a run while they have no work.
@@ -59,7 +60,7 @@ class OnnxRuntimePart(EnginePart):
         self._making = threading.Lock()
 
     def _run(self, outputs: Sequence[Tensor | None], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        session = self._session(torch.get_num_threads())
+        session = self._session(engine_threads())
         binding = session.io_binding()
         kind, index = tensors[0].device.type, tensors[0].device.index or 0
         for expected, tensor in zip(self.graph.inputs, tensors, strict=True):

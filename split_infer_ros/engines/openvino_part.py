@@ -15,6 +15,7 @@ from split_infer_ros.engines.engine_part import EnginePart, PerThreadCount
 from split_infer_ros.engines.model_source import model_source
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.runtime.num_threads import engine_threads
 
 MAX_STATIC = 3  # batch sizes that have a compiled model of their own: a single image, a full batch, and one more
 
@@ -24,7 +25,7 @@ _NO_CAUSE = ("Exception from", "Check '", "FrontEnd API failed", "While validati
 
 
 class OpenVinoPart(EnginePart):
-    """A part that OpenVINO executes in float32 with as many threads as torch has on the calling thread.
+    """A part that OpenVINO executes in float32 with as many threads as ``engine_threads`` says.
 
     A model that is compiled for one batch size is about a tenth faster than one for all batch sizes (MobileNetV2 on
     two cores: 2.6 and 3.0 ms for one image, 9.2 and 9.9 ms for four). So for each number of threads, the first
@@ -50,7 +51,7 @@ class OpenVinoPart(EnginePart):
         self._making = threading.Lock()
 
     def _run(self, outputs: Sequence[Tensor | None], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        model = self._model(torch.get_num_threads(), tuple(tensor.shape for tensor in tensors))
+        model = self._model(engine_threads(), tuple(tensor.shape for tensor in tensors))
         request = model.take_request()
         try:
             for index, tensor in enumerate(tensors):

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from split_infer_ros.autotuning.best_known import BestKnown, find_best_known
+from split_infer_ros.autotuning.engine_choice import compare_engines_once, open_engines
 from split_infer_ros.autotuning.trial_process import TrialProcess
 from split_infer_ros.autotuning.tune import Tuner
 from split_infer_ros.engines.execution_config import ExecutionConfig
@@ -75,6 +76,8 @@ class BackboneNode(ManagedNode[BackboneParameters]):
         self.get_logger().info(f"{values.model}: {best_known}")
         execution_config = best_known.execution_config.with_engine(values.engine, self._model.native_engine)
         self._model = self._load(execution_config)
+        if self._model.note:
+            self.get_logger().warning(self._model.note)
         self._pipeline = BackbonePipeline.open(self, self._model, best_known)
         timer = self.create_steady_timer(REPORT_PERIOD_S, self._report)
         self.add_cleanup(lambda: self.destroy_timer(timer))
@@ -120,19 +123,33 @@ class BackboneNode(ManagedNode[BackboneParameters]):
     def _find_or_tune(self) -> BestKnown:
         """Returns the best known configuration of the model on this machine.
 
-        If there is none and the parameter ``tune_at_start`` is set, the model is tuned first.
+        If there is none, the model is tuned first if the parameter ``tune_at_start`` is set. Else, with engine
+        ``auto``, the engines are compared.
         """
-        values, database = self.values, Database.named(self.values.tuning_database)
+        values, database, log = self.values, Database.named(self.values.tuning_database), self.get_logger()
+        spec = replace(values.model_spec, device=str(self.model.device))
+        engines = open_engines(values.engine, values.weights_settings.weights_residency)
 
         def find() -> BestKnown:
-            return find_best_known(self.model, database, values.precision, values.batch_size)
+            return find_best_known(self.model, database, values.precision, values.batch_size, engines)
 
         best_known = find()
-        if best_known.network is not None or not values.tune_at_start:
+        if best_known.network is not None:
             return best_known
-        self.get_logger().info(f"tuning {values.model} for {values.tune_at_start:g} s")
-        with TrialProcess(replace(values.model_spec, device=str(self.model.device))) as runner:
-            Tuner(self.model, runner, database, precisions=(values.precision,)).tune(values.tune_at_start)
+        if values.tune_at_start:
+            log.info(f"tuning {values.model} for {values.tune_at_start:g} s")
+            with TrialProcess(spec) as runner:
+                tuner = Tuner(self.model, runner, database, precisions=(values.precision,), engines=engines)
+                tuner.tune(values.tune_at_start)
+        elif not engines:
+            compare_engines_once(
+                self.model,
+                spec,
+                database,
+                precision=values.precision,
+                batch_size=values.batch_size or 1,
+                say=log.info,
+            )
         return find()
 
     def _unload(self) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from split_infer_ros.autotuning.best_known import find_best_known
+from split_infer_ros.autotuning.engine_choice import open_engines
 from split_infer_ros.engines.engine import check_engine
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.detections import Detections
@@ -77,9 +78,12 @@ class HeadNode(ManagedNode[HeadParameters]):
         values = self.values
         self._model = load_model(values.model_spec)
         self.add_cleanup(self._unload)
-        tuned = find_best_known(self._model, Database.named(values.tuning_database))
+        engines = open_engines(values.engine, values.weights_settings.weights_residency)
+        tuned = find_best_known(self._model, Database.named(values.tuning_database), engines=engines)
         execution_config = tuned.execution_config.with_engine(values.engine, self._model.native_engine)
         self._model = load_model(replace(values.model_spec, execution_config=execution_config))
+        if self._model.note:
+            self.get_logger().warning(self._model.note)
         # only within one process do handles carry the image on which to draw
         self._results = ResultPublisher(self, has_images=values.transport == INTRA_PROCESS)
         self._results.start()

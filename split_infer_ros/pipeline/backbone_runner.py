@@ -9,10 +9,11 @@ from functools import partial
 
 import torch
 
+from split_infer_ros.engines.engine import Engine
 from split_infer_ros.pipeline.handover import Execution, Handover
 from split_infer_ros.pipeline.in_flight import InFlightBatch
 from split_infer_ros.pipeline.plan import Plan
-from split_infer_ros.runtime.num_threads import use_all_threads, use_one_thread, use_threads
+from split_infer_ros.runtime.num_threads import use_one_thread
 from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.runtime.worker_thread import WorkerThread
 
@@ -27,20 +28,26 @@ class BackboneRunner:
         device: where the backbone runs.
         over: called once a batch was handed over or lost.
         num_threads: of the backbone's operations on a CPU; 0: all.
+        engine: what executes the backbone.
 
     Attributes:
         depth: so many batches may be in ``run`` and behind it.
         set_up: to be called on the thread that calls ``run``.
     """
 
-    def __init__(self, device: torch.device, over: Callable[[], None], num_threads: int = 0) -> None:
+    def __init__(
+        self,
+        device: torch.device,
+        over: Callable[[], None],
+        *,
+        num_threads: int = 0,
+        engine: Engine = Engine.TORCH,
+    ) -> None:
         self._stream, self._copies = Stream(device), Stream(device)
         self._over = over
         behind = self._stream.is_asynchronous
         self.depth = 3 if behind else 1
-        self.set_up = (
-            use_one_thread if behind else partial(use_threads, num_threads) if num_threads else use_all_threads
-        )
+        self.set_up = use_one_thread if behind else partial(engine.use_threads, num_threads)
         self._launch = WorkerThread("backbone", self._compute, use_one_thread) if behind else None
         self._handover = Handover(behind)
 

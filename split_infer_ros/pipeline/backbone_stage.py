@@ -68,7 +68,9 @@ class BackboneStage:
         self._was_full = False
         self._when_ready_for_more: Callable[[], None] | None = None
         self._thread: threading.Thread | None = None
-        self._runner = BackboneRunner(model.device, self._passed, num_threads)
+        self._runner = BackboneRunner(
+            model.device, self._passed, num_threads=num_threads, engine=model.execution_config.engine
+        )
         self._instance = ModelInstance(
             key=model.entry.name,
             model=model,

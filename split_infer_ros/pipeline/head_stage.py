@@ -21,7 +21,7 @@ from split_infer_ros.pipeline.frame import Handle, Origin
 from split_infer_ros.pipeline.head_partitions import HeadPartitions
 from split_infer_ros.pipeline.report import WeightsReport
 from split_infer_ros.pipeline.settings import WeightsSettings
-from split_infer_ros.runtime.num_threads import use_one_thread, use_threads
+from split_infer_ros.runtime.num_threads import use_one_thread
 from split_infer_ros.runtime.worker_thread import WorkerThread
 from split_infer_ros.split.model import SplitModel
 
@@ -84,7 +84,7 @@ class HeadStage:
         self._partitions = partitions
         self._deliver = deliver
         self._on_error = on_error
-        self._head_thread = WorkerThread("head", self._run, partial(use_threads, num_threads))
+        self._head_thread = WorkerThread("head", self._run, partial(model.head_engine.use_threads, num_threads))
         self._postprocess_thread = WorkerThread("postprocess", self._finish, use_one_thread)
 
     @classmethod

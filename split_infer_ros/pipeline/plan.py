@@ -46,6 +46,7 @@ class Plan:
         pool: the slots for features.
         preprocessor: turns images into the backbone's input.
         memory_reason: why the pool has its memory policy.
+        warm_up_sizes: the numbers of images that run before frames come.
         graph_note: why the backbone is not recorded although the settings ask for it.
     """
 
@@ -55,6 +56,7 @@ class Plan:
     pool: OwnedPool
     preprocessor: Preprocessor
     memory_reason: str
+    warm_up_sizes: tuple[int, ...]
     graph_note: str = ""
 
     @classmethod
@@ -120,6 +122,7 @@ class Plan:
                     pool=pool,
                     preprocessor=preprocessor,
                     memory_reason=pool.slots.note or memory.reason,
+                    warm_up_sizes=tuple(model.warm_up_sizes(settings.batch_size)),
                 )
                 if model.device.type == "cuda":
                     plan = plan._prepared_on_gpu(model)
@@ -207,7 +210,7 @@ class Plan:
             return
         blank = Pixels.blank()
         try:
-            for count in {1, self.settings.batch_size}:
+            for count in self.warm_up_sizes:
                 for _ in range(WARM_UP_RUNS):
                     loaded = self.preprocessor.load([blank] * count)
                     self.run(loaded, lease, count=count, stream=stream, copy_stream=copy_stream).wait()

@@ -24,7 +24,7 @@ from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.measurements.steady import repeat_until_steady
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.pipeline.preprocessor import make_preprocessor
-from split_infer_ros.runtime.num_threads import use_all_threads, use_one_thread
+from split_infer_ros.runtime.num_threads import use_one_thread
 from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.runtime.timing import Lap, Stopwatch
 from split_infer_ros.split.model import SplitModel
@@ -71,7 +71,7 @@ class StageTimer:
             use_one_thread()  # as in the pipeline
             preprocess_s = [_time_on_host(preprocess, stream) for _ in range(self._calls)]
             images = preprocess()
-            use_all_threads()
+            model.execution_config.engine.use_threads(0)
             _, backbones_s = self._time_segments(backbone_segments, (images,), watch)
             hand_overs_s = self._time_hand_overs(backbone_segments, images, batch_size=batch_size, watch=watch)
         if model.device.type == "cpu":

@@ -6,10 +6,15 @@ may wake on a core that another thread uses. A network of fifty layers then take
 
 Therefore only the stage with the most work has a team, and every other thread computes alone. That includes the main
 thread from the first import on, so no module makes a large tensor while it is imported.
+
+Engines other than torch have threads of their own. A team of torch's keeps its cores for some milliseconds after each
+operation, so that its threads need not be woken. An engine's threads would have to wait for them. Therefore torch
+computes alone on a thread that gives its network to another engine.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -19,6 +24,7 @@ import torch
 Result = TypeVar("Result")
 
 _MAX_THREADS = torch.get_num_threads()  # read before anything in this process changes it
+_engine = threading.local()  # its num_threads are those that an engine uses for the calling thread
 
 
 def max_threads() -> int:
@@ -37,9 +43,26 @@ def use_one_thread() -> None:
 
 
 def use_threads(num_threads: int) -> None:
-    """Lets operations of the calling thread use ``num_threads`` threads."""
+    """Lets operations of the calling thread use ``num_threads`` threads, of torch's or of another engine."""
     torch.get_num_threads()  # a thread's first call takes over what another thread set last; that must not come later
     torch.set_num_threads(num_threads)
+    _engine.num_threads = num_threads
+
+
+def use_engine_threads(num_threads: int) -> None:
+    """Lets engines other than torch use ``num_threads`` threads for the calling thread, on which torch computes alone.
+
+    Args:
+        num_threads: 0 means as many as torch was given.
+    """
+    use_one_thread()
+    _engine.num_threads = num_threads or _MAX_THREADS
+
+
+def engine_threads() -> int:
+    """Returns how many threads an engine uses for the calling thread: by default as many as torch."""
+    found: int = getattr(_engine, "num_threads", 0) or torch.get_num_threads()  # if nobody has set it
+    return found
 
 
 def run_with_threads(num_threads: int | None, work: Callable[[], Result]) -> Result:

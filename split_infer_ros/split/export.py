@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
-from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.errors import UntraceableError
 
 _CHECKS = (torch.ops.aten._assert_tensor_metadata.default,)  # assert that dtypes and devices are as traced
 
@@ -25,19 +26,39 @@ def export(model: nn.Module, image_shape: tuple[int, int, int], reason: Exceptio
         reason: the error that torch.fx raised.
 
     Raises:
-        ConfigurationError: a branch depends on values or on the batch size.
+        UntraceableError: a branch depends on values or on the batch size.
     """
-    batch = torch.export.Dim("batch", min=1)
     try:
-        program = torch.export.export(
-            model, (torch.zeros((2, *image_shape)),), dynamic_shapes=({0: batch},), strict=False
-        )
+        return _exported(model, (2, *image_shape), ({0: torch.export.Dim("batch", min=1)},))
     except Exception as error:  # the model may raise anything, and torch many things
-        raise ConfigurationError(
+        raise UntraceableError(
             f"{type(model).__name__} cannot be traced, so it has no split points: its forward must take float32 "
             f"(N, {', '.join(map(str, image_shape))}) of any N and must not branch on values "
             f"(torch.fx: {_reason(reason)}; torch.export: {_reason(error)})."
         ) from error
+
+
+def export_for(model: nn.Module, image_shape: tuple[int, int, int], batch_size: int) -> fx.GraphModule:
+    """Exports a model for one batch size. Its branches may depend on the batch size.
+
+    Args:
+        model: takes float32 (N, C, H, W).
+        image_shape: (C, H, W).
+        batch_size: the only one that the graph takes.
+
+    Raises:
+        UntraceableError: a branch depends on values.
+    """
+    try:
+        return _exported(model, (batch_size, *image_shape), None)
+    except Exception as error:  # the model may raise anything, and torch many things
+        raise UntraceableError(
+            f"{type(model).__name__} cannot be traced for {batch_size} images (torch.export: {_reason(error)})."
+        ) from error
+
+
+def _exported(model: nn.Module, shape: tuple[int, ...], dynamic_shapes: Any) -> fx.GraphModule:
+    program = torch.export.export(model, (torch.zeros(shape),), dynamic_shapes=dynamic_shapes, strict=False)
     return tidy(program.module())
 
 

@@ -14,26 +14,33 @@ from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.split.export import export, tidy
+from split_infer_ros.split.export import export, export_for, tidy
 
 
-def trace(model: nn.Module, image_shape: tuple[int, int, int] = (3, 224, 224)) -> fx.GraphModule:
+def trace(
+    model: nn.Module, image_shape: tuple[int, int, int] = (3, 224, 224), batch_size: int | None = None
+) -> fx.GraphModule:
     """Traces a model by torch.fx, or by torch.export if torch.fx fails. The graph shares the model's parameters.
 
     Args:
         model: maps float32 (N, C, H, W) to a tensor or a tuple of tensors. A graph is only tidied.
         image_shape: (C, H, W), which only torch.export uses.
+        batch_size: the only one that the graph will take, traced by torch.export; None for any.
 
     Raises:
-        ConfigurationError: the model's control flow depends on its data, or its result is something else.
+        UntraceableError: the model's control flow depends on its data, or on the batch size if that may be any.
+        ConfigurationError: the model's result is something else.
     """
     model.eval()
     if isinstance(model, fx.GraphModule):
         return tidy(model)
-    try:
-        graph = symbolic_trace(model)
-    except Exception as error:  # a forward that is given proxies may raise anything
-        graph = export(model, image_shape, error)
+    if batch_size is not None:
+        graph = export_for(model, image_shape, batch_size)
+    else:
+        try:
+            graph = symbolic_trace(model)
+        except Exception as error:  # a forward that is given proxies may raise anything
+            graph = export(model, image_shape, error)
     _fix_options(graph, model)
     (results,) = graph.graph.output_node().args
     outputs = results if isinstance(results, (tuple, list)) else [results]
@@ -121,7 +128,10 @@ def fold_batch_norms(graph: fx.GraphModule) -> None:
 
 
 def prepare(
-    model: nn.Module, image_shape: tuple[int, int, int] = (3, 224, 224), folding: bool = True
+    model: nn.Module,
+    image_shape: tuple[int, int, int] = (3, 224, 224),
+    folding: bool = True,
+    batch_size: int | None = None,
 ) -> fx.GraphModule:
     """Traces a model for fast inference, with convolutions channels last.
 
@@ -129,13 +139,14 @@ def prepare(
         model: as in ``trace``. Its modules are reused and may be changed, so nothing else may use the model.
         image_shape: (C, H, W).
         folding: whether batch norms are folded into convolutions.
+        batch_size: as in ``trace``.
 
     Raises:
         ConfigurationError: the model cannot be traced; see ``trace``.
     """
     for parameter in model.parameters():
         parameter.requires_grad_(False)
-    graph = trace(model, image_shape)
+    graph = trace(model, image_shape, batch_size)
     if folding:
         fold_batch_norms(graph)
     return graph.to(memory_format=torch.channels_last)

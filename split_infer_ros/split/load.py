@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from split_infer_ros.engines.execution_config import ExecutionConfig
-from split_infer_ros.errors import ConfigurationError, WeightsError
+from split_infer_ros.errors import ConfigurationError, UntraceableError, WeightsError
 from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.models.user import check_detections, is_user_model
@@ -19,8 +19,10 @@ from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.split.model import PRECISIONS, SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.onnx_model import OnnxModel
+from split_infer_ros.split.sized_model import SizedModel
 from split_infer_ros.split.torch_model import TorchModel
 
+AUTO_DEVICE = "auto"
 SEED = 0  # untrained weights are the same ones each time
 
 _loaded: WeakValueDictionary[ModelSpec, SplitModel] = WeakValueDictionary()
@@ -37,7 +39,6 @@ def load_model(spec: ModelSpec) -> SplitModel:
     if spec.precision not in PRECISIONS:
         raise ConfigurationError(f"precision '{spec.precision}' is unknown; it takes one of: {', '.join(PRECISIONS)}.")
     device = choose_device(spec.device)
-    placed_spec = replace(spec, device=str(device))
     folding_only = ExecutionConfig(folding=spec.execution_config.folding)
     # The permission is part of the key: who may not load user code may not share it either.
     source_spec = replace(spec, device="cpu", precision="fp32", execution_config=folding_only)
@@ -45,6 +46,9 @@ def load_model(spec: ModelSpec) -> SplitModel:
         source = _loaded.get(source_spec)
         if source is None:
             source = _loaded[source_spec] = make_model(*build_model(spec), folding_only)
+        if spec.device == AUTO_DEVICE:
+            device = source.best_device()
+        placed_spec = replace(spec, device=str(device))
         if placed_spec == source_spec:
             return source
         placed = _loaded.get(placed_spec)
@@ -85,10 +89,20 @@ def _check_weights(entry: ModelEntry, weights: str) -> None:
 
 
 def make_model(entry: ModelEntry, built: nn.Module | OnnxGraph, execution_config: ExecutionConfig) -> SplitModel:
-    """Makes a model on the CPU in float32 of what its entry built."""
+    """Makes a model on the CPU in float32 of what its entry built.
+
+    Raises:
+        ConfigurationError: the model cannot be traced, or does not run.
+    """
     if isinstance(built, OnnxGraph):
         return OnnxModel(entry, built)
-    return TorchModel(entry, built, torch.device("cpu"), execution_config=execution_config)
+    try:
+        return TorchModel(entry, built, torch.device("cpu"), execution_config=execution_config)
+    except UntraceableError as error:
+        try:
+            return SizedModel(entry, built, execution_config=execution_config)
+        except UntraceableError:
+            raise error from None
 
 
 def choose_device(name: str) -> torch.device:
@@ -100,9 +114,9 @@ def choose_device(name: str) -> torch.device:
         ConfigurationError: this machine has no such device.
     """
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    accepted = ["auto", "cpu", *(["cuda"] if count else []), *(f"cuda:{index}" for index in range(count))]
+    accepted = [AUTO_DEVICE, "cpu", *(["cuda"] if count else []), *(f"cuda:{index}" for index in range(count))]
     if name not in accepted:
         raise ConfigurationError(f"device '{name}' is not on this machine; it takes one of: {', '.join(accepted)}.")
-    if name == "auto":
+    if name == AUTO_DEVICE:
         name = "cuda" if count else "cpu"
     return torch.device("cuda", 0) if name == "cuda" else torch.device(name)

@@ -36,9 +36,11 @@ class SplitModel(ABC):
 
     Attributes:
         native_engine: the engine that runs the model as it came, without exporting or converting it.
+        kind: what the model is, for messages.
     """
 
     native_engine = Engine.TORCH
+    kind = "a model of torch"
 
     def __init__(
         self,
@@ -69,6 +71,10 @@ class SplitModel(ABC):
         Raises:
             ConfigurationError: the model cannot run so.
         """
+
+    def best_device(self) -> torch.device:
+        """Returns the device on which the backbone should run if the user names none."""
+        return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 
     def split_point(self, name: str) -> SplitPoint:
         """Returns the split point of that name. ``default`` is the one that the catalogue's entry names.
@@ -113,6 +119,15 @@ class SplitModel(ABC):
 
         Segments are never compiled.
         """
+
+    def warm_up_sizes(self, batch_size: int) -> Sequence[int]:
+        """Returns the numbers of images that should run before frames come, of batches up to ``batch_size``."""
+        return sorted({1, batch_size})
+
+    @property
+    def head_engine(self) -> Engine:
+        """The engine that runs the head."""
+        return self.native_engine
 
     @property
     def note(self) -> str:

@@ -83,10 +83,17 @@ def prepare_batches(graph: OnnxGraph, image_shape: tuple[int, ...], make: MakePa
     several = PreparedGraph.of(symbolic, image_shape)
     images = _example_images(image_shape)
     with torch.inference_mode():
-        expected = _run_each(make(single.whole()), images)
+        try:
+            expected = _run_each(make(single.whole()), images)
+        except ConfigurationError:
+            raise
+        except Exception as error:  # an engine's errors have no common class
+            reason = str(error).partition("\n")[0]
+            shape = (1, *image_shape)
+            raise ConfigurationError(f"{graph.name} does not run on images float32 {shape}: {reason}") from error
         try:
             found = make(several.whole())(images)
-        except Exception:  # an engine's errors have no common class
+        except Exception:
             return single
     return several if _agree(found, expected) else single
 

@@ -6,12 +6,14 @@ import copy
 import hashlib
 import itertools
 import threading
+from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 
-from split_infer_ros.engines.engine import Engine
+from split_infer_ros.engines.engine import Engine, find_provider
 from split_infer_ros.engines.engine_part import EnginePart
 from split_infer_ros.engines.executable import make_executable
 from split_infer_ros.engines.execution_config import ExecutionConfig
@@ -27,6 +29,7 @@ from split_infer_ros.split.onnx_split_points import find_onnx_split_points
 from split_infer_ros.split.split_points import INPUT, OUTPUT, SplitPoint
 
 CPU = torch.device("cpu")
+GPU_PROVIDER = "CUDA"  # of ONNX Runtime, where the user names none
 
 
 class OnnxModel(SplitModel):
@@ -38,11 +41,18 @@ class OnnxModel(SplitModel):
         execution_config: how both partitions run. One of engine torch stands for the engine that runs ONNX models.
 
     Raises:
-        ConfigurationError: the model does not run, or takes a fixed number of images other than 1.
+        ConfigurationError: the model does not take images, takes a fixed number of them other than 1, or does not run.
     """
+
+    kind = "an ONNX model"
 
     def __init__(self, entry: ModelEntry, graph: OnnxGraph, *, execution_config: ExecutionConfig | None = None) -> None:
         self._source: OnnxModel | None = None
+        if len(graph.inputs) != 1 or len(graph.inputs[0].shape) != 4 or graph.inputs[0].dtype != torch.float32:
+            found = "; ".join(map(str, graph.inputs)) or "none"
+            raise ConfigurationError(
+                f"{graph.name} has the inputs {found}; a model takes one input, float32 images (N, C, height, width)."
+            )
         self.native_engine = _native_engine()
         config = _of_onnx(execution_config or ExecutionConfig())
         self._prepared = prepare_batches(graph, entry.image_shape, lambda part: make_executable(part, config))
@@ -70,8 +80,10 @@ class OnnxModel(SplitModel):
         other = copy.copy(self)
         other._source = self  # keeps this model alive, so that others who ask for it share it
         other.device = device
-        if execution_config is not None:
-            other.execution_config = _of_onnx(execution_config)
+        config = self.execution_config if execution_config is None else _of_onnx(execution_config)
+        if device.type != "cpu" and config == ExecutionConfig(engine=Engine.ONNXRUNTIME):
+            config = replace(config, provider=GPU_PROVIDER)
+        other.execution_config = config
         other._reset_caches()
         return other
 
@@ -91,6 +103,14 @@ class OnnxModel(SplitModel):
         """Returns how many parameters the partition before the split point of that name has."""
         return self._parameters_of(0, self.split_point(name).position)
 
+    def best_device(self) -> torch.device:
+        """Returns the first GPU if there is one and ONNX Runtime can use it, else the CPU."""
+        if torch.cuda.is_available() and self.native_engine is Engine.ONNXRUNTIME:
+            with suppress(ConfigurationError):
+                find_provider(GPU_PROVIDER)
+                return torch.device("cuda", 0)
+        return CPU
+
     def segments(self) -> tuple[tuple[nn.Module, ...], tuple[nn.Module, ...]]:
         """Returns the segments between neighbouring split points as the backbone and as the head runs them."""
         cutter = self._prepared.cutter
@@ -108,10 +128,17 @@ class OnnxModel(SplitModel):
         notes = [self._prepared.note]
         names = [split_point.name for split_point in self.split_points]
         if names == [INPUT, OUTPUT]:
-            notes.append(f"{self.entry.name} cannot be split, so the backbone or the head runs it as a whole.")
+            notes.append(
+                f"{self.entry.name} has no split point but its ends, so the backbone or the head runs it as a whole."
+            )
         elif names == [INPUT]:
-            notes.append(f"{self.entry.name} cannot be split, so the head runs it as a whole.")
+            notes.append(f"{self.entry.name} has no split point but its input, so the head runs it as a whole.")
         return " ".join(filter(None, notes))
+
+    @property
+    def head_engine(self) -> Engine:
+        """The engine that runs the head."""
+        return self._head_execution_config.engine
 
     @property
     def _head_execution_config(self) -> ExecutionConfig:

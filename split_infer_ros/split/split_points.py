@@ -62,18 +62,21 @@ class SplitPoint:
         return replace(self, tensors=tuple(map(in_dtype, self.tensors)))
 
 
-def find_split_points(graph: fx.GraphModule, image_shape: tuple[int, int, int]) -> tuple[SplitPoint, ...]:
+def find_split_points(
+    graph: fx.GraphModule, image_shape: tuple[int, int, int], batch_size: int | None = None
+) -> tuple[SplitPoint, ...]:
     """Finds every split point of a model.
 
     Args:
         graph: a traced model that takes float32 (N, C, H, W).
         image_shape: (C, H, W).
+        batch_size: the only one that the graph takes; None if it takes any.
 
     Returns:
         The split points in order, from ``input`` (the head is the whole model) to ``output`` (the backbone is). At
         each of them, only tensors cross whose first dimension is the batch.
     """
-    batch = 2  # distinguishes the batch dimension from dimensions of length 1
+    batch = batch_size or 2  # 2 distinguishes the batch dimension from dimensions of length 1
     propagate(_SpecRecorder(graph), (batch, *image_shape))
     nodes = list(graph.graph.nodes)
     names_at = dict(ends_of_blocks(list(map(operation_of, nodes)), blocks_of(graph)))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from split_infer_ros.buffers.layout import TensorSpec
+from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.executable import OperatorOverride, make_executable
 from split_infer_ros.engines.execution_config import Compiler, Convolutions, ExecutionConfig
 from split_infer_ros.errors import ConfigurationError
@@ -34,6 +35,10 @@ class TorchModel(SplitModel):
         module: the model with its weights. It is taken over and changed.
         device: where the backbone runs.
         execution_config: how both partitions run, as far as their device and precision allow.
+        batch_size: the only one that the model will take; None for any. See ``SizedModel``.
+
+    Raises:
+        UntraceableError: the module cannot be traced for that batch size, or for any.
     """
 
     def __init__(
@@ -43,16 +48,17 @@ class TorchModel(SplitModel):
         device: torch.device,
         *,
         execution_config: ExecutionConfig | None = None,
+        batch_size: int | None = None,
     ) -> None:
         config = execution_config or ExecutionConfig()
         self._source: TorchModel | None = None
-        self._shared = ReleasableGraph(prepare(module, entry.image_shape, config.folding))
+        self._shared = ReleasableGraph(prepare(module, entry.image_shape, config.folding, batch_size))
         super().__init__(
             entry,
             device,
             torch.float32,
             execution_config=config,
-            split_points=find_split_points(self.graph, entry.image_shape),
+            split_points=find_split_points(self.graph, entry.image_shape, batch_size),
             lock=self._shared.lock,
         )
 
@@ -141,6 +147,11 @@ class TorchModel(SplitModel):
             for piece, start, kind in zip(pieces, starts, self._kinds_before(ends, head_config), strict=True)
         ]
         return tuple(backbones), tuple(heads)
+
+    @property
+    def head_engine(self) -> Engine:
+        """The engine that runs the head."""
+        return self._head_execution_config.engine
 
     @property
     def _head_execution_config(self) -> ExecutionConfig:
@@ -238,5 +249,5 @@ def torch_model(model: SplitModel, purpose: str, advice: str) -> TorchModel:
         ConfigurationError: it is a model of another kind.
     """
     if not isinstance(model, TorchModel):
-        raise ConfigurationError(f"{purpose} needs a model of torch, and {model.entry.name} is an ONNX model: {advice}")
+        raise ConfigurationError(f"{purpose} needs a model of torch, and {model.entry.name} is {model.kind}: {advice}")
     return model

@@ -40,7 +40,7 @@ def found_for(model: SplitModel, precision: str) -> list[Record]:
 
 def configure(context: Context, **values: Any) -> None:
     """Configures a backbone's node and closes it."""
-    values = {"weights": "none", "device": "cpu", **values}
+    values = {"weights": "none", "device": "cpu", "engine": "torch", **values}
     overrides = [Parameter(name, value=value) for name, value in values.items()]
     node = BackboneNode(context=context, use_global_arguments=False, parameter_overrides=overrides)
     try:
@@ -54,7 +54,14 @@ def test_start_tunes_only_for_its_precision(context: Context, tmp_path: Path, mo
     asked: list[tuple[str, ...]] = []
 
     class Simulated:
-        def __init__(self, model: SplitModel, runner: object, database: Database, precisions: Sequence[str]) -> None:
+        def __init__(
+            self,
+            model: SplitModel,
+            runner: object,
+            database: Database,
+            precisions: Sequence[str],
+            engines: Sequence[str],
+        ) -> None:
             asked.append(tuple(precisions))
             self._found, self._database = found_for(model, precisions[0]), database
 

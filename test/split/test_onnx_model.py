@@ -1,0 +1,239 @@
+"""ONNX models, split where a model of torch is split, with the results of the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+from onnx_nets import (  # noqa: E402
+    IMAGE_SHAPE,
+    Net,
+    assert_near,
+    attention,
+    boxes_without_batch,
+    branching,
+    exported,
+    images,
+    integers,
+    mixing,
+    net,
+    reused,
+    run,
+    run_each,
+    sized,
+)
+from small_graphs import graph_of  # noqa: E402
+
+from split_infer_ros.engines.engine import Engine  # noqa: E402
+from split_infer_ros.engines.execution_config import ExecutionConfig  # noqa: E402
+from split_infer_ros.errors import ConfigurationError, UnknownSplitPointError  # noqa: E402
+from split_infer_ros.models.classifier import classify  # noqa: E402
+from split_infer_ros.models.entry import ModelEntry  # noqa: E402
+from split_infer_ros.models.preprocess import Preprocess  # noqa: E402
+from split_infer_ros.onnx_graphs.graph import OnnxGraph  # noqa: E402
+from split_infer_ros.split.onnx_model import OnnxModel  # noqa: E402
+from split_infer_ros.split.torch_model import TorchModel, torch_model  # noqa: E402
+
+CPU = torch.device("cpu")
+NAMES = ["input", "stem.1", "body.0", "body.1", "down", "join", "flatten", "output"]
+
+
+def entry_of(graph: OnnxGraph | None = None) -> ModelEntry:
+    """The entry of a model that takes images of IMAGE_SHAPE."""
+    _, height, width = IMAGE_SHAPE
+    return ModelEntry(
+        name=graph.name if graph else "net",
+        summary="",
+        build=lambda: graph or net(),
+        weights=None,
+        preprocess=Preprocess(height, width),
+        labels=(),
+        default_split_point=None,
+        decode=classify(height, width),
+    )
+
+
+def model_of(graph: OnnxGraph, execution_config: ExecutionConfig | None = None) -> OnnxModel:
+    return OnnxModel(entry_of(graph), graph, execution_config=execution_config)
+
+
+def assert_split_points_give(model: OnnxModel, batch: Tensor, expected: tuple[Tensor, ...]) -> None:
+    """Asserts that the partitions at every split point together give the expected results."""
+    for point in model.split_points:
+        features = model.backbone(point.name)(batch)
+        assert [(tuple(each.shape[1:]), each.dtype) for each in features] == [
+            (spec.shape, spec.dtype) for spec in point.tensors
+        ]
+        assert_near(model.head(point.name)(*features), expected)
+
+
+@pytest.mark.parametrize("is_symbolic", [False, True])
+@pytest.mark.parametrize("by_dynamo", [False, True])
+def test_exported_network_is_split_like_the_network_itself(by_dynamo: bool, is_symbolic: bool) -> None:
+    if by_dynamo:
+        pytest.importorskip("onnxscript")
+    graph = exported(net(), by_dynamo=by_dynamo, is_symbolic=is_symbolic)
+    model = model_of(graph)
+    of_torch = TorchModel(entry_of(), net(), CPU)
+    assert [point.name for point in model.split_points] == NAMES
+    assert [point.name for point in of_torch.split_points] == NAMES
+    for found, expected in zip(model.split_points, of_torch.split_points, strict=True):
+        assert found.aliases == expected.aliases
+        assert found.bytes_per_image == expected.bytes_per_image
+    assert model.note == ""
+    with torch.inference_mode():
+        assert_split_points_give(model, images(3), run_each(graph, images(3)))
+        assert_split_points_give(model, images(1), (net()(images(1)),))
+
+
+@pytest.mark.parametrize("make", [attention, branching, sized])
+def test_made_graphs_run_split_in_batches(make: Callable[[], OnnxGraph]) -> None:
+    graph = make()
+    model = model_of(graph)
+    assert model.note == ""
+    assert len(model.split_points) > 2
+    assert_split_points_give(model, images(3), run_each(graph, images(3)))
+
+
+def test_nodes_without_blocks_name_split_points_where_one_tensor_crosses() -> None:
+    assert [point.name for point in model_of(sized()).split_points] == [
+        "input",
+        "relu_1",
+        "conv_2",
+        "reshape_1",
+        "output",
+    ]
+    graph = reused()  # everywhere inside, the images cross as well
+    model = model_of(graph)
+    assert [point.name for point in model.split_points] == ["input", "output"]
+    assert_split_points_give(model, images(3), run_each(graph, images(3)))
+
+
+@pytest.mark.parametrize("batch", [1, "batch"])
+def test_images_run_one_by_one_where_a_batch_would_mix_them(batch: str | int) -> None:
+    graph = mixing(batch)
+    model = model_of(graph)
+    assert "the images of a batch run one by one" in model.note
+    assert len(model.split_points) > 2
+    assert_split_points_give(model, images(3), run_each(graph, images(3)))
+
+
+def test_outputs_without_a_batch_are_stacked() -> None:
+    graph = boxes_without_batch()
+    model = model_of(graph)
+    assert [point.name for point in model.split_points] == ["input", "relu_1"]
+    alone = [run(graph, image[None]) for image in images(3)]
+    boxes, scores = model.head("relu_1")(*model.backbone("relu_1")(images(3)))
+    for index, (own_boxes, own_scores) in enumerate(alone):
+        assert torch.equal(boxes[index, : len(own_boxes)], own_boxes)
+        assert_near([scores[index, : len(own_scores)]], [own_scores])
+
+
+def test_model_that_cannot_be_split_says_so() -> None:
+    graph = graph_of(
+        [onnx.helper.make_node("Flatten", ["images"], ["result"])],
+        inputs={"images": ["batch", *IMAGE_SHAPE]},
+        outputs={"result": ["batch", 768]},
+    )
+    model = model_of(graph)
+    assert model.note == "small has no split point but its ends, so the backbone or the head runs it as a whole."
+    assert model.split_point("default").name == "input"
+    assert_split_points_give(model, images(2), (images(2).flatten(1),))
+
+
+def test_fixed_batch_of_several_images_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="small takes 4 images at a time and no other number"):
+        model_of(attention(batch=4))
+
+
+def test_images_of_any_size_are_cut_for_the_entrys_size() -> None:
+    graph = graph_of(
+        [
+            onnx.helper.make_node(
+                "MaxPool", ["images"], ["half"], name="/pool/MaxPool", kernel_shape=[2, 2], strides=[2, 2]
+            ),
+            onnx.helper.make_node("Neg", ["half"], ["negative"], name="/out/Neg"),
+            onnx.helper.make_node("Reshape", ["negative", "flat"], ["result"], name="/out/Reshape"),
+        ],
+        inputs={"images": ["batch", 3, "height", "width"]},
+        outputs={"result": ["batch", "length"]},
+        constants={"flat": integers(0, -1)},
+    )
+    model = model_of(graph)
+    assert [point.name for point in model.split_points] == ["input", "pool", "output"]
+    assert model.split_point("output").tensors[0].shape == (192,)
+
+
+def test_segments_follow_each_other() -> None:
+    graph = exported(net(), by_dynamo=False, is_symbolic=True)
+    model = model_of(graph)
+    for segments in model.segments():
+        values: tuple[Tensor, ...] = (images(2),)
+        for point, segment in zip(model.split_points[1:], segments, strict=True):
+            values = segment(*values)
+            assert_near(values, model.backbone(point.name)(images(2)))
+
+
+def test_parameters_are_counted_on_each_side() -> None:
+    model = model_of(exported(net(), by_dynamo=False, is_symbolic=True))
+    assert model.parameters == sum(each.numel() for each in net().parameters())
+    assert model.parameters_before("input") == 0
+    assert model.parameters_before("stem.1") == 3 * 8 * 9 + 8
+    assert model.parameters_before("output") == model.parameters
+
+
+def test_fingerprint_is_that_of_the_operations() -> None:
+    torch.manual_seed(1)
+    others = {"same": exported(net(), by_dynamo=False, is_symbolic=True), "retrained": None, "wider": None}
+    retrained, wider = Net().eval(), Net().eval()
+    wider.classes = nn.Linear(512, 11)
+    prints = {
+        name: model_of(exported(module, by_dynamo=False, is_symbolic=True)).fingerprint
+        for name, module in (("first", net()), ("retrained", retrained), ("wider", wider))
+    }
+    assert prints["first"] == prints["retrained"] == model_of(others["same"]).fingerprint
+    assert prints["wider"] != prints["first"]
+    assert len(prints["first"]) == 12
+
+
+def test_partitions_are_made_once() -> None:
+    model = model_of(sized())
+    assert model.backbone("conv_2") is model.backbone("conv_2")
+    with pytest.raises(UnknownSplitPointError, match="small has no split point 'conv_3'"):
+        model.head("conv_3")
+
+
+def test_other_precisions_are_refused() -> None:
+    model = model_of(sized())
+    assert model.placed(CPU, torch.float32) is not model
+    with pytest.raises(ConfigurationError, match="take precision fp32"):
+        model.placed(CPU, torch.float16)
+
+
+def test_engine_torch_stands_for_the_native_engine() -> None:
+    model = model_of(sized(), ExecutionConfig())
+    assert model.execution_config.engine is model.native_engine is Engine.ONNXRUNTIME
+    assert model.placed(CPU, torch.float32, ExecutionConfig()).execution_config.engine is Engine.ONNXRUNTIME
+
+
+def test_openvino_runs_the_same_split_points() -> None:
+    pytest.importorskip("openvino")
+    graph = exported(net(), by_dynamo=False, is_symbolic=False)
+    model = model_of(graph).placed(CPU, torch.float32, ExecutionConfig(engine=Engine.OPENVINO))
+    assert model.execution_config.engine is Engine.OPENVINO
+    short = replace(model.split_point("body.1"))
+    assert_near(model.head(short.name)(*model.backbone(short.name)(images(2))), run_each(graph, images(2)))
+
+
+def test_what_needs_torchs_graph_refuses_an_onnx_model() -> None:
+    with pytest.raises(
+        ConfigurationError, match="Streaming weights needs a model of torch, and small is an ONNX model"
+    ):
+        torch_model(model_of(sized()), "Streaming weights", "leave it.")
