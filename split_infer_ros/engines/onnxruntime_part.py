@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -18,6 +19,8 @@ from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.runtime.num_threads import engine_threads
 from split_infer_ros.runtime.streams import current_fence
 
+SPIN_US = 10
+MIN_VERSION_WITH_SPIN_DURATION = (1, 32)
 BFLOAT16 = 16  # onnx.TensorProto.BFLOAT16; NumPy has no such type
 ELEMENT_TYPES: dict[torch.dtype, Any] = {
     torch.float32: np.float32,
@@ -37,7 +40,7 @@ class OnnxRuntimePart(EnginePart):
     """A part that ONNX Runtime executes with as many threads as ``engine_threads`` says.
 
     For each number of threads, the first call makes a session, with all of ONNX Runtime's optimisations. Its threads
-    sleep while there is no work.
+    sleep between two runs, and soon within a run while they have no work.
 
     Args:
         graph: what is executed.
@@ -97,8 +100,8 @@ class OnnxRuntimePart(EnginePart):
         options.execution_mode = self._runtime.ExecutionMode.ORT_SEQUENTIAL
         options.graph_optimization_level = self._runtime.GraphOptimizationLevel.ORT_ENABLE_ALL
         options.log_severity_level = 3  # errors; what it cannot place on a GPU, it says as a warning for each node
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+        for name, value in _spinning(str(self._runtime.__version__)).items():
+            options.add_session_config_entry(f"session.{name}", value)
         on_gpu = self._provider.lower().startswith(tuple(name.lower() for name in GPU_PROVIDERS))
         provider = (self._provider, {"device_id": self._device.index or 0} if on_gpu else {})
         try:
@@ -112,6 +115,33 @@ class OnnxRuntimePart(EnginePart):
                 f"{', '.join(session.get_providers())}. Check that the provider's libraries fit the installed ones."
             )
         return session
+
+
+def _spinning(version: str) -> dict[str, str]:
+    """Returns how threads wait for each other, as ONNX Runtime's options without ``session.`` in front.
+
+    Threads that sleep between operators wake up late. Threads that spin for long take the cores from the other stage.
+    Spinning for ``SPIN_US`` has neither fault. Measured with MobileNetV2, one image, two threads on two cores:
+
+    ========================  ============  ====================  =====================
+    spinning                  alone         beside a busy thread  the busy thread's runs
+    ========================  ============  ====================  =====================
+    none                      3.1 ms        4.5 ms                185 a second
+    for 5 to 20 us            2.2 ms        4.3 to 4.7 ms         178 to 186 a second
+    ONNX Runtime's default    2.1 ms        3.7 ms                159 a second
+    ========================  ============  ====================  =====================
+
+    Args:
+        version: of ONNX Runtime. Without the option for the duration, threads do not spin.
+    """
+    match = re.match(r"(\d+)\.(\d+)", version)
+    has_duration = match is not None and (int(match[1]), int(match[2])) >= MIN_VERSION_WITH_SPIN_DURATION
+    waiting = {"intra_op.allow_spinning": "0", "inter_op.allow_spinning": "0"}
+    if has_duration:
+        waiting["intra_op.allow_spinning"] = "1"
+        waiting["intra_op.spin_duration_us"] = str(SPIN_US)
+        waiting["force_spinning_stop"] = "1"  # between two runs, threads sleep at once
+    return waiting
 
 
 def _reason(error: Exception) -> str:

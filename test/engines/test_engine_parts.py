@@ -14,7 +14,7 @@ from torch import Tensor
 
 from split_infer_ros.engines import model_source
 from split_infer_ros.engines.engine_part import MAX_THREAD_COUNTS, EnginePart
-from split_infer_ros.engines.onnxruntime_part import OnnxRuntimePart
+from split_infer_ros.engines.onnxruntime_part import OnnxRuntimePart, _spinning
 from split_infer_ros.engines.openvino_part import MAX_STATIC, OpenVinoPart
 from split_infer_ros.errors import ConfigurationError, SplitInferError
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
@@ -145,6 +145,34 @@ def test_few_numbers_of_threads_have_a_session(make: MakePart) -> None:
     assert set(held._made) == set(made)
     assert held.find(3) is held._made[2]
     assert held.find(8) is held._made[4]
+
+
+def test_threads_of_onnx_runtime_spin_briefly_or_not_at_all() -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    part = OnnxRuntimePart(small_graph())
+    part(images(1))
+    options = part._session(torch.get_num_threads()).get_session_options()
+    set_ = {name: options.get_session_config_entry(f"session.{name}") for name in _spinning(runtime.__version__)}
+    assert set_ == _spinning(runtime.__version__)
+    assert options.intra_op_num_threads == torch.get_num_threads()
+    assert (
+        _spinning("1.23.2")
+        == _spinning("strange")
+        == {
+            "intra_op.allow_spinning": "0",
+            "inter_op.allow_spinning": "0",
+        }
+    )
+    assert (
+        _spinning("1.32.0")
+        == _spinning("2.0.0+gpu")
+        == {
+            "intra_op.allow_spinning": "1",
+            "inter_op.allow_spinning": "0",
+            "intra_op.spin_duration_us": "10",
+            "force_spinning_stop": "1",
+        }
+    )
 
 
 def test_several_threads_may_call_at_once(make: MakePart) -> None:
