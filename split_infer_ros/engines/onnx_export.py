@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, fx
 
 from split_infer_ros.buffers.layout import TensorSpec
-from split_infer_ros.engines.agreement import MAX_DIFFERENCE, difference
+from split_infer_ros.engines.agreement import MAX_DIFFERENCE, allowed_difference, difference
 from split_infer_ros.engines.engine import Engine, import_for
 from split_infer_ros.engines.engine_part import EnginePart
 from split_infer_ros.errors import ConfigurationError
@@ -137,6 +137,9 @@ def _compare(part: fx.GraphModule, executable: EnginePart, inputs: Sequence[Tens
         allowed = MAX_LOW_PRECISION_DIFFERENCE
     shapes = [[tuple(tensor.shape) for tensor in tensors] for tensors in (found, expected)]
     differs = difference(found, expected) if shapes[0] == shapes[1] else float("inf")
+    if allowed == MAX_DIFFERENCE < differs < float("inf"):
+        with torch.inference_mode():
+            allowed = allowed_difference(part, examples, expected)
     if not differs <= allowed:
         raise ConfigurationError(
             f"{executable.graph.name} cannot run on engine {engine.value}: its results differ from torch's by "
