@@ -29,6 +29,7 @@ from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.local import LocalPipeline
 from split_infer_ros.pipeline.settings import DropPolicy, StageSettings
+from split_infer_ros.runtime.num_threads import engine_threads
 from split_infer_ros.serving import tenant_registry
 from split_infer_ros.serving.shared_pipeline import SharedPipeline
 from split_infer_ros.serving.shared_settings import SharedSettings
@@ -179,7 +180,7 @@ def test_heads_are_compiled_before_the_first_batch(name: str, monkeypatch: pytes
     runs: list[tuple[int, int]] = []
 
     def record(self: EnginePart, outputs: Sequence[Tensor | None], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        runs.append((len(tensors[0]), torch.get_num_threads()))
+        runs.append((len(tensors[0]), engine_threads()))
         return original(self, outputs, tensors)
 
     split = model(ExecutionConfig(engine=Engine(name)))
