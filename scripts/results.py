@@ -19,6 +19,8 @@ from typing import Any
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "results"
 TITLES = {
     "pipeline": "The pipeline against a node written the usual way",
+    "detector": "A user's own detector, against usual nodes around torch, ONNX Runtime and OpenVINO",
+    "engines": "Engine auto against each engine alone",
     "transports": "From backbone to head: the three transports",
     "overload": "More frames than the pipeline can take",
     "unified_splitting": "Unified splitting (paper 000)",

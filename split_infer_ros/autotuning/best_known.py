@@ -11,6 +11,7 @@ from typing import Any
 from split_infer_ros.autotuning.spaces import (
     NETWORK,
     PIPELINE,
+    TORCH_KNOBS,
     engines_for,
     network_space,
     objection_to,
@@ -18,6 +19,7 @@ from split_infer_ros.autotuning.spaces import (
 )
 from split_infer_ros.autotuning.tasks import network_task, pipeline_task
 from split_infer_ros.buffers.policy import AUTO
+from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.measurements.database import Database, best_of
 from split_infer_ros.measurements.key import Key
@@ -91,12 +93,18 @@ class BestKnown:
         if self.network is None and self.pipeline is None:
             return "nothing was tuned for it here, so it runs as it is; the command `tune` looks for something faster"
         parts = [
-            f"{record.task['stage']} {describe_config(record.config)} ({1e3 * record.median_s:.1f} ms, "
+            f"{record.task['stage']} {describe_config(_relevant(record.config))} ({1e3 * record.median_s:.1f} ms, "
             f"of {time.strftime('%Y-%m-%d %H:%M', time.localtime(record.time))})"
             for record in (self.network, self.pipeline)
             if record is not None
         ]
         return f"tuned: {'; '.join(parts)}; read in {1e3 * self.read_s:.1f} ms"
+
+
+def _relevant(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns a configuration without the choices that are torch's, if another engine runs the network."""
+    is_torch = config.get("engine", Engine.TORCH.value) == Engine.TORCH.value
+    return config if is_torch else {name: value for name, value in config.items() if name not in TORCH_KNOBS}
 
 
 def find_best_known(

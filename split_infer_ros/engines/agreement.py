@@ -31,16 +31,16 @@ def allowed_difference(part: nn.Module, inputs: Sequence[Tensor], results: Seque
     layer to layer: in an untrained EfficientNet-B2, torch itself is 1.6e-4 from the exact result.
 
     Args:
-        part: maps tensors to a tuple of tensors. A copy of it runs in float64.
+        part: maps tensors to a tensor or a tuple of tensors. A copy of it runs in float64.
         inputs: of a run in float32.
         results: torch's results of that run.
     """
     wide = [each.double() if each.dtype == torch.float32 else each for each in inputs]
     try:
-        exact = copy.deepcopy(part).double()(*wide)
+        found = copy.deepcopy(part).double()(*wide)
     except RuntimeError:  # the graph names float32 somewhere, or an operation has no float64
         return MAX_DIFFERENCE
-    rounded = difference(results, exact)
+    rounded = difference(results, found if isinstance(found, tuple) else (found,))
     if not math.isfinite(rounded):
         return MAX_DIFFERENCE
     return max(MAX_DIFFERENCE, min(MAX_ROUNDING_RATIO * rounded, MAX_ROUNDING))

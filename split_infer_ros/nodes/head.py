@@ -46,7 +46,7 @@ class HeadParameters(ModelParameters, FinishParameters, WeightsParameters):
         ComputeParameters,
         "engine",
         description="What executes the head: auto, torch, onnxruntime, openvino, or onnxruntime:PROVIDER for one that "
-        "runs on the CPU. auto: what tuning found, else torch, or onnxruntime for an ONNX file.",
+        "runs on the CPU. auto: what tuning or the backbone measured, else torch, or onnxruntime for an ONNX file.",
     )
     transport: str = parameter(
         INTRA_PROCESS,

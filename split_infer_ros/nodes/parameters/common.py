@@ -152,8 +152,8 @@ class ComputeParameters(NodeParameters):
     engine: str = parameter(
         AUTO_ENGINE,
         "What executes the backbone: auto, torch, onnxruntime, openvino, or onnxruntime:PROVIDER for a provider of the "
-        "installed ONNX Runtime, such as CUDA or TensorRT. auto: what tuning found, else torch, or onnxruntime for an "
-        "ONNX file.",
+        "installed ONNX Runtime, such as CUDA or TensorRT. auto: the fastest by measurement; what was never measured "
+        "is compared once.",
         read_only=True,
     )
     precision: str = parameter(
