@@ -90,8 +90,9 @@ class BackboneNode(ManagedNode[BackboneParameters]):
             for topic in self.values.image_topics
         ]
         split_point = model.split_point(pipeline.stage.settings.split_point)
+        engine = model.execution_config.engine.value
         self.get_logger().info(
-            f"{self.values.model} on {model.device}, split at {split_point.name}: "
+            f"{self.values.model} on {model.device} by {engine}, split at {split_point.name}: "
             f"{split_point.bytes_per_image:,} bytes of features an image"
         )
 

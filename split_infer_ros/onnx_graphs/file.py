@@ -40,7 +40,7 @@ def read_onnx(path: Path) -> OnnxGraph:
             "pip install 'split_infer_ros[onnxruntime]'."
         ) from error
     if not path.is_file():
-        raise ConfigurationError(f"There is no ONNX file {path}.")
+        raise ConfigurationError(f"There is no ONNX file {path}; model takes the path of a file that exists.")
     size = path.stat().st_size
     if size > MAX_FILE_BYTES:
         raise ConfigurationError(
@@ -50,9 +50,12 @@ def read_onnx(path: Path) -> OnnxGraph:
     try:
         proto = onnx.load_model_from_string(path.read_bytes())
     except Exception as error:  # protobuf's errors depend on its version
-        raise ConfigurationError(f"{path} cannot be read as an ONNX file ({_reason(error)}).") from error
+        raise ConfigurationError(
+            f"{path} cannot be read as an ONNX file ({_reason(error)}). It is damaged, cut short or of another kind; "
+            "copy or export it again."
+        ) from error
     if not proto.graph.node or not proto.graph.output:
-        raise ConfigurationError(f"{path} cannot be read as an ONNX file (it holds no graph).")
+        raise ConfigurationError(f"{path} cannot be read as an ONNX file (it holds no graph); export it again.")
     _load_weights(proto, path)
     try:
         if proto.functions:

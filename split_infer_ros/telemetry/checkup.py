@@ -73,6 +73,7 @@ def check_machine(shared_memory: Path) -> list[Finding]:
         ),
         *check_torch(torch, try_import("torchvision")),
         *check_gpu(torch),
+        *check_engines(try_import("onnx"), try_import("onnxruntime"), try_import("openvino")),
         check_shared_memory(shared_memory),
         *check_limits(),
     ]
@@ -98,6 +99,22 @@ def check_torch(torch: Any, torchvision: Any) -> list[Finding]:
         advice = "install the release of torchvision that belongs to this torch, from the same index."
         return [*findings, Finding(Level.PROBLEM, "torchvision", f"cannot be imported ({torchvision})", advice=advice)]
     return [*findings, Finding(Level.OK, "torchvision", torchvision.__version__)]
+
+
+def check_engines(onnx: Any, onnxruntime: Any, openvino: Any) -> list[Finding]:
+    """Checks which engines can execute models beside torch, and whether ONNX files can be read."""
+    findings = []
+    for name, module, use in (
+        ("onnx", onnx, "no ONNX file can be read, and engine torch is the only one"),
+        ("onnxruntime", onnxruntime, "engine onnxruntime cannot be used"),
+        ("openvino", openvino, "engine openvino cannot be used"),
+    ):
+        if isinstance(module, ImportError):
+            advice = "pip install 'split_infer_ros[engines]'."
+            findings.append(Finding(Level.NOTE, name, f"cannot be imported ({module}); {use}", advice=advice))
+        else:
+            findings.append(Finding(Level.OK, name, str(module.__version__)))
+    return findings
 
 
 def check_gpu(torch: Any) -> list[Finding]:

@@ -46,6 +46,20 @@ def test_a_missing_module_is_a_problem_with_advice() -> None:
     ]
 
 
+def test_an_engine_that_is_missing_is_a_note_with_advice() -> None:
+    """Engines are optional: without one the pipeline runs, so nothing is a problem."""
+    there = SimpleNamespace(__version__="1.2.3")
+    findings = checkup.check_engines(there, ImportError("No module named 'onnxruntime'"), there)
+    assert [(finding.what, finding.level) for finding in findings] == [
+        ("onnx", Level.OK),
+        ("onnxruntime", Level.NOTE),
+        ("openvino", Level.OK),
+    ]
+    assert findings[0].found == "1.2.3"
+    assert "engine onnxruntime cannot be used" in findings[1].found
+    assert "pip install" in findings[1].advice
+
+
 def test_a_broken_module_counts_as_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "broken_module.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")
     monkeypatch.syspath_prepend(tmp_path)
