@@ -26,15 +26,16 @@ def streamable(model: SplitModel) -> TorchModel:
     Raises:
         ConfigurationError: they cannot, because the model is no model of torch, or runs on another engine.
     """
+    streamed = torch_model(
+        model, "Streaming weights", "leave weights_residency at resident, and weights_budget_mb of tenants at 0."
+    )
     config = model.execution_config
     if config.engine is not Engine.TORCH:
         raise ConfigurationError(
             f"weights_residency can only be resident on engine {engine_text(config.engine, config.provider)}, on which "
             f"{model.entry.name} runs: streaming weights needs engine torch."
         )
-    return torch_model(
-        model, "Streaming weights", "leave weights_residency at resident, and weights_budget_mb of tenants at 0."
-    )
+    return streamed
 
 
 def find_packed(model: TorchModel, weights_file: str, *, num_threads: int | None, batch_size: int) -> Path:

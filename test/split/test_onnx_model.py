@@ -38,6 +38,7 @@ from split_infer_ros.models.classifier import classify  # noqa: E402
 from split_infer_ros.models.entry import ModelEntry  # noqa: E402
 from split_infer_ros.models.preprocess import Preprocess  # noqa: E402
 from split_infer_ros.onnx_graphs.graph import OnnxGraph  # noqa: E402
+from split_infer_ros.pipeline.packed_weights import streamable  # noqa: E402
 from split_infer_ros.split.onnx_model import OnnxModel  # noqa: E402
 from split_infer_ros.split.torch_model import TorchModel, torch_model  # noqa: E402
 
@@ -237,3 +238,10 @@ def test_what_needs_torchs_graph_refuses_an_onnx_model() -> None:
         ConfigurationError, match="Streaming weights needs a model of torch, and small is an ONNX model"
     ):
         torch_model(model_of(sized()), "Streaming weights", "leave it.")
+
+
+def test_the_refusal_of_streamed_weights_proposes_no_engine_that_an_onnx_model_lacks() -> None:
+    """An ONNX model runs on ONNX Runtime, so the advice to take engine torch would lead nowhere."""
+    with pytest.raises(ConfigurationError, match="leave weights_residency at resident") as refusal:
+        streamable(model_of(sized()))
+    assert "engine torch" not in str(refusal.value)
