@@ -78,8 +78,11 @@ def compare_engines(
 
 
 def describe_comparison(records: Sequence[Record]) -> str:
-    """Says in words how long a batch takes by each engine, the fastest first, and why another one cannot run."""
+    """Says in words how long a batch takes by each engine, the fastest first, and why another one is not used."""
     timed = sorted((record for record in records if record.error is None), key=lambda record: record.median_s)
     parts = [f"{record.config['engine']} {1e3 * record.median_s:.1f} ms" for record in timed]
-    parts += [f"{record.config['engine']} cannot run it ({record.error})" for record in records if record.error]
+    for record in records:
+        if record.error is not None:
+            reason = record.error.partition(": ")[2] or record.error  # without the name of the exception
+            parts.append(f"{record.config['engine']} is not used ({reason.rstrip('.')})")
     return "; ".join(parts) or "there was no time to compare engines"

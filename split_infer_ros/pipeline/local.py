@@ -222,7 +222,8 @@ class LocalPipeline:
 def _pixels_of(image: NDArray[np.uint8], index: int, encoding: str) -> Pixels:
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
         raise ConfigurationError(
-            f"Image {index} is {image.dtype} {image.shape}; it must be uint8 (height, width, 3), not empty."
+            f"Image {index} is {image.dtype} {image.shape}; it must be a NumPy array of uint8, (height, width, 3), "
+            "not empty."
         )
     writable = image if image.flags.writeable else image.copy()  # torch warns of arrays that are read-only
     return Pixels(torch.from_numpy(np.ascontiguousarray(writable)), RUN_ENCODINGS[encoding])
