@@ -91,7 +91,7 @@ class BestKnown:
     def __str__(self) -> str:
         """Says in words which records there are and what they state."""
         if self.network is None and self.pipeline is None:
-            return "nothing was tuned for it here, so it runs as it is; the command `tune` looks for something faster"
+            return "nothing was measured for it here; the command `tune` looks for the fastest way to run it"
         parts = [
             f"{record.task['stage']} {describe_config(_relevant(record.config))} ({1e3 * record.median_s:.1f} ms, "
             f"of {time.strftime('%Y-%m-%d %H:%M', time.localtime(record.time))})"

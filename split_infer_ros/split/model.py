@@ -77,13 +77,18 @@ class SplitModel(ABC):
         return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 
     def split_point(self, name: str) -> SplitPoint:
-        """Returns the split point of that name. ``default`` is the one that the catalogue's entry names.
+        """Returns the split point of that name. ``default`` is the model's own; see ``default_split_point``.
 
         Raises:
             UnknownSplitPointError: the model has no such split point.
         """
-        default = self.entry.default_split_point or self.split_points[-2:][0].name
-        return choose_split_point(self.split_points, default if name == "default" else name, self.entry.name)
+        wanted = self.default_split_point if name == "default" else name
+        return choose_split_point(self.split_points, wanted, self.entry.name)
+
+    @property
+    def default_split_point(self) -> str:
+        """The one that the catalogue's entry names, else the last one before ``output``."""
+        return self.entry.default_split_point or self.split_points[-2:][0].name
 
     def backbone(self, name: str) -> nn.Module:
         """Returns the partition before the split point of that name.

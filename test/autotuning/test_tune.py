@@ -297,7 +297,7 @@ def test_without_records_the_defaults_are_used(model: SplitModel, database: Data
     assert found.backbone_threads(StageSettings()) == 0
     wanted = StageSettings()
     assert found.fill_in(wanted) == wanted
-    assert "nothing was tuned" in str(found)
+    assert "nothing was measured" in str(found)
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,9 @@ def test_file_is_recognised_and_results_are_the_modules(tmp_path: Path) -> None:
     assert len(model.entry.labels) == NUM_CLASSES
     assert Decoder.YOLOV8.value in model.entry.summary
     assert "to_fine.4" in [split_point.name for split_point in model.split_points]
+    branches, output = model.split_points[-2:]
+    assert branches.bytes_per_image > output.bytes_per_image
+    assert model.split_point("default") is output
     images = scenes(2)
     with torch.inference_mode():
         expected, (found,) = network(images), model.backbone("output")(images)

@@ -90,7 +90,7 @@ def test_encoding_says_which_channel_is_red() -> None:
 def test_array_that_is_no_image_is_refused(model: TorchModel, wrong: NDArray[np.uint8]) -> None:
     with (
         LocalPipeline(model, SETTINGS) as pipeline,
-        pytest.raises(ConfigurationError, match=r"Image 1 is .*uint8 \(height, width, 3\)"),
+        pytest.raises(ConfigurationError, match=r"Image 1 is .*NumPy array of uint8, \(height, width, 3\)"),
     ):
         list(pipeline.run([image(7), wrong]))
 
