@@ -62,7 +62,7 @@ class EngineRivals:
     ) -> None:
         use_one_thread()  # a team that another model left would take cores from trials
         self.name = name
-        self.lines: list[str] = []
+        self._comparisons: dict[int, str] = {}  # by batch size, as the log tells it
         self._group_s, self._batches = group_s, batches
         self._module, spec = _module_and_spec(name, folder)
         self._usage = Usage()
@@ -113,7 +113,7 @@ class EngineRivals:
                     "model": self.name,
                     "batch_size": size,
                     "engine": self._auto[size].execution_config.engine.value,
-                    "comparison": self.lines[-1] if self.lines else "",
+                    "comparison": self._comparisons[size],
                     "turns": contest.turns,
                     **{rival: statistics.median(values) for rival, values in contest.figures.items()},
                     "samples": {rival: list(values) for rival, values in contest.figures.items()},
@@ -128,8 +128,9 @@ class EngineRivals:
 
     def _choose(self, spec: ModelSpec, database: Database, batch_size: int) -> SplitModel:
         """Returns the model as a node with engine ``auto`` runs it."""
-        model = load_model(spec)
-        compare_engines_once(model, spec, database, precision="fp32", batch_size=batch_size, say=self.lines.append)
+        model, lines = load_model(spec), list[str]()
+        compare_engines_once(model, spec, database, precision="fp32", batch_size=batch_size, say=lines.append)
+        self._comparisons[batch_size] = lines[-1] if lines else ""
         config = find_best_known(model, database, batch_size=batch_size).execution_config
         return model.placed(model.device, model.dtype, config.with_engine(AUTO, model.native_engine))
 
