@@ -15,14 +15,16 @@ import math
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 ONNX_RUNTIME, OPENVINO, CUDNN = VENDORS = ("ONNX Runtime", "OpenVINO", "cuDNN")
 
+Made = TypeVar("Made")
 Run = Callable[[], object]
 Throughput = Callable[[int], float]
 """Runs so many images and returns the images a second."""
@@ -40,18 +42,10 @@ def vendors_of(module: nn.Module, images: Tensor, threads: int, quickly: bool = 
         quickly: by the exporter to ONNX that traces: in a tenth of the time. Of MobileNetV2 it gives as fast a network,
             of ResNet-50 and SSDlite320 perhaps a slower one.
     """
-    found = {}
     if images.is_cuda:
         return {CUDNN: _cudnn(module, images)}
-    onnx_runtime = functools.partial(_onnx_runtime, quickly=quickly)
-    for name, make in ((ONNX_RUNTIME, onnx_runtime), (OPENVINO, _openvino)):
-        try:
-            with _quiet(), torch.no_grad():
-                found[name] = make(module, images, threads)
-        except Exception as error:  # whatever an exporter does not bear
-            reason = str(error).strip().partition("\n")[0][:200]
-            print(f"{name} does not take part: {type(error).__name__}: {reason}")
-    return found
+    makers = {ONNX_RUNTIME: functools.partial(_onnx_runtime, quickly=quickly), OPENVINO: _openvino}
+    return _made_by(makers, module, images, threads)
 
 
 def throughputs_of(module: nn.Module, images: Tensor, threads: int, quickly: bool = False) -> dict[str, Throughput]:
@@ -66,16 +60,22 @@ def throughputs_of(module: nn.Module, images: Tensor, threads: int, quickly: boo
         threads: that each may use.
         quickly: whether the network is exported in the quick way; see ``vendors_of``.
     """
-    found: dict[str, Throughput] = {}
-    for name, make in (
-        (ONNX_RUNTIME, functools.partial(_onnx_runtime_throughput, quickly=quickly)),
-        (OPENVINO, _openvino_throughput),
-    ):
+    make = functools.partial(_onnx_runtime_throughput, quickly=quickly)
+    return _made_by({ONNX_RUNTIME: make, OPENVINO: _openvino_throughput}, module, images, threads)
+
+
+def _made_by(
+    makers: Mapping[str, Callable[[nn.Module, Tensor, int], Made]], module: nn.Module, images: Tensor, threads: int
+) -> dict[str, Made]:
+    """Returns what each maker makes of a network, by name. Says why one does not take part."""
+    found = {}
+    for name, make in makers.items():
         try:
             with _quiet(), torch.no_grad():
                 found[name] = make(module, images, threads)
         except Exception as error:  # whatever an exporter does not bear
-            print(f"{name} does not take part: {type(error).__name__}: {str(error).strip()[:200]}")
+            reason = str(error).strip().partition("\n")[0][:200]
+            print(f"{name} does not take part: {type(error).__name__}: {reason}")
     return found
 
 

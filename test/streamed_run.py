@@ -7,13 +7,13 @@ from pathlib import Path
 
 import torch
 
+from split_infer_ros.engines.module_state import state_of
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.ledger import LedgerCounts
 from split_infer_ros.pipeline.local import LocalPipeline
 from split_infer_ros.pipeline.settings import DropPolicy, StageSettings, WeightsSettings
-from split_infer_ros.split.graph import state_of
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.torch_model import TorchModel

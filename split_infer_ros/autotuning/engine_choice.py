@@ -65,16 +65,9 @@ def compare_engines_once(
         f"{MAX_COMPARISON_S:g} s; set the parameter engine to skip this"
     )
     with open_runner(spec) as runner:
-        records = compare_engines(model, runner, database, precision=precision, batch_size=batch_size)
+        tuner = Tuner(model, runner, database, precisions=(precision,), batch_size=batch_size, engines=engines)
+        records = tuner.compare_engines(time.monotonic() + MAX_COMPARISON_S)
     say(f"{model.entry.name} at batch size {batch_size}: {describe_comparison(records)}")
-
-
-def compare_engines(
-    model: SplitModel, runner: TrialRunner, database: Database, *, precision: str, batch_size: int
-) -> list[Record]:
-    """Times the network by each engine that can run it. Returns a record for each that there was time for."""
-    tuner = Tuner(model, runner, database, precisions=(precision,), batch_size=batch_size)
-    return tuner.compare_engines(time.monotonic() + MAX_COMPARISON_S)
 
 
 def describe_comparison(records: Sequence[Record]) -> str:

@@ -21,9 +21,7 @@ SEGMENTS = "segments"  # the graph tuner times the segments of a network
 SEGMENTS_PARTS = WORK, CONVERSION = ("work", "conversion")  # of a segment: itself, and the layout of what it is given
 BATCH_SIZES = (1, 2, 4, 8, 16)
 ENGINES = ("torch", "onnxruntime", "openvino", "onnxruntime:CUDA", "onnxruntime:TensorRT")
-
-
-TORCH_KNOBS = ("convolutions", "folding", "compiler", "operators")
+TORCH_KNOBS = ("convolutions", "folding", "compiler", "operators")  # other engines have only their defaults
 
 
 def network_space(

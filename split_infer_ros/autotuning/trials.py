@@ -87,16 +87,20 @@ class Trials:
 
     def model(self, execution_config: ExecutionConfig, precision: str) -> SplitModel:
         """Returns the model with that execution config. Models with equal folding share their weights."""
-        folding = execution_config.folding
-        if folding not in self._models:
-            built = copy.deepcopy(self._as_built) if isinstance(self._as_built, nn.Module) else self._as_built
-            self._models[folding] = make_model(self._entry, built, ExecutionConfig(folding=folding))
-        return self._models[folding].placed(self._device, PRECISIONS[precision], execution_config)
+        source = self._source(execution_config.folding)
+        return source.placed(self._device, PRECISIONS[precision], execution_config)
 
     def images(self, batch_size: int) -> Tensor:
         """Returns noise, float32 (N, 3, h, w), on the CPU. Equal batch sizes give equal images."""
         random = torch.Generator().manual_seed(SEED)
         return torch.randn((batch_size, *self._entry.image_shape), generator=random)
+
+    def _source(self, folding: bool) -> SplitModel:
+        """Returns the model on the CPU in float32. It is prepared once."""
+        if folding not in self._models:
+            built = copy.deepcopy(self._as_built) if isinstance(self._as_built, nn.Module) else self._as_built
+            self._models[folding] = make_model(self._entry, built, ExecutionConfig(folding=folding))
+        return self._models[folding]
 
     def _network(self, config: Mapping[str, Any], batch_size: int, end: float) -> dict[str, Any]:
         execution_config = ExecutionConfig.from_json(config)
@@ -166,7 +170,7 @@ class Trials:
             as_built: Callable[[Tensor], Any] = (
                 self._as_built
                 if isinstance(self._as_built, nn.Module)
-                else make_model(self._entry, self._as_built, ExecutionConfig()).backbone("output")
+                else self._source(folding=True).backbone("output")
             )
             found = as_built(self.images(batch_size))
             self._expected[key] = found if isinstance(found, tuple) else (found,)

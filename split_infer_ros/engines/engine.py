@@ -129,7 +129,7 @@ def can_run_on(text: str, device: torch.device) -> bool:
     try:
         engine, provider = parse_engine(text)
         check_device(engine, provider, device)
-        if engine is Engine.ONNXRUNTIME:
+        if provider:  # the CPU's is always there, and finding out would import ONNX Runtime at each start
             find_provider(provider)
     except ConfigurationError:
         return False

@@ -19,6 +19,7 @@ from split_infer_ros.buffers.layout import TensorSpec
 from split_infer_ros.engines.agreement import MAX_DIFFERENCE, allowed_difference, difference
 from split_infer_ros.engines.engine import Engine, import_for
 from split_infer_ros.engines.engine_part import EnginePart
+from split_infer_ros.engines.module_state import state_of
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.measurements.database import default_path
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
@@ -84,7 +85,7 @@ def export(part: fx.GraphModule, inputs: Sequence[TensorSpec], *, name: str, eng
     for package in ("onnx", "onnxscript"):
         import_for(engine, package)
     batch = torch.export.Dim("batch", min=1)
-    own = copy.deepcopy(part, {id(tensor): tensor for tensor in _tensors_of(part).values()})  # others may run modules
+    own = copy.deepcopy(part, {id(tensor): tensor for tensor in state_of(part).values()})  # others may run modules
     with _exporting, warnings.catch_warnings(), torch.inference_mode(False), torch.no_grad():
         warnings.simplefilter("ignore")  # about torch's own use of what it will drop
         try:
@@ -117,7 +118,7 @@ def export_key(part: fx.GraphModule, inputs: Sequence[TensorSpec]) -> str:
     modules = [f"{name} {module!r}" for name, module in part.named_modules() if name]
     for text in (*versions, str(part.graph), *modules, *map(str, inputs)):
         content.update(text.encode() + b"\n")
-    for name, tensor in sorted(_tensors_of(part).items()):
+    for name, tensor in sorted(state_of(part).items()):
         content.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
         content.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return content.hexdigest()[:32]
@@ -150,18 +151,13 @@ def _compare(part: fx.GraphModule, executable: EnginePart, inputs: Sequence[Tens
 def _examples(part: fx.GraphModule, inputs: Sequence[TensorSpec]) -> tuple[Tensor, ...]:
     """Returns a batch of random inputs; zeros for those that are whole numbers, which may be indices."""
     random = torch.Generator().manual_seed(0)
-    device = next((tensor.device for tensor in _tensors_of(part).values()), torch.device("cpu"))
+    device = next((tensor.device for tensor in state_of(part).values()), torch.device("cpu"))
     examples = []
     for spec in inputs:
         shape = (EXAMPLES, *spec.shape)
         values = torch.randn(shape, generator=random) if spec.dtype.is_floating_point else torch.zeros(shape)
         examples.append(values.to(device, spec.dtype))
     return tuple(examples)
-
-
-def _tensors_of(part: fx.GraphModule) -> dict[str, Tensor]:
-    tensors: dict[str, Tensor] = dict(part.named_parameters(remove_duplicate=False))
-    return tensors | dict(part.named_buffers(remove_duplicate=False))
 
 
 def _folder() -> Path:

@@ -78,7 +78,12 @@ class YoloxDecoder:
 def decode_end_to_end(outputs: tuple[Tensor, ...], limits: Limits) -> list[Detections]:
     """Reads (N, n, 6): corners in pixels of the input, score, class. The network suppressed its boxes itself."""
     (raw,) = outputs
-    return [best_of(image[:, :4], image[:, 4], image[:, 5].long(), limits) for image in raw]
+    return best_of_each(raw[..., :4], raw[..., 4], raw[..., 5].long(), limits)
+
+
+def best_of_each(boxes: Tensor, scores: Tensor, labels: Tensor, limits: Limits) -> list[Detections]:
+    """Returns the best boxes of each image: ``best_of`` for boxes (N, n, 4), scores (N, n) and labels (N, n)."""
+    return [best_of(*image, limits) for image in zip(boxes, scores, labels, strict=True)]
 
 
 def best_of(boxes: Tensor, scores: Tensor, labels: Tensor, limits: Limits) -> Detections:

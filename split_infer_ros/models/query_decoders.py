@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from split_infer_ros.models.box_decoders import best_of, corners
+from split_infer_ros.models.box_decoders import best_of, best_of_each, corners
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.entry import Decode
 
@@ -47,8 +47,7 @@ def detr_softmax(height: int, width: int, order: Sequence[int]) -> Decode:
     def decode(outputs: tuple[Tensor, ...], limits: Limits) -> list[Detections]:
         logits, boxes = (outputs[place] for place in order)
         scores, labels = logits.softmax(2)[..., :-1].max(2)
-        images = zip(corners(boxes) * size, scores, labels, strict=True)
-        return [best_of(*image, limits) for image in images]
+        return best_of_each(corners(boxes) * size, scores, labels, limits)
 
     return decode
 
@@ -60,8 +59,7 @@ def rtdetr(height: int, width: int) -> Decode:
     def decode(outputs: tuple[Tensor, ...], limits: Limits) -> list[Detections]:
         (raw,) = outputs
         scores, labels = raw[..., 4:].max(2)
-        images = zip(corners(raw[..., :4]) * size, scores, labels, strict=True)
-        return [best_of(*image, limits) for image in images]
+        return best_of_each(corners(raw[..., :4]) * size, scores, labels, limits)
 
     return decode
 
@@ -72,8 +70,7 @@ def rtdetr_end_to_end(height: int, width: int) -> Decode:
 
     def decode(outputs: tuple[Tensor, ...], limits: Limits) -> list[Detections]:
         (raw,) = outputs
-        images = zip(corners(raw[..., :4]) * size, raw[..., 4], raw[..., 5].long(), strict=True)
-        return [best_of(*image, limits) for image in images]
+        return best_of_each(corners(raw[..., :4]) * size, raw[..., 4], raw[..., 5].long(), limits)
 
     return decode
 
@@ -91,7 +88,6 @@ def torchvision(order: Sequence[int]) -> Decode:
         boxes, labels, scores = (outputs[place] for place in order)
         if boxes.ndim == 2:
             boxes, labels, scores = boxes[None], labels[None], scores[None]
-        images = zip(boxes, scores, labels.long(), strict=True)
-        return [best_of(*image, limits) for image in images]
+        return best_of_each(boxes, scores, labels.long(), limits)
 
     return decode

@@ -27,8 +27,8 @@ def read_onnx(path: Path) -> OnnxGraph:
         path: of the file.
 
     Raises:
-        ConfigurationError: the file is missing, too large, damaged or no ONNX model, it uses operators that no engine
-            has, or its weights are not where it says.
+        ConfigurationError: the file is missing, too large, damaged or no ONNX model. It is also raised if the model
+            uses operators that no engine has, or if weights are not where it says.
     """
     try:
         import onnx

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor, fx
 
 from split_infer_ros.buffers.layout import TensorSpec
+from split_infer_ros.engines.module_state import state_of
 from split_infer_ros.errors import ConfigurationError, StreamError
 from split_infer_ros.pipeline.packed_weights import fetch_weights, find_packed, streamable
 from split_infer_ros.pipeline.settings import StageSettings, WeightsSettings
 from split_infer_ros.runtime.heap import trim
 from split_infer_ros.runtime.num_threads import max_threads, run_with_threads
 from split_infer_ros.runtime.streams import Stream, current_fence
-from split_infer_ros.split.graph import state_of
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.partitions import backbone_of, head_of
 from split_infer_ros.split.split_points import SplitPoint

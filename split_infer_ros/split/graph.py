@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from split_infer_ros.engines.module_state import state_of
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.split.export import export, export_for, tidy
 
@@ -156,12 +157,6 @@ def stand_in(tensor: Tensor) -> Tensor:
     """Returns a tensor of the same shape and dtype that needs no memory, since all its elements are one number."""
     expanded: Tensor = torch.zeros((), dtype=tensor.dtype).expand(tensor.shape)
     return nn.Parameter(expanded, requires_grad=False) if isinstance(tensor, nn.Parameter) else expanded
-
-
-def state_of(graph: nn.Module) -> dict[str, Tensor]:
-    """Returns all parameters and buffers by name, with the buffers that a state dict leaves out."""
-    state: dict[str, Tensor] = dict(graph.named_parameters(remove_duplicate=False))
-    return state | dict(graph.named_buffers(remove_duplicate=False))
 
 
 def set_state(graph: nn.Module, tensors: Mapping[str, Tensor]) -> None:

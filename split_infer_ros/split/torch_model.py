@@ -15,10 +15,11 @@ from split_infer_ros.buffers.layout import TensorSpec
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.executable import OperatorOverride, make_executable
 from split_infer_ros.engines.execution_config import Compiler, Convolutions, ExecutionConfig
+from split_infer_ros.engines.module_state import state_of
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.split.export import copy_to_device
-from split_infer_ros.split.graph import fingerprint, prepare, state_of
+from split_infer_ros.split.graph import fingerprint, prepare
 from split_infer_ros.split.model import SplitModel, joined
 from split_infer_ros.split.partitions import backbone_of, extract, head_of, outputs_of
 from split_infer_ros.split.releasable_graph import Fetch, ReleasableGraph

@@ -12,6 +12,7 @@ import torch
 from running import until
 
 from split_infer_ros.drop_reason import DropReason
+from split_infer_ros.engines.module_state import state_of
 from split_infer_ros.errors import ConfigurationError, StreamError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.measurements.database import Database
@@ -21,7 +22,6 @@ from split_infer_ros.serving.shared_pipeline import SharedPipeline
 from split_infer_ros.serving.shared_settings import SharedSettings
 from split_infer_ros.serving.shared_weights import make_ring_memory
 from split_infer_ros.serving.tenant import Tenant
-from split_infer_ros.split.graph import state_of
 from split_infer_ros.weight_streaming.weights_file import WeightsFile
 
 TENANTS = Tenant("a", "shapes"), Tenant("b", "shapes", "random")

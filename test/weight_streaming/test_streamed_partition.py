@@ -15,8 +15,8 @@ from _hollow_model import hollow_model
 from comparing import rounding
 from odd_model import PackedModel
 
+from split_infer_ros.engines.module_state import state_of
 from split_infer_ros.errors import ConfigurationError, StreamError, WeightsError
-from split_infer_ros.split.graph import state_of
 from split_infer_ros.split.torch_model import TorchModel
 from split_infer_ros.weight_streaming import packed_partition
 from split_infer_ros.weight_streaming.pack import pack_model
