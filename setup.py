@@ -169,10 +169,16 @@ class CMakeDistribution(Distribution):
         return True
 
 
-# An engine beside torch takes ONNX models. torch exports its own to ONNX by onnxscript.
+# An engine beside torch takes ONNX models. torch exports its own to ONNX by onnxscript. With onnx2torch, torch takes
+# ONNX models as well; the results are compared with ONNX Runtime's.
 ONNX = ["onnx", "onnxscript"]
-ENGINES = {"onnxruntime": [*ONNX, "onnxruntime"], "openvino": [*ONNX, "openvino"]}
+ENGINES = {
+    "onnxruntime": [*ONNX, "onnxruntime"],
+    "openvino": [*ONNX, "openvino"],
+    "onnx2torch": ["onnx", "onnx2torch", "onnxruntime"],
+}
 ALL_ENGINES = sorted({requirement for requirements in ENGINES.values() for requirement in requirements})
+QUANTISE = [*ALL_ENGINES, "nncf>=3.0"]  # for making models in int8; OpenVINO alone runs them
 
 package = ElementTree.parse(HERE / "package.xml").getroot()
 ros = sourced_ros()
@@ -206,7 +212,9 @@ setup(
     extras_require={
         **ENGINES,
         "engines": ALL_ENGINES,
-        "bench": ["matplotlib", *ALL_ENGINES],  # the engines alone are rivals of the pipeline
+        "quantise": QUANTISE,
+        "bench": ["matplotlib", *QUANTISE],  # the engines alone are rivals of the pipeline
+        "docs": ["furo", "myst-parser", "pygraphviz", "sphinx"],
         "power": ["nvidia-ml-py"],
         "test": [
             "hypothesis",

@@ -14,15 +14,16 @@ from enum import Enum
 
 import torch
 
-from split_infer_ros.buffers.memory import Memory, allocate
+from split_infer_ros.buffers.memory import Memory
+from split_infer_ros.buffers.memory_allocation import allocate
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.memory_cost.calibration import CACHED_BLOCK
 from split_infer_ros.memory_cost.constants import MachineConstants
 from split_infer_ros.memory_cost.cpu_microbenchmarks import read
-from split_infer_ros.memory_cost.gpu_microbenchmarks import reread, run_kernel
+from split_infer_ros.memory_cost.gpu_microbenchmarks import reread
 from split_infer_ros.memory_cost.overhead import overhead, response_ms
+from split_infer_ros.memory_cost.release import ReleasedTask, co_run_ms, device_ends_ms, release
 from split_infer_ros.memory_cost.task import Kernel, Task
-from split_infer_ros.serving.co_run import ReleasedTask, co_run_ms, release
 
 
 class Configuration(Enum):
@@ -32,6 +33,8 @@ class Configuration(Enum):
     MO = "MO"
     CO = "CO"
 
+
+FLOAT_BYTES = 4
 
 D, MO, CO = Configuration
 _FIXED = {D: Policy.DEVICE, MO: Policy.MANAGED}
@@ -44,36 +47,57 @@ Gpu = Callable[[Sequence[ReleasedTask]], Sequence[float]]
 class Application:
     """The CPU writes data, kernels change them in place one after the other, and the CPU reads them.
 
+    The first kernel goes over all of the data, each further one over a share of it.
+
     Attributes:
         name: for people.
         part: the size of its data, over the input size.
-        kernels: how many kernels it has.
+        kernels: how many kernels it has. Each of them writes what it reads.
+        share: the part of the data that each kernel but the first one goes over.
         rereads: how often each kernel reads its first block again.
     """
 
     name: str
     part: float
     kernels: int
+    share: float = 1.0
     rereads: int = 0
 
     def nbytes(self, size: int) -> int:
         """Returns the bytes of its data, in whole blocks."""
         return max(1, round(self.part * size / CACHED_BLOCK)) * CACHED_BLOCK
 
+    def share_bytes(self, nbytes: int) -> int:
+        """Returns how many of all bytes each kernel but the first one goes over, in whole float32 numbers."""
+        return max(1, round(self.share * nbytes / FLOAT_BYTES)) * FLOAT_BYTES
+
     def task(self, size: int, execution_ms: float = 0.0) -> Task:
         """Returns its task for the overhead model; only the first kernel finds data that the CPU touched."""
         nbytes, cached = self.nbytes(size), self.rereads * CACHED_BLOCK
-        first = Kernel(nbytes, written_bytes=nbytes, cached_bytes=cached)
-        others = (Kernel(nbytes, after_host=False, cached_bytes=cached),) * (self.kernels - 1)
-        return Task(self.name, nbytes, nbytes, (first, *others), copies=2, execution_ms=execution_ms)
+        share = self.share_bytes(nbytes)
+        first = Kernel(nbytes, written_bytes=nbytes, mapped_bytes=nbytes, cached_bytes=cached)
+        others = Kernel(share, written_bytes=share, cached_bytes=cached, launches=self.kernels - 1)
+        return Task(self.name, nbytes, nbytes, (first, others), copies=2, execution_ms=execution_ms)
 
 
 def dispatch(
-    configuration: Configuration, waiting: Sequence[Task], constants: MachineConstants, legal: Collection[Policy]
+    configuration: Configuration,
+    waiting: Sequence[Task],
+    constants: MachineConstants,
+    legal: Collection[Policy],
+    latest_ms: Sequence[float],
 ) -> Sequence[ReleasedTask]:
-    """Returns what goes to the GPU next: what the scheduler releases, or the first task under the fixed policy."""
+    """Returns what goes to the GPU next: what the scheduler releases, or the first task under the fixed policy.
+
+    Args:
+        configuration: of the paper.
+        waiting: the tasks, the earliest deadline first.
+        constants: of the machine.
+        legal: the policies to choose from.
+        latest_ms: when each waiting task would have ended under device memory, from now.
+    """
     if configuration is CO:
-        return release(waiting, constants, legal)
+        return release(waiting, constants, legal, latest_ms=latest_ms)
     return (ReleasedTask(waiting[0], _FIXED[configuration]),)
 
 
@@ -105,10 +129,12 @@ def serve(
 ) -> Served:
     """Serves all applications, the earliest deadline first (the deadline is the execution time, section IV-B)."""
     waiting = sorted(tasks, key=lambda task: task.execution_ms)
+    latest_ms = {task.name: end_ms for task, end_ms in zip(waiting, device_ends_ms(waiting, constants), strict=True)}
     clock, memory, paired = 0.0, 0, 0
     ends: list[float] = []
     while waiting:
-        released = dispatch(configuration, waiting, constants, legal)
+        left_ms = [latest_ms[task.name] - clock for task in waiting]
+        released = dispatch(configuration, waiting, constants, legal, left_ms)
         responses_ms = gpu(released)
         ends += [clock + response_ms for response_ms in responses_ms]
         clock += max(responses_ms)
@@ -204,12 +230,15 @@ class RealGpu:
 
 
 def _run_kernels(application: Application, memory: Memory) -> None:
-    for _ in range(application.kernels):
-        run_kernel(memory)
+    """Runs all kernels. The memory belongs to the CPU before and after, and the CPU does not look in between."""
+    memory.give_to_device()
+    nbytes, share = memory.device.nbytes, application.share_bytes(memory.device.nbytes)
+    begins = [index * share % nbytes for index in range(application.kernels - 1)]
+    for data in (memory.device, *(memory.device[begin : begin + share] for begin in begins)):
+        data.view(torch.float32).add_(1.0)
         if application.rereads:
-            memory.give_to_device()
             reread(memory.device[:CACHED_BLOCK], application.rereads * CACHED_BLOCK)
-            memory.give_to_host()
+    memory.give_to_host()
 
 
 @contextmanager

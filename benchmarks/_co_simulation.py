@@ -172,9 +172,10 @@ def _simulate(machine: SyntheticMachine, applications: Sequence[Application], si
 def assumed_ms(application: Application, size: int, machine: SyntheticMachine) -> float:
     """Returns the ms of an application's kernels on a synthetic machine, with all data in place."""
     task = application.task(size)
-    rereads_ms = sum(kernel.cached_bytes for kernel in task.kernels) * machine.constants.cache_ms_per_byte
-    passes_ms = application.kernels * application.nbytes(size) * machine.kernel_ms_per_byte
-    return application.kernels * machine.call_ms + passes_ms + rereads_ms
+    cached_bytes = sum(kernel.launches * kernel.cached_bytes for kernel in task.kernels)
+    passed_bytes = sum(kernel.launches * kernel.accessed_bytes for kernel in task.kernels)
+    kernels_ms = passed_bytes * machine.kernel_ms_per_byte + cached_bytes * machine.constants.cache_ms_per_byte
+    return application.kernels * machine.call_ms + kernels_ms
 
 
 def times_managed_memory(machines: Sequence[MachineResults]) -> Estimate:

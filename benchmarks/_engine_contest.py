@@ -22,14 +22,16 @@ from _yolo_sized import export, make_network
 from torch import nn
 
 from split_infer_ros.autotuning.best_known import find_best_known
-from split_infer_ros.autotuning.engine_choice import compare_engines_once
-from split_infer_ros.autotuning.trials import timed
+from split_infer_ros.autotuning.engine_choice import MAX_COMPARISON_S, compare_engines_once
 from split_infer_ros.engines.engine import Engine
+from split_infer_ros.engines.precision import Precision
 from split_infer_ros.measurements.database import Database
+from split_infer_ros.measurements.turns import timed
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.runtime.num_threads import run_with_threads, use_one_thread
 from split_infer_ros.split.load import build_model, load_model
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.model_engines import untuned_engine
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.telemetry.machine import num_cores
 
@@ -38,6 +40,7 @@ PIPELINE = "pipeline"
 YOLO = "yolo_sized"
 BATCH_SIZE = 8  # of the throughput
 WARM_UP = 3  # calls
+QUICK_COMPARISON_S = 10.0  # for which a quick run compares engines
 PAUSE_S = 0.05  # in which one rival's waiting threads go to sleep
 MIN_PART = 0.95  # of the best engine alone: the lower end of the interval; the figure itself should be 0.97
 
@@ -55,6 +58,7 @@ class EngineRivals:
 
     Attributes:
         contests: latency, and throughput if it is measured.
+        model: as it runs at batch 1.
     """
 
     def __init__(
@@ -62,6 +66,7 @@ class EngineRivals:
     ) -> None:
         use_one_thread()  # a team that another model left would take cores from trials
         self.name = name
+        self._comparison_s = QUICK_COMPARISON_S if quick_export else MAX_COMPARISON_S
         self._comparisons: dict[int, str] = {}  # by batch size, as the log tells it
         self._group_s, self._batches = group_s, batches
         self._module, spec = _module_and_spec(name, folder)
@@ -70,9 +75,10 @@ class EngineRivals:
         self._auto = {
             size: self._choose(spec, database, size) for size in ((1, BATCH_SIZE) if with_throughput else (1,))
         }
-        images = _noise(self._auto[1], 1)
-        engine = self._auto[1].execution_config.engine
-        network = self._auto[1].backbone("output")
+        self.model = self._auto[1]
+        images = _noise(self.model, 1)
+        engine = self.model.execution_config.engine
+        network = self.model.backbone("output")
         laid_out = images.contiguous(memory_format=engine.memory_format)
         alone = vendors_of(self._module, images, num_cores(), quick_export)
         self._alone = list(alone)
@@ -129,10 +135,18 @@ class EngineRivals:
     def _choose(self, spec: ModelSpec, database: Database, batch_size: int) -> SplitModel:
         """Returns the model as a node with engine ``auto`` runs it."""
         model, lines = load_model(spec), list[str]()
-        compare_engines_once(model, spec, database, precision="fp32", batch_size=batch_size, say=lines.append)
+        compare_engines_once(
+            model,
+            spec,
+            database,
+            precision=Precision.FP32,
+            batch_size=batch_size,
+            say=lines.append,
+            seconds=self._comparison_s,
+        )
         self._comparisons[batch_size] = lines[-1] if lines else ""
         config = find_best_known(model, database, batch_size=batch_size).execution_config
-        return model.placed(model.device, model.dtype, config.with_engine(AUTO, model.native_engine))
+        return model.placed(model.device, config.with_engine(AUTO, untuned_engine(model, Precision.FP32)))
 
     def _take_latency(self, number: int) -> dict[str, float]:
         """Returns the median seconds of a call of each network."""

@@ -21,7 +21,7 @@ from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.models.entry import ModelEntry
-from split_infer_ros.pipeline.cuda_graphs import GraphedBackbone
+from split_infer_ros.pipeline.cuda_graphs import GraphInput, SizedGraphs
 from split_infer_ros.pipeline.preprocessor import make_preprocessor
 from split_infer_ros.runtime.num_threads import use_one_thread
 from split_infer_ros.runtime.streams import Stream
@@ -69,7 +69,7 @@ class Prepared:
 
     Args:
         model: prepared, on its device.
-        batch_size: of every batch.
+        batch_size: of every batch; all are full.
         limits: what post-processing keeps.
     """
 
@@ -82,22 +82,26 @@ class Prepared:
         self._finish = Finish(model.entry, device, limits)
         self._forward: Forward = model.backbone("output")
         self._in_order = model.head("output")
+        self._graphs: SizedGraphs[Sequence[Tensor]] | None = None
         if self._stream.is_asynchronous:
             with torch.inference_mode():
                 example = torch.zeros((batch_size, *model.entry.image_shape), device=device, dtype=model.dtype)
-                self._forward = GraphedBackbone.record(
-                    self._forward, example.contiguous(memory_format=torch.channels_last)
+                self._graphs = SizedGraphs.record(
+                    self._forward,
+                    GraphInput(example.contiguous(memory_format=torch.channels_last)),
+                    sizes=[batch_size],
+                    stream=Stream(device),
                 )
 
     @torch.inference_mode()
     def run(self, batches: Batches, deliver: Deliver) -> None:
         """Take batches until there are no more; ``deliver`` gets each one's detections."""
         for pictures in batches:
-            loaded = self._preprocessor.load(pictures)
+            loaded = self._preprocessor.load(pictures, None if self._graphs is None else self._graphs.input)
             self._stream.wait_for(loaded.ready)
             with self._stream.work("prepared"):
-                outputs = self._in_order(*self._forward(loaded.images))
-                found = self._finish(outputs, pictures)
+                outputs = self._forward(loaded.images) if self._graphs is None else self._graphs.launch(len(pictures))
+                found = self._finish(self._in_order(*outputs), pictures)
             deliver(found)
 
 

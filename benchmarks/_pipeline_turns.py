@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Mapping, Sequence
 
 from _dds_hop import DdsHop
 from _feed import Feed
-from _process_usage import ProcessUsage
-from _ros import Arrivals, Observer
-from _trace import Trace, busy
+from _rival_turns import LATENCY, PIPELINE, SATURATION, RivalTurns
+from _ros import Observer
+from _trace import Trace
 from _turns import rotated
 from _usage import Usage
 
-PIPELINE, NAIVE = "pipeline", "naive"
+NAIVE = "naive"
 WITH_CAMERA = "pipeline_with_camera"  # the camera in the pipeline's own process: images do not go over DDS
 DDS = "DDS"
-HOP, BACKBONE_BUSY, HEAD_BUSY = "hop", "backbone_busy", "head_busy"
+HOP = "hop"
 BATCH = 4
 SMALL, LARGE = 64 * 1280 * 4, 4_900_000  # bytes
 WARM_UP_HZ = 100.0
@@ -41,47 +40,41 @@ class Bench:
     ) -> None:
         self._observer = observer
         self._feed = feed
-        self._trace = trace
         self._dds = dds
-        self._rivals = list(processes)
-        self._arrivals = {name: Arrivals(observer, f"/{name}/detections") for name in processes}
+        self._turns = RivalTurns(observer, trace, processes, set_rate=self._set_camera)
         self._batches: dict[str, int] = {}
         self._capacity = 0.0
-        self.usage = {contest: ProcessUsage(processes) for contest in ("saturation", "latency")}
+        self.usage = self._turns.usage
         self.own_usage = Usage()
 
     def warm_up(self) -> None:
         """Measures the naive node's frames/s."""
         self._set_batch(PIPELINE, 1)
-        self._capacity = self._measure(
-            "saturation", NAIVE, rate=WARM_UP_HZ, seconds=WARM_UP_S, settle_s=SATURATED_SETTLE_S
-        )[0]
+        self._capacity = self._turns.watch(
+            SATURATION, NAIVE, rate=WARM_UP_HZ, seconds=WARM_UP_S, settle_s=SATURATED_SETTLE_S
+        ).frames_hz
 
     def saturate(self, turn: int) -> dict[str, float]:
         """Returns each rival's frames/s in a turn with a camera that is too fast."""
-        found = {}
-        for rival in rotated(self._rivals, turn):
+        found: dict[str, float] = {}
+        rate = TOO_FAST * self._capacity
+        for rival in rotated(self._turns.rivals, turn):
             if rival != NAIVE:
                 self._set_batch(rival, BATCH)
-            rate = TOO_FAST * self._capacity
-            found[rival], _, shares = self._measure(
-                "saturation", rival, rate=rate, seconds=SATURATED_S, settle_s=SATURATED_SETTLE_S
-            )
-            if rival == PIPELINE:
-                found |= shares
+            moment = self._turns.watch(SATURATION, rival, rate=rate, seconds=SATURATED_S, settle_s=SATURATED_SETTLE_S)
+            found |= {rival: moment.frames_hz, **moment.shares}
         return found
 
     def pace(self, turn: int) -> dict[str, float]:
         """Returns each rival's median latency and the hop in a turn with a moderate camera, in seconds."""
-        found = {}
+        found: dict[str, float] = {}
         rate = MODERATE * self._capacity
         self._set_batch(PIPELINE, 1)
         for rival in rotated((PIPELINE, NAIVE), turn):
-            _, found[rival], shares = self._measure(
-                "latency", rival, rate=rate, seconds=MODERATE_S, settle_s=MODERATE_SETTLE_S
-            )
+            moment = self._turns.watch(LATENCY, rival, rate=rate, seconds=MODERATE_S, settle_s=MODERATE_SETTLE_S)
+            found |= {rival: moment.latency_s, **moment.shares}
             if rival == PIPELINE:
-                found |= shares
+                found[HOP] = statistics.median(batch.hop_s for batch in moment.batches)
         with self.own_usage.of(DDS):
             for size in (SMALL, LARGE):
                 found[f"{DDS} {size}"] = self._dds.median(size, MESSAGES, 1 / rate)
@@ -93,25 +86,6 @@ class Bench:
             policy = "block" if size > 1 else "latest"
             self._observer.set(f"/{rival}/backbone", batch_size=size, drop_policy=policy)
             self._batches[rival] = size
-
-    def _measure(
-        self, contest: str, rival: str, *, rate: float, seconds: float, settle_s: float
-    ) -> tuple[float, float, dict[str, float]]:
-        """Returns frames/s and the median latency in seconds; for the pipeline also its busy shares and its hop."""
-        arrivals = self._arrivals[rival]
-        self._set_camera(rival, rate)
-        arrivals.settle(settle_s)
-        begin = time.monotonic()
-        with self.usage[contest].of(rival):
-            frames, ages = arrivals.during(seconds)
-        end = time.monotonic()
-        self._set_camera(rival, 0.0)
-        arrivals.wait_for_quiet()
-        shares = {}
-        if rival == PIPELINE:
-            batches = self._trace.between(begin, end)
-            shares = {HOP: statistics.median(batch.hop_s for batch in batches), **busy(batches, begin, end)}
-        return frames, statistics.median(ages), shares
 
     def _set_camera(self, rival: str, rate: float) -> None:
         if rival != WITH_CAMERA:

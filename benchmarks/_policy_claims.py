@@ -17,7 +17,7 @@ from _usage import MB
 from split_infer_ros.buffers.policy import Policy
 
 MIN_ERROR = 1e-4  # a geometric mean does not bear zeros
-GOAL_MEAN, GOAL_WORST, GOAL_LOSS = 9.3, 24.3, 3.0  # %; the first two are the paper's own figures (section V-B)
+GOAL_MEAN, GOAL_WORST, GOAL_LOSS = 5.0, 24.3, 3.0  # %; the worst is the paper's own, whose mean is 9.3 % (section V-B)
 GOAL_FOOTPRINT = 0.5
 
 Medians = Mapping[str, Samples]  # of each figure

@@ -1,8 +1,9 @@
 """One buffer that CPU and GPU use by turns, under each policy: how long the task takes, and what the model says.
 
-The CPU has written the buffer. The GPU changes each byte of it; in the case that is friendly to caches it then reads
-16 times as much, from a block that its cache holds. The CPU reads each byte. That is the response time; the pure
-execution is the same kernels on the GPU's own memory, and the same reading by the CPU.
+The CPU has written the buffer. The GPU changes each byte of it, in one case by 64 kernels one after the other. In the
+case that is friendly to caches, the GPU then reads 16 times as much from a block that its cache holds. The CPU reads
+each byte. That is the response time. The pure execution is the same kernels on the GPU's own memory, and the same
+reading by the CPU.
 """
 
 from __future__ import annotations
@@ -16,42 +17,58 @@ import torch
 from _turns import rotated
 from _usage import Usage
 
-from split_infer_ros.buffers.memory import Memory, allocate
+from split_infer_ros.buffers.memory import Memory
+from split_infer_ros.buffers.memory_allocation import allocate
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.memory_cost.calibration import CACHED_BLOCK
 from split_infer_ros.memory_cost.choose import PolicyChoice, choose
 from split_infer_ros.memory_cost.constants import MachineConstants
 from split_infer_ros.memory_cost.cpu_microbenchmarks import read
-from split_infer_ros.memory_cost.gpu_microbenchmarks import reread, run_kernel
+from split_infer_ros.memory_cost.gpu_microbenchmarks import reread
 from split_infer_ros.memory_cost.task import Kernel, Task
 
 MIB = 2**20
 SMALL = tuple(CACHED_BLOCK * size for size in (1, 2, 3, 4, 5, 6, 7, 8))
 LARGE = tuple(MIB * size for size in (4, 6, 8, 12, 16, 24, 32, 48))
 REREADS = 16
+MANY_KERNELS = 64
 
 
 @dataclass(frozen=True)
 class Case:
-    """Eight sizes of one kind of access."""
+    """Eight sizes of one kind of access.
+
+    Attributes:
+        name: for people.
+        sizes: in bytes.
+        rereads: how often as much is read again from a block that the cache holds.
+        kernels: how many kernels change the whole buffer, one after the other.
+    """
 
     name: str
     sizes: Sequence[int]
-    rereads: int
+    rereads: int = 0
+    kernels: int = 1
 
 
-CASES = tuple(
-    Case(f"{size}, {access}", sizes, rereads)
-    for size, sizes in (("small", SMALL), ("large", LARGE))
-    for access, rereads in (("streaming", 0), ("cache-friendly", REREADS))
+CASES = (
+    *(
+        Case(f"{size}, {access}", sizes, rereads)
+        for size, sizes in (("small", SMALL), ("large", LARGE))
+        for access, rereads in (("streaming", 0), ("cache-friendly", REREADS))
+    ),
+    Case("small, many kernels", SMALL, kernels=MANY_KERNELS),
 )
 
 
-def task_of(nbytes: int, rereads: int) -> Task:
+def task_of(nbytes: int, case: Case) -> Task:
     """The task as the model sees it."""
-    kernels = [Kernel(nbytes, written_bytes=nbytes)]
-    if rereads:
-        kernels.append(Kernel(0, after_host=False, cached_bytes=rereads * nbytes))
+    kernels = [
+        Kernel(nbytes, written_bytes=nbytes, mapped_bytes=nbytes),
+        Kernel(nbytes, written_bytes=nbytes, launches=case.kernels - 1),
+    ]
+    if case.rereads:
+        kernels.append(Kernel(0, cached_bytes=case.rereads * nbytes))
     return Task("task", nbytes, nbytes, tuple(kernels), copies=2)
 
 
@@ -92,7 +109,7 @@ class PolicyRuns:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._sizes = [(case, nbytes) for case in cases for nbytes in case.sizes]
         self.choices: dict[tuple[str, int], PolicyChoice] = {
-            (case.name, nbytes): choose(task_of(nbytes, case.rereads), constants, legal) for case, nbytes in self._sizes
+            (case.name, nbytes): choose(task_of(nbytes, case), constants, legal) for case, nbytes in self._sizes
         }
         self._memories: dict[str, Memory] = {}
         for case, nbytes in self._sizes:
@@ -109,34 +126,34 @@ class PolicyRuns:
                 key = figure(case, nbytes, name)
                 run = self._execute if name == EXECUTION else self._run
                 with self.usage.of(key):
-                    taken[key] = run(self._memories[key], case.rereads)
+                    taken[key] = run(self._memories[key], case)
         return taken
 
     def footprint_bytes(self, case: Case, nbytes: int, policy: Policy) -> int:
         """Memory that the task takes under a policy."""
         return self._memories[figure(case, nbytes, policy.value)].bytes
 
-    def _run(self, memory: Memory, rereads: int) -> float:
+    def _run(self, memory: Memory, case: Case) -> float:
         """Seconds from the CPU's last write to its last read."""
         memory.host.fill_(0)
         with self._on_stream():
             begin = time.perf_counter()
             if memory.needs_copy:
                 memory.device.copy_(memory.host, non_blocking=True)
-            self._kernels(memory, rereads)
+            self._kernels(memory, case)
             if memory.needs_copy:
                 memory.host.copy_(memory.device, non_blocking=True)
             self._wait()
             read(memory.host.numpy())
             return time.perf_counter() - begin
 
-    def _execute(self, memory: Memory, rereads: int) -> float:
+    def _execute(self, memory: Memory, case: Case) -> float:
         """Seconds of the kernels on memory of the GPU, and of the CPU's reading of what has just arrived."""
         with self._on_stream():
             memory.device.copy_(memory.host, non_blocking=True)
             self._wait()
             begin = time.perf_counter()
-            self._kernels(memory, rereads)
+            self._kernels(memory, case)
             self._wait()
             kernels = time.perf_counter() - begin
             memory.host.copy_(memory.device, non_blocking=True)
@@ -145,12 +162,13 @@ class PolicyRuns:
         read(memory.host.numpy())
         return kernels + time.perf_counter() - begin
 
-    def _kernels(self, memory: Memory, rereads: int) -> None:
-        run_kernel(memory)
-        if rereads:
-            memory.give_to_device()
-            reread(memory.device[:CACHED_BLOCK], rereads * len(memory.device))
-            memory.give_to_host()
+    def _kernels(self, memory: Memory, case: Case) -> None:
+        memory.give_to_device()
+        for _ in range(case.kernels):
+            memory.device.view(torch.float32).add_(1.0)
+        if case.rereads:
+            reread(memory.device[:CACHED_BLOCK], case.rereads * len(memory.device))
+        memory.give_to_host()
 
     def _wait(self) -> None:
         if self._stream is not None:

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import random
+import struct
 import subprocess
 import sys
 import threading
@@ -48,6 +49,15 @@ def set_up_middleware() -> None:
     """Selects a ROS domain that is rarely used, and the shipped Fast DDS profile unless the user has one."""
     os.environ["ROS_DOMAIN_ID"] = str(random.randint(90, 101))
     os.environ.setdefault(PROFILE_VARIABLES[0], str(PROFILE))
+
+
+def stamp_ns(message: bytes) -> int:
+    """Returns the stamp in nanoseconds of a serialised message that begins with a header.
+
+    The middleware's four bytes in front name the byte order: the second one is odd if it is little-endian.
+    """
+    seconds, nanoseconds = struct.unpack_from("<iI" if message[1] & 1 else ">iI", message, 4)
+    return int(seconds) * 10**9 + int(nanoseconds)
 
 
 class Processes:
@@ -137,9 +147,9 @@ class Observer:
         self._node.destroy_node()
         rclpy.try_shutdown()
 
-    def subscribe(self, message: type, topic: str, receive: Callable[[Any], None]) -> None:
-        """Has ``receive`` called with every message."""
-        self._node.create_subscription(message, topic, receive, 100)
+    def subscribe(self, message: type, topic: str, receive: Callable[[Any], None], raw: bool = False) -> None:
+        """Has ``receive`` called with every message, or with its serialised bytes if ``raw``."""
+        self._node.create_subscription(message, topic, receive, 100, raw=raw)
 
     def set(self, node: str, **values: Any) -> None:
         """Sets parameters of a node.
@@ -192,15 +202,18 @@ class Observer:
 
 
 class Arrivals:
-    """Records when detections arrived, and how old their images were."""
+    """Records when detections arrived, and how old their images were.
+
+    It reads only their stamps. To make objects of 48 boxes, rclpy takes 3 ms of a core, which the rivals would lack.
+    """
 
     def __init__(self, observer: Observer, topic: str) -> None:
         self._topic = topic
         self._arrivals: list[tuple[float, float]] = []
-        observer.subscribe(Detection2DArray, topic, self._receive)
+        observer.subscribe(Detection2DArray, topic, self._receive, raw=True)
 
-    def _receive(self, found: Detection2DArray) -> None:
-        age = (time.time_ns() - found.header.stamp.sec * 10**9 - found.header.stamp.nanosec) / 1e9
+    def _receive(self, found: bytes) -> None:
+        age = (time.time_ns() - stamp_ns(found)) / 1e9
         self._arrivals.append((time.monotonic(), age))
 
     def settle(self, seconds: float) -> None:

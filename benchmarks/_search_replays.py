@@ -18,6 +18,7 @@ from _turns import Contest
 
 from split_infer_ros.autotuning.spaces import NETWORK, network_space
 from split_infer_ros.autotuning.trials import Trials
+from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.search.space import Frozen, Space, frozen
 from split_infer_ros.search.strategies import Exhaustive, Guided, Random, Search, SearchStrategy
@@ -55,7 +56,7 @@ class Recorded:
 
 
 def record_costs(model: str, batch_sizes: Sequence[int], trial_s: float, device: torch.device) -> Recorded:
-    """Try all of a space of forms, threads and batch sizes.
+    """Try all of a space of forms, threads and batch sizes, on torch.
 
     Args:
         model: whose space that is.
@@ -63,11 +64,11 @@ def record_costs(model: str, batch_sizes: Sequence[int], trial_s: float, device:
         trial_s: of each configuration, after which a doubtful measurement is not repeated.
         device: where it runs.
     """
-    base = network_space(num_cores(), device=device.type, compilers=False)
+    base = network_space(num_cores(), device=device.type, compilers=False, engines=(Engine.TORCH.value,))
     slowest_first = {"convolutions": base.knobs["convolutions"][::-1], "batch_size": tuple(batch_sizes)}
     space = Space({**base.knobs, **slowest_first}, base.excludes)
     trials = Trials(ModelSpec(model, "random", str(device)))
-    trials.model(ExecutionConfig(), "fp32")
+    trials.model(ExecutionConfig())
     samples, took = {}, {}
     for config in space:
         plain = {name: value for name, value in config.items() if name != "batch_size"}

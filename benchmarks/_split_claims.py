@@ -19,12 +19,13 @@ from _estimate import (
     ratio,
 )
 from _report import Panel, Report
-from _split_contest import AS_BUILT, OPTIMISED, PAPERS, PREPARED, WHOLE_MODELS, MatchResult
+from _split_contest import AS_BUILT, OPTIMISED, PAPERS, PREPARED, TWO_PROCESSES, WHOLE_MODELS, MatchResult
 
 PAPERS_BATCH = 64
 PAPERS_GAINS = {"mobilenet_v2": "1.112x", "efficientnet_b2": "1.129x", "vit_tiny": "1.212x"}  # Table 1
 PAPERS_SMALL_BATCH, PAPERS_SMALL_BATCH_GAIN = 16, "1.03 to 1.04x"  # §6.4, all three models
 DETECTORS_GOAL = 1.1
+COPIES_CLAIM = "copy calls that splitting adds, planner's split point, most"
 
 
 def claims_of(result: MatchResult) -> list[Claim]:
@@ -93,6 +94,8 @@ def conclude(results: Sequence[MatchResult], on_gpu: bool) -> Report:
     # Each prediction is one sample, however many turns checked it.
     error = mean([100 * prediction_error(each) for each in results])
     claims.append(Claim("predicted throughput, off by, mean", error, unit="%", goal=10.0, direction=Direction.AT_MOST))
+    claims.append(Claim(COPIES_CLAIM, exact(copies_added(results)), unit="", goal=0.0, direction=Direction.AT_MOST))
+    claims += [threads_claim(each) for each in shown]
     agreement = exact(min(each.agreement for each in results))
     claims.append(Claim("best class as the baseline's, least", agreement, unit="", goal=0.99))
     panels = [
@@ -123,6 +126,23 @@ def gpu_claims(results: Sequence[MatchResult]) -> list[Claim]:
     turn_s = sum(each.turn_s for each in results)
     claims.append(Claim("overlap efficiency, median", overlap, unit="", goal=0.95, turn_s=turn_s))
     return claims
+
+
+def copies_added(results: Sequence[MatchResult]) -> float:
+    """Returns the most copy calls that the hand-over at a planner's split point adds, within one process."""
+    rows = [row for each in results for row in each.rows if row["configuration"] == each.planners]
+    return float(max(row["copy_calls_added"] for row in rows))
+
+
+def threads_claim(result: MatchResult) -> Claim:
+    """Returns the claim that two workers in one process are not slower than in two processes."""
+    return Claim(
+        f"{result.model}, batch {result.batch_size}: two threads, times two processes",
+        gain(result, result.planners, TWO_PROCESSES),
+        unit="x",
+        goal=0.97,
+        turn_s=result.turn_s,
+    )
 
 
 def prediction_error(result: MatchResult) -> float:
@@ -198,4 +218,4 @@ def median_of(result: MatchResult, rival: str, figure: str) -> float:
 
 def shown_rivals(result: MatchResult) -> list[str]:
     """Returns the rivals of the picture: the whole models, and the planner's and the paper's split point."""
-    return [*WHOLE_MODELS, result.planners, *(rival for rival in result.fixed if rival == PAPERS)]
+    return [*WHOLE_MODELS, result.planners, TWO_PROCESSES, *(rival for rival in result.fixed if rival == PAPERS)]

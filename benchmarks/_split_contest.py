@@ -20,6 +20,7 @@ WHOLE_MODELS = (AS_BUILT, PREPARED, OPTIMISED)
 PLANNERS = "split, planner's split point"
 PAPERS = "split, paper's split point"
 PLANNERS_AND_PAPERS = "split, planner's and paper's split point"
+TWO_PROCESSES = "split, planner's split point, two processes"
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,11 @@ class Match:
         self._fixed = [name for name in split_points if name != self._planners]
         self._usage = Usage()
         pipelines = {name: subject.split_at(split_point, batch_size) for name, split_point in split_points.items()}
+        pipelines[TWO_PROCESSES] = subject.split_at(planners, batch_size, two_processes=True)
+        self._copies = {
+            name: subject.count_copies(pipeline.split_point, two_processes=name == TWO_PROCESSES)
+            for name, pipeline in pipelines.items()
+        }
         self._rivals: dict[str, Rival] = {**self._whole_models(), **pipelines}
         name = f"{subject.entry.name}, batch {batch_size}"
         self.contest = Contest(name, self._turn, lambda contest: conclude(self.result()))
@@ -158,5 +164,7 @@ class Match:
                 "split_point": rival.split_point,
                 "memory_policy": rival.memory_policy,
                 "memory_reason": rival.memory_reason,
+                "copy_calls": self._copies[name].split,
+                "copy_calls_added": self._copies[name].added,
             }
         return row

@@ -18,12 +18,16 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from _head_process import Weights
+from _two_processes import TwoProcessPipeline
+
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.detections import Detections, Limits
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.in_flight import InFlightBatch
-from split_infer_ros.pipeline.local import STUCK_S, LocalPipeline
+from split_infer_ros.pipeline.local import LocalPipeline
 from split_infer_ros.pipeline.settings import DropPolicy, StageSettings
+from split_infer_ros.pipeline.stage_feeder import STUCK_S
 from split_infer_ros.runtime.num_threads import max_threads, run_with_threads
 from split_infer_ros.split.model import SplitModel
 
@@ -156,6 +160,7 @@ class SplitPipeline:
         feed: where its batches come from.
         limits: what post-processing keeps.
         ahead: how many more batches are in flight when one is finished.
+        weights: for a head in a process of its own; None for one in this process.
 
     Attributes:
         feed: where its batches come from.
@@ -164,7 +169,16 @@ class SplitPipeline:
         memory_reason: why the plan has that policy.
     """
 
-    def __init__(self, model: SplitModel, *, split_point: str, feed: ImageFeed, limits: Limits, ahead: int) -> None:
+    def __init__(
+        self,
+        model: SplitModel,
+        *,
+        split_point: str,
+        feed: ImageFeed,
+        limits: Limits,
+        ahead: int,
+        weights: Weights | None = None,
+    ) -> None:
         self.feed = feed
         self.split_point = split_point
         self._ahead = ahead
@@ -175,7 +189,12 @@ class SplitPipeline:
             batch_timeout_s=BATCH_TIMEOUT_S,
             drop_policy=DropPolicy.BLOCK,
         )
-        self._pipeline = LocalPipeline(model, settings, self._deliver, limits=limits, watch=self._batches.append)
+        watch = self._batches.append
+        self._pipeline: LocalPipeline | TwoProcessPipeline = (
+            LocalPipeline(model, settings, self._deliver, limits=limits, watch=watch)
+            if weights is None
+            else TwoProcessPipeline(model, settings, self._deliver, limits=limits, weights=weights, watch=watch)
+        )
         report = self._pipeline.backbone.report(time.monotonic())
         self.memory_policy, self.memory_reason = report.memory, report.memory_reason
 
@@ -211,8 +230,11 @@ class SplitPipeline:
         }
 
     def close(self) -> None:
-        """Frees the slots."""
-        self._pipeline.backbone.close()
+        """Frees the slots, and ends the head's process if it has one."""
+        if isinstance(self._pipeline, TwoProcessPipeline):
+            self._pipeline.close()
+        else:
+            self._pipeline.backbone.close()
 
     def _deliver(self, origin: Origin, detections: Detections) -> None:
         self.feed.record([detections])

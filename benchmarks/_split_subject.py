@@ -8,11 +8,13 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
+from _copy_calls import CopyCalls, SharedSlots, count_copy_calls
 from _gpu_only import Baseline
 from _split_rivals import ImageFeed, SplitPipeline
 from torch import Tensor, nn
 from torch.nn import functional
 
+from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.detections import Limits, SuppressOverlaps
@@ -32,6 +34,7 @@ CANDIDATES_PER_IMAGE = 400  # that a detector's threshold leaves
 MIN_TURNS = 16  # of a full run, at each batch size
 MIN_BATCHES = 2  # timed in a turn, so that stages overlap
 TRIAL_BATCHES = 3
+COUNTED_IMAGES = 2  # of a batch whose copy calls are counted; their number does not depend on it
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,7 @@ class Subject:
         self.extent = extent
         self.images = draw_images(self.entry, NUM_IMAGES)
         module, inputs = self._build()
+        self.weights = {name: tensor.clone() for name, tensor in module.state_dict().items()}  # prepare changes them
         self.limits = run_with_threads(max_threads(), lambda: limits_for(self.entry, module, inputs))
         self.baseline = Baseline(self.entry, module, device, self.limits)
         self.model = TorchModel(self.entry, module, device)
@@ -89,8 +93,8 @@ class Subject:
         backbone_points = [point.name for point in self.model.split_points if point.name.startswith("backbone.")]
         return backbone_points[-1] if backbone_points else self.model.split_point("default").name
 
-    def split_at(self, split_point: str, batch_size: int) -> SplitPipeline:
-        """Returns the pipeline at that split point."""
+    def split_at(self, split_point: str, batch_size: int, two_processes: bool = False) -> SplitPipeline:
+        """Returns the pipeline at that split point, in one process or in two."""
         point = self.profile.point(split_point, batch_size)
         assert point is not None
         backbone_s, head_s = self.profile.co_run.busy_s(point.backbone_stage_s, point.head_stage_s)
@@ -102,7 +106,14 @@ class Subject:
             feed=ImageFeed(self.images, batch_size),
             limits=self.limits,
             ahead=ahead,
+            weights=self.weights if two_processes else None,
         )
+
+    def count_copies(self, split_point: str, two_processes: bool = False) -> CopyCalls:
+        """Returns the copy calls of a batch at that split point, in memory that both sides see."""
+        settings = StageSettings(split_point=split_point, batch_size=COUNTED_IMAGES, memory_policy=Policy.PINNED.value)
+        connection = SharedSlots() if two_processes else None
+        return count_copy_calls(self.model, settings, self.images[:COUNTED_IMAGES], connection)
 
     def fixed_split_points(self, planners: str, batch_size: int) -> list[str]:
         """Returns the best split points in a brief trial, without the planner's and the paper's.

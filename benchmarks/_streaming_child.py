@@ -18,17 +18,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from _hollow_model import hollow_model
 from _streaming_rivals import Partition, load_each_pass, map_file, offload, share_one_place
 from torch import Tensor
 
 from split_infer_ros.engines.module_state import state_of
+from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.runtime.heap import trim
 from split_infer_ros.split.graph import set_state
+from split_infer_ros.split.hollow_model import hollow_model
 from split_infer_ros.split.partitions import backbone_of
 from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.weight_streaming.memory_plan import MemoryPlan
 from split_infer_ros.weight_streaming.packed_partition import PackedPartition, open_packed
-from split_infer_ros.weight_streaming.residency import MemoryPlan, Residency, blocks_in_ring, plan_memory
+from split_infer_ros.weight_streaming.residency import Residency, blocks_in_ring, plan_memory
 from split_infer_ros.weight_streaming.ring_memory import byte_view, page_aligned
 from split_infer_ros.weight_streaming.ring_plan import plan_ring
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
@@ -107,7 +109,7 @@ def full_read(packed: PackedPartition) -> Callable[[], None]:
 def main() -> int:
     """Runs one residency, step by step as the parent process asks for it."""
     name, path, residency, passes, *plan = sys.argv[1:]
-    model = hollow_model(name)
+    model = hollow_model(find_model(name))
     images = images_of(model)
     print("ready", flush=True)
     sys.stdin.readline()

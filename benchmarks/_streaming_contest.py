@@ -15,27 +15,30 @@ from _claim import Claim
 from _streaming_claims import (
     MAX_TILES,
     MB,
+    START,
+    STEADY,
     ModelFacts,
     counted_claims,
     delay_bounds,
     delay_claims,
+    disk_spread,
     outside_bytes,
     outside_claims,
     prediction_of,
 )
-from _streaming_peak import measure_peak
+from _streaming_peak import measure_peak, measure_start
 from _streaming_plan import PlannedModel, auto_plan, spread_trials
 from _streaming_rivals import can_offload
-from _streaming_turns import READ_B_S, READ_CORE_S, Disk, ResidencyTurns, with_reads
+from _streaming_turns import READ_B_S, READ_BEFORE_B_S, READ_CORE_S, Disk, ResidencyTurns, with_reads
 from _turns import Contest, take_turns
 
 from split_infer_ros.weight_streaming.delay_model import predict_delay
-from split_infer_ros.weight_streaming.ring_plan import RingPlan
+from split_infer_ros.weight_streaming.memory_plan import MemoryPlan
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 
 WITH_READS = "resident, as much read in vain"
 READS_NOTHING_AHEAD = (child.MAPPED, child.WHOLE, child.OFFLOADED)  # each pass is like the first one
-PROFILE_PASSES = 2  # of each turn
+PROFILE_PASSES = 4  # of each turn; the first one does not count
 FEATURES_EXCEED_WEIGHTS = ("retinanet",)  # and differ from run to run by more than all weights
 
 Row = Mapping[str, Any]
@@ -63,7 +66,7 @@ class StreamingContest:
         planned: the model.
         partitions: by residency of the effort.
         facts: counted of them.
-        rings: whose delay is predicted, by residency or name of a trial.
+        plans: whose delay is predicted, by residency or name of a trial.
         turns: of all residencies and trials.
         measures_peak: whether memory is measured from outside.
         stack: closes the partitions.
@@ -79,14 +82,14 @@ class StreamingContest:
         *,
         partitions: Mapping[str, child.Partition],
         facts: ModelFacts,
-        rings: Mapping[str, RingPlan],
+        plans: Mapping[str, MemoryPlan],
         turns: ResidencyTurns,
         measures_peak: bool,
         stack: ExitStack,
     ) -> None:
         self._planned = planned
         self._partitions = partitions
-        self._rings = rings
+        self._plans = plans
         self._turns = turns
         self._stack = stack
         self._facts = facts
@@ -113,7 +116,7 @@ class StreamingContest:
             if WITH_READS in effort.residencies:
                 executor = stack.enter_context(ThreadPoolExecutor(1))
                 rivals[WITH_READS] = with_reads(rivals[child.RESIDENT], child.full_read(planned.packed), executor)
-            rings = planned.predicted_rings() | {name: trial.memory_plan.ring for name, trial in trials.items()}
+            plans = planned.predicted_plans() | {name: trial.memory_plan for name, trial in trials.items()}
             turns = ResidencyTurns(
                 rivals,
                 passes_before={name: int(name not in READS_NOTHING_AHEAD) for name in rivals},
@@ -124,7 +127,7 @@ class StreamingContest:
                 planned,
                 partitions=partitions,
                 facts=facts_of(planned, partitions),
-                rings={name: ring for name, ring in rings.items() if name in rivals},
+                plans={name: plan for name, plan in plans.items() if name in rivals},
                 turns=turns,
                 measures_peak=effort.measures_peak and planned.name not in FEATURES_EXCEED_WEIGHTS,
                 stack=stack.pop_all(),
@@ -176,17 +179,21 @@ class StreamingContest:
         if self.peaks is not None and residency in self.peaks.figures:
             peaks = outside_bytes(facts, residency, self.peaks.figures)
             row["seen_mb"] = [round(nbytes / MB, 3) for nbytes in peaks]
-        if residency in self._rings:
+        if residency in self._plans:
             row["predicted_ms"] = 1e3 * statistics.median(figures[prediction_of(residency)])
+            row["disk_spread"] = disk_spread(figures)
         return row
 
     def _turn(self, number: int) -> dict[str, float]:
-        """Runs a turn of all residencies. Predictions use the profile of just before and the turn's bandwidth."""
+        """Runs a turn of all residencies. Predictions use the profile of just before.
+
+        Its bandwidth is scaled by how much faster the disk is in the turn than just after the profile.
+        """
         profile = self._planned.profile(PROFILE_PASSES)
         figures = self._turns.turn(number)
-        profile = replace(profile, bandwidth=figures[READ_B_S])
+        profile = replace(profile, bandwidth=profile.bandwidth * figures[READ_B_S] / figures[READ_BEFORE_B_S])
         predictions = {
-            prediction_of(residency): predict_delay(ring, profile) for residency, ring in self._rings.items()
+            prediction_of(residency): predict_delay(plan, profile) for residency, plan in self._plans.items()
         }
         return figures | predictions
 
@@ -203,7 +210,9 @@ class StreamingContest:
             return measure_peak(planned.name, planned.path, residency, auto_plan(planned.chosen))
 
         with ThreadPoolExecutor(2) as threads:
-            return dict(zip(residencies, threads.map(measure, residencies), strict=True))
+            start = threads.submit(measure_start, planned.name, planned.path)
+            figures = dict(zip(residencies, threads.map(measure, residencies), strict=True))
+            return figures | dict(zip((START, STEADY), start.result(), strict=True))
 
 
 def _is_possible(residency: str) -> bool:

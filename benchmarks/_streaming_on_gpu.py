@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from _claim import Claim, Direction
 from _estimate import exact, ratio
-from _streaming_child import ASYNCHRONOUS, RESIDENT, SYNCHRONOUS, TWO_STAGE, Partition, images_of, open_whole
+from _streaming_child import ASYNCHRONOUS, AUTO, RESIDENT, SYNCHRONOUS, TWO_STAGE, Partition, images_of, open_whole
 from _streaming_turns import READ_B_S, Disk, ResidencyTurns
 from _turns import Contest, take_turns
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from split_infer_ros.engines.execution_config import Convolutions, ExecutionConfig
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.pipeline.streaming import stream_backbone
+from split_infer_ros.runtime.num_threads import max_threads
 from split_infer_ros.runtime.streams import current_fence
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_spec import ModelSpec
@@ -31,7 +32,8 @@ from split_infer_ros.weight_streaming.residency import Residency
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 
 UPLOADED = "uploaded"
-STREAMED = (SYNCHRONOUS, ASYNCHRONOUS, TWO_STAGE)
+PIPELINES = (SYNCHRONOUS, ASYNCHRONOUS, TWO_STAGE)
+STREAMED = (*PIPELINES, AUTO)
 MAX_SHARE = 25.0  # % of one copy of its weights, that a model may hold on the GPU
 PASSES_BEFORE = 1  # of each residency in a turn, which do not count
 MB = 1e6
@@ -88,7 +90,7 @@ class StreamingContestOnGpu:
         """
         config = ExecutionConfig(Convolutions.CHANNELS_LAST)  # a GPU uses it for all other configs as well
         model = load_model(ModelSpec(name, weights="random", device=str(device), execution_config=config))
-        num_threads = None if device.type == "cuda" else torch.get_num_threads()
+        num_threads = None if device.type == "cuda" else max_threads()  # what streamed partitions use
         pack_model(load_model(ModelSpec(name, "random", "cpu")), path, num_threads=num_threads)
         images = images_of(model).to(device)
         with ExitStack() as stack, torch.inference_mode():
@@ -136,7 +138,7 @@ class StreamingContestOnGpu:
         """Returns all claims about the model."""
         name, total = self._name, self._gpu_bytes[RESIDENT]
         claims = [Claim(f"{name}: ways that give the same", exact(sum(self._is_same.values())), "", len(self._is_same))]
-        for residency in STREAMED:
+        for residency in PIPELINES:
             share = exact(100 * self._gpu_bytes[residency] / total)
             claim = f"{name}: {residency} holds on the GPU, of one copy of its weights"
             claims.append(Claim(claim, share, "%", MAX_SHARE, Direction.AT_MOST))
@@ -163,12 +165,17 @@ class StreamingContestOnGpu:
             "bound_ms": 1e3 * statistics.median(self._bounds(residency)),
             "weights_mb": self._gpu_bytes[RESIDENT] / MB,
             "gpu_mb": self._gpu_bytes[residency] / MB,
+            "memory_mb": self._held_bytes(partition) / MB,
             "read_mb_s": statistics.median(self.contest.figures[READ_B_S]) / MB,
             "same": self._is_same[residency],
             "note": partition.note if isinstance(partition, StreamedPartition) else "",
             "samples_ms": samples_ms,
             **self._turns.usage.row(residency),
         }
+
+    def _held_bytes(self, partition: Partition) -> int:
+        """Returns the memory of weights on host and GPU."""
+        return partition.weight_bytes if isinstance(partition, StreamedPartition) else self._gpu_bytes[RESIDENT]
 
     def _bound_claims(self) -> list[Claim]:
         figures, turn_s = self.contest.figures, self.contest.turn_s

@@ -1,13 +1,16 @@
-"""Measures the peak memory of a residency from outside its process."""
+"""Measures the peak memory of a residency, and of a start, from outside the process."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import _streaming_child as child
+import _streaming_start_child as start_child
 import torch
 from _usage import forget_peak, peak_bytes, resident_bytes
 
@@ -24,25 +27,53 @@ def measure_peak(name: str, path: Path, residency: str, plan: child.AutoPlan) ->
         residency: as for ``open_partition``.
         plan: for ``auto``.
     """
-    command = [sys.executable, child.__file__, name, str(path), residency, str(PASSES), *map(str, plan)]
+    with _started(child.__file__, name, str(path), residency, str(PASSES), *map(str, plan)) as process:
+        _expect(process, "ready", residency)
+        loaded_bytes = resident_bytes(process.pid)
+        _continue(process)
+        _expect(process, "open", residency)
+        forget_peak(process.pid)
+        _continue(process)
+        _expect(process, "done", residency)
+        return peak_bytes(process.pid) - loaded_bytes
+
+
+def measure_start(name: str, path: Path) -> tuple[int, int]:
+    """Measures how much a process grows that starts with a packed file at hand, in residency ``two_stage``.
+
+    Args:
+        name: of the model.
+        path: of its packed weights.
+
+    Returns:
+        The bytes up to its first result, and those of later passes.
+    """
+    with _started(start_child.__file__, name, str(path), str(PASSES)) as process:
+        _expect(process, "ready", name)
+        loaded_bytes = resident_bytes(process.pid)
+        forget_peak(process.pid)
+        _continue(process)
+        _expect(process, "first", name)
+        start_bytes = peak_bytes(process.pid) - loaded_bytes
+        forget_peak(process.pid)
+        _continue(process)
+        _expect(process, "done", name)
+        return start_bytes, peak_bytes(process.pid) - loaded_bytes
+
+
+@contextmanager
+def _started(*command: str) -> Iterator[subprocess.Popen[str]]:
+    """Starts a Python script with arguments, and ends it with the block."""
     environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}  # for which weights were packed
     with subprocess.Popen(
-        command, text=True, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, *command], text=True, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
         try:
-            _expect(process, "ready", residency)
-            loaded_bytes = resident_bytes(process.pid)
-            _continue(process)
-            _expect(process, "open", residency)
-            forget_peak(process.pid)
-            _continue(process)
-            _expect(process, "done", residency)
-            peak = peak_bytes(process.pid)
+            yield process
             _continue(process)
             process.wait(WAIT_S)
         finally:
             process.kill()
-    return peak - loaded_bytes
 
 
 def _expect(process: subprocess.Popen[str], word: str, residency: str) -> None:

@@ -14,15 +14,16 @@ from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.torch_model import TorchModel
 from split_infer_ros.weight_streaming.delay_model import StreamingProfile
+from split_infer_ros.weight_streaming.memory_plan import MemoryPlan
 from split_infer_ros.weight_streaming.pack import pack_model
 from split_infer_ros.weight_streaming.packed_partition import PackedPartition
 from split_infer_ros.weight_streaming.profiling import profile_partition
-from split_infer_ros.weight_streaming.residency import MemoryPlan, Residency, plan_memory
-from split_infer_ros.weight_streaming.ring_plan import RingPlan, min_capacity
-from split_infer_ros.weight_streaming.ring_size import RingTrial, choose_trial, predict_trade_off
+from split_infer_ros.weight_streaming.residency import Residency, plan_memory
+from split_infer_ros.weight_streaming.ring_plan import min_capacity
+from split_infer_ros.weight_streaming.ring_size import AllowedDelay, RingTrial, choose_trial, predict_trade_off
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 
-ALLOWED_S = 1e-3
+ALLOWED = AllowedDelay(1e-3)
 MAX_SHARE = 0.25  # of one copy of its weights, that auto may hold
 RING_SHARE = 0.9  # of that for the ring: memory around it is measured from outside as well
 PROFILE_PASSES = 3
@@ -60,10 +61,11 @@ class PlannedModel:
         """Measures layers and disk now."""
         return _profile(self.model, self.path, self.packed, self.images, passes)
 
-    def predicted_rings(self) -> dict[str, RingPlan]:
-        """Returns the rings of the residencies whose delay is predicted: ``two_stage`` and ``auto``."""
-        smallest = plan_memory(Residency.TWO_STAGE, self.packed.block_sizes, self.packed.step_blocks)
-        return {child.TWO_STAGE: smallest.ring, child.AUTO: self.chosen.memory_plan.ring}
+    def predicted_plans(self) -> dict[str, MemoryPlan]:
+        """Returns the plans of the residencies whose delay is predicted: all that stream."""
+        fixed = (Residency.SYNCHRONOUS, Residency.ASYNCHRONOUS, Residency.TWO_STAGE)
+        plans = {each.value: plan_memory(each, self.packed.block_sizes, self.packed.step_blocks) for each in fixed}
+        return plans | {child.AUTO: self.chosen.memory_plan}
 
 
 def plan_model(name: str, path: Path) -> PlannedModel:
@@ -80,7 +82,7 @@ def plan_model(name: str, path: Path) -> PlannedModel:
         packed.step_blocks,
         profile,
         max_bytes=max(RING_SHARE * MAX_SHARE * sum(packed.block_sizes), smallest),
-        allowed_s=ALLOWED_S,
+        allowed=ALLOWED,
     )
     return PlannedModel(
         name=name,
@@ -89,7 +91,7 @@ def plan_model(name: str, path: Path) -> PlannedModel:
         images=images,
         packed=packed,
         trials=trials,
-        chosen=choose_trial(trials, profile.compute_s, ALLOWED_S),
+        chosen=choose_trial(trials, profile.compute_s, ALLOWED),
     )
 
 
@@ -107,6 +109,6 @@ def auto_plan(trial: RingTrial) -> child.AutoPlan:
 
 def spread_trials(planned: PlannedModel, count: int) -> list[RingTrial]:
     """Returns trials from one end of the trade-off to the other, without those that are residencies of their own."""
-    trials, rings = planned.trials, planned.predicted_rings().values()
+    trials, plans = planned.trials, planned.predicted_plans().values()
     indices = sorted({round(index * (len(trials) - 1) / max(1, count - 1)) for index in range(count)})
-    return [trials[index] for index in indices if trials[index].memory_plan.ring not in rings]
+    return [trials[index] for index in indices if trials[index].memory_plan not in plans]

@@ -17,6 +17,7 @@ from split_infer_ros.weight_streaming.packed_partition import PackedPartition
 GROUP_S = 0.2  # of the passes that count in a turn: at least one
 SETTLE_S = 0.1  # after a pass, its prefetcher continues until the ring is full
 READ_B_S, READ_CORE_S = "read, bytes a second", "read, seconds of a core"
+READ_BEFORE_B_S, READ_AFTER_B_S = "read before the turn, bytes a second", "read after the turn, bytes a second"
 
 
 def pass_s(partition: child.Partition, images: Tensor, passes_before: int) -> float:
@@ -91,12 +92,13 @@ class ResidencyTurns:
         self.usage = Usage()
 
     def turn(self, number: int) -> dict[str, float]:
-        """Returns the seconds of a pass by residency, and the disk's figures by ``READ_B_S`` and ``READ_CORE_S``."""
+        """Returns the seconds of a pass by residency, and the disk's figures by the names above."""
         figures = {}
         before = self._disk.read()
         for residency in rotated(self.names, number):
             with self.usage.of(residency):
                 figures[residency] = pass_s(self._partitions[residency], self._images, self._passes_before[residency])
-        pairs = zip(before, self._disk.read(), strict=True)
-        figures[READ_B_S], figures[READ_CORE_S] = map(statistics.mean, pairs)
+        after = self._disk.read()
+        figures[READ_BEFORE_B_S], figures[READ_AFTER_B_S] = before[0], after[0]
+        figures[READ_B_S], figures[READ_CORE_S] = map(statistics.mean, zip(before, after, strict=True))
         return figures

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from _claim import Claim, Direction
+from _estimate import ratio
 from _tenant_load import Load
 from _turns import Contest, rotated
 
 from split_infer_ros.runtime.num_threads import max_threads
 from split_infer_ros.serving.concurrent_lanes import ConcurrentLanes
 from split_infer_ros.serving.cost_measurer import MAX_ROUNDS, MIN_ROUNDS
-from split_infer_ros.serving.execution_costs import NOISE_MARGIN, Combination, ExecutionCosts, combination_of
+from split_infer_ros.serving.execution_costs import (
+    NOISE_MARGIN,
+    Combination,
+    ExecutionCosts,
+    StackCosts,
+    combination_of,
+)
 from split_infer_ros.serving.execution_modes import ExecutionModes
 from split_infer_ros.serving.execution_timing import (
     ExecutionRunner,
@@ -21,50 +30,72 @@ from split_infer_ros.serving.execution_timing import (
     samples_agree,
     time_execution,
 )
+from split_infer_ros.serving.graph_sizes import padded_size
 from split_infer_ros.serving.merge_runner import MergeRunner
 
 FUSED, APART = "fused", "one after the other"
 
 
-def measure_modes(load: Load, sizes: Sequence[int]) -> ExecutionModes:
+def measure_modes(load: Load, sizes: Sequence[int], window: int = 1) -> ExecutionModes:
     """Measures costs on all cores or on the GPU, and on lanes if there are several cores.
 
     Args:
-        load: the models.
+        load: the models and their stacks.
         sizes: of batches whose cost is measured.
+        window: requests that the scheduler looks at. On a GPU, batches up to this size have graphs, which are measured.
     """
     runner = load.new_runner()
-    whole = measure_costs(load, runner, sizes)
+    if runner.graphs is not None:
+        sizes = sorted({*sizes, *(padded_size(count) for count in range(1, window + 1))})
+    whole = measure_costs(load, runner, sizes, window=window)
     runner.close()
     if runner.is_asynchronous or max_threads() == 1:
         return ExecutionModes(whole)
     lanes = ConcurrentLanes([load.new_runner(num_threads=1) for _ in range(max_threads())])
-    lane = measure_costs(load, lanes, sizes, fuse=False)
+    lane = measure_costs(load, lanes, sizes, fuse=False, window=window)
     lanes.close()
     return ExecutionModes(whole, max_threads(), lane)
 
 
-def measure_costs(load: Load, runner: ExecutionRunner, sizes: Sequence[int], *, fuse: bool = True) -> ExecutionCosts:
+def measure_costs(
+    load: Load, runner: ExecutionRunner, sizes: Sequence[int], *, fuse: bool = True, window: int = 1
+) -> ExecutionCosts:
     """Measures costs as the node does: medians of samples that agree, or of ``MAX_ROUNDS`` samples.
 
     Args:
-        load: the models.
+        load: the models and their stacks.
         runner: has them loaded.
         sizes: of batches of one model.
         fuse: whether combinations of models are measured too.
+        window: requests that the scheduler looks at; stacks are measured for as many images of each model as it needs.
     """
     parameters = {name: model.parameters for name, model in load.models.items()}
     fused = list(fusable_combinations(parameters)) if fuse else []
     batches = [combination_of({name: size}) for size in sizes for name in load.models]
+    stack_sizes = {name: range(1, math.ceil(window / len(stack.members)) + 1) for name, stack in load.stacks.items()}
+    stacked = [combination_of({name: size}) for name, found in stack_sizes.items() for size in found]
+    timed = {**load.models, **load.stacks}
     seconds: dict[Combination, float] = {}
-    for combination in [*batches, *fused]:
+    for combination in [*batches, *fused, *stacked]:
         samples_s: list[float] = []
-        for _ in time_execution(load.models, runner, combination, rounds=MAX_ROUNDS, add_sample=samples_s.append):
+        for _ in time_execution(timed, runner, combination, rounds=MAX_ROUNDS, add_sample=samples_s.append):
             if len(samples_s) >= MIN_ROUNDS and samples_agree(samples_s):
                 break
         seconds[combination] = statistics.median(samples_s)
     alone_s = {name: {size: seconds[combination_of({name: size})] for size in sizes} for name in load.models}
-    return ExecutionCosts(parameters, alone_s, {combination: seconds[combination] for combination in fused})
+    stacks = {
+        name: StackCosts(
+            tuple(load.stacks[name].members), {size: seconds[combination_of({name: size})] for size in found}
+        )
+        for name, found in stack_sizes.items()
+    }
+    return ExecutionCosts(
+        parameters,
+        alone_s,
+        {combination: seconds[combination] for combination in fused},
+        stacks,
+        pads=runner.graphs is not None,
+    )
 
 
 class Bound:
@@ -120,12 +151,14 @@ def best_batch(costs: ExecutionCosts, model: str) -> int:
 def fusion_contest(load: Load, costs: ExecutionCosts) -> Contest:
     """Times each combination of models that could be fused: as one execution, and its batches one by one.
 
-    Figures are in seconds; ``figure`` gives their names.
+    Figures are in seconds; ``figure`` gives their names. On a GPU, where a fused execution is one graph that forks over
+    streams, the contest claims that this takes no longer.
     """
     combinations = list(costs.fused_s)
 
     def turn(number: int) -> Mapping[str, float]:
         runner = load.runner(costs)
+        load.record(runner, [(single,) for combination in combinations for single in combination])
         load.record(runner, combinations)
         figures = {}
         for combination in combinations:
@@ -140,7 +173,18 @@ def fusion_contest(load: Load, costs: ExecutionCosts) -> Contest:
                 figures[figure(combination, how)] = _seconds(runs[how])
         return figures
 
-    return Contest("fusion", turn)
+    on_gpu = load.device.type == "cuda"
+    return Contest("fusion", turn, lambda contest: fusion_claims(contest, combinations) if on_gpu else ())
+
+
+def fusion_claims(contest: Contest, combinations: Sequence[Combination]) -> list[Claim]:
+    """Claims for each combination that one forked graph takes no longer than the models' own graphs in turn."""
+    claims = []
+    for combination in combinations:
+        found = ratio(*(contest.figures[figure(combination, how)] for how in (FUSED, APART)))
+        name = f"{in_words(combination)} as one forked graph: seconds, times one after the other"
+        claims.append(Claim(name, found, "x", 1.0, Direction.AT_MOST, turn_s=contest.turn_s))
+    return claims
 
 
 def figure(combination: Combination, how: str) -> str:

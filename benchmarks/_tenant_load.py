@@ -15,6 +15,7 @@ from split_infer_ros.serving.merge_runner import MergeRunner
 from split_infer_ros.serving.request import Request
 from split_infer_ros.split.load import build_model
 from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.split.stacked_model import StackedModel
 from split_infer_ros.split.torch_model import TorchModel
 
 
@@ -25,11 +26,13 @@ class Load:
     Attributes:
         models: by name.
         images: one for each model.
+        stacks: networks that each compute several of the models, by name.
         runners: those that rivals were given so far, by their number of threads and their own number.
     """
 
     models: Mapping[str, TorchModel]
     images: Mapping[str, Tensor]
+    stacks: Mapping[str, StackedModel] = field(default_factory=dict)
     runners: dict[tuple[int | None, int], MergeRunner] = field(default_factory=dict)
 
     @property
@@ -68,6 +71,8 @@ class Load:
 
     def batch(self, model: str, count: int) -> Tensor:
         """Returns a batch of the model's image, copied together anew like the images of real requests."""
+        if model in self.stacks:
+            return self.stacks[model].join({name: self.batch(name, count) for name in self.stacks[model].members})
         return torch.cat([self.images[model]] * count) if count > 1 else self.images[model]
 
     def close(self) -> None:
@@ -78,7 +83,10 @@ class Load:
 
     def _load_models(self, runner: MergeRunner, costs: ExecutionCosts | None) -> None:
         backbones = {name: model.backbone("output") for name, model in self.models.items()}
-        runner.load(backbones, {name: costs.batch_s(name, 1) if costs else 1.0 for name in backbones})
+        image_s = {name: costs.batch_s(name, 1) if costs else 1.0 for name in backbones}
+        for name, stack in self.stacks.items():
+            backbones[name], image_s[name] = stack.backbone, 1.0
+        runner.load(backbones, image_s)
 
 
 Serve = Callable[[Sequence[Request], Load], Log]

@@ -17,10 +17,12 @@ class Execution:
     Attributes:
         counts: requests of each model.
         on_lane: whether the scheduler gave it one core as a lane, not all cores.
+        is_stacked: whether its models ran as one network.
     """
 
     counts: Mapping[str, int]
     on_lane: bool = False
+    is_stacked: bool = False
 
     @property
     def is_merged(self) -> bool:
@@ -83,6 +85,7 @@ class Log:
             "executions": len(self.executions),
             "merged": sum(execution.is_merged for execution in self.executions),
             "fused": sum(execution.is_fused for execution in self.executions),
+            "stacked": sum(execution.is_stacked for execution in self.executions),
             "on_lanes": sum(execution.on_lane for execution in self.executions),
         }
 

@@ -14,7 +14,8 @@ from _tenant_trace import Arrivals
 
 from split_infer_ros.serving.execution_costs import Combination, ExecutionCosts, combination_of
 from split_infer_ros.serving.execution_modes import ExecutionModes
-from split_infer_ros.serving.graph_policy import MAX_FORESEEN, foreseen_combinations, padded_size
+from split_infer_ros.serving.graph_policy import MAX_FORESEEN, foreseen_combinations
+from split_infer_ros.serving.graph_sizes import padded_size
 from split_infer_ros.serving.lane_scheduler import LaneScheduler, ScheduledExecution
 from split_infer_ros.serving.request import Request, RequestQueue, virtual_deadline_s
 from split_infer_ros.serving.scheduler import Rules
@@ -45,7 +46,7 @@ class Scheduled:
             runner = whole if execution.lane is None else lanes[execution.lane]
             batches = {batch.model: load.batch(batch.model, len(batch.requests)) for batch in decision.batches}
             try:
-                runner.run(batches)
+                runner.run(batches, load.stacks.get(decision.stack))
             finally:
                 with changed:
                     now = arrivals.now()
@@ -67,7 +68,8 @@ class Scheduled:
                         scheduler.begin(execution, now)
                         log.start_s.update({request.number: now for request in decision.requests})
                         counts = {batch.model: len(batch.requests) for batch in decision.batches}
-                        log.executions.append(Execution(counts, execution.lane is not None))
+                        on_lane, is_stacked = execution.lane is not None, bool(decision.stack)
+                        log.executions.append(Execution(counts, on_lane, is_stacked))
                     elif arrivals.next_s is None and not waiting:
                         break
                     else:
@@ -88,13 +90,16 @@ class Scheduled:
 
 
 def to_record(costs: ExecutionCosts, rules: Rules) -> Iterator[Combination]:
-    """Yields what the pipeline records on a GPU before it serves: each model's batches, and fused models.
+    """Yields what the pipeline records on a GPU before it serves: each model's batches, stacks, and fused models.
 
     The largest batches come first. If memory is short they are evicted, because launches are the least part of their
     time.
     """
-    max_size = padded_size(min(rules.window, rules.max_batch_size))
-    for power in reversed(range(max_size.bit_length())):
+    largest = min(rules.window, rules.max_batch_size)
+    for size in sorted({padded_size(count) for count in range(1, largest + 1)}, reverse=True):
         for model in costs.alone_s:
-            yield combination_of({model: 2**power})
+            yield combination_of({model: size})
+    for name, stack in costs.stacks.items():
+        for size in stack.seconds:
+            yield combination_of({name: size})
     yield from itertools.islice(foreseen_combinations(costs, rules), MAX_FORESEEN)

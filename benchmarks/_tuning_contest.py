@@ -18,10 +18,10 @@ from split_infer_ros.autotuning.best_known import BestKnown, find_best_known
 from split_infer_ros.autotuning.spaces import network_space
 from split_infer_ros.autotuning.tasks import network_task
 from split_infer_ros.autotuning.trial_process import TrialProcess
-from split_infer_ros.autotuning.trials import timed
 from split_infer_ros.autotuning.tune import Tuner
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key
+from split_infer_ros.measurements.turns import timed
 from split_infer_ros.runtime.num_threads import use_all_threads, use_one_thread
 from split_infer_ros.split.load import build_model, load_model
 from split_infer_ros.split.model import SplitModel
@@ -131,17 +131,19 @@ def networks(name: str, model: SplitModel, tuned: BestKnown, quick_export: bool)
     images = torch.randn((1, *model.entry.image_shape), generator=torch.Generator().manual_seed(0)).to(model.device)
     laid_out = images.contiguous(memory_format=torch.channels_last)
     untuned = model.backbone("output")
-    best = load_model(
-        ModelSpec(name, weights="random", device=str(model.device), execution_config=tuned.execution_config)
-    ).backbone("output")
+    config = tuned.execution_config
+    best = load_model(ModelSpec(name, weights="random", device=str(model.device), execution_config=config)).backbone(
+        "output"
+    )
+    as_engine_reads = images.contiguous(memory_format=config.engine.memory_format)
     threads = tuned.num_threads[0]
 
     def run_on_fewer() -> None:
-        torch.set_num_threads(threads)
-        best(laid_out)
+        config.engine.use_threads(threads)
+        best(as_engine_reads)
         use_all_threads()
 
-    run_tuned = run_on_fewer if threads not in (0, num_cores()) else lambda: best(laid_out)
+    run_tuned = run_on_fewer if threads not in (0, num_cores()) else lambda: best(as_engine_reads)
     ours = {BUILT: lambda: module(images), UNTUNED: lambda: untuned(laid_out), TUNED: run_tuned}
     ways = {**ours, **vendors_of(module, images, num_cores(), quick_export)}
     return {way: to_its_end(call, model.device) for way, call in ways.items()}

@@ -16,14 +16,10 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-import rclpy
+from _usual_node import Found, UsualNode, spin
 from _yolo_sized import HEIGHT, WIDTH, make_network
-from rclpy.executors import ExternalShutdownException
-from rclpy.node import Node
-from rclpy.qos import QoSProfile, ReliabilityPolicy
-from sensor_msgs.msg import Image
-from vision_msgs.msg import Detection2D, Detection2DArray, ObjectHypothesisWithPose
 
+from split_infer_ros.runtime.usage_reports import stop_usage_reports
 from split_infer_ros.telemetry.machine import num_cores
 
 SCORE_THRESHOLD, NMS_THRESHOLD, MAX_DETECTIONS = 0.5, 0.5, 100
@@ -58,6 +54,7 @@ def load_onnxruntime(path: Path) -> Infer:
 
 def load_openvino(path: Path) -> Infer:
     """Returns a request of OpenVINO with all cores, in float32, for the lowest latency and a batch of one."""
+    stop_usage_reports()
     import openvino
 
     core = openvino.Core()
@@ -71,20 +68,18 @@ def load_openvino(path: Path) -> Infer:
 ENGINES = {"torch": load_torch, "onnxruntime": load_onnxruntime, "openvino": load_openvino}
 
 
-class UsualDetector(Node):
+class UsualDetector(UsualNode):
     """Subscribes to ``image``, publishes ``detections``."""
+
+    encoding = "bgr8"
 
     def __init__(self, infer: Infer) -> None:
         super().__init__("usual")
         self._infer = infer
-        for _ in range(5):
-            self.detect(np.zeros((HEIGHT, WIDTH, 3), np.uint8))
-        self.publisher = self.create_publisher(Detection2DArray, "detections", 10)
-        newest = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
-        self.create_subscription(Image, "image", self.receive, newest)
+        self.serve(warm_up=np.zeros((HEIGHT, WIDTH, 3), np.uint8), times=5)
 
-    def detect(self, image: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Returns boxes (n, 4) as left, top, width, height in pixels of a BGR image, scores (n,) and classes (n,)."""
+    def find(self, image: np.ndarray) -> Found:
+        """Returns the detections in a BGR image, uint8 (h, w, 3)."""
         height, width = image.shape[:2]
         scale = min(HEIGHT / height, WIDTH / width)
         fit_height, fit_width = round(height * scale), round(width * scale)
@@ -103,41 +98,10 @@ class UsualDetector(Node):
         chosen = cv2.dnn.NMSBoxesBatched(boxes.tolist(), scores.tolist(), classes.tolist(), 0.0, NMS_THRESHOLD)
         chosen = np.asarray(chosen, dtype=int).ravel()[:MAX_DETECTIONS]
         boxes[:, :2] -= (left, top)
-        return boxes[chosen] / scale, scores[chosen], classes[chosen]
-
-    def receive(self, message: Image) -> None:
-        """Takes one image and publishes one array of detections."""
-        image = np.frombuffer(message.data, np.uint8).reshape(message.height, message.width, 3)
-        if message.encoding == "rgb8":
-            image = cv2.cvtColor(image, cv2.COLOR_RGB2BGR)
-        array = Detection2DArray(header=message.header)
-        for box, score, label in zip(*self.detect(image), strict=True):
-            detection = Detection2D(header=message.header)
-            left, top, width, height = map(float, box)
-            detection.bbox.center.position.x = left + width / 2
-            detection.bbox.center.position.y = top + height / 2
-            detection.bbox.size_x, detection.bbox.size_y = width, height
-            hypothesis = ObjectHypothesisWithPose()
-            hypothesis.hypothesis.class_id = f"class{label}"
-            hypothesis.hypothesis.score = float(score)
-            detection.results.append(hypothesis)
-            array.detections.append(detection)
-        self.publisher.publish(array)
-
-
-def main() -> None:
-    """Runs the node until a signal comes."""
-    engine, path = sys.argv[1:3]
-    rclpy.init()
-    node = UsualDetector(ENGINES[engine](Path(path)))
-    try:
-        rclpy.spin(node)
-    except (KeyboardInterrupt, ExternalShutdownException):
-        pass
-    finally:
-        node.destroy_node()
-        rclpy.try_shutdown()
+        labels = (f"class{label}" for label in classes[chosen])
+        return zip(boxes[chosen] / scale, labels, scores[chosen], strict=True)
 
 
 if __name__ == "__main__":
-    main()
+    engine, path = sys.argv[1:3]
+    spin(lambda: UsualDetector(ENGINES[engine](Path(path))))

@@ -22,6 +22,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from split_infer_ros.runtime.usage_reports import stop_usage_reports
+
 ONNX_RUNTIME, OPENVINO, CUDNN = VENDORS = ("ONNX Runtime", "OpenVINO", "cuDNN")
 
 Made = TypeVar("Made")
@@ -94,6 +96,7 @@ def _onnx_runtime_throughput(module: nn.Module, images: Tensor, threads: int, qu
 
 
 def _openvino_throughput(module: nn.Module, images: Tensor, threads: int) -> Throughput:
+    stop_usage_reports()
     import openvino
 
     hints = {"PERFORMANCE_HINT": "THROUGHPUT", "INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32"}
@@ -131,6 +134,7 @@ def _onnx_runtime(module: nn.Module, images: Tensor, threads: int, quickly: bool
 
 
 def _openvino(module: nn.Module, images: Tensor, threads: int) -> Run:
+    stop_usage_reports()
     import openvino
 
     hints = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32"}

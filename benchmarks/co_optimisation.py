@@ -38,14 +38,17 @@ from split_infer_ros.memory_cost.machine import calibrate_machine
 
 MIB = 2**20
 SIZES = tuple(MIB * size for size in (1, 2, 4, 8, 12, 16, 24, 32))
+# The workloads of Table IV with their counts of kernels. A step of a search goes over a frontier, one of a path over a
+# row, and one of an alignment over a diagonal, so these kernels share the data. A step of an elimination goes over what
+# is left of the matrix, which is a third of it in the mean.
 APPLICATIONS = (
-    Application("search", 1, 24),
-    Application("path", 1, 4),
-    Application("align", 0.5, 20, rereads=4),
-    Application("neighbours", 0.25, 1),
-    Application("add", 1, 1),
-    Application("solve", 0.05, 64, rereads=16),
-    Application("heat", 0.5, 1, rereads=8),
+    Application("search", 1, 24, share=1 / 24),  # BFS
+    Application("path", 1, 512, share=1 / 512),  # Pathfinder
+    Application("align", 0.5, 320, share=1 / 320),  # NW
+    Application("neighbours", 0.25, 1),  # NN
+    Application("add", 1, 1),  # vect-add
+    Application("solve", 0.05, 1024, share=1 / 3, rereads=1),  # Gaussian
+    Application("heat", 0.5, 1, rereads=8),  # Hotspot
 )
 QUICK_MACHINES, MACHINES = 480, 8000
 FULL_S = 600.0

@@ -9,8 +9,11 @@ during a pause, which would flatter it. With rivals that read nothing ahead, the
 - Each delay has a bound. It is the longer of two times: reading everything but the resident blocks, and computing plus
   what reading takes of the same cores. A disk's bandwidth changes from one second to the next. All weights are
   therefore read alone before and after each turn, and a bound uses the bandwidth of its own turn.
-- Predicted delays are compared with measured ones for `auto`, for the smallest ring (`two_stage`), and for other points
-  of the trade-off. Each turn times the layers again, and predicts with that and with the bandwidth of the turn.
+- Predicted delays are compared with measured ones for each pipeline, and for other points of the trade-off. Each turn
+  times the layers again, and scales the profile's bandwidth by how the disk has changed since. A row's `disk_spread`
+  is the part by which the bandwidth differs between the two reads of a turn.
+- On a CPU, two stages read and run: nothing is copied. So `asynchronous` has the plan of `two_stage` there, and takes
+  more memory only with a budget.
 - Resident weights have further turns, in which as much is read in vain. They show what reading takes of this machine in
   any case.
 - The memory of buffers is counted. Percentages are of one copy of the weights; the paper's are of two.
@@ -18,7 +21,11 @@ during a pause, which would flatter it. With rivals that read nothing ahead, the
   is subtracted, which reads nothing and has all layers in one place. Two such processes differ by a huge page by
   chance. A figure further below zero is impossible and decides nothing. Models whose features take more than all
   weights are left out.
+- A start is measured from outside as well: a process that has a packed file loads the model and gets its first result.
+  Its peak is compared with that of later passes, both without what libraries take.
 - A row's `peak_mb` is that of the whole process in the residency's turns. It includes all other residencies' weights.
+
+YOLOv4 is the paper's model. The run ends with the paper's table of it, and of each other model.
 
 On a CPU, the quick run has ResNet-50 alone: ten turns of YOLOv3 and their preparation take longer than a minute. It
 leaves out the other pipelines and rivals, further points, and memory measured from outside. `--seconds` are those of
@@ -47,12 +54,12 @@ from _report import Panel, Report, arguments, deliver, seconds_for_turns, show
 from _streaming_contest import WITH_READS, Effort, StreamingContest
 from _streaming_on_gpu import StreamingContestOnGpu
 from _streaming_plan import plan_model
+from _streaming_table import PAPERS_MODEL, PIPELINES, paper_table
 
 from split_infer_ros.split.load import choose_device
 
-MODELS = ("yolov3", "retinanet", "resnet50", "vgg16", "alexnet")
-QUICK_MODELS = {"cpu": ("resnet50",), "cuda": ("yolov3",)}
-PIPELINES = (child.SYNCHRONOUS, child.ASYNCHRONOUS, child.TWO_STAGE, child.AUTO)
+MODELS = (PAPERS_MODEL, "yolov3", "retinanet", "resnet50", "vgg16", "alexnet")
+QUICK_MODELS = {"cpu": ("resnet50",), "cuda": (PAPERS_MODEL,)}
 RIVALS = (child.MAPPED, child.WHOLE, child.OFFLOADED)
 FULL = Effort((child.RESIDENT, *PIPELINES, *RIVALS, WITH_READS), trials=4, measures_peak=True)
 QUICK = Effort((child.RESIDENT, child.TWO_STAGE, child.AUTO, child.MAPPED), trials=0, measures_peak=False)
@@ -82,6 +89,7 @@ def run(names: Sequence[str], effort: Effort, device: torch.device, seconds: Cal
                 panels.append(Panel(f"{name}, batch 1", "ms", contest.samples_ms()))
     for row in rows:
         show({name: value for name, value in row.items() if name not in ("samples_ms", "seen_mb")})
+    print(f"\n{paper_table(rows)}\n", flush=True)
     return Report("demand_layering", claims, rows, panels)
 
 

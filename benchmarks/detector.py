@@ -27,11 +27,12 @@ from pathlib import Path
 from typing import Any
 
 from _claim import Claim, Direction
-from _detector_turns import BACKBONE_BUSY, HEAD_BUSY, LATENCY, PIPELINE, SATURATION, DetectorBench
+from _detector_turns import DetectorBench
 from _estimate import ratio
 from _feed import Feed
 from _picture import Panel
 from _report import Report, arguments, deliver, show
+from _rival_turns import BACKBONE_BUSY, HEAD_BUSY, LATENCY, PIPELINE, SATURATION
 from _ros import Observer, Processes, seconds_of_turns, set_up_middleware
 from _rows import in_ms, measured
 from _trace import Trace

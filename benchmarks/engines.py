@@ -1,11 +1,14 @@
 """Compares this package's network by engine `auto` with each engine alone, model by model, in float32.
 
+For two models it also compares lower precisions with float32, where the processor has them, unless the run is quick.
+
 - Batch 1, for latency: the network as the backbone runs it with engine `auto`, ONNX Runtime and OpenVINO alone with
   their settings for a low latency, and torch with the module as built. ONNX Runtime's threads spin alone, as is its
   default. In this package they sleep soon, because another stage may need the core. OpenVINO's threads never spin.
 - Batch 8, for throughput: the whole pipeline at its default split point, from images of the model's size to
   detections, against the engines alone, which run the network only. OpenVINO has its hint for throughput, and all its
   requests are kept busy.
+- Precisions, batch 1: the same network by OpenVINO in bf16, in int8 and in fp32. Differences of results are in the row.
 
 Each model first has its engines compared, as a node does it. Then all rivals take turns in changing order, each with
 all cores. A turn of the first kind is a short group of calls. Each claim is the median over turns of what two rivals
@@ -20,7 +23,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # for `python -m benchmarks.engi
 from _claim import Claim
 from _engine_contest import BATCH_SIZE, YOLO, EngineRivals
 from _estimate import exact
+from _precision_contest import PrecisionRivals
 from _report import Panel, Report, arguments, deliver, seconds_for_turns, show
 from _turns import take_turns
 
@@ -41,8 +45,14 @@ FULL_S = 40.0  # of a model's turns
 MIN_AS_FAST = 5  # pipelines that reach the best engine alone
 
 
-def measure(names: Sequence[str], *, quick: bool, seconds: float) -> tuple[list[Claim], list[dict[str, Any]]]:
-    """Measures one model after the other, so that not all of them are in memory."""
+def measure(
+    names: Sequence[str], *, quick: bool, seconds: Callable[[], float]
+) -> tuple[list[Claim], list[dict[str, Any]]]:
+    """Measures one model after the other, so that not all of them are in memory.
+
+    ``seconds`` tells how long a model's turns last. It is asked after the model's engines were compared, so that a
+    quick run ends within its minute.
+    """
     claims: list[Claim] = []
     rows: list[dict[str, Any]] = []
     ratios = []
@@ -56,12 +66,16 @@ def measure(names: Sequence[str], *, quick: bool, seconds: float) -> tuple[list[
                 quick_export=quick,
                 with_throughput=not quick,
             )
-            take_turns(rivals.contests, seconds)
+            precisions = None if quick else PrecisionRivals(name, rivals.model, group_s=0.3)
+            take_turns([*rivals.contests, *(precisions.contests if precisions else [])], seconds())
             claims += rivals.latency_claims()
             if len(rivals.contests) > 1:
                 claims += rivals.throughput_claims()
                 ratios.append(rivals.throughput_ratio().value)
             rows += rivals.rows()
+            if precisions is not None:
+                claims += precisions.claims()
+                rows += precisions.rows()
             rivals.close()
     if ratios:
         reached = sum(value >= 1.0 for value in ratios)
@@ -77,10 +91,10 @@ def main() -> int:
     chosen = parser.parse_args()
     prepare_process()
     names = chosen.models or ((YOLO,) if chosen.quick else MODELS)
-    claims, rows = measure(names, quick=chosen.quick, seconds=seconds_for_turns(chosen, FULL_S))
+    claims, rows = measure(names, quick=chosen.quick, seconds=lambda: seconds_for_turns(chosen, FULL_S))
     for row in rows:
         show({name: value for name, value in row.items() if name != "samples"})
-    panels = [Panel(row["what"], "", row["samples"]) for row in rows]
+    panels = [Panel(row["what"], "", row["samples"]) for row in rows if row["samples"]]
     deliver(Report("engines", claims, rows, panels), chosen)
     return 0
 

@@ -9,6 +9,11 @@ All rivals run the same prepared models. In a turn each of them replays the same
 trace. Claims are medians over the turns of ratios within a turn. In a short trace the p99 is nearly that of its slowest
 request.
 
+Models of one architecture with different weights are a load of their own, such as one network fine-tuned for each
+camera. Their batches run as one network (a stack), as one execution with a network each, and one after the other, in
+turns. Then the scheduler serves traces of them: without stacks, with stacks where these were measured to pay, and with
+stacks always.
+
 The scheduler takes part four times. It merges, or merges and fuses; each execution has all cores, or may run on a
 lane of one core. Rows say how many executions were merged, were fused and were on lanes. Claims are about what the node
 does: it may merge, fuse and use lanes, and uses what measurements show to pay. Claims compare with breadth-first order,
@@ -47,6 +52,7 @@ from _tenant_rows import (
     served_rows,
     step_rows,
 )
+from _tenant_stacks import prepare_alike
 from _turns import take_turns
 
 from split_infer_ros.runtime.process import prepare_process
@@ -67,6 +73,9 @@ class Extent:
         loads: in parts of sequential capacity.
         window: requests that the scheduler looks at.
         sizes: of batches whose cost is measured; powers of two.
+        alike: architectures of models that differ in their weights only.
+        alike_side: of their images, in pixels.
+        alike_count: how many models of each architecture there are.
     """
 
     models: Sequence[str]
@@ -75,17 +84,21 @@ class Extent:
     loads: Sequence[float]
     window: int
     sizes: Sequence[int]
+    alike: Sequence[str]
+    alike_side: int = 128
+    alike_count: int = 3
 
 
-QUICK = Extent(("alexnet", "resnet18", "squeezenet1_0"), 128, 12, (3.0,), 5, (1, 2, 4))
-FULL = Extent(("alexnet", "resnet18", "vgg16"), 224, 100, (3.0, 1.0, 0.5), 5, (1, 2, 4, 8))
+ALIKE = ("mobilenet_v2", "resnet18", "squeezenet1_0")
+QUICK = Extent(("alexnet", "resnet18", "squeezenet1_0"), 128, 12, (3.0,), 5, (1, 2, 4), ALIKE[:1])
+FULL = Extent(("alexnet", "resnet18", "vgg16"), 224, 100, (3.0, 1.0, 0.5), 5, (1, 2, 4, 8), ALIKE)
 
 
 def run(device: torch.device, extent: Extent, chosen: argparse.Namespace) -> Report:
     """Measures costs, then has all rivals serve traces in turns."""
     on_gpu = device.type == "cuda"
     load = load_models(extent.models, extent.side, device)
-    modes = measure_modes(load, extent.sizes)
+    modes = measure_modes(load, extent.sizes, extent.window)
     serve = rivals(load, modes, extent.window)
     for rival in serve.values():
         if isinstance(rival, Concurrent):
@@ -104,10 +117,32 @@ def run(device: torch.device, extent: Extent, chosen: argparse.Namespace) -> Rep
 
     replays = [replays_at(part) for part in sorted(extent.loads, reverse=True)]
     fusions, decisions = fusion_contest(load, modes.whole), decision_contest(modes.whole)
-    contests = [*(each.contest for each in replays), fusions, decisions]
+    alike = [
+        prepare_alike(
+            name,
+            extent.alike_count,
+            side=extent.alike_side,
+            device=device,
+            sizes=extent.sizes[:2],
+            window=extent.window,
+            part=heaviest,
+            requests=extent.requests,
+        )
+        for name in extent.alike
+    ]
+    contests = [
+        *(each.contest for each in replays),
+        fusions,
+        *(each for found in alike for each in found.contests),
+        decisions,
+    ]
     take_turns(contests, seconds_for_turns(chosen, FULL_S))
     load.close()
+    for found in alike:
+        found.load.close()
     rows: list[Row] = [*batch_rows(modes), *fusion_rows(fusions, modes.whole), *decision_rows(decisions)]
+    for found in alike:
+        rows += found.rows(on_gpu)
     for each in replays:
         rows += [bound_row(each), *served_rows(each, on_gpu), *step_rows(each)]
     rows += at_once_rows(replays[0])
@@ -127,6 +162,9 @@ def main() -> int:
     """Runs the benchmark."""
     parser = arguments(__doc__)
     parser.add_argument("--models", nargs="+", metavar="NAME", help="of the catalogue")
+    parser.add_argument(
+        "--alike", nargs="+", metavar="NAME", help="of the catalogue, each several times with other weights"
+    )
     parser.add_argument("--requests", type=int, metavar="N", help="of each trace")
     parser.add_argument("--load", type=float, nargs="+", metavar="X", help="in parts of sequential capacity")
     parser.add_argument("--window", type=int, metavar="N", help="requests that the scheduler looks at")
@@ -139,7 +177,13 @@ def main() -> int:
 
 def extent_of(chosen: argparse.Namespace) -> Extent:
     """Returns what the arguments ask for."""
-    asked = {"models": chosen.models, "requests": chosen.requests, "loads": chosen.load, "window": chosen.window}
+    asked = {
+        "models": chosen.models,
+        "alike": chosen.alike,
+        "requests": chosen.requests,
+        "loads": chosen.load,
+        "window": chosen.window,
+    }
     extent = QUICK if chosen.quick else FULL
     return replace(extent, **{name: value for name, value in asked.items() if value is not None})
 

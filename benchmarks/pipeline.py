@@ -29,20 +29,9 @@ from _dds_hop import DdsHop
 from _estimate import ratio
 from _feed import Feed
 from _picture import Panel
-from _pipeline_turns import (
-    BACKBONE_BUSY,
-    DDS,
-    HEAD_BUSY,
-    HOP,
-    LARGE,
-    NAIVE,
-    PIPELINE,
-    SMALL,
-    WITH_CAMERA,
-    Bench,
-    camera_of,
-)
+from _pipeline_turns import DDS, HOP, LARGE, NAIVE, SMALL, WITH_CAMERA, Bench, camera_of
 from _report import Report, arguments, deliver, show
+from _rival_turns import BACKBONE_BUSY, HEAD_BUSY, LATENCY, PIPELINE, SATURATION
 from _ros import Observer, Processes, seconds_of_turns, set_up_middleware
 from _rows import in_ms, measured
 from _trace import Trace
@@ -71,8 +60,8 @@ def run(chosen: argparse.Namespace) -> Report:
                 observer.transition(camera_of(WITH_CAMERA), "deactivate")  # until its first turn
             bench.warm_up()
             contests = [
-                Contest("saturation", bench.saturate, throughput_claims),
-                Contest("latency", bench.pace, latency_claims),
+                Contest(SATURATION, bench.saturate, throughput_claims),
+                Contest(LATENCY, bench.pace, latency_claims),
             ]
             take_turns(contests, seconds_of_turns(chosen, FULL_S))
             return conclude(*contests, bench)

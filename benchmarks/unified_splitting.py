@@ -9,6 +9,8 @@ Each model runs in several configurations, which get the same images, already re
 - `split, planner's split point`: our pipeline at the split point that the planner takes from a profile of the same run.
 - `split, paper's split point`: the same pipeline, split between the features and the classifier (§4.4). In a detector
   that is before the heads. If both split points are the same, one row says so.
+- `split, planner's split point, two processes`: backbone and head are two processes with slots in shared memory, as
+  the paper's two workers are. Its memory and processor time are those of the backbone's process.
 - `split, split point ...`: the best other fixed split points, at the smallest batch size.
 
 Without a GPU, all of them run on the CPU. The weights are seeded, and the outputs depend on the images. Agreement is
@@ -20,6 +22,10 @@ with its first result and stops while further batches are in flight. So neither 
 timed. The latency of a batch reaches from the first of its images to the last of its results. `backbone_busy` and
 `head_busy` are the shares of the timed seconds in which each stage works. Overlap efficiency is the time that the
 slower stage takes for a batch alone, divided by the measured time between two batches. Its limit is 1.
+
+`copy_calls` counts the copies of one batch from the pre-processed images to the head's outputs, on a GPU under policy
+`pinned`. `copy_calls_added` leaves out those that the model's own operators make without a split. The paper saw no
+`cudaMemcpy` in its split runs (§7.3). What counts as a copy stands in `_copy_calls.py`.
 
 A run that is not quick measures as many images of each configuration as `--samples` says. That takes hours on a CPU.
 The report is written again after each batch size. The benchmark needs torch and torchvision only. From the source tree:

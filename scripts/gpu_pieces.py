@@ -93,6 +93,7 @@ PIECES: Mapping[int, Piece] = {
             {
                 "memory": 100,
                 "memory_cost": 90,
+                "co_runs": 120,
                 "vision_ops": 120,
                 "convolution": 180,
                 "operator_placement": 90,
@@ -103,7 +104,18 @@ PIECES: Mapping[int, Piece] = {
     2: Piece(
         "tests of pipelines, tenants and streamed weights",
         380.0,
-        Tests({"backbone": 180, "changes": 120, "weight_streaming": 90, "serving": 120, "killed": 90, "tuning": 150}),
+        Tests(
+            {
+                "backbone": 180,
+                "copies": 90,
+                "model_memory": 120,
+                "changes": 120,
+                "weight_streaming": 90,
+                "serving": 120,
+                "killed": 90,
+                "tuning": 150,
+            }
+        ),
     ),
     3: Piece(
         "sanitizers of streams and of memory",
@@ -131,7 +143,7 @@ PIECES: Mapping[int, Piece] = {
         "benchmarks of splitting and tuning",
         160.0,
         together(
-            bench("unified_splitting", 110, "--quick", "--batch", "16", "64", "--seconds", "36"),
+            bench("unified_splitting", 110, "--quick", "--batch", "16", "64", "--seconds", "26"),
             bench("tuning", 100, "--quick", "--models", "mobilenet_v2", "squeezenet1_0", needs=["sklearn"]),
         ),
     ),
@@ -139,7 +151,9 @@ PIECES: Mapping[int, Piece] = {
         "benchmarks of tenants and streamed weights",
         170.0,
         together(
-            bench("multi_tenant", 120, "--requests", "100", "--load", "1", "3", "--seconds", "60"),
+            bench(
+                "multi_tenant", 120, "--requests", "100", "--load", "1", "3", "--alike", "resnet18", "--seconds", "60"
+            ),
             bench("demand_layering", 90, "--quick"),
         ),
     ),

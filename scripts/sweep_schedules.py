@@ -3,8 +3,8 @@
 
     scripts/sweep_schedules.py [--operators pointwise] [--targets 90] [--precisions tf32 fp16] [--minutes 25]
 
-The script adds missing rows to docs/results/triton_pointwise.csv and triton_depthwise.csv. It can be stopped at any
-time and started again. The rows that it has written by then are an even sample of the whole space. The formulas of
+The script adds missing rows to docs/results/triton_OPERATOR.csv. It can be stopped at any time and started again. The
+rows that it has written by then are an even sample of the whole space. The formulas of
 split_infer_ros/vision_ops/launch_limits.py were made from these tables, and a test compares them with the tables.
 """
 
@@ -27,11 +27,11 @@ from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "test")]
 
-from split_infer_ros.search.space import Config  # noqa: E402
 from split_infer_ros.vision_ops.schedules import SPACES, ConvolutionTemplate  # noqa: E402
 
 LIMIT_S = 20.0  # of processor time for a compilation
@@ -39,9 +39,14 @@ WAIT_S = 3 * LIMIT_S  # for a compilation on a busy machine
 RESULT_COLUMNS = ("compile_s", "shared_bytes", "registers", "spilled_bytes")
 PRECISIONS = {
     ConvolutionTemplate.POINTWISE: ("tf32", "ieee", "fp16"),
+    ConvolutionTemplate.WINDOWED: ("tf32", "ieee", "fp16"),
     ConvolutionTemplate.DEPTHWISE: ("fp32", "fp16"),
 }
-KERNELS = {ConvolutionTemplate.POINTWISE: (1,), ConvolutionTemplate.DEPTHWISE: (3, 5)}
+KERNELS = {
+    ConvolutionTemplate.POINTWISE: (1,),
+    ConvolutionTemplate.WINDOWED: (3,),
+    ConvolutionTemplate.DEPTHWISE: (3, 5),
+}
 IMAGES, CHANNELS, SIDE = 16, 64, 28  # multiples of 16, for which the compiler specialises most
 
 Job = dict[str, object]
@@ -77,39 +82,28 @@ def compile_one(template: ConvolutionTemplate, job: Mapping[str, object]) -> dic
     import torch
     from offline_triton import compile_launches
 
-    from split_infer_ros.vision_ops.kernels import convolution
+    from split_infer_ros.vision_ops.kernels.convolution import depthwise, pointwise
+    from split_infer_ros.vision_ops.kernels.windowed_convolution import windowed
 
     dtype = torch.float16 if job["precision"] == "fp16" else torch.float32
-    schedule: Config = {name: job[name] for name in SPACES[template].knobs}  # type: ignore[misc]
+    kernel = int(str(job["kernel"]))
+    options: dict[str, Any] = {"low": 0.0, "high": 6.0, **{name: job[name] for name in SPACES[template].knobs}}
+    window = {"kernel": kernel, "stride": 1, "padding": kernel // 2}
+    tf32 = job["precision"] == "tf32"
 
     def empty(*shape: int) -> torch.Tensor:
         return torch.empty(shape, dtype=dtype, device="meta")
 
-    maps, bias, kernel = empty(IMAGES, CHANNELS, SIDE, SIDE), empty(CHANNELS), int(str(job["kernel"]))
+    maps, bias = empty(IMAGES, CHANNELS, SIDE, SIDE), empty(CHANNELS)
 
     def launch() -> None:
         if template is ConvolutionTemplate.POINTWISE:
-            convolution.pointwise(
-                maps,
-                empty(CHANNELS, CHANNELS),
-                bias,
-                low=0.0,
-                high=6.0,
-                tf32=job["precision"] == "tf32",
-                **schedule,  # type: ignore[arg-type]
-            )
+            pointwise(maps, empty(CHANNELS, CHANNELS), bias, tf32=tf32, **options)
+        elif template is ConvolutionTemplate.WINDOWED:
+            weights = empty(CHANNELS, kernel * kernel * CHANNELS)
+            windowed(maps, weights, bias, tf32=tf32, dilation=1, groups=1, **window, **options)
         else:
-            convolution.depthwise(
-                maps,
-                empty(kernel * kernel, CHANNELS),
-                bias,
-                low=0.0,
-                high=6.0,
-                kernel=kernel,
-                stride=1,
-                padding=kernel // 2,
-                **schedule,  # type: ignore[arg-type]
-            )
+            depthwise(maps, empty(kernel * kernel, CHANNELS), bias, **window, **options)
 
     begin = processor_time_s()
     (compiled,) = compile_launches(launch, int(str(job["target"])))
@@ -177,7 +171,7 @@ def main() -> None:
     parser.add_argument(
         "--operators", nargs="+", type=ConvolutionTemplate, default=list(ConvolutionTemplate), metavar="OPERATOR"
     )
-    parser.add_argument("--precisions", nargs="+", default=["tf32", "fp32", "fp16"])
+    parser.add_argument("--precisions", nargs="+", default=["tf32", "ieee", "fp32", "fp16"])
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--minutes", type=float, default=25.0)
     arguments = parser.parse_args()

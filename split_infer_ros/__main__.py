@@ -7,11 +7,15 @@ import importlib
 import sys
 from pathlib import Path
 
+PACKAGE = "split_infer_ros"
+ROS = ("rclpy", "ament_index_python", "builtin_interfaces", "rcl_interfaces")
+INSTALLED_AS = {"cv2": "opencv-python-headless", "yaml": "pyyaml", "sklearn": "scikit-learn"}
+
 
 def executables() -> dict[str, str]:
     """The module of each executable, by its name: those in ``cli`` need no ROS, those in ``nodes`` do."""
     modules = Path(__file__).with_name("executables.txt").read_text().split()
-    return {module.rpartition("/")[2]: f"split_infer_ros.{module.replace('/', '.')}" for module in modules}
+    return {module.rpartition("/")[2]: f"{PACKAGE}.{module.replace('/', '.')}" for module in modules}
 
 
 def main() -> int:
@@ -25,7 +29,27 @@ def main() -> int:
 
 def run(name: str) -> int:
     """Run an executable with the arguments of this process; return its exit code."""
-    return int(importlib.import_module(executables()[name]).main() or 0)
+    try:
+        module = importlib.import_module(executables()[name])
+    except ModuleNotFoundError as error:
+        advice = _advice(error.name or "")
+        if not advice:
+            raise
+        print(f"error: {name} needs the Python package {error.name}, which is not there: {advice}.", file=sys.stderr)
+        return 1
+    return int(module.main() or 0)
+
+
+def _advice(missing: str) -> str:
+    """Say how a missing module is had; empty for this package's own ones, whose absence is a fault."""
+    top = missing.partition(".")[0]
+    if missing == f"{PACKAGE}.msg":
+        return "build the package (colcon build, or scripts/run once), then source its setup file"
+    if top == PACKAGE or not top:
+        return ""
+    if top in ROS or top.endswith(("_msgs", "_srvs")):
+        return "source /opt/ros/DISTRO/setup.bash, or use scripts/run"
+    return f"pip install {'torch torchvision' if top in ('torch', 'torchvision') else INSTALLED_AS.get(top, top)}"
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ class Reporter(enum.Enum):
 class DropReason(str, enum.Enum):
     """The name under which a dropped frame is counted. Reports and messages carry its value.
 
-    ``scripts/drop_reasons`` renews the documents' table after a change. Reasons with the same meaning share a row.
+    ``scripts/reference.py`` renews the documents' table after a change. Reasons with the same meaning share a row.
 
     Attributes:
         meaning: what happened to the frame, in Markdown.

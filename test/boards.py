@@ -43,8 +43,14 @@ AGX = MachineConstants(  # copies ten times as fast, memory 2.5 times, flushes h
 def workload(name: str, kernels: int, to_device: int, to_host: int, accessed: int | None = None) -> Task:
     """Kernels that share the data evenly, after each of which the CPU looks; each byte is read twice more, cached."""
     accessed = to_device + to_host if accessed is None else accessed
-    kernel = Kernel(accessed // kernels, to_host // kernels, cached_bytes=2 * accessed // kernels)
-    return Task(name, to_device, to_host, (kernel,) * kernels, copies=2)
+    kernel = Kernel(
+        accessed // kernels,
+        written_bytes=to_host // kernels,
+        mapped_bytes=accessed // kernels,
+        cached_bytes=2 * accessed // kernels,
+        launches=kernels,
+    )
+    return Task(name, to_device, to_host, (kernel,), copies=2)
 
 
 TABLE_IV = {  # workload: policy on TX2, on AGX
@@ -64,7 +70,7 @@ AUTOWARE = (  # 599 kernels in three modules, each of which is fastest under D o
 )
 
 sizes = st.integers(0, 10**8)
-drawn_kernels = st.builds(Kernel, sizes, sizes, st.booleans(), sizes, st.booleans())
+drawn_kernels = st.builds(Kernel, sizes, sizes, sizes, st.booleans(), sizes, st.booleans(), st.integers(0, 9))
 drawn_tasks = st.builds(
     Task, st.just("drawn"), sizes, sizes, st.lists(drawn_kernels, max_size=5).map(tuple), st.integers(0, 9)
 )

@@ -21,7 +21,7 @@ SETTINGS = StageSettings(
 
 def bright_model() -> TorchModel:
     """Returns a model whose backbone is on the GPU, and whose score is the brightness of the frame that it saw."""
-    return TorchModel(BrightModel("bright").entry, Brightness(1), CPU).placed(GPU, torch.float32)
+    return TorchModel(BrightModel("bright").entry, Brightness(1), CPU).placed(GPU)
 
 
 class BrightRun:

@@ -12,6 +12,10 @@ import pytest
 from domains import own_domain
 from launch_files import LaunchFile
 
+from split_infer_ros.runtime.usage_reports import stop_usage_reports
+
+stop_usage_reports()  # tests that skip where OpenVINO is missing import it to find out
+
 HERE = Path(__file__).parent
 SECONDS_PER_TEST = 120
 SECONDS_PER_SLOW_TEST = 1500
@@ -55,10 +59,12 @@ def ros_domain(request: pytest.FixtureRequest) -> Iterator[int]:
 
 @pytest.fixture
 def caplog(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.LogCaptureFixture]:
-    """Pytest's log capture, which also works once ROS's launch is imported.
+    """Pytest's log capture, which also works once ROS's launch or NNCF is imported.
 
-    Loggers made after that pass no record on to the root logger, where pytest listens.
+    After the first, new loggers pass no record on to the root logger, where pytest listens. The second makes all of
+    that logger's handlers leave out warnings.
     """
+    caplog.handler.setLevel(logging.NOTSET)
     logger_class = logging.getLoggerClass()
     logging.setLoggerClass(logging.Logger)  # for modules that the test is the first to import
     for name in list(logging.root.manager.loggerDict):
@@ -76,6 +82,7 @@ def gpu() -> Iterator[object]:
     with simulated() as made:
         yield made
         gc.collect()
+        made.allocator.release()
         made.assert_nothing_left()
 
 
@@ -86,3 +93,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     monkeypatch.setattr(segment, "FOLDER", tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def extensions(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The processor's extensions, as far as precisions depend on them; none at first."""
+    from split_infer_ros.engines import precision_checks  # most tests do without torch, which takes seconds
+
+    found: set[str] = set()
+    monkeypatch.setattr(precision_checks, "onednn_limit", str)
+    monkeypatch.setattr(precision_checks, "cpu_extensions", lambda: frozenset(found))
+    monkeypatch.setattr(precision_checks, "cpu_name", lambda: "Processor X")
+    return found

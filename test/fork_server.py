@@ -18,7 +18,7 @@ PROGRAM = """
 import json, os, pathlib, signal, sys
 import torch
 from split_infer_ros.buffers import segment
-from split_infer_ros.nodes import backbone, head, managed
+from split_infer_ros.nodes import backbone, head, process
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_spec import ModelSpec
 mains = {"backbone": backbone.main, "head": head.main}
@@ -27,10 +27,10 @@ torch.set_num_threads(1)
 model = load_model(ModelSpec("shapes", "none"))
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
 children = []
-start = managed.ManagedNode.start
-def start_on_signal(node):
+start_nodes = process.start_nodes
+def start_on_signal(nodes):
     signal.sigwait({signal.SIGUSR1})
-    start(node)
+    start_nodes(nodes)
 for line in sys.stdin:
     name, log, paused, arguments = json.loads(line)
     child = os.fork()
@@ -40,7 +40,7 @@ for line in sys.stdin:
         for number in (1, 2):
             os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
         if paused:
-            managed.ManagedNode.start = start_on_signal
+            process.start_nodes = start_on_signal
         sys.argv = [name, *arguments]
         code = mains[name]()
         sys.stdout.flush()

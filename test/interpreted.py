@@ -17,9 +17,12 @@ LONG_S = 100.0
 
 
 class Call(Protocol):
-    """Calls a function of a module of kernels with arguments and keywords; only arguments can be tensors."""
+    """Calls a function of a module of kernels with arguments and keywords; only arguments can be tensors.
 
-    def __call__(self, module: str, function: str, *arguments: object, **keywords: object) -> torch.Tensor: ...
+    The result is a tensor, or a tuple of tensors.
+    """
+
+    def __call__(self, module: str, function: str, *arguments: object, **keywords: object) -> Any: ...
 
 
 @contextmanager
@@ -30,15 +33,17 @@ def interpreter() -> Iterator[Call]:
         ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process,
     ):
 
-        def call(module: str, function: str, *arguments: object, **keywords: object) -> torch.Tensor:
+        def call(module: str, function: str, *arguments: object, **keywords: object) -> Any:
             plain = [value.numpy() if isinstance(value, torch.Tensor) else value for value in arguments]
-            return torch.from_numpy(process.submit(_call_there, module, function, plain, keywords).result(LONG_S))
+            found = process.submit(_call_there, module, function, plain, keywords).result(LONG_S)
+            return tuple(map(torch.from_numpy, found)) if isinstance(found, tuple) else torch.from_numpy(found)
 
         yield call
 
 
 def _call_there(module: str, function: str, plain: list[Any], keywords: dict[str, Any]) -> Any:
-    """Calls the function in the process that interprets; arrays become tensors, and the result becomes an array."""
+    """Calls the function in the process that interprets; arrays become tensors, and tensors of the result arrays."""
     called = getattr(importlib.import_module(f"split_infer_ros.vision_ops.kernels.{module}"), function)
     arguments = [torch.from_numpy(value) if hasattr(value, "dtype") else value for value in plain]
-    return called(*arguments, **keywords).numpy()
+    found = called(*arguments, **keywords)
+    return tuple(each.numpy() for each in found) if isinstance(found, tuple) else found.numpy()

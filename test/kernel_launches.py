@@ -13,10 +13,16 @@ from typing import NamedTuple
 import torch
 
 from split_infer_ros.search.space import Config
-from split_infer_ros.vision_ops.box_nms import MAX_KERNEL_CANDIDATES
 from split_infer_ros.vision_ops.convolution import CONVOLUTION_DTYPES
-from split_infer_ros.vision_ops.kernels import convolution, prefix_sum, segmented_argsort, suppression
-from split_infer_ros.vision_ops.launch_limits import GpuLimits, depthwise_rejection, pointwise_rejection, shared_bytes
+from split_infer_ros.vision_ops.kernels import (
+    convolution,
+    prefix_sum,
+    segmented_argsort,
+    selection,
+    suppression,
+    windowed_convolution,
+)
+from split_infer_ros.vision_ops.launch_limits import GpuLimits, depthwise_rejection, shared_bytes, tiled_rejection
 from split_infer_ros.vision_ops.prefix_sum import PREFIX_SUM_DTYPES
 from split_infer_ros.vision_ops.schedules import SPACES, ConvolutionTemplate
 
@@ -26,6 +32,8 @@ CLAMP = {"low": 0.0, "high": 6.0}
 POINTWISE_SIZES = (((1, 1, 1, 1), 1), ((2, 64, 16, 16), 128), ((1, 23, 3, 7), 21))
 DEPTHWISE_SIZES = (((1, 1, 1, 1), 3, 1), ((2, 64, 64, 64), 3, 1), ((2, 23, 25, 27), 3, 2))
 LARGE_KERNEL = ((2, 64, 64, 64), 5, 1)
+# (N, C, H, W), C', kernel, stride and groups: likewise
+STRIDED, DENSE, GROUPED = ((1, 1, 1, 1), 1, 1, 2, 1), ((2, 64, 16, 16), 128, 3, 1, 1), ((1, 92, 5, 7), 84, 3, 2, 4)
 SIXTEENS = POINTWISE_SIZES[1]  # with which the compiler can do the most
 
 
@@ -46,8 +54,10 @@ class Launch(NamedTuple):
 def launches(gpu: GpuLimits) -> Iterator[Launch]:
     """Yields all launches. The extreme schedules are those of this GPU."""
     for kind, tf32 in ((FP32, True), (FP16, True), (FP32, False)):
-        for name, schedule in extremes_of_pointwise(gpu, kind, tf32):
+        for name, schedule in extremes_of_tiles(gpu, kind, tf32):
             yield pointwise(kind, tf32, schedule, SIXTEENS, name)
+    for name, schedule in list(extremes_of_tiles(gpu, FP32, tf32=True))[:2]:
+        yield windowed(FP32, True, schedule, DENSE, name)
     for name, schedule in extremes_of_depthwise(LARGE_KERNEL[1]):
         yield depthwise(FP32, schedule, LARGE_KERNEL, name)
     for kind in CONVOLUTION_DTYPES:
@@ -56,7 +66,10 @@ def launches(gpu: GpuLimits) -> Iterator[Launch]:
                 yield pointwise(kind, tf32, SPACES[ConvolutionTemplate.POINTWISE].default, sizes)
         for each in DEPTHWISE_SIZES:
             yield depthwise(kind, SPACES[ConvolutionTemplate.DEPTHWISE].default, each)
-    for each in (*prefix_sums(), *argsorts(), *suppressions()):
+        yield windowed(kind, True, SPACES[ConvolutionTemplate.WINDOWED].default, DENSE)
+    for window, tf32 in ((STRIDED, True), (DENSE, False), (GROUPED, True)):
+        yield windowed(FP32, tf32, SPACES[ConvolutionTemplate.WINDOWED].default, window)
+    for each in (*prefix_sums(), *argsorts(), *selections(), *suppressions()):
         yield Launch(f"{each.func.__name__} {tuple(each.args[0].shape)} {each.args[0].dtype}", each)
 
 
@@ -73,20 +86,31 @@ def argsorts() -> Iterator[partial[object]]:
     block = segmented_argsort.BLOCK
     for count in (1, 48, 37, 3 * block + 5, 512 * block):
         keys = empty(count, dtype=torch.int64)
-        yield partial(segmented_argsort.argsort_by_merging, keys, keys, keys)
+        yield partial(segmented_argsort.argsort_by_merging, keys, empty(5, dtype=torch.int64))
+
+
+def selections() -> Iterator[partial[object]]:
+    """Yields rows of length 1, of one block, of two, and of 16 blocks, of which as many scores are kept at most."""
+    block = selection.BLOCK
+    for length, count in ((1, 1), (48, 48), (37, 37), (block + 5, 30), (16 * block, 1)):
+        yield partial(selection.keep_best, empty(3, length), count, 0.5)
 
 
 def suppressions() -> Iterator[partial[object]]:
-    """Yields the fewest and the most candidates of an image that a program holds."""
-    for count in (1, MAX_KERNEL_CANDIDATES):
-        yield partial(
-            suppression.unsuppressed_batch,
-            empty(count, 4),
-            empty(count, dtype=torch.int64),
-            empty(2, dtype=torch.int64),
-            max_count=count,
-            iou_threshold=0.5,
-        )
+    """Yields boxes with labels and without, of numbers that are 1, multiples of 16, and neither."""
+    for boxes, classes, max_detections in ((1, 1, 1), (48, 80, 112), (37, 20, 100)):
+        for labels in (None, empty(2, boxes, dtype=torch.int64)):
+            yield partial(
+                suppression.suppress_sorted,
+                empty(2, boxes, 4),
+                empty(2 * boxes * classes, dtype=torch.int32),
+                empty(2 * boxes * classes, dtype=torch.int64),
+                empty(3, dtype=torch.int64),
+                labels,
+                classes=1 if labels is not None else classes,
+                max_detections=max_detections,
+                iou_threshold=0.5,
+            )
 
 
 def pointwise(
@@ -104,6 +128,32 @@ def pointwise(
         **schedule,  # type: ignore[arg-type]
     )
     return Launch(f"pointwise {dtype} tf32 {tf32} {sizes} {schedule} {extreme}", call, bool(extreme))
+
+
+def windowed(
+    dtype: torch.dtype,
+    tf32: bool,
+    schedule: Config,
+    sizes: tuple[tuple[int, ...], int, int, int, int],
+    extreme: str = "",
+) -> Launch:
+    """A convolution with a window."""
+    shape, out_channels, kernel, stride, groups = sizes
+    call = partial(
+        windowed_convolution.windowed,
+        empty(*shape, dtype=dtype),
+        empty(out_channels, kernel * kernel * shape[1] // groups, dtype=dtype),
+        empty(out_channels, dtype=dtype),
+        **CLAMP,
+        tf32=tf32,
+        kernel=kernel,
+        stride=stride,
+        padding=kernel // 2,
+        dilation=1,
+        groups=groups,
+        **schedule,  # type: ignore[arg-type]
+    )
+    return Launch(f"windowed {dtype} tf32 {tf32} {sizes} {schedule} {extreme}", call, bool(extreme))
 
 
 def depthwise(
@@ -126,11 +176,11 @@ def depthwise(
     return Launch(f"depthwise {dtype} {sizes} {schedule} {extreme}", call, bool(extreme))
 
 
-def extremes_of_pointwise(gpu: GpuLimits, dtype: torch.dtype, tf32: bool) -> Iterator[tuple[str, Config]]:
+def extremes_of_tiles(gpu: GpuLimits, dtype: torch.dtype, tf32: bool) -> Iterator[tuple[str, Config]]:
     """Yields the accepted schedules with the most shared memory, with the most sums per thread, and with the least."""
     space = replace(
         SPACES[ConvolutionTemplate.POINTWISE],
-        rule=lambda schedule: pointwise_rejection(schedule, gpu, dtype, tf32=tf32),
+        rule=lambda schedule: tiled_rejection(schedule, gpu, dtype, tf32=tf32),
     )
     has_tensor_cores = gpu.has_tensor_cores_for(dtype, tf32=tf32)
 

@@ -1,6 +1,6 @@
 """Removes each call that orders work, one at a time, and says which test on the simulated GPU notices.
 
-    python test/mutations.py --table docs/simulated_gpu.md [--only streams.py]
+    python test/mutations.py --table docs/concepts/simulated_gpu.md [--only streams.py]
 
 It takes an hour or more, and is no part of the tests. Each mutant lives in a process of its own, which imports one file
 of the package changed; nothing is written to the tree but the table.
@@ -27,10 +27,10 @@ TEST = Path(__file__).parent
 ROOT = TEST.parent
 FILES = {
     "streams and captures": ["runtime/streams.py", "runtime/captures.py"],
-    "buffers": ["buffers/memory.py", "buffers/slot_memory.py"],
+    "buffers": ["buffers/memory.py", "buffers/memory_allocation.py", "buffers/slot_memory.py"],
     "their users": [
         "pipeline/plan.py",
-        "pipeline/preprocessor.py",
+        "pipeline/device_preprocessor.py",
         "pipeline/image_buffer.py",
         "pipeline/backbone_runner.py",
         "serving/merge_runner.py",
@@ -40,6 +40,8 @@ FILES = {
         "serving/forked_graphs.py",
         "serving/model_streams.py",
         "weight_streaming/copy_stage.py",
+        "weight_streaming/device_supply.py",
+        "weight_streaming/lockstep_stage.py",
         "weight_streaming/mapped_stage.py",
     ],
 }
@@ -68,11 +70,11 @@ LIMIT_S = 400
 REVERTED = {
     "2, memory made in inference mode is copied to outside of it": {
         "runtime/streams.py": [('with torch.inference_mode(), self.work("copy")', 'with self.work("copy")')],
-        "buffers/memory.py": [("torch.inference_mode(False)", "__import__('contextlib').nullcontext()")],
+        "buffers/memory_allocation.py": [("torch.inference_mode(False)", "__import__('contextlib').nullcontext()")],
     },
     "2, an exception ends the thread that copies": {
         "runtime/streams.py": [('with torch.inference_mode(), self.work("copy")', 'with self.work("copy")')],
-        "buffers/memory.py": [("torch.inference_mode(False)", "__import__('contextlib').nullcontext()")],
+        "buffers/memory_allocation.py": [("torch.inference_mode(False)", "__import__('contextlib').nullcontext()")],
         "weight_streaming/copy_stage.py": [
             (
                 "        except Exception as error:\n            return error",
@@ -82,7 +84,7 @@ REVERTED = {
     },
     "3, a pipeline is restarted outside of inference mode": {
         "pipeline/plan.py": [("    @torch.inference_mode()\n    def warm_up", "    def warm_up")],
-        "buffers/memory.py": [("torch.inference_mode(False)", "__import__('contextlib').nullcontext()")],
+        "buffers/memory_allocation.py": [("torch.inference_mode(False)", "__import__('contextlib').nullcontext()")],
     },
     "4, streams are torch's 32": {
         "runtime/streams.py": [

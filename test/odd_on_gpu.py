@@ -19,7 +19,7 @@ def odd_on_gpu() -> TorchModel:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         module = Odd().eval()
-    return TorchModel(ENTRY, module, torch.device("cpu")).placed(GPU, torch.float32)
+    return TorchModel(ENTRY, module, torch.device("cpu")).placed(GPU)
 
 
 def streamed(model: TorchModel, residency: Residency) -> StreamedPartition:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import onnx
+import pytest
 import torch
 from onnx import TensorProto, helper
 from small_graphs import graph_of
@@ -61,6 +62,20 @@ class Net(nn.Module):
         return self.classes(self.flatten(self.join(fine, self.down(fine))))  # type: ignore[no-any-return]
 
 
+class Chunks(nn.Module):
+    """Sigmoids and products that ONNX does not join, a split of today's version, and a shape that is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.SiLU())
+        self.last = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.SiLU())
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second = self.stem(x).chunk(2, 1)
+        found = self.last(torch.cat((second, first), 1))
+        return found.view(found.shape[0], 4, -1).amax(2)  # type: ignore[no-any-return]
+
+
 def net() -> Net:
     """The network with the same weights at each call."""
     with torch.random.fork_rng(devices=[]):
@@ -87,6 +102,14 @@ def exported(module: nn.Module, *, by_dynamo: bool, is_symbolic: bool) -> OnnxGr
         axes = {"images": {0: "batch"}} if is_symbolic else None
         torch.onnx.export(module, (example,), file, dynamo=False, input_names=["images"], dynamic_axes=axes)
     return OnnxGraph("net.onnx", onnx.load_model_from_string(file.getvalue()))
+
+
+def chunks() -> OnnxGraph:
+    """The network of chunks from the exporter of today, with the same weights at each call. Needs onnxscript."""
+    pytest.importorskip("onnxscript")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(5)
+        return exported(Chunks().eval(), by_dynamo=True, is_symbolic=True)
 
 
 def filters(*shape: int, seed: int = 0) -> np.ndarray:

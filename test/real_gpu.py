@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import pytest
 import torch
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
 
 from split_infer_ros.buffers import cuda
 from split_infer_ros.buffers.policy import Policy, legal_policies
@@ -26,3 +29,11 @@ def free_bytes() -> int:
     synchronize_device(GPU)
     empty_cache()
     return torch.cuda.mem_get_info(GPU)[0]
+
+
+def work_of_the_gpu(run: Callable[[], object]) -> list[str]:
+    """Returns the names of the kernels and copies that ``run`` gives to the GPU."""
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        run()
+        torch.cuda.synchronize()
+    return [event.name for event in profiler.events() if event.device_type is DeviceType.CUDA]

@@ -14,7 +14,7 @@ from ros_support import START_S, Client, SpinningExecutor, wait_until
 from split_infer_ros.nodes.backbone import BackboneNode
 from split_infer_ros.nodes.camera import CameraNode
 from split_infer_ros.nodes.head import HeadNode
-from split_infer_ros.nodes.managed import ManagedNode
+from split_infer_ros.nodes.managed import ManagedNode, start_nodes
 from split_infer_ros.nodes.stats import StatsNode
 from split_infer_ros.nodes.tenants import TenantsNode
 from split_infer_ros.nodes.transports.network import NetworkSender
@@ -80,7 +80,7 @@ class Pipeline:
         )
         self.nodes[name] = node
         self._spinning.executor.add_node(node)
-        node.start()
+        start_nodes([node])
         return node
 
     def _wait_for_head(self) -> None:

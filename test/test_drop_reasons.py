@@ -1,19 +1,12 @@
-"""The registry of drop reasons, and the documents' table that is made from it."""
+"""The registry of drop reasons."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
-from drop_reasons import documents, table, table_in
 
 from split_infer_ros.drop_reason import DropReason, Reporter
-
-
-def test_documents_table_agrees_with_the_registry() -> None:
-    assert documents(), "no document contains the table"
-    for document in documents():
-        assert table_in(document) == table(), f"{document.name}: run scripts/drop_reasons.py"
 
 
 @pytest.mark.parametrize("reason", DropReason)

@@ -10,7 +10,7 @@ import split_infer_ros
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = Path(split_infer_ros.__file__).parent
-GLOSSARY = ROOT / "docs" / "glossary.md"
+GLOSSARY = ROOT / "docs" / "concepts" / "glossary.md"
 
 
 def test_names_in_the_glossary_exist() -> None:
@@ -35,5 +35,5 @@ def test_each_word_is_defined_once() -> None:
 
 
 def test_documents_link_to_the_glossary() -> None:
-    assert "(docs/glossary.md)" in (ROOT / "README.md").read_text()
-    assert "(glossary.md)" in (ROOT / "docs" / "architecture.md").read_text()
+    assert "(docs/concepts/glossary.md)" in (ROOT / "README.md").read_text()
+    assert "(glossary.md)" in (ROOT / "docs" / "concepts" / "architecture.md").read_text()

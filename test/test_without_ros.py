@@ -24,6 +24,7 @@ PACKAGES = (
     "pipeline",
     "weight_streaming",
     "operator_placement",
+    "quantisation",
     "split",
     "engines",
     "models",

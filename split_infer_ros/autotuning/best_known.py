@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from split_infer_ros.autotuning.chain_contest import is_proven
 from split_infer_ros.autotuning.spaces import (
     NETWORK,
     PIPELINE,
     TORCH_KNOBS,
-    engines_for,
     network_space,
     objection_to,
     pipeline_space,
@@ -21,12 +21,14 @@ from split_infer_ros.autotuning.tasks import network_task, pipeline_task
 from split_infer_ros.buffers.policy import AUTO
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import ExecutionConfig
+from split_infer_ros.engines.precision import Precision
 from split_infer_ros.measurements.database import Database, best_of
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.record import Record, same
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.search.space import describe_config
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.model_engines import engines_for
 from split_infer_ros.telemetry.machine import num_cores
 
 
@@ -38,11 +40,13 @@ class BestKnown:
         network: how the network is run; None if that was not tuned.
         pipeline: how the pipeline is split and batched; None if that was not tuned.
         read_s: how long it took to read the records, in seconds.
+        precision: of the network.
     """
 
     network: Record | None = None
     pipeline: Record | None = None
     read_s: float = 0.0
+    precision: Precision = Precision.FP32
     _pipeline_config: Mapping[str, Any] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -51,7 +55,9 @@ class BestKnown:
     @property
     def execution_config(self) -> ExecutionConfig:
         """How the network is run; the default if that was not tuned."""
-        return ExecutionConfig() if self.network is None else ExecutionConfig.from_json(self.network.config)
+        if self.network is None:
+            return ExecutionConfig(precision=self.precision)
+        return ExecutionConfig.from_json(self.network.config)
 
     @property
     def num_threads(self) -> tuple[int, int]:
@@ -110,7 +116,7 @@ def _relevant(config: Mapping[str, Any]) -> Mapping[str, Any]:
 def find_best_known(
     model: SplitModel,
     database: Database,
-    precision: str = "fp32",
+    precision: Precision = Precision.FP32,
     batch_size: int = 0,
     engines: Sequence[str] = (),
 ) -> BestKnown:
@@ -121,7 +127,7 @@ def find_best_known(
     Args:
         model: the model on its device, with the execution config in which it runs untuned.
         database: where the records are.
-        precision: of the backbone.
+        precision: of the network.
         batch_size: images a batch, 0 for a single image. If it was not tuned, the nearest that was is taken.
         engines: those that may run the network; by default all that are installed and run on the model's device.
     """
@@ -132,10 +138,11 @@ def find_best_known(
         for record in database.records()
         if record.task.get("fingerprint") == model.fingerprint and key.fits(record)
     ]
-    space = network_space(num_cores(), (precision,), engines=engines or engines_for(model))
+    space = network_space(num_cores(), (precision,), engines=engines or engines_for(model, precision))
     by_size: dict[int, list[Record]] = {}
     for record in own:
-        if record.task.get("stage") == NETWORK and objection_to(record.config, space, model) is None:
+        is_usable = record.task.get("stage") == NETWORK and is_proven(record)
+        if is_usable and objection_to(record.config, space, model) is None:
             size = _batch_size(record)
             if size and same(record.task, network_task(model, size)):
                 by_size.setdefault(size, []).append(record)
@@ -149,7 +156,7 @@ def find_best_known(
         for record in own
         if record.task.get("stage") == PIPELINE and same(record.task, task) and record.config in pipelines
     )
-    return BestKnown(network, pipeline, time.perf_counter() - begin)
+    return BestKnown(network, pipeline, time.perf_counter() - begin, precision)
 
 
 def _batch_size(record: Record) -> int:

@@ -6,15 +6,16 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
-from split_infer_ros.autotuning.spaces import engines_for
 from split_infer_ros.autotuning.tasks import network_task
 from split_infer_ros.autotuning.trial_process import TrialProcess, TrialRunner
 from split_infer_ros.autotuning.tune import Tuner
 from split_infer_ros.engines.engine import AUTO, Engine
+from split_infer_ros.engines.precision import Precision
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.record import Record
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.model_engines import engines_for
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.weight_streaming.residency import Residency
 
@@ -38,9 +39,10 @@ def compare_engines_once(
     spec: ModelSpec,
     database: Database,
     *,
-    precision: str,
+    precision: Precision,
     batch_size: int,
     say: Callable[[str], object],
+    seconds: float = MAX_COMPARISON_S,
     open_runner: Callable[[ModelSpec], AbstractContextManager[TrialRunner]] = TrialProcess,
 ) -> None:
     """Times the network by each engine, in a process of its own, unless that was done before on this machine.
@@ -52,22 +54,24 @@ def compare_engines_once(
         precision: of the backbone.
         batch_size: images a batch.
         say: is called with a line before the comparison and with one that tells its results.
+        seconds: that the comparison may take.
         open_runner: starts the process.
 
     Raises:
         ConfigurationError: the process cannot be started.
     """
-    engines = engines_for(model)
-    if len(engines) < 2 or database.find(Key.here(str(model.device)), network_task(model, batch_size)):
+    engines = engines_for(model, precision)
+    measured = database.find(Key.here(str(model.device)), network_task(model, batch_size))
+    if len(engines) < 2 or any(record.config.get("precision") == precision.value for record in measured):
         return
     say(
-        f"comparing the engines {', '.join(engines)} for {model.entry.name}, once on this machine, for at most "
-        f"{MAX_COMPARISON_S:g} s; set the parameter engine to skip this"
+        f"comparing the engines {', '.join(engines)} for {model.entry.name} in {precision.value}, once on this "
+        f"machine, for at most {seconds:g} s; set the parameter engine to skip this"
     )
     with open_runner(spec) as runner:
         tuner = Tuner(model, runner, database, precisions=(precision,), batch_size=batch_size, engines=engines)
-        records = tuner.compare_engines(time.monotonic() + MAX_COMPARISON_S)
-    say(f"{model.entry.name} at batch size {batch_size}: {describe_comparison(records)}")
+        records = tuner.compare_engines(time.monotonic() + seconds)
+    say(f"{model.entry.name} in {precision.value} at batch size {batch_size}: {describe_comparison(records)}")
 
 
 def describe_comparison(records: Sequence[Record]) -> str:

@@ -18,12 +18,12 @@ from split_infer_ros.autotuning.spaces import (
 )
 from split_infer_ros.buffers.policy import AUTO, POLICIES
 from split_infer_ros.engines.execution_config import Convolutions
+from split_infer_ros.engines.precision import Precision
 from split_infer_ros.measurements.record import Record, kind_of
 from split_infer_ros.memory_cost.calibration import sizes
 from split_infer_ros.memory_cost.samples import Probe
 from split_infer_ros.operator_placement.operator_times import OperatorTimes
 from split_infer_ros.search.space import Space, Value
-from split_infer_ros.split.model import PRECISIONS
 from split_infer_ros.split.profile_samples import ProfilePart
 from split_infer_ros.vision_ops.implementations import ImplementationChoice
 from split_infer_ros.vision_ops.schedules import SPACES
@@ -69,9 +69,9 @@ def _space_of(kind: str, num_cores: int) -> tuple[Space | None, Sequence[str]]:
     """Returns the space of a kind of task, and the knobs that take any name."""
     knobs: Mapping[str, Sequence[Value]]
     if kind == NETWORK:
-        return network_space(num_cores, tuple(PRECISIONS)), ()
+        return network_space(num_cores, tuple(Precision)), ()
     if kind == SEGMENTS:
-        knobs = {**network_space(num_cores, tuple(PRECISIONS)).knobs, "part": SEGMENTS_PARTS}
+        knobs = {**network_space(num_cores, tuple(Precision)).knobs, "part": SEGMENTS_PARTS}
         return Space(knobs), ("segment",)
     if kind == PIPELINE:
         knobs = {

@@ -8,28 +8,32 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from split_infer_ros.buffers.policy import AUTO, POLICIES
-from split_infer_ros.engines.engine import Engine, can_run_on
+from split_infer_ros.engines.engine import Engine, parse_engine
 from split_infer_ros.engines.execution_config import Compiler, Convolutions
 from split_infer_ros.engines.onednn_graph import has_onednn_graphs
+from split_infer_ros.engines.precision import Precision
+from split_infer_ros.engines.precision_checks import precisions_of
 from split_infer_ros.search.space import Config, Space, Value
 from split_infer_ros.split.model import SplitModel
-from split_infer_ros.split.sized_model import SizedModel
+from split_infer_ros.split.model_engines import ENGINES
 from split_infer_ros.vision_ops.implementations import ImplementationChoice
 
 NETWORK, PIPELINE = STAGES = ("network", "pipeline")  # the stages of a task
-SEGMENTS = "segments"  # the graph tuner times the segments of a network
+SEGMENTS, CHAIN = "segments", "chain"  # the graph tuner times the segments of a network, and what it made of them
 SEGMENTS_PARTS = WORK, CONVERSION = ("work", "conversion")  # of a segment: itself, and the layout of what it is given
+LAYOUTS = "layouts"  # of the segments' results
+UNIFORM = "uniform"  # the best form without segments, with which a chain takes turns
 BATCH_SIZES = (1, 2, 4, 8, 16)
-ENGINES = ("torch", "onnxruntime", "openvino", "onnxruntime:CUDA", "onnxruntime:TensorRT")
 TORCH_KNOBS = ("convolutions", "folding", "compiler", "operators")  # other engines have only their defaults
 
 
 def network_space(
     num_cores: int,
-    precisions: Sequence[str] = ("fp32",),
+    precisions: Sequence[Precision] = (Precision.FP32,),
     device: str | None = None,
     compilers: bool | None = None,
     engines: Sequence[str] = ENGINES,
+    falls_back: bool = True,
 ) -> Space:
     """Returns the space of how the whole network is run.
 
@@ -40,6 +44,7 @@ def network_space(
             may say.
         compilers: whether torch.compile is tried. By default it is if there is a C++ compiler, which it needs.
         engines: those that may run the network, the one that runs it untuned first; see ``engines_for``.
+        falls_back: whether operators of the network may run on the CPU while the others run on a GPU.
     """
     if compilers is None:
         compilers = device is None or any(map(shutil.which, ("c++", "g++", "clang++")))
@@ -48,11 +53,9 @@ def network_space(
         "convolutions": tuple(kind.value for kind in _convolutions_on(device)),
         "folding": (True, False),
         "compiler": tuple(each.value for each in Compiler) if compilers else (Compiler.NONE.value,),
-        "precision": tuple(precisions),
+        "precision": tuple(precision.value for precision in precisions),
         "threads": thread_counts(num_cores),
-        "operators": [choice.value for choice in ImplementationChoice]
-        if device != "cpu"
-        else [ImplementationChoice.MEASURED.value],
+        "operators": [choice.value for choice in _operators_on(device, falls_back)],
     }
     # What has kernels of its own no compiler can look into, and what is frozen is folded thereby.
     own_kernels = [kind.value for kind in (Convolutions.PACKED, Convolutions.BLOCKED, Convolutions.TRITON)]
@@ -60,24 +63,42 @@ def network_space(
     excludes: list[Config] = [{"convolutions": kind, "compiler": name} for kind in own_kernels for name in compiled]
     excludes += [{"folding": False, "compiler": name} for name in compiled]
     excludes.append({"folding": False, "convolutions": Convolutions.BLOCKED.value})
-    return Space(knobs, excludes + _not_with_other_engines(knobs))
+    excludes += _not_when_placed(knobs)
+    excludes += _not_with_other_engines(knobs) + _not_in_precisions(engines, precisions)
+    return Space(knobs, excludes)
 
 
-def engines_for(model: SplitModel) -> tuple[str, ...]:
-    """Returns the installed engines that can run a model on its device, the one that runs it untuned first."""
-    native = model.native_engine.value
-    if isinstance(model, SizedModel):  # there is no one graph to export
-        return (native,)
-    others = [name for name in ENGINES if name not in (native, Engine.TORCH.value)]
-    return (native, *(name for name in others if can_run_on(name, model.device)))
+def _not_when_placed(knobs: Mapping[str, Sequence[Value]]) -> list[Config]:
+    """Returns what does not go with operators on both processors: all but packed convolutions in float32, as they are.
+
+    A placed network is neither compiled nor laid out in another way.
+    """
+    only = {"convolutions": Convolutions.PACKED, "compiler": Compiler.NONE, "precision": Precision.FP32}
+    others = [(name, value) for name, choice in only.items() for value in knobs[name] if value != choice.value]
+    return [{"operators": ImplementationChoice.FALLBACK.value, name: value} for name, value in others]
+
+
+def _operators_on(device: str | None, falls_back: bool) -> list[ImplementationChoice]:
+    if device == "cpu":
+        return [ImplementationChoice.MEASURED]
+    return [choice for choice in ImplementationChoice if falls_back or choice is not ImplementationChoice.FALLBACK]
 
 
 def _not_with_other_engines(knobs: Mapping[str, Sequence[Value]]) -> list[Config]:
-    """Returns what does not go with engines other than torch: all choices that are torch's, and other precisions."""
+    """Returns what does not go with engines other than torch: all choices that are torch's."""
     others = [engine for engine in knobs["engine"] if engine != Engine.TORCH.value]
     ours = [(name, value) for name in TORCH_KNOBS for value in knobs[name][1:]]
-    ours += [("precision", value) for value in knobs["precision"] if value != "fp32"]
     return [{"engine": engine, name: value} for engine in others for name, value in ours]
+
+
+def _not_in_precisions(engines: Sequence[str], precisions: Sequence[Precision]) -> list[Config]:
+    """Returns the precisions that engines do not have."""
+    return [
+        {"engine": engine, "precision": precision.value}
+        for engine in engines
+        for precision in precisions
+        if precision not in precisions_of(*parse_engine(engine))
+    ]
 
 
 def _convolutions_on(device: str | None) -> list[Convolutions]:

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import select
-import signal
-import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from types import TracebackType
@@ -17,6 +11,7 @@ from typing import Any, Protocol
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.measurements.record import Record
+from split_infer_ros.runtime.child_process import ChildProcess
 from split_infer_ros.split.model_spec import ModelSpec
 
 MAX_START_S = 180.0  # imports, and a model's weights
@@ -59,17 +54,15 @@ class TrialProcess:
     It is a context, which ends the process.
 
     Args:
-        spec: the model and its device. Each trial sets precision and execution config itself.
+        spec: the model and its device. Each trial sets the execution config itself.
         worker: the command of the process.
     """
 
     def __init__(self, spec: ModelSpec, worker: Sequence[str] = WORKER) -> None:
-        model = {name: getattr(spec, name) for name in ("name", "weights", "device", "allow_user_code")}
+        model = {name: getattr(spec, name) for name in ("name", "weights", "device", "allow_user_code", "on_torch")}
         self._model = json.dumps(model | asdict(spec.onnx_options))
         self._worker = worker
-        self._process: subprocess.Popen[bytes] | None = None
-        self._answers = -1
-        self._text = b""
+        self._process: ChildProcess | None = None
 
     def __enter__(self) -> TrialProcess:
         return self
@@ -87,13 +80,8 @@ class TrialProcess:
         """
         process = self._started()
         request = {"stage": stage, "config": dict(config), "about": dict(about), "limit_s": limit_s}
-        assert process.stdin is not None
         try:
-            process.stdin.write(json.dumps(request).encode() + b"\n")
-            process.stdin.flush()
-            answer = self._next_line(limit_s)
-        except BrokenPipeError:
-            answer = None
+            answer = process.ask(request, limit_s)
         except TimeoutError:
             self._end()
             return TrialOutcome((), f"It did not finish within {limit_s:.0f} s.", {"limit_s": limit_s})
@@ -107,28 +95,16 @@ class TrialProcess:
         facts = {name: value for name, value in answer.items() if name != "costs" and value is not False}
         return TrialOutcome(tuple(answer["costs"]), None, facts)
 
-    def _started(self) -> subprocess.Popen[bytes]:
-        if self._process is not None and self._process.poll() is None:
+    def _started(self) -> ChildProcess:
+        if self._process is not None and self._process.is_running:
             return self._process
         self._end()
-        self._answers, write_end = os.pipe()
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         try:
-            self._process = subprocess.Popen(
-                [*self._worker, str(write_end), self._model],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=(write_end,),
-                env=environment,
-                start_new_session=True,  # Ctrl-C goes to the search alone, and all that a trial starts can be ended
-            )
+            self._process = ChildProcess(self._worker, [self._model])
         except OSError as error:
             raise ConfigurationError(f"No process for trials can be started ({error}).") from error
-        finally:
-            os.close(write_end)
         try:
-            answer = self._next_line(MAX_START_S)
+            answer = self._process.next_answer(MAX_START_S)
         except TimeoutError:
             answer = {"error": f"it was not ready within {MAX_START_S:g} s"}
         if answer is None or "error" in answer:
@@ -137,34 +113,7 @@ class TrialProcess:
             raise ConfigurationError(f"The model cannot be tuned: {reason}.")
         return self._process
 
-    def _next_line(self, limit_s: float) -> dict[str, Any] | None:
-        """Returns the next answer, or None if the process ended. Raises TimeoutError."""
-        end = time.monotonic() + limit_s
-        while b"\n" not in self._text:
-            left_s = end - time.monotonic()
-            if left_s <= 0 or not select.select([self._answers], [], [], left_s)[0]:
-                raise TimeoutError
-            more = os.read(self._answers, 65536)
-            if not more:
-                return None
-            self._text += more
-        line, _, self._text = self._text.partition(b"\n")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
-
     def _end(self, wait_s: float = 0.0) -> str:
-        """Ends the process and all that it started, after at most ``wait_s``, and returns how it ended."""
-        process, self._process, self._text = self._process, None, b""
-        if process is None:
-            return "nothing"
-        if wait_s:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(wait_s)
-        with contextlib.suppress(ProcessLookupError):  # what it started, for example compilers, is in its group
-            os.killpg(process.pid, signal.SIGKILL)
-        status = process.wait()
-        if process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.close()
-        os.close(self._answers)
-        return signal.Signals(-status).name if status < 0 else f"exit code {status}"
+        """Ends the process if there is one, after at most ``wait_s``, and returns how it ended."""
+        process, self._process = self._process, None
+        return "nothing" if process is None else process.end(wait_s)

@@ -3,41 +3,43 @@
 from __future__ import annotations
 
 import copy
-import functools
 import itertools
 import math
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from split_infer_ros.autotuning.spaces import CONVERSION, NETWORK, SEGMENTS, WORK
+from split_infer_ros.autotuning.segment_trials import WARM_UP, time_segments
+from split_infer_ros.autotuning.spaces import CHAIN, NETWORK, SEGMENTS, UNIFORM
 from split_infer_ros.engines.agreement import MAX_DIFFERENCE, allowed_difference, difference
 from split_infer_ros.engines.engine import Engine
-from split_infer_ros.engines.execution_config import Convolutions, ExecutionConfig
+from split_infer_ros.engines.execution_config import ExecutionConfig
+from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import Pixels
-from split_infer_ros.measurements.steady import Measured, measure_steadily
+from split_infer_ros.measurements.steady import measure_steadily
+from split_infer_ros.measurements.turns import Run, timed, timed_in_turns
 from split_infer_ros.models.detections import Detections
+from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.operator_placement.placed_backbone import make_backbone
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.local import LocalPipeline
 from split_infer_ros.pipeline.settings import DropPolicy, StageSettings
 from split_infer_ros.runtime.num_threads import use_threads
 from split_infer_ros.runtime.streams import Stream
-from split_infer_ros.runtime.timing import Lap, Stopwatch
+from split_infer_ros.split.inspection import inspect_files
 from split_infer_ros.split.load import build_model, choose_device, make_model
-from split_infer_ros.split.model import PRECISIONS, SplitModel
+from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.split.quantised_model import place
 
-MAX_DIFFERENCES = {"fp32": MAX_DIFFERENCE}  # from the model as built; in other precisions it is only recorded
+MAX_DIFFERENCES = {Precision.FP32: MAX_DIFFERENCE}  # from the model as built; in other precisions it is only recorded
 MAX_TF32_DIFFERENCE = 2e-3  # on a GPU that rounds factors of float32 to 10 bits, torch's default
-WARM_UP = 3  # calls; convolutions are packed at the second one
-GROUP_S = 0.15  # a group of samples takes at least this long
-MAX_SAMPLES = 20  # of a group
-SEGMENT_S = 0.01  # a sample of segments takes about this long
 BATCH_TIMEOUT_S = 60.0
 SEED = 0
 
@@ -46,13 +48,14 @@ class Trials:
     """Runs trials of one model on one device. The model is built once for all of them.
 
     Args:
-        spec: the model and its device. Each trial sets precision and execution config itself.
+        spec: the model and its device. Each trial sets the execution config itself.
 
     Raises:
         ConfigurationError: the model or the device does not exist.
     """
 
     def __init__(self, spec: ModelSpec) -> None:
+        self._spec = spec
         self._device = choose_device(spec.device)
         self._entry, self._as_built = build_model(spec)
         self._models: dict[bool, SplitModel] = {}
@@ -62,33 +65,32 @@ class Trials:
         """Times a configuration.
 
         Args:
-            stage: ``network``, ``pipeline``, or ``segments`` of a network.
-            config: a configuration of that stage's space.
-            about: for the network and its segments ``batch_size``. For the pipeline the network's configuration,
-                ``form``, and its ``precision``.
+            stage: ``network``, ``pipeline``, ``segments`` of a network, or ``chain``.
+            config: a configuration of that stage's space; for a chain, a configuration of the network with segments.
+            about: for all but the pipeline ``batch_size``. For a chain also ``uniform``, the network's configuration
+                with which it takes turns. For the pipeline ``form``, the network's configuration.
             seconds: an uncertain measurement is not repeated after this time.
 
         Returns:
             For network and pipeline, ``costs`` in seconds a batch or an image, and ``uncertain``. The network also has
             the ``difference`` of its results from the model as built.
-            For segments, two lists with ``costs`` and ``uncertain`` of each piece between two split points. ``work``
-            is the piece itself. ``conversion`` brings its inputs from the other layout into its own.
+            For segments, see ``time_segments``.
+            For a chain, ``costs`` and ``uniform``, the seconds a batch of both in each turn, and the ``difference``.
 
         Raises:
             ConfigurationError: the results differ too much from the model as built.
         """
         end = time.monotonic() + seconds
+        trials = {SEGMENTS: self._segments, NETWORK: self._network, CHAIN: self._chain}
         with ThreadPoolExecutor(1) as executor:  # torch's helper threads end with it
-            if stage == SEGMENTS:
-                return executor.submit(self._segments, config, int(about["batch_size"]), end).result()
-            if stage == NETWORK:
-                return executor.submit(self._network, config, int(about["batch_size"]), end).result()
-            return executor.submit(self._pipeline, config, about, end).result()
+            return executor.submit(trials.get(stage, self._pipeline), config, about, end).result()
 
-    def model(self, execution_config: ExecutionConfig, precision: str) -> SplitModel:
+    def model(self, execution_config: ExecutionConfig) -> SplitModel:
         """Returns the model with that execution config. Models with equal folding share their weights."""
+        if isinstance(self._as_built, OnnxGraph):  # another engine may not survive the file
+            inspect_files(replace(self._spec, execution_config=execution_config))
         source = self._source(execution_config.folding)
-        return source.placed(self._device, PRECISIONS[precision], execution_config)
+        return place(source, self._device, execution_config)
 
     def images(self, batch_size: int) -> Tensor:
         """Returns noise, float32 (N, 3, h, w), on the CPU. Equal batch sizes give equal images."""
@@ -102,12 +104,38 @@ class Trials:
             self._models[folding] = make_model(self._entry, built, ExecutionConfig(folding=folding))
         return self._models[folding]
 
-    def _network(self, config: Mapping[str, Any], batch_size: int, end: float) -> dict[str, Any]:
+    def _network(self, config: Mapping[str, Any], about: Mapping[str, Any], end: float) -> dict[str, Any]:
+        stream = Stream(self._device)
+        with torch.inference_mode(), stream.work("trial"):
+            run, difference_found = self._checked(config, int(about["batch_size"]), stream)
+            measured = measure_steadily(lambda: timed(run), lambda: time.monotonic() < end)
+        return {**measured.as_json(), "difference": difference_found}
+
+    def _chain(self, config: Mapping[str, Any], about: Mapping[str, Any], end: float) -> dict[str, Any]:
+        stream, batch_size = Stream(self._device), int(about["batch_size"])
+        with torch.inference_mode(), stream.work("trial"):
+            uniform, _ = self._checked(about[UNIFORM], batch_size, stream)
+            chain, difference_found = self._checked(config, batch_size, stream)
+            found = timed_in_turns({CHAIN: chain, UNIFORM: uniform}, lambda: time.monotonic() < end)
+        return {"costs": found[CHAIN], UNIFORM: found[UNIFORM], "difference": difference_found}
+
+    def _segments(self, config: Mapping[str, Any], about: Mapping[str, Any], end: float) -> dict[str, Any]:
+        use_threads(config["threads"])
+        execution_config = ExecutionConfig.from_json(config)
+        model = self.model(execution_config)
+        images = self.images(int(about["batch_size"])).to(self._device, model.dtype)
+        return time_segments(model, images, execution_config.convolutions, end)
+
+    def _checked(self, config: Mapping[str, Any], batch_size: int, stream: Stream) -> tuple[Run, float]:
+        """Returns a call of the network that waits for the results, and their difference from the model as built.
+
+        Raises:
+            ConfigurationError: they differ too much.
+        """
         execution_config = ExecutionConfig.from_json(config)
         execution_config.engine.use_threads(config["threads"])
-        model = self.model(execution_config, config["precision"])
-        network, stream = model.backbone("output"), Stream(self._device)
-        layout = execution_config.engine.memory_format
+        model = self.model(execution_config)
+        network, layout = make_backbone(model, "output"), execution_config.engine.memory_format
         images = self.images(batch_size).contiguous(memory_format=layout).to(self._device, model.dtype)
 
         def run() -> tuple[Tensor, ...]:
@@ -115,50 +143,22 @@ class Trials:
             stream.fence().wait()
             return found
 
-        with torch.inference_mode(), stream.work("trial"):
-            for _ in range(WARM_UP):
-                outputs = run()
-            crossing = (each.cpu().float() if each.is_floating_point() else each.cpu() for each in outputs)
-            outputs = model.head("output")(*crossing)
-            difference_found = difference(outputs, self._outputs_as_built(batch_size))
-            allowed = MAX_DIFFERENCES.get(config["precision"], math.inf)
-            if difference_found > allowed and execution_config.engine is not Engine.TORCH:
-                allowed = self._allowed_for_engines(batch_size)
-            if self._device.type == "cuda" and torch.backends.cudnn.allow_tf32:
-                allowed = max(allowed, MAX_TF32_DIFFERENCE)
-            if not (math.isfinite(difference_found) and difference_found <= allowed):
-                accepted = f"{allowed:g} is allowed" if math.isfinite(allowed) else "any finite difference is allowed"
-                raise ConfigurationError(
-                    f"Results differ from the model's as built by {difference_found:.2g} of the largest; {accepted}."
-                )
-            measured = measure_steadily(lambda: timed(run), lambda: time.monotonic() < end)
-        return {**_answer(measured), "difference": difference_found}
-
-    def _segments(self, config: Mapping[str, Any], batch_size: int, end: float) -> dict[str, Any]:
-        use_threads(config["threads"])
-        model, stream = self.model(ExecutionConfig.from_json(config), config["precision"]), Stream(self._device)
-        pieces, _ = model.segments()
-        channels_last = config["convolutions"] != Convolutions.CONTIGUOUS.value
-        own_layout, other_layout = torch.channels_last, torch.contiguous_format
-        if not channels_last:
-            own_layout, other_layout = other_layout, own_layout
-        tensors: tuple[Tensor, ...] = (self.images(batch_size).to(self._device, model.dtype),)
-        work, conversion = [], []
-        watch = Stopwatch(self._device)
-
-        def measured(run: Callable[[], object]) -> dict[str, Any]:
-            for _ in range(WARM_UP - 1):
-                run()
-            return _answer(measure_steadily(lambda: _samples(watch, run), lambda: time.monotonic() < end))
-
-        with torch.inference_mode(), stream.work("trial"):
-            for piece in pieces:
-                inputs = _in_layout(tensors, own_layout)
-                other_inputs = _in_layout(tensors, other_layout)
-                conversion.append(measured(functools.partial(_in_layout, other_inputs, own_layout)))
-                work.append(measured(functools.partial(piece, *inputs)))
-                tensors = piece(*inputs)
-        return {"costs": [], WORK: work, CONVERSION: conversion}
+        for _ in range(WARM_UP):
+            outputs = run()
+        crossing = (each.cpu().float() if each.is_floating_point() else each.cpu() for each in outputs)
+        outputs = model.head("output")(*crossing)
+        difference_found = difference(outputs, self._outputs_as_built(batch_size))
+        allowed = MAX_DIFFERENCES.get(model.precision, math.inf)
+        if difference_found > allowed and execution_config.engine is not Engine.TORCH:
+            allowed = self._allowed_for_engines(batch_size)
+        if self._device.type == "cuda" and torch.backends.cudnn.allow_tf32:
+            allowed = max(allowed, MAX_TF32_DIFFERENCE)
+        if not (math.isfinite(difference_found) and difference_found <= allowed):
+            accepted = f"{allowed:g} is allowed" if math.isfinite(allowed) else "any finite difference is allowed"
+            raise ConfigurationError(
+                f"Results differ from the model's as built by {difference_found:.2g} of the largest; {accepted}."
+            )
+        return run, difference_found
 
     def _outputs_as_built(self, batch_size: int) -> tuple[Tensor, ...]:
         """Returns the outputs of the model as built, contiguous and eager, with this thread's number of threads.
@@ -193,33 +193,10 @@ class Trials:
             memory_policy=config["memory_policy"],
             cuda_graphs=config["cuda_graphs"],
         )
-        model = self.model(execution_config, about["precision"])
+        model = self.model(execution_config)
         num_threads = config["backbone_threads"], config["head_threads"]
         measured = measure_steadily(lambda: _periods(model, settings, num_threads), lambda: time.monotonic() < end)
-        return _answer(measured)
-
-
-def timed(run: Callable[[], object], group_s: float | None = None) -> list[float]:
-    """Returns the seconds of each call: at least one call, then more until ``group_s`` has passed."""
-    group_s = GROUP_S if group_s is None else group_s
-    samples: list[float] = []
-    while not samples or (sum(samples) < group_s and len(samples) < MAX_SAMPLES):
-        begin = time.perf_counter()
-        run()
-        samples.append(time.perf_counter() - begin)
-    return samples
-
-
-def _samples(watch: Stopwatch, run: Callable[[], object]) -> list[float]:
-    """Returns the seconds of each of several calls in a row, which together take about ``SEGMENT_S``."""
-    count = max(1, min(MAX_SAMPLES, round(SEGMENT_S / max(watch.time(run), 1e-9))))
-
-    def repeat(lap: Lap) -> None:
-        for _ in range(count):
-            run()
-            lap()
-
-    return watch.laps(repeat)[1]
+        return measured.as_json()
 
 
 def _periods(model: SplitModel, settings: StageSettings, num_threads: tuple[int, int]) -> list[float]:
@@ -235,12 +212,3 @@ def _periods(model: SplitModel, settings: StageSettings, num_threads: tuple[int,
         pipeline.feed(itertools.repeat(Pixels.blank(), size * batches))
         pipeline.finish()
     return [(later - sooner) / size for sooner, later in itertools.pairwise(ends[WARM_UP - 1 :])]
-
-
-def _in_layout(tensors: tuple[Tensor, ...], layout: torch.memory_format) -> tuple[Tensor, ...]:
-    """Returns the tensors in that layout. Tensors without four dimensions stay as they are."""
-    return tuple(tensor.contiguous(memory_format=layout) if tensor.dim() == 4 else tensor for tensor in tensors)
-
-
-def _answer(measured: Measured) -> dict[str, Any]:
-    return {"costs": list(measured.costs), "uncertain": measured.uncertain}

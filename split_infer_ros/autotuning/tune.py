@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
+from split_infer_ros.autotuning.chain_contest import ChainContest, is_proven, verdict_on
 from split_infer_ros.autotuning.graph_tuner import GraphTuner
 from split_infer_ros.autotuning.model_features import model_features
+from split_infer_ros.autotuning.other_models import samples_of_other_models
 from split_infer_ros.autotuning.progress import Progress
+from split_infer_ros.autotuning.repeats import uncertain_best
 from split_infer_ros.autotuning.spaces import (
     NETWORK,
     PIPELINE,
     SEGMENTS,
-    engines_for,
     network_space,
     objection_to,
     pipeline_space,
@@ -23,23 +25,26 @@ from split_infer_ros.autotuning.tasks import network_task, pipeline_task
 from split_infer_ros.autotuning.trial_process import TrialRunner, had_too_little_time
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import Convolutions
+from split_infer_ros.engines.precision import Precision
 from split_infer_ros.measurements.database import Database, best_of
 from split_infer_ros.measurements.key import Key
-from split_infer_ros.measurements.record import Record, same
+from split_infer_ros.measurements.record import Record
+from split_infer_ros.operator_placement.placed_backbone import has_host_operators
 from split_infer_ros.search.cost_model import Sample
-from split_infer_ros.search.space import Config, Frozen, Space, frozen
-from split_infer_ros.search.strategies import Exhaustive, Guided, Random, Search, SearchStrategy, Tried, relative_costs
+from split_infer_ros.search.space import Config, Space, frozen
+from split_infer_ros.search.strategies import Exhaustive, Guided, Random, Search, SearchStrategy, Tried
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.model_engines import engines_for
 from split_infer_ros.split.torch_model import TorchModel
 from split_infer_ros.telemetry.machine import num_cores
+from split_infer_ros.vision_ops.implementations import ImplementationChoice
 
 MIN_TRIAL_S = 5.0  # of each trial, however late: a trial that is ended costs a new process, which takes longer
 MAX_TRIAL_S = 90.0  # time for a compiler to finish a network
 MAX_SCHEDULES_S = 600.0  # time to find schedules of all convolutions of a network
+FALLBACK = ImplementationChoice.FALLBACK.value
 NETWORK_SHARE = 0.6  # of the time; the pipeline has the rest
 UNIFORM_SHARE = 0.8  # of the network's time; the graph tuner has the rest
-MAX_REPEATS = 3  # measurements of a configuration that is uncertain and would be the best
-MAX_OTHER_SAMPLES = 150  # measurements of other models from which the cost model learns
 
 
 class Tuner:
@@ -54,6 +59,7 @@ class Tuner:
         batch_size: images a batch while the network is tuned alone.
         seed: of the search.
         report: called with the progress after each trial.
+        say: called with what the graph tuner found, as a sentence.
         clock: returns seconds.
         engines: those that may run the network; by default all that are installed and run on the model's device.
     """
@@ -65,22 +71,27 @@ class Tuner:
         database: Database,
         *,
         strategy: SearchStrategy = SearchStrategy.GUIDED,
-        precisions: Sequence[str] = ("fp32",),
+        precisions: Sequence[Precision] = (Precision.FP32,),
         batch_size: int = 1,
         seed: int = 0,
         report: Callable[[Progress], object] = lambda progress: None,
+        say: Callable[[str], object] = lambda sentence: None,
         clock: Callable[[], float] = time.monotonic,
         engines: Sequence[str] = (),
     ) -> None:
         self._model = model
         self._runner, self._database = runner, database
         self._strategy, self._seed, self._batch_size = strategy, seed, batch_size
-        self._report, self._clock = report, clock
+        self._report, self._say, self._clock = report, say, clock
         self._precisions = tuple(precisions)
         self._key = Key.here(str(model.device))
-        engines = engines or engines_for(model)
-        self._network_space = network_space(num_cores(), precisions, model.device.type, engines=engines)
-        self._quick_space = network_space(num_cores(), precisions, model.device.type, compilers=False, engines=engines)
+        engines = engines or tuple(
+            dict.fromkeys(engine for precision in precisions for engine in engines_for(model, precision))
+        )
+        falls_back = model.device.type != "cpu" and has_host_operators(model)
+        space = partial(network_space, num_cores(), precisions, model.device.type, engines=engines)
+        self._network_space = space(falls_back=falls_back)
+        self._quick_space = space(falls_back=falls_back, compilers=False)
         self._features = model_features(model)
 
     def tune(self, seconds: float) -> tuple[Record | None, Record | None]:
@@ -125,32 +136,46 @@ class Tuner:
         now = self._clock()
         for part in (self._quick_space, space):  # a compiler's one trial takes as long as twenty others
             self._stage(NETWORK, part, task, about, now + UNIFORM_SHARE * (end - now))
-        best = best_of(self._records(NETWORK, space, task))
-        by_torch = best is not None and best.config["engine"] == Engine.TORCH.value and "segments" not in best.config
-        if best is not None and by_torch and isinstance(self._model, TorchModel) and self._clock() < end:
-            of_segments = {**task, "stage": SEGMENTS}
-            graph = GraphTuner(self._model, self._runner, self._database, self._key, of_segments)
-            kinds = list(map(str, space.knobs["convolutions"]))
-            config = graph.best(kinds, best.config, about, end, self._clock)
-            known = self._database.find(self._key, task)
-            if config is not None and not any(same(config, each.config) for each in known):
-                self._trial(NETWORK, config, task, about, end)
+        self._tune_segments(task, about, end)
         return best_of(self._records(NETWORK, space, task))
 
-    def tune_pipeline(self, precision: str, end: float) -> Record | None:
+    def _tune_segments(self, task: Mapping[str, Any], about: Mapping[str, Any], end: float) -> None:
+        """Tries a chain of segments if a model of torch runs best by torch, and the clock does not show ``end``."""
+        space = self._network_space
+        uniform = best_of(each for each in self._records(NETWORK, space, task) if "segments" not in each.config)
+        if uniform is None or not isinstance(self._model, TorchModel) or self._clock() >= end:
+            return
+        if uniform.config["engine"] != Engine.TORCH.value or uniform.config["operators"] == FALLBACK:
+            return
+        tuner = GraphTuner(self._model, self._runner, self._database, self._key, {**task, "stage": SEGMENTS})
+        chain = tuner.best(list(map(str, space.knobs["convolutions"])), uniform.config, about, end, self._clock)
+        if chain.config is None:
+            self._say(f"No chain of segments is tried. {chain.reason}")
+            return
+        limit_s = max(MIN_TRIAL_S, _max_trial_s(uniform.config))
+        contest = ChainContest(self._runner, self._database, self._key, task)
+        self._say(verdict_on(contest.record(chain.config, uniform, about, limit_s=limit_s)))
+
+    def tune_pipeline(self, precision: Precision, end: float) -> Record | None:
         """Tunes split point, batch size and threads of the pipeline until the clock shows ``end``.
 
         Its network runs with the execution config that is best in this precision.
         """
         network = self._best_network(precision)
-        config = {**self._network_space.default, "precision": precision} if network is None else network.config
+        config = self._untuned(precision) if network is None else network.config
         space, task = pipeline_space(self._model, num_cores()), pipeline_task(self._model, config)
-        self._stage(PIPELINE, space, task, {"form": dict(config), "precision": precision}, end)
+        self._stage(PIPELINE, space, task, {"form": dict(config)}, end)
         return best_of(self._records(PIPELINE, space, task))
 
-    def _best_network(self, precision: str) -> Record | None:
+    def _untuned(self, precision: Precision) -> Config:
+        """Returns the configuration of the network in which a model runs of which nothing is known."""
+        open_to_all = self._network_space.knobs["engine"]
+        known = [engine for engine in engines_for(self._model, precision) if engine in open_to_all]
+        return {**self._network_space.default, "precision": precision.value, "engine": (*known, *open_to_all)[0]}
+
+    def _best_network(self, precision: Precision) -> Record | None:
         records = self._records(NETWORK, self._network_space, network_task(self._model, self._batch_size))
-        return best_of(record for record in records if record.config["precision"] == precision)
+        return best_of(record for record in records if record.config["precision"] == precision.value)
 
     def _stage(self, stage: str, space: Space, task: Mapping[str, Any], about: Mapping[str, Any], end: float) -> None:
         search = self._make_search(stage, space)
@@ -163,7 +188,7 @@ class Tuner:
             ]
             latest = {frozen(record.config): record for record in uniform}
             tried = [Tried(record.config, record.median_s) for record in latest.values()]
-            config = (search.propose(tried) or _uncertain_best(records)) if self._clock() < end else None
+            config = (search.propose(tried) or uncertain_best(records)) if self._clock() < end else None
             record = None if config is None else self._trial(stage, config, task, about, end)
             if record is not None:
                 records.append(record)
@@ -197,7 +222,7 @@ class Tuner:
 
     def _fits(self, stage: str, record: Record, space: Space) -> bool:
         if stage == NETWORK:
-            return objection_to(record.config, space, self._model) is None
+            return is_proven(record) and objection_to(record.config, space, self._model) is None
         return record.config in space
 
     def _make_search(self, stage: str, space: Space) -> Search:
@@ -205,53 +230,12 @@ class Tuner:
             return Exhaustive(space)
         if self._strategy is SearchStrategy.RANDOM:
             return Random(space, self._seed)
-        other_samples = self._samples_of_other_models(space) if stage == NETWORK else []
-        return Guided(space, seed=self._seed, features=self._features, other_samples=other_samples)
-
-    def _samples_of_other_models(self, space: Space) -> list[Sample]:
-        """Returns what was measured on this machine of other models' networks."""
-        groups: dict[str, list[Record]] = {}
-        for record in self._database.records():
-            own = record.task.get("fingerprint") == self._model.fingerprint
-            if self._key.fits(record) and record.task.get("stage") == NETWORK and not own and record.config in space:
-                groups.setdefault(repr(sorted(record.task.items())), []).append(record)
-        samples = [
-            sample
-            for records in groups.values()
-            for sample in relative_costs(
-                [Tried(record.config, record.median_s) for record in records if not record.uncertain],
-                space.default,
-                _finite_numbers(records[-1].facts.get("traits")),
-            )
-        ]
-        return samples[-MAX_OTHER_SAMPLES:]
-
-
-def _uncertain_best(records: Sequence[Record]) -> Config | None:
-    """Returns the fastest uncertain configuration that would be the best, unless it was measured often enough."""
-    best = best_of(records)
-    found: dict[Frozen, list[Record]] = {}
-    for record in records:
-        if "segments" not in record.config:
-            found.setdefault(frozen(record.config), []).append(record)
-    uncertain = [
-        measured[-1]
-        for measured in found.values()
-        if len(measured) < MAX_REPEATS and all(each.uncertain for each in measured)
-        if best is None or measured[-1].median_s < best.median_s
-    ]
-    return min(uncertain, key=lambda record: record.median_s).config if uncertain else None
+        others: list[Sample] = []
+        if stage == NETWORK:
+            fingerprint = self._model.fingerprint
+            others = samples_of_other_models(self._database, self._key, fingerprint=fingerprint, space=space)
+        return Guided(space, seed=self._seed, features=self._features, other_samples=others)
 
 
 def _max_trial_s(config: Mapping[str, Any]) -> float:
     return MAX_SCHEDULES_S if config.get("convolutions") == Convolutions.TRITON.value else MAX_TRIAL_S
-
-
-def _finite_numbers(features: object) -> dict[str, float]:
-    if not isinstance(features, dict):
-        return {}
-    return {
-        str(name): float(value)
-        for name, value in features.items()
-        if isinstance(value, (int, float)) and math.isfinite(value)
-    }

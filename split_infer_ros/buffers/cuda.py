@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 from functools import cache
 
@@ -28,6 +29,11 @@ def device_attributes(index: int) -> DeviceAttributes:
             for field, name in _ATTRIBUTES.items()
         }
     )
+
+
+def l2_cache_bytes(index: int) -> int:
+    """Returns the size of the L2 cache of GPU ``index``."""
+    return int(cuda.call("cudaDeviceGetAttribute", cuda.binding().cudaDeviceAttr.cudaDevAttrL2CacheSize, index))
 
 
 def allocate_managed(nbytes: int, index: int, for_host: bool) -> tuple[int, Callable[[], None]]:
@@ -86,11 +92,17 @@ def device_address(address: int) -> int:
     return int(cuda.call("cudaHostGetDevicePointer", address, 0))
 
 
-def attach(address: int, stream: int, to_host: bool) -> None:
-    """Gives managed memory to the CPU alone or to ``stream`` alone, in that stream's order.
+class Owner(enum.Enum):
+    """Who may touch managed memory; the values are CUDA's names."""
+
+    HOST = "cudaMemAttachHost"  # the CPU
+    STREAM = "cudaMemAttachSingle"  # one stream
+    GPU = "cudaMemAttachGlobal"  # all streams; the CPU only while none of them works
+
+
+def attach(address: int, stream: int, owner: Owner) -> None:
+    """Gives managed memory to one owner alone, in the order of ``stream``, which may be that owner.
 
     If a GPU's attribute ``concurrentManagedAccess`` is 0, the CPU may not touch other managed memory while it works.
     """
-    runtime = cuda.binding()
-    flag = runtime.cudaMemAttachHost if to_host else runtime.cudaMemAttachSingle
-    cuda.call("cudaStreamAttachMemAsync", stream, address, 0, flag)
+    cuda.call("cudaStreamAttachMemAsync", stream, address, 0, getattr(cuda.binding(), owner.value))

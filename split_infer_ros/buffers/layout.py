@@ -109,6 +109,18 @@ def dense_strides(tensor: Tensor) -> Strides:
     return tuple(dense)
 
 
+def batched_strides(tensor: Tensor) -> Strides:
+    """Returns the strides of a dense tensor in which one image follows the other, as the first dimension has them.
+
+    With these strides, the first images of a batch are dense by themselves. They are the tensor's dense strides if
+    those are already so.
+    """
+    strides = dense_strides(tensor)
+    if len(tensor) == 1 or strides[0] * len(tensor) == tensor.numel():
+        return strides
+    return tensor[0].numel(), *dense_strides(tensor[0])
+
+
 class SlotViews:
     """Caches the views of one slot for each number of images.
 

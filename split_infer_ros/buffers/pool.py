@@ -10,6 +10,7 @@ from torch import Tensor
 
 from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.memory import Place
+from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.buffers.slots import Lease, Outcome, SlotLeases
 from split_infer_ros.drop_reason import DropReason
@@ -59,7 +60,7 @@ class SlotPool:
         self.leases = leases
         self.slots = slots
         self._released = released
-        _POOLS[leases.pool] = self
+        _POOLS.setdefault(leases.pool, self)  # the first one, if the same slots serve other policies as well
 
     @classmethod
     def allocate(
@@ -102,6 +103,11 @@ class SlotPool:
     def memory(self) -> str:
         """The kind of memory that the slots lie in, for people."""
         return self.slots.policy.value
+
+    def under(self, policy: Policy) -> SlotPool | None:
+        """Returns a pool of the same slots and leases under another policy; None if their memory has only its own."""
+        slots = self.slots.under(policy)
+        return None if slots is None else SlotPool(self.layout, self.leases, slots, self._released)
 
     def views(self, lease: Lease, batch: int) -> tuple[Tensor, ...]:
         """Returns views of the tensors of ``batch`` images in the slot of a lease, (batch, *shape) each."""

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from split_infer_ros.buffers.layout import Layout
-from split_infer_ros.buffers.memory import Memory, Place, adopt
+from split_infer_ros.buffers.memory import Memory, Place
+from split_infer_ros.buffers.memory_allocation import adopt
+from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.buffers.pool import HOST, LEASE_S
 from split_infer_ros.buffers.segment import Segment
 from split_infer_ros.buffers.slot_memory import SlotMemory
@@ -83,6 +85,9 @@ class SharedSlotPool:
         """The kind of memory that the slots lie in, for people."""
         policy = self.slots.policy
         return f"shared {policy.value}" if policy.needs_gpu else "shared"
+
+    def under(self, policy: Policy) -> None:
+        """Returns None: memory that another process maps serves one policy."""
 
     def views(self, lease: Lease, batch: int) -> tuple[Tensor, ...]:
         """Returns views of the tensors of ``batch`` images in the slot of a lease, (batch, *shape) each."""

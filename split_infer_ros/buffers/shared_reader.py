@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -116,3 +116,37 @@ class SharedSlotReader:
             raise HandleError("busy", f"{lease} is being read by another process.")
         if state is not SharedState.READY:
             raise HandleError("stale", f"{lease} is stale: its slot was given back.")
+
+
+class SharedBatchReader:
+    """Reads one batch of a pool in shared memory.
+
+    Args:
+        reader: of the pool.
+        strides: those of the batch's tensors in their slot.
+        released: called once the slot was given back, with what became of the batch.
+    """
+
+    def __init__(
+        self, reader: SharedSlotReader, strides: tuple[Strides, ...], released: Callable[[Lease, Outcome], None]
+    ) -> None:
+        self._reader = reader
+        self._strides = strides
+        self._released = released
+
+    def take(self, lease: Lease) -> None:
+        """Begins to read.
+
+        Raises:
+            HandleError: the slot holds another batch by now.
+        """
+        self._reader.take(lease)
+
+    def views(self, lease: Lease, batch: int) -> tuple[Tensor, ...]:
+        """Returns the tensors of a batch of so many images, without copying."""
+        return self._reader.views(lease, batch, self._strides)
+
+    def release(self, lease: Lease, outcome: Outcome) -> None:
+        """Gives the slot back."""
+        self._reader.release(lease, outcome)
+        self._released(lease, outcome)

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from torch import Tensor
 
-from split_infer_ros.buffers.layout import Layout, SlotViews, Strides, dense_strides
-from split_infer_ros.buffers.memory import Memory, Place, allocate
-from split_infer_ros.buffers.policy import FALLBACK
+from split_infer_ros.buffers.layout import (
+    Layout,
+    SlotViews,
+    Strides,
+    TensorSpec,
+    batched_strides,
+    dense_strides,
+    is_dense,
+)
+from split_infer_ros.buffers.memory import Memory, Place
+from split_infer_ros.buffers.memory_allocation import allocate_at
+from split_infer_ros.buffers.policy import FALLBACK, Policy
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.runtime.cuda import OutOfMemory
 
@@ -22,14 +32,25 @@ class SlotMemory:
         layout: of a batch's tensors in a slot.
         slots: the memory of each slot, with at least ``layout.slot_bytes``.
         note: a sentence that says why the memory is not of the requested policy; empty if it is.
+        holds_tensors: whether all readers are in this process.
+
+    Attributes:
+        policy: the policy of the memory.
+        note: the argument.
+        holds_tensors: whether a slot may hold the tensors that are written, in place of a copy. That needs readers in
+            this process, and a backbone on the CPU.
     """
 
-    def __init__(self, layout: Layout, slots: Sequence[Memory], note: str = "") -> None:
+    def __init__(self, layout: Layout, slots: Sequence[Memory], note: str = "", *, holds_tensors: bool = False) -> None:
+        self._layout = layout
         self._slots = list(slots)
         self._host = [SlotViews(layout, memory.host) for memory in self._slots]
         self._device = [SlotViews(layout, memory.device) for memory in self._slots]
         self._strides: list[tuple[Strides, ...] | None] = [None] * len(self._slots)
+        self._held: list[tuple[Tensor, ...]] = [()] * len(self._slots)  # until the slot is written again
+        self._lent: set[int] = set()
         self.policy = self._slots[0].policy
+        self.holds_tensors = holds_tensors and not self.policy.needs_gpu
         self.note = note
 
     @classmethod
@@ -49,11 +70,12 @@ class SlotMemory:
         """
 
         def allocate_slot(_: int, place: Place) -> Memory:
-            return allocate(place.policy, layout.slot_bytes, place.device)
+            return allocate_at(place, layout.slot_bytes)
 
+        is_own = make is None
         make = make or allocate_slot
         try:
-            return cls(layout, [make(slot, place) for slot in range(num_slots)])
+            return cls(layout, [make(slot, place) for slot in range(num_slots)], holds_tensors=is_own)
         except OutOfMemory as error:
             if not place.policy.takes_device_memory:
                 raise _no_room(layout, num_slots, error) from error
@@ -66,6 +88,11 @@ class SlotMemory:
             return cls(layout, [make(slot, fallback) for slot in range(num_slots)], note)
         except OutOfMemory as error:
             raise _no_room(layout, num_slots, error) from error
+
+    def under(self, policy: Policy) -> SlotMemory | None:
+        """Returns the same slots under another policy; None if their memory has only its own."""
+        slots = [under for memory in self._slots if (under := memory.under(policy)) is not None]
+        return SlotMemory(self._layout, slots) if len(slots) == len(self._slots) else None
 
     @property
     def bytes(self) -> int:
@@ -83,37 +110,85 @@ class SlotMemory:
         The views have the strides of what was last written; before the first write they are contiguous. Ask for at
         most as many images as were written.
         """
+        if self._held[slot]:
+            return tuple(tensor[:batch] for tensor in self._held[slot])
         return self._host[slot](batch, self._strides[slot])
 
-    def fill(self, slot: int, batch: int, compute: Callable[[tuple[Tensor, ...]], object]) -> None:
+    @property
+    def has_exclusive_sides(self) -> bool:
+        """True if the CPU may not touch the memory while the device works on it."""
+        return any(memory.is_exclusive for memory in self._slots)
+
+    @contextmanager
+    def lent_to_device(self, slot: int) -> Iterator[None]:
+        """Lets the device touch a slot inside the block, in the current stream's order. Blocks may be nested."""
+        if slot in self._lent:
+            yield
+            return
+        self._lent.add(slot)
+        self._slots[slot].give_to_device()
+        try:
+            yield
+        finally:
+            self._lent.discard(slot)
+            if not self.needs_copy:  # else ``fetch`` does so
+                self._slots[slot].give_to_host()
+
+    def strides(self, slot: int) -> tuple[Strides, ...] | None:
+        """Returns the strides of what was last written; None means contiguous tensors."""
+        return self._strides[slot]
+
+    def set_strides(self, slot: int, strides: tuple[Strides, ...] | None) -> None:
+        """Notes the strides of what is written past this object, by work that was recorded; None means contiguous."""
+        self._strides[slot], self._held[slot] = strides, ()
+
+    def fill(
+        self,
+        slot: int,
+        batch: int,
+        compute: Callable[[tuple[Tensor, ...]], object],
+        strides: tuple[Strides, ...] | None = None,
+    ) -> None:
         """Has ``compute`` write the tensors of ``batch`` images straight into the slot, without a copy.
 
         Args:
             slot: the index of the slot.
             batch: how many images.
-            compute: called with the device's views of the tensors, contiguous (batch, *shape) each. It writes all of
-                them in the device's current stream.
+            compute: called with the device's views of the tensors, (batch, *shape) each. It writes all of them in the
+                device's current stream.
+            strides: of the views, which must be dense; None means contiguous ones.
         """
-        memory = self._slots[slot]
-        memory.give_to_device()
-        self._strides[slot] = None  # contiguous
-        compute(self._device[slot](batch))
-        memory.give_to_host()
+        self.set_strides(slot, strides)
+        with self.lent_to_device(slot):
+            compute(self._device[slot](batch, strides))
 
-    def write(self, slot: int, tensors: Sequence[Tensor]) -> None:
-        """Has the device write the tensors of a batch into the slot, in its current stream."""
-        memory = self._slots[slot]
-        memory.give_to_device()
-        strides = self._strides[slot] = tuple(map(dense_strides, tensors))
-        for view, tensor in zip(self._device[slot](len(tensors[0]), strides), tensors, strict=True):
-            view.copy_(tensor, non_blocking=True)
-        memory.give_to_host()
+    def write(self, slot: int, tensors: Sequence[Tensor], batched: bool = False) -> None:
+        """Puts the tensors of a batch into the slot, in the device's current stream.
+
+        The device copies them, unless the slot can hold the tensors themselves. Nobody may write to those later.
+
+        Args:
+            slot: the index of the slot.
+            tensors: of the batch.
+            batched: whether one image must follow the other in memory. Fewer images can then be read than were written.
+        """
+        if self.holds_tensors and all(map(_can_be_held, tensors, self._layout.specs)):
+            self._held[slot] = tuple(tensors)
+            return
+
+        def copy(views: tuple[Tensor, ...]) -> None:
+            for view, tensor in zip(views, tensors, strict=True):
+                view.copy_(tensor, non_blocking=True)
+
+        strides_of = batched_strides if batched else dense_strides
+        self.fill(slot, len(tensors[0]), copy, tuple(map(strides_of, tensors)))
 
     def fetch(self, slot: int, batch: int) -> None:
         """Copies the device's bytes to the host, in the current stream; only for a policy that needs a copy."""
         strides = self._strides[slot]
         for to, source in zip(self._host[slot](batch, strides), self._device[slot](batch, strides), strict=True):
             to.copy_(source, non_blocking=True)
+        self._slots[slot].give_to_host()
 
     def close(self) -> None:
         """Releases the memory. Allocated memory is freed with the last view of it."""
@@ -122,6 +197,16 @@ class SlotMemory:
         self._slots.clear()
         self._host.clear()
         self._device.clear()
+        self._held.clear()
+
+
+def _can_be_held(tensor: Tensor, spec: TensorSpec) -> bool:
+    """Returns whether a tensor is laid out as in a slot, and is what an operation made.
+
+    What was made in inference mode is never a weight of the model, nor a view of one.
+    """
+    is_as_specified = tensor.dtype == spec.dtype and tensor.shape[1:] == spec.shape
+    return is_as_specified and tensor.is_inference() and is_dense(tensor.shape, tensor.stride())
 
 
 def _no_room(layout: Layout, num_slots: int, error: OutOfMemory) -> ConfigurationError:

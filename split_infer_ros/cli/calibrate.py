@@ -25,7 +25,7 @@ MB = 1e6
 
 def main() -> int:
     """Runs the command and returns its exit code."""
-    chosen = _arguments().parse_args()
+    chosen = make_parser().parse_args()
     try:
         device = choose_device(chosen.device)
         found = calibrate_machine(device, Database(chosen.database), remeasure=chosen.anew, say=_say)
@@ -52,7 +52,8 @@ def _value(found: Calibration, row: Constant) -> str:
     return f"{text}: uncertain, not used" if row.name in found.uncertain else text
 
 
-def _arguments() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """Returns the parser of the command's arguments."""
     parser = argparse.ArgumentParser(
         prog="calibrate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from split_infer_ros.cli.numbers import positive, whole
+from split_infer_ros.cli.onnx_options import add_onnx_options, onnx_options_of
 from split_infer_ros.errors import SplitInferError
 from split_infer_ros.split.load import choose_device, load_model
 from split_infer_ros.split.model_spec import ModelSpec
@@ -23,10 +24,15 @@ from split_infer_ros.weight_streaming.pack import TILE_MB, pack_model
 
 def main() -> int:
     """Runs the command and returns its exit code."""
-    arguments = _parser().parse_args()
+    arguments = make_parser().parse_args()
     try:
         spec = ModelSpec(
-            arguments.model, weights=arguments.weights, device="cpu", allow_user_code=arguments.allow_user_code
+            arguments.model,
+            weights=arguments.weights,
+            device="cpu",
+            allow_user_code=arguments.allow_user_code,
+            on_torch=True,
+            **onnx_options_of(arguments),
         )
         model = torch_model(load_model(spec), "Packing weights", "its weights are never streamed.")
         header = pack_model(
@@ -49,11 +55,12 @@ def main() -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """Returns the parser of the command's arguments."""
     parser = argparse.ArgumentParser(
         prog="pack", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("model", help="name in the catalogue, timm:NAME, package.module:factory or FILE.pt2")
+    parser.add_argument("model", help="name in the catalogue, timm:NAME, FILE.onnx, package.module:factory or FILE.pt2")
     parser.add_argument("--out", type=Path, metavar="FILE", required=True, help="where to write")
     parser.add_argument(
         "--weights",
@@ -72,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
         type=whole,
         default=torch.get_num_threads(),
         metavar="N",
-        help="with which the model will run on a CPU (default: %(default)s)",
+        help="with which the model will run on a CPU (default: all cores)",
     )
     parser.add_argument(
         "--batch-size",
@@ -89,6 +96,7 @@ def _parser() -> argparse.ArgumentParser:
         help="a layer above this size is stored in tiles of its rows (default: %(default)s)",
     )
     parser.add_argument("--allow-user-code", action="store_true", help="load a model of yours, which may run any code")
+    add_onnx_options(parser)
     return parser
 
 

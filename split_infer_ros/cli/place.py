@@ -3,26 +3,38 @@
 An operator runs on the GPU if a list says that it performs well there, else on the CPU. Operators that are not on the
 list are named. With --measured, each operator runs where it was measured to be faster, copies included. That needs a
 GPU. The measured times are stored in the database.
+
+With --run, the plan is executed on images. With a GPU, it takes turns with the whole model on that GPU, and both are
+timed. Without one, both processors are the CPU: the detections are compared, and nothing is timed.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import statistics
 import sys
 from dataclasses import asdict
 from pathlib import Path
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 
-from split_infer_ros.errors import SplitInferError
+from split_infer_ros.cli.numbers import whole
+from split_infer_ros.cli.onnx_options import add_onnx_options, onnx_options_of
+from split_infer_ros.errors import SourceError, SplitInferError
+from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.measurements.database import Database, default_path
 from split_infer_ros.measurements.key import Key
+from split_infer_ros.measurements.turns import median_interval
+from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.operator_placement.operator_graph import read_operators, with_decode
 from split_infer_ros.operator_placement.operator_list import OperatorList
 from split_infer_ros.operator_placement.operator_times import from_records, rule_from_times, time_operators, to_records
+from split_infer_ros.operator_placement.placed_run import PlacedRun, run_plan
 from split_infer_ros.operator_placement.plan import PlacementPlan, Rule, Tag, describe, make_plan
+from split_infer_ros.sources import open_source
 from split_infer_ros.split.load import choose_device, load_model
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.torch_model import TorchModel, torch_model
@@ -30,10 +42,18 @@ from split_infer_ros.split.torch_model import TorchModel, torch_model
 
 def main() -> int:
     """Runs the command and returns its exit code."""
-    chosen = _arguments().parse_args()
+    chosen = make_parser().parse_args()
+    run: PlacedRun | None = None
     try:
         rule: Rule = OperatorList.read(chosen.operators)
-        spec = ModelSpec(chosen.model, weights=chosen.weights, device="cpu", allow_user_code=chosen.allow_user_code)
+        spec = ModelSpec(
+            chosen.model,
+            weights=chosen.weights or ("random" if chosen.run else "none"),
+            device="cpu",
+            allow_user_code=chosen.allow_user_code,
+            on_torch=True,
+            **onnx_options_of(chosen),
+        )
         model = torch_model(load_model(spec), "Placing operators", "the command split_points lists where it splits.")
         graph = with_decode(model.graph, model.entry)
         operators = read_operators(graph, model.entry.image_shape)
@@ -41,16 +61,64 @@ def main() -> int:
             rule = _measured_rule(
                 model, graph, fallback=rule, gpu=choose_device("cuda"), database=Database(chosen.database)
             )
+        plan = make_plan(operators, rule)
+        if chosen.run:
+            gpu = choose_device("cuda") if torch.cuda.is_available() else None
+            run = run_plan(graph, plan, _inputs(model.entry, chosen.run, chosen.images), gpu=gpu)
     except SplitInferError as error:
         print(error, file=sys.stderr)
         return 1
-    plan = make_plan(operators, rule)
     if chosen.json:
-        print(json.dumps({"model": model.entry.name, **_as_json(plan)}, indent=1))
+        ran = {} if run is None else {"run": asdict(run)}
+        print(json.dumps({"model": model.entry.name, **_as_json(plan), **ran}, indent=1))
     else:
         print(f"{model.entry.name}: {model.entry.summary}; bytes are those of one image\n")
         print(describe(plan))
+        if run is not None:
+            print(f"\n{describe_run(run, chosen.run)}")
     return 0
+
+
+def describe_run(run: PlacedRun, source: str) -> str:
+    """Says in sentences what a run showed, and what it did not measure."""
+    ran = f"Ran on {run.images} images of {source}, one by one: {run.detections} detections."
+    if run.images_that_differ:
+        same = f"{run.images_that_differ} of {run.images} images have other detections than on one device."
+    else:
+        same = f"Classes equal those on one device; scores differ by at most {run.score_difference:.2g}."
+    if run.seconds is None:
+        return (
+            f"{ran}\n{same}\nBoth processors are this CPU, because there is no GPU. So no time was measured: copies "
+            "from the CPU to itself say nothing about what falling back costs."
+        )
+    placed_s, one_s = run.seconds
+    shares = [100 * (placed / one - 1) for placed, one in zip(placed_s, one_s, strict=True)]
+    low, high = median_interval(shares)
+    return (
+        f"{ran}\n{same}\n{1e3 * statistics.median(placed_s):.2f} ms an image as placed, "
+        f"{1e3 * statistics.median(one_s):.2f} ms all on the GPU. Falling back changes the time by "
+        f"{statistics.median(shares):+.2f} % ({low:+.2f} to {high:+.2f} %, {len(shares)} turns)."
+    )
+
+
+def _inputs(entry: ModelEntry, source: str, count: int) -> list[Tensor]:
+    """Returns images of a source as the model's inputs, float32 (1, 3, h, w) each.
+
+    Raises:
+        SourceError: the source cannot be opened, or has no image.
+    """
+    pictures = open_source(source)
+    try:
+        images = [
+            Pixels(torch.from_numpy(picture.image), (0, 1, 2) if picture.encoding == "rgb8" else (2, 1, 0))
+            for picture in itertools.islice(pictures, count)
+        ]
+    finally:
+        pictures.close()
+    if not images:
+        raise SourceError(f"{source} has no image on which the plan could run.")
+    preprocess = entry.preprocess
+    return [preprocess.normalise(preprocess.gather([image], preprocess.staging(1))) for image in images]
 
 
 def _measured_rule(
@@ -82,20 +150,30 @@ def _as_json(plan: PlacementPlan) -> dict[str, object]:
     }
 
 
-def _arguments() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """Returns the parser of the command's arguments."""
     parser = argparse.ArgumentParser(
         prog="place", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("model", help="of the catalogue, timm:NAME, package.module:factory or FILE.pt2")
+    parser.add_argument("model", help="of the catalogue, timm:NAME, FILE.onnx, package.module:factory or FILE.pt2")
     parser.add_argument(
         "--operators", type=Path, metavar="FILE", help="adds to the list; its lines are: gpu|cpu|any NAME..."
     )
     parser.add_argument("--measured", action="store_true", help="use measured times instead of the list")
     parser.add_argument("--database", type=Path, metavar="FILE", help=f"of measured times; default: {default_path()}")
     parser.add_argument(
-        "--weights", default="none", help="as the parameter of that name; the list does not depend on them"
+        "--weights", help="as the parameter of that name; the list does not depend on them; with --run, default: random"
     )
+    parser.add_argument(
+        "--run",
+        nargs="?",
+        const="shapes",
+        metavar="SOURCE",
+        help="execute the plan on images of a source, as the camera node takes it; default: shapes",
+    )
+    parser.add_argument("--images", type=whole, default=8, metavar="N", help="how many images run; default: 8")
     parser.add_argument("--allow-user-code", action="store_true", help="load a model of yours, which may run any code")
+    add_onnx_options(parser)
     parser.add_argument("--json", action="store_true", help="print every operator as JSON")
     return parser
 

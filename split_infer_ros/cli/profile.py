@@ -16,12 +16,14 @@ from pathlib import Path
 from split_infer_ros.autotuning.best_known import find_best_known
 from split_infer_ros.cli.numbers import whole
 from split_infer_ros.cli.onnx_options import add_onnx_options, onnx_options_of
+from split_infer_ros.engines.engine import AUTO
+from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import SplitInferError
 from split_infer_ros.measurements.database import Database, default_path
 from split_infer_ros.pipeline.stored_profile import profile_model
 from split_infer_ros.runtime.process import prepare_process
 from split_infer_ros.split.load import load_model
-from split_infer_ros.split.model import PRECISIONS
+from split_infer_ros.split.model_engines import choose_precision, untuned_engine
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.planner import Objective, plan
 from split_infer_ros.split.profile import describe
@@ -29,20 +31,22 @@ from split_infer_ros.split.profile import describe
 
 def main() -> int:
     """Runs the command and returns its exit code."""
-    chosen = _arguments().parse_args()
+    chosen = make_parser().parse_args()
     prepare_process()
     try:
         spec = ModelSpec(
             chosen.model,
             weights=chosen.weights,
             device=chosen.device,
-            precision=chosen.precision,
             allow_user_code=chosen.allow_user_code,
             **onnx_options_of(chosen),
         )
         database = Database(chosen.database)
-        tuned = find_best_known(load_model(spec), database, chosen.precision)
-        model = load_model(replace(spec, execution_config=tuned.execution_config))  # as nodes would run it
+        model = load_model(spec)
+        precision, _ = choose_precision(model, (Precision(chosen.precision),), AUTO)
+        tuned = find_best_known(model, database, precision)
+        config = tuned.execution_config.with_engine(AUTO, untuned_engine(model, precision))
+        model = load_model(replace(spec, execution_config=config))  # as nodes would run it
         profile = profile_model(model, chosen.batch, database, remeasure=chosen.anew, say=_say)
         choice = plan(profile, Objective(chosen.objective), chosen.latency_bound_ms / 1e3)
     except SplitInferError as error:
@@ -58,14 +62,15 @@ def main() -> int:
     return 0
 
 
-def _arguments() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """Returns the parser of the command's arguments."""
     parser = argparse.ArgumentParser(
         prog="profile", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("model", help="of the catalogue, timm:NAME, FILE.onnx, package.module:factory or FILE.pt2")
     parser.add_argument("--weights", default="random", help="as the parameter of that name; times hardly vary with it")
     parser.add_argument("--device", default="auto", help="where the backbone runs: auto, cpu, cuda, cuda:1, ...")
-    parser.add_argument("--precision", choices=PRECISIONS, default="fp32", help="of the backbone")
+    parser.add_argument("--precision", choices=[each.value for each in Precision], default="fp32")
     parser.add_argument("--allow-user-code", action="store_true", help="load a model of yours, which may run any code")
     add_onnx_options(parser)
     parser.add_argument("--batch", type=whole, nargs="+", default=[1, 2, 4, 8], metavar="N", help="batch sizes")

@@ -8,24 +8,25 @@ import sys
 from dataclasses import asdict
 
 from split_infer_ros.cli.onnx_options import add_onnx_options, onnx_options_of
+from split_infer_ros.engines.execution_config import ExecutionConfig
+from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import SplitInferError
 from split_infer_ros.split.load import load_model
-from split_infer_ros.split.model import PRECISIONS
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.split_points import SplitPoint, describe
 
 
 def main() -> int:
     """Runs the command and returns its exit code."""
-    chosen = _arguments().parse_args()
+    chosen = make_parser().parse_args()
     try:
         model = load_model(
             ModelSpec(
                 chosen.model,
                 weights=chosen.weights,
                 device="cpu",
-                precision=chosen.precision,
                 allow_user_code=chosen.allow_user_code,
+                execution_config=ExecutionConfig(precision=Precision(chosen.precision)),
                 **onnx_options_of(chosen),
             )
         )
@@ -52,13 +53,16 @@ def _as_json(split_point: SplitPoint) -> dict[str, object]:
     }
 
 
-def _arguments() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """Returns the parser of the command's arguments."""
     parser = argparse.ArgumentParser(prog="split_points", description=__doc__)
     parser.add_argument("model", help="of the catalogue, timm:NAME, FILE.onnx, package.module:factory or FILE.pt2")
     parser.add_argument(
         "--weights", default="none", help="as the parameter of that name; split points do not depend on them"
     )
-    parser.add_argument("--precision", choices=PRECISIONS, default="fp32", help="precision in which the features cross")
+    parser.add_argument(
+        "--precision", choices=[each.value for each in Precision], default="fp32", help="in which the backbone computes"
+    )
     parser.add_argument("--allow-user-code", action="store_true", help="load a model of yours, which may run any code")
     add_onnx_options(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")

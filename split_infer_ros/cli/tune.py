@@ -23,12 +23,14 @@ from split_infer_ros.autotuning.tune import Tuner
 from split_infer_ros.cli.numbers import positive, whole
 from split_infer_ros.cli.onnx_options import add_onnx_options, onnx_options_of
 from split_infer_ros.cli.tune_records import RECORD_COMMANDS, add_record_commands
+from split_infer_ros.engines.engine import AUTO, Engine, check_engine
+from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import SplitInferError
 from split_infer_ros.measurements.database import Database, default_path
 from split_infer_ros.search.space import describe_config
 from split_infer_ros.search.strategies import SearchStrategy
 from split_infer_ros.split.load import load_model
-from split_infer_ros.split.model import PRECISIONS
+from split_infer_ros.split.model_engines import choose_precision
 from split_infer_ros.split.model_spec import ModelSpec
 
 
@@ -37,25 +39,30 @@ def main() -> int:
     positional = [word for word in sys.argv[1:] if not word.startswith("-")]
     try:
         if positional and positional[0] in RECORD_COMMANDS:
-            chosen = _record_arguments().parse_args()
+            chosen = make_record_parser().parse_args()
             return int(chosen.run(Database(chosen.database), chosen))
-        return _tune(_arguments().parse_args())
+        return _tune(make_parser().parse_args())
     except SplitInferError as error:
         print(error, file=sys.stderr)
         return 1
 
 
 def _tune(chosen: argparse.Namespace) -> int:
+    check_engine(chosen.engine)
     spec = ModelSpec(
         chosen.model,
         weights=chosen.weights,
         device=chosen.device,
         allow_user_code=chosen.allow_user_code,
+        on_torch=chosen.engine == Engine.TORCH.value,
         **onnx_options_of(chosen),
     )
     model = load_model(spec)
     database = Database(chosen.database)
-    precisions = ("fp32", *(name for name in chosen.allow if name != "fp32"))
+    engines = () if chosen.engine == AUTO else (chosen.engine,)
+    precisions = tuple(dict.fromkeys((Precision.FP32, *map(Precision, chosen.allow))))
+    for precision in precisions:
+        choose_precision(model, (precision,), AUTO)  # raises an error if no engine has it
     bar = _Bar(chosen.seconds)
     with TrialProcess(replace(spec, device=str(model.device))) as runner:
         tuner = Tuner(
@@ -67,6 +74,8 @@ def _tune(chosen: argparse.Namespace) -> int:
             batch_size=chosen.batch,
             seed=chosen.seed,
             report=bar.show,
+            say=bar.say,
+            engines=engines,
         )
         try:
             tuner.tune(chosen.seconds)
@@ -75,8 +84,8 @@ def _tune(chosen: argparse.Namespace) -> int:
         finally:
             bar.close()
     for precision in precisions:
-        found = find_best_known(model, database, precision, chosen.batch)
-        print(f"{model.entry.name} on {model.device}, {precision}: {found}")
+        found = find_best_known(model, database, precision, chosen.batch, engines)
+        print(f"{model.entry.name} on {model.device}, {precision.value}: {found}")
     return 0
 
 
@@ -101,12 +110,17 @@ class _Bar:
                 text += f", {progress.default.median_s / progress.best.median_s:.2f} times the defaults' speed"
         self._bar.set_description_str(text)
 
+    def say(self, sentence: str) -> None:
+        """Prints a sentence above the bar."""
+        self._bar.write(f"  {sentence}", file=sys.stderr)
+
     def close(self) -> None:
         """Leaves the last line as it is."""
         self._bar.close()
 
 
-def _arguments() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """Returns the parser of the command's arguments."""
     parser = argparse.ArgumentParser(
         prog="tune", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -117,12 +131,15 @@ def _arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument("--device", default="auto", help="where the backbone runs: auto, cpu, cuda, cuda:1, ...")
     parser.add_argument("--allow-user-code", action="store_true", help="load a model of yours, which may run any code")
+    parser.add_argument(
+        "--engine", default=AUTO, metavar="ENGINE", help="the only engine that is tried, as the parameter of that name"
+    )
     add_onnx_options(parser)
     parser.add_argument(
         "--allow",
         nargs="+",
         default=[],
-        choices=PRECISIONS,
+        choices=[each.value for each in Precision],
         help="precisions besides fp32; their results differ more; the pipeline is tuned for each",
     )
     parser.add_argument(
@@ -140,7 +157,8 @@ def _arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def _record_arguments() -> argparse.ArgumentParser:
+def make_record_parser() -> argparse.ArgumentParser:
+    """Returns the parser of the sub-commands for records."""
     parser = argparse.ArgumentParser(prog="tune", description="Manages the database of measurements.")
     add_record_commands(parser.add_subparsers(required=True))
     return parser

@@ -60,7 +60,10 @@ def export_records(database: Database, chosen: argparse.Namespace) -> int:
 def import_records(database: Database, chosen: argparse.Namespace) -> int:
     """Imports records that the record schema allows. All others are refused, each with its reason."""
     try:
-        data = chosen.file.read_bytes() if chosen.file.stat().st_size <= MAX_IMPORT_BYTES else None
+        size = chosen.file.stat().st_size
+        if not chosen.file.is_file():
+            raise OSError("it is a pipe, a folder or a device")
+        data = chosen.file.read_bytes() if size <= MAX_IMPORT_BYTES else None
     except OSError as error:
         raise ConfigurationError(f"{chosen.file} cannot be read ({error}).") from error
     if data is None:

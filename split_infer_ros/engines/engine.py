@@ -10,7 +10,8 @@ from types import ModuleType
 import torch
 
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.runtime.num_threads import use_all_threads, use_engine_threads, use_threads
+from split_infer_ros.runtime.num_threads import max_threads, use_engine_threads, use_threads
+from split_infer_ros.runtime.usage_reports import stop_usage_reports
 
 AUTO = "auto"  # the user's choice that leaves the engine to the package
 PROVIDER_SUFFIX = "ExecutionProvider"  # of all names that ONNX Runtime gives its providers
@@ -34,14 +35,17 @@ class Engine(enum.Enum):
         """The layout of images that the engine reads without converting them."""
         return torch.channels_last if self is Engine.TORCH else torch.contiguous_format
 
-    def use_threads(self, num_threads: int) -> None:
-        """Lets this engine use ``num_threads`` threads for the calling thread; 0: as many as torch was given."""
+    def use_threads(self, num_threads: int, num_lanes: int = 1) -> None:
+        """Lets this engine use ``num_threads`` threads for the calling thread; 0: as many as torch was given.
+
+        Args:
+            num_threads: as said.
+            num_lanes: how many threads, this one included, compute at the same time with so many threads each.
+        """
         if self is not Engine.TORCH:
-            use_engine_threads(num_threads)
-        elif num_threads:
-            use_threads(num_threads)
+            use_engine_threads(num_threads, num_lanes)
         else:
-            use_all_threads()
+            use_threads(num_threads or max_threads(), num_lanes)
 
     @property
     def is_installed(self) -> bool:
@@ -89,18 +93,19 @@ def engine_text(engine: Engine, provider: str) -> str:
 
 
 def import_for(engine: Engine, package: str) -> ModuleType:
-    """Imports a package that an engine needs.
+    """Imports a package that an engine needs. It sends no reports of its use.
 
     Raises:
         ConfigurationError: it is not installed, or cannot be loaded.
     """
+    stop_usage_reports()
     try:
         return importlib.import_module(package)
     except ImportError as error:
         reason = "is not installed" if importlib.util.find_spec(package) is None else f"cannot be loaded ({error})"
         raise ConfigurationError(
             f"engine {engine.value} needs the Python package {package}, which {reason}: "
-            f"pip install 'split_infer_ros[{engine.value}]', or take engine torch."
+            f"pip install onnx onnxscript {engine.value}, or take engine torch."
         ) from error
 
 
@@ -136,20 +141,28 @@ def can_run_on(text: str, device: torch.device) -> bool:
     return engine.is_installed
 
 
+def fits_device(engine: Engine, provider: str, device: torch.device) -> bool:
+    """Returns whether an engine is one for a device, installed or not."""
+    return engine is Engine.TORCH or (device.type != "cpu") == is_for_gpu(provider)
+
+
+def is_for_gpu(provider: str) -> bool:
+    """Returns whether a provider of ONNX Runtime reads and writes a GPU's memory."""
+    return provider.lower() in (each.lower() for each in GPU_PROVIDERS)
+
+
 def check_device(engine: Engine, provider: str, device: torch.device) -> None:
     """Checks that an engine runs on a device. torch runs on all of them.
 
     Raises:
         ConfigurationError: it does not.
     """
-    if engine is Engine.TORCH:
+    if fits_device(engine, provider, device):
         return
     name = engine_text(engine, provider)
-    is_for_gpu = provider.lower() in (each.lower() for each in GPU_PROVIDERS)
-    if device.type == "cpu" and is_for_gpu:
+    if device.type == "cpu":
         raise ConfigurationError(f"engine {name} needs a GPU, and the device is {device}: take engine onnxruntime.")
-    if device.type != "cpu" and not is_for_gpu:
-        raise ConfigurationError(
-            f"engine {name} does not run on device {device}: take engine torch, onnxruntime:CUDA or "
-            "onnxruntime:TensorRT, or device cpu."
-        )
+    raise ConfigurationError(
+        f"engine {name} does not run on device {device}: take engine torch, onnxruntime:CUDA or "
+        "onnxruntime:TensorRT, or device cpu."
+    )

@@ -16,6 +16,7 @@ from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.engines.onnx_export import exported_part
 from split_infer_ros.engines.onnxruntime_part import OnnxRuntimePart
 from split_infer_ros.engines.openvino_part import OpenVinoPart
+from split_infer_ros.engines.precision_checks import check_precision
 from split_infer_ros.engines.torch_part import make_torch_part
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
@@ -43,7 +44,8 @@ def make_executable(
         name: of the network, for messages about a traced part.
 
     Raises:
-        ConfigurationError: the engine is not installed, does not run on the device, or cannot run the part.
+        ConfigurationError: the engine is not installed, does not run on the device, does not compute in the precision,
+            or cannot run the part.
     """
     engine = config.engine
     if isinstance(part, OnnxGraph):
@@ -52,14 +54,12 @@ def make_executable(
                 f"{part.name} is an ONNX model, which engine torch does not run: take engine onnxruntime or openvino."
             )
         check_device(engine, config.provider, device)
+        check_precision(config.precision, engine, config.provider, is_file=True)
         return _make_part(config, device, part)
     if engine is Engine.TORCH or not _computes(part):
         return make_torch_part(part, config.convolutions, config.compiler)
     check_device(engine, config.provider, device)
-    if device.type == "cpu" and any(spec.dtype in (torch.float16, torch.bfloat16) for spec in inputs):
-        raise ConfigurationError(
-            f"{name} cannot run on engine {engine.value} on a CPU in 16 bits: take precision fp32, or engine torch."
-        )
+    check_precision(config.precision, engine, config.provider)
     version = str(import_for(engine, engine.value).__version__).partition("-")[0]
     provider = find_provider(config.provider) if engine is Engine.ONNXRUNTIME else "CPU"
     return exported_part(
@@ -69,13 +69,14 @@ def make_executable(
         name=name,
         engine=engine,
         version=f"{version}-{provider}",
+        precision=config.precision,
     )
 
 
 def _make_part(config: ExecutionConfig, device: torch.device, graph: OnnxGraph) -> EnginePart:
     if config.engine is Engine.ONNXRUNTIME:
-        return OnnxRuntimePart(graph, config.provider, device)
-    return OpenVinoPart(graph)
+        return OnnxRuntimePart(graph, config.provider, device, config.precision)
+    return OpenVinoPart(graph, config.precision)
 
 
 def _computes(part: fx.GraphModule) -> bool:
@@ -102,14 +103,21 @@ class OperatorOverride(nn.Module):
 
 
 class PartChain(nn.Module):
-    """Parts that run one after the other. Each takes the results of the part before it."""
+    """Parts that run one after the other. Each takes the results of the part before it.
+
+    Args:
+        parts: in order.
+
+    Attributes:
+        parts: as given.
+    """
 
     def __init__(self, parts: Sequence[nn.Module]) -> None:
         super().__init__()
-        self._parts = nn.ModuleList(parts)
+        self.parts = nn.ModuleList(parts)
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Runs all parts and returns the results of the last one."""
-        for part in self._parts:
+        for part in self.parts:
             tensors = part(*tensors)
         return tensors

@@ -1,4 +1,4 @@
-"""How a network is executed: choices that change its speed, but change its results by rounding alone."""
+"""How a network is executed: by which engine, in which precision, and with which of torch's choices."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import torch
+
 from split_infer_ros.engines.engine import AUTO, Engine, engine_text, parse_engine
+from split_infer_ros.engines.precision import Precision
+from split_infer_ros.engines.precision_checks import keeps_float32
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.vision_ops.implementations import ImplementationChoice
 
@@ -18,8 +22,7 @@ class Convolutions(enum.Enum):
     - ``PACKED``: on a CPU, channels last, with packed weights and the activation in the same pass.
     - ``BLOCKED``: on a CPU, in oneDNN's layouts from one convolution to the next.
     - ``CHANNELS_LAST``, ``CONTIGUOUS``: by torch's own kernels in that layout.
-    - ``TRITON``: on a GPU, depthwise and 1x1 convolutions by this package's kernels where these were measured to be
-      faster.
+    - ``TRITON``: on a GPU, each convolution by this package's kernel if there is one that was measured to be faster.
     """
 
     PACKED = "packed"
@@ -46,15 +49,18 @@ class Compiler(enum.Enum):
 class ExecutionConfig:
     """How a network is executed.
 
+    All choices but ``precision`` change a network's results by rounding in that precision alone.
+
     Attributes:
         convolutions: how convolutions run behind the last of ``segments``.
         folding: whether batch norms are folded into convolutions.
         compiler: what compiles the network.
-        operators: which implementation of the vision operators runs on a GPU.
+        operators: which implementation of the vision operators runs on a GPU, or that some operators do not run there.
         segments: pairs of how convolutions run and the name of the split point up to which they run so, in order.
             The last segment ends at ``output``. Empty if all convolutions run alike.
-        engine: what executes the network. All other choices but ``folding`` are torch's.
+        engine: what executes the network. All other choices but ``folding`` and ``precision`` are torch's.
         provider: of ONNX Runtime, such as ``CUDA``; empty for the CPU and for other engines.
+        precision: in which the network computes.
     """
 
     convolutions: Convolutions = Convolutions.PACKED
@@ -64,39 +70,52 @@ class ExecutionConfig:
     segments: tuple[tuple[Convolutions, str], ...] = ()
     engine: Engine = Engine.TORCH
     provider: str = ""
+    precision: Precision = Precision.FP32
 
-    def with_engine(self, wanted: str, native: Engine) -> ExecutionConfig:
+    @property
+    def engine_text(self) -> str:
+        """The engine and its provider, as ``parse_engine`` reads them."""
+        return engine_text(self.engine, self.provider)
+
+    @property
+    def boundary_dtype(self) -> torch.dtype:
+        """The dtype of images and features: what a backbone takes and gives, except what is kept in float32."""
+        return torch.float32 if keeps_float32(self.engine, self.provider) else self.precision.torch_dtype
+
+    def with_engine(self, wanted: str, untuned: str) -> ExecutionConfig:
         """Returns this config if it is of the engine that a user wants, else the default config of that engine.
+
+        The precision stays.
 
         Args:
             wanted: the engine as ``parse_engine`` reads it, or ``auto``.
-            native: the engine that runs the model as it came. With ``auto``, it runs a model of which nothing is
-                known.
+            untuned: the engine that runs a model of which nothing is known, if ``auto`` is wanted.
 
         Raises:
             ConfigurationError: there is no such engine, or it does not run the model.
         """
-        if wanted == AUTO:
-            is_usable = self.engine is not Engine.TORCH or native is Engine.TORCH
-            return self if is_usable else ExecutionConfig(engine=native)
-        engine, provider = parse_engine(wanted)
-        if engine is Engine.TORCH and native is not Engine.TORCH:
+        takes_torch = untuned == Engine.TORCH.value
+        if wanted == AUTO and (self.engine is not Engine.TORCH or takes_torch):
+            return self
+        engine, provider = parse_engine(untuned if wanted == AUTO else wanted)
+        if engine is Engine.TORCH and not takes_torch:
             raise ConfigurationError(
-                f"engine {wanted} does not run ONNX models: take {AUTO}, {Engine.ONNXRUNTIME.value} or "
-                f"{Engine.OPENVINO.value}."
+                f"engine {wanted} runs an ONNX model only if its ModelSpec says on_torch: load it so, or take {AUTO}, "
+                f"{Engine.ONNXRUNTIME.value} or {Engine.OPENVINO.value}."
             )
         if (engine, provider.lower()) == (self.engine, self.provider.lower()):
             return self
-        return ExecutionConfig(engine=engine, provider=provider)
+        return ExecutionConfig(engine=engine, provider=provider, precision=self.precision)
 
     def as_json(self) -> dict[str, Any]:
         """Returns the plain values under which the database stores this configuration."""
         values = asdict(self)
         del values["provider"]
         return values | {
-            "engine": engine_text(self.engine, self.provider),
+            "engine": self.engine_text,
             "convolutions": self.convolutions.value,
             "compiler": self.compiler.value,
+            "precision": self.precision.value,
             "operators": self.operators.value,
             "segments": [[convolutions.value, end] for convolutions, end in self.segments],
         }
@@ -113,4 +132,5 @@ class ExecutionConfig:
             segments=tuple((Convolutions(kind), end) for kind, end in values.get("segments", ())),
             engine=engine,
             provider=provider,
+            precision=Precision(values["precision"]),
         )

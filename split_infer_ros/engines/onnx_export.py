@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import hashlib
 import logging
-import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Sequence
@@ -16,17 +15,24 @@ import torch
 from torch import Tensor, fx
 
 from split_infer_ros.buffers.layout import TensorSpec
-from split_infer_ros.engines.agreement import MAX_DIFFERENCE, allowed_difference, difference
+from split_infer_ros.engines.agreement import (
+    MAX_DIFFERENCE,
+    MAX_LOW_PRECISION_DIFFERENCE,
+    allowed_difference,
+    allowed_in_precision,
+    difference,
+)
 from split_infer_ros.engines.engine import Engine, import_for
 from split_infer_ros.engines.engine_part import EnginePart
 from split_infer_ros.engines.module_state import state_of
+from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.measurements.database import default_path
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.runtime.files import write_whole
 
 FORMAT = 1  # of what is exported, and how; a change raises it, and exports are then made again
 EXAMPLES = 2  # images of a batch, so that the batch is not taken for a constant 1
-MAX_LOW_PRECISION_DIFFERENCE = 0.02  # of the largest value, where a part computes in 16 bits
 
 MakePart = Callable[[OnnxGraph], EnginePart]
 
@@ -35,12 +41,20 @@ _exporting = threading.Lock()  # torch.export changes state of the whole process
 
 
 def exported_part(
-    part: fx.GraphModule, inputs: Sequence[TensorSpec], make: MakePart, *, name: str, engine: Engine, version: str
+    part: fx.GraphModule,
+    inputs: Sequence[TensorSpec],
+    make: MakePart,
+    *,
+    name: str,
+    engine: Engine,
+    version: str,
+    precision: Precision,
 ) -> EnginePart:
     """Returns a traced part as another engine executes it, after its results were compared with torch's.
 
     The ONNX model is read from the user's cache if it is there. A file beside it says which version of which engine
-    agreed with torch about that model, so each of them is compared once.
+    agreed with torch about that model, and in which precision. So each of them is compared once. No engine sees a file
+    of which none of these holds the digest: it is damaged.
 
     Args:
         part: maps tensors of shape (n, ...) to a tuple of tensors. It is not changed.
@@ -49,27 +63,29 @@ def exported_part(
         name: of the network, for messages.
         engine: the engine that ``make`` uses.
         version: the engine's version and provider.
+        precision: in which the parts that ``make`` makes compute.
 
     Raises:
         ConfigurationError: the part cannot be exported, the engine cannot run it, or its results differ from torch's.
     """
     path = _folder() / f"{export_key(part, inputs)}.onnx"
-    agreed = path.with_suffix(f".{engine.value}-{version}.agreed")
+    low = "" if precision is Precision.FP32 else f"-{precision.value}"
+    agreed = path.with_suffix(f".{engine.value}-{version}{low}.agreed")
     data = _read(path)
     if data and _read(agreed) == _digest(data):
         return make(OnnxGraph(name, _parse(data)))
-    if data:
+    if data and any(_read(other) == _digest(data) for other in path.parent.glob(f"{path.stem}.*.agreed")):
         try:
             executable = make(OnnxGraph(name, _parse(data)))
-            _compare(part, executable, inputs, engine)
-        except Exception as error:  # the file is damaged, or the engine does not agree: a new export tells
+            _compare(part, executable, inputs, engine, precision)
+        except Exception as error:  # the engine does not agree: a new export tells
             _log.info("%s is made again: %s", path, error)
         else:
             _write(agreed, _digest(data))
             return executable
     proto = export(part, inputs, name=name, engine=engine)
     executable = make(OnnxGraph(name, proto))
-    _compare(part, executable, inputs, engine)
+    _compare(part, executable, inputs, engine, precision)
     data = proto.SerializeToString()
     if _write(path, data):
         _write(agreed, _digest(data))
@@ -124,8 +140,10 @@ def export_key(part: fx.GraphModule, inputs: Sequence[TensorSpec]) -> str:
     return content.hexdigest()[:32]
 
 
-def _compare(part: fx.GraphModule, executable: EnginePart, inputs: Sequence[TensorSpec], engine: Engine) -> None:
-    """Compares an executable part with torch's on random inputs.
+def _compare(
+    part: fx.GraphModule, executable: EnginePart, inputs: Sequence[TensorSpec], engine: Engine, precision: Precision
+) -> None:
+    """Compares an executable part with torch's, in the dtype of the inputs, on random inputs.
 
     Raises:
         ConfigurationError: the results differ.
@@ -133,19 +151,28 @@ def _compare(part: fx.GraphModule, executable: EnginePart, inputs: Sequence[Tens
     examples = _examples(part, inputs)
     with torch.inference_mode():
         expected, found = part(*examples), executable(*examples)
-    allowed = MAX_DIFFERENCE
-    if any(spec.dtype in (torch.float16, torch.bfloat16) for spec in inputs):
-        allowed = MAX_LOW_PRECISION_DIFFERENCE
+    allowed = MAX_DIFFERENCE if precision is Precision.FP32 else MAX_LOW_PRECISION_DIFFERENCE
     shapes = [[tuple(tensor.shape) for tensor in tensors] for tensors in (found, expected)]
     differs = difference(found, expected) if shapes[0] == shapes[1] else float("inf")
-    if allowed == MAX_DIFFERENCE < differs < float("inf"):
+    if allowed < differs < float("inf"):
         with torch.inference_mode():
-            allowed = allowed_difference(part, examples, expected)
+            allowed = _allowed(part, examples, expected, precision)
     if not differs <= allowed:
         raise ConfigurationError(
             f"{executable.graph.name} cannot run on engine {engine.value}: its results differ from torch's by "
             f"{differs:.2g} of the largest, and {allowed:g} is allowed. Take engine torch."
         )
+
+
+def _allowed(
+    part: fx.GraphModule, examples: Sequence[Tensor], expected: Sequence[Tensor], precision: Precision
+) -> float:
+    """Returns the difference that rounding explains."""
+    if precision is Precision.FP32:
+        return allowed_difference(part, examples, expected)
+    if any(each.dtype == precision.torch_dtype for each in examples):
+        return MAX_LOW_PRECISION_DIFFERENCE  # torch computed in the same precision
+    return allowed_in_precision(part, examples, expected, precision.torch_dtype)
 
 
 def _examples(part: fx.GraphModule, inputs: Sequence[TensorSpec]) -> tuple[Tensor, ...]:
@@ -192,17 +219,9 @@ def _read(path: Path) -> bytes:
 
 
 def _write(path: Path, data: bytes) -> bool:
-    """Writes a file as a whole or not at all. Returns whether it was written; if not, the log says why."""
+    """Writes a file whole. Returns whether it was written; if not, the log says why."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.stem, suffix=".part", delete=False) as file:
-            try:
-                file.write(data)
-                file.flush()
-                Path(file.name).replace(path)
-            except OSError:
-                Path(file.name).unlink()
-                raise
+        write_whole(path, data)
     except OSError as error:
         _log.warning("%s cannot be kept, so the network is exported again at each start: %s.", path, error)
         return False

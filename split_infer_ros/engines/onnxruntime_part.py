@@ -11,9 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from split_infer_ros.engines.engine import GPU_PROVIDERS, Engine, find_provider, import_for
+from split_infer_ros.engines.engine import PROVIDER_SUFFIX, Engine, find_provider, import_for, is_for_gpu
 from split_infer_ros.engines.engine_part import EnginePart, PerThreadCount
 from split_infer_ros.engines.model_source import model_source
+from split_infer_ros.engines.precision import Precision
+from split_infer_ros.engines.precision_checks import TENSORRT
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.runtime.num_threads import engine_threads
@@ -46,13 +48,21 @@ class OnnxRuntimePart(EnginePart):
         graph: what is executed.
         provider: of ONNX Runtime, such as ``CUDA``; empty for the CPU.
         device: where inputs and results lie.
+        precision: in which TensorRT computes. Other providers compute in that of the graph.
 
     Raises:
         ConfigurationError: ONNX Runtime or the provider is not installed.
     """
 
-    def __init__(self, graph: OnnxGraph, provider: str = "", device: torch.device | None = None) -> None:
+    def __init__(
+        self,
+        graph: OnnxGraph,
+        provider: str = "",
+        device: torch.device | None = None,
+        precision: Precision = Precision.FP32,
+    ) -> None:
         super().__init__(graph)
+        self._precision = precision
         self._runtime: Any = import_for(Engine.ONNXRUNTIME, "onnxruntime")
         self._provider = find_provider(provider)
         self._device = device or torch.device("cpu")
@@ -102,8 +112,7 @@ class OnnxRuntimePart(EnginePart):
         options.log_severity_level = 3  # errors; what it cannot place on a GPU, it says as a warning for each node
         for name, value in _spinning(str(self._runtime.__version__)).items():
             options.add_session_config_entry(f"session.{name}", value)
-        on_gpu = self._provider.lower().startswith(tuple(name.lower() for name in GPU_PROVIDERS))
-        provider = (self._provider, {"device_id": self._device.index or 0} if on_gpu else {})
+        provider = self._provider, self._provider_options()
         try:
             with model_source(self.graph) as source:
                 session = self._runtime.InferenceSession(source, options, providers=[provider])
@@ -115,6 +124,13 @@ class OnnxRuntimePart(EnginePart):
                 f"{', '.join(session.get_providers())}. Check that the provider's libraries fit the installed ones."
             )
         return session
+
+    def _provider_options(self) -> dict[str, Any]:
+        name = self._provider.removesuffix(PROVIDER_SUFFIX)
+        options: dict[str, Any] = {"device_id": self._device.index or 0} if is_for_gpu(name) else {}
+        if name.lower() == TENSORRT and self._precision is not Precision.FP32:
+            options[f"trt_{self._precision.value}_enable"] = True
+        return options
 
 
 def _spinning(version: str) -> dict[str, str]:

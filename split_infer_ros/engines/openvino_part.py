@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,10 +13,18 @@ from torch import Tensor
 from split_infer_ros.engines.engine import Engine, import_for
 from split_infer_ros.engines.engine_part import EnginePart, PerThreadCount
 from split_infer_ros.engines.model_source import model_source
+from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
-from split_infer_ros.runtime.num_threads import engine_threads
+from split_infer_ros.runtime.num_threads import engine_lanes, engine_threads
 
+# In int8, the graph says what is quantised, and the rest is float32.
+HINTS = {Precision.FP32: "f32", Precision.BF16: "bf16", Precision.INT8: "f32"}
+# OpenVINO 2026.4 fuses matrix products of int8 that follow each other, and compiles them for one batch size. With one
+# thread, and with two for some sizes, the results are arbitrary numbers. Without its code generator there is no such
+# fusion. Networks of convolutions keep it, as they would run 7 % slower.
+WITHOUT_FUSED_PRODUCTS = {"SNIPPETS_MODE": "DISABLE"}
+PRODUCTS = ("MatMul", "Gemm")
 MAX_STATIC = 3  # batch sizes that have a compiled model of their own: a single image, a full batch, and one more
 
 Shapes = tuple[torch.Size, ...]
@@ -25,7 +33,11 @@ _NO_CAUSE = ("Exception from", "Check '", "FrontEnd API failed", "While validati
 
 
 class OpenVinoPart(EnginePart):
-    """A part that OpenVINO executes in float32 with as many threads as ``engine_threads`` says.
+    """A part that OpenVINO executes with as many threads as ``engine_threads`` says.
+
+    Its inputs and results are float32 in every precision.
+
+    Where ``engine_lanes`` says that several threads call it at the same time, each has a stream of OpenVINO's own.
 
     A model that is compiled for one batch size is about a tenth faster than one for all batch sizes (MobileNetV2 on
     two cores: 2.6 and 3.0 ms for one image, 9.2 and 9.9 ms for four). So for each number of threads, the first
@@ -33,13 +45,16 @@ class OpenVinoPart(EnginePart):
 
     Args:
         graph: what is executed.
+        precision: in which OpenVINO computes; see ``check_precision``.
 
     Raises:
         ConfigurationError: OpenVINO is not installed, or cannot read the graph.
     """
 
-    def __init__(self, graph: OnnxGraph) -> None:
+    def __init__(self, graph: OnnxGraph, precision: Precision = Precision.FP32) -> None:
         super().__init__(graph)
+        self._hint = HINTS[precision]
+        self._more_properties = WITHOUT_FUSED_PRODUCTS if _has_int8_products(graph, precision) else {}
         self._runtime: Any = import_for(Engine.OPENVINO, "openvino")
         for tensor in (*graph.inputs, *graph.outputs):
             if tensor.dtype == torch.bfloat16:
@@ -47,11 +62,11 @@ class OpenVinoPart(EnginePart):
                     f"OpenVINO cannot run {graph.name}: {tensor} cannot be shared with torch. Take engine torch."
                 )
         self._core = self._runtime.Core()
-        self._compiled: PerThreadCount[_CompiledModels] = PerThreadCount()
+        self._compiled: defaultdict[int, PerThreadCount[_CompiledModels]] = defaultdict(PerThreadCount)  # by lanes
         self._making = threading.Lock()
 
     def _run(self, outputs: Sequence[Tensor | None], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        model = self._model(engine_threads(), tuple(tensor.shape for tensor in tensors))
+        model = self._model(engine_threads(), engine_lanes(), tuple(tensor.shape for tensor in tensors))
         request = model.take_request()
         try:
             for index, tensor in enumerate(tensors):
@@ -70,28 +85,30 @@ class OpenVinoPart(EnginePart):
     def _shared(self, tensor: Tensor) -> Any:
         return self._runtime.Tensor(tensor.numpy(), shared_memory=True)
 
-    def _model(self, num_threads: int, shapes: Shapes) -> _CompiledModel:
+    def _model(self, num_threads: int, num_lanes: int, shapes: Shapes) -> _CompiledModel:
         with self._making:
-            models = self._compiled.find(num_threads)
+            compiled = self._compiled[num_lanes]
+            models = compiled.find(num_threads)
             if models is None:
-                models = _CompiledModels(num_threads)
-                self._compiled.keep(num_threads, models)
+                models = _CompiledModels(num_threads, num_lanes)
+                compiled.keep(num_threads, models)
             found = models.static.get(shapes)
             if found is None and len(models.static) < MAX_STATIC:
-                found = models.static[shapes] = self._compile(models.num_threads, shapes)
+                found = models.static[shapes] = self._compile(models, shapes)
             elif found is None:
-                models.dynamic = models.dynamic or self._compile(models.num_threads, None)
+                models.dynamic = models.dynamic or self._compile(models, None)
                 found = models.dynamic
             return found
 
-    def _compile(self, num_threads: int, shapes: Shapes | None) -> _CompiledModel:
+    def _compile(self, models: _CompiledModels, shapes: Shapes | None) -> _CompiledModel:
         """Compiles the graph for inputs of these shapes, or for any batch size."""
         properties = {
-            "INFERENCE_PRECISION_HINT": "f32",  # by default it computes in bf16 where the processor can
-            "INFERENCE_NUM_THREADS": num_threads,
-            "NUM_STREAMS": 1,
+            "INFERENCE_PRECISION_HINT": self._hint,  # by default it computes in bf16 where the processor can
+            "INFERENCE_NUM_THREADS": models.num_threads * models.num_lanes,
+            "NUM_STREAMS": models.num_lanes,
             "PERFORMANCE_HINT": "LATENCY",
             "ENABLE_CPU_PINNING": False,  # the other stage's threads may be on those cores
+            **self._more_properties,
         }
         try:
             with model_source(self.graph) as source:
@@ -101,8 +118,13 @@ class OpenVinoPart(EnginePart):
                 if shapes is not None:
                     model.reshape(dict(zip(model.inputs, map(list, shapes), strict=True)))
                 compiled = self._core.compile_model(model, "CPU", properties)
+            runs_in = str(compiled.get_property("INFERENCE_PRECISION_HINT").to_string())
         except Exception as error:  # OpenVINO raises RuntimeError and others
             raise ConfigurationError(f"OpenVINO cannot run {self.graph.name}: {_reason(error)}") from error
+        if runs_in != self._hint:
+            raise ConfigurationError(
+                f"OpenVINO cannot run {self.graph.name} in {self._hint}: on this processor it runs in {runs_in}."
+            )
         return _CompiledModel(compiled)
 
 
@@ -126,10 +148,15 @@ class _CompiledModel:
 class _CompiledModels:
     """The compiled models for one number of threads: by the shapes of the inputs, and one for all shapes."""
 
-    def __init__(self, num_threads: int) -> None:
-        self.num_threads = num_threads
+    def __init__(self, num_threads: int, num_lanes: int) -> None:
+        self.num_threads, self.num_lanes = num_threads, num_lanes
         self.static: dict[Shapes, _CompiledModel] = {}
         self.dynamic: _CompiledModel | None = None
+
+
+def _has_int8_products(graph: OnnxGraph, precision: Precision) -> bool:
+    """Returns whether a graph in int8 has several matrix products."""
+    return precision is Precision.INT8 and sum(node.op_type in PRODUCTS for node in graph.proto.graph.node) > 1
 
 
 def _reason(error: Exception) -> str:

@@ -11,7 +11,7 @@ INFINITE = float("inf")
 
 
 def schedule_convolutions(graph: fx.GraphModule) -> None:
-    """Replaces depthwise and 1x1 convolutions by scheduled ones, in place.
+    """Replaces convolutions for which there is a template by scheduled ones, in place.
 
     A ReLU or ReLU6 that is the only user of such a convolution becomes part of it. Modules are not changed. Results
     differ by rounding alone.

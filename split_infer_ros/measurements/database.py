@@ -6,13 +6,16 @@ import contextlib
 import fcntl
 import logging
 import os
-import tempfile
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.record import Record, RecordError, same
+from split_infer_ros.runtime.files import write_whole
+
+MAX_BYTES = 1 << 28  # a few hundred thousand records
 
 _log = logging.getLogger(__name__)
 
@@ -78,6 +81,7 @@ class Database:
         """Returns all records of all machines, oldest first. Other lines are left out with a warning."""
         try:
             with _locked(self.path, os.O_RDONLY, fcntl.LOCK_SH) as file, open(file, "rb", closefd=False) as reader:
+                _check_size(file)
                 data = reader.read()
         except FileNotFoundError:
             return []
@@ -115,26 +119,14 @@ class Database:
         """
         try:
             with _locked(self.path, os.O_RDONLY, fcntl.LOCK_EX) as file, open(file, "rb", closefd=False) as reader:
+                _check_size(file)
                 lines = reader.read().splitlines(keepends=True)
                 kept = [line for line in lines if not _is_unwanted(line, unwanted)]
                 if len(kept) < len(lines):
-                    self._replace(b"".join(kept))
+                    write_whole(self.path, b"".join(kept))  # processes that wait for the lock then open the new file
         except FileNotFoundError:
             return 0
         return len(lines) - len(kept)
-
-    def _replace(self, data: bytes) -> None:
-        """Replaces the locked file by a new one. Processes that wait for the lock then open the new file."""
-        with tempfile.NamedTemporaryFile(dir=self.path.parent, prefix=self.path.name, delete=False) as new:
-            try:
-                new.write(data)
-                new.flush()
-                os.fsync(new.fileno())
-                os.fchmod(new.fileno(), self.path.stat().st_mode & 0o777)
-                Path(new.name).replace(self.path)
-            except OSError:
-                Path(new.name).unlink()
-                raise
 
 
 def read_lines(data: bytes) -> tuple[dict[int, Record], dict[int, str], bool]:
@@ -168,8 +160,10 @@ def _is_unwanted(line: bytes, unwanted: Callable[[Record], bool]) -> bool:
 def _locked(path: Path, flags: int, lock: int) -> Iterator[int]:
     """Opens and locks the file at a path. If the file was replaced meanwhile, the new one is opened."""
     while True:
-        file = os.open(path, flags | os.O_CLOEXEC, 0o644)
+        file = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)  # a pipe would be waited for
         try:
+            if not stat.S_ISREG(os.fstat(file).st_mode):
+                raise OSError("it is a pipe, a folder or a device, not a file")
             fcntl.flock(file, lock)
             if not _is_current(file, path):
                 continue
@@ -177,6 +171,12 @@ def _locked(path: Path, flags: int, lock: int) -> Iterator[int]:
             return
         finally:
             os.close(file)
+
+
+def _check_size(file: int) -> None:
+    size = os.fstat(file).st_size
+    if size > MAX_BYTES:
+        raise OSError(f"it has {size:,} bytes, and no database has more than {MAX_BYTES:,}")
 
 
 def _is_current(file: int, path: Path) -> bool:

@@ -12,19 +12,21 @@ from split_infer_ros.measurements.record import Record, kind_of, same
 # are then kept but no longer used. A new version of the package alone does not invalidate records.
 MEANINGS = {
     "network": 2,  # since 2, a configuration names its engine
-    "segments": 2,
-    "pipeline": 2,
-    "split_points": 2,  # since 2, passes are repeated until they agree
+    "segments": 3,  # since 3, with the layout of the results
+    "pipeline": 3,  # since 3, on a CPU the head computes in the precision of the backbone
+    "split_points": 3,  # since 3, the same, and the task names the precision and not the dtype of features
     "operators": 1,
-    "execution": 1,
+    "execution": 3,  # since 3, a recorded batch of one model has a graph of its own size if that is at most 8
     "memory_cost": 1,
-    "box_nms": 1,
+    "box_nms": 2,  # since 2, both ways select, sort and suppress
     "prefix_sum": 1,
     "segmented_argsort": 1,
     "pointwise": 1,
     "depthwise": 1,
+    "windowed": 1,
     "pointwise schedule": 1,
     "depthwise schedule": 1,
+    "windowed schedule": 1,
 }
 
 

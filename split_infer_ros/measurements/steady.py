@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 MAX_SPREAD = 0.1  # between the costs of two results that agree, as a share of the lower one
 NUM_AGREEING = 3
@@ -20,6 +20,10 @@ class Measured:
 
     costs: tuple[float, ...]
     uncertain: bool
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns both as plain values."""
+        return {"costs": list(self.costs), "uncertain": self.uncertain}
 
 
 def measure_steadily(group: Callable[[], Sequence[float]], may_go_on: Callable[[], bool] = lambda: True) -> Measured:

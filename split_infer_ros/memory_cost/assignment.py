@@ -3,7 +3,7 @@
 Each task starts with the policy that is best for it alone. A task of policy D may be switched to M or H, although that
 costs it time, under two conditions. The GPU's idle time must make up for the loss (Guideline 1). Enough kernels of
 policy D must remain to run in that time (Guideline 2). Among the tasks that may be switched, those are chosen that save
-most memory. Of equal choices, the one that loses least time wins.
+most memory (``switches``).
 
 - Eq. 9 and 10 bound a loss. They are not applied to a task that loses nothing, because it never had policy D.
 - Eq. 11 is N_M + N_H <= N_D, but the text says "always more" kernels of D. The formula is used here: each kernel has
@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from split_infer_ros.buffers.policy import POLICIES, DeviceMapping, Policy
 from split_infer_ros.memory_cost.choose import PolicyChoice, choose
 from split_infer_ros.memory_cost.constants import MachineConstants
-from split_infer_ros.memory_cost.overhead import Overhead
+from split_infer_ros.memory_cost.overhead import Overhead, response_ms
+from split_infer_ros.memory_cost.switches import Candidate, best_switches
 from split_infer_ros.memory_cost.task import Task
 
 _EQUATIONS = {DeviceMapping.MIGRATED: "Eq. 9", DeviceMapping.DIRECT: "Eq. 10"}
@@ -86,17 +87,14 @@ def assign(
         ConfigurationError: no policy is legal.
     """
     choices = [choose(task, constants, legal) for task in tasks]
-    kernel_limit = _max_switched_kernels([*zip(tasks, (choice.policy for choice in choices), strict=True), *running])
-    targets: dict[int, Policy] = {}
-    for index, choice in enumerate(choices):
-        target = _switch_target(choice, legal)
-        if target is not None:
-            targets[index] = target
-    switched = _best_switches(tasks, choices=choices, targets=targets, kernel_limit=kernel_limit)
+    targets = [switch_target(choice, legal) for choice in choices]
+    kernel_limit = max_switched_kernels([*zip(tasks, (choice.policy for choice in choices), strict=True), *running])
+    candidates = [candidate(task, choice, target) for task, choice, target in zip(tasks, choices, targets, strict=True)]
+    switched = best_switches(candidates, kernel_limit=kernel_limit).indices
     assignments = []
-    for index, (task, choice) in enumerate(zip(tasks, choices, strict=True)):
-        target, is_switched = targets.get(index), index in switched
-        limit = f"of {len(task.kernels)}, {kernel_limit} may be switched"
+    for index, (task, choice, target) in enumerate(zip(tasks, choices, targets, strict=True)):
+        is_switched = index in switched
+        limit = f"of {task.num_kernels}, {kernel_limit} may be switched"
         assignments.append(
             Assignment(
                 task=task,
@@ -109,13 +107,27 @@ def assign(
     return tuple(assignments)
 
 
-def _max_switched_kernels(running: Sequence[tuple[Task, Policy]]) -> int:
-    all_kernels = sum(len(task.kernels) for task, _ in running)
-    device_kernels = sum(len(task.kernels) for task, policy in running if policy is Policy.DEVICE)
+def candidate(task: Task, choice: PolicyChoice, target: Policy | None) -> Candidate:
+    """Returns what a switch of the task to ``target`` saves and costs; it cannot be switched if that is None."""
+    alone_ms = response_ms(task, choice.overheads[choice.policy])
+    if target is None:
+        return Candidate(task.num_kernels, alone_ms)
+    return Candidate(
+        task.num_kernels,
+        alone_ms,
+        saved_bytes=task.footprint_bytes(Policy.DEVICE) - task.footprint_bytes(target),
+        loss_ms=loss_ms(choice.overheads, target),
+    )
+
+
+def max_switched_kernels(running: Sequence[tuple[Task, Policy]]) -> int:
+    """Guideline 2: returns how many kernels of D can be switched, given all tasks and their policies."""
+    all_kernels = sum(task.num_kernels for task, _ in running)
+    device_kernels = sum(task.num_kernels for task, policy in running if policy is Policy.DEVICE)
     return max_switched(device_kernels, all_kernels - device_kernels)
 
 
-def _switch_target(choice: PolicyChoice, legal: Collection[Policy]) -> Policy | None:
+def switch_target(choice: PolicyChoice, legal: Collection[Policy]) -> Policy | None:
     """Returns the policy to which a task of policy D can be switched; None if Guideline 1 allows none.
 
     Of several policies, it is the one that costs least.
@@ -129,27 +141,6 @@ def _switch_target(choice: PolicyChoice, legal: Collection[Policy]) -> Policy | 
 def _others(legal: Collection[Policy]) -> list[Policy]:
     """Returns the legal policies other than D."""
     return [policy for policy in POLICIES if policy.mapping in _EQUATIONS and policy in legal]
-
-
-def _best_switches(
-    tasks: Sequence[Task], *, choices: Sequence[PolicyChoice], targets: Mapping[int, Policy], kernel_limit: int
-) -> frozenset[int]:
-    """Returns which tasks to switch. This is a knapsack of kernels.
-
-    The best switches save most bytes. Of equal ones, those with the least loss of time win, then the fewest tasks.
-    """
-    Value = tuple[int, float, int]  # bytes saved, minus ms lost, minus tasks switched
-    best: dict[int, tuple[Value, frozenset[int]]] = {0: ((0, 0.0, 0), frozenset())}  # by the kernels switched
-    for index, policy in targets.items():
-        task = tasks[index]
-        saved = task.footprint_bytes(Policy.DEVICE) - task.footprint_bytes(policy)
-        loss = loss_ms(choices[index].overheads, policy)
-        for kernels, ((saved_before, minus_loss, minus_count), chosen) in list(best.items()):
-            total = kernels + len(task.kernels)
-            value = saved_before + saved, minus_loss - loss, minus_count - 1
-            if total <= kernel_limit and (total not in best or value > best[total][0]):
-                best[total] = value, chosen | {index}
-    return max(best.values(), key=lambda candidate: candidate[0])[1]
 
 
 def _reason(

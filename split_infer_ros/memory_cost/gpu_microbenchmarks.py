@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection
 import torch
 from torch import Tensor
 
-from split_infer_ros.buffers.memory import Memory, allocate
+from split_infer_ros.buffers.memory import Memory
+from split_infer_ros.buffers.memory_allocation import allocate
 from split_infer_ros.buffers.policy import POLICIES, Policy
 from split_infer_ros.memory_cost.calibration import CACHED_BLOCK
 from split_infer_ros.memory_cost.cpu_microbenchmarks import clocked, read, touch

@@ -23,7 +23,8 @@ class Overhead:
     Attributes:
         policy: the policy.
         idle_ms: I, the time in which the GPU waits for pages and can run another task's kernels (§IV-B, Fig. 6).
-        busy_ms: the rest. That is copies under D, flushes under M (Ca_cpu, Ca_gpu), uncached accesses under H (T_c).
+        busy_ms: the rest. That is copies under D, uncached accesses under H (T_c), and flushes under M (Ca_cpu,
+            Ca_gpu). Pages that are mapped after the task's own kernels count here as well.
     """
 
     policy: Policy
@@ -87,19 +88,36 @@ def _copied(task: Task, constants: MachineConstants) -> tuple[float, float]:
 
 
 def _migrated(task: Task, constants: MachineConstants) -> tuple[float, float]:
-    """Eq. 5: O_M = T_l + T_s. The mapping in T_l (Eq. 3) is idle time, and the rest is flushes.
+    """Eq. 5: O_M = T_l + T_s. The mapping in T_l (Eq. 3) is idle time where others can use it. The rest is busy time.
 
     Eq. 3: T_l = sum over N_c of (S_i*l_mapping + Ca_cpu). In the paper's text, N_c is the size of K. In Table III it is
     the number of kernels launched with a dirty cache. Table III is followed here: a clean cache is not flushed.
     """
-    dirty = [kernel for kernel in task.kernels if kernel.after_host]
-    mapping_ms = _times(sum(kernel.accessed_bytes for kernel in dirty), constants.managed_mapping_ms_per_byte)
-    flushes_ms = _times(len(dirty), constants.cpu_flush_ms)
-    return mapping_ms, flushes_ms + sum(_write_back(kernel, constants) for kernel in task.kernels)
+
+    def mapping_ms(overlapped: bool) -> float:
+        kernels = [kernel for kernel in task.kernels if kernel.overlapped is overlapped]
+        mapped_bytes = sum(kernel.launches * kernel.mapped_bytes for kernel in kernels)
+        return _times(mapped_bytes, constants.managed_mapping_ms_per_byte)
+
+    dirty_launches = sum(kernel.launches for kernel in task.kernels if kernel.mapped_bytes)
+    flushes_ms = _times(dirty_launches, constants.cpu_flush_ms)
+    return mapping_ms(True), mapping_ms(False) + flushes_ms + _written_back(task, constants)
 
 
-def _write_back(kernel: Kernel, constants: MachineConstants) -> float:
-    """Eq. 4 for one kernel: B_write^i*l_mem <= Ca_gpu, because at most the whole cache can be out of date."""
+def _written_back(task: Task, constants: MachineConstants) -> float:
+    """Eq. 4: T_s = sum over N_k of B_write^i*l_mem <= N_k*Ca_gpu, because at most the whole cache is out of date.
+
+    The bound holds for each kernel. If no cache bounds the cost, pages move between two memories. A page then moves
+    back once, however many kernels changed it, and at most B_dh bytes move.
+    """
+    if math.isinf(constants.gpu_flush_ms):
+        written_bytes = sum(kernel.launches * kernel.written_bytes for kernel in task.kernels)
+        return _times(min(written_bytes, task.to_host_bytes), constants.write_back_ms_per_byte)
+    return sum(_times(kernel.launches, _flushed(kernel, constants)) for kernel in task.kernels)
+
+
+def _flushed(kernel: Kernel, constants: MachineConstants) -> float:
+    """Returns the ms in which one launch's changes leave the cache."""
     cost = _times(kernel.written_bytes, constants.write_back_ms_per_byte)
     if cost == 0 or math.isnan(cost):
         return cost
@@ -108,13 +126,13 @@ def _write_back(kernel: Kernel, constants: MachineConstants) -> float:
 
 def _direct(task: Task, constants: MachineConstants) -> tuple[float, float]:
     """Eq. 8: O_H = T_c + sum over N_k of S_i*l_mapping."""
-    accessed = sum(kernel.accessed_bytes for kernel in task.kernels)
-    return _times(accessed, constants.pinned_mapping_ms_per_byte), _cache_loss(task, constants)
+    accessed_bytes = sum(kernel.launches * kernel.accessed_bytes for kernel in task.kernels)
+    return _times(accessed_bytes, constants.pinned_mapping_ms_per_byte), _cache_loss(task, constants)
 
 
 def _cache_loss(task: Task, constants: MachineConstants) -> float:
     """Eq. 6: T_c = sum over K of tau*N_L2*penalty, where tau*N_L2 is in bytes and each kernel has its own penalty."""
-    return sum(_times(kernel.cached_bytes, penalty(kernel, constants)) for kernel in task.kernels)
+    return sum(_times(kernel.launches * kernel.cached_bytes, penalty(kernel, constants)) for kernel in task.kernels)
 
 
 def penalty(kernel: Kernel, constants: MachineConstants) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.errors import ConfigurationError
@@ -11,21 +11,27 @@ from split_infer_ros.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One launch of a kernel. Only bytes in memory of the policy count.
+    """Launches of a kernel that are all alike. Only bytes in memory of the policy count, and they count per launch.
 
     Attributes:
-        accessed_bytes: S_i, the bytes that it reads or writes, each counted once.
-        written_bytes: B_write^i, the bytes that it changes.
-        after_host: True if the CPU touched the data since the kernel before, so the cache is dirty. N_c counts these.
+        accessed_bytes: S_i of Eq. 8, the bytes that a launch reads or writes, each counted once.
+        written_bytes: B_write^i, the bytes that a launch changes.
+        mapped_bytes: S_i of Eq. 3, the bytes that the CPU touched since the launch before and that must be mapped. If
+            there are any, the cache is dirty, and N_c counts the launch.
+        overlapped: True if other tasks' kernels can run while pages are mapped. False if that comes after the task's
+            own kernels, because a task that is co-run has ended by then.
         cached_bytes: tau * N_L2 in bytes: what it reads again and, under policy D, finds in the GPU's L2 cache.
         latency_hidden: True if enough of it runs in parallel to hide the latency of memory (Eq. 7).
+        launches: how many launches there are.
     """
 
     accessed_bytes: int
     written_bytes: int = 0
-    after_host: bool = True
+    mapped_bytes: int = 0
+    overlapped: bool = True
     cached_bytes: int = 0
     latency_hidden: bool = False
+    launches: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +42,7 @@ class Task:
         name: for people.
         to_device_bytes: B_hd, the data that the GPU gets from the CPU.
         to_host_bytes: B_dh, the data that the CPU gets from the GPU.
-        kernels: K, the N_k kernels in the order of their launches.
+        kernels: K, in the order of the launches.
         copies: N_m, the number of copies under policy D.
         fresh_host: True if data that comes to the host goes to memory that was never touched, which costs l_ini.
         execution_ms: the time of the kernels alone, with all memory on the GPU and in place.
@@ -55,11 +61,16 @@ class Task:
 
     def __post_init__(self) -> None:
         numbers = {name: getattr(self, name) for name in ("to_device_bytes", "to_host_bytes", "copies", "execution_ms")}
-        for name in ("accessed_bytes", "written_bytes", "cached_bytes"):
+        for name in ("accessed_bytes", "written_bytes", "mapped_bytes", "cached_bytes", "launches"):
             numbers[f"a kernel's {name}"] = min((getattr(kernel, name) for kernel in self.kernels), default=0)
         for name, number in numbers.items():
             if number < 0:
                 raise ConfigurationError(f"Task {self.name}: {name} is {number}; it takes 0 or more.")
+
+    @property
+    def num_kernels(self) -> int:
+        """N_k, the number of launches."""
+        return sum(kernel.launches for kernel in self.kernels)
 
     @property
     def data_bytes(self) -> int:
@@ -71,20 +82,56 @@ class Task:
         return policy.footprint_bytes(self.data_bytes)
 
 
-def feature_task(nbytes: int, name: str = "features") -> Task:
-    """Returns the task of a slot's features: the GPU writes a slot that the CPU read before, and the CPU reads it."""
-    kernel = Kernel(nbytes, written_bytes=nbytes)
-    return Task(name, to_device_bytes=0, to_host_bytes=nbytes, kernels=(kernel,), copies=1)
+def feature_task(nbytes: int, *, num_kernels: int = 1, copies: int = 1, name: str = "features") -> Task:
+    """Returns the task of a slot's features: the GPU writes a slot that the CPU read before, and the CPU reads it.
+
+    Args:
+        nbytes: of a slot.
+        num_kernels: how many kernels compute the features. Only the last one reaches the slot.
+        copies: how many tensors are copied to the host under policy D.
+        name: for people.
+    """
+    kernels = Kernel(0, launches=num_kernels - 1), Kernel(nbytes, written_bytes=nbytes, mapped_bytes=nbytes)
+    return Task(name, to_device_bytes=0, to_host_bytes=nbytes, kernels=kernels, copies=copies)
 
 
-def batch_task(name: str, image_bytes: int, feature_bytes: int, execution_ms: float) -> Task:
-    """Returns the task of a batch: the GPU reads images from the CPU, and the CPU reads features from the GPU."""
-    kernels = Kernel(image_bytes), Kernel(feature_bytes, written_bytes=feature_bytes)
+def batch_task(
+    name: str,
+    *,
+    image_bytes: int,
+    feature_bytes: int,
+    kernels: Sequence[Kernel],
+    execution_ms: float,
+    feature_tensors: int = 1,
+) -> Task:
+    """Returns the task of a batch: the GPU reads images from the CPU, and the CPU reads features from the GPU.
+
+    The images are mapped before the first kernel, while the GPU can run a co-run task's kernels. The features' slot is
+    mapped for the last kernel. The task's own kernels come before that, so nothing is overlapped with it.
+
+    Args:
+        name: for people.
+        image_bytes: what pre-processing reads, which is one kernel and one copy.
+        feature_bytes: what the last kernel writes into the slot.
+        kernels: those of the backbone, with what they do in memory of the policy. There is at least one.
+        execution_ms: the time of all kernels alone.
+        feature_tensors: how many tensors the slot has. Each is copied by itself.
+    """
+    *before, last = kernels
+    features = replace(
+        last,
+        accessed_bytes=max(last.accessed_bytes, feature_bytes),
+        written_bytes=max(last.written_bytes, feature_bytes),
+        mapped_bytes=feature_bytes,
+        overlapped=False,
+        launches=1,
+    )
+    before.append(replace(last, launches=last.launches - 1))
     return Task(
         name,
         to_device_bytes=image_bytes,
         to_host_bytes=feature_bytes,
-        kernels=kernels,
-        copies=2,
+        kernels=(Kernel(image_bytes, mapped_bytes=image_bytes), *before, features),
+        copies=1 + feature_tensors,
         execution_ms=execution_ms,
     )

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from split_infer_ros.models.detections import Candidates, Detections, Limits, suppress
 
+CANDIDATES_PER_DETECTION = 4  # that are read first
 STRIDES = (8, 16, 32)  # pixels of a cell's side in each map of YOLOX
 
 
@@ -20,13 +21,7 @@ def decode_yolov8(outputs: tuple[Tensor, ...], limits: Limits) -> list[Detection
     Each box has its best class. Boxes are suppressed class by class.
     """
     (raw,) = outputs
-    detections = []
-    for image, best in zip(raw, raw[:, 4:].amax(1), strict=True):
-        places = (best > limits.score_threshold).nonzero().flatten()
-        columns = image[:, places]
-        labels = columns[4:].argmax(0)
-        detections.append(_suppressed(corners(columns[:4].T), best[places], labels, limits))
-    return detections
+    return [_best_columns(image, best, limits) for image, best in zip(raw, raw[:, 4:].amax(1), strict=True)]
 
 
 def decode_yolov5(outputs: tuple[Tensor, ...], limits: Limits) -> list[Detections]:
@@ -105,6 +100,28 @@ def corners(boxes: Tensor) -> Tensor:
     """Converts boxes (..., 4) from centre and size to left, top, right, bottom."""
     centres, halves = boxes[..., :2], boxes[..., 2:] / 2
     return torch.cat((centres - halves, centres + halves), -1)
+
+
+def _best_columns(image: Tensor, best: Tensor, limits: Limits) -> Detections:
+    """Returns the detections of an image (4 + classes, n) whose boxes have the best scores (n,).
+
+    If many boxes reach the threshold, it reads only the best of them first. If these give all the detections that are
+    wanted, the others change nothing: a box suppresses only boxes of lower or equal score that come later.
+    """
+    places = (best > limits.score_threshold).nonzero().flatten()
+    scores = best[places]
+    count = CANDIDATES_PER_DETECTION * limits.max_detections
+    if 0 < count < len(places):
+        is_first = scores >= scores.topk(count).values[-1]
+        detections = _suppressed_columns(image, places[is_first], scores[is_first], limits)
+        if len(detections) == limits.max_detections:
+            return detections
+    return _suppressed_columns(image, places, scores, limits)
+
+
+def _suppressed_columns(image: Tensor, places: Tensor, scores: Tensor, limits: Limits) -> Detections:
+    columns = image.index_select(1, places)
+    return _suppressed(corners(columns[:4].T), scores, columns[4:].argmax(0), limits)
 
 
 def _best_class(rows: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable
 from functools import partial
 
+from torch import nn
 from torchvision import models as zoo
 from torchvision.models import detection as zoo_detection
 
 from split_infer_ros.errors import ConfigurationError, UnknownModelError
-from split_infer_ros.models import dense, faster_rcnn, onnx_models, shapes, ssd, ssd_resnet, timm_models, user, yolo
+from split_infer_ros.models import (
+    dense,
+    faster_rcnn,
+    onnx_models,
+    shapes,
+    ssd,
+    ssd_resnet,
+    timm_models,
+    user,
+    yolo,
+    yolov3,
+    yolov4,
+)
 from split_infer_ros.models.classifier import IMAGENET_LABELS, classify
-from split_infer_ros.models.entry import ModelEntry, Weights
+from split_infer_ros.models.entry import Decode, ModelEntry, Weights
 from split_infer_ros.models.letterbox import Letterbox
 from split_infer_ros.models.onnx_options import OnnxOptions
 from split_infer_ros.models.preprocess import Preprocess
@@ -55,6 +69,20 @@ def find_model(name: str, *, allow_user_code: bool = False, onnx_options: OnnxOp
             f"There is no model '{name}'.{hint} There are: {', '.join(CATALOGUE)}; and timm:NAME, "
             "FILE.onnx, package.module:factory and FILE.pt2."
         ) from None
+
+
+def _yolo_entry(name: str, title: str, *, build: Callable[[], nn.Module], decode: Decode) -> ModelEntry:
+    """Returns the entry of a YOLO of Darknet's, whose trained weights are in a file that the user has."""
+    return ModelEntry(
+        name=name,
+        summary=f"{title}, 80 classes of COCO; takes Darknet's {name}.weights",
+        build=build,
+        weights=Weights(darknet_file=f"{name}.weights"),
+        preprocess=Preprocess(yolo.SIZE, yolo.SIZE, antialias=False, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0)),
+        labels=tuple(label for label in COCO_LABELS[1:] if label != "N/A"),
+        default_split_point="output",
+        decode=decode,
+    )
 
 
 _DETECTORS = (
@@ -120,16 +148,8 @@ _DETECTORS = (
         default_split_point="output",
         decode=ssd.ssd_decode(ssd_resnet.ssd_resnet50),
     ),
-    ModelEntry(
-        name="yolov3",
-        summary="YOLOv3 with Darknet-53, 80 classes of COCO; no weights of this network are published",
-        build=yolo.Yolov3,
-        weights=Weights(),
-        preprocess=Preprocess(yolo.SIZE, yolo.SIZE, antialias=False, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0)),
-        labels=tuple(label for label in COCO_LABELS[1:] if label != "N/A"),
-        default_split_point="output",
-        decode=yolo.decode,
-    ),
+    _yolo_entry("yolov3", "YOLOv3 with Darknet-53", build=yolov3.Yolov3, decode=yolov3.decode),
+    _yolo_entry("yolov4", "YOLOv4 with CSPDarknet-53", build=yolov4.Yolov4, decode=yolov4.decode),
 )
 
 _CLASSIFIERS = (

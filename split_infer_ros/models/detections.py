@@ -82,14 +82,15 @@ def suppress(candidates: Candidates, limits: Limits) -> list[Detections]:
         max_detections=limits.max_detections,
         max_per_class=max_per_class,
     )
-    num_classes = scores.shape[2] if labels is None else 1
-    detections = []
-    for image, places in enumerate(kept):
-        indices = places[places >= 0]
-        rows = indices // num_classes
-        kept_labels = indices % num_classes if labels is None else labels[image][rows]
-        detections.append(Detections(boxes[image][rows], scores[image].flatten()[indices], kept_labels))
-    return detections
+    counts = (kept >= 0).sum(1).tolist()  # the only thing for which the host waits
+    kept = kept[:, : max(counts, default=0)].clamp(min=0)
+    images = torch.arange(len(kept), device=kept.device).unsqueeze(1)
+    if labels is None:
+        rows, kept_labels = kept // scores.shape[2], kept % scores.shape[2]
+        parts = boxes[images, rows], scores[images, rows, kept_labels], kept_labels
+    else:
+        parts = boxes[images, kept], scores[images, kept], labels[images, kept]
+    return [Detections(*(part[image, :count] for part in parts)) for image, count in enumerate(counts)]
 
 
 class SuppressOverlaps:

@@ -24,12 +24,14 @@ class Weights:
         url: a file that is downloaded once.
         file_name: the name of the download in torch.hub's folder of checkpoints.
         fetch: returns a state dict, by another library's own means.
+        darknet_file: the name of Darknet's own file of weights, which the user has to fetch.
     """
 
     path: Path | None = None
     url: str | None = None
     file_name: str | None = None
     fetch: Callable[[], Mapping[str, Tensor]] | None = None
+    darknet_file: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

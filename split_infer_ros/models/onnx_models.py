@@ -11,7 +11,7 @@ from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models import box_decoders, query_decoders
 from split_infer_ros.models.classifier import classify
 from split_infer_ros.models.entry import Decode, ModelEntry
-from split_infer_ros.models.onnx_labels import NAMES, labels_of_metadata, read_labels
+from split_infer_ros.models.onnx_labels import MAX_LABELS, NAMES, labels_of_metadata, read_labels
 from split_infer_ros.models.onnx_options import AUTO, MAX_SIDE, Decoder, OnnxOptions, Recipe, parse_size
 from split_infer_ros.models.onnx_outputs import OutputFacts, OutputLayout, boxes_are_decoded
 from split_infer_ros.models.onnx_preprocess import make_preprocess, usual_recipe
@@ -130,6 +130,11 @@ def _labels(graph: OnnxGraph, layout: OutputLayout, labels: tuple[str, ...]) -> 
     A DETR may have more logits than classes: RF-DETR keeps one for the background.
     """
     classes = layout.classes or len(labels) or MAX_UNNAMED
+    if classes > MAX_LABELS:
+        raise ConfigurationError(
+            f"The outputs of {graph.name} have {classes:,} classes ({'; '.join(map(str, graph.outputs))}); "
+            f"at most {MAX_LABELS:,} are possible."
+        )
     may_lack = layout.decoder in (Decoder.DETR, Decoder.DETR_SOFTMAX)
     if labels and (len(labels) > classes or (len(labels) < classes and not may_lack)):
         raise ConfigurationError(

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.images.encodings import RGB, Pixels
+from split_infer_ros.images.encodings import BGR, RGB, Pixels
 from split_infer_ros.models.letterbox import Letterbox
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -103,7 +103,7 @@ class Preprocess:
             window = used[:, top : top + self.height, left : left + self.width]
         order = rgb[::-1] if self.bgr else rgb
         if order != RGB or window.shape[3] != len(RGB):
-            window = window.index_select(3, _constant(order, torch.int64, images.device))
+            window = _reordered(window, order)
         target.copy_(window)
 
     def _resized(self, images: Tensor, height: int, width: int) -> Tensor:
@@ -120,21 +120,28 @@ class Preprocess:
             planes = planes.round_().clamp_(0, 255)
         return planes.permute(0, 2, 3, 1)
 
-    def normalise(self, gathered: Tensor, memory_format: torch.memory_format = torch.channels_last) -> Tensor:
+    def normalise(
+        self,
+        gathered: Tensor,
+        memory_format: torch.memory_format = torch.channels_last,
+        out: Tensor | None = None,
+    ) -> Tensor:
         """Converts (N, h, w, 3) of 0..255 to the model's input, float32 (N, 3, h, w), on its device.
 
         Args:
             gathered: resized images.
             memory_format: the layout of the result: channels-last, or contiguous. The values are the same bits.
+            out: where the result is written, in that layout; None for new memory.
         """
         scale = _constant(tuple(1 / (255 * s) for s in self.std), torch.float32, gathered.device)
         offset = _constant(
             tuple(-m / s for m, s in zip(self.mean, self.std, strict=True)), torch.float32, gathered.device
         )
         if memory_format is torch.channels_last:
-            return torch.addcmul(offset, gathered.float(), scale).permute(0, 3, 1, 2)
+            written = None if out is None else out.permute(0, 2, 3, 1)
+            return torch.addcmul(offset, gathered.float(), scale, out=written).permute(0, 3, 1, 2)
         planes = gathered.float().permute(0, 3, 1, 2)
-        contiguous = torch.empty(planes.shape, device=planes.device)
+        contiguous = torch.empty(planes.shape, device=planes.device) if out is None else out
         return torch.addcmul(offset.view(3, 1, 1), planes, scale.view(3, 1, 1), out=contiguous)
 
     def to_source(self, boxes: Tensor, height: int, width: int) -> Tensor:
@@ -173,6 +180,14 @@ class Preprocess:
             fit_height, fit_width = int(self.shorter_side * height / width), self.shorter_side
         # torchvision's centre crop rounds in this way.
         return fit_height, fit_width, round((fit_height - self.height) / 2), round((fit_width - self.width) / 2)
+
+
+def _reordered(images: Tensor, order: tuple[int, int, int]) -> Tensor:
+    """Returns the channels of images (k, h, w, channels) in that order."""
+    if images.is_cuda or order != BGR or images.shape[3] != len(BGR):
+        return images.index_select(3, _constant(order, torch.int64, images.device))
+    # cameras' usual order, for which OpenCV is ten times as fast
+    return torch.stack([torch.from_numpy(cv2.cvtColor(image.numpy(), cv2.COLOR_BGR2RGB)) for image in images])
 
 
 @cache

@@ -11,10 +11,15 @@ that gives them is refused, so that they do not get lost unnoticed.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-from collections.abc import Mapping
-from pathlib import Path
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from pickle import UnpicklingError
 from typing import Any
+from zipfile import ZipFile
 
 import torch
 from torch import Tensor, fx, nn
@@ -29,6 +34,10 @@ from split_infer_ros.models.preprocess import RESIZE_RATIO, Preprocess
 PROGRAM_SUFFIX = ".pt2"
 IMAGE_SIZE = "image_size"
 UNSUPPORTED_OUTPUTS = ("masks", "keypoints")
+OBJECT_PREFIXES = ("custom_obj_", "opaque_obj_")  # of files in an exported program that torch unpickles
+ONLY_TENSORS = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"  # torch reads it from the environment at each load
+
+_loading = threading.Lock()  # the whole process has one environment
 
 
 def is_user_model(name: str) -> bool:
@@ -73,13 +82,17 @@ def _load_program(name: str) -> nn.Module:
     if not path.is_file():
         raise ConfigurationError(f"There is no exported program {path}.")
     try:
-        program = torch.export.load(path)
+        _refuse_objects(path)
+        with _only_tensors():
+            program = torch.export.load(path)
         exported = program.module()
         module = fx.GraphModule(exported, exported.graph)  # unlike ``exported``, it has eval()
         (images,) = [node.meta["val"].shape for node in module.graph.find_nodes(op="placeholder")]
         image_size = tuple(int(length) for length in images[2:])
     except Exception as error:  # a broken file can make its reader raise anything
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        if isinstance(error, UnpicklingError):  # torch would advise to load it all the same
+            reason = "it is damaged, or holds pickled objects other than tensors, which are never loaded"
         raise ConfigurationError(
             f"{path} cannot be read as an exported program that takes images ({reason}); torch.export.save makes one."
         ) from error
@@ -90,6 +103,33 @@ def _load_program(name: str) -> nn.Module:
         )
     setattr(module, IMAGE_SIZE, image_size)
     return module
+
+
+@contextlib.contextmanager
+def _only_tensors() -> Iterator[None]:
+    """Makes torch take nothing but tensors from pickles, whatever a file or a caller asks for."""
+    with _loading:
+        before = os.environ.get(ONLY_TENSORS)
+        os.environ[ONLY_TENSORS] = "1"
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ[ONLY_TENSORS]
+            else:
+                os.environ[ONLY_TENSORS] = before
+
+
+def _refuse_objects(path: Path) -> None:
+    """Refuses an archive with pickled objects, which run code as they are loaded.
+
+    Raises:
+        BadZipFile, ValueError: the file is no archive, or holds such an object.
+    """
+    with ZipFile(path) as archive:
+        for name in archive.namelist():
+            if PurePosixPath(name).name.startswith(OBJECT_PREFIXES):
+                raise ValueError(f"it holds the pickled object {name}, which is never loaded")
 
 
 def _classifier(name: str, module: nn.Module) -> ModelEntry:

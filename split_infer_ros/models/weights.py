@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from enum import Enum
 from http.client import HTTPException
 from pathlib import Path
+from pickle import UnpicklingError
 
 import torch
 from safetensors.torch import load_file
@@ -18,12 +19,15 @@ from torch import Tensor, nn
 
 from split_infer_ros.errors import WeightsError
 from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.models.darknet_weights import SUFFIX as DARKNET_SUFFIX
+from split_infer_ros.models.darknet_weights import read_darknet_weights
 from split_infer_ros.models.entry import ModelEntry, Weights
 from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.models.random_weights import randomise
 
 NUM_SCENES = 4  # on which random weights are calibrated
 CONNECT_TIMEOUT_S = 10.0
+SAFETENSORS_SUFFIX = ".safetensors"
 
 
 class NamedWeights(str, Enum):
@@ -40,7 +44,8 @@ def load_weights(model: nn.Module, entry: ModelEntry, weights: str) -> None:
     Args:
         model: the result of ``entry.build``.
         entry: the model's entry.
-        weights: a value of ``NamedWeights``, or the path of a safetensors file or of a state dict saved by torch.
+        weights: a value of ``NamedWeights``, or the path of a safetensors file or of a state dict saved by torch. A
+            network of Darknet's also takes Darknet's own file, whose name ends in ``.weights``.
 
     Raises:
         WeightsError: the file does not exist, cannot be read, or holds weights of another model.
@@ -54,12 +59,16 @@ def load_weights(model: nn.Module, entry: ModelEntry, weights: str) -> None:
         source, state = _default_state(entry)
     else:
         source = weights
-        state = _read(Path(weights).expanduser())
+        state = _read_for(model, entry, Path(weights).expanduser())
     expected = model.state_dict()
     misshapen = [name for name in expected if name in state and state[name].shape != expected[name].shape]
     # A copy is loaded first, because only modules know older names of their weights, and a refusal changes nothing.
     fitting = {name: state[name] for name in state if name not in misshapen}
-    loaded = copy.deepcopy(model).load_state_dict(fitting, strict=False)
+    try:
+        loaded = copy.deepcopy(model).load_state_dict(fitting, strict=False)
+    except Exception as error:  # tensors that cannot be copied, such as sparse ones
+        reason = str(error).strip().splitlines()[-1].strip()
+        raise WeightsError(f"{source} holds tensors that {entry.name} cannot take ({reason}).") from error
     missing = [n for n in loaded.missing_keys if n not in misshapen and not n.endswith("num_batches_tracked")]
     surplus = loaded.unexpected_keys
     if missing or surplus or misshapen:
@@ -79,18 +88,30 @@ def _calibration_images(preprocess: Preprocess) -> Tensor:
     return preprocess.normalise(preprocess.gather(images, preprocess.staging(NUM_SCENES)))
 
 
-def _read(path: Path) -> dict[str, Tensor]:
-    """Reads a file of weights into a state dict."""
+def _read_for(model: nn.Module, entry: ModelEntry, path: Path) -> dict[str, Tensor]:
+    """Reads the user's file of weights for a model into a state dict."""
     if not path.is_file():
         raise WeightsError(
             f"There is no weights file {path}; weights takes 'default', 'random', 'none' or the path of a file."
         )
+    if entry.weights is None or entry.weights.darknet_file is None or path.suffix != DARKNET_SUFFIX:
+        return _read(path)
     try:
-        if path.suffix == ".safetensors":
+        return read_darknet_weights(model, path)
+    except OSError as error:
+        raise WeightsError(f"{path} cannot be read as weights ({error}).") from error
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    """Reads a file of weights into a state dict."""
+    try:
+        if path.suffix == SAFETENSORS_SUFFIX:
             return load_file(path)
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a broken file can make its reader raise anything
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = str(error).partition("\n")[0][:200] or type(error).__name__
+        if isinstance(error, UnpicklingError):  # torch would advise to load it all the same
+            reason = "it is damaged, or holds objects other than tensors, which are never loaded"
         raise WeightsError(
             f"{path} cannot be read as weights ({reason}); it must be a .safetensors file or a state dict saved by "
             "torch.save."
@@ -110,6 +131,11 @@ def _default_state(entry: ModelEntry) -> tuple[str, Mapping[str, Tensor]]:
             return f"The default of {entry.name}", weights.fetch()
         except Exception as error:  # another library can raise anything
             raise WeightsError(f"The default weights of {entry.name} could not be loaded ({error}).") from error
+    if weights.darknet_file is not None:
+        raise WeightsError(
+            f"{entry.name} has no default weights: set weights to the path of Darknet's {weights.darknet_file}, or of "
+            "a file of this package's names, or to 'none' for untrained weights."
+        )
     if weights.url is None:
         raise WeightsError(
             f"{entry.name} has no default weights, because none are published: set weights to the path of a file, or "

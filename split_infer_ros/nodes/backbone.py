@@ -12,6 +12,7 @@ from split_infer_ros.autotuning.engine_choice import compare_engines_once, open_
 from split_infer_ros.autotuning.trial_process import TrialProcess
 from split_infer_ros.autotuning.tune import Tuner
 from split_infer_ros.engines.execution_config import ExecutionConfig
+from split_infer_ros.engines.precision import Precision, parse_precision
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.nodes.backbone_pipeline import BackbonePipeline
@@ -21,9 +22,10 @@ from split_infer_ros.nodes.managed import ManagedNode
 from split_infer_ros.nodes.parameters.backbone import BackboneParameters
 from split_infer_ros.nodes.process import run
 from split_infer_ros.pipeline.backbone_stage import BackboneStage
+from split_infer_ros.pipeline.hollow_loading import load_streamable
 from split_infer_ros.runtime.captures import empty_cache
-from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.model_engines import choose_precision, untuned_engine
 
 REPORT_PERIOD_S = 0.5
 DRAIN_S = 2.0  # how long heads may take to finish when the node is deactivated
@@ -72,10 +74,13 @@ class BackboneNode(ManagedNode[BackboneParameters]):
         self._check_topics(values.image_topics)
         self._model = self._load()
         self.add_cleanup(self._unload)
-        best_known = self._find_or_tune()
-        self.get_logger().info(f"{values.model}: {best_known}")
-        execution_config = best_known.execution_config.with_engine(values.engine, self._model.native_engine)
-        self._model = self._load(execution_config)
+        precision, reason = choose_precision(self._model, parse_precision(values.precision), values.engine)
+        if reason:
+            self.get_logger().warning(reason)
+        best_known = self._find_or_tune(precision)
+        untuned = untuned_engine(self._model, precision)
+        self._model = self._load(best_known.execution_config.with_engine(values.engine, untuned))
+        self.get_logger().info(f"{values.model} runs on {_engine_of(self._model)}; {best_known}")
         if self._model.note:
             self.get_logger().warning(self._model.note)
         self._pipeline = BackbonePipeline.open(self, self._model, best_known)
@@ -90,9 +95,8 @@ class BackboneNode(ManagedNode[BackboneParameters]):
             for topic in self.values.image_topics
         ]
         split_point = model.split_point(pipeline.stage.settings.split_point)
-        engine = model.execution_config.engine.value
         self.get_logger().info(
-            f"{self.values.model} on {model.device} by {engine}, split at {split_point.name}: "
+            f"{self.values.model} on {model.device} by {_engine_of(model)}, split at {split_point.name}: "
             f"{split_point.bytes_per_image:,} bytes of features an image"
         )
 
@@ -119,10 +123,11 @@ class BackboneNode(ManagedNode[BackboneParameters]):
             self._pipeline.report()
 
     def _load(self, execution_config: ExecutionConfig | None = None) -> SplitModel:
-        return load_model(replace(self.values.model_spec, execution_config=execution_config or ExecutionConfig()))
+        spec = replace(self.values.model_spec, execution_config=execution_config or ExecutionConfig())
+        return load_streamable(spec, self.values.weights_settings)
 
-    def _find_or_tune(self) -> BestKnown:
-        """Returns the best known configuration of the model on this machine.
+    def _find_or_tune(self, precision: Precision) -> BestKnown:
+        """Returns the best known configuration of the model on this machine in a precision.
 
         If there is none, the model is tuned first if the parameter ``tune_at_start`` is set. Else, with engine
         ``auto``, the engines are compared.
@@ -132,7 +137,7 @@ class BackboneNode(ManagedNode[BackboneParameters]):
         engines = open_engines(values.engine, values.weights_settings.weights_residency)
 
         def find() -> BestKnown:
-            return find_best_known(self.model, database, values.precision, values.batch_size, engines)
+            return find_best_known(self.model, database, precision, values.batch_size, engines)
 
         best_known = find()
         if best_known.network is not None:
@@ -140,14 +145,14 @@ class BackboneNode(ManagedNode[BackboneParameters]):
         if values.tune_at_start:
             log.info(f"tuning {values.model} for {values.tune_at_start:g} s")
             with TrialProcess(spec) as runner:
-                tuner = Tuner(self.model, runner, database, precisions=(values.precision,), engines=engines)
+                tuner = Tuner(self.model, runner, database, precisions=(precision,), engines=engines)
                 tuner.tune(values.tune_at_start)
         elif not engines:
             compare_engines_once(
                 self.model,
                 spec,
                 database,
-                precision=values.precision,
+                precision=precision,
                 batch_size=values.batch_size or 1,
                 say=log.info,
             )
@@ -165,6 +170,10 @@ class BackboneNode(ManagedNode[BackboneParameters]):
             raise ConfigurationError(f"image_topics cannot be {list(topics)} ({error}).") from error
         if not names or len(names) < len(topics):
             raise ConfigurationError(f"image_topics cannot be {list(topics)}; it takes at least one topic, each once.")
+
+
+def _engine_of(model: SplitModel) -> str:
+    return f"{model.execution_config.engine_text} in {model.precision.value}"
 
 
 def main() -> int:

@@ -32,6 +32,7 @@ class BackbonePipeline:
 
     Args:
         node: the backbone's node.
+        model: whose backbone runs.
         best_known: what tuning found for the model.
         stage: runs the backbone.
         auto_split: chooses the split point while the parameter ``split_point`` is ``auto``.
@@ -46,6 +47,7 @@ class BackbonePipeline:
         self,
         node: ManagedNode[BackboneParameters],
         *,
+        model: SplitModel,
         best_known: BestKnown,
         stage: BackboneStage,
         auto_split: AutoSplit,
@@ -54,6 +56,7 @@ class BackbonePipeline:
         self.stage = stage
         self.limiter = RateLimiter(node.values.max_rate_hz)
         self._node = node
+        self._model = model
         self._best_known = best_known
         self._auto_split = auto_split
         self._reports = reports
@@ -101,8 +104,7 @@ class BackbonePipeline:
         auto_split.attach(stage.configure)
         node.add_cleanup(auto_split.detach)
         node.add_cleanup(stage.close)
-        stage.when_ready_for_more(lambda: _wake_executor(node))
-        pipeline = cls(node, best_known=best_known, stage=stage, auto_split=auto_split, reports=reports)
+        pipeline = cls(node, model=model, best_known=best_known, stage=stage, auto_split=auto_split, reports=reports)
         node.add_cleanup(pipeline.stop)  # a signal may come after the threads' start and before the node is active
         return pipeline
 
@@ -126,7 +128,9 @@ class BackbonePipeline:
         Raises:
             ConfigurationError: they are refused, and nothing has changed.
         """
+        before = self._point()
         self._auto_split.configure(self._best_known.fill_in(values.settings), values.goal)
+        self._node.log_changes(before, self._point())
         self.limiter.max_rate_hz = values.max_rate_hz
 
     def report(self) -> None:
@@ -136,7 +140,7 @@ class BackbonePipeline:
         stamp = self._node.get_clock().now().to_msg()
         self._reports.publish(report_message(self.stage.report(time.monotonic()), stamp, **fields))
 
-
-def _wake_executor(node: ManagedNode[BackboneParameters]) -> None:
-    if node.executor is not None:
-        node.executor.wake()
+    def _point(self) -> dict[str, object]:
+        settings = self.stage.settings
+        name = self._model.split_point(settings.split_point).name
+        return {"split_point": name, "batch_size": settings.batch_size}

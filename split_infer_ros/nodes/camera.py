@@ -6,11 +6,11 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-from rclpy.qos import QoSProfile
+from rclpy.qos import DurabilityPolicy, QoSProfile
 from sensor_msgs.msg import Image
-from std_msgs.msg import Header
+from std_msgs.msg import Header, String
 from torch import from_numpy
 from vision_msgs.msg import Detection2DArray
 
@@ -18,6 +18,7 @@ from split_infer_ros.errors import SourceError
 from split_infer_ros.models.shapes import LABELS
 from split_infer_ros.nodes.conversions import image_message, truth_message
 from split_infer_ros.nodes.cv_bridge_encodings import find_encoding
+from split_infer_ros.nodes.endpoints import create_publisher
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher
 from split_infer_ros.nodes.managed import ManagedNode
 from split_infer_ros.nodes.parameters.table import NodeParameters, parameter
@@ -25,12 +26,16 @@ from split_infer_ros.nodes.process import run
 from split_infer_ros.sources import Picture, Source, open_source
 
 NO_SOURCE = "none"
+ENDED_TOPIC = "source_ended"
+LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 MAX_NAMED_FILES = 100  # unreadable images that are named in the log one by one
 
 
 @dataclass(frozen=True)
 class CameraParameters(NodeParameters):
     """The parameters of the node ``camera``."""
+
+    PURPOSE: ClassVar[str] = "The source"
 
     source: str = parameter(
         "shapes",
@@ -49,12 +54,13 @@ class CameraParameters(NodeParameters):
 
 
 class CameraNode(ManagedNode[CameraParameters]):
-    """Publishes ``image`` and, for drawn scenes, ``truth``."""
+    """Publishes ``image`` and, for drawn scenes, ``truth``; ``source_ended`` names a source that came to its end."""
 
     def __init__(self, **node_arguments: Any) -> None:
         super().__init__("camera", CameraParameters, **node_arguments)
         self._images: IntraProcessPublisher | None = None
         self._truth: IntraProcessPublisher | None = None
+        self._ended: Any = None  # the publisher, while configured
         self._source: Source | None = None
         self._named_files: set[str] = set()
         self._stopping = threading.Event()
@@ -66,6 +72,8 @@ class CameraNode(ManagedNode[CameraParameters]):
         self.add_cleanup(self._images.destroy)
         self._truth = IntraProcessPublisher(self, Detection2DArray, "truth", QoSProfile(depth=50))
         self.add_cleanup(self._truth.destroy)
+        self._ended = create_publisher(self, String, ENDED_TOPIC, LATCHED)
+        self.add_cleanup(lambda: self.destroy_publisher(self._ended))
         self._named_files = set()
         self._source = None
         if values.source != NO_SOURCE:
@@ -84,6 +92,7 @@ class CameraNode(ManagedNode[CameraParameters]):
 
     def activate(self) -> None:
         self._stopping.clear()
+        self._ended.publish(String())
         self._thread = threading.Thread(target=self._capture, name="camera", daemon=True)
         self._thread.start()
 
@@ -106,6 +115,7 @@ class CameraNode(ManagedNode[CameraParameters]):
             self.warn(error)
         if self._source is not None:
             self.get_logger().info(f"{self.values.source} has ended.")
+            self._ended.publish(String(data=self.values.source))
 
     def _name_unreadable(self, sentence: str) -> None:
         """Logs an unreadable image once. After ``MAX_NAMED_FILES`` images it logs at most one every few seconds."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import sys
@@ -126,6 +127,15 @@ def check_middleware(environment: Mapping[str, str]) -> list[Finding]:
     ]
 
 
+def list_precisions() -> list[Finding]:
+    """Lists what the engines can compute in on this processor; nothing if torch is missing, which is said elsewhere."""
+    try:
+        from split_infer_ros.engines.precision_checkup import check_precisions
+    except ImportError:
+        return []
+    return check_precisions()
+
+
 def check_optional() -> list[Finding]:
     """Checks smaller libraries, and libraries that only some uses need."""
     findings = []
@@ -149,7 +159,8 @@ def check_optional() -> list[Finding]:
 
 def main() -> int:
     """Prints the page; returns 1 if something is missing without which the pipeline cannot run."""
-    findings = [*check_ros(os.environ), *check_machine(FOLDER), *check_optional()]
+    argparse.ArgumentParser(prog="doctor", description=__doc__).parse_args()  # it takes none
+    findings = [*check_ros(os.environ), *check_machine(FOLDER), *list_precisions(), *check_optional()]
     print(format_findings(findings))
     return int(any(finding.level == Level.PROBLEM for finding in findings))
 

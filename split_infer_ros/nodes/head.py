@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from split_infer_ros.autotuning.best_known import find_best_known
 from split_infer_ros.autotuning.engine_choice import open_engines
-from split_infer_ros.engines.engine import check_engine
+from split_infer_ros.engines.engine import Engine, check_engine
+from split_infer_ros.engines.precision import Precision, parse_precision
+from split_infer_ros.engines.precision_checks import is_made_for
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.detections import Detections
 from split_infer_ros.nodes.head_diagnostics import HeadDiagnostics
@@ -26,10 +28,13 @@ from split_infer_ros.nodes.transports import INTRA_PROCESS, RECEIVERS, Receiver
 from split_infer_ros.nodes.vision_info import LABELS_PARAMETER
 from split_infer_ros.pipeline.frame import Handle
 from split_infer_ros.pipeline.head_stage import HeadStage
+from split_infer_ros.pipeline.hollow_loading import load_streamable
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.runtime.num_threads import default_head_threads
-from split_infer_ros.split.load import choose_device, load_model
+from split_infer_ros.split.load import choose_device
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.model_engines import choose_precision, untuned_engine
+from split_infer_ros.split.model_spec import ModelSpec
 
 DIAGNOSTICS_PERIOD_S = 1.0
 
@@ -42,11 +47,19 @@ class HeadParameters(ModelParameters, FinishParameters, WeightsParameters):
         ConfigurationError: there is no such engine.
     """
 
+    PURPOSE: ClassVar[str] = "How the head computes, and where features come from"
+
     engine: str = like(
         ComputeParameters,
         "engine",
         description="What executes the head: auto, torch, onnxruntime, openvino, or onnxruntime:PROVIDER for one that "
         "runs on the CPU. auto: what tuning or the backbone measured, else torch, or onnxruntime for an ONNX file.",
+    )
+    precision: str = like(
+        ComputeParameters,
+        "precision",
+        description="In what the head computes: fp32, fp16, bf16 or int8. What the engine lacks is refused. What the "
+        "processor has no instructions for runs in fp32, and so does all that is impossible with bf16 or fp32.",
     )
     transport: str = parameter(
         INTRA_PROCESS,
@@ -57,6 +70,11 @@ class HeadParameters(ModelParameters, FinishParameters, WeightsParameters):
 
     def __post_init__(self) -> None:
         check_engine(self.engine)
+
+    @property
+    def model_spec(self) -> ModelSpec:
+        """The model as the head loads it: on the CPU and for its engine."""
+        return replace(super().model_spec, on_torch=self.engine == Engine.TORCH.value)
 
 
 class HeadNode(ManagedNode[HeadParameters]):
@@ -76,14 +94,19 @@ class HeadNode(ManagedNode[HeadParameters]):
 
     def configure(self) -> None:
         values = self.values
-        self._model = load_model(values.model_spec)
+        self._model = load_streamable(values.model_spec, values.weights_settings)
         self.add_cleanup(self._unload)
         engines = open_engines(values.engine, values.weights_settings.weights_residency)
-        tuned = find_best_known(self._model, Database.named(values.tuning_database), engines=engines)
-        execution_config = tuned.execution_config.with_engine(values.engine, self._model.native_engine)
-        self._model = load_model(replace(values.model_spec, execution_config=execution_config))
+        precision = self._choose_precision(self._model)
+        tuned = find_best_known(self._model, Database.named(values.tuning_database), precision, engines=engines)
+        untuned = untuned_engine(self._model, precision)
+        execution_config = tuned.execution_config.with_engine(values.engine, untuned)
+        spec = replace(values.model_spec, execution_config=execution_config)
+        self._model = load_streamable(spec, values.weights_settings)
         if self._model.note:
             self.get_logger().warning(self._model.note)
+        engine, precision = self._model.head_engine.value, self._model.head_precision
+        self.get_logger().info(f"The head of {values.model} runs on {engine} in {precision.value}.")
         # only within one process do handles carry the image on which to draw
         self._results = ResultPublisher(self, has_images=values.transport == INTRA_PROCESS)
         self._results.start()
@@ -125,6 +148,18 @@ class HeadNode(ManagedNode[HeadParameters]):
         if self._stage is not None:
             self._stage.configure(values.weights_settings)
             self._stage.limits = values.limits
+
+    def _choose_precision(self, model: SplitModel) -> Precision:
+        """Returns the precision of the head, and logs why it is another one than the user's.
+
+        In one process, the backbone on a GPU may have the same parameter. So a CPU that is slow in it takes fp32.
+        """
+        wanted = parse_precision(self.values.precision)
+        accepted = wanted if is_made_for(wanted[0], model.device) else (*wanted, Precision.FP32)
+        precision, reason = choose_precision(model, accepted, self.values.engine)
+        if reason:
+            self.get_logger().warning(f"head: {reason}")
+        return precision
 
     def _unload(self) -> None:
         """Lets go of the model and of what refers to it."""

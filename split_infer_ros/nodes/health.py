@@ -66,8 +66,15 @@ class PipelineHealth:
             stats.head_busy = min(1.0, (newest.head_busy_s - before.head_busy_s) / period_s)
         return stats
 
-    def diagnose(self, now: float, camera_timeout_s: float) -> tuple[bytes, str]:
-        """Returns the level of a diagnostic status and its message."""
+    def diagnose(self, now: float, camera_timeout_s: float, ended_source: str = "") -> tuple[bytes, str]:
+        """Returns the level of a diagnostic status and its message.
+
+        Args:
+            now: the time.
+            camera_timeout_s: how long no frame may come in; 0: for ever.
+            ended_source: what the node ``camera`` showed to its end; empty while it shows something. It may be another
+                camera than a tenant's.
+        """
         report, counts = self.newest, counts_of(self.newest)
         silent_s = now - self._received_at
         if now - self._reported_at > REPORT_TIMEOUT_S:
@@ -83,7 +90,11 @@ class PipelineHealth:
         if report.state == PipelineReport.LOADING:
             return DiagnosticStatus.OK, "Its model is being loaded."
         if camera_timeout_s and silent_s > camera_timeout_s:
-            return DiagnosticStatus.WARN, f"No frame has come in for {silent_s:.0f} s: does the camera run?"
+            ended = f"{ended_source} has ended." if ended_source else ""
+            if ended and not report.tenant:
+                return DiagnosticStatus.OK, f"{ended} The last frame came in {silent_s:.0f} s ago."
+            message = f"No frame has come in for {silent_s:.0f} s: does the camera run? {ended}"
+            return DiagnosticStatus.WARN, message.rstrip()
         reasons = self._failing_reasons()
         if reasons and now - self._published_at > FAILING_S:
             level = DiagnosticStatus.ERROR if report.failure else DiagnosticStatus.WARN
@@ -105,6 +116,7 @@ class PipelineHealth:
         return {
             "model": report.model,
             "device": report.device,
+            "engine": f"{report.engine}, {report.precision}",
             "split_point": report.split_point,
             "received": counts.received,
             "published": counts.published,
@@ -120,6 +132,7 @@ class PipelineHealth:
             "memory": f"{report.memory}: {report.memory_reason}",
             "memory of features (bytes)": f"{report.pool_bytes:,}",
             "memory of staging (bytes)": f"{report.staging_bytes:,}",
+            "memory of the model (bytes)": f"{report.model_bytes:,}",
             **weights_values(
                 residency=report.weights_residency,
                 memory_bytes=report.weights_bytes,

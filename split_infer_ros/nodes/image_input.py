@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
 from rclpy.qos import QoSProfile, ReliabilityPolicy
 from sensor_msgs.msg import CompressedImage, Image
 
@@ -18,33 +17,18 @@ from split_infer_ros.nodes.cv_bridge_encodings import find_encoding
 from split_infer_ros.nodes.enable_service import EnableService
 from split_infer_ros.nodes.intra_process import IntraProcessSubscription
 from split_infer_ros.nodes.managed import ManagedNode
-from split_infer_ros.nodes.parameters.common import ImageParameters, ImageReliability, ImageTransport
+from split_infer_ros.nodes.parameters.images import ImageParameters, ImageReliability, ImageTransport
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.rate_limiter import RateLimiter
 
 ROOM_TIMEOUT_S = 0.5
 
 
-class BackpressureGroup(MutuallyExclusiveCallbackGroup):
-    """A callback group that leaves messages with the middleware while the sink is full (drop policy ``block``)."""
-
-    def __init__(self, has_room: Callable[[], bool]) -> None:
-        super().__init__()
-        self._has_room = has_room
-
-    def can_execute(self, entity: Any) -> bool:
-        return self._has_room() and super().can_execute(entity)
-
-
 class FrameSink(Protocol):
     """What takes a camera's frames."""
 
-    @property
-    def full(self) -> bool:
-        """True while senders must wait."""
-
     def wait_for_room(self, timeout_s: float) -> bool:
-        """Waits while ``full``; returns whether there is room."""
+        """Waits for up to ``timeout_s`` seconds while senders must wait; returns whether there is room."""
 
     def submit(self, pixels: Pixels, origin: Origin, now: float) -> None:
         """Takes a frame."""
@@ -58,6 +42,9 @@ class FrameSink(Protocol):
 
 class ImageInput:
     """Subscribes to one topic and gives each image to a sink, which serves it or drops it for a named reason.
+
+    A thread of its own reads the images of other processes. While the sink is full (drop policy ``block``), it leaves
+    them with the middleware.
 
     Args:
         node: the node whose parameters ``image_*`` and ``max_image_pixels`` apply.
@@ -96,7 +83,7 @@ class ImageInput:
             receive=self._receive_local,
             receive_remote=self._receive,
             on_lost=lambda count: sink.missed(count, DropReason.MIDDLEWARE),
-            callback_group=BackpressureGroup(lambda: not sink.full),
+            wait_for_room=sink.wait_for_room,
         )
 
     def close(self) -> None:

@@ -10,15 +10,16 @@ import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from rclpy.callback_groups import CallbackGroup
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from rclpy.subscription import MessageInfo
 
 from split_infer_ros.nodes.bus import Bus
 from split_infer_ros.nodes.endpoints import create_publisher, create_subscription
+from split_infer_ros.nodes.message_reader import MessageReader
 
 COUNT_PERIOD_S = 0.1  # counting subscribers takes the middleware 35 us, as long as a handle takes to its head
 
@@ -40,7 +41,9 @@ class IntraProcessPublisher:
         message: the type of the ROS message.
         topic: the topic.
         qos: the profile towards remote subscribers.
-        to_message: makes the ROS message of an object; called only while a remote subscriber exists.
+        to_message: makes the ROS message of an object, or its serialised bytes; called only while a remote subscriber
+            exists.
+        to_object: makes what local subscribers get; called only while there are any.
     """
 
     def __init__(
@@ -50,9 +53,11 @@ class IntraProcessPublisher:
         topic: str,
         qos: QoSProfile,
         to_message: Callable[[Any], Any] = lambda published: published,
+        to_object: Callable[[Any], Any] = lambda published: published,
     ) -> None:
         self._node = node
         self._to_message = to_message
+        self._to_object = to_object
         self._key = topic_key(node, topic)
         # rclpy does not tell a publisher's identity, so it is the one that is new. A node of the same name may publish
         # from another process, and DDS may learn its name late: so ``before`` takes the publishers of any node.
@@ -80,7 +85,9 @@ class IntraProcessPublisher:
 
     def publish(self, published: Any) -> int:
         """Hands an object to the local subscribers; returns how many there are."""
-        subscribers = _bus.publish(self._key, published)
+        subscribers = 0
+        if _bus.has_subscribers(self._key):
+            subscribers = _bus.publish(self._key, self._to_object(published))
         if self.has_remote_subscribers:
             self._publisher.publish(self._to_message(published))
         return subscribers
@@ -109,9 +116,10 @@ class IntraProcessSubscription:
         topic: the topic.
         qos: the profile towards remote publishers.
         receive: called with each local object on the publisher's thread; must be quick.
-        receive_remote: called with each remote message on the executor's thread. Without it, the subscription is local.
+        receive_remote: called with each remote message. Without it, the subscription is local.
         on_lost: called with the number of messages that a publisher sent and the middleware lost.
-        callback_group: the group of ``receive_remote``.
+        wait_for_room: with it, a thread of its own reads remote messages, each one once this returns True. It takes a
+            time-out in seconds. Without it, the executor reads them.
     """
 
     def __init__(
@@ -123,7 +131,7 @@ class IntraProcessSubscription:
         receive: Callable[[Any], None],
         receive_remote: Callable[[Any], None] | None = None,
         on_lost: Callable[[int], None] | None = None,
-        callback_group: CallbackGroup | None = None,
+        wait_for_room: Callable[[float], bool] | None = None,
     ) -> None:
         self._node = node
         self._key = topic_key(node, topic)
@@ -132,19 +140,21 @@ class IntraProcessSubscription:
         self._on_lost = on_lost
         self._last_sequence: dict[bytes, int] = {}  # by publisher
         self._unsubscribe = _bus.subscribe(self._key, self._on_local)
-        self._subscription = None
+        self._remove: Callable[[], object] | None = None
         if receive_remote is not None:
             _dds_subscriptions[self._key] += 1
-            self._subscription = create_subscription(
-                node, message, topic, self._on_remote, qos, callback_group=callback_group
-            )
+            create = partial(create_subscription, node, message, topic, self._on_remote, qos)
+            if wait_for_room is not None:
+                self._remove = MessageReader(node, create, wait_for_room).close
+            else:
+                self._remove = partial(node.destroy_subscription, create())
 
     def destroy(self) -> None:
         """Removes the subscription from the topic."""
         self._unsubscribe()
-        if self._subscription is not None:
-            self._node.destroy_subscription(self._subscription)
-            self._subscription = None
+        if self._remove is not None:
+            self._remove()
+            self._remove = None
             _dds_subscriptions[self._key] -= 1
 
     def _on_local(self, published: Any) -> None:

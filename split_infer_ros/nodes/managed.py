@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -91,19 +91,17 @@ class ManagedNode(LifecycleNode, Generic[Table]):
         """Creates a timer on the steady clock, because simulated time may stand still, jump or never come."""
         return self.create_timer(period_s, callback, clock=self._steady_clock)
 
-    def start(self) -> None:
-        """Configures and activates the node if the parameter ``autostart`` is true.
+    def attempt_start(self, trigger: Callable[[], TransitionCallbackReturn]) -> bool:
+        """Triggers a transition when the process starts; returns whether it succeeded.
 
         Raises:
-            ConfigurationError: the node could not be configured.
+            ConfigurationError: the node refused it.
         """
-        if not self.values.autostart:
-            return
         self._failure = None
-        if self.trigger_configure() == TransitionCallbackReturn.SUCCESS:
-            self.trigger_activate()
+        result = trigger()
         if self._failure is not None:
             raise self._failure
+        return result == TransitionCallbackReturn.SUCCESS
 
     def close(self) -> None:
         """Deactivates and cleans up from any state, then destroys the node."""
@@ -142,6 +140,13 @@ class ManagedNode(LifecycleNode, Generic[Table]):
             self.lose_device(error)
         else:
             self.get_logger().warning(error_sentence(error), throttle_duration_sec=LOG_PERIOD_S)
+
+    def log_changes(self, before: Mapping[str, object], after: Mapping[str, object]) -> None:
+        """Logs one line with the old and the new values of what changed, if anything did."""
+        changed = [name for name in before if before[name] != after[name]]
+        if changed:
+            changes = [f"{name} changes from {before[name]} to {after[name]}" for name in changed]
+            self.get_logger().info(f"{', '.join(changes)}.")
 
     def lose_device(self, error: Exception) -> None:
         """Logs that this process can no longer use the GPU, reports it, and has the process end."""
@@ -182,6 +187,21 @@ class ManagedNode(LifecycleNode, Generic[Table]):
             on_refusal()
             return TransitionCallbackReturn.FAILURE
         return TransitionCallbackReturn.SUCCESS
+
+
+def start_nodes(nodes: Sequence[ManagedNode[Any]]) -> None:
+    """Configures and activates the nodes whose parameter ``autostart`` is true.
+
+    They are activated in this order, receivers before senders. They are configured in the reverse order: the backbone
+    may compare engines then, and the head takes the one that was fastest.
+
+    Raises:
+        ConfigurationError: a node could not be configured or activated.
+    """
+    starting = [node for node in nodes if node.values.autostart]
+    configured = [node for node in reversed(starting) if node.attempt_start(node.trigger_configure)]
+    for node in reversed(configured):
+        node.attempt_start(node.trigger_activate)
 
 
 def open_trace(node: ManagedNode[Any], path: str) -> TraceFile | None:

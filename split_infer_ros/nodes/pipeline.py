@@ -14,7 +14,7 @@ from split_infer_ros.nodes.process import NodeFactories, run
 from split_infer_ros.nodes.stats import StatsNode
 from split_infer_ros.nodes.tenants import TenantsNode
 
-# subscribers start before publishers
+# subscribers become active before publishers
 NODES = (StatsNode, HeadNode, BackboneNode, CameraNode)
 TENANT_NODES = (StatsNode, TenantsNode, CameraNode)
 

@@ -25,7 +25,8 @@ from rclpy.signals import SignalHandlerOptions
 from rclpy.task import Future
 
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.nodes.managed import ManagedNode, error_sentence
+from split_infer_ros.nodes.arguments import check_parameter_files, refuse_arguments
+from split_infer_ros.nodes.managed import ManagedNode, error_sentence, start_nodes
 from split_infer_ros.nodes.parameters.declaration import refuse_unknown
 from split_infer_ros.nodes.process_exit import ProcessExit
 from split_infer_ros.runtime.faults import DEVICE_LOST_EXIT, is_sticky
@@ -47,9 +48,10 @@ def run(node_types: NodeFactories | Callable[[], NodeFactories], main_task: Main
     no longer than ``process_exit.ORDERLY_S``, else at once.
 
     Args:
-        node_types: what makes each node, or a function that returns it once ROS's arguments are known. Nodes start in
-            this order and close in the reverse order.
-        main_task: runs on the main thread while the nodes spin on another; returns the exit code.
+        node_types: what makes each node, or a function that returns it once ROS's arguments are known. Nodes become
+            active in this order and close in the reverse order; see ``start_nodes``.
+        main_task: runs on the main thread while the nodes spin on another; returns the exit code. Its owner has read
+            the arguments that are not ROS's. Without one, such arguments are refused.
     """
     process_exit = ProcessExit(DEVICE_LOST_EXIT)
     code = _run(node_types, main_task, process_exit)
@@ -67,6 +69,9 @@ def _run(
     _set_signal_handlers(_exit_on_signal)
     try:
         with _as_configuration_errors():
+            if main_task is None:
+                refuse_arguments(sys.argv[1:])
+            check_parameter_files(sys.argv[1:])
             rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
         return _run_nodes(node_types, main_task, process_exit)
     except ConfigurationError as error:
@@ -97,7 +102,7 @@ def _run_nodes(
         for node in nodes:
             node.set_device_loss_handlers(process_exit.start, process_exit.interrupt_main_thread)
             executor.add_node(node)
-            node.start()
+        start_nodes(nodes)
         spinning.start()
         if main_task is not None:
             return main_task(nodes)

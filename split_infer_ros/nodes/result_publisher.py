@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rclpy.qos import QoSProfile
+from std_msgs.msg import Header
 from vision_msgs.msg import Detection2DArray
 
 from split_infer_ros.models.detections import Detections
@@ -13,8 +14,11 @@ from split_infer_ros.nodes.conversions import detections_message
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher
 from split_infer_ros.nodes.managed import ManagedNode
 from split_infer_ros.nodes.overlay import Overlay
+from split_infer_ros.nodes.serialised_detections import agrees_with_rclpy, serialise_detections
 from split_infer_ros.nodes.vision_info import VisionInfoPublisher
 from split_infer_ros.pipeline.frame import Origin
+
+Result = tuple[Detections, Sequence[str], Header]
 
 
 class ResultPublisher:
@@ -34,7 +38,12 @@ class ResultPublisher:
         self._topic_prefix = topic_prefix
         self._parameter_prefix = parameter_prefix
         self._detections = IntraProcessPublisher(
-            node, Detection2DArray, f"{topic_prefix}detections", QoSProfile(depth=10)
+            node,
+            Detection2DArray,
+            f"{topic_prefix}detections",
+            QoSProfile(depth=10),
+            to_message=_serialise if agrees_with_rclpy() else _make_message,
+            to_object=_make_message,
         )
         self._overlay = Overlay(node, node.warn, topic_prefix) if has_images else None
         self._vision_info: VisionInfoPublisher | None = None
@@ -64,7 +73,7 @@ class ResultPublisher:
 
     def publish(self, origin: Origin, detections: Detections, labels: Sequence[str]) -> None:
         """Publishes a frame's result; its labels may be those of the model before the present one."""
-        self._detections.publish(detections_message(detections, labels, origin.header))
+        self._detections.publish((detections, labels, origin.header))
         if self._overlay is not None:
             self._overlay.submit(origin, detections)
 
@@ -75,3 +84,11 @@ class ResultPublisher:
         if self._overlay is not None:
             self._overlay.close()
         self._detections.destroy()
+
+
+def _make_message(result: Result) -> Detection2DArray:
+    return detections_message(*result)
+
+
+def _serialise(result: Result) -> bytes:
+    return serialise_detections(*result)

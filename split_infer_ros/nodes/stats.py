@@ -8,15 +8,16 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rclpy.qos import QoSProfile
 from rclpy.timer import Timer
-from std_msgs.msg import Header
+from std_msgs.msg import Header, String
 
 from split_infer_ros.msg import PipelineReport, PipelineStats, SensorReading
-from split_infer_ros.nodes.endpoints import create_publisher
+from split_infer_ros.nodes.camera import ENDED_TOPIC, LATCHED
+from split_infer_ros.nodes.endpoints import create_publisher, create_subscription
 from split_infer_ros.nodes.health import PipelineHealth
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher, IntraProcessSubscription
 from split_infer_ros.nodes.managed import LOG_PERIOD_S, ManagedNode
@@ -31,6 +32,8 @@ POWER_PERIOD_S = 0.2  # between two readings of the sensors
 @dataclass(frozen=True)
 class StatsParameters(NodeParameters):
     """The parameters of the node ``stats``."""
+
+    PURPOSE: ClassVar[str] = "Reports"
 
     period_s: float = parameter(
         1.0,
@@ -48,7 +51,10 @@ class StatsParameters(NodeParameters):
 
 
 class StatsNode(ManagedNode[StatsParameters]):
-    """Subscribes to ``report``; publishes ``stats``, ``NAME/stats`` for each tenant, and ``/diagnostics``."""
+    """Publishes ``stats``, ``NAME/stats`` for each tenant, and ``/diagnostics``.
+
+    It subscribes to ``report`` and to the camera's ``source_ended``.
+    """
 
     def __init__(self, **node_arguments: Any) -> None:
         super().__init__("stats", StatsParameters, **node_arguments)
@@ -59,6 +65,8 @@ class StatsNode(ManagedNode[StatsParameters]):
         self._sensors = Sensors.find()
         self._power = MeanPower()
         self._reports: IntraProcessSubscription | None = None
+        self._ended: Any = None  # the subscription to it, while active
+        self._ended_source = ""
         self._timers: list[Timer] = []
         self._diagnostics: Any = None  # the publisher, while configured
 
@@ -78,6 +86,8 @@ class StatsNode(ManagedNode[StatsParameters]):
             receive=self._receive_report,
             receive_remote=self._receive_report,
         )
+        self._ended_source = ""
+        self._ended = create_subscription(self, String, ENDED_TOPIC, self._receive_end, LATCHED)
         self._timers = [self.create_steady_timer(self.values.period_s, self._publish)]
         if not math.isnan(total_watts(self._sensors.read())):
             self._timers.append(self.create_steady_timer(POWER_PERIOD_S, self._sample_power))
@@ -87,6 +97,7 @@ class StatsNode(ManagedNode[StatsParameters]):
             self.destroy_timer(timer)
         if self._reports is not None:
             self._reports.destroy()
+            self.destroy_subscription(self._ended)
 
     def _destroy_publishers(self) -> None:
         for publisher in self._stats.values():
@@ -103,6 +114,9 @@ class StatsNode(ManagedNode[StatsParameters]):
                 self._health[report.tenant] = PipelineHealth(report, now)
         if report.state == PipelineReport.LOST:
             self._publish()  # the pipeline's process may end this node before the timer's next turn
+
+    def _receive_end(self, ended: String) -> None:
+        self._ended_source = ended.data
 
     def _publish(self) -> None:
         with self._publish_lock:
@@ -155,7 +169,7 @@ class StatsNode(ManagedNode[StatsParameters]):
         return "/".join(filter(None, [*self.get_namespace().split("/"), "pipeline", tenant]))
 
     def _status(self, tenant: str, health: PipelineHealth, stats: PipelineStats) -> DiagnosticStatus:
-        level, message = health.diagnose(time.monotonic(), self.values.camera_timeout_s)
+        level, message = health.diagnose(time.monotonic(), self.values.camera_timeout_s, self._ended_source)
         backbones = self.count_publishers("report")
         if backbones > 1 and level != DiagnosticStatus.STALE:
             level = DiagnosticStatus.WARN

@@ -33,8 +33,6 @@ class TenantTopics:
         limiter: limits the tenant's frames a second.
     """
 
-    full = False  # the pipeline drops a tenant's frames rather than make senders wait
-
     def __init__(
         self,
         node: ManagedNode[TenantsParameters],
@@ -77,7 +75,7 @@ class TenantTopics:
         self._results.close()
 
     def wait_for_room(self, timeout_s: float) -> bool:
-        """Returns True, because there is always room."""
+        """Returns True: the pipeline drops a tenant's frames rather than make senders wait."""
         return True
 
     def submit(self, pixels: Pixels, origin: Origin, now: float) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from rclpy.guard_condition import GuardCondition
 from rclpy.qos import QoSProfile
 
-from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.errors import ConfigurationError, Notice
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.detections import Detections
 from split_infer_ros.msg import PipelineReport
@@ -124,8 +124,10 @@ class TenantsNode(ManagedNode[TenantsParameters]):
 
     def apply(self, values: TenantsParameters) -> None:
         self._check_topics(values)
-        if values.settings != self.values.settings:
-            self.pipeline.configure(values.settings)
+        before, after = self.values.settings, values.settings
+        if after != before:
+            self.pipeline.configure(after)
+            self.log_changes({"max_batch_size": before.max_batch_size}, {"max_batch_size": after.max_batch_size})
         self.pipeline.limits = values.limits
         for topics in self._topics.values():
             topics.limiter.max_rate_hz = values.max_rate_hz
@@ -207,6 +209,8 @@ class TenantsNode(ManagedNode[TenantsParameters]):
     def _warn_of(self, name: str, error: Exception) -> None:
         if is_sticky(error):
             self.lose_device(error)
+        elif isinstance(error, Notice):  # comes once, so it must not give way to another line
+            self.get_logger().warning(f"{name}: {error}")
         else:
             self.get_logger().warning(f"{name}: {error_sentence(error)}", throttle_duration_sec=LOG_PERIOD_S)
 

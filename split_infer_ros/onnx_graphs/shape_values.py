@@ -72,6 +72,11 @@ class ShapeValues:
                 found = True
         return found
 
+    def computed(self) -> dict[str, Any]:
+        """Returns the arrays that were computed, by the names of the values."""
+        names = [str(name) for index in sorted(self._computed) for name in self._nodes[index].output if name]
+        return {name: self._values[name] for name in names}
+
     def as_constants(self) -> onnx.ModelProto:
         """Returns a copy of the model in which computed values are constants."""
         import onnx
@@ -80,9 +85,9 @@ class ShapeValues:
         copied.CopyFrom(self._proto)
         copied.graph.ClearField("node")
         copied.graph.node.extend(node for index, node in enumerate(self._nodes) if index not in self._computed)
-        for index in sorted(self._computed):
-            for name in map(str, self._nodes[index].output):
-                copied.graph.initializer.append(onnx.numpy_helper.from_array(self._values[name], name))
+        copied.graph.initializer.extend(
+            onnx.numpy_helper.from_array(value, name) for name, value in self.computed().items()
+        )
         return copied
 
     def _needed_nodes(self) -> list[int]:

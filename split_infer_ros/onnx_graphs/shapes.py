@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from split_infer_ros.onnx_graphs.graph import OnnxGraph, dtype_of, shape_of
-from split_infer_ros.onnx_graphs.nodes import num_elements
+from split_infer_ros.onnx_graphs.nodes import num_elements, used_values
 from split_infer_ros.onnx_graphs.shape_values import MAX_ELEMENTS, ShapeValues
 
 if TYPE_CHECKING:
@@ -80,6 +81,77 @@ def infer_shapes(graph: OnnxGraph, image_shape: tuple[int, ...]) -> Mapping[str,
 
 def infer_for(graph: OnnxGraph, input_shape: tuple[int, ...]) -> dict[str, ValueShape]:
     """Infers the shapes of all values for one shape (N, C, H, W) of the images."""
+    return _infer_with_values(graph, input_shape)[0]
+
+
+def with_constant_shapes(graph: OnnxGraph, image_shape: tuple[int, ...]) -> OnnxGraph:
+    """Returns a graph for images of one size, in which constants take the place of what is computed from shapes.
+
+    A Reshape whose result has the batch in one place gets a constant target with -1 there. Nodes that no output needs
+    are left out.
+
+    Args:
+        graph: takes any number of images. It is not changed.
+        image_shape: (C, H, W).
+    """
+    import onnx
+
+    (first, values), (second, others) = (_computed_for(graph, (size, *image_shape)) for size in _TWO_BATCHES)
+    constants = {
+        name: value for name, value in values.items() if name in others and np.array_equal(value, others[name])
+    }
+    proto = onnx.ModelProto()
+    proto.CopyFrom(graph.proto)
+    proto.graph.ClearField("node")
+    for node in graph.proto.graph.node:
+        if node.output and all(name in constants for name in map(str, node.output) if name):
+            continue
+        added = proto.graph.node.add()
+        added.CopyFrom(node)
+        target = f"{node.output[0]}/target" if node.output else ""
+        shapes = [each.get(str(added.output[0]) if added.output else "") for each in (first, second)]
+        if node.op_type == "Reshape" and str(node.input[1]) in values and str(node.input[1]) not in constants:
+            lengths = _joined_lengths(*shapes)
+            if lengths is not None:
+                constants[target] = np.array(lengths, np.int64)
+                added.input[1] = target
+    _drop_unused(proto.graph)
+    proto.graph.initializer.extend(onnx.numpy_helper.from_array(value, name) for name, value in constants.items())
+    return OnnxGraph(graph.name, proto)
+
+
+def _drop_unused(graph: onnx.GraphProto) -> None:
+    """Drops the nodes that no output needs, in place: whoever converts the graph need not know their operators."""
+    needed = {str(each.name) for each in graph.output}
+    for index in reversed(range(len(graph.node))):
+        node = graph.node[index]
+        if needed.isdisjoint(node.output):
+            del graph.node[index]
+        else:
+            needed.update(used_values(node))
+
+
+def _joined_lengths(first: ValueShape | None, second: ValueShape | None) -> list[int] | None:
+    """Returns the lengths of a value for any batch, -1 in its one place; None if there is not just one."""
+    if first is None or second is None or not (first.is_known and second.is_known):
+        return None
+    pairs = list(zip(first.lengths, second.lengths, strict=True))
+    lengths = [-1 if one != other or one is None else one for one, other in pairs]
+    return lengths if lengths.count(-1) == 1 and 0 not in lengths else None
+
+
+def _computed_for(
+    graph: OnnxGraph, input_shape: tuple[int, ...]
+) -> tuple[dict[str, ValueShape], dict[str, np.ndarray[Any, Any]]]:
+    """Returns the shapes of all values for one shape of the images, and the values that are computed from shapes."""
+    found, values = _infer_with_values(graph, input_shape)
+    while values.compute({name: value.lengths for name, value in found.items()}):
+        pass
+    return found, values.computed()
+
+
+def _infer_with_values(graph: OnnxGraph, input_shape: tuple[int, ...]) -> tuple[dict[str, ValueShape], ShapeValues]:
+    """Infers shapes. Returns them with the values that were computed on the way."""
     skeleton = without_weights(graph.proto)
     _set_shape(next(each for each in skeleton.graph.input if each.name == graph.inputs[0].name), input_shape)
     for output in skeleton.graph.output:
@@ -92,7 +164,7 @@ def infer_for(graph: OnnxGraph, input_shape: tuple[int, ...]) -> dict[str, Value
         if is_complete or not values.compute({name: value.lengths for name, value in found.items()}):
             break
         found |= _infer(values.as_constants())
-    return found
+    return found, values
 
 
 def _infer(proto: onnx.ModelProto) -> dict[str, ValueShape]:

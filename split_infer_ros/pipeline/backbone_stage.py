@@ -10,15 +10,15 @@ from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ConfigurationError, ImageError, StreamError
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.pipeline.account import Account
-from split_infer_ros.pipeline.backbone_runner import BackboneRunner
-from split_infer_ros.pipeline.batcher import Batcher
+from split_infer_ros.pipeline.backbone_runner import BackboneRunner, count_lanes
 from split_infer_ros.pipeline.frame import Frame, Origin
+from split_infer_ros.pipeline.frame_queue import FrameQueue
 from split_infer_ros.pipeline.in_flight import InFlightBatch
 from split_infer_ros.pipeline.ledger import Ledger
 from split_infer_ros.pipeline.memory_choice import MemoryAdvisor
 from split_infer_ros.pipeline.model_instance import ModelInstance
 from split_infer_ros.pipeline.report import PipelineReport
-from split_infer_ros.pipeline.settings import DropPolicy, StageSettings
+from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.pipeline.transport import Transport
 from split_infer_ros.runtime.faults import is_sticky
 from split_infer_ros.split.model import SplitModel
@@ -62,14 +62,14 @@ class BackboneStage:
         self._trace = trace
         self._watch_also = watch
         self._changed = threading.Condition()
-        self._ahead = 0  # batches that are closed and not handed over yet
-        self._accepting = False
         self._running = False
-        self._was_full = False
-        self._when_ready_for_more: Callable[[], None] | None = None
         self._thread: threading.Thread | None = None
         self._runner = BackboneRunner(
-            model.device, self._passed, num_threads=num_threads, engine=model.execution_config.engine
+            model.device,
+            self._changed,
+            num_threads=num_threads,
+            engine=model.execution_config.engine,
+            num_lanes=count_lanes(model, num_threads),
         )
         self._instance = ModelInstance(
             key=model.entry.name,
@@ -83,11 +83,7 @@ class BackboneStage:
         )
         self._instance.use(self._instance.make_plan(settings))
         self._instance.report_notes()
-        self._batcher: Batcher[Frame] = Batcher(
-            batch_size=settings.batch_size,
-            timeout_s=settings.batch_timeout_s,
-            keep_latest=settings.drop_policy is DropPolicy.LATEST,
-        )
+        self._queue = FrameQueue(settings, self._changed)
 
     @property
     def ledger(self) -> Ledger:
@@ -102,11 +98,7 @@ class BackboneStage:
     @property
     def full(self) -> bool:
         """True while senders are asked to wait (drop_policy ``block``)."""
-        return not self._batcher.keep_latest and self._batcher.full
-
-    def when_ready_for_more(self, callback: Callable[[], None]) -> None:
-        """Sets what is called each time ``full`` ends."""
-        self._when_ready_for_more = callback
+        return self._queue.full
 
     def start(self) -> None:
         """Warms up, then accepts frames, until ``stop``; may be started again.
@@ -118,7 +110,7 @@ class BackboneStage:
             self._runner.start(self._instance.plan)
         except StreamError as error:
             raise ConfigurationError(f"Weights cannot be streamed: {error}") from error
-        self._accepting = self._running = True
+        self._queue.is_open = self._running = True
         self._thread = threading.Thread(target=self._loop, name="backbone", daemon=True)
         self._thread.start()
 
@@ -126,19 +118,14 @@ class BackboneStage:
         """Takes a frame; never waits."""
         ticket = self.ledger.receive(now)
         with self._changed:
-            if not self._accepting:
+            if self._queue.is_open:
+                self._queue.add(Frame(pixels, origin, ticket, self._account), now)
+            else:
                 ticket.drop(DropReason.DEVICE_LOST if self._instance.device_lost else DropReason.INACTIVE)
-                return
-            displaced = self._batcher.add(Frame(pixels, origin, ticket, self._account), origin.source, now)
-            for frame in displaced:
-                frame.drop(DropReason.OVERRUN)
-            self._was_full = self._was_full or self.full
-            self._changed.notify_all()
 
     def wait_for_room(self, timeout_s: float) -> bool:
         """Waits while ``full``, on a thread of the sender; returns whether there is room."""
-        with self._changed:
-            return self._changed.wait_for(lambda: not self.full or not self._accepting, timeout_s)
+        return self._queue.wait_for_room(timeout_s)
 
     def refuse(self, error: ImageError, now: float) -> None:
         """Counts a frame that cannot be read."""
@@ -163,15 +150,8 @@ class BackboneStage:
             raise
         with self._changed:
             self._instance.use(plan)
-            displaced = self._batcher.configure(
-                batch_size=settings.batch_size,
-                timeout_s=settings.batch_timeout_s,
-                keep_latest=settings.drop_policy is DropPolicy.LATEST,
-            )
-            for frame in displaced:
-                frame.drop(DropReason.OVERRUN)
-            self._changed.notify_all()
-        self._tell_senders()
+            self._queue.configure(settings)
+        self._queue.tell_senders()
         if plan.pool is not before.pool:
             self._instance.report_notes()
 
@@ -186,7 +166,7 @@ class BackboneStage:
         """
         reason = DropReason.DEVICE_LOST if self._instance.device_lost else DropReason.SHUTDOWN
         with self._changed:
-            self._accepting = False
+            self._queue.is_open = False
             self._changed.notify_all()
             self._changed.wait_for(lambda: not self._running or not self.ledger.counts().in_flight, drain_s)
             self._running = False
@@ -196,8 +176,7 @@ class BackboneStage:
         self._runner.stop()
         self._instance.collect(time.monotonic())
         with self._changed:
-            for frame in self._batcher.clear():
-                frame.drop(reason)
+            self._queue.clear(reason)
             self._instance.abandon(reason)
 
     def close(self) -> None:
@@ -218,7 +197,7 @@ class BackboneStage:
         self._instance.collect(time.monotonic())
         batch = self._next_batch()
         if batch is not None:
-            self._tell_senders()
+            self._queue.tell_senders()
             self._runner.run(batch)
 
     def _next_batch(self) -> InFlightBatch | None:
@@ -227,25 +206,16 @@ class BackboneStage:
             if not self._running:
                 return None
             now = time.monotonic()
-            due = self._batcher.ready_at()
-            if due is not None and not self._accepting:
-                due = now  # draining: nothing more will come
+            due = self._queue.due_at(now)
             if due is None or due > now:
                 self._changed.wait(TICK_S if due is None else min(due - now, TICK_S))
                 return None
             # No batch is closed before its turn: meanwhile newer frames may come, or more of them.
-            batch = self._instance.open(self._batcher.take, now) if self._ahead < self._runner.depth else None
+            has_room = self._runner.has_room(self._instance.plan)
+            batch = self._instance.open(self._queue.take, now) if has_room else None
             if batch is None:
                 self._changed.wait(TICK_S)
-                return None
-            self._ahead += 1
             return batch
-
-    def _passed(self) -> None:
-        """Notes that a batch was handed over, or lost on its way."""
-        with self._changed:
-            self._ahead -= 1
-            self._changed.notify_all()
 
     def _watch(self, batch: InFlightBatch) -> None:
         if self._trace is not None:
@@ -273,18 +243,7 @@ class BackboneStage:
         with self._changed:
             if self._instance.device_lost:
                 return
-            self._instance.device_lost, self._accepting, self._instance.failure = True, False, str(error)
-            for frame in self._batcher.clear():
-                frame.drop(DropReason.DEVICE_LOST)
-        self._tell_senders()
+            self._instance.device_lost, self._queue.is_open, self._instance.failure = True, False, str(error)
+            self._queue.clear(DropReason.DEVICE_LOST)
+        self._queue.tell_senders()
         self._on_error(error)
-
-    def _tell_senders(self) -> None:
-        """Wakes senders if ``full`` ended. It does so only then: waking an executor costs a millisecond or more."""
-        with self._changed:
-            over = self._was_full and not self.full
-            self._was_full = self.full
-            if over:
-                self._changed.notify_all()
-        if over and self._when_ready_for_more is not None:
-            self._when_ready_for_more()

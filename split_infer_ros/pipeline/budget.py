@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.memory import Place
@@ -13,73 +13,71 @@ from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.split.split_points import SplitPoint
 
 
-def bytes_needed(settings: StageSettings, *, split_point: SplitPoint, place: Place, input_bytes: int) -> int:
-    """Returns the memory that a plan takes on both sides: its slot pool, its staging and, on a GPU, image buffers.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanBudget:
+    """What a plan takes of the user's memory budget.
 
-    Image buffers are counted with their size for one image of 640x480.
-
-    Args:
-        settings: with the plan's batch size and number of slots.
-        split_point: whose features the slots hold.
-        place: the memory policy, and where the backbone runs.
-        input_bytes: of one resized image.
-    """
-    slot_bytes = Layout(split_point.tensors, settings.batch_size).slot_bytes
-    pool_bytes = settings.pool_slots * place.policy.footprint_bytes(slot_bytes)
-    staging_bytes = settings.batch_size * input_bytes
-    buffer_bytes = 0 if place.device.type == "cpu" else NUM_IMAGE_BUFFERS * image_buffer_bytes(place.policy)
-    return pool_bytes + staging_bytes + buffer_bytes
-
-
-def image_buffers_budget(
-    settings: StageSettings, *, split_point: SplitPoint, place: Place, input_bytes: int, taken_bytes: float = 0.0
-) -> float:
-    """Returns the bytes of the budget that are left for image buffers on a GPU.
-
-    Args:
+    Attributes:
         settings: with the budget, the plan's batch size and its number of slots.
         split_point: whose features the slots hold.
         place: the memory policy, and where the backbone runs.
         input_bytes: of one resized image.
+        graph_input_bytes: of one image in a graph's input; 0 if nothing is recorded.
         taken_bytes: of the budget, the part that other models have.
     """
-    needed = bytes_needed(settings, split_point=split_point, place=place, input_bytes=input_bytes)
-    return settings.memory_budget_bytes - taken_bytes - needed + NUM_IMAGE_BUFFERS * image_buffer_bytes(place.policy)
 
+    settings: StageSettings
+    split_point: SplitPoint
+    place: Place
+    input_bytes: int
+    graph_input_bytes: int = 0
+    taken_bytes: float = 0.0
 
-def check_budget(
-    settings: StageSettings, *, split_point: SplitPoint, place: Place, input_bytes: int, taken_bytes: float = 0.0
-) -> None:
-    """Refuses a plan that takes more memory than the budget has left.
+    @property
+    def needed_bytes(self) -> int:
+        """The memory that the plan takes: slots, staging, and on a GPU image buffers and inputs of graphs.
 
-    Args:
-        settings: with the budget, the plan's batch size and its number of slots.
-        split_point: whose features the slots hold.
-        place: the memory policy, and where the backbone runs.
-        input_bytes: of one resized image.
-        taken_bytes: of the budget, the part that other models have.
+        It is that of both sides together. Image buffers are counted with their size for one image of 640x480. Each slot
+        has an input for graphs.
+        """
+        settings, policy = self.settings, self.place.policy
+        slot_bytes = Layout(self.split_point.tensors, settings.batch_size).slot_bytes
+        graphs_bytes = settings.batch_size * self.graph_input_bytes
+        pool_bytes = settings.pool_slots * (policy.footprint_bytes(slot_bytes) + graphs_bytes)
+        staging_bytes = settings.batch_size * self.input_bytes
+        buffer_bytes = 0 if self.place.device.type == "cpu" else NUM_IMAGE_BUFFERS * image_buffer_bytes(policy)
+        return pool_bytes + staging_bytes + buffer_bytes
 
-    Raises:
-        ConfigurationError: the plan does not fit. The message says what would fit.
-    """
-    budget_bytes = settings.memory_budget_bytes
+    @property
+    def image_buffers_bytes(self) -> float:
+        """The bytes of the budget that are left for image buffers on a GPU."""
+        counted = NUM_IMAGE_BUFFERS * image_buffer_bytes(self.place.policy)
+        return self.settings.memory_budget_bytes - self.taken_bytes - self.needed_bytes + counted
 
-    def needed_bytes(settings: StageSettings) -> int:
-        return bytes_needed(settings, split_point=split_point, place=place, input_bytes=input_bytes)
+    def check(self) -> None:
+        """Refuses a plan that takes more memory than the budget has left.
 
-    def fits(settings: StageSettings) -> bool:
-        return needed_bytes(settings) <= budget_bytes - taken_bytes
+        Raises:
+            ConfigurationError: the plan does not fit. The message says what would fit.
+        """
+        settings, budget_bytes = self.settings, self.settings.memory_budget_bytes
 
-    if fits(settings):
-        return
-    min_budget = taken_bytes + needed_bytes(replace(settings, batch_size=1, pool_slots=1))
-    fitting = _find_fitting(settings, fits) or f"another split_point, or a budget of {min_budget / MB:,.1f}"
-    others = f", of which other models have {taken_bytes / MB:,.1f}" if taken_bytes else ""
-    raise ConfigurationError(
-        f"Features and staging take {needed_bytes(settings) / MB:,.1f} MB at split_point {split_point.name}, "
-        f"batch_size {settings.batch_size} and pool_slots {settings.pool_slots}, more than the memory_budget_mb "
-        f"of {budget_bytes / MB:,.1f}{others}: {fitting} would fit."
-    )
+        def needed_bytes(settings: StageSettings) -> int:
+            return replace(self, settings=settings).needed_bytes
+
+        def fits(settings: StageSettings) -> bool:
+            return needed_bytes(settings) <= budget_bytes - self.taken_bytes
+
+        if fits(settings):
+            return
+        min_budget = self.taken_bytes + needed_bytes(replace(settings, batch_size=1, pool_slots=1))
+        fitting = _find_fitting(settings, fits) or f"another split_point, or a budget of {min_budget / MB:,.1f}"
+        others = f", of which other models have {self.taken_bytes / MB:,.1f}" if self.taken_bytes else ""
+        raise ConfigurationError(
+            f"Features and staging take {self.needed_bytes / MB:,.1f} MB at split_point {self.split_point.name}, "
+            f"batch_size {settings.batch_size} and pool_slots {settings.pool_slots}, more than the memory_budget_mb "
+            f"of {budget_bytes / MB:,.1f}{others}: {fitting} would fit."
+        )
 
 
 def _find_fitting(settings: StageSettings, fits: Callable[[StageSettings], bool]) -> str:

@@ -2,17 +2,42 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+import logging
+from collections.abc import Callable, Sequence
+
+from torch import Tensor, nn
 
 from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.engines.engine_part import EnginePart
-from split_infer_ros.pipeline.cuda_graphs import Backbone
+from split_infer_ros.engines.writing_part import WritingPart, writing_part
+
+_LOG = logging.getLogger(__name__)
+
+Features = Sequence[Tensor]
+Backbone = Callable[[Tensor], Features]
+Store = Callable[[SlotMemory, int], None]  # leaves features in a slot, given the pool's memory and the slot's index
+
+
+def backbone_for(slots: SlotMemory, backbone: Backbone) -> Backbone:
+    """Returns a backbone in the form that needs no copy to leave its features in these slots.
+
+    Slots that hold tensors need no other form. Otherwise the last operators are kept apart from the rest, so that they
+    can write into a slot themselves. The log names the features for which that is not possible.
+    """
+    if slots.holds_tensors or not isinstance(backbone, nn.Module):
+        return backbone
+    if isinstance(backbone, EnginePart) and backbone.can_run_into:
+        return backbone
+    writing = writing_part(backbone)
+    if not isinstance(writing, WritingPart):
+        _LOG.info("Each batch's features are copied into a slot, because no last operator can write them there.")
+    elif writing.copied:
+        _LOG.info("Of each batch's features, these are copied into a slot: %s.", ", ".join(writing.copied))
+    return writing
 
 
 def compute_into_slot(backbone: Backbone, images: Tensor, slots: SlotMemory, slot: int) -> None:
     """Runs a backbone, in the device's current stream, and leaves its features in a slot.
-
-    An engine's part writes them there itself. What torch computes lies elsewhere first and is copied.
 
     Args:
         backbone: maps images to the tensors of the slot's layout.
@@ -23,4 +48,23 @@ def compute_into_slot(backbone: Backbone, images: Tensor, slots: SlotMemory, slo
     if isinstance(backbone, EnginePart) and backbone.can_run_into:
         slots.fill(slot, len(images), lambda views: backbone.run_into(views, images))
     else:
-        slots.write(slot, backbone(images))
+        start_backbone(backbone, images)(slots, slot)
+
+
+def start_backbone(backbone: Backbone, images: Tensor, batched: bool = False) -> Store:
+    """Runs all of a backbone but its last operators, in the device's current stream.
+
+    Args:
+        backbone: maps images to features.
+        images: (n, 3, h, w) on the backbone's device.
+        batched: whether one image must follow the other in the slot, because fewer may be read than are written.
+
+    Returns:
+        What runs the last operators, so that they write into a slot. The features of a backbone without such operators
+        are put there as they are.
+    """
+    if not isinstance(backbone, WritingPart):
+        features = backbone(images)
+        return lambda slots, slot: slots.write(slot, features, batched)
+    started, count = backbone.start(images, batched=batched), len(images)
+    return lambda slots, slot: slots.fill(slot, count, started.finish, started.strides)

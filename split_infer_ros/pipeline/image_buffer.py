@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from split_infer_ros.buffers.memory import Memory, Place, allocate
+from split_infer_ros.buffers.memory import Memory, Place
+from split_infer_ros.buffers.memory_allocation import allocate_at
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import Pixels
@@ -47,25 +48,35 @@ class ImageBuffer:
     @classmethod
     def allocate(cls, place: Place, budget_bytes: float) -> ImageBuffer:
         """Creates a buffer of ``MIN_BUFFER_BYTES``."""
-        return cls(place, budget_bytes, allocate(place.policy, MIN_BUFFER_BYTES, place.device))
+        return cls(place, budget_bytes, allocate_at(place, MIN_BUFFER_BYTES))
 
-    def gather(self, images: Sequence[Pixels]) -> int:
-        """Copies the bytes of all images into the memory, one image after the other. Returns the number of bytes.
+    def gather(self, images: Sequence[Pixels], policy: Policy | None = None) -> tuple[Memory, int]:
+        """Copies the bytes of all images into the memory, one image after the other.
+
+        Args:
+            images: of any sizes.
+            policy: by which the GPU gets them; None means that of the place.
+
+        Returns:
+            The memory under that policy, and the number of bytes.
 
         Raises:
             ConfigurationError: they do not fit into the budget.
             OutOfMemory: the memory cannot be allocated.
         """
-        self.free.wait()
         total = sum(image.data.numel() for image in images)
         if self.memory.host.numel() < total:
             self._grow(total, len(images))
+        memory = self.memory.under(policy or self.memory.policy)
+        assert memory is not None, f"{self.memory} does not serve {policy}, and was to switch"
+        # Where the GPU reads what the CPU writes, no earlier batch may be there any more, by whichever policy it came.
+        (self.free if memory.needs_copy else self.unused).wait()
         begin = 0
         for image in images:
             end = begin + image.data.numel()
-            self.memory.host[begin:end].view(image.data.shape).copy_(image.data)
+            memory.host[begin:end].view(image.data.shape).copy_(image.data)
             begin = end
-        return total
+        return memory, total
 
     def _grow(self, total: int, num_images: int) -> None:
         needed = image_buffer_bytes(self._place.policy, total)
@@ -76,11 +87,12 @@ class ImageBuffer:
                 "smaller batch_size, smaller images or a larger budget."
             )
         self.unused.wait()  # the GPU may still be reading the memory that is freed now
-        self.memory = allocate(self._place.policy, total, self._place.device)
+        self.memory = allocate_at(self._place, total)
 
-    def to_device(self, total: int) -> Tensor:
-        """Returns the first ``total`` bytes on the GPU, valid for work that follows in the current stream."""
-        self.memory.give_to_device()
-        if self.memory.needs_copy:
-            self.memory.device[:total].copy_(self.memory.host[:total], non_blocking=True)
-        return self.memory.device[:total]
+
+def to_device(memory: Memory, total: int) -> Tensor:
+    """Returns the first ``total`` bytes on the GPU, valid for work that follows in the current stream."""
+    memory.give_to_device()
+    if memory.needs_copy:
+        memory.device[:total].copy_(memory.host[:total], non_blocking=True)
+    return memory.device[:total]

@@ -13,11 +13,11 @@ from torch import Tensor
 from split_infer_ros.buffers.slots import Lease, Outcome
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.pipeline.account import Account
-from split_infer_ros.pipeline.compute import compute_into_slot
-from split_infer_ros.pipeline.cuda_graphs import Backbone
+from split_infer_ros.pipeline.compute import Backbone, compute_into_slot
 from split_infer_ros.pipeline.frame import Frame
+from split_infer_ros.pipeline.fusion_kind import FusionKind
+from split_infer_ros.pipeline.loaded_batch import LoadedBatch
 from split_infer_ros.pipeline.plan import Plan
-from split_infer_ros.pipeline.preprocessor import LoadedBatch
 from split_infer_ros.pipeline.timeline import Timeline
 from split_infer_ros.runtime.streams import Fence, Stream
 
@@ -48,6 +48,7 @@ class InFlightBatch:
         accounts: those of its frames, each once.
         loaded: the pre-processed images; None before and after the backbone needs them.
         features: what the device computed, while that is not in the slot yet.
+        fusion: whether its execution computes batches of other models as well.
     """
 
     owner: BatchOwner
@@ -59,6 +60,7 @@ class InFlightBatch:
     accounts: Sequence[Account] = field(init=False)
     loaded: LoadedBatch | None = None
     features: Sequence[Tensor] = ()
+    fusion: FusionKind = FusionKind.NONE
 
     def __post_init__(self) -> None:
         self.unsettled = set(self.frames)
@@ -68,7 +70,7 @@ class InFlightBatch:
         """Pre-processes the frames."""
         for account in self.accounts:
             account.meters.busy.enter(self.lease, self.timeline.closed)
-        self.loaded = self.plan.preprocessor.load([frame.pixels for frame in self.frames])
+        self.loaded = self.plan.load([frame.pixels for frame in self.frames], self.lease)
         self.timeline.preprocessed = time.monotonic()
         return self.loaded
 
@@ -140,7 +142,9 @@ class InFlightBatch:
         times.head_start, times.head_end, times.delivered = outcome.head_start, outcome.head_end, outcome.delivered
         for account in self.accounts:
             account.meters.busy.finish(self.lease, times, now)
-            account.meters.batch_done(times, len(self.frames), now)
+            account.meters.batch_done(times, frames=len(self.frames), fusion=self.fusion, now=now)
+        for frame in self.frames:
+            frame.account.meters.queueing.add(times.closed - frame.ticket.received_at, now)
         return True
 
     def drop(self, reason: DropReason) -> None:

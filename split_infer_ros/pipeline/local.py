@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -22,12 +21,12 @@ from split_infer_ros.pipeline.head_stage import HeadStage
 from split_infer_ros.pipeline.in_flight import InFlightBatch
 from split_infer_ros.pipeline.local_transport import LocalTransport
 from split_infer_ros.pipeline.settings import DropPolicy, StageSettings, WeightsSettings
+from split_infer_ros.pipeline.stage_feeder import STUCK_S, StageFeeder
 from split_infer_ros.runtime.num_threads import default_head_threads
 from split_infer_ros.split.model import SplitModel
 
 _LOG = logging.getLogger(__name__)
 
-STUCK_S = 60.0  # a batch that takes longer is not waited for
 IN_ANOTHER_RUN = "The pipeline is in another run; finish or close that first."
 RUN_ENCODINGS = {"rgb8": RGB, "bgr8": BGR}
 
@@ -88,9 +87,8 @@ class LocalPipeline:
         watch: Callable[[InFlightBatch], None] | None = None,
     ) -> None:
         self.notices: list[str] = []
-        self._errors: list[Exception] = []
+        self._feeder = StageFeeder()
         self._settings = settings or StageSettings(drop_policy=DropPolicy.BLOCK)
-        self._num_fed = 0
         self._run: _LocalRun | None = None
         backbone_threads, head_threads = num_threads or (0, default_head_threads(model.device))
         self._deliver_to = deliver
@@ -153,11 +151,11 @@ class LocalPipeline:
     def _results_of(self, images: Iterable[NDArray[np.uint8]], encoding: str) -> Iterator[ImageResult]:
         if self._run is not None:  # another run began after this one was made
             raise ConfigurationError(IN_ANOTHER_RUN)
-        first, num_yielded = self._num_fed, 0
+        first, num_yielded = self._feeder.num_fed, 0
         self._run = run = _LocalRun(first)
         try:
             for image in images:
-                self.feed([_pixels_of(image, self._num_fed - first, encoding)])
+                self.feed([_pixels_of(image, self._feeder.num_fed - first, encoding)])
                 while run.results:
                     num_yielded += 1
                     yield run.results.popleft()
@@ -166,8 +164,8 @@ class LocalPipeline:
             yield from run.results
         finally:
             self._run = None
-        if num_yielded != self._num_fed - first:
-            raise SplitInferError(f"{self._num_fed - first - num_yielded} images have no result.")
+        if num_yielded != self._feeder.num_fed - first:
+            raise SplitInferError(f"{self._feeder.num_fed - first - num_yielded} images have no result.")
 
     def feed(self, pictures: Iterable[Pixels]) -> None:
         """Sends pictures as fast as they are taken. The headers of their origins count from 0.
@@ -176,13 +174,7 @@ class LocalPipeline:
             SplitInferError: the pipeline takes no more.
             Exception: a batch failed; this is its error.
         """
-        for picture in pictures:
-            if not self.backbone.wait_for_room(STUCK_S):
-                raise SplitInferError(f"The pipeline took no frame for {STUCK_S:g} s.")
-            self._check()
-            origin = Origin(self._num_fed, "", picture.height, picture.width)
-            self.backbone.submit(picture, origin, time.monotonic())
-            self._num_fed += 1
+        self._feeder.feed(self.backbone, pictures)
 
     def finish(self) -> None:
         """Waits until all pictures that were fed are settled.
@@ -191,13 +183,7 @@ class LocalPipeline:
             SplitInferError: this takes longer than 60 s.
             Exception: a batch failed; this is its error.
         """
-        end = time.monotonic() + STUCK_S
-        while self.backbone.ledger.counts().in_flight:
-            self._check()
-            if time.monotonic() > end:
-                raise SplitInferError(f"The pipeline did not finish within {STUCK_S:g} s.")
-            time.sleep(1e-3)
-        self._check()
+        self._feeder.finish(self.backbone)
 
     def _deliver(self, handle: Handle, index: int, detections: Detections) -> None:
         origin = handle.origins[index]
@@ -212,11 +198,7 @@ class LocalPipeline:
             _LOG.warning("%s", error)
             self.notices.append(str(error))
         else:
-            self._errors.append(error)
-
-    def _check(self) -> None:
-        if self._errors:
-            raise self._errors[0]
+            self._feeder.fail(error)
 
 
 def _pixels_of(image: NDArray[np.uint8], index: int, encoding: str) -> Pixels:

@@ -10,7 +10,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 import torch
@@ -19,14 +19,16 @@ from torch import Tensor
 from split_infer_ros.buffers import cuda
 from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.memory import Place
-from split_infer_ros.buffers.policy import AUTO, DeviceAttributes, Policy, find_policy, legal_policies
+from split_infer_ros.buffers.policy import AUTO, POLICIES, DeviceAttributes, Policy, find_policy, legal_policies
 from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.measurements.database import Database
-from split_infer_ros.memory_cost.assignment import assign
+from split_infer_ros.memory_cost.assignment import assign, max_switched_kernels
+from split_infer_ros.memory_cost.choose import choose, describe
 from split_infer_ros.memory_cost.constants import MachineConstants
 from split_infer_ros.memory_cost.machine import calibrate_machine
-from split_infer_ros.memory_cost.task import Task, feature_task
+from split_infer_ros.memory_cost.task import Task, batch_task, feature_task
+from split_infer_ros.memory_cost.traffic import KernelTraffic, kernels_within
 from split_infer_ros.runtime.streams import Stream
 
 WARM_UP_ROUNDS = 1
@@ -34,14 +36,25 @@ TIMED_ROUNDS = 9
 TOLERANCE = 0.03  # a predicted policy is confirmed if its trial is at most this share slower than the fastest one
 
 PolicyTrial = Callable[[Sequence[Policy], Layout, torch.device], Mapping[Policy, float]]
+ReadKernels = Callable[[], Sequence[KernelTraffic]]
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryChoice:
-    """A memory policy and the reason for it, as a phrase."""
+    """A memory policy.
+
+    Attributes:
+        policy: of features and staging.
+        reason: why it was chosen, as a phrase.
+        covers_model: whether weights and activations follow the policy as well, as in the paper. A GPU with memory of
+            its own would read them over its bus. And ``auto`` compares policies for features alone.
+        switchable: whether the memory is to serve other policies as well, batch by batch.
+    """
 
     policy: Policy
     reason: str
+    covers_model: bool = False
+    switchable: bool = False
 
 
 class MemoryAdvisor:
@@ -51,24 +64,32 @@ class MemoryAdvisor:
         device: where the backbone runs.
         database: where the machine's constants are kept; if None, the user's own database.
         trial: returns the seconds that each policy takes; ``time_policies`` if None.
+        switches: whether single batches may have another policy than the one that ``auto`` chose.
     """
 
     def __init__(
-        self, device: torch.device, database: Database | None = None, trial: PolicyTrial | None = None
+        self,
+        device: torch.device,
+        database: Database | None = None,
+        trial: PolicyTrial | None = None,
+        switches: bool = False,
     ) -> None:
+        self._switches = switches
         self._device = device
         self._database = database
         self._trial = trial or time_policies
         self._constants: MachineConstants | None = None
         self._trial_times: dict[tuple[int, bool], Mapping[Policy, float]] = {}
+        self._switched: list[tuple[Task, Policy]] = []  # by the guidelines, from a policy that is better alone
 
-    def choose(self, name: str, layout: Layout, shared: bool) -> MemoryChoice:
+    def choose(self, name: str, layout: Layout, shared: bool, kernels: ReadKernels = tuple) -> MemoryChoice:
         """Returns the policy for slots of a layout.
 
         Args:
             name: ``device``, ``managed``, ``pinned`` or ``auto``.
             layout: of a slot.
             shared: whether another process maps the slots as well.
+            kernels: reads the backbone's kernels, which takes a moment.
 
         Raises:
             ConfigurationError: there is no policy of that name, or this GPU does not allow it.
@@ -76,10 +97,14 @@ class MemoryAdvisor:
         attributes = self._attributes()
         if name != AUTO:
             policy = find_policy(name, attributes, shared)
-            return MemoryChoice(policy, "as asked for" if attributes else "the backbone runs on the CPU")
+            if attributes is not None:
+                return MemoryChoice(policy, "as asked for", covers_model=attributes.integrated)
         if attributes is None:
             return MemoryChoice(Policy.HOST, "the backbone runs on the CPU")
-        return self._find_best(layout, legal_policies(attributes, shared), shared)
+        choice = self._find_best(_task_of(layout, kernels), layout, legal_policies(attributes, shared), shared=shared)
+        if not attributes.integrated:
+            return choice
+        return replace(choice, reason=f"{choice.reason}; with weights and activations: {self._whole(layout, kernels)}")
 
     @property
     def assignment_inputs(self) -> tuple[MachineConstants, Sequence[Policy]] | None:
@@ -90,14 +115,33 @@ class MemoryAdvisor:
         attributes = self._attributes()
         return None if self._constants is None or attributes is None else (self._constants, legal_policies(attributes))
 
-    def note_in_use(self, layout: Layout, policy: Policy) -> None:
-        """Notes that slots of a layout use a policy from now on. Advisors of other pipelines take it into account."""
-        _IN_USE[self] = self._device, feature_task(layout.slot_bytes), policy
+    def note_in_use(self, layout: Layout, policy: Policy, kernels: ReadKernels = tuple) -> None:
+        """Notes that slots of a layout use a policy from now on. Advisors of other pipelines take it into account.
 
-    def _find_best(self, layout: Layout, allowed: Sequence[Policy], shared: bool) -> MemoryChoice:
+        Arguments as for ``choose``.
+        """
+        if self._attributes() is not None:
+            _IN_USE[self] = self._device, _task_of(layout, kernels), policy
+
+    def note_unused(self) -> None:
+        """Notes that the pipeline ends. Advisors of other pipelines do not take it into account any more."""
+        _IN_USE.pop(self, None)
+
+    @property
+    def breaks_guideline(self) -> bool:
+        """True if the slots were switched from policy D, and pipelines have ended whose kernels allowed it (Eq. 11)."""
+        if self not in _IN_USE:
+            return False
+        _, task, policy = _IN_USE[self]
+        as_it_was = [*self._other_tasks(), (task, Policy.DEVICE)]
+        return (task, policy) in self._switched and max_switched_kernels(as_it_was) < task.num_kernels
+
+    def _find_best(self, task: Task, layout: Layout, allowed: Sequence[Policy], *, shared: bool) -> MemoryChoice:
         if self._constants is None:
             self._constants = calibrate_machine(self._device, self._database).constants
-        (predicted,) = assign([feature_task(layout.slot_bytes)], self._constants, allowed, running=self._other_tasks())
+        (predicted,) = assign([task], self._constants, allowed, running=self._other_tasks())
+        if predicted.switched:
+            self._switched.append((task, predicted.policy))
         times = self._time(layout, allowed, shared)
         fastest = min(times, key=lambda policy: times[policy])
         # A trial runs alone, so it cannot refute a switch whose cost other pipelines overlap.
@@ -105,7 +149,26 @@ class MemoryAdvisor:
         confirmed = predicted.policy in times and times[predicted.policy] <= max_s
         listed = ", ".join(f"{policy.value} {1e3 * seconds:.3g} ms" for policy, seconds in times.items())
         reason = f"predicted: {predicted.reason.removesuffix('.')}; tried: {listed}"
-        return MemoryChoice(predicted.policy if confirmed else fastest, reason)
+        policy = predicted.policy if confirmed else fastest
+        switchable = self._switches and policy is Policy.DEVICE and {Policy.MANAGED, Policy.PINNED} <= set(allowed)
+        return MemoryChoice(policy, reason, switchable=switchable)
+
+    def _whole(self, layout: Layout, kernels: ReadKernels) -> str:
+        """Returns what is predicted for a full batch if the whole model has memory of one policy, as text.
+
+        This is the paper's case, on GPUs that share their memory with the CPU. There, managed memory is flushed after
+        each kernel, and pinned memory is read past the cache.
+        """
+        assert self._constants is not None
+        task = batch_task(
+            "model",
+            image_bytes=0,
+            feature_bytes=layout.slot_bytes,
+            kernels=kernels_within(kernels(), layout.batch_size, cuda.l2_cache_bytes(self._device.index)),
+            execution_ms=0.0,
+            feature_tensors=len(layout.specs),
+        )
+        return describe(choose(task, self._constants).overheads, POLICIES)
 
     def _time(self, layout: Layout, allowed: Sequence[Policy], shared: bool) -> Mapping[Policy, float]:
         key = layout.slot_bytes, shared
@@ -129,6 +192,11 @@ class MemoryAdvisor:
 
 
 _IN_USE: WeakKeyDictionary[MemoryAdvisor, tuple[torch.device, Task, Policy]] = WeakKeyDictionary()
+
+
+def _task_of(layout: Layout, kernels: ReadKernels) -> Task:
+    """Returns what a batch does with a slot of that layout."""
+    return feature_task(layout.slot_bytes, num_kernels=max(1, len(kernels())), copies=len(layout.specs))
 
 
 def time_policies(policies: Sequence[Policy], layout: Layout, device: torch.device) -> dict[Policy, float]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from split_infer_ros.buffers.slots import Lease, Outcome
@@ -18,6 +18,7 @@ from split_infer_ros.pipeline.frame import Frame, Handle
 from split_infer_ros.pipeline.in_flight import InFlightBatch
 from split_infer_ros.pipeline.memory_choice import MemoryAdvisor
 from split_infer_ros.pipeline.plan import Plan
+from split_infer_ros.pipeline.plan_making import make_plan
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.pipeline.timeline import Timeline
 from split_infer_ros.pipeline.transport import Transport
@@ -92,7 +93,7 @@ class ModelInstance:
         Raises:
             ConfigurationError: the settings do not fit the model, or there is no memory for them; nothing was kept.
         """
-        return Plan.make(
+        return make_plan(
             model=self.model,
             settings=settings,
             connection=self._connection,
@@ -107,32 +108,29 @@ class ModelInstance:
         with self._changed:
             kept = self._plans[:-1] if self._plans and self.plan.pool is plan.pool else self._plans
             self._plans = [*kept, plan]  # at once, as reports read it without the lock
-        self.advisor.note_in_use(plan.pool.layout, plan.pool.slots.policy)
+        self.advisor.note_in_use(
+            plan.pool.layout, plan.pool.slots.policy, lambda: self.model.kernels_before(plan.split_point.name)
+        )
 
     def report_notes(self) -> None:
         """Reports what runs otherwise than the settings of the plan ask for."""
         for note in self.plan.notes:
             self._report(Notice(note))
 
-    def retire(self, plans: Collection[Plan]) -> None:
-        """Closes plans once no batch is in their slots any more (lock held)."""
-        self._plans = [*plans, *self._plans]
-
-    def facts(self, more: Sequence[Plan] = ()) -> dict[str, Any]:
-        """What a report says of the model and its memory, by the report's names.
-
-        Args:
-            more: plans that the model has beside the one in force.
-        """
-        plan, plans = self.plan, [self.plan, *more]
+    def facts(self) -> dict[str, Any]:
+        """What a report says of the model and its memory, by the report's names."""
+        plan = self.plan
         return {
             "model": self.model.entry.name,
             "device": str(self.model.device),
+            "engine": self.model.execution_config.engine_text,
+            "precision": self.model.precision.value,
             "split_point": plan.split_point.name,
             "settings": plan.settings,
-            "slots_used": sum(found.pool.leases.used for found in plans),
-            "pool_bytes": sum(found.pool.bytes for found in plans),
-            "staging_bytes": sum(found.preprocessor.bytes for found in plans),
+            "slots_used": plan.pool.leases.used,
+            "pool_bytes": plan.pool.bytes,
+            "staging_bytes": plan.preprocessor.bytes,
+            "model_bytes": plan.model_bytes,
             "memory": plan.pool.memory,
             "memory_reason": plan.memory_reason,
             "weights": plan.weights,
@@ -189,7 +187,7 @@ class ModelInstance:
             batch.plan.pool.revoke(batch.lease)
             self._drop(batch, reason)
 
-    def collect(self, now: float, more: Sequence[Plan] = ()) -> None:
+    def collect(self, now: float) -> None:
         """Settles the batches that come back by themselves, and closes retired plans that are empty.
 
         Those are expired leases, and slots that readers in other processes gave back. Called by the owner's loop, and
@@ -197,13 +195,12 @@ class ModelInstance:
 
         Args:
             now: seconds of the steady clock.
-            more: plans that the model has beside the one in force.
         """
         with self._collecting:
             if self._is_closed:
                 return
             with self._changed:
-                plans = [*self._plans, *more]
+                plans = list(self._plans)
             for plan in plans:
                 for lease, outcome in plan.pool.collect(now):
                     self._released(lease, outcome)

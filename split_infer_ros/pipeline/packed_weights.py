@@ -9,11 +9,13 @@ from weakref import WeakKeyDictionary
 from torch import Tensor, fx
 
 from split_infer_ros.engines.engine import Engine, engine_text
+from split_infer_ros.engines.module_state import state_of
 from split_infer_ros.errors import ConfigurationError, StreamError, WeightsError
 from split_infer_ros.measurements.database import default_path
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.torch_model import TorchModel, torch_model
 from split_infer_ros.weight_streaming.pack import pack_model, weights_digest
+from split_infer_ros.weight_streaming.packed_header import PackedHeader
 from split_infer_ros.weight_streaming.packed_partition import open_packed
 from split_infer_ros.weight_streaming.unpack import unpack_weights
 
@@ -27,7 +29,9 @@ def streamable(model: SplitModel) -> TorchModel:
         ConfigurationError: they cannot, because the model is no model of torch, or runs on another engine.
     """
     streamed = torch_model(
-        model, "Streaming weights", "leave weights_residency at resident, and weights_budget_mb of tenants at 0."
+        model,
+        "Streaming weights",
+        "take engine torch for an ONNX file, or leave weights_residency at resident and weights_budget_mb at 0.",
     )
     config = model.execution_config
     if config.engine is not Engine.TORCH:
@@ -36,6 +40,28 @@ def streamable(model: SplitModel) -> TorchModel:
             f"{model.entry.name} runs: streaming weights needs engine torch."
         )
     return streamed
+
+
+def cache_folder() -> Path:
+    """Returns the folder of the files that are packed at need."""
+    return default_path().parent / "weights"
+
+
+def read_from_file(model: TorchModel, path: Path, header: PackedHeader, *, num_threads: int | None) -> None:
+    """Makes a model that has no weights read those of a file when a partition needs them in memory.
+
+    Args:
+        model: on the CPU. The file holds its weights.
+        path: of the file.
+        header: of the file.
+        num_threads: for which the weights were packed; None for a GPU.
+    """
+    _digests[model.graph] = header.values
+    model.weights_source = header.source
+    model.release(
+        state_of(model.graph).keys(),
+        lambda names: fetch_weights(model, path, num_threads=num_threads, names=names),
+    )
 
 
 def find_packed(model: TorchModel, weights_file: str, *, num_threads: int | None, batch_size: int) -> Path:
@@ -72,7 +98,7 @@ def _find(model: TorchModel, weights_file: str, num_threads: int | None, batch_s
         return path
     # Layouts depend on threads and batch size. With other ones, some weights would be converted at every call.
     kind = f"{num_threads}-{batch_size}" if num_threads else "gpu"
-    path = default_path().parent / "weights" / f"{model.fingerprint}-{digest}-{kind}.weights"
+    path = cache_folder() / f"{model.fingerprint}-{digest}-{kind}.weights"
     try:
         fits = open_packed(model, model.graph, path, num_threads=num_threads).header.values == digest
     except WeightsError:  # there is none yet, or it is of another torch

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from split_infer_ros.buffers.policy import AUTO
 from split_infer_ros.weight_streaming.residency import Residency
+from split_infer_ros.weight_streaming.ring_size import AllowedDelay
 
 
 class DropPolicy(enum.Enum):
@@ -28,8 +29,8 @@ class WeightsSettings:
     Attributes:
         weights_residency: whether weights are in memory, or how they are read layer by layer while the partition runs.
         weights_budget_bytes: memory that streamed weights may take.
-        weights_delay_s: the delay of a pass that ``auto`` may add to save memory. One hundredth of the pass is always
-            allowed.
+        weights_delay_s: by how many seconds ``auto`` may delay a pass to save memory.
+        weights_delay_share: by which part of a pass ``auto`` may delay it, if that is longer.
         weights_file: the packed file from which weights are read. If empty, a file in the user's cache folder is used,
             and made if there is none.
     """
@@ -37,7 +38,13 @@ class WeightsSettings:
     weights_residency: Residency = Residency.RESIDENT
     weights_budget_bytes: float = math.inf
     weights_delay_s: float = 1e-3
+    weights_delay_share: float = 0.0
     weights_file: str = ""
+
+    @property
+    def allowed_delay(self) -> AllowedDelay:
+        """The delay that ``auto`` may add to a pass with resident weights."""
+        return AllowedDelay(self.weights_delay_s, self.weights_delay_share)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +59,8 @@ class StageSettings(WeightsSettings):
         pool_slots: the most batches in flight. Each holds a slot from its closing until its results are out.
         memory_policy: the memory of features and staging: ``device``, ``managed``, ``pinned`` or ``auto``.
         memory_budget_bytes: memory that features and staging may take together.
+        lanes: whether a CPU may compute two batches side by side while they come fast. That serves more of them a
+            second, and each takes longer.
         cuda_graphs: whether a GPU records the backbone for each batch size before serving and launches it as a whole.
     """
 
@@ -63,3 +72,4 @@ class StageSettings(WeightsSettings):
     memory_policy: str = AUTO
     memory_budget_bytes: float = math.inf
     cuda_graphs: bool = True
+    lanes: bool = False

@@ -56,7 +56,7 @@ def profile_model(
         "fingerprint": model.fingerprint,
         "stage": "split_points",
         "shapes": [[image.height, image.width, 3], list(model.entry.image_shape)],
-        "precision": str(model.dtype).removeprefix("torch."),
+        "precision": model.precision.value,
     }
     if model.execution_config != ExecutionConfig():
         task["form"] = model.execution_config.as_json()

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from split_infer_ros.buffers.layout import Layout
 from split_infer_ros.buffers.memory import Place
+from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.buffers.slots import Lease, Outcome, SlotLeases
 from split_infer_ros.pipeline.frame import Handle
@@ -34,6 +35,9 @@ class OwnedPool(Protocol):
     @property
     def bytes(self) -> int:
         """Bytes of all slots."""
+
+    def under(self, policy: Policy) -> OwnedPool | None:
+        """The same slots and leases under another memory policy; None if their memory has only its own."""
 
     def acquire(self) -> Lease | None:
         """A free slot to write into, or None while there is none."""

@@ -10,7 +10,7 @@ import gc
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
@@ -18,12 +18,27 @@ from split_infer_ros.errors import SplitInferError
 from split_infer_ros.runtime.streams import Stream
 
 Results = TypeVar("Results")
-Pool = Any  # torch's token for the memory of graphs
+PoolId = Any  # torch's token of a pool, a pair of numbers
 
 WARM_UPS = 3  # the first runs choose kernels and allocate, which must not be recorded
 
 # Does not cover Inductor's benchmarking, nor an allocator that is short of memory: both synchronise the device as well.
 _WHOLE_DEVICE = threading.RLock()
+
+
+class GraphPool(Protocol):
+    """Memory for graphs that never run concurrently."""
+
+    @property
+    def id(self) -> PoolId:
+        """torch's token of the pool."""
+
+
+class OwnGraphPool:
+    """Memory of torch's own kind for graphs."""
+
+    def __init__(self) -> None:
+        self.id: PoolId = torch.cuda.graph_pool_handle()
 
 
 class CaptureError(SplitInferError):
@@ -38,12 +53,17 @@ class Capture(Generic[Results]):
         stream: on which the work was recorded. It is kept as long as the graph. cuBLAS has one workspace for each
             stream, which the graph uses. So graphs that run concurrently must be recorded on different streams.
         results: what the work returned. Its tensors lie in the graph's memory and are valid until the next launch.
+        pool: in which the graph's memory lies.
     """
 
-    def __init__(self, graph: torch.cuda.CUDAGraph, stream: Stream, results: Results) -> None:
+    def __init__(self, graph: torch.cuda.CUDAGraph, stream: Stream, results: Results, pool: GraphPool) -> None:
         self.results = results
         self._graph = graph
         self._stream = stream
+        self._pool = pool
+
+    def __del__(self) -> None:
+        self._graph.reset()  # torch may end the process if a pool goes before the graphs that use it
 
     def launch(self) -> None:
         """Launches the work on the current stream."""
@@ -60,13 +80,17 @@ class Capture(Generic[Results]):
         )
 
 
-def capture(run: Callable[[], Results], stream: Stream, pool: Pool = None) -> Capture[Results]:
+def capture(
+    run: Callable[[], Results], stream: Stream, pool: GraphPool | None = None, *, warm_ups: int = WARM_UPS
+) -> Capture[Results]:
     """Records the work that ``run`` gives to the device.
 
     Args:
         run: does the same work at each call, on the same memory. It is called several times.
         stream: on which the work is recorded. Nobody else may record there.
-        pool: ``torch.cuda.graph_pool_handle()``. Graphs that never run concurrently can share one; None means its own.
+        pool: the graph's memory. Graphs that never run concurrently can share one; None means its own.
+        warm_ups: how often the work runs before it is recorded. None are needed for work that was recorded on this
+            stream before, on other memory.
 
     Raises:
         torch.OutOfMemoryError: the device has no room for the results.
@@ -74,10 +98,10 @@ def capture(run: Callable[[], Results], stream: Stream, pool: Pool = None) -> Ca
         Exception: any error that ``run`` raises before it is recorded.
     """
     with stream.work("warm up"):
-        for _ in range(WARM_UPS):
+        for _ in range(warm_ups):
             run()
     stream.fence().wait()
-    pool = pool or torch.cuda.graph_pool_handle()
+    pool = pool or OwnGraphPool()
     graph = torch.cuda.CUDAGraph()
     with _WHOLE_DEVICE, _without_collector():
         try:
@@ -85,12 +109,12 @@ def capture(run: Callable[[], Results], stream: Stream, pool: Pool = None) -> Ca
                 stream.work("record"),
                 # thread_local: other threads may use the GPU meanwhile
                 torch.cuda.graph(
-                    graph, pool=pool, stream=torch.cuda.current_stream(), capture_error_mode="thread_local"
+                    graph, pool=pool.id, stream=torch.cuda.current_stream(), capture_error_mode="thread_local"
                 ),
             ):
                 results = run()
         except RuntimeError as error:
-            _leave_recording(stream.device, pool)
+            _leave_recording(stream.device, pool.id)
             # the end of the capture raises as well and hides the first error
             shortage = next((e for e in (error, error.__context__) if isinstance(e, torch.OutOfMemoryError)), None)
             if shortage is None:
@@ -99,7 +123,7 @@ def capture(run: Callable[[], Results], stream: Stream, pool: Pool = None) -> Ca
                 raise shortage from None
             finally:
                 del shortage  # it refers to this frame, and would keep the graph until the garbage collector runs
-    return Capture(graph, stream, results)
+    return Capture(graph, stream, results, pool)
 
 
 def synchronize_device(device: torch.device) -> None:
@@ -132,7 +156,7 @@ def _without_collector() -> Iterator[None]:
             gc.enable()
 
 
-def _leave_recording(device: torch.device, pool: Pool) -> None:
+def _leave_recording(device: torch.device, pool: PoolId) -> None:
     """Makes torch leave a recording that failed.
 
     torch 2.11 does not leave it, because the end of the capture raises first. Its allocator would stay in the graph's

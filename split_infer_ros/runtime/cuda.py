@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 from functools import cache
 from typing import Any
+
+import torch
 
 from split_infer_ros.errors import ConfigurationError
 
@@ -59,4 +62,21 @@ def binding() -> Any:
     except ImportError as error:
         raise ConfigurationError(
             f"Work on a GPU needs the package cuda-bindings ({error}): pip install cuda-bindings."
+        ) from error
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """Returns CUDA's run-time library, the one that torch uses. Compiled code gets the addresses of its functions.
+
+    Raises:
+        ConfigurationError: torch is built without CUDA, or the library is not found.
+    """
+    version = torch.version.cuda or ""
+    name = "libcudart.so.11.0" if version.startswith("11.") else f"libcudart.so.{version.partition('.')[0]}"
+    try:
+        return ctypes.CDLL(name)  # torch has loaded it; the loader finds it by this name wherever it lies
+    except OSError as error:
+        raise ConfigurationError(
+            f"CUDA's run-time library {name} is not found ({error}): install a torch that is built for CUDA."
         ) from error

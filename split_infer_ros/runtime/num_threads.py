@@ -24,7 +24,7 @@ import torch
 Result = TypeVar("Result")
 
 _MAX_THREADS = torch.get_num_threads()  # read before anything in this process changes it
-_engine = threading.local()  # its num_threads are those that an engine uses for the calling thread
+_engine = threading.local()  # num_threads: that an engine uses for the calling thread; num_lanes: see engine_lanes
 
 
 def max_threads() -> int:
@@ -42,26 +42,38 @@ def use_one_thread() -> None:
     use_threads(1)
 
 
-def use_threads(num_threads: int) -> None:
-    """Lets operations of the calling thread use ``num_threads`` threads, of torch's or of another engine."""
+def use_threads(num_threads: int, num_lanes: int = 1) -> None:
+    """Lets operations of the calling thread use ``num_threads`` threads, of torch's or of another engine.
+
+    Args:
+        num_threads: at least 1.
+        num_lanes: how many threads, this one included, compute at the same time with so many threads each.
+    """
     torch.get_num_threads()  # a thread's first call takes over what another thread set last; that must not come later
     torch.set_num_threads(num_threads)
-    _engine.num_threads = num_threads
+    _engine.num_threads, _engine.num_lanes = num_threads, num_lanes
 
 
-def use_engine_threads(num_threads: int) -> None:
+def use_engine_threads(num_threads: int, num_lanes: int = 1) -> None:
     """Lets engines other than torch use ``num_threads`` threads for the calling thread, on which torch computes alone.
 
     Args:
         num_threads: 0 means as many as torch was given.
+        num_lanes: how many threads, this one included, compute at the same time with so many threads each.
     """
     use_one_thread()
-    _engine.num_threads = num_threads or _MAX_THREADS
+    _engine.num_threads, _engine.num_lanes = num_threads or _MAX_THREADS, num_lanes
 
 
 def engine_threads() -> int:
     """Returns how many threads an engine uses for the calling thread: by default as many as torch."""
     found: int = getattr(_engine, "num_threads", 0) or torch.get_num_threads()  # if nobody has set it
+    return found
+
+
+def engine_lanes() -> int:
+    """Returns how many threads, the calling one included, give networks to an engine at the same time."""
+    found: int = getattr(_engine, "num_lanes", 1)
     return found
 
 

@@ -29,6 +29,25 @@ class Fence:
             self._event.synchronize()
 
 
+class Mark:
+    """A point in the work of a stream at which the device notes the time.
+
+    Args:
+        event: that was recorded at this point, with its time.
+    """
+
+    def __init__(self, event: torch.cuda.Event) -> None:
+        self._event = event
+
+    def wait(self) -> None:
+        """Waits until all work before this point is done."""
+        self._event.synchronize()
+
+    def seconds_until(self, later: Mark) -> float:
+        """Returns the seconds from this point to a later one. Both must have been reached."""
+        return float(self._event.elapsed_time(later._event)) / 1e3
+
+
 class Stream:
     """Runs work on one device in the order in which it is given, concurrently with the work of other streams.
 
@@ -87,6 +106,13 @@ class Stream:
 def current_fence(device: torch.device) -> Fence:
     """Returns this point in the work that this thread gives to its current stream."""
     return _record(torch.cuda.current_stream(device))
+
+
+def current_mark(device: torch.device) -> Mark:
+    """Returns this point, and its time, in the work that this thread gives to its current stream."""
+    event = torch.cuda.Event(enable_timing=True, blocking=True)  # type: ignore[no-untyped-call]
+    event.record(torch.cuda.current_stream(device))
+    return Mark(event)
 
 
 def _record(stream: torch.cuda.Stream) -> Fence:

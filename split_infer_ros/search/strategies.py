@@ -67,6 +67,10 @@ class Random:
         rest = list(_rest(self._space, tried))
         return self._random.choice(rest) if rest else None
 
+    def expected_best(self) -> Config:
+        """Returns the default: without a cost model, nothing better is expected."""
+        return self._space.default
+
 
 class Guided:
     """Tries the defaults, a few configurations next to them, and then what a cost model expects to gain the most.
@@ -112,6 +116,15 @@ class Guided:
         self._model.fit([*self._other_samples, *samples])
         gains = expected_improvement(*self._model.predict(rest), min(sample.relative for sample in samples))
         return rest[int(gains.argmax())]
+
+    def expected_best(self) -> Config:
+        """Returns the configuration that measurements of other tasks let expect to be the best; else the default."""
+        if not self._other_samples:
+            return self._space.default
+        self._model.fit(self._other_samples)
+        configs = list(self._space)
+        mean, _ = self._model.predict(configs)
+        return configs[int(mean.argmin())]
 
     def _single_changes(self) -> Iterator[Config]:
         """Yields the default with one knob changed, in the order in which knobs are declared."""

@@ -1,7 +1,7 @@
-"""Decides which two executions are co-run, and under which memory policies (§IV-B of the co-optimisation paper).
+"""Finds two executions among the requests that wait which are co-run, under two memory policies (§IV-B).
 
-A task under managed memory leaves the GPU idle while its pages are mapped. The kernels of another task, under device
-memory, fit into that idle time. A task may therefore get another policy each time: its neighbour in the queue decides.
+The executions that wait are the tasks of the paper's scheduler (``memory_cost.release``). A task may get another policy
+each time: its neighbours in the queue decide.
 """
 
 from __future__ import annotations
@@ -9,23 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from split_infer_ros.buffers.policy import POLICIES, Policy
-from split_infer_ros.memory_cost.assignment import recovers
-from split_infer_ros.memory_cost.choose import PolicyChoice, choose
+from split_infer_ros.buffers.policy import Policy
+from split_infer_ros.memory_cost.choose import choose
 from split_infer_ros.memory_cost.constants import MachineConstants
-from split_infer_ros.memory_cost.overhead import overhead, response_ms
+from split_infer_ros.memory_cost.overhead import response_ms
+from split_infer_ros.memory_cost.release import device_ends_ms, release
 from split_infer_ros.memory_cost.task import Task
 from split_infer_ros.serving.execution_costs import ExecutionCosts
 from split_infer_ros.serving.request import Request
 from split_infer_ros.serving.scheduler import Decision, RequestBatch, Rules, decide
 
-
-@dataclass(frozen=True, slots=True)
-class ReleasedTask:
-    """A task that goes to the GPU now, and its memory policy."""
-
-    task: Task
-    policy: Policy
+MAX_EXECUTIONS = 32  # that are looked at, so that a decision is quick however many requests wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +63,11 @@ def find_pair(
     rules: Rules,
     criteria: CoRunCriteria,
 ) -> CoRunPair | None:
-    """Returns the decided batch and the next one as a pair, if the two are to be co-run; None otherwise.
+    """Returns the decided batch and a later one of the queue as a pair, if the two are to be co-run; None otherwise.
 
-    Each of the two must be a whole execution, because fused models fill the GPU without a neighbour. No request misses
-    a deadline because its batch is the second of the pair.
+    Each of the two must be a whole execution, because fused models fill the GPU without a neighbour. It must be its
+    model's first, because no frame overtakes an earlier one of its tenant. No request misses a deadline because
+    of the pair, nor does an execution end later than if all ran under device memory.
 
     Args:
         decision: what ``decide`` returned for the same arguments.
@@ -84,89 +79,73 @@ def find_pair(
     """
     if len(decision.batches) != 1:
         return None
-    first = decision.batches[0]
-    decided = {request.number for request in (*first.requests, *decision.late)}
-    remaining = [request for request in queue if request.number not in decided]
-    next_batches = decide(remaining, costs, now=now, rules=rules).batches
-    if len(next_batches) != 1 or next_batches[0].model == first.model:
+    executions = _executions(decision, queue, costs, now=now, rules=rules)
+    partners = _partners(executions)
+    if not partners:
         return None
-    second = next_batches[0]
-    first_task, second_task = criteria.task_of(first), criteria.task_of(second)
-    released = release([first_task, second_task], criteria.constants, criteria.legal)
+    tasks = [_task_of(execution, costs, criteria) for execution in executions]
+    latest_ms = _latest_ms(executions, tasks, criteria, now=now)
+    released = release(tasks, criteria.constants, criteria.legal, latest_ms=latest_ms, partners=partners)
     if len(released) == 1:
         return None
+    first, other = executions[0][0], executions[tasks.index(released[1].task)][0]
     if released[0].policy is Policy.DEVICE:
-        return CoRunPair(device=first, managed=second)
-    alone_s = costs.batch_s(first.model, len(first.requests))
-    pair_s = 1e-3 * co_run_ms(second_task, first_task, criteria.constants)
-    would_miss = any(now + alone_s <= request.deadline_s < now + pair_s for request in first.requests)
-    return None if would_miss else CoRunPair(device=second, managed=first)
+        return CoRunPair(device=first, managed=other)
+    return CoRunPair(device=other, managed=first)
 
 
-def release(
-    waiting: Sequence[Task], constants: MachineConstants, legal: Collection[Policy] = POLICIES
-) -> tuple[ReleasedTask, ...]:
-    """Releases the first task, and with it the first other task that makes a pair with it.
+def _executions(
+    decision: Decision, queue: Sequence[Request], costs: ExecutionCosts, *, now: float, rules: Rules
+) -> list[tuple[RequestBatch, ...]]:
+    """Returns the executions of all requests in their order, the decided one first, up to the last model's first."""
+    executions: list[tuple[RequestBatch, ...]] = []
+    remaining = list(queue)
+    unseen = {request.model for request in queue}
+    while decision.batches:
+        executions.append(decision.batches)
+        unseen -= {batch.model for batch in decision.batches}
+        if not unseen or len(executions) == MAX_EXECUTIONS:
+            break
+        gone = {request.number for request in (*decision.requests, *decision.late)}
+        remaining = [request for request in remaining if request.number not in gone]
+        decision = decide(remaining, costs, now=now, rules=rules)
+    return executions
 
-    A task that is released alone has its best policy. Device memory holds data twice. If either task of a pair could
-    be the one under device memory, the one with less data is.
 
-    Args:
-        waiting: at least one task, in the order of their deadlines.
-        constants: of the machine.
-        legal: policies that may be used.
+def _partners(executions: Sequence[tuple[RequestBatch, ...]]) -> list[int]:
+    """Returns the places of executions that are one batch, and the first one of a model."""
+    seen: set[str] = set()
+    partners = []
+    for index, execution in enumerate(executions):
+        models = {batch.model for batch in execution}
+        if index and len(models) == 1 and not models & seen:
+            partners.append(index)
+        seen |= models
+    return partners
 
-    Raises:
-        ConfigurationError: no policy is legal.
+
+def _task_of(execution: tuple[RequestBatch, ...], costs: ExecutionCosts, criteria: CoRunCriteria) -> Task:
+    """Returns what an execution does with memory. Fused models are not co-run, so only their time counts."""
+    if len(execution) == 1:
+        return criteria.task_of(execution[0])
+    execution_s = costs.execution_s({batch.model: len(batch.requests) for batch in execution})
+    return Task("fused", 0, 0, (), copies=0, execution_ms=1e3 * execution_s)
+
+
+def _latest_ms(
+    executions: Sequence[tuple[RequestBatch, ...]], tasks: Sequence[Task], criteria: CoRunCriteria, *, now: float
+) -> list[float]:
+    """Returns when each execution must have ended, in ms from now.
+
+    That is when it ends under device memory, or earlier if a request's deadline is. A deadline that would be missed
+    without a pair as well does not count.
     """
-    first = waiting[0]
-    choice = choose(first, constants, legal)
-    if Policy.DEVICE in legal and Policy.MANAGED in legal:
-        for other in waiting[1:]:
-            apart_ms = _best_ms(first, choice) + _best_ms(other, choose(other, constants, legal))
-            pairs = [
-                (device, managed)
-                for device, managed in ((first, other), (other, first))
-                if _fits(device, managed, constants, apart_ms=apart_ms)
-            ]
-            if pairs:
-                device, _ = min(pairs, key=lambda pair: pair[0].data_bytes)
-                if device is first:
-                    return ReleasedTask(first, Policy.DEVICE), ReleasedTask(other, Policy.MANAGED)
-                return ReleasedTask(first, Policy.MANAGED), ReleasedTask(other, Policy.DEVICE)
-    return (ReleasedTask(first, choice.policy),)
-
-
-def co_run_ms(device: Task, managed: Task, constants: MachineConstants) -> float:
-    """Returns the milliseconds from the release of a pair to its end (Fig. 6).
-
-    The two tasks take their response times one after the other, less the kernels that the idle time hides.
-
-    Args:
-        device: the task under device memory. It runs in the other one's idle time, and ends after its own response
-            time.
-        managed: the task under managed memory.
-        constants: of the machine.
-    """
-    device_overhead = overhead(device, Policy.DEVICE, constants)
-    managed_overhead = overhead(managed, Policy.MANAGED, constants)
-    hidden_ms = min(device.execution_ms, managed_overhead.idle_ms)
-    return response_ms(device, device_overhead) + response_ms(managed, managed_overhead) - hidden_ms
-
-
-def _fits(device: Task, managed: Task, constants: MachineConstants, *, apart_ms: float) -> bool:
-    """Criterion 2: one task's execution fits into the other one's idle time, whose loss it recovers (Eq. 9).
-
-    Eq. 9 tells how much any neighbour could recover. This neighbour may recover less. The two then run apart, each
-    under its best policy.
-    """
-    overheads = {policy: overhead(managed, policy, constants) for policy in (Policy.DEVICE, Policy.MANAGED)}
-    return (  # an unknown constant is NaN, and every comparison with NaN is false
-        device.execution_ms <= overheads[Policy.MANAGED].idle_ms
-        and recovers(overheads, Policy.MANAGED)
-        and co_run_ms(device, managed, constants) <= apart_ms
-    )
-
-
-def _best_ms(task: Task, choice: PolicyChoice) -> float:
-    return response_ms(task, choice.overheads[choice.policy])
+    latest_ms, end_ms = device_ends_ms(tasks, criteria.constants), 0.0
+    for index, (execution, task) in enumerate(zip(executions, tasks, strict=True)):
+        choice = choose(task, criteria.constants, criteria.legal)
+        end_ms += response_ms(task, choice.overheads[choice.policy])
+        for request in (request for batch in execution for request in batch.requests):
+            deadline_ms = 1e3 * (request.deadline_s - now)
+            if end_ms <= deadline_ms:
+                latest_ms[index] = min(latest_ms[index], deadline_ms)
+    return latest_ms

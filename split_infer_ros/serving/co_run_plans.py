@@ -1,7 +1,4 @@
-"""A model's plans by other memory policies than its own, for batches that run beside another model's.
-
-They take memory, so they are made only after a co-run asked for them.
-"""
+"""A model's plan under other memory policies than its own, for batches that run beside another model's."""
 
 from __future__ import annotations
 
@@ -10,16 +7,15 @@ from split_infer_ros.pipeline.plan import Plan
 
 
 class CoRunPlans:
-    """Plans by their policies; callers hold the pipeline's lock.
+    """Plans that share slots and staging with the model's own plan; callers hold the pipeline's lock.
 
     Attributes:
-        plans: those that were made.
+        plans: those that co-runs have asked for, by their policies.
     """
 
     def __init__(self) -> None:
         self.plans: dict[Policy, Plan] = {}
-        self._wanted: set[Policy] = set()
-        self._refused: set[Policy] = set()
+        self._own: Plan | None = None
 
     @property
     def reason(self) -> str:
@@ -29,25 +25,19 @@ class CoRunPlans:
         others = " and ".join(policy.value for policy in self.plans)
         return f"; also {others}, for batches whose neighbour in the queue calls for it (§IV-B)"
 
-    def want(self, policy: Policy) -> None:
-        """Asks for a plan by that policy."""
-        if policy not in self._refused:
-            self._wanted.add(policy)
+    def find(self, own: Plan, policy: Policy) -> Plan | None:
+        """Returns the model's own plan under a policy; None if its memory does not serve that policy."""
+        if own is not self._own:
+            self._own, self.plans = own, {}
+        if policy is own.pool.slots.policy:
+            return own
+        if policy not in self.plans:
+            switched = own.under(policy)
+            if switched is None:
+                return None
+            self.plans[policy] = switched
+        return self.plans[policy]
 
-    def pick(self) -> Policy | None:
-        """Returns a policy that was asked for, and whose plan is then ``put`` here."""
-        return self._wanted.pop() if self._wanted else None
-
-    def put(self, policy: Policy, plan: Plan | None) -> None:
-        """Keeps a plan; None means that there is no memory, so that it is not asked for again."""
-        if plan is None:
-            self._refused.add(policy)
-        else:
-            self.plans[policy] = plan
-
-    def clear(self) -> list[Plan]:
-        """Forgets all plans and refusals, since free memory may differ now; returns the plans."""
-        gone = list(self.plans.values())
-        for held in (self.plans, self._wanted, self._refused):
-            held.clear()
-        return gone
+    def clear(self) -> None:
+        """Forgets all plans, because the model may have got another one, whose memory is elsewhere."""
+        self._own, self.plans = None, {}

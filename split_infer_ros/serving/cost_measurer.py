@@ -116,14 +116,14 @@ class CostMeasurer:
         return True
 
     def _next_missing(self) -> Measurement | None:
-        """Begins what is missing, batches of one model first, then what is to be rehearsed."""
+        """Begins what is missing, batches of one model first and stacks last, then what is to be rehearsed."""
         missing = []
         for runner, table in self._modes:
             combination = table.next_to_measure()
             if combination is not None:
                 missing.append((runner, table, combination))
         if missing:
-            runner, table, combination = min(missing, key=lambda candidate: len(candidate[2]))
+            runner, table, combination = min(missing, key=lambda each: (each[1].is_stack(each[2]), len(each[2])))
             if runner.graphs is not None:
                 self._rehearsed.add(combination)
             return self._begin(runner, table, combination, rounds=MAX_ROUNDS)
@@ -172,3 +172,6 @@ def _measured_combinations(costs: ExecutionCosts) -> Iterator[Combination]:
         for size in sizes:
             yield ((name, size),)
     yield from costs.fused_s
+    for name, stack in costs.stacks.items():
+        for size in stack.seconds:
+            yield ((name, size),)

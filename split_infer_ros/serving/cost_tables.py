@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.serving.cost_table import CostTable
 from split_infer_ros.serving.execution_modes import ExecutionModes
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.stacked_model import StackedModel
 
 
 class CostTables:
@@ -38,10 +41,10 @@ class CostTables:
         for table in self._tables:
             table.max_batch_size = max_batch_size
 
-    def load_costs(self, model: SplitModel) -> None:
-        """Takes the model's costs from the database; safe while other threads use the tables."""
+    def load_costs(self) -> None:
+        """Takes costs from the database; safe while other threads use the tables."""
         for table in self._tables:
-            table.load_costs(model)
+            table.load_costs()
 
     def add_model(self, name: str, model: SplitModel, variant: str) -> None:
         """Adds a model to every table; ``CostTable.add_model`` explains ``variant``."""
@@ -52,6 +55,18 @@ class CostTables:
         """Removes a model; its costs stay for a later ``add_model``."""
         for table in self._tables:
             table.remove_model(name)
+
+    def set_stacks(self, stacks: Sequence[StackedModel]) -> None:
+        """Replaces the stacks by exactly these, in every table."""
+        for table in self._tables:
+            table.set_stacks(stacks)
+
+    def stack_pays(self, members: Sequence[str]) -> bool | None:
+        """Returns whether a stack of these models saves time in an execution mode; None as long as it may."""
+        verdicts = [table.stack_pays(members) for table in self._tables]
+        if True in verdicts:
+            return True
+        return None if None in verdicts else False
 
     def is_ready(self, name: str) -> bool:
         """Returns whether all batches of the model are measured in every execution mode."""

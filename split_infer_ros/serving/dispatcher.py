@@ -8,28 +8,26 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from split_infer_ros.drop_reason import DropReason
-from split_infer_ros.memory_cost.task import Task
+from split_infer_ros.engines.engine import Engine
 from split_infer_ros.pipeline.in_flight import InFlightBatch
-from split_infer_ros.pipeline.plan import Plan
 from split_infer_ros.runtime.num_threads import use_all_threads
-from split_infer_ros.serving.co_run import CoRunCriteria, find_pair
 from split_infer_ros.serving.cost_measurer import CostMeasurer
 from split_infer_ros.serving.cost_tables import CostTables
+from split_infer_ros.serving.execution_chooser import ExecutionChooser
 from split_infer_ros.serving.execution_costs import ExecutionCosts
 from split_infer_ros.serving.execution_modes import ExecutionModes
 from split_infer_ros.serving.lane_scheduler import ScheduledExecution
-from split_infer_ros.serving.request import Request
-from split_infer_ros.serving.scheduler import Decision, RequestBatch, Rules
+from split_infer_ros.serving.scheduler import Rules
 from split_infer_ros.serving.served_model import ServedModel
-from split_infer_ros.serving.shared_weights import prefetch_next
 from split_infer_ros.serving.tenant_state import WaitingFrames, drop
 from split_infer_ros.serving.worker_pool import WorkerPool
+from split_infer_ros.split.stacked_model import StackedModel
 
 TICK_S = 0.25  # how often slots are looked after while nothing else happens
 
 
 class Dispatcher:
-    """Decides which requests run next, and gives each execution to the workers.
+    """Has executions chosen, gives them to the workers, and keeps the models and stacks up to date.
 
     Args:
         changed: guards all that is shared. Methods that say "lock held" are called with it held.
@@ -41,6 +39,7 @@ class Dispatcher:
 
     Attributes:
         models: the models that are served, by their keys.
+        stacks: models of one architecture that may run as one network, by name.
     """
 
     def __init__(
@@ -53,12 +52,14 @@ class Dispatcher:
         on_error: Callable[[str, Exception], None],
     ) -> None:
         self.models: dict[str, ServedModel] = {}
+        self.stacks: dict[str, StackedModel] = {}
         self.rules = rules
         self._changed = changed
         self._waiting = waiting
         self._workers = workers
         self._tables = tables
         self._on_error = on_error
+        self._chooser = ExecutionChooser(self.models, waiting, workers.lane_scheduler)
         self._modes = ExecutionModes(ExecutionCosts({}, {}))
         self._leaving: list[ServedModel] = []
         self._stale = False  # the workers have not heard of the latest models, or of their costs
@@ -95,13 +96,29 @@ class Dispatcher:
         """Removes a model for which no frame waits; its batches in flight are finished (lock held)."""
         del self.models[model.key]
         self._leaving.append(model)
+        self._keep_stacks([stack for stack in self.stacks.values() if model.key not in stack.members])
         self._tables.remove_model(model.key)
         self.renew()
+
+    def use_stacks(self, stacks: Sequence[StackedModel]) -> None:
+        """Uses exactly these stacks, as far as their members are still served; unknown costs are measured (lock held).
+
+        A stack is released once it is known that it does not pay.
+        """
+        served = {key: model.model for key, model in self.models.items()}
+        present = [stack for stack in stacks if stack.members.items() <= served.items()]
+        if present != list(self.stacks.values()):
+            self._keep_stacks(present)
+            self.renew()
+
+    def _keep_stacks(self, stacks: Sequence[StackedModel]) -> None:
+        self.stacks = {stack.name: stack for stack in stacks}
+        self._tables.set_stacks(stacks)
 
     def renew(self) -> None:
         """Measures anew what is missing, after models came or went or the rules changed (lock held)."""
         for model in self.models.values():
-            model.run_alone()  # the memory may be another's now
+            model.run_alone()  # its plan may be another one now
         self._measurer.restart(self.rules)
         self._stale = True
         self._changed.notify_all()
@@ -138,10 +155,14 @@ class Dispatcher:
             stale, self._stale = self._stale, False
             if stale:
                 self._renew_costs()
-            backbones = {model.key: model.plan.backbone for model in (*self._leaving, *self.models.values())}
+            loaded = {model.key: model for model in (*self._leaving, *self.models.values())}
+            backbones = {key: model.backbone for key, model in loaded.items()}
+            engines = {key: model.model.execution_config.engine for key, model in loaded.items()}
             image_s = {key: self.execution_s(key) or 1.0 for key in backbones}
+            for name, stack in self.stacks.items():  # measured like a model
+                backbones[name], engines[name], image_s[name] = stack.backbone, Engine.TORCH, 1.0
         if stale or idle:
-            self._workers.load(backbones, image_s)
+            self._workers.load(backbones, image_s, engines)
         for model in models:
             model.collect(time.monotonic())
         for model in idle:
@@ -159,12 +180,16 @@ class Dispatcher:
 
     def _take_turns(self) -> None:
         self.look_round()
-        self._make_co_run_plan()
         self._measure_once()
         for _ in range(max(1, self._workers.num_lanes)):
             executions = self._next_executions()
             for execution, batches in executions:
-                self._workers.execute(batches, execution.lane, partial(self._workers.lane_scheduler.end, execution))
+                self._workers.execute(
+                    batches,
+                    execution.lane,
+                    partial(self._workers.lane_scheduler.end, execution),
+                    self.stacks.get(execution.decision.stack),
+                )
             if not any(execution.lane is not None for execution, _ in executions):
                 break  # this execution has all threads, so no other can begin now
 
@@ -187,7 +212,10 @@ class Dispatcher:
                 self._on_error(key, measurement.failure)
 
     def _renew_costs(self) -> None:
-        """Notes for each model whether it can be scheduled, or never will be (lock held)."""
+        """Notes for each model whether it can be scheduled, and releases stacks that do not pay (lock held)."""
+        useful = [stack for stack in self.stacks.values() if self._tables.stack_pays(list(stack.members)) is not False]
+        if len(useful) < len(self.stacks):
+            self._keep_stacks(useful)
         self._modes = self._tables.costs()
         for key, model in self.models.items():
             model.failed = self._tables.has_failed(key)
@@ -199,7 +227,7 @@ class Dispatcher:
         """Decides what is executed now; waits for a change if there is nothing."""
         with self._changed:
             before, now, self._at_rest = len(self._waiting), time.monotonic(), False
-            executions = self._decide(now)
+            executions = self._chooser.choose(self._modes, self.stacks, now=now, rules=self.rules)
             for execution, _ in executions:
                 self._workers.lane_scheduler.begin(execution, now)
             # if late requests were dropped, there may be others behind them
@@ -208,55 +236,3 @@ class Dispatcher:
                     not self._changed.wait(TICK_S) and not self._waiting and self._workers.lane_scheduler.is_idle
                 )
             return executions
-
-    def _decide(self, now: float) -> list[tuple[ScheduledExecution, list[InFlightBatch]]]:
-        able = {key for key, model in self.models.items() if model.ready and model.has_room}
-        queue = self._waiting.of_models(able)
-        execution = self._workers.lane_scheduler.choose(queue, self._modes, now=now, rules=self.rules)
-        decision = execution.decision
-        pair = self._find_pair(decision, queue, now) if execution.lane is None else []
-        prefetch_next(self.models, decision, queue, self._modes.whole, now=now, rules=self.rules)
-        drop(self._waiting.take(decision.late), DropReason.DEADLINE)
-        if pair:
-            return [
-                (ScheduledExecution(Decision((batch,))), [self._take_off(batch, now, plan)]) for batch, plan in pair
-            ]
-        if not decision.batches:
-            return []
-        return [(execution, [self._take_off(batch, now) for batch in decision.batches])]
-
-    def _find_pair(self, decision: Decision, queue: Sequence[Request], now: float) -> list[tuple[RequestBatch, Plan]]:
-        """Finds two executions for a co-run, if both models have slots and staging for it."""
-        known = self.models[decision.batches[0].model].co_runs if len(decision.batches) == 1 else None
-        if known is None:
-            return []
-        constants, legal = known
-        criteria = CoRunCriteria(constants=constants, legal=legal, task_of=self._task)
-        pair = find_pair(decision, queue, self._modes.whole, now=now, rules=self.rules, criteria=criteria)
-        plans = [(batch, self.models[batch.model].plan_by(policy)) for batch, policy in pair.policies] if pair else []
-        found = [(batch, plan) for batch, plan in plans if plan is not None]
-        return found if len(found) == len(plans) else []
-
-    def _task(self, batch: RequestBatch) -> Task:
-        count, image_bytes = len(batch.requests), self._waiting.image_bytes(batch.requests)
-        return self.models[batch.model].task(count, image_bytes, self._modes.whole.batch_s(batch.model, count))
-
-    def _take_off(self, batch: RequestBatch, now: float, plan: Plan | None = None) -> InFlightBatch:
-        return self.models[batch.model].take_off(self._waiting.take(batch.requests), now, plan)
-
-    def _make_co_run_plan(self) -> None:
-        """Makes one plan that a co-run had asked for, if there is memory left."""
-        with self._changed:
-            for model in self.models.values():
-                if (policy := model.co_run_plans.pick()) is not None:
-                    break
-            else:
-                return
-            taken = sum(other.budget_bytes for other in self.all_models)
-        plan = model.make_co_run_plan(policy, taken)
-        with self._changed:
-            if not self._stale:
-                model.co_run_plans.put(policy, plan)
-                return
-        if plan is not None:  # models or settings changed meanwhile, and memory may be short
-            plan.close()

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from split_infer_ros.serving.graph_sizes import padded_size
+
 NOISE_MARGIN = 0.03  # relative; measurements differ by this much anyway, so a smaller gain does not count
 
 Combination = tuple[tuple[str, int], ...]  # models and how many images of each, sorted by name
@@ -19,6 +21,31 @@ def combination_of(counts: Mapping[str, int]) -> Combination:
     return tuple(sorted(counts.items()))
 
 
+@dataclass(frozen=True, slots=True)
+class StackCosts:
+    """What models of one architecture cost that run as one network.
+
+    Attributes:
+        members: the names of the models.
+        seconds: of one execution, by the number of images of each member; at least one size.
+    """
+
+    members: tuple[str, ...]
+    seconds: Mapping[int, float]
+
+    @property
+    def best_image_s(self) -> float:
+        """The lowest cost of one image if every member has images, in seconds."""
+        return min(seconds / (size * len(self.members)) for size, seconds in self.seconds.items())
+
+    def execution_s(self, counts: Mapping[str, int]) -> float:
+        """Returns the seconds of the smallest execution that serves these batches; infinite if there is none."""
+        size = max(counts.values(), default=0)
+        if not size or not counts.keys() <= set(self.members):
+            return math.inf
+        return min((seconds for found, seconds in self.seconds.items() if found >= size), default=math.inf)
+
+
 @dataclass(frozen=True)
 class ExecutionCosts:
     """Costs of the models that are loaded.
@@ -27,6 +54,8 @@ class ExecutionCosts:
         parameters: the number of parameters of each model.
         alone_s: for each model, the seconds that a batch takes, by batch size; at least one size a model.
         fused_s: the seconds that fused batches of several models take, as far as they were measured.
+        stacks: what stacks cost, by name, as far as they were measured. A model is in one stack at most.
+        pads: whether a batch is padded to the size of a recorded graph, and costs what that size costs.
 
     Raises:
         ValueError: a model has no costs, or one that is no positive number of seconds.
@@ -35,6 +64,8 @@ class ExecutionCosts:
     parameters: Mapping[str, int]
     alone_s: Mapping[str, Mapping[int, float]]
     fused_s: Mapping[Combination, float] = field(default_factory=dict)
+    stacks: Mapping[str, StackCosts] = field(default_factory=dict)
+    pads: bool = False
 
     def __post_init__(self) -> None:
         for model, measured in self.alone_s.items():
@@ -50,7 +81,8 @@ class ExecutionCosts:
         cached = self._batches_s[model]  # the scheduler asks for the same sizes again and again
         seconds = cached.get(count)
         if seconds is None:
-            seconds = cached[count] = _interpolated_s(self.alone_s[model], count)
+            size = padded_size(count) if self.pads else count
+            seconds = cached[count] = _interpolated_s(self.alone_s[model], size)
         return seconds
 
     def best_batch_size(self, model: str, max_batch_size: int) -> int:
@@ -67,15 +99,23 @@ class ExecutionCosts:
         return best
 
     def best_image_s(self, model: str) -> float:
-        """Returns the lowest measured cost of one image, in seconds."""
-        return min(seconds / size for size, seconds in self.alone_s[model].items())
+        """Returns the lowest measured cost of one image, in seconds; in its stack, if that is less."""
+        alone_s = min(seconds / size for size, seconds in self.alone_s[model].items())
+        stack = self.stack_of(model)
+        return min(alone_s, self.stacks[stack].best_image_s) if stack else alone_s
+
+    def stack_of(self, model: str) -> str:
+        """Returns the name of the stack that the model is in; empty if it is in none."""
+        return self._stack_names.get(model, "")
 
     def execution_s(self, counts: Mapping[str, int]) -> float:
-        """Returns the seconds of one execution of these batches.
+        """Returns the seconds of one execution of these batches, each model by its own network.
 
         If the combination was not measured, this is an estimate from what fusing the same models gained at other
         batch sizes.
         """
+        if self.pads:
+            counts = {model: padded_size(count, len(counts)) for model, count in counts.items()}
         apart_s = 0.0
         for model, count in counts.items():
             apart_s += self.batch_s(model, count)
@@ -86,6 +126,11 @@ class ExecutionCosts:
             return measured_s
         return apart_s * self._fusion_ratios.get(frozenset(counts), 1.0)
 
+    def shortest_s(self, counts: Mapping[str, int]) -> float:
+        """Returns the seconds in which these batches are done: one after the other, or in a stack if that is sooner."""
+        apart_s = sum(self.batch_s(model, count) for model, count in counts.items())
+        return min([apart_s, *(stack.execution_s(counts) for stack in self.stacks.values())])
+
     def is_small(self, model: str) -> bool:
         """Returns whether the model has fewer parameters than the mean of the models that are loaded (§II-B)."""
         return model in self._small
@@ -94,6 +139,10 @@ class ExecutionCosts:
     def _small(self) -> frozenset[str]:
         mean = statistics.fmean(self.parameters.values())
         return frozenset(model for model, count in self.parameters.items() if count < mean)
+
+    @cached_property
+    def _stack_names(self) -> Mapping[str, str]:
+        return {model: name for name, stack in self.stacks.items() for model in stack.members}
 
     @cached_property
     def _batches_s(self) -> Mapping[str, dict[int, float]]:

@@ -55,5 +55,4 @@ class ExecutionModes:
         lane_ends_s = [0.0] * self.num_lanes
         for seconds in sorted((self.lane.batch_s(request.model, 1) for request in waiting), reverse=True):
             lane_ends_s[lane_ends_s.index(min(lane_ends_s))] += seconds
-        counts = Counter(request.model for request in waiting)
-        return sum(self.whole.batch_s(model, count) for model, count in counts.items()) < max(lane_ends_s)
+        return self.whole.shortest_s(Counter(request.model for request in waiting)) < max(lane_ends_s)

@@ -11,13 +11,32 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.serving.execution_costs import Combination, ExecutionCosts, combination_of
 from split_infer_ros.serving.merge_runner import Inputs, Outputs
-from split_infer_ros.split.model import SplitModel
 
 FUSED_BATCH_SIZES = (1, 2)  # images of each model when several models are timed as one execution
 WARM_UPS = 2  # executions that do not count: kernels are chosen and weights are packed
 MAX_SPREAD, MAX_SPREAD_S = 0.15, 2e-4  # of a median above the fastest sample; beyond, the machine was busy
+
+
+class TimedModel(Protocol):
+    """A model whose executions are timed: a ``SplitModel``, or several as one ``StackedModel``."""
+
+    device: torch.device
+    execution_config: ExecutionConfig
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(C, H, W) of an image that the backbone takes."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of its images."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Identifies the model's operations, their order and their shapes."""
 
 
 class GraphStore(Protocol):
@@ -69,7 +88,7 @@ def fusable_combinations(parameters: Mapping[str, int]) -> Iterable[Combination]
 
 
 def time_execution(
-    models: Mapping[str, SplitModel],
+    models: Mapping[str, TimedModel],
     runner: ExecutionRunner,
     combination: Combination,
     *,
@@ -107,7 +126,7 @@ def samples_agree(samples_s: Sequence[float]) -> bool:
     return statistics.median(samples_s) <= (1 + MAX_SPREAD) * min(samples_s) + MAX_SPREAD_S
 
 
-def blank_batch(model: SplitModel, batch_size: int) -> Tensor:
-    """Returns black images (n, 3, h, w) on the model's device, in the model's dtype and in its engine's layout."""
-    images = torch.zeros((batch_size, *model.entry.image_shape), device=model.device, dtype=model.dtype)
+def blank_batch(model: TimedModel, batch_size: int) -> Tensor:
+    """Returns black images (n, C, H, W) on the model's device, in the model's dtype and in its engine's layout."""
+    images = torch.zeros((batch_size, *model.image_shape), device=model.device, dtype=model.dtype)
     return images.contiguous(memory_format=model.execution_config.engine.memory_format)

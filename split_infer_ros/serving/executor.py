@@ -10,9 +10,10 @@ import torch
 
 from split_infer_ros.pipeline.handover import Execution, Handover
 from split_infer_ros.pipeline.in_flight import InFlightBatch
-from split_infer_ros.pipeline.preprocessor import LoadedBatch
+from split_infer_ros.pipeline.loaded_batch import LoadedBatch
 from split_infer_ros.runtime.streams import Fence, Stream
 from split_infer_ros.serving.merge_runner import MergeRunner
+from split_infer_ros.split.stacked_model import StackedModel
 
 
 class Executor:
@@ -44,17 +45,21 @@ class Executor:
         self._handover.stop()
 
     @torch.inference_mode()
-    def execute(self, batches: Sequence[InFlightBatch], over: Callable[[], None]) -> None:
+    def execute(
+        self, batches: Sequence[InFlightBatch], over: Callable[[], None], stack: StackedModel | None = None
+    ) -> None:
         """Executes batches of as many models as one; on a GPU this returns before it is done.
 
         Args:
             batches: one of each model.
             over: called once they are handed over, or lost; the lock is held.
+            stack: computes them as one network; None if each model computes its own batch.
         """
         loaded: dict[str, LoadedBatch] = {}
         left: dict[str, InFlightBatch] = {}
         for batch in batches:
             try:
+                self._runner.set_threads(batch.owner.key)
                 loaded[batch.owner.key] = batch.load()
                 left[batch.owner.key] = batch
             except Exception as error:  # whatever one batch does, the others get their chance
@@ -62,7 +67,7 @@ class Executor:
         start, done = time.monotonic(), Fence()
         try:
             if left:
-                done = self._launch(left, loaded)
+                done = self._launch(left, loaded, stack)
         except Exception as error:
             for batch in left.values():
                 batch.owner.fail(batch, error)
@@ -75,7 +80,9 @@ class Executor:
 
         self._handover.put(Execution(list(left.values()), start, done, all_over))
 
-    def _launch(self, batches: dict[str, InFlightBatch], loaded: Mapping[str, LoadedBatch]) -> Fence:
+    def _launch(
+        self, batches: dict[str, InFlightBatch], loaded: Mapping[str, LoadedBatch], stack: StackedModel | None
+    ) -> Fence:
         """Has features left in the slots, and brought to the CPU; batches that failed are taken out."""
         inputs = {key: each.images for key, each in loaded.items()}
         fences = [each.ready for each in loaded.values()]
@@ -85,6 +92,7 @@ class Executor:
             lambda key, features: batches[key].write(features),
             fences,
             lambda key, backbone, images: batches[key].compute(backbone, images),
+            stack,
         )
         for key, error in launched.failed.items():
             batch = batches.pop(key)

@@ -71,10 +71,11 @@ class ForkedGraphs:
 
         Args:
             models: by name.
-            inputs: (n, 3, h, w) for each model; batches are padded to powers of two.
+            inputs: (n, 3, h, w) for each model; see ``padded_combination``.
         """
-        combination = padded_combination({model: len(images) for model, images in inputs.items()})
-        serving = graphs_for(combination, self._graphs)
+        counts = {model: len(images) for model, images in inputs.items()}
+        combination = padded_combination(counts)
+        serving = graphs_for(counts, self._graphs)
         for graph in serving:
             self._graphs.move_to_end(graph)
         if combination in serving:

@@ -10,34 +10,35 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from split_infer_ros.serving.execution_costs import NOISE_MARGIN, Combination, ExecutionCosts, combination_of
+from split_infer_ros.serving.graph_sizes import padded_size
 from split_infer_ros.serving.scheduler import Rules
 
 MAX_FORESEEN = 32  # combinations that are recorded ahead, at some tenths of a second each
 
 
-def padded_size(count: int) -> int:
-    """Returns the smallest power of two that is at least ``count``. With padding, few graphs serve all batches."""
-    return 1 << (count - 1).bit_length()
-
-
 def padded_combination(counts: Mapping[str, int]) -> Combination:
     """Returns the combination whose graph serves this many images of each model."""
-    return combination_of({model: padded_size(count) for model, count in counts.items()})
+    return combination_of({model: padded_size(count, len(counts)) for model, count in counts.items()})
 
 
-def graphs_for(combination: Combination, recorded: Collection[Combination]) -> tuple[Combination, ...]:
-    """Returns the graphs that serve a combination concurrently; a model without a graph launches kernel by kernel.
+def graphs_for(counts: Mapping[str, int], recorded: Collection[Combination]) -> tuple[Combination, ...]:
+    """Returns the graphs that serve an execution concurrently; a model without a graph launches kernel by kernel.
 
     This is the combination's own graph, or else those of its single models. They fill the GPU as well, with one launch
     each instead of one launch for all.
 
     Args:
-        combination: padded.
+        counts: the images of each model.
         recorded: the combinations that have graphs.
     """
+    combination = padded_combination(counts)
     if combination in recorded:
         return (combination,)
-    return tuple((single,) for single in combination if (single,) in recorded)
+    serving = []
+    for model, count in counts.items():
+        sizes = (padded_size(count), padded_size(count, 2))  # its own size, or the next power of two
+        serving += [((model, size),) for size in sizes if ((model, size),) in recorded][:1]
+    return tuple(serving)
 
 
 def graphs_to_evict(

@@ -63,7 +63,7 @@ class LaneScheduler:
             queue: requests in order, of the models that have a free slot.
             modes: costs of every model in the queue.
             now: seconds of the steady clock.
-            rules: how requests may be combined; lanes do not fuse models.
+            rules: how requests may be combined; lanes do not fuse models, but may run a stack.
         """
         lanes_run = any(execution.lane is not None for execution in self._expected_ends_s)
         has_room = bool(self._free_lanes) if lanes_run else len(self._expected_ends_s) < self._depth
@@ -113,4 +113,5 @@ class LaneScheduler:
 def _scheduled(decision: Decision, lane: int | None, modes: ExecutionModes) -> ScheduledExecution:
     costs = modes.whole if lane is None else modes.lane
     counts = {batch.model: len(batch.requests) for batch in decision.batches}
-    return ScheduledExecution(decision, lane, costs.execution_s(counts))
+    seconds = costs.stacks[decision.stack].execution_s(counts) if decision.stack else costs.execution_s(counts)
+    return ScheduledExecution(decision, lane, seconds)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from split_infer_ros.buffers.policy import Policy
+from split_infer_ros.pipeline.model_memory import PooledBackbone
 from split_infer_ros.runtime.captures import capture
 from split_infer_ros.runtime.streams import Stream
 
@@ -77,6 +80,8 @@ class ModelStreams:
     def record(self, models: Mapping[str, Backbone], examples: Mapping[str, Tensor]) -> RecordedGraph:
         """Records the concurrent execution of models as one graph with memory of its own.
 
+        If all models have the same memory policy, the graph's memory follows it.
+
         Args:
             models: by name.
             examples: a batch for each model, of the size that is recorded.
@@ -85,9 +90,14 @@ class ModelStreams:
             torch.OutOfMemoryError: the device has no room for the graph.
             CaptureError: a model cannot be recorded.
         """
+        pools = {name: model.pool for name, model in models.items() if isinstance(model, PooledBackbone)}
+        plain = {name: model.inner if isinstance(model, PooledBackbone) else model for name, model in models.items()}
+        policies = {pools[name].policy if name in pools else Policy.DEVICE for name in models}
+        graph_pool = next(iter(pools.values())).graph_pool() if pools and len(policies) == 1 else None
+        inputs = {}
         with torch.inference_mode(), self._stream.work("record"):
-            inputs = {
-                model: example.contiguous(memory_format=torch.channels_last) for model, example in examples.items()
-            }
-            recorded = capture(lambda: self.run(models, inputs), self._stream)
+            for name, example in examples.items():
+                with pools[name].allocating() if name in pools else nullcontext():
+                    inputs[name] = example.clone(memory_format=torch.channels_last)
+            recorded = capture(lambda: self.run(plain, inputs), self._stream, graph_pool)
         return RecordedGraph(inputs, recorded.results, recorded.launch, recorded.bytes)

@@ -1,7 +1,8 @@
 """Decides what runs next: a pure function of the queue, the costs and the time (kernel merge and fusion, §II-B).
 
 The scheduler looks at a window over the head of the queue. It merges the requests of one model into one batch. It
-fuses models of one size class into one execution: models with fewer parameters than the mean, or the others.
+fuses models of one size class into one execution: models with fewer parameters than the mean, or the others. Models of
+one architecture may run as one network instead, a stack.
 
 The size class of the first request runs now. The other requests stay at the head of the queue, and newer requests may
 join them until they run. A window therefore takes at most two executions, or more where measurements show no gain. The
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 
 from split_infer_ros.serving.execution_costs import NOISE_MARGIN, ExecutionCosts
 from split_infer_ros.serving.request import LatePolicy, Request
+from split_infer_ros.serving.stacking import best_stacked_execution
 
 MAX_LATE = 16  # requests that one decision drops at most, so that it is quick however many are late
 
@@ -38,10 +40,12 @@ class Decision:
     Attributes:
         batches: one execution: one batch a model, the first request's model first. Empty if nothing is to run.
         late: requests to be dropped as ``deadline``: they cannot meet theirs, and their tenants want no late results.
+        stack: the name of the stack that computes the batches as one network; empty if each model computes its own.
     """
 
     batches: tuple[RequestBatch, ...] = ()
     late: tuple[Request, ...] = ()
+    stack: str = ""
 
     @property
     def requests(self) -> tuple[Request, ...]:
@@ -56,12 +60,14 @@ class Rules:
     Attributes:
         window: how many requests it looks at, at least 1.
         max_batch_size: how many requests one batch may have.
-        fuse: whether several models may run as one execution.
+        fuse: whether several models may run as one execution, each by its own network.
+        stack: whether models of one architecture may run as one network.
     """
 
     window: int = 5
     max_batch_size: int = 64
     fuse: bool = True
+    stack: bool = True
 
 
 def decide(
@@ -102,7 +108,17 @@ def decide(
             window.append(request)
             if len(window) == rules.window:
                 break
-    return Decision(_combine(window, costs, now=now, rules=rules) if window else (), tuple(late))
+    if not window:
+        return Decision(late=tuple(late))
+    batches = _combine(window, costs, now=now, rules=rules)
+    if rules.stack and costs.stacks:
+        stacked = best_stacked_execution(window, costs, now=now, max_batch_size=rules.max_batch_size)
+        if stacked is not None:
+            counts = {batch.model: len(batch.requests) for batch in batches}
+            request_s = costs.execution_s(counts) / sum(counts.values())
+            if (1 + NOISE_MARGIN) * stacked.seconds / len(stacked.requests) <= request_s:
+                return Decision(_by_model(stacked.requests), tuple(late), stacked.stack)
+    return Decision(batches, tuple(late))
 
 
 def _combine(window: Sequence[Request], costs: ExecutionCosts, *, now: float, rules: Rules) -> tuple[RequestBatch, ...]:
@@ -151,3 +167,10 @@ def _combine(window: Sequence[Request], costs: ExecutionCosts, *, now: float, ru
                 del counts[model]
         skipped_tenants.add(request.tenant)
     return tuple(RequestBatch(model, tuple(requests)) for model, requests in chosen.items())
+
+
+def _by_model(requests: Sequence[Request]) -> tuple[RequestBatch, ...]:
+    batches: dict[str, list[Request]] = {}
+    for request in requests:
+        batches.setdefault(request.model, []).append(request)
+    return tuple(RequestBatch(model, tuple(own)) for model, own in batches.items())

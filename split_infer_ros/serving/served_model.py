@@ -4,35 +4,37 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from split_infer_ros.buffers.policy import AUTO, Policy
-from split_infer_ros.errors import ConfigurationError, HandleError
+from split_infer_ros.buffers.pool_allocators import POOLED
+from split_infer_ros.engines.engine_part import EnginePart
+from split_infer_ros.errors import HandleError
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.memory_cost.constants import MachineConstants
 from split_infer_ros.memory_cost.task import Task, batch_task
+from split_infer_ros.memory_cost.traffic import kernels_outside
 from split_infer_ros.models.detections import Detections, Limits
-from split_infer_ros.pipeline.budget import check_weights
+from split_infer_ros.pipeline.compute import Backbone
 from split_infer_ros.pipeline.frame import Handle
 from split_infer_ros.pipeline.head_stage import HeadStage
 from split_infer_ros.pipeline.in_flight import InFlightBatch
 from split_infer_ros.pipeline.local_transport import LocalTransport
 from split_infer_ros.pipeline.memory_choice import MemoryAdvisor
 from split_infer_ros.pipeline.model_instance import ModelInstance
+from split_infer_ros.pipeline.model_memory import PooledBackbone
 from split_infer_ros.pipeline.plan import Plan
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.runtime.captures import empty_cache
 from split_infer_ros.runtime.num_threads import default_head_threads
-from split_infer_ros.runtime.shortage import summarize_error
-from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.serving.co_run_plans import CoRunPlans
+from split_infer_ros.serving.model_memory import check_room_for_weights, make_tried_plan
 from split_infer_ros.serving.shared_settings import SharedSettings
 from split_infer_ros.serving.tenant_state import TenantFrame
 from split_infer_ros.split.model import SplitModel
 from split_infer_ros.weight_streaming.ring_memory import RingMemory
+from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Callbacks:
     Attributes:
         deliver: a model, a batch's handle, the index of a frame in it and its detections; must not raise.
         watch: a model and each batch that its head was at.
-        on_error: the model's name and an exception that cost frames.
+        on_error: the model's name and an exception that cost frames, or a notice.
     """
 
     deliver: Callable[[ServedModel, Handle, int, Detections], None]
@@ -68,7 +70,7 @@ class ServedModel:
         head: its head's threads.
         ready: its costs are known.
         failed: it could not run even once, though it could be loaded.
-        co_run_plans: plans by other policies, for batches that run beside another model's (lock held).
+        co_run_plans: its plan under other policies, for batches that run beside another model's (lock held).
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class ServedModel:
         self.model = model
         self.ready = self.failed = False
         self.co_run_plans = CoRunPlans()
+        self._pooled: PooledBackbone | None = None
         self._callbacks = callbacks
         self.head = HeadStage.open(
             model,
@@ -101,7 +104,7 @@ class ServedModel:
             key=key,
             model=model,
             transport=LocalTransport(self.head.submit),
-            advisor=MemoryAdvisor(model.device, database),
+            advisor=MemoryAdvisor(model.device, database, switches=True),
             changed=changed,
             on_error=self._report,
             watch=self._watch,
@@ -118,7 +121,7 @@ class ServedModel:
         Raises:
             ConfigurationError: the settings do not fit the model, or it cannot run, or there is no memory for it.
         """
-        self._check_weights(settings.split_point)
+        check_room_for_weights(self.key, [self.model], settings.split_point)
         self.instance.use(self.make_plan(settings.stage, taken_bytes))
         self.instance.report_notes()
 
@@ -128,14 +131,24 @@ class ServedModel:
         return self.instance.plan
 
     @property
+    def backbone(self) -> Backbone:
+        """The backbone of its plan, the same object at each call. Activations lie in memory of the plan's policy."""
+        plain, pool = self.plan.backbone, self.plan.memory.activations
+        if pool.policy not in POOLED or isinstance(plain, (EnginePart, StreamedPartition)):
+            return plain
+        if self._pooled is None or self._pooled.inner is not plain or self._pooled.pool is not pool:
+            self._pooled = PooledBackbone(plain, pool)
+        return self._pooled
+
+    @property
     def in_flight(self) -> Collection[InFlightBatch]:
         """Its batches that are not back yet (lock held)."""
         return self.instance.in_flight.values()
 
     @property
     def budget_bytes(self) -> int:
-        """What all its plans take of the memory budget."""
-        return sum(map(self.budget_of, [self.plan, *self.co_run_plans.plans.values()]))
+        """What the model takes of the memory budget. Plans for co-runs share that memory."""
+        return self.budget_of(self.plan)
 
     def budget_of(self, plan: Plan) -> int:
         """What a plan takes of the memory budget."""
@@ -143,7 +156,7 @@ class ServedModel:
 
     def facts(self) -> dict[str, Any]:
         """What a report says of it, by the report's names."""
-        facts = self.instance.facts(list(self.co_run_plans.plans.values()))
+        facts = self.instance.facts()
         facts["memory_reason"] += self.co_run_plans.reason
         return {**facts, "left_out": dict(self.head.left_out)}
 
@@ -153,19 +166,7 @@ class ServedModel:
         Raises:
             ConfigurationError: there is no memory for it, or the model cannot run; nothing was kept.
         """
-        device = self.model.device
-        try:
-            plan = self.instance.make_plan(settings, taken_bytes)
-            try:
-                plan.warm_up(Stream(device), Stream(device))
-            except Exception:
-                plan.close()
-                raise
-        except ConfigurationError as error:
-            raise ConfigurationError(f"{self.key}: {error}") from error
-        except Exception as error:
-            raise ConfigurationError(f"{self.key} cannot run on {device} ({summarize_error(error)}).") from error
-        return plan
+        return make_tried_plan(self.instance, settings, taken_bytes)
 
     @property
     def co_runs(self) -> tuple[MachineConstants, Collection[Policy]] | None:
@@ -175,35 +176,32 @@ class ServedModel:
     def task(self, count: int, image_bytes: int, execution_s: float) -> Task:
         """What a batch of ``count`` images does with memory."""
         layout = self.plan.pool.layout
-        return batch_task(self.key, image_bytes, count * layout.slot_bytes // layout.batch_size, 1e3 * execution_s)
+        return batch_task(
+            self.key,
+            image_bytes=image_bytes,
+            feature_bytes=count * layout.slot_bytes // layout.batch_size,
+            kernels=kernels_outside(self.model.kernels_before(self.plan.split_point.name)),
+            execution_ms=1e3 * execution_s,
+            feature_tensors=len(layout.specs),
+        )
+
+    @property
+    def breaks_guideline(self) -> bool:
+        """True if its memory policy was right only beside other models, and too few of these are left (Eq. 11)."""
+        return self.plan.settings.memory_policy == AUTO and self.instance.advisor.breaks_guideline
 
     def plan_by(self, policy: Policy) -> Plan | None:
-        """The plan by that policy, if a slot of it is free; where there is none, one is wanted from now on."""
-        plans = [self.plan, *self.co_run_plans.plans.values()]
-        plan = next((found for found in plans if found.pool.slots.policy is policy), None)
-        if plan is None:
-            self.co_run_plans.want(policy)
-        return plan if plan is not None and _has_room(plan) else None
-
-    def make_co_run_plan(self, policy: Policy, taken_bytes: float) -> Plan | None:
-        """Makes a plan by another policy; None if there is no memory for it."""
-        try:
-            plan = self.make_plan(replace(self.plan.settings, memory_policy=policy.value), taken_bytes)
-        except ConfigurationError:
-            return None
-        if plan.pool.slots.policy is policy:
-            return plan
-        plan.close()
-        return None
+        """The plan by that policy; None if its memory does not serve the policy, or no slot is free (lock held)."""
+        return self.co_run_plans.find(self.plan, policy) if self.has_room else None
 
     def run_alone(self) -> None:
         """Gives up the plans for co-runs, until others are wanted again (lock held)."""
-        self.instance.retire(self.co_run_plans.clear())
+        self.co_run_plans.clear()
 
     @property
     def has_room(self) -> bool:
         """True while a slot is free."""
-        return _has_room(self.plan)
+        return self.plan.pool.leases.used < len(self.plan.pool.leases)
 
     def take_off(self, frames: Sequence[TenantFrame], now: float, plan: Plan | None = None) -> InFlightBatch:
         """Gives a batch its slot, by that plan if not by the usual one (lock held); a slot is free."""
@@ -213,28 +211,15 @@ class ServedModel:
 
     def collect(self, now: float) -> None:
         """Settles what comes back by itself, and frees plans that no batch needs any more."""
-        self.instance.collect(now, list(self.co_run_plans.plans.values()))
+        self.instance.collect(now)
 
     def close(self) -> None:
         """Frees everything, once no batch is in flight."""
         self.head.stop()
-        for plan in self.co_run_plans.clear():
-            plan.close()
+        self.co_run_plans.clear()
         self.instance.close()
         if self.model.device.type == "cuda":
             empty_cache()
-
-    def _check_weights(self, split_point: str) -> None:
-        model = self.model
-        if model.device.type == "cuda":
-            empty_cache()  # what torch keeps of models that went is free as well
-            free, _ = torch.cuda.mem_get_info(model.device)
-            check_weights(
-                self.key,
-                parameters=model.parameters_before(split_point),
-                item_bytes=model.dtype.itemsize,
-                free_bytes=free,
-            )
 
     def _deliver(self, handle: Handle, index: int, detections: Detections) -> None:
         self._callbacks.deliver(self, handle, index, detections)
@@ -248,7 +233,3 @@ class ServedModel:
     def _report_head(self, error: Exception) -> None:
         if not isinstance(error, HandleError):  # its batch was given up and settled before
             self._report(error)
-
-
-def _has_room(plan: Plan) -> bool:
-    return plan.pool.leases.used < len(plan.pool.leases)

@@ -13,16 +13,16 @@ from split_infer_ros.measurements.key import Key
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.report import PipelineReport
-from split_infer_ros.runtime.faults import is_sticky
+from split_infer_ros.serving.admission import Admission
 from split_infer_ros.serving.cost_tables import CostTables
 from split_infer_ros.serving.dispatcher import Dispatcher
 from split_infer_ros.serving.result_router import Deliver, ResultRouter
-from split_infer_ros.serving.served_model import Callbacks, ServedModel
+from split_infer_ros.serving.served_model import Callbacks
 from split_infer_ros.serving.shared_settings import SharedSettings
 from split_infer_ros.serving.shared_weights import make_ring_memory
 from split_infer_ros.serving.tenant import Tenant, check_unique_names
 from split_infer_ros.serving.tenant_registry import TenantRegistry
-from split_infer_ros.serving.tenant_state import TenantFrame, TenantState, WaitingFrames, drop
+from split_infer_ros.serving.tenant_state import TenantState, WaitingFrames, drop
 from split_infer_ros.serving.worker_pool import WorkerPool
 from split_infer_ros.split.load import choose_device
 from split_infer_ros.telemetry.trace import TraceFile
@@ -38,8 +38,8 @@ class SharedPipeline:
             of the model, for one tenant in the order of its frames. After ``set_tenants`` has returned, no call begins
             for a tenant that was removed or got another model. An exception costs that frame alone, as ``head_error``.
             It must not change tenants, settings or state.
-        on_error: takes the tenant's or the model's name and an exception that cost frames. After one for which
-            ``faults.is_sticky`` is true, no frame is taken any more; stop the pipeline then.
+        on_error: takes the tenant's or the model's name and an exception that cost frames, or a notice. After an
+            exception for which ``faults.is_sticky`` is true, no frame is taken any more; stop the pipeline then.
         database: keeps costs of executions; the user's own if None.
         trace: where each batch's times are written, if anywhere.
 
@@ -61,7 +61,6 @@ class SharedPipeline:
     ) -> None:
         self._settings = settings
         self._limits = limits
-        self._on_error = on_error
         database = database or Database()
         device = choose_device(settings.device)
         ring_memory = make_ring_memory(settings, device)
@@ -76,7 +75,7 @@ class SharedPipeline:
         self._tables = CostTables(
             Key.here(str(device)),
             database,
-            max_batch_size=settings.max_batch_size,
+            max_batch_size=settings.largest_batch,
             graphs=graphs,
             num_lanes=self._workers.num_lanes,
         )
@@ -86,6 +85,7 @@ class SharedPipeline:
         self._dispatcher = Dispatcher(
             self._changed, self._waiting, self._workers, self._tables, settings.rules, self._failed
         )
+        self._admission = Admission(self._changed, self._tenants, self._waiting, self._dispatcher, on_error)
         self._router = ResultRouter(
             changed=self._changed,
             tenants=self._tenants,
@@ -105,8 +105,7 @@ class SharedPipeline:
             database=database,
             ring_memory=ring_memory,
         )
-        self._accepting = self._running = False
-        self._lost = False  # the device, and all frames with it
+        self._running = False
 
     @property
     def settings(self) -> SharedSettings:
@@ -134,7 +133,7 @@ class SharedPipeline:
     def labels(self, tenant: str) -> Sequence[str]:
         """Label names of the tenant's model, by index; raises ConfigurationError if there is no such tenant."""
         with self._changed:
-            return self._model_of(self._find(tenant)).model.entry.labels
+            return self._dispatcher.models[self._find(tenant).model].model.entry.labels
 
     def set_tenants(self, tenants: Sequence[Tenant]) -> dict[str, ConfigurationError]:
         """Runs exactly these tenants: adds new ones, removes those that are not listed, and keeps the others running.
@@ -152,9 +151,7 @@ class SharedPipeline:
         """
         check_unique_names(tenants)
         refused = self._registry.set(tenants, lambda: (self._settings, self._limits))
-        for name, error in refused.items():
-            if is_sticky(error):
-                self._failed(name, error)
+        self._admission.report_loss(refused)
         with self._changing:
             if not self._running:
                 self._dispatcher.look_round()
@@ -173,15 +170,14 @@ class SharedPipeline:
             try:
                 plans = self._registry.plan_anew(settings) if settings.stage != self._settings.stage else {}
             except ConfigurationError as error:
-                if is_sticky(error):
-                    self._failed("settings", error)
+                self._admission.report_loss({"settings": error})
                 raise
             with self._changed:
                 for model, plan in plans.items():
                     model.instance.use(plan)
                 self._settings = settings
                 self._dispatcher.rules = settings.rules
-                self._tables.set_max_batch_size(settings.max_batch_size)
+                self._tables.set_max_batch_size(settings.largest_batch)
                 drop(self._waiting.set_max_waiting(settings.max_waiting), DropReason.OVERRUN)
                 self._dispatcher.renew()
             for model in plans:
@@ -190,26 +186,20 @@ class SharedPipeline:
     def start(self) -> None:
         """Accepts frames, once unknown costs of models are measured (some seconds); may be started again."""
         with self._changing:
-            if self._running:
-                return
-            self._dispatcher.start()
-            with self._changed:
-                self._changed.wait_for(lambda: self._dispatcher.settled or self._lost)
-                self._accepting, self._running = not self._lost, True
+            if not self._running:
+                self._dispatcher.start()
+                self._admission.begin()
+                self._running = True
 
     def stop(self, drain_s: float) -> None:
         """Accepts no more frames, lets those in flight finish for up to ``drain_s`` seconds, and drops the rest.
 
         The rest is dropped as ``shutdown``, or as ``device_lost`` where the device was lost.
         """
-        reason = DropReason.DEVICE_LOST if self._lost else DropReason.SHUTDOWN
         with self._changing:
             if not self._running:
                 return
-            with self._changed:
-                self._accepting = False
-                self._changed.wait_for(self._is_idle, drain_s)
-                drop(self._waiting.clear(), reason)
+            reason = self._admission.end(drain_s)
             self._dispatcher.stop()
             with self._changed:
                 models = self._dispatcher.all_models
@@ -228,31 +218,15 @@ class SharedPipeline:
 
     def submit(self, tenant: str, pixels: Pixels, origin: Origin, now: float) -> None:
         """Takes a frame of a tenant; never waits. Frames for a tenant that does not exist are not counted."""
-        with self._changed:
-            state = self._tenants.get(tenant)
-            if state is None:
-                return
-            ticket = state.ledger.receive(now)
-            if not self._accepting:
-                ticket.drop(DropReason.DEVICE_LOST if self._lost else DropReason.INACTIVE)
-            elif self._model_of(state).failed:
-                ticket.drop(DropReason.BACKBONE_ERROR)
-            else:
-                frame = TenantFrame(pixels, origin, ticket, state)
-                drop(self._waiting.add(frame, now, self._dispatcher.execution_s(state.model)), DropReason.OVERRUN)
-                self._changed.notify_all()
+        self._admission.submit(tenant, pixels, origin, now)
 
     def refuse(self, tenant: str, error: ImageError, now: float) -> None:
         """Counts a frame of a tenant that cannot be read."""
-        with self._changed:
-            if tenant in self._tenants:
-                self._tenants[tenant].ledger.receive(now).drop(error.reason)
+        self._admission.refuse(tenant, error, now)
 
     def missed(self, tenant: str, count: int, reason: DropReason) -> None:
         """Counts frames of a tenant that were sent and never arrived."""
-        with self._changed:
-            if tenant in self._tenants:
-                self._tenants[tenant].ledger.missed(count, reason)
+        self._admission.missed(tenant, count, reason)
 
     def report(self, tenant: str, now: float) -> PipelineReport:
         """Reports a tenant's counts and times at this moment, and the memory of its model.
@@ -264,7 +238,7 @@ class SharedPipeline:
         """
         with self._changed:
             state = self._find(tenant)
-            facts = self._model_of(state).facts()
+            facts = self._dispatcher.models[state.model].facts()
         return state.meters.report(now, counts=state.ledger.counts(), **facts)
 
     def _find(self, tenant: str) -> TenantState:
@@ -272,21 +246,5 @@ class SharedPipeline:
             raise ConfigurationError(f"There is no tenant '{tenant}'; there are: {', '.join(self._tenants) or 'none'}.")
         return self._tenants[tenant]
 
-    def _model_of(self, state: TenantState) -> ServedModel:
-        return self._dispatcher.models[state.model]
-
-    def _is_idle(self) -> bool:
-        return not self._waiting and not any(model.in_flight for model in self._dispatcher.all_models)
-
     def _failed(self, name: str, error: Exception) -> None:
-        """Reports an exception; if the device is lost, drops all frames that wait."""
-        if is_sticky(error):
-            with self._changed:
-                first, self._lost, self._accepting = not self._lost, True, False
-                drop(self._waiting.clear(), DropReason.DEVICE_LOST)
-                for model in self._dispatcher.all_models:
-                    model.instance.device_lost = True
-                self._changed.notify_all()
-            if not first:
-                return
-        self._on_error(name, error)
+        self._admission.fail(name, error)

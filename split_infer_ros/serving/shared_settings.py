@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 
 from split_infer_ros.buffers.policy import AUTO
 from split_infer_ros.engines.engine import AUTO as AUTO_ENGINE
+from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.serving.scheduler import Rules
@@ -36,7 +37,7 @@ class SharedSettings:
         device: where backbones run, as for ``load_model``.
         engine: what executes the models: ``auto``, or a name that ``parse_engine`` reads. ``auto`` is the engine that
             runs a model as it came. On a GPU, heads run on torch.
-        precision: in which backbones run, as for ``load_model``.
+        precision: in which the models run, as ``parse_precision`` reads it. On a GPU, heads run in fp32.
         weights_budget_bytes: the size of the ring buffer through which the weights of all models are streamed. Models
             then run one after the other, on the CPU in fp32. 0 keeps the weights resident.
         allow_user_code: whether users' own models may be loaded, which may run any code.
@@ -57,7 +58,7 @@ class SharedSettings:
     head_threads: int = 0
     device: str = "auto"
     engine: str = AUTO_ENGINE
-    precision: str = "fp32"
+    precision: str = Precision.FP32.value
     weights_budget_bytes: float = 0.0
     allow_user_code: bool = False
 
@@ -70,6 +71,11 @@ class SharedSettings:
     def rules(self) -> Rules:
         """The scheduler's rules. Models whose weights are streamed run one after the other, so they are not fused."""
         return Rules(self.window, self.max_batch_size, fuse=not self.weights_budget_bytes)
+
+    @property
+    def largest_batch(self) -> int:
+        """The most images of one model that an execution can have. A decision looks at one window of requests."""
+        return min(self.window, self.max_batch_size)
 
     @property
     def stage(self) -> StageSettings:

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 
 from split_infer_ros.drop_reason import DropReason
-from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.engines.engine import Engine
+from split_infer_ros.engines.precision import parse_precision
+from split_infer_ros.errors import ConfigurationError, Notice
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.detections import Limits
+from split_infer_ros.pipeline.hollow_loading import load_streamable
 from split_infer_ros.pipeline.plan import Plan
 from split_infer_ros.serving.cost_tables import CostTables
 from split_infer_ros.serving.dispatcher import Dispatcher
 from split_infer_ros.serving.served_model import Callbacks, ServedModel
 from split_infer_ros.serving.shared_settings import SharedSettings
+from split_infer_ros.serving.stack_builder import StackBuilder
 from split_infer_ros.serving.tenant import Tenant
 from split_infer_ros.serving.tenant_state import TenantState, WaitingFrames, drop
-from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.model_engines import choose_precision, untuned_engine
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.weight_streaming.ring_memory import RingMemory
 
@@ -62,6 +67,7 @@ class TenantRegistry:
         self._callbacks = callbacks
         self._database = database
         self._ring_memory = ring_memory
+        self._stack_builder = StackBuilder(changed, dispatcher, tables, callbacks.on_error)
 
     def set(
         self, tenants: Sequence[Tenant], current: Callable[[], tuple[SharedSettings, Limits]]
@@ -88,6 +94,8 @@ class TenantRegistry:
                 else:
                     self._place(tenant)
             self._remove_unused_models()
+            self._undo_switches(current()[0])
+            self._stack_builder.build()
             return refused
 
     def plan_anew(self, settings: SharedSettings) -> dict[ServedModel, Plan]:
@@ -121,6 +129,23 @@ class TenantRegistry:
             used = {state.model for state in self._tenants.values()}
             for served in [served for key, served in self._dispatcher.models.items() if key not in used]:
                 self._dispatcher.remove(served)
+                served.instance.advisor.note_unused()
+
+    def _undo_switches(self, settings: SharedSettings) -> None:
+        """Gives models new plans whose memory policies were right only beside models that have left.
+
+        A model for whose plan there is no memory stays as it is. It is slower so, but takes less memory.
+        """
+        with self._changing:
+            models = self._dispatcher.models
+            for served in models.values():
+                if not served.breaks_guideline:
+                    continue
+                with suppress(ConfigurationError):
+                    plan = served.make_plan(settings.stage, sum(other.budget_bytes for other in models.values()))
+                    with self._changed:
+                        served.instance.use(plan)
+                        self._dispatcher.renew()
 
     def _provide(self, tenant: Tenant, current: Callable[[], tuple[SharedSettings, Limits]]) -> None:
         """Loads the tenant's model, unless another tenant uses it already."""
@@ -128,12 +153,10 @@ class TenantRegistry:
         if key in models:
             return
         model = self._load(tenant, current()[0])
-        self._tables.load_costs(model)
+        self._tables.load_costs()
         with self._changing:
             settings, limits = current()
-            others = sum(
-                served.budget_of(served.plan) for served in models.values()
-            )  # plans for co-runs give way to it
+            others = sum(served.budget_bytes for served in models.values())
             served = ServedModel(
                 key=key,
                 model=model,
@@ -148,20 +171,26 @@ class TenantRegistry:
             with self._changed:
                 served.head.limits = current()[1]
                 self._dispatcher.add(served)
+        if model.note:
+            self._callbacks.on_error(key, Notice(model.note))
 
     def _load(self, tenant: Tenant, settings: SharedSettings) -> SplitModel:
         spec = ModelSpec(
             tenant.model,
             weights=tenant.weights,
             device=settings.device,
-            precision=settings.precision,
             allow_user_code=settings.allow_user_code,
+            on_torch=settings.engine == Engine.TORCH.value,
             **asdict(tenant.onnx_options),
         )
         try:
-            model = load_model(spec)
-            config = model.execution_config.with_engine(settings.engine, model.native_engine)
-            return load_model(replace(spec, execution_config=config))
+            model = load_streamable(spec, settings.stage)
+            precision, reason = choose_precision(model, parse_precision(settings.precision), settings.engine)
+            if reason:
+                self._callbacks.on_error(tenant.model_key, Notice(reason))
+            config = replace(model.execution_config, precision=precision)
+            config = config.with_engine(settings.engine, untuned_engine(model, precision))
+            return load_streamable(replace(spec, execution_config=config), settings.stage)
         except ConfigurationError:
             raise
         except Exception as error:  # a model of the user's own may raise anything; the other tenants run on

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
+from split_infer_ros.engines.engine import Engine
 from split_infer_ros.pipeline.in_flight import InFlightBatch
 from split_infer_ros.runtime.num_threads import max_threads, use_one_thread
 from split_infer_ros.runtime.worker_thread import WorkerThread
@@ -15,6 +16,7 @@ from split_infer_ros.serving.executor import Executor
 from split_infer_ros.serving.lane_scheduler import LaneScheduler
 from split_infer_ros.serving.merge_runner import MergeRunner
 from split_infer_ros.serving.model_streams import Backbone
+from split_infer_ros.split.stacked_model import StackedModel
 
 
 class WorkerPool:
@@ -42,7 +44,7 @@ class WorkerPool:
         self.whole = MergeRunner(device, graph_bytes)
         self._executor = Executor(changed, self.whole, device)
         count = max_threads() if lanes and device.type == "cpu" and max_threads() > 1 else 0
-        self._lane_runners = [MergeRunner(device, num_threads=1) for _ in range(count)]
+        self._lane_runners = [MergeRunner(device, num_threads=1, num_lanes=count) for _ in range(count)]
         self.concurrent = ConcurrentLanes(self._lane_runners) if count else None
         executors = [Executor(changed, runner, device) for runner in self._lane_runners]
         self._lanes = [_lane(number, executor) for number, executor in enumerate(executors)]
@@ -53,10 +55,12 @@ class WorkerPool:
         """Number of lanes."""
         return len(self._lanes)
 
-    def load(self, backbones: Mapping[str, Backbone], image_s: Mapping[str, float]) -> None:
+    def load(
+        self, backbones: Mapping[str, Backbone], image_s: Mapping[str, float], engines: Mapping[str, Engine]
+    ) -> None:
         """Replaces the models by exactly these, see ``MergeRunner.load``; lanes may be at work with those that stay."""
         for runner in (self.whole, *self._lane_runners):
-            runner.load(backbones, image_s)
+            runner.load(backbones, image_s, engines)
 
     def start(self) -> None:
         """Starts, until ``stop``; may be started again."""
@@ -70,12 +74,18 @@ class WorkerPool:
             lane.stop()
         self._executor.stop()
 
-    def execute(self, batches: Sequence[InFlightBatch], lane: int | None, over: Callable[[], None]) -> None:
-        """Have batches executed as one; on a lane or a GPU this returns before it is done, see ``Executor.execute``."""
+    def execute(
+        self,
+        batches: Sequence[InFlightBatch],
+        lane: int | None,
+        over: Callable[[], None],
+        stack: StackedModel | None = None,
+    ) -> None:
+        """Has batches executed as one; on a lane or a GPU this returns before it is done, see ``Executor.execute``."""
         if lane is None:
-            self._executor.execute(batches, over)
+            self._executor.execute(batches, over, stack)
         else:
-            self._lanes[lane].put((batches, over))
+            self._lanes[lane].put((batches, over, stack))
 
     def close(self) -> None:
         """Frees the runners, once stopped."""
@@ -84,7 +94,7 @@ class WorkerPool:
             self.concurrent.close()
 
 
-_Work = tuple[Sequence[InFlightBatch], Callable[[], None]]
+_Work = tuple[Sequence[InFlightBatch], Callable[[], None], StackedModel | None]
 
 
 def _lane(number: int, executor: Executor) -> WorkerThread[_Work]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,6 +13,7 @@ from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from split_infer_ros.engines.module_state import state_of
+from split_infer_ros.engines.own_thread_tracer import OwnThreadTracer
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.split.export import export, export_for, tidy
 
@@ -59,32 +59,9 @@ def symbolic_trace(root: nn.Module | Callable[..., Any]) -> fx.GraphModule:
     Args:
         root: a model, which the graph shares, or a function.
     """
-    tracer = _Tracer()
+    tracer = OwnThreadTracer()
     graph = tracer.trace(root)
     return fx.GraphModule(tracer.root, graph, type(root).__name__)
-
-
-class _Tracer(fx.Tracer):
-    """A tracer that lets other threads' modules run.
-
-    While torch.fx traces, it intercepts calls of all modules in the process.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._thread = threading.get_ident()
-
-    def call_module(
-        self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        if threading.get_ident() != self._thread:
-            return forward(*args, **kwargs)
-        return super().call_module(m, forward, args, kwargs)
-
-    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
-        if threading.get_ident() != self._thread:
-            return attr_val
-        return super().getattr(attr, attr_val, parameter_proxy_cache)
 
 
 def _fix_options(graph: fx.GraphModule, model: nn.Module) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from weakref import WeakValueDictionary
 
@@ -13,15 +14,23 @@ from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.errors import ConfigurationError, WeightsError
 from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.entry import ModelEntry
+from split_infer_ros.models.onnx_models import is_onnx_file
 from split_infer_ros.models.user import check_detections, is_user_model
 from split_infer_ros.models.weights import NamedWeights, load_weights
+from split_infer_ros.models.weights_source import weights_source
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.split.export import UntraceableError
-from split_infer_ros.split.model import PRECISIONS, SplitModel
+from split_infer_ros.split.inspection import inspect_files
+from split_infer_ros.split.model import SplitModel
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.split.onnx_model import OnnxModel
+from split_infer_ros.split.onnx_to_torch import to_torch
+from split_infer_ros.split.quantised_model import place
 from split_infer_ros.split.sized_model import SizedModel
 from split_infer_ros.split.torch_model import TorchModel
+
+MakeHollow = Callable[[ModelSpec], "SplitModel | None"]
+"""Makes a model on the CPU that reads its weights at need, or returns None if it must be loaded."""
 
 AUTO_DEVICE = "auto"
 SEED = 0  # untrained weights are the same ones each time
@@ -30,23 +39,28 @@ _loaded: WeakValueDictionary[ModelSpec, SplitModel] = WeakValueDictionary()
 _loading = threading.Lock()
 
 
-def load_model(spec: ModelSpec) -> SplitModel:
+def load_model(spec: ModelSpec, make_hollow: MakeHollow | None = None) -> SplitModel:
     """Loads a model. Within a process, equal specs share one model, and all placements of a model share its weights.
 
+    Args:
+        spec: of the model.
+        make_hollow: is asked first, if the model was not loaded before.
+
     Raises:
-        ConfigurationError: the model, device or precision is unknown, the model cannot be split, or the weights do
-            not fit.
+        ConfigurationError: the model or device is unknown, the model cannot be split or run so, or the weights do not
+            fit.
     """
-    if spec.precision not in PRECISIONS:
-        raise ConfigurationError(f"precision '{spec.precision}' is unknown; it takes one of: {', '.join(PRECISIONS)}.")
     device = choose_device(spec.device)
+    if not is_onnx_file(spec.name):  # a model of torch is one anyway, and is shared
+        spec = replace(spec, on_torch=False)
     folding_only = ExecutionConfig(folding=spec.execution_config.folding)
     # The permission is part of the key: who may not load user code may not share it either.
-    source_spec = replace(spec, device="cpu", precision="fp32", execution_config=folding_only)
+    source_spec = replace(spec, device="cpu", execution_config=folding_only)
     with _loading:
         source = _loaded.get(source_spec)
         if source is None:
-            source = _loaded[source_spec] = make_model(*build_model(spec), folding_only)
+            source = _make_source(spec, source_spec, make_hollow)
+            _loaded[source_spec] = source
         if spec.device == AUTO_DEVICE:
             device = source.best_device()
         placed_spec = replace(spec, device=str(device))
@@ -54,18 +68,41 @@ def load_model(spec: ModelSpec) -> SplitModel:
             return source
         placed = _loaded.get(placed_spec)
         if placed is None:
-            placed = source.placed(device, PRECISIONS[spec.precision], spec.execution_config)
+            if isinstance(source, OnnxModel):  # other models go to another engine by way of an export
+                inspect_files(spec)
+            placed = place(source, device, spec.execution_config)
             _loaded[placed_spec] = placed
         return placed
+
+
+def _make_source(spec: ModelSpec, source_spec: ModelSpec, make_hollow: MakeHollow | None) -> SplitModel:
+    """Makes the model on the CPU of which all placements are made."""
+    hollow = make_hollow(source_spec) if make_hollow is not None else None
+    if hollow is not None:
+        return hollow
+    origin = weights_source(spec.name, spec.weights)  # before the weights are read: a file may change
+    source = make_model(*build_model(spec), source_spec.execution_config)
+    source.weights_source = origin
+    return source
 
 
 def build_model(spec: ModelSpec) -> tuple[ModelEntry, nn.Module | OnnxGraph]:
     """Builds the unsplit module on the CPU, with its weights, in eval mode; or reads the ONNX graph.
 
-    Device, precision and execution config of the spec are not used.
+    A user's files are inspected before. Device and execution config of the spec are not used.
 
     Raises:
-        ConfigurationError: the model is unknown, or the weights do not fit.
+        ConfigurationError: the model is unknown, the weights do not fit, or an ONNX model does not become one of torch.
+    """
+    inspect_files(replace(spec, execution_config=ExecutionConfig()))
+    return build_uninspected(spec)
+
+
+def build_uninspected(spec: ModelSpec) -> tuple[ModelEntry, nn.Module | OnnxGraph]:
+    """Does the same with files that may end this process.
+
+    Raises:
+        ConfigurationError: the model is unknown, the weights do not fit, or an ONNX model does not become one of torch.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
@@ -73,7 +110,7 @@ def build_model(spec: ModelSpec) -> tuple[ModelEntry, nn.Module | OnnxGraph]:
         built = entry.build()
     if isinstance(built, OnnxGraph):
         _check_weights(entry, spec.weights)
-        return entry, built
+        return to_torch(entry, built) if spec.on_torch else (entry, built)
     load_weights(built.eval(), entry, spec.weights)
     if is_user_model(spec.name):
         check_detections(entry, built)

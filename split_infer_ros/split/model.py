@@ -4,49 +4,48 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import nn
 
+from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.engines.engine import Engine
-from split_infer_ros.engines.executable import PartChain
 from split_infer_ros.engines.execution_config import ExecutionConfig
+from split_infer_ros.engines.precision import Precision
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.memory_cost.traffic import KernelTraffic
 from split_infer_ros.models.entry import ModelEntry
+from split_infer_ros.split.partition_cache import BackboneCache, PartitionCache
 from split_infer_ros.split.split_points import SplitPoint, choose_split_point
-
-MAX_PARTITIONS = 4  # kept of each kind, since a split point that moves may come back
-
-PRECISIONS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-
-_PartitionCache = OrderedDict[SplitPoint, nn.Module]
 
 
 class SplitModel(ABC):
-    """A model and its split points. The backbone runs on ``device``, the head on the CPU in float32.
+    """A model and its split points. The backbone runs on ``device``, the head on the CPU.
 
     Args:
         entry: the model's entry in the catalogue.
         device: where the backbone runs.
-        dtype: in which the backbone computes and its features cross.
-        execution_config: how both partitions run, as far as their device and precision allow.
+        execution_config: how both partitions run, as far as their device allows.
         split_points: in order, from ``input`` to ``output``.
         lock: is held while a partition is made. Placements of one model share it.
 
     Attributes:
         native_engine: the engine that runs the model as it came, without exporting or converting it.
         kind: what the model is, for messages.
+        weights_source: where its weights come from; see the function of that name. Empty if only their values tell.
+        is_quantised: whether its weights are those that ``quantise`` made, so that it can compute in int8.
     """
 
     native_engine = Engine.TORCH
     kind = "a model of torch"
+    weights_source = ""
+    is_quantised = False
 
     def __init__(
         self,
         entry: ModelEntry,
         device: torch.device,
-        dtype: torch.dtype,
         *,
         execution_config: ExecutionConfig,
         split_points: tuple[SplitPoint, ...],
@@ -54,23 +53,80 @@ class SplitModel(ABC):
     ) -> None:
         self.entry = entry
         self.device = device
-        self.dtype = dtype
         self.execution_config = execution_config
         self.split_points = split_points
         self._lock = lock
         self._reset_caches()
 
     @abstractmethod
-    def placed(
-        self, device: torch.device, dtype: torch.dtype, execution_config: ExecutionConfig | None = None
-    ) -> SplitModel:
-        """Returns the same model with its backbone on another device, or in another precision or execution config.
+    def placed(self, device: torch.device, execution_config: ExecutionConfig | None = None) -> SplitModel:
+        """Returns the same model with its backbone on another device or in another execution config.
 
         Both models share the weights on the CPU.
 
         Raises:
             ConfigurationError: the model cannot run so.
         """
+
+    def use_memory(self, policy: Policy) -> None:
+        """Makes the backbones that are made from now on keep their weights in memory of a policy, on a GPU.
+
+        Backbones in memory of another policy are not kept for later. Who uses one keeps it.
+
+        Raises:
+            ConfigurationError: torch cannot allocate memory of the policy on this machine.
+        """
+        with self._lock:
+            self._backbones.use_memory(policy)
+
+    def weight_bytes(self, name: str) -> int:
+        """Returns the memory of the weights of backbones on their device, and of the copy on the CPU of one's weights.
+
+        Under ``managed`` and ``pinned``, this is what torch's allocator has taken for them. Engines other than torch
+        keep weights of their own, which are not counted.
+
+        Args:
+            name: of a split point whose backbone was made before.
+        """
+        with self._lock:
+            return self._backbones.weight_bytes() + self._host_weight_bytes(self.split_point(name))
+
+    def _host_weight_bytes(self, split_point: SplitPoint) -> int:
+        """Returns the memory on the CPU of the weights before a split point, as far as torch has them."""
+        return 0
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(C, H, W) of an image that the backbone takes."""
+        return self.entry.image_shape
+
+    @property
+    def execution_config(self) -> ExecutionConfig:
+        """How both partitions run, as far as their device allows.
+
+        Raises:
+            ConfigurationError: it is set to int8, and the model is not quantised; it would run in float32.
+        """
+        return self._execution_config
+
+    @execution_config.setter
+    def execution_config(self, config: ExecutionConfig) -> None:
+        if config.precision is Precision.INT8 and not self.is_quantised:
+            raise ConfigurationError(
+                f"{self.entry.name} is {self.kind} and not quantised, so it cannot run in int8 as it is: load it with "
+                "precision int8, which reads what `split_infer_ros quantise` made of it."
+            )
+        self._execution_config = config
+
+    @property
+    def precision(self) -> Precision:
+        """The precision in which the backbone computes."""
+        return self.execution_config.precision
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the backbone's images and, except what is kept in float32, of its features."""
+        return self.execution_config.boundary_dtype
 
     def best_device(self) -> torch.device:
         """Returns the device on which the backbone should run if the user names none."""
@@ -95,14 +151,25 @@ class SplitModel(ABC):
 
         It maps (N, C, H, W) of ``dtype`` on ``device`` to the split point's tensors.
         """
-        return self._partition(self._backbones, self._make_backbone, name)
+        with self._lock:
+            return self._backbones.get(self.split_point(name), self._make_backbone)
 
     def head(self, name: str) -> nn.Module:
         """Returns the partition behind the split point of that name.
 
-        It maps the split point's tensors, in float32, to the model's outputs.
+        It maps the split point's tensors, in float32, to the model's outputs, in float32 as well.
         """
-        return self._partition(self._heads, self._make_head, name)
+        with self._lock:
+            return self._heads.get(self.split_point(name), self._make_head)
+
+    @property
+    def content(self) -> str:
+        """Hexadecimal digits that identify the model's operations and weights; empty if it has no graph for any batch.
+
+        Raises:
+            ConfigurationError: weights that were released cannot be read again.
+        """
+        return ""
 
     @property
     @abstractmethod
@@ -118,6 +185,17 @@ class SplitModel(ABC):
     def parameters_before(self, name: str) -> int:
         """Returns how many parameters the partition before the split point of that name has on ``device``."""
 
+    def kernels_before(self, name: str) -> tuple[KernelTraffic, ...]:
+        """Returns the kernels of the partition before the split point of that name, in order.
+
+        The bytes of a kernel are 0 if an engine keeps its weights and activations in memory of its own.
+        """
+        split_point = self.split_point(name)
+        with self._lock:
+            if split_point not in self._kernels:
+                self._kernels[split_point] = self._find_kernels(split_point)
+            return self._kernels[split_point]
+
     @abstractmethod
     def segments(self) -> tuple[tuple[nn.Module, ...], tuple[nn.Module, ...]]:
         """Returns the segments between neighbouring split points as the backbone and as the head runs them.
@@ -132,7 +210,17 @@ class SplitModel(ABC):
     @property
     def head_engine(self) -> Engine:
         """The engine that runs the head."""
-        return self.native_engine
+        return self._head_execution_config.engine
+
+    @property
+    def head_precision(self) -> Precision:
+        """The precision in which the head computes."""
+        return self._head_execution_config.precision
+
+    @property
+    @abstractmethod
+    def _head_execution_config(self) -> ExecutionConfig:
+        """How the head runs."""
 
     @property
     def note(self) -> str:
@@ -147,21 +235,11 @@ class SplitModel(ABC):
     def _make_head(self, split_point: SplitPoint) -> nn.Module:
         """Makes the partition behind a split point."""
 
-    def _partition(self, cache: _PartitionCache, make: Callable[[SplitPoint], nn.Module], name: str) -> nn.Module:
-        split_point = self.split_point(name)
-        with self._lock:
-            if split_point not in cache:
-                cache[split_point] = make(split_point)
-            cache.move_to_end(split_point)
-            while len(cache) > MAX_PARTITIONS:
-                cache.popitem(last=False)
-            return cache[split_point]
+    @abstractmethod
+    def _find_kernels(self, split_point: SplitPoint) -> tuple[KernelTraffic, ...]:
+        """Finds the kernels of the partition before a split point."""
 
     def _reset_caches(self) -> None:
-        self._backbones: _PartitionCache = OrderedDict()
-        self._heads: _PartitionCache = OrderedDict()
-
-
-def joined(parts: Sequence[nn.Module]) -> nn.Module:
-    """Returns a module that runs the parts one after the other."""
-    return parts[0] if len(parts) == 1 else PartChain(parts)
+        self._backbones = BackboneCache(self.device)
+        self._heads = PartitionCache()
+        self._kernels: dict[SplitPoint, tuple[KernelTraffic, ...]] = {}

@@ -16,18 +16,18 @@ class ModelSpec:
         name: a model of the catalogue, ``timm:NAME``, or a model of the user's own; see ``find_model``.
         weights: ``default``, ``none``, ``random`` or the path of a file.
         device: where the backbone runs: ``cpu``, ``cuda``, ``cuda:1``, ... or ``auto`` (CUDA if there is one).
-        precision: the backbone computes in ``fp32``, ``fp16`` or ``bf16``.
         allow_user_code: whether a factory or an exported program may be loaded. Loading it may run any code.
-        execution_config: how both partitions are executed, as far as device and precision allow.
+        execution_config: how both partitions are executed, as far as the device allows.
+        on_torch: whether an ONNX file becomes a model of torch, which engine torch runs.
         decoder, labels, input_size, preprocessing: what the user says about an ONNX file; see ``OnnxOptions``.
     """
 
     name: str
     weights: str = "default"
     device: str = "auto"
-    precision: str = "fp32"
     allow_user_code: bool = False
     execution_config: ExecutionConfig = field(default_factory=ExecutionConfig)
+    on_torch: bool = False
     decoder: str = AUTO
     labels: str = ""
     input_size: str = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from split_infer_ros.onnx_graphs.cut import Cutter
 from split_infer_ros.onnx_graphs.dataflow import Dataflow
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.onnx_graphs.shapes import ValueShape, infer_shapes
+from split_infer_ros.split.verdict import Verdict
 
 SEED = 0
 
@@ -54,13 +56,14 @@ class PreparedGraph:
         return self.cutter.cut(self.graph.name, 0, len(self.dataflow.nodes))
 
 
-def prepare_batches(graph: OnnxGraph, image_shape: tuple[int, ...], make: MakePart) -> PreparedGraph:
-    """Makes a graph take batches, and compares its results with those of single images.
+def prepare_batches(graph: OnnxGraph, image_shape: tuple[int, ...], make: MakePart, verdict: Verdict) -> PreparedGraph:
+    """Makes a graph take batches, and compares its results with those of single images, unless that was done before.
 
     Args:
         graph: as its file holds it. Its batch may be fixed to 1.
         image_shape: (C, H, W).
         make: makes a graph executable.
+        verdict: of an earlier comparison, if there was one. It is kept for later ones.
 
     Raises:
         ConfigurationError: the graph takes another fixed number of images, or does not run at all.
@@ -71,17 +74,36 @@ def prepare_batches(graph: OnnxGraph, image_shape: tuple[int, ...], make: MakePa
             f"{graph.name} takes {fixed} images at a time and no other number; export it with a batch of 1, or with a "
             "symbolic one."
         )
+    symbolic = graph if fixed is None else with_symbolic_batch(graph, image_shape)
+    known = None if symbolic is None else verdict.read()
+    if symbolic is not None and known:
+        return PreparedGraph.of(symbolic, image_shape)
     single = PreparedGraph.of(
         graph if fixed else with_batch_of_one(graph),
         image_shape,
         f"{graph.name} gives other results for several images at once than for each alone, so the images of a batch "
         "run one by one.",
     )
-    symbolic = graph if fixed is None else with_symbolic_batch(graph, image_shape)
-    if symbolic is None:
+    if symbolic is None or known is False:
         return single
     several = PreparedGraph.of(symbolic, image_shape)
-    images = _example_images(image_shape)
+    found = _compare(several, single, make, image_shape)
+    if found is not None:
+        verdict.keep(found)
+    return several if found else single
+
+
+def _compare(
+    several: PreparedGraph, single: PreparedGraph, make: MakePart, image_shape: tuple[int, ...]
+) -> bool | None:
+    """Returns whether a graph gives the same results for two images at once as for each alone.
+
+    It is None if the graph fails on two images. That may have passing reasons, such as a lack of memory.
+
+    Raises:
+        ConfigurationError: the graph does not run on single images.
+    """
+    images = example_images(image_shape)
     with torch.inference_mode():
         try:
             expected = _run_each(make(single.whole()), images)
@@ -90,12 +112,12 @@ def prepare_batches(graph: OnnxGraph, image_shape: tuple[int, ...], make: MakePa
         except Exception as error:  # an engine's errors have no common class
             reason = str(error).partition("\n")[0]
             shape = (1, *image_shape)
-            raise ConfigurationError(f"{graph.name} does not run on images float32 {shape}: {reason}") from error
+            raise ConfigurationError(f"{single.graph.name} does not run on images float32 {shape}: {reason}") from error
         try:
             found = make(several.whole())(images)
         except Exception:
-            return single
-    return several if _agree(found, expected) else single
+            return None
+    return _agree(found, expected)
 
 
 def _run_each(part: nn.Module, images: Tensor) -> list[tuple[Tensor, ...]]:
@@ -103,20 +125,26 @@ def _run_each(part: nn.Module, images: Tensor) -> list[tuple[Tensor, ...]]:
 
 
 def _agree(found: Sequence[Tensor], expected: Sequence[Sequence[Tensor]]) -> bool:
-    """Returns whether each output for several images is that of single images, one behind the other.
+    """Returns whether each output for several images is that of single images, one behind the other."""
+    columns = list(zip(*expected, strict=True))
+    for output, rows in zip(found, columns, strict=True):
+        if any(not row.dim() or len(row) != 1 or row.shape[1:] != output.shape[1:] for row in rows):
+            return False
+    return difference_of_rows(found, [torch.cat(rows) for rows in columns]) <= MAX_DIFFERENCE
+
+
+def difference_of_rows(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
+    """Returns the largest relative difference of two results for the same images; infinite for other shapes or dtypes.
 
     Detections of an image may come in another order: equal scores are in no order.
     """
-    for output, rows in zip(found, zip(*expected, strict=True), strict=True):
-        if any(not row.dim() or len(row) != 1 or row.shape[1:] != output.shape[1:] for row in rows):
-            return False
-        joined = torch.cat(rows)
-        if joined.shape != output.shape or output.dtype != joined.dtype:
-            return False
-        pairs = [(output, joined), (_in_order(output), _in_order(joined))]
-        if not any(difference([one.double()], [other.double()]) <= MAX_DIFFERENCE for one, other in pairs):
-            return False
-    return True
+    worst = 0.0
+    for one, other in zip(found, expected, strict=True):
+        if one.shape != other.shape or one.dtype != other.dtype:
+            return math.inf
+        pairs = [(one, other), (_in_order(one), _in_order(other))]
+        worst = max(worst, min(difference([first.double()], [second.double()]) for first, second in pairs))
+    return worst
 
 
 def _in_order(output: Tensor) -> Tensor:
@@ -124,7 +152,7 @@ def _in_order(output: Tensor) -> Tensor:
     return output.sort(1).values if output.dim() > 1 else output
 
 
-def _example_images(image_shape: tuple[int, ...]) -> Tensor:
+def example_images(image_shape: tuple[int, ...]) -> Tensor:
     """Returns two different images, float32 (2, C, H, W): fine and coarse noise."""
     random = torch.Generator().manual_seed(SEED)
     images = torch.rand((2, *image_shape), generator=random)

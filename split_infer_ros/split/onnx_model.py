@@ -3,42 +3,37 @@
 from __future__ import annotations
 
 import copy
-import hashlib
-import itertools
-import threading
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
 
 import torch
-from torch import Tensor, nn
 
 from split_infer_ros.engines.engine import Engine, find_provider
-from split_infer_ros.engines.engine_part import EnginePart
 from split_infer_ros.engines.executable import make_executable
 from split_infer_ros.engines.execution_config import ExecutionConfig
-from split_infer_ros.engines.per_image import PerImagePart
+from split_infer_ros.engines.precision_checks import precisions_of
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
-from split_infer_ros.onnx_graphs.nodes import num_elements
-from split_infer_ros.onnx_graphs.shapes import without_weights
-from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.graph_model import CPU, GraphModel
 from split_infer_ros.split.onnx_batches import prepare_batches
 from split_infer_ros.split.onnx_split_points import find_onnx_split_points
-from split_infer_ros.split.split_points import INPUT, OUTPUT, SplitPoint
+from split_infer_ros.split.split_points import INPUT, OUTPUT
+from split_infer_ros.split.verdict import Verdict
 
-CPU = torch.device("cpu")
 GPU_PROVIDER = "CUDA"  # of ONNX Runtime, where the user names none
 
 
-class OnnxModel(SplitModel):
-    """An ONNX model and its split points. Both partitions run in float32, on ONNX Runtime or OpenVINO.
+class OnnxModel(GraphModel):
+    """An ONNX model and its split points. Both partitions run on ONNX Runtime or OpenVINO, and take and give float32.
 
     Args:
         entry: the model's entry.
         graph: the whole model, which takes float32 (N, C, H, W).
         execution_config: how both partitions run. One of engine torch stands for the engine that runs ONNX models.
+
+    Attributes:
+        prepared: the graph as it takes batches.
 
     Raises:
         ConfigurationError: the model does not take images, takes a fixed number of them other than 1, or does not run.
@@ -55,53 +50,22 @@ class OnnxModel(SplitModel):
             )
         self.native_engine = _native_engine()
         config = _of_onnx(execution_config or ExecutionConfig())
-        self._prepared = prepare_batches(graph, entry.image_shape, lambda part: make_executable(part, config))
-        super().__init__(
-            entry,
-            CPU,
-            torch.float32,
-            execution_config=config,
-            split_points=find_onnx_split_points(self._prepared.graph, self._prepared.dataflow, self._prepared.shapes),
-            lock=threading.RLock(),
-        )
+        verdict = Verdict.on_batches(graph, entry.image_shape, config)
+        prepared = prepare_batches(graph, entry.image_shape, lambda part: make_executable(part, config), verdict)
+        split_points = find_onnx_split_points(prepared.graph, prepared.dataflow, prepared.shapes)
+        super().__init__(entry, prepared, execution_config=config, split_points=split_points)
 
-    def placed(
-        self, device: torch.device, dtype: torch.dtype, execution_config: ExecutionConfig | None = None
-    ) -> OnnxModel:
-        """Returns the same model with its backbone on another device or engine.
-
-        Raises:
-            ConfigurationError: the precision is another one than fp32.
-        """
-        if dtype != torch.float32:
-            raise ConfigurationError(
-                f"{self.entry.name} is an ONNX model, which runs in the precision of its file: take precision fp32."
-            )
+    def placed(self, device: torch.device, execution_config: ExecutionConfig | None = None) -> OnnxModel:
+        """Returns the same model with its backbone on another device or in another execution config."""
         other = copy.copy(self)
         other._source = self  # keeps this model alive, so that others who ask for it share it
         other.device = device
         config = self.execution_config if execution_config is None else _of_onnx(execution_config)
-        if device.type != "cpu" and config == ExecutionConfig(engine=Engine.ONNXRUNTIME):
+        if device.type != "cpu" and config.engine is Engine.ONNXRUNTIME and not config.provider:
             config = replace(config, provider=GPU_PROVIDER)
         other.execution_config = config
         other._reset_caches()
         return other
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """Twelve hexadecimal digits that identify the model's operations, their order and their shapes."""
-        skeleton = without_weights(self._prepared.graph.proto, max_elements=0)
-        shape = f"{self.entry.image_shape} {self._prepared.graph.inputs[0].shape[0]}"
-        return hashlib.sha256(skeleton.SerializeToString(deterministic=True) + shape.encode()).hexdigest()[:12]
-
-    @property
-    def parameters(self) -> int:
-        """How many parameters the whole model has."""
-        return self._parameters_of(0, len(self._prepared.dataflow.nodes))
-
-    def parameters_before(self, name: str) -> int:
-        """Returns how many parameters the partition before the split point of that name has."""
-        return self._parameters_of(0, self.split_point(name).position)
 
     def best_device(self) -> torch.device:
         """Returns the first GPU if there is one and ONNX Runtime can use it, else the CPU."""
@@ -110,17 +74,6 @@ class OnnxModel(SplitModel):
                 find_provider(GPU_PROVIDER)
                 return torch.device("cuda", 0)
         return CPU
-
-    def segments(self) -> tuple[tuple[nn.Module, ...], tuple[nn.Module, ...]]:
-        """Returns the segments between neighbouring split points as the backbone and as the head runs them."""
-        cutter = self._prepared.cutter
-        pieces = [
-            cutter.cut(f"{self.entry.name} from {first.name} to {last.name}", first.position, last.position)
-            for first, last in itertools.pairwise(self.split_points)
-        ]
-        backbones = [self._executable(piece, self.execution_config, self.device) for piece in pieces]
-        heads = [self._executable(piece, self._head_execution_config, CPU) for piece in pieces]
-        return tuple(backbones), tuple(heads)
 
     @property
     def default_split_point(self) -> str:
@@ -133,7 +86,7 @@ class OnnxModel(SplitModel):
     @property
     def note(self) -> str:
         """What a user should know about how the model runs; empty if there is nothing."""
-        notes = [self._prepared.note]
+        notes = [self.prepared.note]
         names = [split_point.name for split_point in self.split_points]
         if names == [INPUT, OUTPUT]:
             notes.append(
@@ -144,45 +97,9 @@ class OnnxModel(SplitModel):
         return " ".join(filter(None, notes))
 
     @property
-    def head_engine(self) -> Engine:
-        """The engine that runs the head."""
-        return self._head_execution_config.engine
-
-    @property
     def _head_execution_config(self) -> ExecutionConfig:
         """The backbone's configuration, or that of the same engine on the CPU."""
         return self.execution_config if self.device.type == "cpu" else _of_onnx(ExecutionConfig())
-
-    def _make_backbone(self, split_point: SplitPoint) -> nn.Module:
-        if split_point.name == INPUT:
-            return _PassThrough()
-        part = self._prepared.cutter.cut(f"{self.entry.name} up to {split_point.name}", 0, split_point.position)
-        return self._executable(part, self.execution_config, self.device)
-
-    def _make_head(self, split_point: SplitPoint) -> nn.Module:
-        if split_point.name == OUTPUT:
-            return _PassThrough()
-        end = len(self._prepared.dataflow.nodes)
-        part = self._prepared.cutter.cut(f"{self.entry.name} from {split_point.name}", split_point.position, end)
-        return self._executable(part, self._head_execution_config, CPU)
-
-    def _executable(self, part: OnnxGraph, config: ExecutionConfig, device: torch.device) -> nn.Module:
-        executable = make_executable(part, config, device=device)
-        takes_batches = self._prepared.graph.inputs[0].shape[0] is None
-        return executable if takes_batches or not isinstance(executable, EnginePart) else PerImagePart(executable)
-
-    def _parameters_of(self, first: int, last: int) -> int:
-        weights = {str(tensor.name): tensor for tensor in self._prepared.graph.proto.graph.initializer}
-        used = self._prepared.cutter.weights_of(first, last)
-        return sum(num_elements(weights[name]) for name in used)
-
-
-class _PassThrough(nn.Module):
-    """The partition on the other side of a model's end: it has no operations."""
-
-    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Returns the tensors as they are."""
-        return tensors
 
 
 def _native_engine() -> Engine:
@@ -192,5 +109,10 @@ def _native_engine() -> Engine:
 
 
 def _of_onnx(config: ExecutionConfig) -> ExecutionConfig:
-    """Returns a config of an engine that runs ONNX models."""
-    return ExecutionConfig(engine=_native_engine()) if config.engine is Engine.TORCH else config
+    """Returns a config of an engine that runs ONNX models, in the same precision if there is one."""
+    if config.engine is not Engine.TORCH:
+        return config
+    engine = _native_engine()
+    if config.precision not in precisions_of(engine, "", is_file=True):
+        engine = Engine.OPENVINO
+    return ExecutionConfig(engine=engine, precision=config.precision)

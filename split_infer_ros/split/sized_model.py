@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.memory_cost.traffic import KernelTraffic
 from split_infer_ros.models.entry import ModelEntry
 from split_infer_ros.split.export import UntraceableError
 from split_infer_ros.split.model import SplitModel
@@ -34,7 +35,7 @@ class SizedModel(SplitModel):
     Args:
         entry: the model's entry in the catalogue.
         module: the model with its weights. It is taken over and changed.
-        execution_config: how both partitions run, as far as their device and precision allow.
+        execution_config: how both partitions run, as far as their device allows.
 
     Raises:
         UntraceableError: the module cannot be traced for two images.
@@ -54,16 +55,13 @@ class SizedModel(SplitModel):
         super().__init__(
             entry,
             device,
-            torch.float32,
             execution_config=config,
             split_points=reference.split_points,
             lock=threading.RLock(),
         )
 
-    def placed(
-        self, device: torch.device, dtype: torch.dtype, execution_config: ExecutionConfig | None = None
-    ) -> SizedModel:
-        """Returns the same model with its backbone on another device, or in another precision or execution config.
+    def placed(self, device: torch.device, execution_config: ExecutionConfig | None = None) -> SizedModel:
+        """Returns the same model with its backbone on another device or in another execution config.
 
         Raises:
             ConfigurationError: the engine is another one than torch.
@@ -77,8 +75,8 @@ class SizedModel(SplitModel):
         other = copy.copy(self)
         other._source = self  # keeps this model alive, so that others who ask for it share it
         other._sized = {}
-        other.device, other.dtype, other.execution_config = device, dtype, config
-        other.split_points = tuple(split_point.in_precision(dtype) for split_point in self.split_points)
+        other.device, other.execution_config = device, config
+        other.split_points = tuple(split_point.in_precision(other.dtype) for split_point in self.split_points)
         other._reset_caches()
         return other
 
@@ -114,10 +112,13 @@ class SizedModel(SplitModel):
         )
         return backbones, heads
 
+    def _find_kernels(self, split_point: SplitPoint) -> tuple[KernelTraffic, ...]:
+        return self._reference.kernels_before(split_point.name)
+
     @property
-    def head_engine(self) -> Engine:
-        """The engine that runs the head."""
-        return Engine.TORCH
+    def _head_execution_config(self) -> ExecutionConfig:
+        """That of the models for each size."""
+        return self._reference._head_execution_config
 
     def warm_up_sizes(self, batch_size: int) -> Sequence[int]:
         """Returns every size up to ``batch_size``: each is traced when it first runs."""
@@ -147,7 +148,7 @@ class SizedModel(SplitModel):
     def _make_for_size(self, batch_size: int) -> TorchModel | None:
         if self._source is not None:
             source = self._source.for_size(batch_size)
-            return source and source.placed(self.device, self.dtype, self.execution_config)
+            return source and source.placed(self.device, self.execution_config)
         try:
             with torch.inference_mode(False), torch.no_grad():  # a size may occur first while frames are computed
                 model = TorchModel(

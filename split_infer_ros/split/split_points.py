@@ -12,12 +12,14 @@ from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from split_infer_ros.buffers.layout import TensorSpec
+from split_infer_ros.engines.onnx_inlining import ONNX_VALUE
 from split_infer_ros.errors import UnknownSplitPointError
 from split_infer_ros.split.blocks import ends_of_blocks
 from split_infer_ros.split.traced_modules import blocks_of, kind_of, operation_of
 
 INPUT, OUTPUT = "input", "output"
 BATCH_AND_SPEC = "batch_and_spec"  # key in a node's meta: (length, spec of one image's part); None if no tensor
+SPLIT_NAMES = "split_names"  # key in a node's meta: the names of the split point before it, where they are given
 
 # A split point just before one of these would leave an operation of little work to the other side.
 _LIGHT_LAYERS = ("ReLU", "ReLU6", "SiLU", "Hardswish", "GELU", "BatchNorm2d", "Dropout", "Identity")
@@ -79,7 +81,8 @@ def find_split_points(
     batch = batch_size or 2  # 2 distinguishes the batch dimension from dimensions of length 1
     propagate(_SpecRecorder(graph), (batch, *image_shape))
     nodes = list(graph.graph.nodes)
-    names_at = dict(ends_of_blocks(list(map(operation_of, nodes)), blocks_of(graph)))
+    names_at = {index: node.meta[SPLIT_NAMES] for index, node in enumerate(nodes) if SPLIT_NAMES in node.meta}
+    names_at = names_at or dict(ends_of_blocks(list(map(operation_of, nodes)), blocks_of(graph)))
     float32_names = _find_kept_float32(nodes)
     split_points = []
     for position in range(1, len(nodes)):
@@ -127,7 +130,7 @@ class _SpecRecorder(fx.Interpreter):
     def run_node(self, node: fx.Node) -> Any:
         result = super().run_node(node)
         has_length = isinstance(result, Tensor) and result.dim() > 0
-        node.meta[BATCH_AND_SPEC] = _batch_and_spec(node.name, result) if has_length else None
+        node.meta[BATCH_AND_SPEC] = _batch_and_spec(value_name(node), result) if has_length else None
         return result
 
 
@@ -155,6 +158,11 @@ def propagate(interpreter: fx.Interpreter, image_shape: tuple[int, ...], *others
             run()
 
 
+def value_name(node: fx.Node) -> str:
+    """Returns the name under which a node's value crosses: that of the ONNX value which it is, or the node's own."""
+    return str(node.meta.get(ONNX_VALUE, node.name))
+
+
 def live_values(nodes: Sequence[fx.Node], position: int) -> list[fx.Node]:
     """Returns the nodes before ``position`` whose values later nodes use.
 
@@ -174,9 +182,9 @@ def _find_kept_float32(nodes: Sequence[fx.Node]) -> set[str]:
         if node.target in _CASTS:
             is_float32 = node.target == "float" or torch.float32 in (*node.args, *node.kwargs.values())
         else:
-            is_float32 = any(source.name in names for source in node.all_input_nodes)
+            is_float32 = any(value_name(source) in names for source in node.all_input_nodes)
         if is_float32:
-            names.add(node.name)
+            names.add(value_name(node))
     return names
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-import itertools
-from collections.abc import Callable, Collection, Sequence
+import gc
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import cached_property
 
@@ -12,30 +12,38 @@ import torch
 from torch import Tensor, fx, nn
 
 from split_infer_ros.buffers.layout import TensorSpec
+from split_infer_ros.buffers.pool_allocators import POOLED
 from split_infer_ros.engines.engine import Engine
-from split_infer_ros.engines.executable import OperatorOverride, make_executable
-from split_infer_ros.engines.execution_config import Compiler, Convolutions, ExecutionConfig
+from split_infer_ros.engines.executable import OperatorOverride
+from split_infer_ros.engines.execution_config import Compiler, ExecutionConfig
 from split_infer_ros.engines.module_state import state_of
+from split_infer_ros.engines.onnx_export import export_key
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.memory_cost.traffic import KernelTraffic
 from split_infer_ros.models.entry import ModelEntry
-from split_infer_ros.split.export import copy_to_device
+from split_infer_ros.split.convolution_changes import ConvolutionChanges
+from split_infer_ros.split.device_weights import DeviceWeights, bytes_of
 from split_infer_ros.split.graph import fingerprint, prepare
-from split_infer_ros.split.model import SplitModel, joined
-from split_infer_ros.split.partitions import backbone_of, extract, head_of, outputs_of
+from split_infer_ros.split.kernel_traffic import kernels_of
+from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.partition_maker import PartitionMaker
+from split_infer_ros.split.partitions import backbone_of, head_of
 from split_infer_ros.split.releasable_graph import Fetch, ReleasableGraph
 from split_infer_ros.split.segments import split_into_segments
-from split_infer_ros.split.split_points import SplitPoint, find_split_points, live_values
+from split_infer_ros.split.split_points import SplitPoint, find_split_points
 from split_infer_ros.vision_ops.implementations import ImplementationChoice
+
+CPU = torch.device("cpu")
 
 
 class TorchModel(SplitModel):
-    """A prepared module and its split points. The backbone runs on ``device``, the head on the CPU in float32.
+    """A prepared module and its split points. The backbone runs on ``device``, the head on the CPU.
 
     Args:
         entry: the model's entry in the catalogue.
         module: the model with its weights. It is taken over and changed.
         device: where the backbone runs.
-        execution_config: how both partitions run, as far as their device and precision allow.
+        execution_config: how both partitions run, as far as their device allows.
         batch_size: the only one that the model will take; None for any. See ``SizedModel``.
 
     Raises:
@@ -53,29 +61,28 @@ class TorchModel(SplitModel):
     ) -> None:
         config = execution_config or ExecutionConfig()
         self._source: TorchModel | None = None
+        self._weight_names: dict[int, list[str]] = {}  # of backbones that were made, by the position of the split point
+        self._batch_size = batch_size or 1
         self._shared = ReleasableGraph(prepare(module, entry.image_shape, config.folding, batch_size))
         super().__init__(
             entry,
             device,
-            torch.float32,
             execution_config=config,
             split_points=find_split_points(self.graph, entry.image_shape, batch_size),
             lock=self._shared.lock,
         )
 
-    def placed(
-        self, device: torch.device, dtype: torch.dtype, execution_config: ExecutionConfig | None = None
-    ) -> TorchModel:
-        """Returns the same model with its backbone on another device, or in another precision or execution config.
+    def placed(self, device: torch.device, execution_config: ExecutionConfig | None = None) -> TorchModel:
+        """Returns the same model with its backbone on another device or in another execution config.
 
         Both models share the weights on the CPU. Folding stays as it is here, since it comes before splitting.
         """
         other = copy.copy(self)
         other._source = self  # keeps this model alive, so that others who ask for it share it
-        other.device, other.dtype = device, dtype
+        other.device = device
         if execution_config is not None:
             other.execution_config = replace(execution_config, folding=self.execution_config.folding)
-        other.split_points = tuple(split_point.in_precision(dtype) for split_point in self.split_points)
+        other.split_points = tuple(split_point.in_precision(other.dtype) for split_point in self.split_points)
         other._reset_caches()
         return other
 
@@ -105,6 +112,15 @@ class TorchModel(SplitModel):
         """
         return self._shared.state()
 
+    def whole(self) -> fx.GraphModule:
+        """Returns the whole model on the CPU with all its weights. Released weights are read again.
+
+        Raises:
+            ConfigurationError: released weights cannot be read.
+        """
+        self._shared.restore()
+        return self.graph
+
     @property
     def graph(self) -> fx.GraphModule:
         """The whole model on the CPU, prepared for inference. It is shared and must not be changed.
@@ -112,6 +128,12 @@ class TorchModel(SplitModel):
         It has stand-ins for weights that were released; see ``state``.
         """
         return self._shared.module
+
+    @cached_property
+    def content(self) -> str:
+        """Identifies the model's operations and weights, and the versions that would export it."""
+        images = TensorSpec("images", self.entry.image_shape, torch.float32)
+        return export_key(self.whole(), [images])
 
     @cached_property
     def fingerprint(self) -> str:
@@ -133,54 +155,70 @@ class TorchModel(SplitModel):
         Segments are never compiled.
         """
         self._shared.restore()
-        pieces = split_into_segments(self.graph, self.split_points)
-        ends = [split_point.position for split_point in self.split_points[1:]]
-        backbone_config, head_config = self.execution_config, self._head_execution_config
-        starts = self.split_points[:-1]
-        backbones = [
-            self._make_on_device(
-                piece, replace(backbone_config, compiler=Compiler.NONE), kind=kind, inputs=start.tensors
-            )
-            for piece, start, kind in zip(pieces, starts, self._kinds_before(ends, backbone_config), strict=True)
-        ]
+        segments = split_into_segments(self.graph, self.split_points)
+        backbone_maker = self._maker(replace(self.execution_config, compiler=Compiler.NONE), self.device)
+        backbones = backbone_maker.segments(segments, self.split_points)
+        head_maker = self._maker(replace(self._head_execution_config, compiler=Compiler.NONE), CPU)
+        head_points = [point.in_precision(self._head_execution_config.boundary_dtype) for point in self.split_points]
         heads = [
-            self._make_on_host(piece, replace(head_config, compiler=Compiler.NONE), kind=kind, split_point=start)
-            for piece, start, kind in zip(pieces, starts, self._kinds_before(ends, head_config), strict=True)
+            head_maker.from_float32(segment, start)
+            for segment, start in zip(head_maker.segments(segments, head_points), head_points[:-1], strict=True)
         ]
         return tuple(backbones), tuple(heads)
 
-    @property
-    def head_engine(self) -> Engine:
-        """The engine that runs the head."""
-        return self._head_execution_config.engine
+    def _find_kernels(self, split_point: SplitPoint) -> tuple[KernelTraffic, ...]:
+        part = backbone_of(self.graph, split_point)
+        kernels = kernels_of(part, self.entry.image_shape, item_bytes=self.dtype.itemsize, count=self._batch_size)
+        if self.execution_config.engine is Engine.TORCH:
+            return kernels
+        return (KernelTraffic(),) * len(kernels)
 
     @property
     def _head_execution_config(self) -> ExecutionConfig:
         """The backbone's configuration, or the default one where that does not suit the head.
 
-        A configuration that was found on a GPU says nothing about the CPU. And when a head first runs, there is no
-        time to compile it.
+        A configuration that was found on a GPU says nothing about the CPU, nor does a precision that a GPU is made
+        for. And when a head first runs, there is no time to compile it.
         """
         config = self.execution_config
-        return config if self.device.type == "cpu" and config.compiler is Compiler.NONE else ExecutionConfig()
+        if self.device.type != "cpu":
+            return ExecutionConfig()
+        return config if config.compiler is Compiler.NONE else ExecutionConfig(precision=config.precision)
 
     def _make_backbone(self, split_point: SplitPoint) -> nn.Module:
         config = self.execution_config
         partition = self._with_weights(backbone_of, split_point)
-        parts = self._parts(config, partition, first=1, last=split_point.position)
+        self._weight_names[split_point.position] = list(state_of(partition))
         images = TensorSpec("images", self.entry.image_shape, self.dtype)
-        backbone = joined([self._make_on_device(part, config, kind=kind, inputs=(images,)) for kind, part in parts])
+        weights = DeviceWeights()
+        backbone = self._maker(config, self.device).partition(
+            partition, first=1, last=split_point.position, inputs=(images,), weights=weights
+        )
+        if self._backbones.policy in POOLED:
+            del partition
+            self._keep_on_device_alone(weights)
         return (
             backbone
             if config.operators is ImplementationChoice.MEASURED
             else OperatorOverride(backbone, config.operators)
         )
 
+    def _keep_on_device_alone(self, weights: DeviceWeights) -> None:
+        """Releases the CPU's copy of weights that the GPU has. Partitions that were made before keep theirs."""
+        names = weights.equal_in_kind(state_of(self.graph))
+        if names and self._shared.release(names, weights.fetch):
+            gc.collect()  # traced graphs refer to themselves, and hold weights until then
+
+    def _host_weight_bytes(self, split_point: SplitPoint) -> int:
+        state = state_of(self.graph)
+        return bytes_of(state[name] for name in self._weight_names.get(split_point.position, ()))
+
     def _make_head(self, split_point: SplitPoint) -> nn.Module:
         config = self._head_execution_config
         partition = self._with_weights(head_of, split_point)
-        parts = self._parts(config, partition, first=split_point.position, last=len(self.graph.graph.nodes) - 1)
-        return joined([self._make_on_host(part, config, kind=kind, split_point=split_point) for kind, part in parts])
+        maker = self._maker(config, CPU)
+        inputs = split_point.in_precision(config.boundary_dtype).tensors
+        return maker.from_float32(maker.partition(partition, first=split_point.position, inputs=inputs), split_point)
 
     def _with_weights(
         self, part_of: Callable[[fx.GraphModule, SplitPoint], fx.GraphModule], split_point: SplitPoint
@@ -189,53 +227,10 @@ class TorchModel(SplitModel):
         part = part_of(self.graph, split_point)
         return part_of(self.graph, split_point) if self._shared.restore(state_of(part)) else part
 
-    def _parts(
-        self, config: ExecutionConfig, partition: fx.GraphModule, *, first: int, last: int
-    ) -> list[tuple[Convolutions, fx.GraphModule]]:
-        """Divides a partition into parts in which all convolutions run alike.
-
-        Args:
-            config: says where that changes.
-            partition: the nodes from ``first`` up to, not including, ``last``.
-            first, last: positions in the graph.
-        """
-        ends = [self.split_point(name).position for _, name in config.segments]
-        inner_ends = [end for end in ends if first < end < last]
-        if not inner_ends:
-            return [(self._convolutions_before(last, config), partition)]
-        nodes = list(self.graph.graph.nodes)
-        parts = []
-        for start, end in itertools.pairwise([first, *inner_ends, last]):
-            outputs = live_values(nodes, end) if end < len(nodes) - 1 else outputs_of(nodes)
-            part = extract(self.graph, nodes[start:end], inputs=live_values(nodes, start), outputs=outputs)
-            parts.append((self._convolutions_before(end, config), part))
-        return parts
-
-    def _convolutions_before(self, position: int, config: ExecutionConfig) -> Convolutions:
-        """Returns how convolutions run in the segment of the node before a position."""
-        for kind, name in config.segments:
-            if position <= self.split_point(name).position:
-                return kind
-        return config.convolutions
-
-    def _kinds_before(self, positions: Sequence[int], config: ExecutionConfig) -> list[Convolutions]:
-        return [self._convolutions_before(position, config) for position in positions]
-
-    def _make_on_device(
-        self, part: fx.GraphModule, config: ExecutionConfig, *, kind: Convolutions, inputs: Sequence[TensorSpec]
-    ) -> nn.Module:
-        """Makes a part executable on the backbone's device. ``inputs`` count only where the config has no segments."""
-        if self.device.type != "cpu" or self.dtype != torch.float32:
-            part = copy_to_device(part, self.device, self.dtype)
-        config = replace(config, convolutions=kind)
-        return make_executable(part, config, inputs=inputs, device=self.device, name=self.entry.name)
-
-    def _make_on_host(
-        self, part: fx.GraphModule, config: ExecutionConfig, *, kind: Convolutions, split_point: SplitPoint
-    ) -> nn.Module:
-        """Makes a part executable on the CPU. ``split_point`` counts only where the config has no segments."""
-        inputs = split_point.in_precision(torch.float32).tensors
-        return make_executable(part, replace(config, convolutions=kind), inputs=inputs, name=self.entry.name)
+    def _maker(self, config: ExecutionConfig, device: torch.device) -> PartitionMaker:
+        ends = [(kind, self.split_point(name).position) for kind, name in config.segments]
+        changes = ConvolutionChanges(self.graph, ends, config.convolutions)
+        return PartitionMaker(changes, config, device=device, name=self.entry.name)
 
 
 def torch_model(model: SplitModel, purpose: str, advice: str) -> TorchModel:

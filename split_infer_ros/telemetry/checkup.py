@@ -16,6 +16,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from split_infer_ros.runtime.usage_reports import stop_usage_reports
+
 MB = 2**20
 SHARED_MEMORY_BYTES = 256 * MB  # room for the image segments of a few nodes and for a slot pool
 RECEIVE_BUFFER_BYTES = 4 * MB
@@ -80,7 +82,8 @@ def check_machine(shared_memory: Path) -> list[Finding]:
 
 
 def try_import(name: str) -> ModuleType | ImportError:
-    """Returns a module, or the error that its import raised."""
+    """Returns a module, or the error that its import raised. The module sends no reports of its use."""
+    stop_usage_reports()
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -110,7 +113,7 @@ def check_engines(onnx: Any, onnxruntime: Any, openvino: Any) -> list[Finding]:
         ("openvino", openvino, "engine openvino cannot be used"),
     ):
         if isinstance(module, ImportError):
-            advice = "pip install 'split_infer_ros[engines]'."
+            advice = "pip install onnx onnxscript onnx2torch onnxruntime openvino."
             findings.append(Finding(Level.NOTE, name, f"cannot be imported ({module}); {use}", advice=advice))
         else:
             findings.append(Finding(Level.OK, name, str(module.__version__)))

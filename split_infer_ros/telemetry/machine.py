@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import re
@@ -63,8 +64,12 @@ def torch_versions(device: str) -> dict[str, str | None]:
     return {"torch": release(torch.__version__), "cuda": cuda}
 
 
+@functools.cache  # looking it up takes 0.25 ms, and a database has many records
 def engine_version(engine: str) -> str | None:
-    """Returns the release of an engine's package, such as ``openvino``; None if it is not installed."""
+    """Returns the release of an engine's package, such as ``openvino``; None if it is not installed.
+
+    A process looks it up once. An engine that is installed later counts from the next process on.
+    """
     for distribution in (engine, *_OTHER_DISTRIBUTIONS.get(engine, ())):
         try:
             return release(metadata.version(distribution))
@@ -90,16 +95,27 @@ def instruction_set(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     uses, which ATEN_CPU_CAPABILITY can lower. The processor's extensions that oneDNN uses follow in brackets. The last
     part is the limit that the user set for oneDNN, if there is one.
     """
-    flags: set[str] = set()
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text().splitlines():
-            name, _, values = line.partition(":")
-            if name.strip() in ("flags", "Features"):
-                flags.update(flag for flag in values.split() if _EXTENSIONS.fullmatch(flag))
-                break  # all processors of a machine have the same extensions
-    limit = next((os.environ[name].upper() for name in _LIMITS if os.environ.get(name)), "")
+    flags = cpu_extensions(cpuinfo)
+    limit = onednn_limit()
     extensions = f" ({' '.join(sorted(flags))})" if flags else ""
     return torch.backends.cpu.get_cpu_capability() + extensions + (f", oneDNN up to {limit}" if limit else "")
+
+
+def onednn_limit() -> str:
+    """Returns the instruction set up to which the user lets oneDNN go, in upper case; empty if there is no limit."""
+    return next((os.environ[name].upper() for name in _LIMITS if os.environ.get(name)), "")
+
+
+def cpu_extensions(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
+    """Returns the processor's extensions that decide which kernels run, such as ``avx512_bf16``, as Linux names them.
+
+    All processors of a machine have the same ones.
+    """
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    for name, _, values in (line.partition(":") for line in lines):
+        if name.strip() in ("flags", "Features"):
+            return frozenset(flag for flag in values.split() if _EXTENSIONS.fullmatch(flag))
+    return frozenset()
 
 
 def num_cores() -> int:

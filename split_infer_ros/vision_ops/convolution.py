@@ -1,8 +1,10 @@
-"""Depthwise and 1x1 convolutions on a GPU: cuDNN's, or a template's where that was measured to be faster (§3.2.2)."""
+"""Convolutions on a GPU: cuDNN's, or a template's where that was measured to be faster (§3.2.2)."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,10 +12,16 @@ from torch.nn import functional
 
 from split_infer_ros.search.space import Config
 from split_infer_ros.vision_ops.implementations import ImplementationChoice, run_fastest
-from split_infer_ros.vision_ops.launch_limits import depthwise_rejection, pointwise_rejection
+from split_infer_ros.vision_ops.launch_limits import depthwise_rejection, tiled_rejection
 from split_infer_ros.vision_ops.schedules import ConvolutionTemplate, best_schedule, has_search_time
 
 CONVOLUTION_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+MIN_GROUP_CHANNELS = 4  # with fewer, nearly all of a tile of 16 channels is empty
+GEOMETRY: Mapping[ConvolutionTemplate, Sequence[str]] = {  # what a template's kernel is told of a convolution
+    ConvolutionTemplate.POINTWISE: (),
+    ConvolutionTemplate.DEPTHWISE: ("kernel", "stride", "padding"),
+    ConvolutionTemplate.WINDOWED: ("kernel", "stride", "padding", "dilation", "groups"),
+}
 
 
 def template_of(convolution: nn.Module) -> ConvolutionTemplate | None:
@@ -23,13 +31,23 @@ def template_of(convolution: nn.Module) -> ConvolutionTemplate | None:
         return None
     if c.weight.dtype not in CONVOLUTION_DTYPES:
         return None
-    if any(len(set(pair)) > 1 for pair in (c.kernel_size, c.stride, c.padding)):
+    if any(len(set(pair)) > 1 for pair in (c.kernel_size, c.stride, c.padding, c.dilation)):
         return None
     if c.groups == 1 and (c.kernel_size[0], c.stride[0], c.padding[0]) == (1, 1, 0):
         return ConvolutionTemplate.POINTWISE
     if c.groups == c.in_channels == c.out_channels > 1 and c.dilation == (1, 1):
         return ConvolutionTemplate.DEPTHWISE
+    if min(c.in_channels, c.out_channels) // c.groups >= MIN_GROUP_CHANNELS:
+        return ConvolutionTemplate.WINDOWED
     return None
+
+
+def arranged_weights(convolution: nn.Conv2d, template: ConvolutionTemplate) -> Tensor:
+    """Returns the weights of a convolution as the kernel of its template takes them."""
+    weights = convolution.weight.detach()
+    if template is ConvolutionTemplate.DEPTHWISE:
+        return weights.flatten(1).t().contiguous()
+    return weights.permute(0, 2, 3, 1).flatten(1).contiguous()
 
 
 class ScheduledConv2d(nn.Module):
@@ -49,11 +67,15 @@ class ScheduledConv2d(nn.Module):
         assert template is not None
         self._template, self._plain = template, convolution
         self._low, self._high = low, high
-        self._kernel = int(convolution.kernel_size[0])
-        self._stride = int(convolution.stride[0])
-        self._padding = int(convolution.padding[0])
-        weights = convolution.weight.detach().flatten(1)
-        self._weights = (weights if template is ConvolutionTemplate.POINTWISE else weights.t()).contiguous()
+        geometry = {
+            "kernel": convolution.kernel_size[0],
+            "stride": convolution.stride[0],
+            "padding": int(convolution.padding[0]),
+            "dilation": convolution.dilation[0],
+            "groups": convolution.groups,
+        }
+        self._geometry = {name: geometry[name] for name in GEOMETRY[template]}
+        self._weights = arranged_weights(convolution, template)
         bias = convolution.bias
         self._bias = self._weights.new_zeros(convolution.out_channels) if bias is None else bias.detach()
 
@@ -61,15 +83,24 @@ class ScheduledConv2d(nn.Module):
         """Convolves and clamp (N, C, H, W) to (N, C', H', W')."""
         if not x.is_cuda:
             return self._by_library(x)
-        if self._template is ConvolutionTemplate.DEPTHWISE:
-            sizes = [len(x), *x.shape[1:], self._kernel, self._stride]
-        else:
-            sizes = [len(x) * x.shape[2] * x.shape[3], x.shape[1], self._plain.out_channels]
+        sizes = self._sizes(x)
         implementations = {
             ImplementationChoice.PLAIN: lambda: self._by_library(x),
             ImplementationChoice.TRITON: lambda: self._by_template(x, sizes),
         }
         return run_fastest(self._template.value, x, sizes, implementations, may_keep=has_search_time)
+
+    def _sizes(self, x: Tensor) -> list[int]:
+        """Returns the numbers on which the convolution's time depends."""
+        images, channels, rows, columns = x.shape
+        geometry, out_channels = self._geometry, self._plain.out_channels
+        if self._template is ConvolutionTemplate.POINTWISE:
+            return [images * rows * columns, channels, out_channels]
+        if self._template is ConvolutionTemplate.DEPTHWISE:
+            return [images, channels, rows, columns, geometry["kernel"], geometry["stride"]]
+        groups = geometry["groups"]
+        pixels = images * rows * columns // geometry["stride"] ** 2
+        return [pixels, channels // groups, out_channels // groups, groups, geometry["kernel"], geometry["stride"]]
 
     def _by_library(self, x: Tensor) -> Tensor:
         convolved: Tensor = self._plain(x)
@@ -78,37 +109,28 @@ class ScheduledConv2d(nn.Module):
         return functional.hardtanh(convolved, self._low, self._high)
 
     def _by_template(self, x: Tensor, sizes: list[int]) -> Tensor:
-        from split_infer_ros.vision_ops.kernels.convolution import depthwise, pointwise  # Triton is optional
+        # only here: Triton is optional
+        from split_infer_ros.vision_ops.kernels.convolution import depthwise, pointwise
         from split_infer_ros.vision_ops.kernels.gpu import gpu_limits
+        from split_infer_ros.vision_ops.kernels.windowed_convolution import windowed
 
+        is_depthwise = self._template is ConvolutionTemplate.DEPTHWISE
         tf32 = torch.backends.cudnn.allow_tf32
+        options: dict[str, Any] = {"low": self._low, "high": self._high, **self._geometry}
+        if not is_depthwise:
+            options["tf32"] = tf32
+        kernels: Mapping[ConvolutionTemplate, Callable[..., Tensor]] = {
+            ConvolutionTemplate.POINTWISE: pointwise,
+            ConvolutionTemplate.DEPTHWISE: depthwise,
+            ConvolutionTemplate.WINDOWED: windowed,
+        }
 
         def rule(schedule: Config) -> str | None:
-            if self._template is ConvolutionTemplate.POINTWISE:
-                return pointwise_rejection(schedule, gpu_limits(x.device), x.dtype, tf32=tf32)
-            return depthwise_rejection(schedule, self._kernel)
+            if is_depthwise:
+                return depthwise_rejection(schedule, self._geometry["kernel"])
+            return tiled_rejection(schedule, gpu_limits(x.device), x.dtype, tf32=tf32)
 
         def run(schedule: Config) -> Tensor:
-            if self._template is ConvolutionTemplate.POINTWISE:
-                return pointwise(
-                    x,
-                    self._weights,
-                    self._bias,
-                    low=self._low,
-                    high=self._high,
-                    tf32=tf32,
-                    **schedule,  # type: ignore[arg-type]
-                )
-            return depthwise(
-                x,
-                self._weights,
-                self._bias,
-                low=self._low,
-                high=self._high,
-                kernel=self._kernel,
-                stride=self._stride,
-                padding=self._padding,
-                **schedule,  # type: ignore[arg-type]
-            )
+            return kernels[self._template](x, self._weights, self._bias, **options, **schedule)
 
         return run(best_schedule(self._template, x, sizes, run=run, rule=rule))

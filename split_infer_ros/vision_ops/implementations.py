@@ -30,6 +30,7 @@ class ImplementationChoice(Enum):
     MEASURED = "measured"  # whichever was measured to be the fastest
     PLAIN = "plain"  # torch's own operators, which run on any device
     TRITON = "triton"  # a Triton kernel of this package
+    FALLBACK = "fallback"  # the measured one, and operators that perform badly on a GPU run on the CPU
 
 
 CALLS_PER_GROUP = 4  # see measure_steadily

@@ -1,7 +1,7 @@
 """Formulas that tell, without compiling, which schedules a GPU can launch and its compiler finishes within seconds.
 
-The formulas were made from a sweep of all schedules, docs/results/triton_pointwise.csv and triton_depthwise.csv. A test
-compares them with the sweep. There, every accepted schedule compiled within 5 s. Rejected ones took up to minutes.
+The formulas were made from sweeps of the templates' schedules, docs/results/triton_*.csv. A test compares them with the
+sweeps. There, every accepted schedule compiled within 5 s. Rejected ones took up to minutes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from split_infer_ros.search.space import Config
 
 THREADS_PER_WARP = 32
 MAX_ACCUMULATORS = 128  # of a thread, which has 255 registers
-MAX_POINTWISE_PRODUCTS = 4096  # that a thread's code of a 1x1 convolution writes out if no tensor core computes them
+MAX_TILE_PRODUCTS = 4096  # that a thread's code of multiplied tiles writes out if no tensor core computes them
 MAX_DEPTHWISE_PRODUCTS = 1024  # fewer, because each tap of the kernel computes addresses and masks as well
 TURING, AMPERE, HOPPER = 75, 80, 90
 HOPPER_TILE_ROWS, HOPPER_TILE_WARPS = 64, 4  # rows that Hopper's tensor cores take at once, and warps that share them
@@ -33,29 +33,29 @@ class GpuLimits:
     shared_bytes: int
 
     def has_tensor_cores_for(self, dtype: torch.dtype, *, tf32: bool) -> bool:
-        """Whether tensor cores compute a 1x1 convolution of this type; float32 only if ``tf32`` lets it be rounded."""
+        """Whether tensor cores multiply tiles of this type; float32 only if ``tf32`` lets it be rounded."""
         if dtype == torch.float16:
             return self.target >= TURING
         return self.target >= AMPERE and (dtype == torch.bfloat16 or tf32)
 
 
-def pointwise_rejection(schedule: Config, gpu: GpuLimits, dtype: torch.dtype, *, tf32: bool) -> str | None:
-    """Returns why a schedule of the 1x1 template is rejected, as a sentence; None if it can be launched.
+def tiled_rejection(schedule: Config, gpu: GpuLimits, dtype: torch.dtype, *, tf32: bool) -> str | None:
+    """Returns why a schedule is rejected whose template multiplies tiles, as a sentence; None if it can be launched.
 
     Args:
-        schedule: one of the template's.
+        schedule: of the 1x1 template or of the windowed one.
         gpu: the GPU on which it would run.
         dtype: the type of the maps and weights.
         tf32: whether products of float32 may be rounded first.
     """
-    pixels, channels, depth, unrolled, warps = (int(schedule[name]) for name in _POINTWISE)
+    pixels, channels, depth, unrolled, warps = (int(schedule[name]) for name in _TILED)
     on_tensor_cores = gpu.has_tensor_cores_for(dtype, tf32=tf32)
     shared = shared_bytes(schedule, gpu.target, dtype.itemsize, on_tensor_cores=on_tensor_cores)
     if shared > gpu.shared_bytes:
         return f"It takes {shared:,} bytes of shared memory; a block of this GPU has {gpu.shared_bytes:,}."
     accumulators = pixels * channels / (THREADS_PER_WARP * warps)
     products = 0 if on_tensor_cores else accumulators * depth * unrolled
-    return _rejection_by_size(accumulators, products, MAX_POINTWISE_PRODUCTS)
+    return _rejection_by_size(accumulators, products, MAX_TILE_PRODUCTS)
 
 
 def depthwise_rejection(schedule: Config, kernel: int) -> str | None:
@@ -71,19 +71,19 @@ def depthwise_rejection(schedule: Config, kernel: int) -> str | None:
 
 
 def shared_bytes(schedule: Config, target: int, itemsize: int, *, on_tensor_cores: bool) -> int:
-    """Returns the shared memory that a block of the 1x1 template takes, as the compiler lays it out.
+    """Returns the shared memory that a block takes whose template multiplies tiles, as the compiler lays it out.
 
     From Ampere on, tiles of maps and weights are copied while the tiles before them are multiplied. Each unrolled turn
     of the loop therefore holds several tiles of its own.
     """
-    pixels, channels, depth, unrolled, warps = (int(schedule[name]) for name in _POINTWISE)
+    pixels, channels, depth, unrolled, warps = (int(schedule[name]) for name in _TILED)
     fills_hopper_tile = target >= HOPPER and pixels >= HOPPER_TILE_ROWS and warps >= HOPPER_TILE_WARPS
     tiles_per_turn = 3 if on_tensor_cores and fills_hopper_tile else 2
     tiles = 1 if target < AMPERE else tiles_per_turn * unrolled
     return tiles * (pixels + channels) * depth * itemsize
 
 
-_POINTWISE = ("pixels", "channels", "depth", "unrolled", "warps")
+_TILED = ("pixels", "channels", "depth", "unrolled", "warps")
 _DEPTHWISE = ("rows", "columns", "channels", "unrolled", "warps")
 
 

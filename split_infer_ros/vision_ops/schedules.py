@@ -18,27 +18,29 @@ from split_infer_ros.measurements.database import Database, best_of
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.record import Record
 from split_infer_ros.search.space import Config, Rule, Space
-from split_infer_ros.search.strategies import Guided, Random, Search, Tried
+from split_infer_ros.search.strategies import Guided, Random, Tried
 from split_infer_ros.vision_ops.implementations import cache_key, record_task, time_calls, warn_of_failure
+from split_infer_ros.vision_ops.other_sizes import samples_at_other_sizes, size_features
 
 
 class ConvolutionTemplate(Enum):
     """A convolution for which there is a template. Its value names the operator in records."""
 
-    POINTWISE = "pointwise"  # 1x1
+    POINTWISE = "pointwise"  # 1x1, of stride 1
     DEPTHWISE = "depthwise"  # each channel by itself
+    WINDOWED = "windowed"  # any other square window: dense, strided or in groups of channels
 
 
+_TILES = {
+    "pixels": (64, 16, 32, 128),
+    "channels": (64, 16, 32, 128),
+    "depth": (32, 16, 64),
+    "unrolled": (1, 2, 4),
+    "warps": (4, 2, 8),
+}
 SPACES = {
-    ConvolutionTemplate.POINTWISE: Space(
-        {
-            "pixels": (64, 16, 32, 128),
-            "channels": (64, 16, 32, 128),
-            "depth": (32, 16, 64),
-            "unrolled": (1, 2, 4),
-            "warps": (4, 2, 8),
-        }
-    ),
+    ConvolutionTemplate.POINTWISE: Space(_TILES),
+    ConvolutionTemplate.WINDOWED: Space(_TILES),
     ConvolutionTemplate.DEPTHWISE: Space(
         {
             "rows": (2, 1, 4, 8),
@@ -50,6 +52,7 @@ SPACES = {
     ),
 }
 MAX_TRIALS = 12  # of a kernel at given sizes; a trial compiles, which takes longer than the kernel runs
+MAX_TRIALS_WITH_OTHERS = 6  # if as many trials at other sizes as ``MAX_TRIALS`` already say what to try
 SEARCH_S = 30.0  # for all searches of a process, by which they can delay a node's start
 TRIAL_S = 6.0  # that a trial takes at most: accepted schedules compile within 5 s
 
@@ -70,7 +73,8 @@ _budget = _SearchBudget()
 def has_search_time() -> bool:
     """Whether this process has time for another trial.
 
-    Without it, a schedule is the best of those that were measured, or the default.
+    Without it, a schedule is the best of those that were measured. If none was, it is the one that trials at other
+    sizes let expect to be the best, or the default.
     """
     return _budget.left_s >= TRIAL_S
 
@@ -91,9 +95,10 @@ def best_schedule(
 ) -> Config:
     """Returns the fastest measured schedule of a template at these sizes, rounded up to the next power of two.
 
-    If fewer than ``MAX_TRIALS`` schedules were measured, more are tried, guided by a model of their costs. All searches
-    of a process share ``SEARCH_S``. No trial begins with less than ``TRIAL_S`` of it left, and none is measured beyond
-    its end. Nothing is tried while a CUDA graph is recorded.
+    If fewer than ``MAX_TRIALS`` schedules were measured, more are tried, guided by a model of their costs. The model
+    also learns from trials of the same template at other sizes. With enough of those, ``MAX_TRIALS_WITH_OTHERS`` will
+    do. All searches of a process share ``SEARCH_S``. No trial begins with less than ``TRIAL_S`` of it left, and none is
+    measured beyond its end. Nothing is tried while a CUDA graph is recorded.
 
     Args:
         template: whose schedules are searched.
@@ -122,12 +127,12 @@ def _search(
     run: Callable[[Config], object],
     database: Database,
 ) -> Config:
-    """Tries schedules until there are enough or the time is spent; returns the best, or the default."""
+    """Tries schedules until there are enough or the time is spent; returns the best, or the one expected to be."""
     machine = Key.here(str(device))
     records = [record for record in database.find(machine, task) if record.config in space]
-    has_cost_model = importlib.util.find_spec("sklearn") is not None
-    search: Search = Guided(space) if has_cost_model else Random(space)
-    while len(records) < MAX_TRIALS and has_search_time():
+    search, num_others = _make_search(space, task, machine, database)
+    max_trials = MAX_TRIALS if num_others < MAX_TRIALS else MAX_TRIALS_WITH_OTHERS
+    while len(records) < max_trials and has_search_time():
         begin = time.monotonic()
         config = search.propose([Tried(record.config, record.median_s) for record in records])
         if config is None:
@@ -140,7 +145,17 @@ def _search(
         if not has_search_time():
             _log.warning("No more schedules are searched for after %g s: `tune` finds the rest.", SEARCH_S)
     best = best_of(records)
-    return space.default if best is None else best.config
+    return search.expected_best() if best is None else best.config
+
+
+def _make_search(
+    space: Space, task: Mapping[str, Any], machine: Key, database: Database
+) -> tuple[Guided | Random, int]:
+    """Returns the search of a task's schedules, and from how many trials at other sizes it learns."""
+    if importlib.util.find_spec("sklearn") is None:  # without it there is no cost model
+        return Random(space), 0
+    others = samples_at_other_sizes(database, machine, task, space)
+    return Guided(space, features=size_features(task), other_samples=others), len(others)
 
 
 def _try(

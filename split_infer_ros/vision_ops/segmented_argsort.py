@@ -1,6 +1,6 @@
 """The order of each segment of a flat array, all segments in one sort (§3.1.1, Fig. 2).
 
-No frame passes through this operator.
+No frame passes through this function. On a GPU, ``box_nms`` sorts by the same kernels.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def segmented_argsort(values: Tensor, offsets: Tensor, *, descending: bool = Fal
         return by_two_sorts()
     implementations = {
         ImplementationChoice.PLAIN: by_two_sorts,
-        ImplementationChoice.TRITON: lambda: _by_merging(pack(sortable, segments, descending), offsets, segments),
+        ImplementationChoice.TRITON: lambda: _by_merging(pack(sortable, segments, descending), offsets),
     }
     return run_fastest("segmented_argsort", values, [count, len(lengths)], implementations)
 
@@ -128,10 +128,10 @@ def with_ascending_order(values: Values, descending: bool) -> Values:
     return ~values if descending else values
 
 
-def _by_merging(keys: Tensor, offsets: Tensor, segments: Tensor) -> Tensor:
+def _by_merging(keys: Tensor, offsets: Tensor) -> Tensor:
     from split_infer_ros.vision_ops.kernels.segmented_argsort import argsort_by_merging  # Triton is optional
 
-    return argsort_by_merging(keys, offsets[segments], offsets[segments + 1])
+    return argsort_by_merging(keys, offsets)
 
 
 def _lengths(values: Tensor, offsets: Tensor) -> Integers:

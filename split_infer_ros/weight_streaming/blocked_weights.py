@@ -11,6 +11,8 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import math
+import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,8 +99,13 @@ def layout_of(blocked: Tensor) -> BlockedLayout:
 
 
 def layout_for(shape: Sequence[int], geometry: Geometry, input_shape: Sequence[int]) -> BlockedLayout:
-    """Returns the layout that this machine gives to weights of that shape. It converts zeros to find out."""
-    return layout_of(to_blocked(torch.zeros(tuple(shape)), geometry, input_shape))
+    """Returns the layout that this machine gives to weights of that shape. It converts zeros to find out.
+
+    The zeros take no memory, because nothing is written to the pages in which they lie.
+    """
+    pages = mmap.mmap(-1, 4 * math.prod(shape), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    zeros = torch.frombuffer(pages, dtype=torch.float32)
+    return layout_of(to_blocked(zeros.view(tuple(shape)), geometry, input_shape))
 
 
 def bytes_of(blocked: Tensor) -> bytes:

@@ -25,13 +25,14 @@ class ChunkReader:
         passes: that ended.
         bytes_read: since the start.
         reading_s: seconds in which a read was in flight.
+        checking_s: seconds in which blocks were compared with their checksums.
     """
 
     def __init__(self, file: WeightsFile, plan: RingPlan, blocks: Sequence[Block]) -> None:
         self.file = file
         self.plan = plan
         self.passes = self.bytes_read = 0
-        self.reading_s = 0.0
+        self.reading_s = self.checking_s = 0.0
         self._blocks = blocks
         self._is_verified = False  # the last pass was sound as a whole
 
@@ -53,7 +54,9 @@ class ChunkReader:
         self.reading_s += time.perf_counter() - start
         self.bytes_read += chunk.nbytes
         if chunk.is_last and (not self._is_verified or chunk.block == self.passes % len(self._blocks)):
+            start = time.perf_counter()
             self.file.check(block, memory[place : place + block.nbytes])
+            self.checking_s += time.perf_counter() - start
 
     def layer(self, index: int) -> str:
         """Returns the name of the layer whose weights a chunk begins with."""

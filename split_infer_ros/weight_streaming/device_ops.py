@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from split_infer_ros.runtime.streams import Fence
+from split_infer_ros.runtime.streams import Fence, Mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,9 @@ class DeviceOps:
         copy: copies from the host (second argument) to the device (first argument). It returns when the copy is done,
             and does not wait for what the device computes.
         fence: creates a fence after all computation that the device was given so far.
+        mark: the same point with its time.
     """
 
     copy: Callable[[Tensor, Tensor], None]
     fence: Callable[[], Fence]
+    mark: Callable[[], Mark]

@@ -73,6 +73,7 @@ def pack_model(
         values=weights_digest(state),
         machine=packing_target(num_threads),
         pieces=(),
+        source=model.weights_source,
     )
 
     def contents() -> Iterator[tuple[Piece, bytes]]:

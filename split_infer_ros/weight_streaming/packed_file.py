@@ -21,7 +21,7 @@ from split_infer_ros.weight_streaming.packed_header import PackedHeader, Piece, 
 
 MAGIC = b"SPLITWGT"
 VERSION = 1
-MAX_HEADER_BYTES = 64 << 20
+MAX_HEADER_BYTES = 8 << 20  # a tensor takes about 200 of them
 _START = struct.Struct("<8sIQQ32s")  # magic, version, the header's offset, bytes and SHA-256
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 PAGE = 4096
+MAX_DIMENSIONS = 8
 ALIGN = 64  # of tensors within a piece: a cache line, and the widest vector
 PLAIN, CHANNELS_LAST = "plain", "channels_last"  # any other layout is the digest of a blocked layout
 DTYPES = {
@@ -76,6 +77,7 @@ class PackedHeader:
         values: digest of the weights as they were before packing.
         machine: for which convolutions were laid out, in words.
         pieces: in the order in which they lie and run.
+        source: of the weights; see ``weights_source``. Empty if only their values tell.
     """
 
     model: str
@@ -83,6 +85,7 @@ class PackedHeader:
     values: str
     machine: str
     pieces: tuple[Piece, ...]
+    source: str = ""
 
     @property
     def weight_bytes(self) -> int:
@@ -121,6 +124,7 @@ def decode_header(fields: Mapping[str, Any], start: int, limit: int) -> PackedHe
         values=_text(fields["values"]),
         machine=_text(fields["machine"]),
         pieces=tuple(pieces),
+        source=_text(fields.get("source", "")),  # files of earlier versions have none
     )
 
 
@@ -138,6 +142,8 @@ def _decode_piece(fields: Mapping[str, Any]) -> Piece:
         if tensor.offset < end or tensor.offset % ALIGN or tensor.offset + tensor.nbytes > piece.nbytes:
             raise ValueError(f"tensor '{tensor.name}' does not lie within layer '{piece.layer}'")
         end = tensor.offset + tensor.nbytes
+    if piece.nbytes > round_up_to_pages(max(end, 1)):  # memory is taken for all of it
+        raise ValueError(f"layer '{piece.layer}' takes {piece.nbytes:,} bytes, and its tensors {end:,}")
     return piece
 
 
@@ -151,6 +157,8 @@ def _decode_tensor(fields: Mapping[str, Any]) -> PackedTensor:
         layout=_text(fields["layout"]),
         input_shape=tuple(map(_size, fields["input_shape"])),
     )
+    if max(len(tensor.shape), len(tensor.input_shape)) > MAX_DIMENSIONS:
+        raise ValueError(f"tensor '{tensor.name}' has {len(tensor.shape)} dimensions")
     if tensor.dtype not in DTYPES:
         raise ValueError(f"tensor '{tensor.name}' is of type '{tensor.dtype}'")
     values_bytes = math.prod(tensor.shape) * DTYPES[tensor.dtype].itemsize

@@ -11,6 +11,7 @@ from torch import fx
 
 from split_infer_ros.engines.fusion import FusedConv2d
 from split_infer_ros.errors import WeightsError
+from split_infer_ros.runtime.heap import trim
 from split_infer_ros.runtime.num_threads import run_with_threads
 from split_infer_ros.split.torch_model import TorchModel
 from split_infer_ros.weight_streaming import blocked_weights
@@ -109,13 +110,15 @@ def open_packed(model: TorchModel, graph: fx.GraphModule, path: Path, *, num_thr
         step += len(pieces)
     used = {call.layer.name: tuple(by_layer[call.layer.name]) for call in calls}
     blocks, step_blocks = _group(calls, used)
+    layouts = run_with_threads(num_threads, lambda: _layouts(calls, used, path))
+    trim()  # of what was converted to find them
     return PackedPartition(
         path=path,
         header=header,
         graph=graph,
         calls=tuple(calls),
         pieces=used,
-        layouts=run_with_threads(num_threads, lambda: _layouts(calls, used, path)),
+        layouts=layouts,
         kept=tuple(kept.values()),
         blocks=blocks,
         step_blocks=step_blocks,

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
 from split_infer_ros.weight_streaming.delay_model import StreamingProfile, fit_latency
-from split_infer_ros.weight_streaming.residency import MemoryPlan, Residency, plan_memory
+from split_infer_ros.weight_streaming.memory_plan import MemoryPlan
+from split_infer_ros.weight_streaming.residency import Residency, plan_memory
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
+
+ROOMY = 2  # times the smallest ring: one block is read while another is used
 
 
 def profile_partition(
@@ -19,6 +23,7 @@ def profile_partition(
     *,
     inputs: Sequence[Tensor],
     passes: int,
+    is_copied: bool = False,
 ) -> StreamingProfile:
     """Times layers with a roomy ring, and derives the latency of a read from the smallest ring.
 
@@ -28,45 +33,57 @@ def profile_partition(
         step_blocks: of the partition, as for ``plan_ring``.
         inputs: on which it runs each time.
         passes: with each ring, at least two. The first one does not count.
+        is_copied: as for ``plan_memory``.
     """
-    partition = open_partition(plan_memory(Residency.ASYNCHRONOUS, block_sizes, step_blocks))
+    smallest = plan_memory(Residency.TWO_STAGE, block_sizes, step_blocks, is_copied=is_copied)
+    roomy_bytes = ROOMY * smallest.ring_bytes
+    partition = open_partition(
+        plan_memory(Residency.ASYNCHRONOUS, block_sizes, step_blocks, budget_bytes=roomy_bytes, is_copied=is_copied)
+    )
     try:
         profile = profile_layers(partition, inputs, passes)
     finally:
         partition.close()
-    smallest = plan_memory(Residency.TWO_STAGE, block_sizes, step_blocks)
     partition = open_partition(smallest)
     try:
         stalled_s = measure_stall(partition, inputs, passes)
     finally:
         partition.close()
-    return fit_latency(profile, smallest.ring, profile.compute_s + stalled_s)
+    return fit_latency(profile, smallest, profile.compute_s + stalled_s)
 
 
 def profile_layers(partition: StreamedPartition, inputs: Sequence[Tensor], passes: int) -> StreamingProfile:
-    """Returns each layer's shortest time and the median pass's bandwidth, without latency.
+    """Returns each layer's shortest time and the median pass's bandwidths, without latency.
 
-    The shortest time excludes delays by other programs.
+    The shortest time excludes delays by other programs. Comparing weights with their checksums counts as reading.
 
     Args:
         partition: that runs.
         inputs: on which it runs each time.
         passes: at least two. The first one does not count.
     """
-    times, bandwidths = [], []
+    times, bandwidths, copy_bandwidths = [], [], []
     for number in range(passes):
         before = partition.stats()
         partition(*inputs)
         after = partition.stats()
-        seconds = after.reading_s - before.reading_s
         if number and partition.times is not None:
             times.append(partition.times)
-            bandwidths.append((after.bytes_read - before.bytes_read) / seconds if seconds else 0.0)
+            busy_s = after.reading_s + after.checking_s - before.reading_s - before.checking_s
+            bandwidths.append(_rate(after.bytes_read - before.bytes_read, busy_s))
+            copied = after.bytes_copied - before.bytes_copied
+            copy_bandwidths.append(_rate(copied, after.copying_s - before.copying_s))
     return StreamingProfile(
         step_s=tuple(map(min, zip(*(each.step_s for each in times), strict=True))),
         tail_s=min(each.tail_s for each in times),
-        bandwidth=statistics.median(bandwidths) or 1.0,
+        bandwidth=statistics.median(bandwidths),
+        copy_bandwidth=statistics.median(copy_bandwidths),
     )
+
+
+def _rate(nbytes: int, seconds: float) -> float:
+    """Returns bytes a second; infinite if nothing was moved."""
+    return nbytes / seconds if seconds else math.inf
 
 
 def measure_stall(partition: StreamedPartition, inputs: Sequence[Tensor], passes: int) -> float:

@@ -6,11 +6,12 @@ import enum
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import accumulate
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.weight_streaming.delay_model import StreamingProfile, predict_delay
+from split_infer_ros.weight_streaming.memory_plan import MemoryPlan
 from split_infer_ros.weight_streaming.packed_header import PAGE, round_up_to_pages
 from split_infer_ros.weight_streaming.ring_plan import (
     CHUNK_BYTES,
@@ -19,6 +20,7 @@ from split_infer_ros.weight_streaming.ring_plan import (
     min_capacity,
     plan_double_buffer,
     plan_ring,
+    runs_block_by_block,
 )
 
 MB = 1e6
@@ -28,9 +30,9 @@ class Residency(enum.Enum):
     """Where a partition's weights are while it runs, as the parameter ``weights_residency`` names it.
 
     - ``RESIDENT``: all weights stay in memory.
-    - ``SYNCHRONOUS``: weights are read into two buffers in turns.
-    - ``ASYNCHRONOUS``: weights are read ahead into a ring buffer.
-    - ``TWO_STAGE``: weights are read into the smallest ring buffer.
+    - ``SYNCHRONOUS``: weights pass through two buffers on each side, in lockstep with the layers.
+    - ``ASYNCHRONOUS``: weights pass through a ring buffer on each side, which grows with the budget.
+    - ``TWO_STAGE``: weights are read into the smallest ring buffer. A GPU reads it where it is.
     - ``AUTO``: the ring and the layers that stay in memory are chosen by measurements.
     """
 
@@ -41,19 +43,6 @@ class Residency(enum.Enum):
     AUTO = "auto"
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryPlan:
-    """How the blocks of a partition share memory.
-
-    Attributes:
-        resident_blocks: how many of the first blocks stay in memory.
-        ring: of the other blocks.
-    """
-
-    resident_blocks: int
-    ring: RingPlan
-
-
 def plan_memory(
     residency: Residency,
     block_sizes: Sequence[int],
@@ -61,47 +50,67 @@ def plan_memory(
     *,
     budget_bytes: float = math.inf,
     kept_bytes: int = 0,
-    chunk_bytes: int = CHUNK_BYTES,
-    sides: int = 1,
+    is_copied: bool = False,
 ) -> MemoryPlan:
     """Plans the memory of a pipeline.
 
     Args:
         residency: ``SYNCHRONOUS`` takes two buffers of the largest block each. ``ASYNCHRONOUS`` takes a ring of the
-            whole budget. Without a budget it takes twice the smallest ring. It never takes more than all blocks.
-            ``TWO_STAGE`` takes the smallest ring.
+            whole budget, and without a budget the smallest ring. It never takes more than all blocks. ``TWO_STAGE``
+            takes the smallest ring.
         block_sizes: as for ``plan_ring``.
         step_blocks: as for ``plan_ring``.
         budget_bytes: which weights may take.
         kept_bytes: part of the budget for weights that always stay in memory.
-        chunk_bytes: size of a read.
-        sides: how many rings of that size share the budget: two if one is copied to the other.
+        is_copied: whether blocks are read on the host, and then copied to the device as a whole. Both sides have the
+            same memory for them.
 
     Raises:
-        ConfigurationError: the budget is too small, or the model does not fit into two buffers.
+        ConfigurationError: the budget is too small, or the model needs more than one block at a time.
     """
     smallest = min_capacity(block_sizes, step_blocks)
+    sides = 2 if is_copied else 1
+    chunk_bytes = max((*block_sizes, PAGE)) if is_copied else CHUNK_BYTES
     if residency is Residency.SYNCHRONOUS:
-        ring = plan_double_buffer(block_sizes, step_blocks)
-        if not ring.is_feasible:
+        if not runs_block_by_block(step_blocks):
             raise ConfigurationError(
-                "weights_residency synchronous has room for two layers, and this model needs more of them at once: "
-                "take asynchronous or two_stage."
+                "weights_residency synchronous runs one layer while it fetches the next, and this model needs several "
+                "layers at once: take asynchronous or two_stage."
             )
-    elif residency is Residency.ASYNCHRONOUS:
-        wanted = 2 * smallest if math.isinf(budget_bytes) else max((budget_bytes - kept_bytes) / sides, smallest)
-        capacity = min(int(wanted) // PAGE * PAGE, sum(map(round_up_to_pages, block_sizes)))
+        ring = plan_double_buffer(block_sizes, step_blocks)
+    elif residency is Residency.ASYNCHRONOUS and not math.isinf(budget_bytes):
+        in_budget = int((budget_bytes - kept_bytes) / sides) // PAGE * PAGE
+        capacity = min(max(in_budget, smallest), sum(map(round_up_to_pages, block_sizes)))
         ring = _plan_asynchronous(block_sizes, step_blocks, capacity, chunk_bytes)
     else:
         ring = plan_ring(block_sizes, step_blocks, smallest, chunk_bytes=chunk_bytes)
-    taken = sides * ring.capacity + kept_bytes
+    memory_plan = MemoryPlan(0, ring)
+    if is_copied:
+        memory_plan = with_staging(memory_plan, block_sizes, is_lockstep=residency is Residency.SYNCHRONOUS)
+    taken = memory_plan.ring_bytes + kept_bytes
     if taken > budget_bytes:
         needed_mb = math.ceil(10 * taken / MB) / 10
         raise ConfigurationError(
             f"weights_residency {residency.value} needs a weights_budget_mb of {needed_mb} for this model, "
             f"not {budget_bytes / MB:g}."
         )
-    return MemoryPlan(0, ring)
+    return memory_plan
+
+
+def with_staging(memory_plan: MemoryPlan, block_sizes: Sequence[int], *, is_lockstep: bool = False) -> MemoryPlan:
+    """Returns the plan with as much memory on the host, from which blocks are copied to its ring.
+
+    Args:
+        memory_plan: whose ring has whole blocks as chunks.
+        block_sizes: of the blocks in the ring.
+        is_lockstep: whether the host has two buffers in turns instead of a ring.
+    """
+    steps = range(len(block_sizes))  # each copy is a step
+    if is_lockstep:
+        staging = plan_double_buffer(block_sizes, steps)
+    else:
+        staging = plan_ring(block_sizes, steps, memory_plan.ring.capacity)
+    return replace(memory_plan, staging=staging, is_lockstep=is_lockstep)
 
 
 def _plan_asynchronous(
@@ -119,30 +128,42 @@ def _plan_asynchronous(
     use_counts = Counter(step_blocks)
     step_s = tuple(block_sizes[block] / use_counts[block] if block != NO_BLOCK else 0.0 for block in step_blocks)
     balanced = StreamingProfile(step_s=step_s, tail_s=0.0, bandwidth=1.0)
-    return min(fitting or plans[:1], key=lambda plan: predict_delay(plan, balanced))
+    return min(fitting or plans[:1], key=lambda plan: predict_delay(MemoryPlan(0, plan), balanced))
 
 
 def plan_resident_blocks(
-    block_sizes: Sequence[int], step_blocks: Sequence[int], *, memory_bytes: int, capacity: int
+    block_sizes: Sequence[int],
+    step_blocks: Sequence[int],
+    *,
+    memory_bytes: int,
+    capacity: int,
+    is_copied: bool = False,
 ) -> MemoryPlan | None:
-    """Plans a ring of that capacity, with as many of the first blocks in memory as fit beside it.
+    """Plans rings of that capacity, with as many of the first blocks in memory as fit beside them.
 
     Args:
         block_sizes: as for ``plan_ring``.
         step_blocks: as for ``plan_ring``.
-        memory_bytes: for the ring and the resident blocks.
-        capacity: of the ring, bytes.
+        memory_bytes: for the rings and the resident blocks.
+        capacity: of a ring, bytes.
+        is_copied: as for ``plan_memory``.
 
     Returns:
         None if all blocks fit into memory, or the ring is too small.
     """
-    resident = sum(total <= memory_bytes - capacity for total in accumulate(block_sizes))
+    ring_bytes = (2 if is_copied else 1) * capacity
+    resident = sum(total <= memory_bytes - ring_bytes for total in accumulate(block_sizes))
     if resident == len(block_sizes):
         return None
-    if capacity < max(block_sizes[resident:], default=0):
+    in_ring = block_sizes[resident:]
+    if capacity < max(in_ring):
         return None
-    plan = plan_ring(block_sizes[resident:], blocks_in_ring(step_blocks, resident), capacity)
-    return MemoryPlan(resident, plan) if plan.is_feasible else None
+    chunk_bytes = max(in_ring) if is_copied else CHUNK_BYTES
+    plan = plan_ring(in_ring, blocks_in_ring(step_blocks, resident), capacity, chunk_bytes=chunk_bytes)
+    if not plan.is_feasible:
+        return None
+    memory_plan = MemoryPlan(resident, plan)
+    return with_staging(memory_plan, in_ring) if is_copied else memory_plan
 
 
 def blocks_in_ring(step_blocks: Sequence[int], resident_blocks: int) -> list[int]:

@@ -10,16 +10,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from split_infer_ros.buffers.memory import Memory, allocate
+from split_infer_ros.buffers.memory import Memory
+from split_infer_ros.buffers.memory_allocation import allocate
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.runtime.cuda import OutOfMemory
 from split_infer_ros.runtime.shortage import host_bytes_free, shortage
 from split_infer_ros.weight_streaming.chunk_reader import ChunkReader
 from split_infer_ros.weight_streaming.copy_stage import CopyStage
 from split_infer_ros.weight_streaming.device_ops import DeviceOps
+from split_infer_ros.weight_streaming.lockstep_stage import LockstepStage
 from split_infer_ros.weight_streaming.mapped_stage import MappedStage
+from split_infer_ros.weight_streaming.memory_plan import MemoryPlan
 from split_infer_ros.weight_streaming.prefetcher import WeightPrefetcher
-from split_infer_ros.weight_streaming.ring_plan import RingPlan, plan_ring
+from split_infer_ros.weight_streaming.ring_plan import RingPlan
 from split_infer_ros.weight_streaming.weight_stream import WeightStream, WeightSupply
 from split_infer_ros.weight_streaming.weights_file import Block, WeightsFile
 
@@ -72,16 +75,19 @@ class RingMemory:
         self._prefetcher = WeightPrefetcher(byte_view(self._host))
 
     def make_supply(
-        self, file: WeightsFile, plan: RingPlan, blocks: Sequence[Block], *, timeout_s: float
+        self, file: WeightsFile, memory_plan: MemoryPlan, blocks: Sequence[Block], *, timeout_s: float
     ) -> WeightSupply:
         """Returns the supply of a partition's weights through this ring, not opened yet.
 
         Args:
             file: closed with the supply.
-            plan: of this ring, for the partition.
-            blocks: of the plan.
+            memory_plan: whose ring is in this memory.
+            blocks: of the ring.
             timeout_s: how long a step waits for its weights.
         """
+        return self._stream(file, memory_plan.ring, blocks, timeout_s)
+
+    def _stream(self, file: WeightsFile, plan: RingPlan, blocks: Sequence[Block], timeout_s: float) -> WeightStream:
         return WeightStream(self._prefetcher, ChunkReader(file, plan, blocks), timeout_s)
 
 
@@ -103,11 +109,10 @@ class MappedRingMemory(RingMemory):
         return cls(allocate(Policy.PINNED, capacity, device), ops)
 
     def make_supply(
-        self, file: WeightsFile, plan: RingPlan, blocks: Sequence[Block], *, timeout_s: float
+        self, file: WeightsFile, memory_plan: MemoryPlan, blocks: Sequence[Block], *, timeout_s: float
     ) -> MappedStage:
         """Returns the supply of a partition's weights through this ring, not opened yet."""
-        stream = WeightStream(self._prefetcher, ChunkReader(file, plan, blocks), timeout_s)
-        return MappedStage(stream, self._ops)
+        return MappedStage(self._stream(file, memory_plan.ring, blocks, timeout_s), self._ops)
 
 
 class CopiedRingMemory(RingMemory):
@@ -128,15 +133,37 @@ class CopiedRingMemory(RingMemory):
         """
         return cls(allocate(Policy.DEVICE, capacity, device), ops)
 
-    def make_supply(self, file: WeightsFile, plan: RingPlan, blocks: Sequence[Block], *, timeout_s: float) -> CopyStage:
-        """Returns the supply of a partition's weights through these rings, not opened yet."""
+    def make_supply(
+        self, file: WeightsFile, memory_plan: MemoryPlan, blocks: Sequence[Block], *, timeout_s: float
+    ) -> CopyStage | LockstepStage:
+        """Returns the supply of a partition's weights through these rings, not opened yet.
+
+        Args:
+            file: closed with the supply.
+            memory_plan: whose rings are in this memory; it has one on the host.
+            blocks: of the rings.
+            timeout_s: how long a step waits for its weights.
+        """
+        staging = memory_plan.staging
+        assert staging is not None
         block_sizes = [block.nbytes for block in blocks]
-        host_plan = plan_ring(block_sizes, range(len(blocks)), len(self._host))
+        host_blocks = block_views(self._host, staging, block_sizes)
+        device_blocks = block_views(self.ring, memory_plan.ring, block_sizes)
+        if memory_plan.is_lockstep:
+            return LockstepStage(
+                ChunkReader(file, staging, blocks),
+                byte_view(self._host),
+                host_blocks=host_blocks,
+                device_blocks=device_blocks,
+                plan=memory_plan.ring,
+                ops=self._ops,
+                timeout_s=timeout_s,
+            )
         return CopyStage(
-            WeightStream(self._prefetcher, ChunkReader(file, host_plan, blocks), timeout_s),
-            host_blocks=block_views(self._host, host_plan, block_sizes),
-            device_blocks=block_views(self.ring, plan, block_sizes),
-            plan=plan,
+            self._stream(file, staging, blocks, timeout_s),
+            host_blocks=host_blocks,
+            device_blocks=device_blocks,
+            plan=memory_plan.ring,
             ops=self._ops,
             timeout_s=2 * timeout_s,
         )

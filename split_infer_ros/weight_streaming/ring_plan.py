@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from split_infer_ros.weight_streaming.packed_header import PAGE, round_up_to_pages
 
@@ -91,6 +92,11 @@ def plan_double_buffer(
     buffer_bytes = round_up_to_pages(max(block_sizes, default=0))
     offsets = [index % 2 * buffer_bytes for index in range(len(block_sizes))]
     return _plan(2 * buffer_bytes, offsets, block_sizes, step_blocks, chunk_bytes or max(buffer_bytes, PAGE))
+
+
+def runs_block_by_block(step_blocks: Sequence[int]) -> bool:
+    """True if no step uses a block again after a later one was used."""
+    return all(first <= second for first, second in pairwise(block for block in step_blocks if block != NO_BLOCK))
 
 
 def window_after(previous: RingPlan, plan: RingPlan) -> tuple[int, ...]:

@@ -11,14 +11,32 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from split_infer_ros.weight_streaming.delay_model import StreamingProfile, predict_delay
+from split_infer_ros.weight_streaming.memory_plan import MemoryPlan
 from split_infer_ros.weight_streaming.packed_header import PAGE
-from split_infer_ros.weight_streaming.residency import MemoryPlan, plan_resident_blocks
+from split_infer_ros.weight_streaming.residency import plan_resident_blocks
 from split_infer_ros.weight_streaming.ring_plan import min_capacity
 
 GROWTH = 1.15  # of memory from one trial to the next
-TOLERANCE = 0.01  # part of a delay within which two delays are the same
+ROUNDING = 1e-9  # part of a delay by which sums of the same times may differ
 READ_MARGIN = 1.5  # a read may take so many times longer now and then, and still has to be hidden
 RING_DIVISORS = (1, 2, 4, 8)  # the ring takes all memory, half of it, ...
+
+
+@dataclass(frozen=True, slots=True)
+class AllowedDelay:
+    """How much longer than with resident weights a pass may take. The longer of both counts.
+
+    Attributes:
+        seconds: the same for every model.
+        share: of the pass with resident weights; 0.01 is one hundredth.
+    """
+
+    seconds: float = 0.0
+    share: float = 0.0
+
+    def goal_s(self, delay_s: float) -> float:
+        """Returns the longest delay that counts as good as ``delay_s``."""
+        return delay_s + max(self.seconds, self.share * delay_s, ROUNDING * delay_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +44,7 @@ class RingTrial:
     """One point of the trade-off between memory and delay.
 
     Attributes:
-        memory_bytes: of the ring and of the blocks that stay.
+        memory_bytes: of the rings and of the blocks that stay.
         delay_s: of a pass.
         memory_plan: with which the pass has this delay.
     """
@@ -43,6 +61,7 @@ def explore_trade_off(
     *,
     max_bytes: float,
     goal_s: float,
+    is_copied: bool = False,
 ) -> list[RingTrial]:
     """Tries growing memory, from the smallest ring to ``max_bytes`` or until the delay reaches the goal.
 
@@ -50,22 +69,26 @@ def explore_trade_off(
         block_sizes: as for ``plan_ring``.
         step_blocks: as for ``plan_ring``.
         delay_of: predicts or measures the seconds of a pass.
-        max_bytes: for the ring and the blocks that stay.
+        max_bytes: for the rings and the blocks that stay.
         goal_s: delay at which the search ends.
+        is_copied: as for ``plan_memory``.
 
     Returns:
         Trials of growing memory. Each has the shortest delay that was found up to its memory.
     """
     trials: list[RingTrial] = []
-    memory_bytes = smallest = min_capacity(block_sizes, step_blocks)
-    while memory_bytes <= min(max_bytes, sum(block_sizes)):
-        capacities = {memory_bytes // divisor // PAGE * PAGE for divisor in RING_DIVISORS} | {smallest}
+    smallest, sides = min_capacity(block_sizes, step_blocks), 2 if is_copied else 1
+    memory_bytes = sides * smallest
+    while memory_bytes <= min(max_bytes, sides * sum(block_sizes)):
+        capacities = {memory_bytes // sides // divisor // PAGE * PAGE for divisor in RING_DIVISORS} | {smallest}
         if trials:
             capacities.add(trials[-1].memory_plan.ring.capacity)
         plans = [
-            plan_resident_blocks(block_sizes, step_blocks, memory_bytes=memory_bytes, capacity=capacity)
+            plan_resident_blocks(
+                block_sizes, step_blocks, memory_bytes=memory_bytes, capacity=capacity, is_copied=is_copied
+            )
             for capacity in sorted(capacities)
-            if smallest <= capacity <= memory_bytes
+            if smallest <= capacity <= memory_bytes // sides
         ]
         candidates = [RingTrial(memory_bytes, delay_of(plan), plan) for plan in plans if plan is not None]
         best = min([*candidates, *trials[-1:]], key=lambda trial: trial.delay_s, default=None)
@@ -73,7 +96,7 @@ def explore_trade_off(
             trials.append(replace(best, memory_bytes=memory_bytes))
             if best.delay_s <= goal_s:
                 break
-        memory_bytes = max(memory_bytes + PAGE, int(memory_bytes * GROWTH) // PAGE * PAGE)
+        memory_bytes = max(memory_bytes + sides * PAGE, int(memory_bytes * GROWTH) // PAGE * PAGE)
     return trials
 
 
@@ -83,7 +106,8 @@ def predict_trade_off(
     profile: StreamingProfile,
     *,
     max_bytes: float,
-    allowed_s: float,
+    allowed: AllowedDelay,
+    is_copied: bool = False,
 ) -> list[RingTrial]:
     """Predicts the trade-off, assuming that every read takes ``READ_MARGIN`` times as long as measured.
 
@@ -91,8 +115,9 @@ def predict_trade_off(
         block_sizes: as for ``plan_ring``.
         step_blocks: as for ``plan_ring``.
         profile: measured.
-        max_bytes: for the ring and the blocks that stay.
-        allowed_s: how much longer than with resident weights a pass may take; see ``choose_trial``.
+        max_bytes: for the rings and the blocks that stay.
+        allowed: the delay over resident weights.
+        is_copied: as for ``plan_memory``.
     """
     slow_reads = replace(
         profile, bandwidth=profile.bandwidth / READ_MARGIN, read_latency_s=profile.read_latency_s * READ_MARGIN
@@ -100,13 +125,14 @@ def predict_trade_off(
     return explore_trade_off(
         block_sizes,
         step_blocks,
-        lambda memory_plan: predict_delay(memory_plan.ring, slow_reads),
+        lambda memory_plan: predict_delay(memory_plan, slow_reads),
         max_bytes=max_bytes,
-        goal_s=delay_goal(profile.compute_s, allowed_s),
+        goal_s=allowed.goal_s(profile.compute_s),
+        is_copied=is_copied,
     )
 
 
-def choose_trial(trials: Sequence[RingTrial], resident_s: float, allowed_s: float) -> RingTrial:
+def choose_trial(trials: Sequence[RingTrial], resident_s: float, allowed: AllowedDelay) -> RingTrial:
     """Returns the trial with the least memory whose delay is allowed.
 
     If no trial comes close enough to resident weights, the shortest delay of all trials is the reference instead.
@@ -114,15 +140,10 @@ def choose_trial(trials: Sequence[RingTrial], resident_s: float, allowed_s: floa
     Args:
         trials: at least one.
         resident_s: delay of a pass with resident weights.
-        allowed_s: as for ``delay_goal``.
+        allowed: the delay over that.
     """
     shortest_s = min(trial.delay_s for trial in trials)
-    goal_s = delay_goal(resident_s, allowed_s)
+    goal_s = allowed.goal_s(resident_s)
     if shortest_s > goal_s:
-        goal_s = delay_goal(shortest_s, allowed_s)
+        goal_s = allowed.goal_s(shortest_s)
     return min((trial for trial in trials if trial.delay_s <= goal_s), key=lambda trial: trial.memory_bytes)
-
-
-def delay_goal(delay_s: float, allowed_s: float) -> float:
-    """Returns the longest delay that counts as good as ``delay_s``: ``allowed_s`` more, or at least one hundredth."""
-    return delay_s + max(allowed_s, TOLERANCE * delay_s)

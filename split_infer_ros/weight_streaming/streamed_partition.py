@@ -3,66 +3,21 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from split_infer_ros.runtime.streams import Mark
 from split_infer_ros.split.export import set_device
 from split_infer_ros.weight_streaming.binding import PiecePlaces, add_places, bind_weights
+from split_infer_ros.weight_streaming.memory_plan import MemoryPlan
 from split_infer_ros.weight_streaming.packed_partition import PackedPartition
 from split_infer_ros.weight_streaming.prefetcher import TIMEOUT_S
-from split_infer_ros.weight_streaming.residency import MemoryPlan
 from split_infer_ros.weight_streaming.ring_memory import RingMemory, byte_view, page_aligned
+from split_infer_ros.weight_streaming.step_timer import DeviceStepTimer, PassTimes, StepTimer
 from split_infer_ros.weight_streaming.weight_stream import PrefetchStats, WeightSupply
 from split_infer_ros.weight_streaming.weights_file import Block, WeightsFile
-
-
-@dataclass(frozen=True, slots=True)
-class PassTimes:
-    """Seconds of one pass.
-
-    Attributes:
-        step_s: of each step without waiting. It includes what runs since the step before.
-        tail_s: after the last step.
-        stalled_s: of waiting for weights.
-    """
-
-    step_s: tuple[float, ...]
-    tail_s: float
-    stalled_s: float
-
-
-class StepTimer:
-    """Forwards the steps of a partition to its weight supply, and records their times.
-
-    Args:
-        supply: of the weights.
-        steps: how many there are.
-    """
-
-    def __init__(self, supply: WeightSupply, steps: int) -> None:
-        self._supply = supply
-        self._end_times = [0.0] * steps
-        self._waits_s = [0.0] * steps
-
-    def begin_step(self, step: int) -> None:
-        """Waits for a step's weights."""
-        self._waits_s[step] = self._supply.begin_step(step)
-
-    def end_step(self, step: int) -> None:
-        """Notes that a step no longer needs its weights."""
-        self._end_times[step] = time.perf_counter()
-        self._supply.end_step(step)
-
-    def pass_times(self, start: float, end: float) -> PassTimes:
-        """Returns the times of a pass that lasted from ``start`` to ``end``."""
-        begin_times = [start, *self._end_times]
-        intervals = zip(begin_times, self._end_times, self._waits_s, strict=False)
-        step_s = tuple(step_end - step_begin - waited for step_begin, step_end, waited in intervals)
-        return PassTimes(step_s=step_s, tail_s=end - begin_times[-1], stalled_s=sum(self._waits_s))
 
 
 class StreamedPartition:
@@ -80,7 +35,7 @@ class StreamedPartition:
         self,
         graph: nn.Module,
         supply: WeightSupply,
-        timer: StepTimer,
+        timer: StepTimer | DeviceStepTimer,
         *,
         kept_memory: Tensor,
         ring_memory: RingMemory,
@@ -105,6 +60,7 @@ class StreamedPartition:
         direct: bool = True,
         timeout_s: float = TIMEOUT_S,
         ring_memory: RingMemory | None = None,
+        mark: Callable[[], Mark] | None = None,
     ) -> StreamedPartition:
         """Reads the weights that stay in memory, and begins to stream the others.
 
@@ -114,6 +70,8 @@ class StreamedPartition:
             direct: whether to read past the page cache if the file system can.
             timeout_s: how long a pass waits for weights.
             ring_memory: of the ring, which partitions may share; None allocates a ring on the host.
+            mark: returns this point in the work of a device, whose times are then taken. None takes the host's, which
+                does not wait for a device.
 
         Raises:
             OutOfMemory: the host has too little memory.
@@ -139,8 +97,9 @@ class StreamedPartition:
                 offset += block.nbytes
             for block, offset in zip(streamed_blocks, ring.offsets, strict=True):
                 add_places(places, block, ring_memory.ring, offset)
-            supply = ring_memory.make_supply(file, ring, streamed_blocks, timeout_s=timeout_s)
-            timer = StepTimer(supply, len(packed.step_blocks))
+            supply = ring_memory.make_supply(file, memory_plan, streamed_blocks, timeout_s=timeout_s)
+            steps = len(packed.step_blocks)
+            timer = StepTimer(supply, steps) if mark is None else DeviceStepTimer(supply, steps, mark)
             graph = bind_weights(packed, places, timer)
             set_device(graph, ring_memory.ring.device)
             supply.open()
@@ -155,14 +114,14 @@ class StreamedPartition:
         """
         with self._pass_lock:
             self._supply.begin_pass()
-            start = time.perf_counter()
+            self._timer.begin_pass()
             failed = True
             try:
                 results: Sequence[Tensor] = self._graph(*inputs)
                 failed = False
             finally:
                 self._supply.end_pass(failed)
-            self._times = self._timer.pass_times(start, time.perf_counter())
+            self._times = self._timer.end_pass()
             return results
 
     def expect_next(self) -> None:

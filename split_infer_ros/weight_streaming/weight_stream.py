@@ -19,12 +19,18 @@ class PrefetchStats:
         bytes_read: from the file.
         reading_s: seconds in which a read was in flight.
         stalled_s: seconds for which passes waited for weights.
+        bytes_copied: from the host to a device.
+        copying_s: seconds in which a copy was in flight.
+        checking_s: seconds in which weights were compared with their checksums. Nothing is read meanwhile.
     """
 
     passes: int
     bytes_read: int
     reading_s: float
     stalled_s: float
+    bytes_copied: int = 0
+    copying_s: float = 0.0
+    checking_s: float = 0.0
 
     @property
     def bandwidth(self) -> float:
@@ -125,7 +131,11 @@ class WeightStream:
         """Returns totals since the start."""
         reader = self.reader
         return PrefetchStats(
-            passes=reader.passes, bytes_read=reader.bytes_read, reading_s=reader.reading_s, stalled_s=self._stalled_s
+            passes=reader.passes,
+            bytes_read=reader.bytes_read,
+            reading_s=reader.reading_s,
+            stalled_s=self._stalled_s,
+            checking_s=reader.checking_s,
         )
 
     def close(self) -> None:

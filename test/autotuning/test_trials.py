@@ -14,20 +14,27 @@ import pytest
 import torch
 
 import split_infer_ros
+from split_infer_ros.autotuning import segment_trials
 from split_infer_ros.autotuning import trials as trials_module
+from split_infer_ros.autotuning.layouts import Layout
 from split_infer_ros.autotuning.model_features import model_features
 from split_infer_ros.autotuning.spaces import (
+    CHAIN,
     CONVERSION,
+    LAYOUTS,
     NETWORK,
     PIPELINE,
     SEGMENTS,
+    UNIFORM,
     WORK,
     network_space,
     pipeline_space,
 )
-from split_infer_ros.autotuning.trials import Trials, timed
+from split_infer_ros.autotuning.trials import Trials
 from split_infer_ros.engines.execution_config import Convolutions, ExecutionConfig
+from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.measurements import turns
 from split_infer_ros.split.model_spec import ModelSpec
 
 DEFAULT = dict(network_space(1, compilers=False).default)
@@ -44,8 +51,9 @@ def trials() -> Iterator[Trials]:
 
 @pytest.fixture(autouse=True)
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trials_module, "GROUP_S", 0.0)
-    monkeypatch.setattr(trials_module, "SEGMENT_S", 0.0)
+    monkeypatch.setattr(turns, "GROUP_S", 0.0)
+    monkeypatch.setattr(turns, "TURN_S", 0.0)
+    monkeypatch.setattr(segment_trials, "SEGMENT_S", 0.0)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +70,7 @@ def test_different_results_are_refused_in_fp32_only(trials: Trials, monkeypatch:
     answer = trials.run(NETWORK, {**DEFAULT, "precision": "bf16", "convolutions": "channels_last"}, ABOUT, 0.0)
     assert 1e-4 < answer["difference"] < 1
     assert {threads for _, threads in trials._expected} == {DEFAULT["threads"]}, "compared with as many threads"
-    monkeypatch.setitem(trials_module.MAX_DIFFERENCES, "fp32", 0.0)
+    monkeypatch.setitem(trials_module.MAX_DIFFERENCES, Precision.FP32, 0.0)
     with pytest.raises(ConfigurationError, match="Results differ from the model's as built by"):
         trials.run(NETWORK, {**DEFAULT, "convolutions": CONTIGUOUS}, {"batch_size": 2}, 0.0)
 
@@ -77,17 +85,46 @@ def test_results_that_are_not_finite_are_always_refused(
 
 
 def test_segments_are_timed_in_their_layout(trials: Trials) -> None:
-    model = trials.model(ExecutionConfig(), "fp32")
+    model = trials.model(ExecutionConfig())
     for kind in (PACKED, CONTIGUOUS):
         answer = trials.run(SEGMENTS, {**DEFAULT, "convolutions": kind}, ABOUT, 1.0)
-        assert len(answer[WORK]) == len(answer[CONVERSION]) == len(model.split_points) - 1
+        assert len(answer[WORK]) == len(answer[CONVERSION]) == len(answer[LAYOUTS]) == len(model.split_points) - 1
+        first = "contiguous" if kind == CONTIGUOUS else "channels_last"
+        assert answer[LAYOUTS][0] == first, "a convolution keeps the layout of its input"
         assert all(min(found["costs"]) > 0 and len(found["costs"]) >= 3 for found in answer[WORK])
         assert all(type(found["uncertain"]) is bool for found in answer[WORK] + answer[CONVERSION])
 
 
+@pytest.mark.parametrize(
+    ("shapes", "layout"),
+    [
+        ([(2, 3, 4, 4)], Layout.CONTIGUOUS),
+        ([(2, 3, 4, 4), (5,)], Layout.CONTIGUOUS),
+        ([(2, 3, 1, 1)], Layout.ANY),
+        ([(2, 7)], Layout.ANY),
+    ],
+)
+def test_layouts_are_read_from_strides(shapes: list[tuple[int, ...]], layout: Layout) -> None:
+    tensors = tuple(map(torch.zeros, shapes))
+    assert segment_trials.found_layout(tensors) is layout
+    converted = segment_trials.in_layout(tensors, Layout.CHANNELS_LAST)
+    assert segment_trials.found_layout(converted) is (Layout.ANY if layout is Layout.ANY else Layout.CHANNELS_LAST)
+    assert segment_trials.found_layout((torch.zeros(2, 3, 4, 4).transpose(2, 3),)) is Layout.MIXED
+
+
+def test_a_chain_takes_turns_with_the_uniform_form(trials: Trials) -> None:
+    middle = trials.model(ExecutionConfig()).split_points[1].name
+    chain = {**DEFAULT, "segments": [[CONTIGUOUS, middle], [PACKED, "output"]]}
+    answer = trials.run(CHAIN, chain, {**ABOUT, UNIFORM: DEFAULT}, 60.0)
+    assert len(answer["costs"]) == len(answer[UNIFORM]) == turns.MAX_TURNS
+    assert min(answer["costs"] + answer[UNIFORM]) > 0
+    assert 0 <= answer["difference"] < 1e-4
+    assert len(trials.run(CHAIN, chain, {**ABOUT, UNIFORM: DEFAULT}, 0.0)["costs"]) == 1, "there is no more time"
+
+
 def test_a_pipeline_is_timed(trials: Trials) -> None:
-    config = {**pipeline_space(trials.model(ExecutionConfig(), "fp32"), 1).default, "batch_size": 2}
-    answer = trials.run(PIPELINE, config, {"form": {**DEFAULT, "convolutions": CONTIGUOUS}, "precision": "fp32"}, 0.0)
+    config = {**pipeline_space(trials.model(ExecutionConfig()), 1).default, "batch_size": 2}
+    answer = trials.run(PIPELINE, config, {"form": {**DEFAULT, "convolutions": CONTIGUOUS}}, 0.0)
     assert answer["costs"]
     assert min(answer["costs"]) > 0
 
@@ -115,13 +152,8 @@ def test_a_worker_serves_in_a_process_of_its_own() -> None:
     assert failed == {"error": "KeyError: 'batch_size'"}
 
 
-def test_slow_calls_are_timed_once_and_quick_ones_often() -> None:
-    assert len(timed(lambda: None, 0.0)) == 1
-    assert len(timed(lambda: None, 10.0)) == trials_module.MAX_SAMPLES
-
-
 def test_features_tell_kinds_of_networks_apart(trials: Trials) -> None:
-    model = trials.model(ExecutionConfig(), "fp32")
+    model = trials.model(ExecutionConfig())
     features = model_features(model)
     assert features["parameters"] > 3
     assert 0 <= features["depthwise"] <= 1

@@ -15,13 +15,16 @@ from boards import AGX
 from split_infer_ros.buffers.memory import Memory
 from split_infer_ros.buffers.policy import POLICIES, Policy
 from split_infer_ros.memory_cost.constants import MachineConstants
+from split_infer_ros.memory_cost.release import ReleasedTask
 from split_infer_ros.memory_cost.task import Kernel, Task
-from split_infer_ros.serving.co_run import ReleasedTask
 
 # A byte is copied in 1 ms and mapped in 1 ms under M, in 2 under H; a launch under M costs 1 ms besides.
 UNIT = MachineConstants(0.0, 1.0, 1.0, 0.0, 1.0, 2.0, 1.0, 0.0, 0.0, 1.0, 0.0)
 D, M = Policy.DEVICE, Policy.MANAGED
-TASKS = [Task(name, 20, 0, (Kernel(3),) * 10, copies=1, execution_ms=ms) for name, ms in (("b", 30), ("a", 25))]
+TASKS = [
+    Task(name, 20, 0, (Kernel(3, mapped_bytes=3, launches=10),), copies=1, execution_ms=ms)
+    for name, ms in (("b", 30), ("a", 25))
+]
 CPU = torch.device("cpu")
 
 

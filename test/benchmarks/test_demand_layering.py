@@ -16,15 +16,25 @@ import _streaming_turns
 import demand_layering as bench
 import pytest
 import torch
-from _claim import Verdict
-from _hollow_model import hollow_model
+from _claim import Claim, Verdict
 from _streaming_contest import WITH_READS, Effort, StreamingContest, same
-from _streaming_on_gpu import StreamingContestOnGpu
-from _streaming_peak import measure_peak
+from _streaming_on_gpu import Rows, StreamingContestOnGpu
+from _streaming_peak import measure_peak, measure_start
 from _streaming_plan import PlannedModel, plan_model, spread_trials
-from _streaming_turns import READ_B_S, READ_CORE_S, ResidencyTurns, pass_s, with_reads
+from _streaming_turns import (
+    READ_AFTER_B_S,
+    READ_B_S,
+    READ_BEFORE_B_S,
+    READ_CORE_S,
+    ResidencyTurns,
+    pass_s,
+    with_reads,
+)
 from _turns import Contest
 
+from split_infer_ros.models.catalogue import find_model
+from split_infer_ros.runtime.num_threads import run_with_threads
+from split_infer_ros.split.hollow_model import hollow_model
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 
 TURNS = 10
@@ -58,7 +68,7 @@ def test_every_residency_gives_the_same_bits(planned: PlannedModel, residency: s
     with torch.inference_mode():
         expected = planned.partition(child.RESIDENT)(planned.images)
         plan = child.AutoPlan(resident_blocks=0, capacity=2 << 20)
-        partition = child.open_partition(hollow_model("shapes"), planned.path, residency, plan)
+        partition = child.open_partition(hollow_model(find_model("shapes")), planned.path, residency, plan)
         passes = [same(partition(planned.images), expected) for _ in range(3)]
         if isinstance(partition, StreamedPartition):
             partition.close()
@@ -79,7 +89,9 @@ def test_each_turn_lies_between_two_reads(monkeypatch: pytest.MonkeyPatch) -> No
     figures = turns.turn(0)
     assert calls == ["read", "one", "one", "one", "two", "read"]
     assert figures[READ_B_S] == (1 + 6) / 2, "the mean of what was read before and after"
-    assert turns.turn(1).keys() == {"one", "two", READ_B_S, READ_CORE_S}
+    assert (figures[READ_BEFORE_B_S], figures[READ_AFTER_B_S]) == (1, 6)
+    disk = {READ_B_S, READ_CORE_S, READ_BEFORE_B_S, READ_AFTER_B_S}
+    assert turns.turn(1).keys() == {"one", "two", *disk}
     assert calls[6:] == ["read", "two", "one", "one", "one", "read"]
     assert turns.usage.row("one")["peak_mb"] > 0
 
@@ -110,8 +122,9 @@ def test_predictions_use_the_bandwidth_of_their_turn(
     contest: StreamingContest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     delays = []
-    for bandwidth in (1e6, 1e12):
-        monkeypatch.setattr(_streaming_contest.Disk, "read", lambda disk, bandwidth=bandwidth: (bandwidth, 0.0))
+    for faster in (1e-3, 1e3):  # than just after the profile
+        figures = {READ_BEFORE_B_S: 1.0, READ_B_S: faster}
+        monkeypatch.setattr(contest._turns, "turn", lambda number, figures=figures: figures)
         with torch.inference_mode():
             delays.append(contest.delays.turn(0)[claims.prediction_of(child.TWO_STAGE)])
     assert delays[0] > 10 * delays[1] > 0
@@ -171,23 +184,51 @@ def test_peak_memory_is_measured_from_outside(planned: PlannedModel) -> None:
     assert measure_peak("shapes", planned.path, child.NOTHING, child.AutoPlan()) > 0
 
 
+def test_memory_of_a_start_is_measured_from_outside(planned: PlannedModel) -> None:
+    start_bytes, steady_bytes = measure_start("shapes", planned.path)
+    assert start_bytes > 0
+    assert steady_bytes > 0
+
+
+def test_start_that_holds_the_model_fails_its_claim(planned: PlannedModel) -> None:
+    memory_bytes = dict.fromkeys((child.TWO_STAGE, child.ASYNCHRONOUS, child.AUTO), 5_000_000)
+    counted = replace(facts(planned), memory_bytes=memory_bytes)
+    peaks = dict.fromkeys((*memory_bytes, child.NOTHING, claims.STEADY), [100e6] * TURNS)
+    for start, verdict in ((120e6, Verdict.HOLDS), (300e6, Verdict.FAILS)):
+        contest = contest_of(**peaks, **{claims.START: [start] * TURNS})
+        (claim,) = [each for each in claims.outside_claims(counted, contest) if "first result" in each.name]
+        assert claim.verdict == verdict
+
+
+def test_spread_of_the_disk_is_that_within_a_turn() -> None:
+    figures = {READ_BEFORE_B_S: [90.0, 100.0, 100.0], READ_AFTER_B_S: [110.0, 100.0, 300.0]}
+    assert claims.disk_spread(figures) == pytest.approx(0.2)
+
+
 def test_first_turn_measures_the_peak_of_all_residencies(
     planned: PlannedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_streaming_contest, "measure_peak", lambda name, path, residency, plan: 1)
+    monkeypatch.setattr(_streaming_contest, "measure_start", lambda name, path: (1, 1))
     residencies = child.RESIDENT, child.TWO_STAGE, child.AUTO, child.MAPPED
     with StreamingContest.open(planned, Effort(residencies, trials=0, measures_peak=True)) as contest:
         assert contest.peaks is not None
         measured = [set(contest.peaks.turn(number)) for number in (0, 1)]
-    assert measured[0] == {child.NOTHING, *residencies}
-    assert measured[1] == {child.NOTHING, child.TWO_STAGE, child.AUTO}
+    start = {claims.START, claims.STEADY}
+    assert measured[0] == {child.NOTHING, *residencies, *start}
+    assert measured[1] == {child.NOTHING, child.TWO_STAGE, child.AUTO, *start}
 
 
 def test_residencies_of_a_gpu_give_the_same_results(tmp_path: Path) -> None:
-    with StreamingContestOnGpu.open("shapes", tmp_path / "packed", torch.device("cpu")) as contest:
-        contest.take_turns(0)
-        rows, found = contest.rows(), contest.claims()
-    assert [row["way"] for row in rows] == list(contest.samples_ms()) == ["resident", "uploaded", *bench.PIPELINES[:3]]
+    """On a thread that computes alone, because other tests may leave the main thread so."""
+
+    def measure() -> tuple[Rows, list[Claim], list[str]]:
+        with StreamingContestOnGpu.open("shapes", tmp_path / "packed", torch.device("cpu")) as contest:
+            contest.take_turns(0)
+            return contest.rows(), contest.claims(), list(contest.samples_ms())
+
+    rows, found, timed = run_with_threads(1, measure)
+    assert [row["way"] for row in rows] == timed == ["resident", "uploaded", *bench.PIPELINES]
     assert all(row["same"] and row["delay_ms"] > 0 and row["cpu_busy"] > 0 for row in rows)
     assert found[0].verdict == Verdict.HOLDS
     assert [claim.verdict for claim in found[-2:]] == [Verdict.UNCLEAR] * 2, "one turn decides nothing"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from _claim import Verdict
-from _detector_turns import PIPELINE
+from _rival_turns import PIPELINE
 from _turns import Contest
 from _yolo_sized import HEIGHT, NUM_CLASSES, WIDTH, export, make_network, scenes
 

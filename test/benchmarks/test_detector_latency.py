@@ -12,6 +12,7 @@ from _claim import Verdict
 
 from split_infer_ros.models.detections import Candidates, Detections, Limits, suppress
 from split_infer_ros.models.yolo import YoloBoxes
+from split_infer_ros.models.yolov3 import LEVELS
 
 
 def test_the_small_detector_is_measured_in_both_ways() -> None:
@@ -67,7 +68,7 @@ def test_drawn_answers_hold_objects_and_both_ways_find_the_same(shapes: tuple[tu
     drawn = bench.drawn_like(tuple(torch.empty(shape) for shape in shapes))
     assert tuple(part.shape for part in drawn) == shapes
     if len(drawn) == 1:
-        candidates = YoloBoxes()(drawn)
+        candidates = YoloBoxes(LEVELS)(drawn)
     else:
         candidates = Candidates(1000 * drawn[1].abs().cumsum(2), drawn[0].softmax(2)[..., 1:], max_per_class=300)
     found = suppress(candidates, bench.LIMITS)

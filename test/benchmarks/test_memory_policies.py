@@ -45,10 +45,11 @@ def two_sided(policy: Policy, nbytes: int, device: torch.device) -> Memory:
     return Memory(policy, host, torch.zeros_like(host) if policy is Policy.DEVICE else host)
 
 
-@pytest.mark.parametrize("rereads", [0, 2])
-def test_tasks_under_each_policy_are_measured_and_predicted(rereads: int) -> None:
+@pytest.mark.parametrize(("rereads", "kernels"), [(0, 1), (2, 1), (0, 3)])
+def test_tasks_under_each_policy_are_measured_and_predicted(rereads: int, kernels: int) -> None:
     sizes = (1 << 18, 1 << 20)
-    runs = PolicyRuns(CPU, [Case("case", sizes, rereads)], AGX, POLICIES, two_sided)
+    case = Case("case", sizes, rereads, kernels)
+    runs = PolicyRuns(CPU, [case], AGX, POLICIES, two_sided)
     contest = _policy_claims.PolicyContest(runs)
     contest.contest.take()
     rows = contest.rows()
@@ -58,13 +59,13 @@ def test_tasks_under_each_policy_are_measured_and_predicted(rereads: int) -> Non
         assert row["footprint_bytes"] == row["bytes"] * (2 if policy is Policy.DEVICE else 1)
         assert row["ms"] > 0
         assert row["peak_mb"] > 0
-        predicted = overhead(_policy_runs.task_of(row["bytes"], rereads), policy, AGX).total_ms
+        predicted = overhead(_policy_runs.task_of(row["bytes"], case), policy, AGX).total_ms
         (execution_s,) = contest.contest.figures[figure(runs.cases[0], row["bytes"], EXECUTION)]
         assert row["predicted_ms"] == pytest.approx(1e3 * execution_s + predicted)
         assert row["error"] == pytest.approx(abs(row["predicted_ms"] / row["ms"] - 1))
     memory = two_sided(Policy.DEVICE, 1 << 18, CPU)
-    runs._run(memory, rereads)
-    assert (memory.host.view(torch.float32) == 1).all()  # there, changed once, and back
+    runs._run(memory, case)
+    assert (memory.host.view(torch.float32) == kernels).all()  # there, changed by each kernel, and back
 
 
 def policy_contest(times: Mapping[str, float], constants: MachineConstants = AGX) -> _policy_claims.PolicyContest:

@@ -19,8 +19,9 @@ from _tenant_claims import claims_of
 from _tenant_load import Load, Serve, load_models
 from _tenant_log import Execution, Log
 from _tenant_replays import AT_ONCE, BOUND, POISSON, Replays, name_of
+from _tenant_stacks import ALIKE
 from _tenant_trace import at_once, poisson_trace
-from tenant_costs import COSTS, MODELS, MODES, NAMES
+from tenant_costs import COSTS, FUSED, MODELS, MODES, NAMES
 
 from split_infer_ros.runtime.num_threads import max_threads
 from split_infer_ros.serving.cost_measurer import MIN_ROUNDS
@@ -138,7 +139,7 @@ def test_each_turn_has_a_trace_that_all_rivals_serve(monkeypatch: pytest.MonkeyP
     assert list(replays.bounds) == [7.0, 7.0]
     assert list(replays.samples("y", "delay_mean_s")) == [0.25, 0.25]
     assert list(replays.samples("y", "response_mean_s", AT_ONCE)) == [0.5, 0.5]
-    assert replays.counts["y"] == {"executions": 2, "merged": 2, "fused": 0, "on_lanes": 0}
+    assert replays.counts["y"] == {"executions": 2, "merged": 2, "fused": 0, "stacked": 0, "on_lanes": 0}
 
 
 def test_fusing_is_compared_with_its_parts(load: Load) -> None:
@@ -150,6 +151,15 @@ def test_fusing_is_compared_with_its_parts(load: Load) -> None:
     assert row["is_fused"]
     assert min(row["fused_s"], row["apart_s"], row["fused_times_apart"]) > 0
     assert row["turns"] == 2
+
+
+def test_forked_graph_is_claimed_to_take_no_longer(load: Load) -> None:
+    contest = tenant_costs.fusion_contest(load, COSTS)
+    assert list(contest.conclude(contest)) == [], "only on a GPU is a fused execution one graph"
+    for how, seconds in ((tenant_costs.FUSED, 1.0), (tenant_costs.APART, 2.0)):
+        contest.figures[tenant_costs.figure(FUSED, how)] = [seconds] * 10
+    (claim,) = tenant_costs.fusion_claims(contest, [FUSED])
+    assert (claim.found.value, claim.verdict) == (0.5, Verdict.HOLDS)
 
 
 def test_costs_are_of_every_batch_and_fusion(load: Load) -> None:
@@ -210,13 +220,14 @@ def test_slowest_window_decides_about_decisions() -> None:
 
 
 def test_run_reports_every_rival_and_is_valid_json(capsys: pytest.CaptureFixture[str]) -> None:
-    extent = replace(bench.QUICK, models=MODELS, side=64, requests=6, sizes=(1, 2))
+    extent = replace(bench.QUICK, models=MODELS, side=64, requests=6, sizes=(1, 2), alike=MODELS[:1])
     report = bench.run(torch.device("cpu"), extent, Namespace(seconds=0.0, quick=True))
     found = json.loads(json.dumps(report.as_json(), allow_nan=False))
     what = [row["what"] for row in found["rows"]]
     expected = 7 if max_threads() > 1 else 5
     assert what.count(POISSON) == what.count(AT_ONCE) >= expected
-    assert what.count("fusion") == 2
+    assert what.count("fusion") == what.count("stack") == 2
+    assert what.count(ALIKE) >= 4
     assert {claim["verdict"] for claim in found["claims"]} == {Verdict.UNCLEAR}  # one turn
     assert {tuple(panel.samples) for panel in report.panels if hasattr(panel, "samples")} == {
         tuple(row["rival"] for row in found["rows"] if row["what"] == POISSON)
@@ -225,7 +236,7 @@ def test_run_reports_every_rival_and_is_valid_json(capsys: pytest.CaptureFixture
 
 
 def test_quick_run_has_a_small_network_for_a_large_one() -> None:
-    chosen = Namespace(quick=True, models=None, requests=None, load=[0.5], window=None)
+    chosen = Namespace(quick=True, models=None, alike=None, requests=None, load=[0.5], window=None)
     assert bench.extent_of(chosen) == replace(bench.QUICK, loads=[0.5])
     assert "vgg16" not in bench.QUICK.models
     assert bench.FULL.models == ("alexnet", "resnet18", "vgg16")

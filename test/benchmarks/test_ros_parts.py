@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import struct
 from types import SimpleNamespace
 
 import numpy as np
@@ -19,10 +20,14 @@ from _claim import Verdict
 from _dds_hop import DdsHop
 from _feed import to_message
 from _process_usage import ProcessUsage
-from _ros import Arrivals
+from _ros import Arrivals, stamp_ns
 from _rows import measured
 from _trace import Batch, Trace, busy
 from _turns import Contest
+from builtin_interfaces.msg import Time
+from rclpy.serialization import serialize_message
+from std_msgs.msg import Header
+from vision_msgs.msg import Detection2D, Detection2DArray
 
 from split_infer_ros.pipeline.timeline import Timeline
 from split_infer_ros.telemetry.trace import TraceFile
@@ -77,7 +82,7 @@ def test_usage_of_processes_counts_their_time_and_memory():
 
 
 def test_rate_is_what_arrived_in_the_time(monkeypatch):
-    arrivals = Arrivals(SimpleNamespace(subscribe=lambda *_: None), "/detections")
+    arrivals = Arrivals(SimpleNamespace(subscribe=lambda *_, **__: None), "/detections")
     arrivals._arrivals.append((9.9, 0.0))
     now = iter([10.0, 12.0])
     monkeypatch.setattr("_ros.time", SimpleNamespace(monotonic=lambda: next(now), sleep=arrive_into(arrivals)))
@@ -88,6 +93,17 @@ def test_rate_is_what_arrived_in_the_time(monkeypatch):
 def arrive_into(arrivals):
     """What happens while somebody sleeps: three arrivals in time, and one that came too late."""
     return lambda seconds: arrivals._arrivals.extend([(10.5, 0.1), (11.0, 0.2), (11.5, 0.3), (12.5, 0.4)])
+
+
+@pytest.mark.parametrize("frame_id", ["", "camera"])
+def test_stamp_is_read_from_serialised_detections(frame_id):
+    stamp = Time(sec=1_800_000_000, nanosec=123_456_789)
+    message = Detection2DArray(header=Header(stamp=stamp, frame_id=frame_id), detections=[Detection2D()])
+    assert stamp_ns(serialize_message(message)) == 1_800_000_000_123_456_789
+
+
+def test_stamp_of_a_big_endian_machine_is_read():
+    assert stamp_ns(b"\0\0\0\0" + struct.pack(">iI", -1, 5)) == -(10**9) + 5
 
 
 def test_images_are_sent_as_they_are():

@@ -20,7 +20,7 @@ from tenant_costs import COSTS, FUSED, MODELS, MODES, NAMES
 
 from split_infer_ros.serving.execution_costs import Combination, ExecutionCosts, combination_of
 from split_infer_ros.serving.execution_modes import ExecutionModes
-from split_infer_ros.serving.graph_policy import graphs_for, padded_combination
+from split_infer_ros.serving.graph_policy import graphs_for
 from split_infer_ros.serving.merge_runner import Inputs, MergeRunner, Outputs
 from split_infer_ros.serving.request import Request
 from split_infer_ros.serving.scheduler import Rules
@@ -94,9 +94,14 @@ def test_nothing_is_fused_where_that_costs_more(load: Load) -> None:
 
 
 def test_executions_are_counted_by_kind() -> None:
-    made = [Execution({"a": 1}), Execution({"a": 2}, True), Execution({"a": 1, "b": 1}), Execution({"a": 2, "b": 1})]
+    made = [
+        Execution({"a": 1}),
+        Execution({"a": 2}, True),
+        Execution({"a": 1, "b": 1}, is_stacked=True),
+        Execution({"a": 2, "b": 1}),
+    ]
     counts = Log(executions=made).counts()
-    assert counts == {"executions": 4, "merged": 2, "fused": 2, "on_lanes": 1}
+    assert counts == {"executions": 4, "merged": 2, "fused": 2, "stacked": 1, "on_lanes": 1}
 
 
 def test_operators_in_order_give_what_the_model_gives(load: Load) -> None:
@@ -167,12 +172,12 @@ def test_graphs_are_recorded_before_the_first_request(
         prepared.append((runner, combination_of(counts(inputs))))
         prepare(runner, inputs)
 
-    def check(runner: MergeRunner, inputs: Inputs) -> Outputs:
+    def check(runner: MergeRunner, inputs: Inputs, stack: None = None) -> Outputs:
         nonlocal ran
         ran += 1
         known = {found for other, found in prepared if other is runner}
-        assert name.endswith("lanes") or graphs_for(padded_combination(counts(inputs)), known)  # a GPU has no lanes
-        return run(runner, inputs)
+        assert name.endswith("lanes") or graphs_for(counts(inputs), known)  # a GPU has no lanes
+        return run(runner, inputs, stack)
 
     def first_request(arrivals: Arrivals, trace: Sequence[Request], log: Log) -> None:
         monkeypatch.setattr(MergeRunner, "prepare", lambda runner, inputs: pytest.fail("requests had come"))
@@ -190,7 +195,7 @@ def test_everything_that_may_be_decided_is_recorded() -> None:
         {"a": 1, "b": 1, "c": 9}, {name: {1: 1.0, 4: 2.0} for name in "abc"}, {(("a", 1), ("b", 1)): 1.5}
     )
     found = list(to_record(fused, Rules(window=3)))
-    assert found[:9] == [((name, size),) for size in (4, 2, 1) for name in "abc"]
+    assert found[:9] == [((name, size),) for size in (3, 2, 1) for name in "abc"]
     assert found[9:] == [(("a", 1), ("b", 1)), (("a", 1), ("b", 2)), (("a", 2), ("b", 1))]
 
 

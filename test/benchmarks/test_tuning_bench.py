@@ -11,7 +11,7 @@ import pytest
 import torch
 import tuning as bench
 from _claim import Claim, Verdict
-from _search_replays import Recorded, Replays, claims_of_searches
+from _search_replays import Recorded, Replays, claims_of_searches, record_costs
 from _tuning_contest import BUILT, TUNED, UNTUNED, Rivals, claims_of_model
 from _turns import Contest
 from _vendor_networks import CUDNN, ONNX_RUNTIME, OPENVINO, vendors_of
@@ -225,3 +225,10 @@ def test_vendors_say_what_the_network_says() -> None:
     for run in found.values():
         (answer,) = list(run().values()) if hasattr(run(), "values") else run()
         torch.testing.assert_close(torch.as_tensor(answer), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_searched_space_can_be_tried_on_this_machine() -> None:
+    """Every configuration has a cost. Engines that are not installed, or need a GPU, are not in the space."""
+    recorded = record_costs("shapes", (1,), 0.01, torch.device("cpu"))
+    assert set(recorded.samples) == {frozen(config) for config in recorded.space}
+    assert all(cost > 0 for costs in recorded.samples.values() for cost in costs)

@@ -7,15 +7,19 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from random import Random
+from typing import Any
 
 import _split_claims as claims
 import _split_contest as contest
+import _split_rivals as rivals
 import _split_subject as subjects
 import pytest
 import torch
 import unified_splitting as bench
 from _claim import Verdict
+from _copy_calls import CopyCalls
 from _gpu_only import Optimised, Prepared
+from _head_process import Weights
 from _report import arguments
 from _split_rivals import ImageFeed, SplitPipeline, covered
 from bright import frame
@@ -26,7 +30,9 @@ from simulated_settings import drawn
 
 from split_infer_ros.models.catalogue import find_model
 from split_infer_ros.models.detections import Detections, Limits
+from split_infer_ros.pipeline.local import LocalPipeline
 from split_infer_ros.pipeline.profiler import Effort
+from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.split.torch_model import TorchModel
 
 CPU = torch.device("cpu")
@@ -48,9 +54,28 @@ TINY = extent([2], num_fixed=1, num_tried=1)
 TIMES = {"backbone_alone_s": 0.09, "head_alone_s": 0.05, "latency_s": 0.3, "backbone_busy": 0.9, "head_busy": 0.5}
 
 
+def count_copy_calls(model: TorchModel, settings: StageSettings, pictures: object, connection: object) -> CopyCalls:
+    """Returns three copies, of which a hand-over to another process adds one."""
+    return CopyCalls(split=3, own=3 if connection is None else 2)
+
+
+class InOneProcess(LocalPipeline):
+    """Stands in for a pipeline of two processes."""
+
+    def __init__(self, *args: Any, weights: Weights, **kwargs: Any) -> None:
+        assert weights
+        super().__init__(*args, **kwargs)
+
+    def close(self) -> None:
+        self.backbone.close()
+
+
 @pytest.fixture(autouse=True)
-def few_images(monkeypatch: pytest.MonkeyPatch) -> None:
+def little_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaves copies to test_copy_calls.py, and processes to test_two_processes.py."""
     monkeypatch.setattr(subjects, "NUM_IMAGES", 16)
+    monkeypatch.setattr(rivals, "TwoProcessPipeline", InOneProcess)
+    monkeypatch.setattr(subjects, "count_copy_calls", count_copy_calls)
 
 
 @pytest.mark.parametrize("name", ["resnet18", "ssdlite320"])  # a classifier and a detector
@@ -73,7 +98,10 @@ def test_all_configurations_take_turns_and_agree(name: str) -> None:
         assert 0 < row["backbone_busy"] <= 1
         assert 0 < row["head_busy"] <= 1
         assert row["overlap_efficiency"] > 0
-    assert len({row["split_point"] for row in rows.values() if "split_point" in row}) == len(rows) - 3
+        assert (row["copy_calls"], row["copy_calls_added"]) == (3, 0)
+    assert rows[contest.TWO_PROCESSES]["copy_calls_added"] == 1
+    assert rows[contest.TWO_PROCESSES]["split_point"] == rows[result.planners]["split_point"]
+    assert len({row["split_point"] for row in rows.values() if "split_point" in row}) == len(rows) - 4
     assert json.loads(json.dumps(report.as_json(), allow_nan=False))["bench"] == "unified_splitting"
 
 
@@ -105,6 +133,7 @@ def test_the_papers_split_point_always_has_a_row(is_papers: bool, monkeypatch: p
     match.contest.take()
     split_points = {row["configuration"]: row.get("split_point") for row in match.result().rows}
     match.close()
+    assert split_points.pop(contest.TWO_PROCESSES) == planners
     splits = {name: split_point for name, split_point in split_points.items() if split_point}
     assert splits == (
         {contest.PLANNERS_AND_PAPERS: planners} if is_papers else {contest.PLANNERS: planners, contest.PAPERS: other}
@@ -125,7 +154,7 @@ def result_of(batch_size: int, speeds: dict[str, float], planners: str, fixed: l
         figures |= {
             contest.figure_key(rival, figure): [value * batch_size / 10] * 12 for figure, value in TIMES.items()
         }
-    rows = [{"configuration": rival} for rival in speeds]
+    rows = [{"configuration": rival, "copy_calls_added": int(rival in fixed)} for rival in speeds]
     return contest.MatchResult(
         model="mobilenet_v2",
         batch_size=batch_size,
@@ -141,7 +170,7 @@ def result_of(batch_size: int, speeds: dict[str, float], planners: str, fixed: l
 
 
 def test_a_gpu_adds_claims() -> None:
-    whole = dict(zip(contest.WHOLE_MODELS, (80.0, 120.0, 90.0), strict=True))
+    whole = dict(zip(contest.WHOLE_MODELS, (80.0, 120.0, 90.0), strict=True)) | {contest.TWO_PROCESSES: 80.0}
     results = [
         result_of(16, {**whole, contest.PLANNERS: 100, contest.PAPERS: 101}, contest.PLANNERS, [contest.PAPERS]),
         result_of(
@@ -160,6 +189,8 @@ def test_a_gpu_adds_claims() -> None:
             5.0,
             Verdict.UNCLEAR,
         ),  # two predictions, however many turns checked them
+        claims.COPIES_CLAIM: (0.0, Verdict.HOLDS),
+        "mobilenet_v2, batch 64: two threads, times two processes": (1.25, Verdict.HOLDS),
         "best class as the baseline's, least": (1.0, Verdict.HOLDS),
     }
     papers = [claim.paper for claim in on_gpu.values() if claim.paper]

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from split_infer_ros.buffers.layout import ALIGNMENT, Layout, TensorSpec, dense_strides, is_dense
+from split_infer_ros.buffers.layout import ALIGNMENT, Layout, TensorSpec, batched_strides, dense_strides, is_dense
 from split_infer_ros.errors import SplitInferError
 
 DTYPES = (torch.float32, torch.float16, torch.int64, torch.uint8, torch.bool)
@@ -117,3 +117,14 @@ def test_too_many_images_are_refused(batch: int) -> None:
     layout = Layout([TensorSpec("a", (3,), torch.float32), TensorSpec("b", (3,), torch.float32)], 2)
     with pytest.raises(SplitInferError, match=f"for 2 images cannot hold {batch}"):
         layout.views(torch.zeros(layout.slot_bytes, dtype=torch.uint8), batch)
+
+
+@pytest.mark.parametrize(
+    ("order", "is_kept"), [((0, 1, 2, 3), True), ((0, 2, 3, 1), True), ((2, 0, 1, 3), False), ((1, 2, 3, 0), False)]
+)
+def test_batched_strides_let_the_first_images_be_dense(order: tuple[int, ...], is_kept: bool) -> None:
+    tensor = torch.rand(3, 4, 5, 6).permute(order).contiguous()
+    tensor = tensor.permute([order.index(dimension) for dimension in range(4)])
+    strides = batched_strides(tensor)
+    assert is_dense((2, 4, 5, 6), strides)
+    assert (strides == tensor.stride()) == is_kept

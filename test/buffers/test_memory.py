@@ -9,16 +9,18 @@ import pytest
 import torch
 from simulated_gpu import GPU, CudaError, Gpu
 
-from split_infer_ros.buffers import memory
+from split_infer_ros.buffers import memory_allocation
 from split_infer_ros.buffers.cuda import device_address, device_attributes
 from split_infer_ros.buffers.layout import Layout, TensorSpec
-from split_infer_ros.buffers.memory import Memory, Place, adopt, allocate
+from split_infer_ros.buffers.memory import Memory, Place
+from split_infer_ros.buffers.memory_allocation import adopt, allocate
 from split_infer_ros.buffers.policy import POLICIES, Policy
 from split_infer_ros.buffers.pool import HOST, SlotPool
 from split_infer_ros.buffers.shared_pool import SharedSlotPool
 from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.runtime import cuda
+from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.weight_streaming.ring_memory import page_aligned
 
 LAYOUT = Layout([TensorSpec("x", (3, 2, 2), torch.float32), TensorSpec("y", (5,), torch.float16)], 4)
@@ -107,6 +109,50 @@ def test_adopted_memory_is_page_locked_until_released(gpu: Gpu, policy: Policy) 
     del again  # forgotten
 
 
+@pytest.mark.parametrize("absent", [[], ["cudaDevAttrConcurrentManagedAccess"]])
+def test_switchable_memory_serves_each_batch_by_its_policy(gpu: Gpu, absent: list[str]) -> None:
+    """Where CPU and GPU must not touch managed memory at once, the simulation reports who does."""
+    gpu.absent.update(absent)
+    device_attributes.cache_clear()
+    base = SlotPool.allocate(LAYOUT, 1, Place(Policy.DEVICE, GPU, switchable=True))
+    assert base.bytes == 2 * LAYOUT.slot_bytes, "as much as device memory takes alone"
+    assert gpu.allocator.reserved == 0
+    pools = {policy: base.under(policy) for policy in POLICIES}
+    work, copies = Stream(GPU), Stream(GPU)
+    for turn, policy in enumerate((Policy.DEVICE, Policy.MANAGED, Policy.DEVICE, Policy.PINNED, Policy.MANAGED)):
+        pool = pools[policy]
+        assert pool is not None
+        assert pool.slots.policy is policy
+        lease = base.acquire()
+        assert lease is not None
+        assert pool.acquire() is None, "the slots are the same"
+        expected = torch.full((3, 3, 2, 2), float(turn)), torch.full((3, 5), float(turn)).half()
+        features = [feature.to(GPU) for feature in expected]
+        with work.work("backbone"):
+            pool.slots.write(lease.slot, features)
+        if pool.slots.needs_copy:
+            copies.wait_for(work.fence())
+            with copies.work("copy"):
+                pool.slots.fetch(lease.slot, 3)
+            copies.fence().wait()
+        work.fence().wait()
+        for found, feature in zip(pool.views(lease, 3), expected, strict=True):
+            assert torch.equal(found, feature)
+        del found
+        assert pool.revoke(lease)
+    base.close()
+    pools.clear()
+
+
+def test_memory_of_one_policy_serves_no_other(gpu: Gpu) -> None:
+    pool = SlotPool.allocate(LAYOUT, 1, Place(Policy.DEVICE, GPU))
+    assert pool.under(Policy.MANAGED) is None
+    same = pool.under(Policy.DEVICE)
+    assert same is not None
+    assert same.leases is pool.leases
+    pool.close()
+
+
 def test_an_error_names_the_cuda_call(gpu: Gpu) -> None:
     gpu.runtime.refuse["cudaMemGetInfo"] = "cudaErrorInvalidValue"
     with pytest.raises(ConfigurationError, match=r"cudaMemGetInfo failed: cudaErrorInvalidValue\."):
@@ -173,14 +219,14 @@ def test_a_slot_keeps_the_strides_of_the_written_tensors(gpu: Gpu, place: Place)
 def test_without_room_pinned_memory_is_used_and_noted(
     gpu: Gpu, monkeypatch: pytest.MonkeyPatch, policy: Policy
 ) -> None:
-    real = memory.allocate
+    real = memory_allocation.allocate
 
     def full(asked: Policy, nbytes: int, device: torch.device) -> Memory:
         if asked is not Policy.PINNED:
             raise cuda.OutOfMemory("CUDA out of memory.")
         return real(asked, nbytes, device)
 
-    monkeypatch.setattr("split_infer_ros.buffers.slot_memory.allocate", full)
+    monkeypatch.setattr(memory_allocation, "allocate", full)
     slots = SlotMemory.allocate(LAYOUT, 2, Place(policy, GPU))
     assert slots.policy is Policy.PINNED
     assert slots.note == (

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor
 
 from split_infer_ros.buffers.layout import Layout, TensorSpec
-from split_infer_ros.buffers.memory import Place
+from split_infer_ros.buffers.memory import Memory, Place
+from split_infer_ros.buffers.memory_allocation import allocate
 from split_infer_ros.buffers.slot_memory import SlotMemory
 
 SPECS = (TensorSpec("maps", (3, 4, 5), torch.float32), TensorSpec("ids", (7,), torch.int64))
@@ -44,3 +46,81 @@ def test_a_filled_slot_forgets_the_strides_of_an_earlier_write() -> None:
     assert (slots.views(0, 3)[0] == 5).all()
     slots.write(0, (maps, torch.zeros(2, 7, dtype=torch.int64)))
     assert torch.equal(slots.views(0, 2)[0], maps)
+
+
+def features_of(batch: int) -> tuple[Tensor, Tensor]:
+    maps = torch.rand(batch, 3, 4, 5).contiguous(memory_format=torch.channels_last)
+    return maps, torch.arange(7 * batch).view(batch, 7)
+
+
+def test_what_fills_a_slot_gets_views_of_the_strides_that_it_asks_for() -> None:
+    slots, (maps, ids) = slot_memory(), features_of(2)
+
+    def compute(views: tuple[Tensor, ...]) -> None:
+        assert views[0].stride() == maps.stride()
+        torch.add(maps, 1, out=views[0])
+        views[1].copy_(ids)
+
+    slots.fill(0, 2, compute, (maps.stride(), ids.stride()))
+    assert slots.views(0, 2)[0].stride() == maps.stride()
+    assert torch.equal(slots.views(0, 2)[0], maps + 1)
+
+
+def test_a_slot_of_this_process_holds_what_inference_made() -> None:
+    slots = slot_memory()
+    with torch.inference_mode():
+        tensors = features_of(2)
+        slots.write(0, tensors)
+    views = slots.views(0, 2)
+    assert [view.data_ptr() for view in views] == [tensor.data_ptr() for tensor in tensors]
+    assert [view.stride() for view in views] == [tensor.stride() for tensor in tensors]
+    assert [len(view) for view in slots.views(0, 1)] == [1, 1]
+
+
+def test_a_held_batch_ends_with_the_next_write() -> None:
+    slots = slot_memory()
+    with torch.inference_mode():
+        slots.write(0, features_of(2))
+    slots.fill(0, 1, lambda views: views[0].fill_(5.0))
+    assert (slots.views(0, 1)[0] == 5).all()
+
+
+@pytest.mark.parametrize("kind", ["weight", "view of a weight", "with gaps", "of another dtype"])
+def test_what_others_own_or_read_otherwise_is_copied(kind: str) -> None:
+    weight = torch.rand(2, 3, 4, 5)  # made outside of inference mode, as weights are
+    with torch.inference_mode():
+        given = {
+            "weight": weight,
+            "view of a weight": weight[:1],
+            "with gaps": torch.rand(2, 6, 4, 5)[:, ::2],
+            "of another dtype": torch.rand(2, 3, 4, 5).half(),
+        }[kind]
+        slots = slot_memory()
+        slots.write(0, (given, torch.zeros(len(given), 7, dtype=torch.int64)))
+    found, _ = slots.views(0, len(given))
+    assert found.data_ptr() != given.data_ptr()
+    assert torch.equal(found, given.float())
+
+
+def test_memory_that_another_process_reads_holds_no_tensors() -> None:
+    layout = Layout(SPECS, 3)
+    slots = SlotMemory.allocate(
+        layout, 1, Place(), make=lambda _, place: allocate(place.policy, layout.slot_bytes, place.device)
+    )
+    with torch.inference_mode():
+        maps, ids = features_of(2)
+        slots.write(0, (maps, ids))
+    assert slots.views(0, 2)[0].data_ptr() != maps.data_ptr()
+    assert torch.equal(slots.views(0, 2)[0], maps)
+
+
+def test_a_slot_is_lent_once_however_often_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(Memory, "give_to_device", lambda memory: calls.append("device"))
+    monkeypatch.setattr(Memory, "give_to_host", lambda memory: calls.append("host"))
+    slots = slot_memory()
+    with slots.lent_to_device(0):
+        slots.fill(0, 1, lambda views: calls.append("work"))
+    with pytest.raises(ValueError, match="no work"), slots.lent_to_device(0):
+        raise ValueError("no work")
+    assert calls == ["device", "work", "host", "device", "host"]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from torch import Tensor, fx
 
 from split_infer_ros.cli import place
 from split_infer_ros.operator_placement.operator_times import CALLS, OperatorTimes
+from split_infer_ros.operator_placement.placed_run import PlacedRun
 
 
 def test_the_plan_is_printed(run: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,10 +64,40 @@ def test_measured_times_replace_the_list_and_are_stored(
     assert run("place", "shapes", "--measured", "--database", str(tmp_path)) == 0  # a folder, so nothing can be stored
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_plan_runs_and_says_what_was_not_measured(
+    run: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("place", "shapes", "--weights", "default", "--run", "--images", "2") == 0
+    *_, ran, compared, timed = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"Ran on 2 images of shapes, one by one: [1-9]\d* detections\.", ran)
+    assert compared == "Classes equal those on one device; scores differ by at most 0."
+    assert timed.startswith("Both processors are this CPU, because there is no GPU. So no time was measured")
+    assert run("place", "shapes", "--run", "--images", "1", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["run"]["seconds"] is None
+
+
+def test_times_of_a_run_are_compared_turn_by_turn() -> None:
+    ran = PlacedRun(
+        images=8,
+        detections=40,
+        images_that_differ=1,
+        score_difference=1e-6,
+        seconds=([0.0102] * 12, [0.01] * 12),
+    )
+    _, compared, timed = place.describe_run(ran, "folder:x").splitlines()
+    assert compared == "1 of 8 images have other detections than on one device."
+    assert timed == (
+        "10.20 ms an image as placed, 10.00 ms all on the GPU. "
+        "Falling back changes the time by +2.00 % (+2.00 to +2.00 %, 12 turns)."
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("resnet19",), "Did you mean 'resnet18'?"),
+        (("shapes", "--run", "folder:no/such"), "no/such"),
         (("shapes", "--operators", "no/such.txt"), "The list of operators no/such.txt cannot be read"),
         pytest.param(
             ("shapes", "--measured"),

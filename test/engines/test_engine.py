@@ -64,7 +64,7 @@ def test_a_missing_package_is_named(engine: Engine, monkeypatch: pytest.MonkeyPa
         import_for(engine, engine.value)
     assert str(refusal.value) == (
         f"engine {engine.value} needs the Python package {engine.value}, which is not installed: "
-        f"pip install 'split_infer_ros[{engine.value}]', or take engine torch."
+        f"pip install onnx onnxscript {engine.value}, or take engine torch."
     )
 
 

@@ -18,7 +18,7 @@ from split_infer_ros.engines.onnxruntime_part import OnnxRuntimePart, _spinning
 from split_infer_ros.engines.openvino_part import MAX_STATIC, OpenVinoPart
 from split_infer_ros.errors import ConfigurationError, SplitInferError
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
-from split_infer_ros.runtime.num_threads import run_with_threads
+from split_infer_ros.runtime.num_threads import run_with_threads, use_engine_threads
 
 pytest.importorskip("onnx")
 from onnx import TensorProto, helper
@@ -121,12 +121,12 @@ def test_memory_that_does_not_fit_is_refused(make: MakePart) -> None:
 def test_threads_are_those_of_the_calling_thread(make: MakePart, num_threads: int) -> None:
     """Helpers that a first call starts are gone or counted: the results equal torch's with any number of threads."""
     part = make(small_graph())
-    asked: list[int] = []
+    asked: list[object] = []
     name = "_make_session" if isinstance(part, OnnxRuntimePart) else "_compile"
     original = getattr(part, name)
 
-    def record(threads: int, *others: object) -> object:
-        asked.append(threads)
+    def record(threads: object, *others: object) -> object:
+        asked.append(getattr(threads, "num_threads", threads))
         return original(threads, *others)
 
     setattr(part, name, record)
@@ -139,12 +139,22 @@ def test_few_numbers_of_threads_have_a_session(make: MakePart) -> None:
     part = make(small_graph())
     made = (2, 1, 4)
     assert len(made) == MAX_THREAD_COUNTS
-    held = part._sessions if isinstance(part, OnnxRuntimePart) else part._compiled
+    held = part._sessions if isinstance(part, OnnxRuntimePart) else part._compiled[1]
     for threads in (*made, 3, 8, 1):
         assert_close(run_with_threads(threads, lambda: part(images(1))), in_torch(images(1)))
     assert set(held._made) == set(made)
     assert held.find(3) is held._made[2]
     assert held.find(8) is held._made[4]
+
+
+def test_lanes_compute_side_by_side_what_each_computes_alone(make: MakePart) -> None:
+    """Equal up to rounding, as the threads of a part decide in which order it adds."""
+    part = make(small_graph())
+    inputs = [images(1), images(2)]
+    with ThreadPoolExecutor(2, initializer=lambda: use_engine_threads(1, 2)) as lanes:
+        for _ in range(5):
+            for given, found in zip(inputs, lanes.map(part, inputs), strict=True):
+                assert_close(found, in_torch(given))
 
 
 def test_threads_of_onnx_runtime_spin_briefly_or_not_at_all() -> None:

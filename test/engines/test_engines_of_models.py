@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from comparing import rounding
-from torch import Tensor, nn
+from torch import Tensor
+from two_roads import CPU, SIDE, two_roads
 
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.engine_part import EnginePart
@@ -17,56 +19,18 @@ from split_infer_ros.engines.executable import make_executable
 from split_infer_ros.engines.execution_config import Convolutions, ExecutionConfig
 from split_infer_ros.engines.onnxruntime_part import OnnxRuntimePart
 from split_infer_ros.engines.openvino_part import OpenVinoPart
+from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.models.classifier import classify
-from split_infer_ros.models.entry import ModelEntry
-from split_infer_ros.models.preprocess import Preprocess
-from split_infer_ros.split.torch_model import TorchModel
 
 for package in ("onnx", "onnxscript"):
     pytest.importorskip(package)
 
-CPU = torch.device("cpu")
 ONNXRUNTIME, OPENVINO = ExecutionConfig(engine=Engine.ONNXRUNTIME), ExecutionConfig(engine=Engine.OPENVINO)
 ROUNDING = 1e-5  # sums of at most 144 products in any order, a few layers deep
 
 
-class Net(nn.Module):
-    """Blocks of which one passes a value by, so that two tensors cross in the middle."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.ReLU6())
-        self.left = nn.Sequential(nn.Conv2d(8, 16, 3, 1, 1), nn.SiLU())
-        self.right = nn.Sequential(nn.Conv2d(16, 8, 3, 1, 1), nn.Hardswish())
-        self.last = nn.Linear(8, 7)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.stem(x)
-        x = x + self.right(self.left(x))
-        return self.last(x.mean((2, 3)))
-
-
-def entry() -> ModelEntry:
-    return ModelEntry(
-        name="two_roads",
-        summary="",
-        build=Net,
-        weights=None,
-        preprocess=Preprocess(32, 32),
-        labels=tuple("abcdefg"),
-        default_split_point=None,
-        decode=classify(32, 32),
-    )
-
-
-def model(config: ExecutionConfig) -> TorchModel:
-    torch.manual_seed(3)
-    return TorchModel(entry(), Net().eval(), CPU, execution_config=config)
-
-
 def images(count: int) -> Tensor:
-    return torch.randn((count, 3, 32, 32), generator=torch.Generator().manual_seed(count))
+    return torch.randn((count, 3, SIDE, SIDE), generator=torch.Generator().manual_seed(count))
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -81,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.mark.parametrize(("config", "kind"), [(ONNXRUNTIME, OnnxRuntimePart), (OPENVINO, OpenVinoPart)])
 def test_every_split_point_gives_torchs_results(config: ExecutionConfig, kind: type[EnginePart]) -> None:
     pytest.importorskip(config.engine.value)
-    split, whole = model(config), model(ExecutionConfig()).head("input")
+    split, whole = two_roads(config), two_roads(ExecutionConfig()).head("input")
     names = [split_point.name for split_point in split.split_points]
     assert {len(split_point.tensors) for split_point in split.split_points} == {1, 2}
     with torch.inference_mode():
@@ -98,9 +62,9 @@ def test_every_split_point_gives_torchs_results(config: ExecutionConfig, kind: t
 
 def test_segments_run_on_the_engine() -> None:
     pytest.importorskip("openvino")
-    split = model(OPENVINO)
+    split = two_roads(OPENVINO)
     values: tuple[Tensor, ...] = (images(2),)
-    (expected,) = model(ExecutionConfig()).head("input")(*values)
+    (expected,) = two_roads(ExecutionConfig()).head("input")(*values)
     for segments in split.segments():
         assert all(isinstance(segment, OpenVinoPart) for segment in segments)
         values = (images(2),)
@@ -113,10 +77,10 @@ def test_a_head_on_another_engine_takes_the_backbones_features() -> None:
     for package in ("onnxruntime", "openvino"):
         pytest.importorskip(package)
     mixed = ExecutionConfig(), ONNXRUNTIME, OPENVINO
-    (expected,) = model(ExecutionConfig()).head("input")(images(2))
+    (expected,) = two_roads(ExecutionConfig()).head("input")(images(2))
     for before in mixed:
         for behind in mixed:
-            (found,) = model(behind).head("left")(*model(before).backbone("left")(images(2)))
+            (found,) = two_roads(behind).head("left")(*two_roads(before).backbone("left")(images(2)))
             assert rounding(found, expected) <= ROUNDING
 
 
@@ -125,24 +89,27 @@ def test_a_missing_exporter_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(ConfigurationError) as refusal:
-        model(ONNXRUNTIME).backbone("left")
+        two_roads(ONNXRUNTIME).backbone("left")
     assert str(refusal.value) == (
         "engine onnxruntime needs the Python package onnxscript, which is not installed: "
-        "pip install 'split_infer_ros[onnxruntime]', or take engine torch."
+        "pip install onnx onnxscript onnxruntime, or take engine torch."
     )
 
 
 def test_a_missing_engine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "openvino", None)
     with pytest.raises(ConfigurationError, match=r"^engine openvino needs the Python package openvino, which is not"):
-        model(OPENVINO).backbone("left")
+        two_roads(OPENVINO).backbone("left")
 
 
-def test_16_bits_are_refused_on_a_cpu() -> None:
-    pytest.importorskip("openvino")
-    half = model(ExecutionConfig()).placed(CPU, torch.bfloat16, OPENVINO)
-    with pytest.raises(ConfigurationError, match=r"^two_roads cannot run on engine openvino on a CPU in 16 bits: take"):
-        half.backbone("left")
+def test_a_precision_that_an_engine_lacks_is_refused() -> None:
+    for config, sentence in (
+        (OPENVINO, r"^engine openvino computes a network in fp32 or bf16 or int8, not in fp16\.$"),
+        (ONNXRUNTIME, r"^engine onnxruntime computes a network in fp32, not in fp16\.$"),
+    ):
+        half = two_roads(ExecutionConfig()).placed(CPU, replace(config, precision=Precision.FP16))
+        with pytest.raises(ConfigurationError, match=sentence):
+            half.backbone("left")
 
 
 def test_an_onnx_graph_is_run_by_engines_of_onnx_alone() -> None:
@@ -160,19 +127,21 @@ def test_an_onnx_graph_is_run_by_engines_of_onnx_alone() -> None:
 
 def test_auto_takes_what_is_known_and_can_run_the_model() -> None:
     plain, tuned, other = ExecutionConfig(), ExecutionConfig(Convolutions.BLOCKED), OPENVINO
-    assert tuned.with_engine("auto", Engine.TORCH) is tuned
-    assert other.with_engine("auto", Engine.TORCH) is other
-    assert plain.with_engine("auto", Engine.ONNXRUNTIME) == ONNXRUNTIME
-    assert other.with_engine("auto", Engine.ONNXRUNTIME) is other
+    assert tuned.with_engine("auto", "torch") is tuned
+    assert other.with_engine("auto", "torch") is other
+    assert plain.with_engine("auto", "onnxruntime") == ONNXRUNTIME
+    assert other.with_engine("auto", "onnxruntime") is other
+    low = ExecutionConfig(precision=Precision.BF16)
+    assert low.with_engine("auto", "openvino") == replace(OPENVINO, precision=Precision.BF16)
 
 
 def test_a_wanted_engine_keeps_what_was_tuned_for_it_alone() -> None:
     tuned = ExecutionConfig(Convolutions.BLOCKED)
-    assert tuned.with_engine("torch", Engine.TORCH) is tuned
-    assert tuned.with_engine("openvino", Engine.TORCH) == OPENVINO
-    assert OPENVINO.with_engine("torch", Engine.TORCH) == ExecutionConfig()
-    with pytest.raises(ConfigurationError, match=r"^engine torch does not run ONNX models: take auto, onnxruntime or"):
-        OPENVINO.with_engine("torch", Engine.ONNXRUNTIME)
+    assert tuned.with_engine("torch", "torch") is tuned
+    assert tuned.with_engine("openvino", "torch") == OPENVINO
+    assert OPENVINO.with_engine("torch", "torch") == ExecutionConfig()
+    with pytest.raises(ConfigurationError, match=r"^engine torch runs an ONNX model only if its ModelSpec says"):
+        OPENVINO.with_engine("torch", "onnxruntime")
     cuda = ExecutionConfig(engine=Engine.ONNXRUNTIME, provider="CUDA")
-    assert ONNXRUNTIME.with_engine("onnxruntime:CUDA", Engine.TORCH) == cuda
-    assert cuda.with_engine("onnxruntime:cuda", Engine.TORCH) is cuda
+    assert ONNXRUNTIME.with_engine("onnxruntime:CUDA", "torch") == cuda
+    assert cuda.with_engine("onnxruntime:cuda", "torch") is cuda

@@ -60,7 +60,7 @@ def test_no_execution_config_changes_results(config: ExecutionConfig) -> None:
 
 
 def kinds(module: nn.Module) -> list[Convolutions]:
-    parts: Any = module._parts if isinstance(module, PartChain) else [module]
+    parts: Any = module.parts if isinstance(module, PartChain) else [module]
     return [
         Convolutions.CONTIGUOUS
         if isinstance(part, ContiguousPart)

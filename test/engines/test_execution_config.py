@@ -3,9 +3,11 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import Compiler, Convolutions, ExecutionConfig
+from split_infer_ros.engines.precision import Precision
 from split_infer_ros.vision_ops.implementations import ImplementationChoice
 
 SEGMENTS = ((Convolutions.CONTIGUOUS, "features.3"), (Convolutions.CHANNELS_LAST, "output"))
@@ -20,7 +22,7 @@ SEGMENTS = ((Convolutions.CONTIGUOUS, "features.3"), (Convolutions.CHANNELS_LAST
         ),
         ExecutionConfig(segments=SEGMENTS),
         ExecutionConfig(engine=Engine.OPENVINO),
-        ExecutionConfig(engine=Engine.ONNXRUNTIME, provider="CUDA"),
+        ExecutionConfig(engine=Engine.ONNXRUNTIME, provider="CUDA", precision=Precision.FP16),
     ],
 )
 def test_a_config_is_restored_from_its_json(config: ExecutionConfig) -> None:
@@ -34,6 +36,7 @@ def test_json_has_plain_values() -> None:
         "folding": True,
         "compiler": "none",
         "operators": "measured",
+        "precision": "fp32",
         "segments": [["contiguous", "features.3"], ["channels_last", "output"]],
     }
 
@@ -47,3 +50,17 @@ def test_other_values_are_ignored_and_segments_optional() -> None:
     values = ExecutionConfig(Convolutions.CONTIGUOUS).as_json() | {"threads": 2}
     del values["segments"]
     assert ExecutionConfig.from_json(values) == ExecutionConfig(Convolutions.CONTIGUOUS)
+
+
+@pytest.mark.parametrize(
+    ("config", "dtype"),
+    [
+        (ExecutionConfig(precision=Precision.BF16), torch.bfloat16),
+        (ExecutionConfig(precision=Precision.FP16), torch.float16),
+        (ExecutionConfig(precision=Precision.BF16, engine=Engine.OPENVINO), torch.float32),
+        (ExecutionConfig(precision=Precision.BF16, engine=Engine.ONNXRUNTIME, provider="TensorRT"), torch.float32),
+        (ExecutionConfig(precision=Precision.BF16, engine=Engine.ONNXRUNTIME, provider="CUDA"), torch.bfloat16),
+    ],
+)
+def test_features_have_the_dtype_that_engines_exchange(config: ExecutionConfig, dtype: torch.dtype) -> None:
+    assert config.boundary_dtype == dtype

@@ -20,6 +20,7 @@ from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.engine_part import EnginePart
 from split_infer_ros.engines.onnx_export import export_key, exported_part
 from split_infer_ros.engines.onnxruntime_part import OnnxRuntimePart
+from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.onnx_graphs.graph import OnnxGraph
 from split_infer_ros.split.graph import prepare
@@ -82,7 +83,9 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 def made(part: fx.GraphModule, version: str = "1") -> EnginePart:
-    return exported_part(part, IMAGES, OnnxRuntimePart, name="net", engine=Engine.ONNXRUNTIME, version=version)
+    return exported_part(
+        part, IMAGES, OnnxRuntimePart, name="net", engine=Engine.ONNXRUNTIME, version=version, precision=Precision.FP32
+    )
 
 
 def assert_right(executable: EnginePart, part: fx.GraphModule) -> None:
@@ -164,7 +167,9 @@ class Wrong(OnnxRuntimePart):
 def test_a_part_that_disagrees_is_refused(folder: Path) -> None:
     pattern = r"^net cannot run on engine onnxruntime: its results differ from torch's by 0\.00\d+ of the largest"
     with pytest.raises(ConfigurationError, match=pattern):
-        exported_part(traced(), IMAGES, Wrong, name="net", engine=Engine.ONNXRUNTIME, version="1")
+        exported_part(
+            traced(), IMAGES, Wrong, name="net", engine=Engine.ONNXRUNTIME, version="1", precision=Precision.FP32
+        )
     assert not folder.exists()
 
 
@@ -178,4 +183,12 @@ class Unknown(nn.Module):
 def test_what_cannot_be_exported_is_refused() -> None:
     part = fx.symbolic_trace(Unknown())
     with pytest.raises(ConfigurationError, match=r"^net cannot run on engine onnxruntime, since torch cannot export"):
-        exported_part(part, IMAGES, partial(OnnxRuntimePart), name="net", engine=Engine.ONNXRUNTIME, version="1")
+        exported_part(
+            part,
+            IMAGES,
+            partial(OnnxRuntimePart),
+            name="net",
+            engine=Engine.ONNXRUNTIME,
+            version="1",
+            precision=Precision.FP32,
+        )

@@ -15,6 +15,8 @@ from gpu_frames import SETTINGS, check_scores, picture, running
 from real_gpu import GPU, SANITIZED, free_bytes, need
 
 from split_infer_ros.buffers.policy import Policy
+from split_infer_ros.engines.execution_config import ExecutionConfig
+from split_infer_ros.engines.precision import Precision
 from split_infer_ros.pipeline.local import LocalPipeline
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.split.load import build_model, load_model
@@ -79,18 +81,20 @@ def test_many_changes_under_load_leave_all_frames_right() -> None:
 def test_two_pipelines_are_configured_at_once() -> None:
     """Each records graphs while the other synchronises, records and allocates."""
 
-    def run(precision: str) -> None:
-        model = load_model(ModelSpec("shapes", device=str(GPU), precision=precision))
+    def run(precision: Precision) -> None:
+        model = load_model(ModelSpec("shapes", device=str(GPU), execution_config=ExecutionConfig(precision=precision)))
         with running(SETTINGS, model=model) as (pipeline, scores):
             together.wait(LONG_S)
             fed = change_under_load(pipeline, SETTINGS, 12)
         assert sorted(scores) == list(range(fed))
         for number, found in scores.items():
-            check_scores({number % 8: found}, tolerance=2e-3 if precision == "fp32" else 2e-2)  # 10 bits of mantissa
+            check_scores(
+                {number % 8: found}, tolerance=2e-3 if precision is Precision.FP32 else 2e-2
+            )  # 10 bits of mantissa
 
     together = threading.Barrier(2)
     with ThreadPoolExecutor(2) as executor:
-        for done in [executor.submit(run, precision) for precision in ("fp32", "fp16")]:
+        for done in [executor.submit(run, precision) for precision in (Precision.FP32, Precision.FP16)]:
             done.result()
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,15 +16,23 @@ from split_infer_ros.engines.execution_config import Convolutions, ExecutionConf
 from split_infer_ros.search.space import Config
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_spec import ModelSpec
-from split_infer_ros.vision_ops.convolution import ScheduledConv2d
+from split_infer_ros.vision_ops.convolution import ScheduledConv2d, template_of
 from split_infer_ros.vision_ops.implementations import ImplementationChoice, use_implementation
-from split_infer_ros.vision_ops.launch_limits import depthwise_rejection, pointwise_rejection
+from split_infer_ros.vision_ops.launch_limits import depthwise_rejection, tiled_rejection
 from split_infer_ros.vision_ops.schedules import SPACES, ConvolutionTemplate
 
-# Factors are rounded to 10 bits (TF32, float16) or 7 (bfloat16), and 96 products are summed in another order.
+# Factors are rounded to 10 bits (TF32, float16) or 7 (bfloat16), and up to 2,400 products are summed in another order.
 TOLERANCE = {torch.float32: 5e-3, torch.float16: 1e-2, torch.bfloat16: 8e-2}
-EVERY = 47  # schedule that this GPU can launch is tried: each takes a second or more to compile
+EVERY = 137  # schedule that this GPU can launch is tried: each takes a second or more to compile
 KERNEL = 3
+CONVOLUTIONS: dict[str, Callable[[], nn.Conv2d]] = {
+    "pointwise": partial(nn.Conv2d, 96, 40, 1),
+    "depthwise": partial(nn.Conv2d, 96, 96, KERNEL, 2, 1, groups=96),
+    "dense": partial(nn.Conv2d, 96, 40, KERNEL, 1, 1),
+    "dense, strided and dilated": partial(nn.Conv2d, 96, 40, 5, 2, 4, 2),
+    "strided 1x1": partial(nn.Conv2d, 96, 40, 1, 2),
+    "grouped": partial(nn.Conv2d, 96, 48, KERNEL, 1, 1, groups=4),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -38,24 +48,20 @@ def admitted(template: ConvolutionTemplate, dtype: torch.dtype) -> list[Config]:
     from split_infer_ros.vision_ops.kernels.gpu import gpu_limits  # only here: it imports Triton
 
     def rule(schedule: Config) -> str | None:
-        if template is ConvolutionTemplate.POINTWISE:
-            return pointwise_rejection(schedule, gpu_limits(GPU), dtype, tf32=True)
-        return depthwise_rejection(schedule, KERNEL)
+        if template is ConvolutionTemplate.DEPTHWISE:
+            return depthwise_rejection(schedule, KERNEL)
+        return tiled_rejection(schedule, gpu_limits(GPU), dtype, tf32=True)
 
     return list(replace(SPACES[template], rule=rule))
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("template", ConvolutionTemplate)
-def test_schedules_give_what_cudnn_gives(
-    template: ConvolutionTemplate, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_schedules_give_what_cudnn_gives(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    convolution = (
-        nn.Conv2d(96, 40, 1)
-        if template is ConvolutionTemplate.POINTWISE
-        else nn.Conv2d(96, 96, KERNEL, 2, 1, groups=96)
-    )
+    convolution = CONVOLUTIONS[name]()
+    template = template_of(convolution)
+    assert template is not None
     convolution.requires_grad_(False).to(GPU, dtype)
     x = torch.randn(2, 96, 27, 31, device=GPU, dtype=dtype).contiguous(memory_format=torch.channels_last)
     scheduled = ScheduledConv2d(convolution, 0.0, 6.0)
@@ -67,17 +73,24 @@ def test_schedules_give_what_cudnn_gives(
         torch.testing.assert_close(found, expected, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
 
 
-def test_a_network_is_scheduled_by_measurement(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("split_infer_ros.vision_ops.schedules.MAX_TRIALS", 2)
+@pytest.mark.parametrize(
+    ("name", "split_point", "operators"),
+    [
+        ("mobilenet_v2", "features.4", ("pointwise schedule", "depthwise")),
+        ("resnet18", "layer2", ("windowed schedule", "windowed")),
+    ],
+)
+def test_a_network_is_scheduled_by_measurement(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, split_point: str, operators: tuple[str, ...]
+) -> None:
+    for limit in ("MAX_TRIALS", "MAX_TRIALS_WITH_OTHERS"):
+        monkeypatch.setattr(f"split_infer_ros.vision_ops.schedules.{limit}", 2)
     images = torch.randn(1, 3, 224, 224, device=GPU)
-    expected = load_model(ModelSpec("mobilenet_v2", "random", "cuda")).backbone("features.4")(images)
-    found = load_model(
-        ModelSpec(
-            "mobilenet_v2", weights="random", device="cuda", execution_config=ExecutionConfig(Convolutions.TRITON)
-        )
-    ).backbone("features.4")(images)
-    for one, other in zip(found, expected, strict=True):
+    expected = load_model(ModelSpec(name, "random", "cuda")).backbone(split_point)(images)
+    config = ExecutionConfig(Convolutions.TRITON)
+    scheduled = load_model(ModelSpec(name, weights="random", device="cuda", execution_config=config))
+    for one, other in zip(scheduled.backbone(split_point)(images), expected, strict=True):
         assert (one - other).abs().max() <= 5e-3 * other.abs().max()
     lines = (tmp_path / "split_infer_ros" / "tuning.jsonl").read_text()
-    assert '"operator":"pointwise schedule"' in lines
-    assert '"operator":"depthwise"' in lines
+    for operator in operators:
+        assert f'"operator":"{operator}"' in lines

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
 
 import pytest
 import torch
-from real_gpu import GPU, need
-from torch.autograd import DeviceType
-from torch.profiler import ProfilerActivity, profile
+from real_gpu import GPU, need, work_of_the_gpu
 
 from split_infer_ros.buffers.layout import Layout, TensorSpec
-from split_infer_ros.buffers.memory import Place, allocate
+from split_infer_ros.buffers.memory import Place
+from split_infer_ros.buffers.memory_allocation import allocate
 from split_infer_ros.buffers.policy import POLICIES, Policy
 from split_infer_ros.buffers.pool import SlotPool
 from split_infer_ros.buffers.shared_pool import SharedSlotPool
@@ -53,14 +51,6 @@ def test_what_is_dropped_is_given_back(policy: Policy) -> None:
         torch.cuda.synchronize()
         del memory
         gc.collect()
-
-
-def work_of_the_gpu(run: Callable[[], object]) -> list[str]:
-    """The names of the kernels and copies that ``run`` gives to the GPU."""
-    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
-        run()
-        torch.cuda.synchronize()
-    return [event.name for event in profiler.events() if event.device_type is DeviceType.CUDA]
 
 
 @pytest.mark.parametrize("make", [SlotPool, SharedSlotPool])

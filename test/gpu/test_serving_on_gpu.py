@@ -9,7 +9,11 @@ import pytest
 import torch
 from measured_costs import measure_costs
 from real_gpu import GPU, free_bytes
+from stacked_nets import seeded_models
 
+from split_infer_ros.engines.agreement import MAX_LOW_PRECISION_DIFFERENCE, MAX_ROUNDING, difference
+from split_infer_ros.engines.execution_config import ExecutionConfig
+from split_infer_ros.engines.precision import Precision
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.detections import Limits
@@ -24,6 +28,7 @@ from split_infer_ros.serving.shared_settings import SharedSettings
 from split_infer_ros.serving.tenant import Tenant
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.split.stacked_model import StackedModel
 
 NAMES = ("alexnet", "resnet18", "squeezenet1_0")
 LONG_S = 60.0
@@ -70,7 +75,7 @@ def test_recorded_combinations_stay_within_their_memory() -> None:
 
 @pytest.mark.parametrize("graphs", [True, False])
 def test_tenants_get_their_own_results_from_a_gpu(tmp_path: Path, graphs: bool) -> None:
-    delivered: dict[str, list[int]] = {"a": [], "b": [], "c": []}
+    delivered: dict[str, list[int]] = {name: [] for name in "abcd"}
     errors: list[str] = []
     pipeline = SharedPipeline(
         SharedSettings(device=str(GPU), max_waiting=20, cuda_graphs=graphs, memory_policy="device"),
@@ -80,7 +85,10 @@ def test_tenants_get_their_own_results_from_a_gpu(tmp_path: Path, graphs: bool) 
         Database(tmp_path / "tuning.jsonl"),
     )
     models = {"a": "shapes", "b": "squeezenet1_0", "c": "shapes"}
-    assert pipeline.set_tenants([Tenant(name, model, "random") for name, model in models.items()]) == {}
+    tenants = [Tenant(name, model, "random") for name, model in models.items()]
+    models["d"] = "shapes"  # with other weights, so both may run as one network
+    assert pipeline.set_tenants([*tenants, Tenant("d", "shapes")]) == {}
+    assert list(pipeline._dispatcher.stacks) == ["shapes with weights random + shapes"]
     pipeline.start()
     for number in range(10):
         for name in models:
@@ -90,6 +98,44 @@ def test_tenants_get_their_own_results_from_a_gpu(tmp_path: Path, graphs: bool) 
     assert delivered == {name: list(range(10)) for name in models}
     assert all(pipeline.report(name, time.monotonic()).counts.published == 10 for name in models)
     pipeline.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "graphs"),
+    [
+        ("resnet18", Precision.FP32, True),
+        ("resnet18", Precision.FP16, True),
+        ("mobilenet_v2", Precision.FP32, True),
+        ("squeezenet1_0", Precision.FP32, False),
+    ],
+)
+def test_one_network_gives_what_each_model_gives_alone(name: str, precision: Precision, graphs: bool) -> None:
+    """The same sums in another order; a GPU may round the factors of float32 to 10 bits in one of the two only."""
+    config = ExecutionConfig(precision=precision)
+    models = {key: model.placed(GPU, config) for key, model in seeded_models(name, 3, side=128).items()}
+    stack = StackedModel(models, "output")
+    runner = MergeRunner(GPU, graph_bytes=1 << 30 if graphs else None)
+    backbones = {key: model.backbone("output") for key, model in models.items()}
+    runner.load({**backbones, stack.name: stack.backbone}, dict.fromkeys((*models, stack.name), 1.0))
+    limit = MAX_ROUNDING if precision is Precision.FP32 else 2 * MAX_LOW_PRECISION_DIFFERENCE
+    for counts in ({"a": 2, "b": 2, "c": 2}, {"a": 1, "b": 2}, {"c": 1, "b": 1}, {"a": 3, "b": 1, "c": 2}):
+        images = {key: torch.randn_like(blank_batch(models[key], count)) for key, count in counts.items()}
+        runner.prepare({stack.name: blank_batch(stack, max(counts.values()))})
+        found: dict[str, list[torch.Tensor]] = {}
+        launched = runner.launch(
+            images, lambda key, features: found.update({key: [each.clone() for each in features]}), stack=stack
+        )
+        launched.done.wait()
+        assert launched.failed == {}
+        with torch.inference_mode():
+            expected = {key: models[key].backbone("output")(own) for key, own in images.items()}
+        for key in counts:
+            assert expected[key][0].std() > 1e-3
+            assert difference(found[key], expected[key]) <= limit, (key, counts)
+    if graphs:
+        assert runner.graphs is not None
+        assert all(((stack.name, size),) in runner.graphs for size in (1, 2, 3))
+    runner.close()
 
 
 @pytest.mark.parametrize("as_one", [True, False])

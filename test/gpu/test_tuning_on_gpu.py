@@ -11,10 +11,13 @@ import torch
 from real_gpu import GPU
 
 from split_infer_ros.autotuning.spaces import (
+    CHAIN,
     CONVERSION,
+    LAYOUTS,
     NETWORK,
     PIPELINE,
     SEGMENTS,
+    UNIFORM,
     WORK,
     network_space,
     pipeline_space,
@@ -58,14 +61,24 @@ def test_segments_are_tried() -> None:
     with TrialProcess(SPEC) as trials:
         found = trials.run(SEGMENTS, {**DEFAULT, "convolutions": Convolutions.PACKED.value}, {"batch_size": 2}, LIMIT_S)
     assert found.error is None
-    for part in (WORK, CONVERSION):
+    for part in (WORK, CONVERSION, LAYOUTS):
         assert len(found.facts[part]) == len(split_points) - 1
     assert all(0 < min(each["costs"]) < 0.1 for each in found.facts[WORK])
 
 
+def test_a_chain_is_tried_in_turns() -> None:
+    middle = load_model(SPEC).split_points[3].name
+    chain = {**DEFAULT, "segments": [[Convolutions.CONTIGUOUS.value, middle], [Convolutions.PACKED.value, "output"]]}
+    with TrialProcess(SPEC) as trials:
+        found = trials.run(CHAIN, chain, {"batch_size": 2, UNIFORM: dict(DEFAULT)}, LIMIT_S)
+    assert found.error is None
+    assert len(found.costs) == len(found.facts[UNIFORM]) > 5
+    assert 0 <= found.facts["difference"] <= 5e-3
+
+
 def test_a_pipeline_is_tried_with_and_without_graphs() -> None:
     space = pipeline_space(load_model(SPEC), 1)
-    about = {"form": {**DEFAULT}, "precision": "fp32"}
+    about = {"form": {**DEFAULT}}
     with TrialProcess(SPEC) as trials:
         for graphs in (True, False):
             found = trials.run(PIPELINE, {**space.default, "batch_size": 2, "cuda_graphs": graphs}, about, LIMIT_S)

@@ -6,12 +6,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from real_gpu import GPU
+from real_gpu import GPU, work_of_the_gpu
 
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.runtime.captures import capture
+from split_infer_ros.runtime.streams import Stream
 from split_infer_ros.vision_ops.box_nms import box_nms
-from split_infer_ros.vision_ops.implementations import ImplementationChoice
+from split_infer_ros.vision_ops.implementations import ImplementationChoice, use_implementation
 from split_infer_ros.vision_ops.multibox_decode import multibox_decode
 from split_infer_ros.vision_ops.prefix_sum import prefix_sum
+from split_infer_ros.vision_ops.roi_align import roi_align
 from split_infer_ros.vision_ops.segmented_argsort import segmented_argsort
 
 OPERATORS = ("box_nms", "prefix_sum", "segmented_argsort")
@@ -55,6 +59,60 @@ def test_order_and_sums_are_as_on_the_host(implementation: ImplementationChoice,
         assert torch.equal(found.cpu(), segmented_argsort(kind, offsets, descending=True))
     assert torch.equal(prefix_sum(values.to(GPU)).cpu(), prefix_sum(values))
     torch.testing.assert_close(prefix_sum(values.float().to(GPU)).cpu(), prefix_sum(values.float()))
+
+
+@pytest.mark.parametrize("labelled", [False, True])
+def test_kernels_suppress_without_waiting(labelled: bool) -> None:
+    random = torch.Generator().manual_seed(3)
+    corners = torch.rand((2, 500, 2), generator=random) * 100
+    boxes = torch.cat([corners, corners + 20], dim=2)
+    scores = torch.rand((2, 500) if labelled else (2, 500, 5), generator=random)
+    labels = torch.randint(0, 5, (2, 500), generator=random) if labelled else None
+    limits = {"score_threshold": 0.1, "iou_threshold": 0.5, "max_detections": 50}
+    if not labelled:
+        limits["max_per_class"] = 60
+    expected = box_nms(boxes, scores, labels, **limits)
+    arguments = boxes.to(GPU), scores.to(GPU), None if labels is None else labels.to(GPU)
+    with use_implementation(ImplementationChoice.TRITON):
+        box_nms(*arguments, **limits)  # compiles
+        torch.cuda.set_sync_debug_mode("error")  # whatever makes the host wait raises
+        try:
+            found = box_nms(*arguments, **limits)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    assert torch.equal(found.cpu(), expected)
+
+
+def test_suppression_can_be_recorded_in_a_graph() -> None:
+    random = torch.Generator().manual_seed(4)
+    corners = torch.rand((3, 200, 2), generator=random) * 50
+    boxes = torch.cat([corners, corners + 10], dim=2)
+    first, second = torch.rand((2, 3, 200, 4), generator=random)
+    limits = {"score_threshold": 0.5, "iou_threshold": 0.4, "max_detections": 30}
+    given_boxes, given, stream = boxes.to(GPU), first.to(GPU), Stream(GPU)
+    with use_implementation(ImplementationChoice.TRITON):
+        recorded = capture(lambda: box_nms(given_boxes, given, **limits), stream)
+    for scores in (first, second):
+        with stream.work("replay"):
+            given.copy_(scores)
+            recorded.launch()
+        stream.fence().wait()
+        assert torch.equal(recorded.results.cpu(), box_nms(boxes, scores, **limits))
+
+
+def test_only_bounds_of_regions_come_to_the_host() -> None:
+    features, corners = torch.rand(2, 4, 20, 20), torch.rand(30, 2) * 200
+    regions, images = torch.cat([corners, corners + 50 - torch.rand(30, 2) * 60], dim=1), torch.arange(30) % 2
+    arguments = features.to(GPU), regions.to(GPU), images.to(GPU), (7, 7)
+    roi_align(*arguments, spatial_scale=0.1)
+    names = work_of_the_gpu(lambda: roi_align(*arguments, spatial_scale=0.1))
+    if not names:
+        pytest.skip("PyTorch's profiler sees no kernels on this machine")
+    assert len([name for name in names if "DtoH" in name]) == 1
+    found = roi_align(*arguments, spatial_scale=0.1)
+    torch.testing.assert_close(found.cpu(), roi_align(features, regions, images, (7, 7), spatial_scale=0.1))
+    with pytest.raises(ConfigurationError, match="NaN or infinite"):
+        roi_align(features.to(GPU), torch.full((1, 4), torch.nan, device=GPU), images[:1].to(GPU), (7, 7))
 
 
 def test_implementations_are_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -260,3 +260,18 @@ def test_records_without_a_meaning_are_read_but_not_used(database, caplog):
     assert caplog.text == ""
     assert database.find(HERE, TASK) == []
     assert "1 records of m network, all of other machines or versions" in caplog.text
+
+
+def test_what_is_no_file_of_a_databases_size_is_not_read(tmp_path, caplog, monkeypatch):
+    pipe, large = tmp_path / "pipe", tmp_path / "large"
+    os.mkfifo(pipe)
+    assert Database(pipe).records() == []  # reading it would wait for a writer
+    assert "pipe cannot be read: it is a pipe, a folder or a device, not a file." in caplog.text
+    with pytest.raises(OSError, match="not a file"):
+        Database(pipe).add([])
+    large.touch()
+    os.truncate(large, 2**40)
+    assert Database(large).records() == []
+    assert "it has 1,099,511,627,776 bytes, and no database has more than 268,435,456" in caplog.text
+    with pytest.raises(OSError, match="no database has more"):
+        Database(large).prune(lambda record: True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from typing import Any
 
 import pytest
 
 from split_infer_ros.measurements.key import MEANINGS, Key
+from split_infer_ros.measurements.record import Record
 from split_infer_ros.telemetry import machine
 from split_infer_ros.telemetry.machine import engine_version
 
@@ -16,7 +18,7 @@ NETWORK: dict[str, Any] = {"model": "m", "stage": "network"}
 
 
 @pytest.fixture
-def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
     """The versions of what counts as installed."""
     versions = {"onnxruntime-gpu": "1.32.0", "openvino": "2026.4.1"}
 
@@ -26,7 +28,15 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
         return versions[distribution]
 
     monkeypatch.setattr(machine.metadata, "version", version)
-    return versions
+    engine_version.cache_clear()
+    yield versions
+    engine_version.cache_clear()
+
+
+def fitting(records: Sequence[Record]) -> list[bool]:
+    """Returns which of the records a new process would use."""
+    engine_version.cache_clear()
+    return [KEY.fits(record) for record in records]
 
 
 def test_records_of_torch_have_torchs_versions_alone(installed: dict[str, str]) -> None:
@@ -59,15 +69,22 @@ def test_a_new_version_of_an_engine_invalidates_its_records_alone(installed: dic
     of_openvino = KEY.record(NETWORK, {"threads": 2, "engine": "openvino"}, (1.0,), time=0.0)
     of_onnxruntime = KEY.record(NETWORK, {"threads": 2, "engine": "onnxruntime"}, (1.0,), time=0.0)
     everything = (of_torch, of_openvino, of_onnxruntime)
-    assert all(map(KEY.fits, everything))
+    assert all(fitting(everything))
     installed["openvino"] = "2026.4.9"  # a patch
-    assert all(map(KEY.fits, everything))
+    assert all(fitting(everything))
     installed["openvino"] = "2027.0.0"
-    assert list(map(KEY.fits, everything)) == [True, False, True]
+    assert fitting(everything) == [True, False, True]
     del installed["onnxruntime-gpu"]
-    assert list(map(KEY.fits, everything)) == [True, False, False]
+    assert fitting(everything) == [True, False, False]
     installed["onnxruntime"] = "1.32.1"
-    assert list(map(KEY.fits, everything)) == [True, False, True]
+    assert fitting(everything) == [True, False, True]
+
+
+def test_a_version_is_looked_up_once_in_a_process(installed: dict[str, str]) -> None:
+    record = KEY.record(NETWORK, {"engine": "openvino"}, (1.0,), time=0.0)
+    del installed["openvino"]
+    assert KEY.fits(record)
+    assert fitting([record]) == [False]
 
 
 def test_an_engine_that_is_not_installed_has_no_version() -> None:

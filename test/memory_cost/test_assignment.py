@@ -21,7 +21,8 @@ UNIT = MachineConstants(0.0, 1.0, 1.0, 0.0, 1.0, 2.0, 1.0, 0.0, 0.0, 1.0, 0.0)
 
 def task(name: str, data: int, accessed: int, kernels: int = 1, cached: int = 0) -> Task:
     """O_D = data, O_M = kernels * (accessed + 1), O_H = kernels * (2 * accessed + cached)."""
-    return Task(name, data, 0, (Kernel(accessed, cached_bytes=cached),) * kernels, copies=1)
+    kernel = Kernel(accessed, mapped_bytes=accessed, cached_bytes=cached, launches=kernels)
+    return Task(name, data, 0, (kernel,), copies=1)
 
 
 def policies(found: tuple[Assignment, ...]) -> list[Policy]:
@@ -148,5 +149,5 @@ def test_no_other_assignment_is_better(some: list[Task], legal: set[Policy]) -> 
 
 
 def enough_on_device(some: list[Task], chosen: tuple[Policy, ...]) -> bool:
-    counts = [(len(each.kernels), policy is D) for each, policy in zip(some, chosen, strict=True)]
+    counts = [(each.num_kernels, policy is D) for each, policy in zip(some, chosen, strict=True)]
     return sum(n for n, on_device in counts if not on_device) <= sum(n for n, on_device in counts if on_device)

@@ -29,8 +29,8 @@ CONSTANTS = MachineConstants(
     memory_ms_per_byte=7e-3,
     cache_ms_per_byte=2e-3,
 )
-DIRTY = Kernel(300, written_bytes=100, cached_bytes=600)
-CLEAN = Kernel(500, written_bytes=400, after_host=False, cached_bytes=1000, latency_hidden=True)
+DIRTY = Kernel(300, written_bytes=100, mapped_bytes=300, cached_bytes=600)
+CLEAN = Kernel(500, written_bytes=400, cached_bytes=1000, latency_hidden=True)
 TASK = Task("by hand", 1000, 200, (DIRTY, CLEAN), copies=3)
 
 
@@ -59,10 +59,29 @@ def test_eq_3_counts_only_launches_with_a_dirty_cache() -> None:
 
 @pytest.mark.parametrize(("written", "cost"), [(0, 0.0), (100, 1.0), (150, 1.5), (151, 1.5), (10**9, 1.5)])
 def test_eq_4_bounds_write_back_by_the_cache(written: int, cost: float) -> None:
-    task = Task("t", 0, 0, (Kernel(0, written_bytes=written, after_host=False),), copies=0)
+    task = Task("t", 0, 0, (Kernel(0, written_bytes=written),), copies=0)
     assert total(task, Policy.MANAGED) == pytest.approx(cost)
-    unbounded = replace(CONSTANTS, gpu_flush_ms=math.inf)
-    assert total(task, Policy.MANAGED, unbounded) == pytest.approx(written * 1e-2)
+    twice = replace(task, kernels=(Kernel(0, written_bytes=written, launches=2),))
+    assert total(twice, Policy.MANAGED) == pytest.approx(2 * cost), "each kernel is flushed"
+
+
+def test_pages_that_move_go_back_once() -> None:
+    """Where no cache bounds the cost, only the bytes that the CPU gets move, however many kernels change them."""
+    moving = replace(CONSTANTS, gpu_flush_ms=math.inf)
+    task = Task("t", 0, 300, (Kernel(0, written_bytes=100, launches=2),), copies=0)
+    assert total(task, Policy.MANAGED, moving) == pytest.approx(200 * 1e-2)
+    often = replace(task, kernels=(Kernel(0, written_bytes=100, launches=1000),))
+    assert total(often, Policy.MANAGED, moving) == pytest.approx(300 * 1e-2)
+
+
+@given(drawn_kernels, drawn_machines, st.integers(0, 5))
+def test_launches_count_one_by_one(kernel: Kernel, machine: MachineConstants, launches: int) -> None:
+    """Sums of equal terms may differ from a product by rounding."""
+    alike = Task("t", 0, 0, (replace(kernel, launches=launches),), copies=0)
+    apart = Task("t", 0, 0, (replace(kernel, launches=1),) * launches, copies=0)
+    assert alike.num_kernels == apart.num_kernels == launches
+    for policy in POLICIES:
+        assert total(alike, policy, machine) == pytest.approx(total(apart, policy, machine))
 
 
 def test_eq_5_is_the_overhead_of_managed() -> None:
@@ -97,7 +116,7 @@ def test_overheads_of_a_slot_and_a_batch() -> None:
     assert total(feature_task(100), Policy.DEVICE) == pytest.approx(0.5 + 0.3)
     assert total(feature_task(100), Policy.MANAGED) == pytest.approx(0.4 + 0.25 + 1.0)
     assert total(feature_task(100), Policy.PINNED) == pytest.approx(0.5)
-    staging = Task("staging", to_device_bytes=100, to_host_bytes=0, kernels=(Kernel(100),), copies=1)
+    staging = Task("staging", to_device_bytes=100, to_host_bytes=0, kernels=(Kernel(100, mapped_bytes=100),), copies=1)
     assert total(staging, Policy.DEVICE) == pytest.approx(0.5 + 0.2)
     assert total(staging, Policy.MANAGED) == pytest.approx(0.4 + 0.25)
     for task in (feature_task(100), staging):
@@ -152,7 +171,8 @@ def test_more_in_a_kernel_never_costs_less(kernel: Kernel, machine: MachineConst
         replace(kernel, accessed_bytes=kernel.accessed_bytes + more),
         replace(kernel, written_bytes=kernel.written_bytes + more),
         replace(kernel, cached_bytes=kernel.cached_bytes + more),
-        replace(kernel, after_host=True),
+        replace(kernel, mapped_bytes=kernel.mapped_bytes + more),
+        replace(kernel, launches=kernel.launches + 1),
         replace(kernel, latency_hidden=False),
     ):
         for policy in POLICIES:

@@ -10,6 +10,7 @@ from plain_boxes import Found, best_first, check_equal, corners_of, suppressed
 from torch import Tensor
 
 from split_infer_ros.models.box_decoders import (
+    CANDIDATES_PER_DETECTION,
     STRIDES,
     YoloxDecoder,
     best_of,
@@ -45,6 +46,21 @@ def check(decode: Decode, raw: Tensor, reference: Callable[[list[float]], Found]
 
 def best_class(scores: list[float]) -> tuple[float, int]:
     return max(scores), scores.index(max(scores))
+
+
+@pytest.mark.parametrize(("spread", "limits", "is_enough"), [
+    (1.0, Limits(0.05, 0.4, 4), True),
+    (0.02, Limits(0.05, 0.1, 30), False),
+])  # fmt: skip
+def test_yolov8_reads_the_rest_if_the_best_suppress_each_other(spread: float, limits: Limits, is_enough: bool) -> None:
+    """Boxes close together suppress most others, so that the best ones are not enough. Scores repeat."""
+    scores = (raw_scores(CELLS, CLASSES) * 8).round() / 8
+    rows = torch.cat((raw_boxes(CELLS) * torch.tensor([spread, spread, 1.0, 1.0]), scores), 2)
+    assert CANDIDATES_PER_DETECTION * limits.max_detections < CELLS
+    found = decode_yolov8((rows.transpose(1, 2),), limits)
+    for detections, image in zip(found, rows.tolist(), strict=True):
+        assert (len(detections) == limits.max_detections) == is_enough
+        check_equal(detections, suppressed([(corners_of(*row[:4]), *best_class(row[4:])) for row in image], limits))
 
 
 @pytest.mark.parametrize("limits", LIMITS)

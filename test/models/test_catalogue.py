@@ -29,9 +29,17 @@ PUBLISHED_DETECTORS = {
     "retinanet": detection.RetinaNet_ResNet50_FPN_Weights.COCO_V1,
     "fcos": detection.FCOS_ResNet50_FPN_Weights.COCO_V1,
 }
-UNPUBLISHED = ("vit_tiny", "ssd_resnet50", "yolov3")
+UNPUBLISHED = ("vit_tiny", "ssd_resnet50", "yolov3", "yolov4")
 NAMES = ("shapes", *UNPUBLISHED, *PUBLISHED, *PUBLISHED_DETECTORS)
-LARGE = ("retinanet", "fcos", "vgg16", "ssd300", "ssd_resnet50", "yolov3")  # slow; see test_every_split_point.py
+LARGE = (
+    "retinanet",
+    "fcos",
+    "vgg16",
+    "ssd300",
+    "ssd_resnet50",
+    "yolov3",
+    "yolov4",
+)  # slow; see test_every_split_point.py
 
 
 def test_the_catalogue_has_these_models() -> None:
@@ -88,6 +96,7 @@ def test_labels_and_downloads_are_the_published_ones() -> None:
 def test_detectors_without_weights_have_coco_classes() -> None:
     assert find_model("ssd_resnet50").labels == find_model("ssd300").labels
     labels = find_model("yolov3").labels
+    assert labels == find_model("yolov4").labels
     assert len(labels) == len(set(labels)) == 80
     assert labels[:2] + labels[-1:] == ("person", "bicycle", "toothbrush")
 

@@ -13,11 +13,11 @@ from ros_pipeline import Pipeline
 from ros_support import START_S, Received, image, wait_until
 from sensor_msgs.msg import Image
 
-from split_infer_ros.buffers.slot_memory import SlotMemory
 from split_infer_ros.msg import PipelineStats
 from split_infer_ros.nodes import stats as stats_node
 from split_infer_ros.pipeline.head_partitions import HeadPartitions
 from split_infer_ros.pipeline.head_stage import HeadStage
+from split_infer_ros.pipeline.plan import Plan
 from split_infer_ros.telemetry.sensors import Reading, Unit
 
 TRANSPORTS = ("intra_process", "shared_memory", "network")
@@ -33,16 +33,16 @@ class Bottleneck:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
         self._pipeline: Pipeline | None = None
         if stage == "backbone":
-            kind, name, idle = SlotMemory, "write", self._head_is_idle
+            kind, name, idle = Plan, "run", self._head_is_idle
         else:
             kind, name, idle = HeadPartitions, "run", self._backbone_is_idle
         method = getattr(kind, name)
 
-        def delay(*arguments: Any) -> Any:
+        def delay(*arguments: Any, **options: Any) -> Any:
             if self._pipeline is not None:
                 wait_until(idle, "the other stage to be idle", START_S)
                 time.sleep(SLOW_S)
-            return method(*arguments)
+            return method(*arguments, **options)
 
         monkeypatch.setattr(kind, name, delay)
 
@@ -127,8 +127,8 @@ def test_bottleneck_of_a_full_pipeline_is_busy(
 def test_busy_seconds_equal_the_stages_time(context: Context, monkeypatch: pytest.MonkeyPatch, transport: str) -> None:
     """Batches go one after the other, so that their seconds add up."""
     frames, head_times = 10, []
-    write, partitions = SlotMemory.write, HeadPartitions.run
-    monkeypatch.setattr(SlotMemory, "write", lambda *a: (time.sleep(SLOW_S / 2), write(*a))[1])
+    plan_run, partitions = Plan.run, HeadPartitions.run
+    monkeypatch.setattr(Plan, "run", lambda *a, **k: (time.sleep(SLOW_S / 2), plan_run(*a, **k))[1])
     monkeypatch.setattr(HeadPartitions, "run", lambda *a: (time.sleep(SLOW_S), partitions(*a))[1])
     run, finish = HeadStage._run, HeadStage._finish
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from rclpy.context import Context
 from ros_pipeline import Pipeline
 from ros_support import wait_until
@@ -31,3 +32,26 @@ def test_unreadable_file_is_named_once(context: Context, tmp_path: Path, capfd: 
     printed += "".join(capfd.readouterr())
     counts = {name: printed.count(f"{name} cannot be read as an image.") for name in damaged}
     assert counts == dict.fromkeys(damaged, 1)
+
+
+def test_folder_that_ended_is_no_silent_camera(context: Context, tmp_path: Path) -> None:
+    cv2.imwrite(str(tmp_path / "only.png"), np.zeros((48, 64, 3), np.uint8))
+    source = f"folder:{tmp_path}"
+    messages: set[tuple[bytes, str]] = set()
+
+    def has_ended() -> bool:
+        messages.update((each.level, each.message) for array in diagnostics for each in array.status)
+        return any(message.startswith(f"{source} has ended.") for _, message in messages)
+
+    with Pipeline(
+        context,
+        camera={"source": source, "loop": False},
+        backbone={"weights": "none"},
+        head={"weights": "none"},
+        stats={"period_s": 0.1, "camera_timeout_s": 0.4},
+    ) as pipeline:
+        diagnostics = pipeline.client.subscribe(DiagnosticArray, "/diagnostics")
+        wait_until(has_ended, "the end of the folder")
+    levels = {level for level, message in messages if message.startswith(source)}
+    assert levels == {DiagnosticStatus.OK}
+    assert not any("does the camera run" in message for _, message in messages)

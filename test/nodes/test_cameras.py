@@ -43,6 +43,7 @@ def test_two_cameras_share_a_batch_sent_when_full(pipeline: Pipeline, handles: R
     left, right = (pipeline.client.publisher(Image, topic) for topic in TOPICS[:2])
     started = time.monotonic()
     left.publish(image(stamp=1, frame_id="left"))
+    wait_until(lambda: pipeline.counts.received == 1, "the first image")  # each camera is read by a thread of its own
     right.publish(image(30, 40, stamp=2, frame_id="right"))
     assert [found.header.frame_id for found in detections.wait_for(2)] == ["left", "right"]
     assert time.monotonic() - started < TIMEOUT_MS / 1e3  # nobody waited for the third camera

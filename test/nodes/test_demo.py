@@ -20,6 +20,7 @@ from split_infer_ros.models.shapes import LABELS
 from split_infer_ros.nodes.conversions import detections_message, truth_message
 from split_infer_ros.nodes.demo import ViewerNode, judge, parse_arguments, summarise
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher
+from split_infer_ros.nodes.managed import start_nodes
 from split_infer_ros.pipeline.ledger import LedgerCounts
 from split_infer_ros.pipeline.report import PipelineReport
 from split_infer_ros.pipeline.settings import StageSettings
@@ -31,19 +32,27 @@ def report(**counts: Any) -> PipelineReport:
         time=1.0,
         counts=LedgerCounts(**counts),
         batches=0,
+        merged_batches=0,
+        fused_batches=0,
+        stacked_batches=0,
         backbone_busy_s=0.0,
         head_busy_s=0.0,
         model="shapes",
         device="cpu",
+        engine="torch",
+        precision="fp32",
         split_point="neck",
         settings=StageSettings(),
         slots_used=0,
         pool_bytes=0,
         staging_bytes=0,
+        model_bytes=0,
         memory="host",
         memory_reason="",
         latency_p50_s=0.0123,
         latency_p99_s=nothing,
+        queueing_mean_s=nothing,
+        queueing_p99_s=nothing,
         backbone_s=nothing,
         hop_s=nothing,
         head_s=nothing,
@@ -127,7 +136,7 @@ def test_unusable_output_file_is_refused_at_start(
 
 def test_viewer_compares_results_with_truth_of_same_frame(context: Context) -> None:
     viewer = ViewerNode(context=context, namespace="/viewer", use_global_arguments=False)
-    viewer.start()
+    start_nodes([viewer])
     truth, found = (
         IntraProcessPublisher(viewer, Detection2DArray, topic, RELIABLE) for topic in ("truth", "detections")
     )

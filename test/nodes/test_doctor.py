@@ -17,7 +17,8 @@ from split_infer_ros.telemetry.checkup import Finding, Level
 def test_doctor_approves_this_machine() -> None:
     result = subprocess.run([sys.executable, "-m", "split_infer_ros.nodes.doctor"], capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
-    for what in ("ROS 2", "vision_msgs", "Middleware", "Fast DDS profile", "torch", "Shared memory", "cv_bridge"):
+    shown = ("ROS 2", "vision_msgs", "Middleware", "Fast DDS profile", "torch", "Shared memory", "cv_bridge")
+    for what in (*shown, "Instruction sets", "Precisions of torch on the CPU: fp32"):
         assert f"  {what}" in result.stdout
     assert result.stdout.endswith("The pipeline can run.\n")
 

@@ -31,8 +31,8 @@ from split_infer_ros.nodes.image_input import ImageInput
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher
 from split_infer_ros.pipeline.backbone_stage import BackboneStage
 from split_infer_ros.pipeline.frame import Origin
+from split_infer_ros.pipeline.host_preprocessor import HostPreprocessor
 from split_infer_ros.pipeline.ledger import Ledger, LedgerCounts
-from split_infer_ros.pipeline.preprocessor import HostPreprocessor
 from split_infer_ros.pipeline.rate_limiter import RateLimiter
 
 MAX_PIXELS = 100_000
@@ -155,8 +155,6 @@ def expected(message: Any) -> str:
 
 class Stage:
     """A sink that counts and pre-processes frames, but runs no model."""
-
-    full = False
 
     def __init__(self) -> None:
         self.ledger = Ledger()

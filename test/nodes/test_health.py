@@ -12,6 +12,7 @@ from split_infer_ros.nodes.health import PipelineHealth
 
 CAMERA_S = 5.0
 FLOWS = DiagnosticStatus.OK, "Frames flow."
+SILENT = "No frame has come in for 8 s: does the camera run?"
 
 
 def report(received: int, published: int, failure: str = "", in_flight: int = 0, **dropped: int) -> PipelineReport:
@@ -80,3 +81,26 @@ def test_intended_drops_are_no_failure(name: str, level: bytes) -> None:
     found, words = health.diagnose(5.0, CAMERA_S)
     assert found == level
     assert (name in words) == (level == DiagnosticStatus.WARN)
+
+
+@pytest.mark.parametrize(
+    ("tenant", "ended", "level", "words"),
+    [
+        ("", "", DiagnosticStatus.WARN, SILENT),
+        ("", "bag:drive", DiagnosticStatus.OK, "bag:drive has ended. The last frame came in 8 s ago."),
+        (
+            "front",
+            "bag:x",
+            DiagnosticStatus.WARN,
+            f"{SILENT} bag:x has ended.",
+        ),
+    ],
+)
+def test_source_that_ended_is_no_silent_camera(tenant: str, ended: str, level: bytes, words: str) -> None:
+    """A tenant's camera may be another one than that which ended."""
+    health = PipelineHealth(PipelineReport(tenant=tenant), 0.0)
+    health.update(PipelineReport(tenant=tenant, received=3, published=3), 1.0)
+    health.update(PipelineReport(tenant=tenant, received=3, published=3), 9.0)
+    assert health.diagnose(9.0, CAMERA_S, ended) == (level, words)
+    health.update(PipelineReport(tenant=tenant, received=4, published=4), 10.0)
+    assert health.diagnose(10.0, CAMERA_S, ended) == FLOWS

@@ -19,8 +19,8 @@ from std_msgs.msg import String
 
 from split_infer_ros.buffers.pool import FeatureReader, SlotPool
 from split_infer_ros.buffers.slots import Lease
-from split_infer_ros.nodes import result_publisher
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher, IntraProcessSubscription
+from split_infer_ros.nodes.result_publisher import ResultPublisher
 from split_infer_ros.nodes.transports.intra_process import IntraProcessSender
 from split_infer_ros.pipeline.frame import Handle
 from split_infer_ros.pipeline.head_stage import HeadStage
@@ -118,6 +118,17 @@ def test_dds_is_used_only_with_remote_subscribers(client: Client, remote: Client
     assert subscriber == ["alone", "watched", "alone again"]
 
 
+def test_local_object_is_made_only_for_subscribers(client: Client) -> None:
+    made: list[str] = []
+    publisher = IntraProcessPublisher(
+        client.node, String, "topic", RELIABLE, to_object=lambda thing: (made.append(thing), thing.upper())[1]
+    )
+    assert publisher.publish("unheard") == 0
+    subscriber = LocalSubscriber(client, String, "topic")
+    assert publisher.publish("heard") == 1
+    assert (made, subscriber) == (["heard"], ["HEARD"])
+
+
 def test_local_subscriber_receives_each_message_once(client: Client, remote: Client) -> None:
     subscriber, publisher = LocalSubscriber(client, String, "topic", receive_remote=True), CountingPublisher(client)
     outside = remote.subscribe(String, "topic")
@@ -203,7 +214,7 @@ def pipeline(context: Context) -> Iterator[Pipeline]:
 
 def test_head_gets_the_object_and_uses_its_own_threads(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     sent, received, threads = [], [], []
-    send, submit, convert = IntraProcessSender.send, HeadStage.submit, result_publisher.detections_message
+    send, submit, publish = IntraProcessSender.send, HeadStage.submit, ResultPublisher.publish
 
     def record_handle(stage: HeadStage, handle: Handle, reader: FeatureReader) -> None:
         received.append((handle, threading.current_thread().name))
@@ -212,9 +223,9 @@ def test_head_gets_the_object_and_uses_its_own_threads(context: Context, monkeyp
     monkeypatch.setattr(IntraProcessSender, "send", lambda *a: (sent.append(a[1]), send(*a))[1])
     monkeypatch.setattr(HeadStage, "submit", record_handle)
     monkeypatch.setattr(
-        result_publisher,
-        "detections_message",
-        lambda *a: (threads.append(threading.current_thread().name), convert(*a))[1],
+        ResultPublisher,
+        "publish",
+        lambda *a: (threads.append(threading.current_thread().name), publish(*a)),
     )
     with Pipeline(context, head={}, backbone={}) as pipeline:
         images = pipeline.client.publisher(Image, "image")

@@ -16,8 +16,8 @@ from ros_support import WAIT_S, Received, image, wait_until
 from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray
 
-from split_infer_ros.nodes import result_publisher
 from split_infer_ros.nodes.intra_process import IntraProcessPublisher
+from split_infer_ros.nodes.result_publisher import ResultPublisher
 from split_infer_ros.nodes.transports.intra_process import IntraProcessReceiver
 
 CAMERA = {"width": 64, "height": 48, "rate_hz": 0.0}
@@ -28,14 +28,15 @@ class Gate:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._open = threading.Event()
-        self._convert = result_publisher.detections_message
         self.arrived = 0
-        monkeypatch.setattr(result_publisher, "detections_message", self._pass)
+        publish = ResultPublisher.publish
 
-    def _pass(self, *arguments: Any) -> Any:
-        self.arrived += 1
-        assert self._open.wait(3 * WAIT_S)
-        return self._convert(*arguments)
+        def pass_on(*arguments: Any) -> None:
+            self.arrived += 1
+            assert self._open.wait(3 * WAIT_S)
+            publish(*arguments)
+
+        monkeypatch.setattr(ResultPublisher, "publish", pass_on)
 
     def open(self) -> None:
         self._open.set()
@@ -60,8 +61,8 @@ def stamps(detections: Received) -> list[int]:
 
 
 def test_ledger_closes_while_a_camera_floods_a_slow_head(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    convert = result_publisher.detections_message
-    monkeypatch.setattr(result_publisher, "detections_message", lambda *a: (time.sleep(0.05), convert(*a))[1])
+    publish = ResultPublisher.publish
+    monkeypatch.setattr(ResultPublisher, "publish", lambda *a: (time.sleep(0.05), publish(*a)))
     with Pipeline(context, stats={}, head={}, backbone={"pool_slots": 1}, camera=CAMERA) as pipeline:
         detections = pipeline.client.subscribe(Detection2DArray, "detections")
         samples = 0
@@ -149,15 +150,16 @@ def test_frames_lost_in_dds_drop_as_middleware(context: Context, monkeypatch: py
         images = pipeline.client.publisher(Image, "image")
         images.publish(image())
         pipeline.settled(1)
-        busy, done = threading.Event(), threading.Event()
-        timer = pipeline.backbone.create_timer(0.0, lambda: (busy.set(), done.wait(WAIT_S)))
-        assert busy.wait(WAIT_S)
+        stage = pipeline.backbone.stage
+        submit, busy, done = stage.submit, threading.Event(), threading.Event()
+        monkeypatch.setattr(stage, "submit", lambda *a: (busy.set(), done.wait(WAIT_S), submit(*a)))
+        images.publish(image())
+        assert busy.wait(WAIT_S)  # the thread that reads images works on this one
         for _ in range(25):
             images.publish(image())
-        timer.cancel()
         done.set()
-        counts = pipeline.settled(26)
-        assert counts.received == 26
+        counts = pipeline.settled(27)
+        assert counts.received == 27
         assert counts.dropped["middleware"] == 20  # the subscription keeps 5
 
 
@@ -227,7 +229,7 @@ def test_frames_during_stop_drop_as_inactive(context: Context, gate: Gate) -> No
         stage = pipeline.backbone.stage
         stopping = threading.Thread(target=stage.stop, args=(WAIT_S,))
         stopping.start()
-        wait_until(lambda: not stage._accepting, "the stage to stop")
+        wait_until(lambda: not stage._queue.is_open, "the stage to stop")
         send(pipeline, 2)
         assert pipeline.counts.dropped == {"inactive": 2}
         gate.open()
@@ -237,14 +239,14 @@ def test_frames_during_stop_drop_as_inactive(context: Context, gate: Gate) -> No
 
 
 def test_failing_head_costs_only_its_frame(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    convert, fail = result_publisher.detections_message, threading.Event()
+    publish, fail = ResultPublisher.publish, threading.Event()
 
-    def sometimes(*arguments: Any) -> Any:
+    def sometimes(*arguments: Any) -> None:
         if fail.is_set():
             raise RuntimeError("no message can be made")
-        return convert(*arguments)
+        publish(*arguments)
 
-    monkeypatch.setattr(result_publisher, "detections_message", sometimes)
+    monkeypatch.setattr(ResultPublisher, "publish", sometimes)
     with Pipeline(context, head={}, backbone={}) as pipeline:
         fail.set()
         send(pipeline, 1)

@@ -87,6 +87,8 @@ def test_stats_contain_counts_and_rates(context: Context) -> None:
         assert 0 < report.hop_p50_ms < report.latency_p50_ms
         assert report.backbone_p50_ms + report.head_p50_ms < 2 * report.latency_p99_ms
         assert report.batch_fill == 1.0
+        assert (report.merged_batches, report.fused_batches, report.stacked_batches) == (0, 0, 0)
+        assert 0 <= report.queueing_mean_ms <= report.queueing_p99_ms < report.latency_p99_ms
         last = stats.wait_for_one(lambda message: message.report.published > 30, "thirty frames published")
         rates = [message for message in stats[: stats.index(last) + 1] if message.period_s > 0]
         received = sum(message.received_hz * message.period_s for message in rates)

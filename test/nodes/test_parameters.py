@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 from diagnostic_msgs.msg import DiagnosticArray
+from rcl_interfaces.msg import Log
 from rclpy.context import Context
 from rclpy.parameter import Parameter
+from rclpy.qos import DurabilityPolicy, QoSProfile
 from ros_pipeline import NODE_TYPES, Pipeline
 from ros_support import Received, image, wait_until
 from sensor_msgs.msg import Image
@@ -95,6 +97,23 @@ def test_batches_change_while_frames_flow(pipeline: Pipeline, detections: Receiv
     assert (report.batch_timeout_ms, report.pool_slots) == (5000.0, 2)
     flows_on(pipeline, detections)
     assert pipeline.client.set("backbone", batch_size=1, batch_timeout_ms=50.0) == ["", ""]
+    flows_on(pipeline, detections)
+
+
+def test_each_change_of_the_split_is_one_line_of_the_log(pipeline: Pipeline, detections: Received) -> None:
+    latched = QoSProfile(depth=100, durability=DurabilityPolicy.TRANSIENT_LOCAL)  # no line is missed
+    log = pipeline.client.subscribe(Log, "/rosout", latched)
+    assert pipeline.client.set_all("backbone", split_point="block3", batch_size=2, batch_timeout_ms=10.0) == ""
+    assert pipeline.client.set_all("backbone", batch_size=1, max_rate_hz=500.0) == ""
+    assert pipeline.client.set_all("backbone", split_point="neck", batch_timeout_ms=50.0, max_rate_hz=0.0) == ""
+    last = log.wait_for_one(lambda entry: "from block3 to neck" in entry.msg, "the last change")
+    lines = [entry for entry in log if "changes from" in entry.msg and entry.name == last.name][-3:]
+    assert [entry.msg for entry in lines] == [
+        "split_point changes from neck to block3, batch_size changes from 1 to 2.",
+        "batch_size changes from 2 to 1.",
+        "split_point changes from block3 to neck.",
+    ]
+    assert {entry.level for entry in lines} == {20}, "info"
     flows_on(pipeline, detections)
 
 

@@ -23,7 +23,7 @@ from split_infer_ros.msg import PipelineReport
 
 OTHER_PROCESS = ("shared_memory", "network")
 STANDS_BY = "It stands by"
-# From a head's death until another's first detections: what README promises, and as much again for a busy machine.
+# From a head's death until another's first detections: what the guide promises, and as much again for a busy machine.
 TAKE_OVER_S = {"shared_memory": 2.0, "network": 7.0}
 ON_THE_WAY = {"overrun", "middleware"}  # what a busy machine may drop
 pytestmark = pytest.mark.timeout(4 * START_S)

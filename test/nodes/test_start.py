@@ -79,6 +79,21 @@ def test_bad_parameter_file_is_refused_in_a_sentence(
         assert word in sentence
 
 
+@pytest.mark.parametrize("text", ["word", "[a, list]", "3"])
+def test_parameter_file_without_parameters_is_refused(refuse: Refuse, tmp_path: Path, text: str) -> None:
+    path = tmp_path / "parameters.yaml"
+    path.write_text(f"{text}\n")
+    sentence = refuse(pipeline.main, "--params-file", str(path))
+    assert f"{path} is no parameter file: it holds" in sentence
+
+
+def test_argument_that_nobody_reads_is_refused(refuse: Refuse) -> None:
+    """ROS's own end with ``--``. Without ``--ros-args``, a parameter would have no effect."""
+    sentence = refuse(backbone.main, "-p", "weights:=none", "--", "model:=shapes")
+    assert "The argument 'model:=shapes' is unknown" in sentence
+    assert "--ros-args -p NAME:=VALUE" in sentence
+
+
 def test_refusing_process_exits_with_1_and_leaves_nothing(ros_domain: int) -> None:
     with Process("pipeline", "--ros-args", "-p", "batch_sise:=2") as process:
         assert process.wait() == 1

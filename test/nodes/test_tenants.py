@@ -25,7 +25,8 @@ from tenant_nets import SHADES
 from vision_msgs.msg import Detection2DArray, VisionInfo
 
 from split_infer_ros.msg import PipelineReport, PipelineStats
-from split_infer_ros.nodes import result_publisher
+from split_infer_ros.nodes.result_publisher import ResultPublisher
+from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.ledger import LedgerCounts
 from split_infer_ros.serving.request import LatePolicy
 
@@ -415,16 +416,16 @@ def test_deadline_of_zero_drops_nothing(pipeline: Pipeline) -> None:
 
 @pytest.mark.usefixtures("again")
 def test_tenant_is_removed_with_frames_in_flight(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    client, convert = pipeline.client, result_publisher.detections_message
+    client, publish = pipeline.client, ResultPublisher.publish
     arrived, go_on = threading.Event(), threading.Event()
 
-    def gate(detections: Any, labels: Any, header: Header) -> Detection2DArray:
-        if header.frame_id == "held up":
+    def gate(publisher: ResultPublisher, origin: Origin, *arguments: Any) -> None:
+        if origin.header.frame_id == "held up":
             arrived.set()
             assert go_on.wait(WAIT_S)
-        return convert(detections, labels, header)
+        publish(publisher, origin, *arguments)
 
-    monkeypatch.setattr(result_publisher, "detections_message", gate)
+    monkeypatch.setattr(ResultPublisher, "publish", gate)
     front = client.publisher(Image, "front/image")
     ledger = pipeline.nodes["tenants"]._pipeline._tenants["front"].ledger
     before = ledger.counts()

@@ -44,6 +44,8 @@ from split_infer_ros.msg import FeatureBatch, FeatureHandle, FeatureRelease, Hea
 from split_infer_ros.nodes.transports.head_monitor import RELEASE_QOS
 from split_infer_ros.nodes.transports.messages import handle_message
 from split_infer_ros.nodes.transports.network import LATCHED
+from split_infer_ros.pipeline import plan_making
+from split_infer_ros.pipeline.compute import Backbone
 from split_infer_ros.pipeline.frame import Handle, Origin
 from split_infer_ros.pipeline.head_partitions import HeadPartitions
 from split_infer_ros.split.model import SplitModel
@@ -216,17 +218,20 @@ def test_head_gets_the_backbones_strides(
 ) -> None:
     written: list[Tensor] = []
     read: list[Tensor] = []
-    write, run = SlotMemory.write, HeadPartitions.run
+    run = HeadPartitions.run
 
-    def write_so(slots: SlotMemory, slot: int, tensors: Sequence[Tensor]) -> None:
-        written[:] = [tensor.clone(memory_format=memory_format) for tensor in tensors]
-        write(slots, slot, written)
+    def backbone_so(slots: SlotMemory, backbone: Backbone) -> Backbone:
+        def compute(images: Tensor) -> Sequence[Tensor]:
+            written[:] = [feature.clone(memory_format=memory_format) for feature in backbone(images)]
+            return tuple(written)
+
+        return compute
 
     def read_so(partitions: HeadPartitions, split_point: str, features: Sequence[Tensor]) -> tuple[Tensor, ...]:
         read[:] = [feature.clone() for feature in features]
         return run(partitions, split_point, features)
 
-    monkeypatch.setattr(SlotMemory, "write", write_so)
+    monkeypatch.setattr(plan_making, "backbone_for", backbone_so)
     monkeypatch.setattr(HeadPartitions, "run", read_so)
     with Pipeline(context, backbone={"transport": transport}, head={"transport": transport}) as pipeline:
         detections = pipeline.client.subscribe(Detection2DArray, "detections")
@@ -600,7 +605,7 @@ FULL = """
 import pathlib, sys
 from split_infer_ros.buffers import segment
 from split_infer_ros.nodes import backbone
-segment.FOLDER = pathlib.Path(sys.argv[1])
+segment.FOLDER = pathlib.Path(sys.argv.pop(1))
 sys.exit(backbone.main())
 """
 

@@ -13,12 +13,16 @@ from rclpy.parameter import Parameter
 
 from split_infer_ros.autotuning.spaces import network_space, pipeline_space
 from split_infer_ros.autotuning.tasks import network_task, pipeline_task
+from split_infer_ros.engines.execution_config import Convolutions
+from split_infer_ros.engines.precision import Precision
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key
 from split_infer_ros.measurements.record import Record
 from split_infer_ros.nodes import backbone as backbone_node
 from split_infer_ros.nodes import backbone_pipeline
 from split_infer_ros.nodes.backbone import BackboneNode
+from split_infer_ros.nodes.head import HeadNode
+from split_infer_ros.nodes.managed import start_nodes
 from split_infer_ros.pipeline.auto_split import AutoSplit, Goal
 from split_infer_ros.pipeline.backbone_stage import BackboneStage
 from split_infer_ros.pipeline.settings import StageSettings
@@ -30,7 +34,7 @@ from split_infer_ros.telemetry.machine import num_cores
 PLACE: dict[str, Any] = {"split_point": "neck", "batch_size": 2, "backbone_threads": 1}
 
 
-def found_for(model: SplitModel, precision: str) -> list[Record]:
+def found_for(model: SplitModel, precision: Precision) -> list[Record]:
     """Returns records of a network, and of a pipeline with the split point and batch size of ``PLACE``."""
     key, network = Key.here("cpu"), dict(network_space(num_cores(), (precision,)).default)
     place = {**pipeline_space(model, num_cores()).default, **PLACE}
@@ -51,7 +55,7 @@ def configure(context: Context, **values: Any) -> None:
 
 
 def test_start_tunes_only_for_its_precision(context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, ...]] = []
+    asked: list[tuple[Precision, ...]] = []
 
     class Simulated:
         def __init__(
@@ -59,7 +63,7 @@ def test_start_tunes_only_for_its_precision(context: Context, tmp_path: Path, mo
             model: SplitModel,
             runner: object,
             database: Database,
-            precisions: Sequence[str],
+            precisions: Sequence[Precision],
             engines: Sequence[str],
         ) -> None:
             asked.append(tuple(precisions))
@@ -72,7 +76,53 @@ def test_start_tunes_only_for_its_precision(context: Context, tmp_path: Path, mo
     values = {"tuning_database": str(tmp_path / "tuning.jsonl"), "precision": "bf16", "tune_at_start": 5.0}
     for _ in range(2):
         configure(context, **values)
-    assert asked == [("bf16",)], "the second start finds what the first one found"
+    assert asked == [(Precision.BF16,)], "the second start finds what the first one found"
+
+
+def test_head_of_the_process_follows_what_its_backbone_measured(
+    context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The backbone compares engines while it is configured, so the head is configured after it."""
+
+    def compare(model: SplitModel, spec: ModelSpec, database: Database, **_: object) -> None:
+        network = {**network_space(num_cores()).default, "convolutions": Convolutions.CONTIGUOUS.value}
+        database.add([Key.here("cpu").record(network_task(model, 1), network, (1.0,), time=0.0)])
+
+    monkeypatch.setattr(backbone_node, "compare_engines_once", compare)
+    values = {"weights": "none", "tuning_database": str(tmp_path / "tuning.jsonl")}
+    states: list[str] = []
+    head, backbone = (
+        kind(
+            context=context,
+            namespace="/follows",
+            use_global_arguments=False,
+            parameter_overrides=[Parameter(name, value=value) for name, value in {**values, **more}.items()],
+        )
+        for kind, more in ((HeadNode, {}), (BackboneNode, {"device": "cpu"}))
+    )
+    for node in (head, backbone):
+        activate = node.activate
+        monkeypatch.setattr(node, "activate", lambda node=node, go=activate: (states.append(node.get_name()), go()))
+    try:
+        start_nodes([head, backbone])
+        assert states == ["head", "backbone"], "receivers before senders"
+        assert head._model is not None
+        assert head._model.execution_config.convolutions is Convolutions.CONTIGUOUS
+        assert head._model.execution_config == backbone.model.execution_config
+    finally:
+        backbone.close()
+        head.close()
+
+
+def test_a_node_that_does_not_start_by_itself_is_left_alone(context: Context) -> None:
+    overrides = [Parameter("autostart", value=False)]
+    node = HeadNode(context=context, use_global_arguments=False, parameter_overrides=overrides)
+    try:
+        start_nodes([node])
+        assert node._model is None
+        assert not node.is_active
+    finally:
+        node.close()
 
 
 def test_tuned_cores_need_the_tuned_split_and_batch(
@@ -90,7 +140,7 @@ def test_tuned_cores_need_the_tuned_split_and_batch(
 
     monkeypatch.setattr(backbone_pipeline, "BackboneStage", Stage)
     path = tmp_path / "tuning.jsonl"
-    Database(path).add(found_for(load_model(ModelSpec("shapes", "none", "cpu")), "fp32"))
+    Database(path).add(found_for(load_model(ModelSpec("shapes", "none", "cpu")), Precision.FP32))
     for values in ({}, {"split_point": "neck", "batch_size": 2}, {"split_point": "neck"}, {"batch_size": 4}):
         configure(context, tuning_database=str(path), **values)
     monkeypatch.setattr(AutoSplit, "begin", begin)

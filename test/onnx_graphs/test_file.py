@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.onnx_graphs import constants
 from split_infer_ros.onnx_graphs import file as file_module
-from split_infer_ros.onnx_graphs.file import read_onnx
+from split_infer_ros.onnx_graphs.file import read_onnx, weights_beside
 
 onnx = pytest.importorskip("onnx")
 
@@ -81,7 +83,7 @@ def test_unreadable_offsets_are_refused(tmp_path: Path) -> None:
 
 def test_more_weights_than_allowed_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = saved(tmp_path, beside=True)
-    monkeypatch.setattr(file_module, "MAX_WEIGHT_BYTES", 1000)
+    monkeypatch.setattr(constants, "MAX_WEIGHT_BYTES", 1000)
     with pytest.raises(ConfigurationError, match="more than 1,000 bytes of weights"):
         read_onnx(path)
 
@@ -121,6 +123,86 @@ def test_operators_that_no_engine_has_are_named(tmp_path: Path) -> None:
     path.write_bytes(proto.SerializeToString())
     with pytest.raises(ConfigurationError, match=r"uses the operators com\.example\.Relu, which no engine has"):
         read_onnx(path)
+
+
+@pytest.mark.parametrize("operator", ["EPContext", "PyOp", "PythonOp"])
+def test_operators_that_load_files_or_run_code_are_refused(tmp_path: Path, operator: str) -> None:
+    proto = onnx.ModelProto()
+    proto.CopyFrom(small_graph().proto)
+    proto.graph.node[1].domain, proto.graph.node[1].op_type = "com.microsoft", operator
+    path = tmp_path / "loader.onnx"
+    path.write_bytes(proto.SerializeToString())
+    with pytest.raises(ConfigurationError, match=rf"uses the operators com\.microsoft\.{operator}, which"):
+        read_onnx(path)
+
+
+@pytest.mark.parametrize(
+    ("dims", "raw", "sentence"),
+    [
+        ([2**40], b"", r"'w1' has 0 bytes, and its shape \(1099511627776\) needs 4,398,046,511,104"),
+        ([2], b"1234567", r"'w1' has 7 bytes, and its shape \(2\) needs 8"),
+        ([2], None, r"'w1' has 0 values, and its shape \(2\) needs 2"),
+        ([-1], b"", r"'w1' has the shape \(-1\), which no tensor has"),
+        ([2] * 100, b"", r"'w1' has the shape \(2, 2, 2, 2, 2, 2, 2, 2, \.\.\.\), which no tensor has"),
+    ],
+)
+def test_constants_have_as_much_data_as_they_say(
+    tmp_path: Path, dims: list[int], raw: bytes | None, sentence: str
+) -> None:
+    proto = onnx.ModelProto()
+    proto.CopyFrom(small_graph().proto)
+    weight = next(each for each in proto.graph.initializer if each.name == "w1")
+    weight.ClearField("dims")
+    weight.dims.extend(dims)
+    weight.ClearField("raw_data")
+    if raw is not None:
+        weight.raw_data = raw
+    path = tmp_path / "small.onnx"
+    path.write_bytes(proto.SerializeToString())
+    with pytest.raises(ConfigurationError, match=f"is damaged: the constant {sentence}"):
+        read_onnx(path)
+
+
+def test_bytes_named_by_many_constants_do_not_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = saved(tmp_path, beside=True)
+    monkeypatch.setattr(constants, "host_bytes_free", lambda: 100)
+    with pytest.raises(ConfigurationError, match=r"cannot be read: [\d,]+ bytes were asked for, and the host has 100"):
+        read_onnx(path)
+
+
+def test_files_beside_a_model_are_found_without_reading_them(tmp_path: Path) -> None:
+    path = saved(tmp_path, beside=True)
+    weights = small_graph().proto.graph.initializer
+    assert weights_beside(path) == {tmp_path / WEIGHTS: sum(len(each.raw_data) for each in weights)}
+    assert weights_beside(saved(tmp_path)) == {}
+
+
+@pytest.mark.parametrize("place", ["constant", "sparse", "function"])
+def test_weights_of_every_place_stay_in_the_folder(tmp_path: Path, place: str) -> None:
+    helper = onnx.helper
+    outside = onnx.TensorProto(name="out", data_type=1, dims=[1], data_location=onnx.TensorProto.EXTERNAL)
+    outside.external_data.add(key="location", value="../out.bin")
+    value = outside
+    if place == "sparse":
+        value = onnx.SparseTensorProto(values=outside, indices=onnx.numpy_helper.from_array(np.array([0])), dims=[4])
+    node = helper.make_node("Constant", [], ["c"], **{"sparse_value" if place == "sparse" else "value": value})
+    nodes = [helper.make_node("Relu", ["images"], ["result"])]
+    proto = graph_of(nodes, inputs={"images": ["n", 3, 4, 4]}, outputs={"result": ["n", 3, 4, 4]}).proto
+    if place == "function":
+        call = helper.make_node("Identity", ["x"], ["y"])
+        opsets = [helper.make_opsetid("", 17)]
+        proto.functions.append(helper.make_function("own", "Same", ["x"], ["y"], [node, call], opsets))
+        proto.opset_import.append(helper.make_opsetid("own", 1))
+        proto.graph.node[0].CopyFrom(helper.make_node("Same", ["images"], ["result"], domain="own"))
+    else:
+        proto.graph.node.insert(0, node)
+    path = tmp_path / "places.onnx"
+    path.write_bytes(proto.SerializeToString())
+    for read in (read_onnx, weights_beside):
+        with pytest.raises(
+            ConfigurationError, match=r"takes the weight '.*' from '\.\./out\.bin', which is not in its"
+        ):
+            read(path)
 
 
 def test_invalid_graphs_are_refused(tmp_path: Path) -> None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 
 onnx = pytest.importorskip("onnx")
 
-from onnx_nets import IMAGE_SHAPE, attention, boxes_without_batch, branching, integers, reused, sized  # noqa: E402
+from onnx.reference import ReferenceEvaluator  # noqa: E402
+from onnx_nets import IMAGE_SHAPE, attention, boxes_without_batch, branching, images, integers, reused, sized  # noqa: E402
 from small_graphs import graph_of  # noqa: E402
 
 from split_infer_ros.onnx_graphs.graph import OnnxGraph  # noqa: E402
-from split_infer_ros.onnx_graphs.shapes import BATCH, infer_for, infer_shapes  # noqa: E402
+from split_infer_ros.onnx_graphs.shapes import BATCH, infer_for, infer_shapes, with_constant_shapes  # noqa: E402
 
 helper = onnx.helper
 
@@ -101,3 +103,23 @@ def test_shapes_are_those_of_the_computed_values() -> None:
     assert {name: shapes[name].dimensions for name in names} == {
         name: value.shape for name, value in zip(names, values, strict=True)
     }
+
+
+@pytest.mark.parametrize("make", [sized, reused, halved])
+def test_constants_take_the_place_of_shapes(make: Callable[[], OnnxGraph]) -> None:
+    """ONNX's own evaluator runs the same operators on the same numbers, so the results are equal bit by bit."""
+    graph = make()
+    found = with_constant_shapes(graph, IMAGE_SHAPE)
+    for count in (1, 3):
+        feeds = {"images": images(count).numpy()}
+        runs = [ReferenceEvaluator(each.proto).run(None, feeds) for each in (graph, found)]
+        for one, other in zip(*runs, strict=True):
+            np.testing.assert_array_equal(one, other)
+    assert "Shape" not in [node.op_type for node in found.proto.graph.node]
+
+
+def test_target_of_a_reshape_leaves_the_batch_open() -> None:
+    found = with_constant_shapes(sized(), IMAGE_SHAPE)
+    (node,) = (each for each in found.proto.graph.node if each.op_type == "Reshape" and "rows" in each.output)
+    targets = {each.name: onnx.numpy_helper.to_array(each).tolist() for each in found.proto.graph.initializer}
+    assert targets[node.input[1]] == [-1, 8, 16]

@@ -14,7 +14,7 @@ from split_infer_ros.buffers.layout import TensorSpec
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.policy import POLICIES, Policy
 from split_infer_ros.errors import ConfigurationError
-from split_infer_ros.pipeline.budget import bytes_needed, check_budget, check_weights, image_buffers_budget
+from split_infer_ros.pipeline.budget import PlanBudget, check_weights
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.split.load import load_model
 from split_infer_ros.split.model_spec import ModelSpec
@@ -30,11 +30,13 @@ def split_point() -> SplitPoint:
 
 
 def needed(settings: StageSettings, split_point: SplitPoint, place: Place = HOST) -> int:
-    return bytes_needed(settings, split_point=split_point, place=place, input_bytes=INPUT)
+    return PlanBudget(settings=settings, split_point=split_point, place=place, input_bytes=INPUT).needed_bytes
 
 
 def check(settings: StageSettings, split_point: SplitPoint, place: Place = HOST, taken_bytes: float = 0.0) -> None:
-    check_budget(settings, split_point=split_point, place=place, input_bytes=INPUT, taken_bytes=taken_bytes)
+    PlanBudget(
+        settings=settings, split_point=split_point, place=place, input_bytes=INPUT, taken_bytes=taken_bytes
+    ).check()
 
 
 def test_device_memory_takes_both_sides(split_point: SplitPoint) -> None:
@@ -53,8 +55,16 @@ def test_image_buffers_count_on_a_gpu(split_point: SplitPoint, policy: Policy) -
     buffers = on_gpu - needed(settings, split_point, Place(policy))
     assert buffers == 2 * 640 * 480 * 3 * (2 if policy is Policy.DEVICE else 1)
     settings = replace(settings, memory_budget_bytes=on_gpu + 1000)
-    left = image_buffers_budget(settings, split_point=split_point, place=gpu, input_bytes=INPUT)
-    assert left == buffers + 1000
+    budget = PlanBudget(settings=settings, split_point=split_point, place=gpu, input_bytes=INPUT)
+    assert budget.image_buffers_bytes == buffers + 1000
+
+
+def test_each_slot_has_an_input_for_graphs(split_point: SplitPoint) -> None:
+    settings = StageSettings(batch_size=2, pool_slots=3)
+    budget = PlanBudget(
+        settings=settings, split_point=split_point, place=HOST, input_bytes=INPUT, graph_input_bytes=1000
+    )
+    assert budget.needed_bytes - needed(settings, split_point) == 3 * 2 * 1000
 
 
 def test_refusal_says_what_would_fit(split_point: SplitPoint) -> None:

@@ -15,7 +15,7 @@ from running import until
 from split_infer_ros.buffers.pool import SlotPool
 from split_infer_ros.errors import ConfigurationError, SplitInferError
 from split_infer_ros.models.detections import Detections
-from split_infer_ros.pipeline import plan as plan_module
+from split_infer_ros.pipeline import plan_making
 from split_infer_ros.pipeline.frame import Origin
 from split_infer_ros.pipeline.local import LocalPipeline
 from split_infer_ros.pipeline.settings import DropPolicy, StageSettings
@@ -65,7 +65,7 @@ def test_frames_of_a_lost_device_are_dropped_by_reason(run: Run) -> None:
     assert len(run.delivered) == 2
     run.model.gate.clear()
     run.send(2)
-    until(lambda: len(run.stage._batcher) == 0)
+    until(lambda: len(run.stage._queue) == 0)
     run.send(2)  # they wait for the batch that is in flight
     run.device.left = 0
     run.model.gate.set()
@@ -112,7 +112,7 @@ def test_change_on_a_lost_device_ends_the_stage(run: Run, monkeypatch: pytest.Mo
     def make(*_: object, **__: object) -> None:
         run.device.use()
 
-    monkeypatch.setattr(plan_module, "make_preprocessor", make)
+    monkeypatch.setattr(plan_making, "make_preprocessor", make)
     with pytest.raises(ConfigurationError, match="illegal memory access"):
         run.stage.configure(StageSettings(batch_size=4))
     run.send(1)
@@ -145,7 +145,7 @@ def test_lack_of_memory_keeps_the_old_plan(run: Run, shortage: Exception, monkey
     before = run.stage.settings
     monkeypatch.setattr(SlotPool, "close", note_and_close)
     with monkeypatch.context() as patch:
-        patch.setattr(plan_module, "make_preprocessor", make)
+        patch.setattr(plan_making, "make_preprocessor", make)
         with pytest.raises(ConfigurationError, match=r"2,048 bytes were asked for, and the GPU has 1,024 free"):
             run.stage.configure(StageSettings(batch_size=4))
     assert len(closed) == 1  # the new plan's pool

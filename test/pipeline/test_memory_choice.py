@@ -15,6 +15,7 @@ from split_infer_ros.buffers.layout import Layout, TensorSpec
 from split_infer_ros.buffers.policy import AUTO, POLICIES, Policy
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.memory_cost.constants import MachineConstants
+from split_infer_ros.memory_cost.traffic import KernelTraffic
 from split_infer_ros.pipeline import memory_choice
 from split_infer_ros.pipeline.memory_choice import MemoryAdvisor, time_policies
 
@@ -76,8 +77,21 @@ def test_confirmed_prediction_is_chosen_and_explained(gpu: Gpu, pinned_is_best: 
     trial = FakeTrial({D: 2.00e-3, M: 0.98e-3, H: 1e-3})
     choice = MemoryAdvisor(GPU, trial=trial).choose(AUTO, LAYOUT, False)
     assert choice.policy is H
-    assert "pinned has the least overhead: device 1 ms, managed 0.5 ms, pinned 0 ms" in choice.reason
-    assert choice.reason.endswith("tried: device 2 ms, managed 0.98 ms, pinned 1 ms")
+    assert "pinned has the least overhead: device 2 ms, managed 0.5 ms, pinned 0 ms" in choice.reason, "two copies"
+    assert "; tried: device 2 ms, managed 0.98 ms, pinned 1 ms; with weights and activations: " in choice.reason
+    gpu.absent.add("cudaDevAttrIntegrated")
+    memory_choice.cuda.device_attributes.cache_clear()
+    choice = MemoryAdvisor(GPU, trial=trial).choose(AUTO, LAYOUT, False)
+    assert choice.reason.endswith("; tried: device 2 ms, managed 0.98 ms, pinned 1 ms")
+
+
+def test_whole_model_is_predicted_with_its_kernels(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launch of each kernel flushes at most 2 ms under M. Under H, 2 bytes an image are read past the cache."""
+    set_constants(monkeypatch, write_back_ms_per_byte=1.0, gpu_flush_ms=2.0, memory_ms_per_byte=1.0)
+    kernels = [KernelTraffic(output_bytes=2), *[KernelTraffic(2, 2, fresh_bytes=2)] * 8]
+    monkeypatch.setattr(memory_choice.cuda, "l2_cache_bytes", lambda index: 6)
+    choice = MemoryAdvisor(GPU, trial=FakeTrial({D: 1e-3})).choose(AUTO, LAYOUT, False, lambda: kernels)
+    assert choice.reason.endswith(f"with weights and activations: device 0 ms, managed {9 * 2} ms, pinned {8 * 6} ms")
 
 
 def test_fastest_policy_replaces_a_refuted_prediction(gpu: Gpu, pinned_is_best: None) -> None:
@@ -122,12 +136,35 @@ def test_other_pipelines_allow_a_slower_policy_with_less_memory(gpu: Gpu, monkey
     first.note_in_use(LAYOUT, H)
     assert second.choose(AUTO, LAYOUT, False).policy is D
     first.note_in_use(LAYOUT, D)
+    assert not second.breaks_guideline
+    first.note_unused()
+    assert second.breaks_guideline, "no kernel of D is left (Eq. 11)"
+    first.note_in_use(LAYOUT, D)
+    assert not first.breaks_guideline, "it was not switched"
     del first  # as when its pipeline goes
     gc.collect()
     assert second.choose(AUTO, LAYOUT, False).policy is D
+    assert second.breaks_guideline
     without_room = MemoryAdvisor(GPU, trial=FakeTrial({D: 1e-3}))
     second.note_in_use(LAYOUT, D)
     assert without_room.choose(AUTO, LAYOUT, False).policy is D
+
+
+@pytest.mark.parametrize(("others", "own", "expected"), [(9, 10, D), (10, 10, M), (11, 10, M), (1, 1, M)])
+def test_kernels_of_all_pipelines_are_counted(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch, others: int, own: int, expected: Policy
+) -> None:
+    """Eq. 11: a pipeline of 10 kernels is switched if others have as many kernels of policy D."""
+    set_constants(
+        monkeypatch,
+        to_host_ms_per_byte=1.0,
+        managed_mapping_ms_per_byte=1.0,
+        pinned_mapping_ms_per_byte=9.0,
+        cpu_flush_ms=1.0,
+    )
+    first, second = (MemoryAdvisor(GPU, trial=FakeTrial({D: 1e-3, M: 2e-3, H: 3e-3})) for _ in range(2))
+    first.note_in_use(LAYOUT, D, lambda: [KernelTraffic()] * others)
+    assert second.choose(AUTO, LAYOUT, False, lambda: [KernelTraffic()] * own).policy is expected
 
 
 def test_trial_times_each_policy_that_has_room(gpu: Gpu) -> None:

@@ -42,7 +42,9 @@ def test_every_split_point_and_some_pipelines_are_measured(model: SplitModel) ->
         assert found.is_complete
         assert all(seconds >= 0 for costs in found.parts.values() for seconds in costs)
     by_split_point = {found.split_point: found.parts for found in samples if found.batch_size == 2}
-    assert by_split_point["input"][ProfilePart.BACKBONE] == by_split_point["output"][ProfilePart.HEAD] == (0, 0)
+    # On a busy machine passes never agree, and then all of them are kept: the number of samples is no property.
+    nothing = by_split_point["input"][ProfilePart.BACKBONE], by_split_point["output"][ProfilePart.HEAD]
+    assert all(costs and not any(costs) for costs in nothing)
     backbone_s = {name: parts[ProfilePart.BACKBONE] for name, parts in by_split_point.items()}
     assert backbone_s["output"] > backbone_s["neck"] > backbone_s["stem.2"]
     assert by_split_point["stem.2"][ProfilePart.HEAD] > by_split_point["neck"][ProfilePart.HEAD]

@@ -13,7 +13,7 @@ from streamed_run import SETTINGS, Run, change, damage, own_model, packed_in, sa
 
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import ConfigurationError, StreamError
-from split_infer_ros.pipeline import streaming
+from split_infer_ros.pipeline import streamed_opening
 from split_infer_ros.pipeline.local import LocalPipeline
 from split_infer_ros.pipeline.streaming import stream_backbone
 from split_infer_ros.runtime.num_threads import max_threads
@@ -107,7 +107,7 @@ def test_models_that_share_weights_share_their_file(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     model = own_model()
     split_point = model.split_point("neck")
-    for each in (model, model.placed(model.device, model.dtype)):
+    for each in (model, model.placed(model.device)):
         partition = stream_backbone(each, split_point, replace(SETTINGS, weights_residency=Residency.TWO_STAGE))
         assert partition is not None
         partition.close()
@@ -165,8 +165,8 @@ def test_weights_are_laid_out_for_the_backbones_threads(tmp_path: Path, monkeypa
 
 def test_gpu_budget_counts_the_rings_on_both_sides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(streaming, "Stream", lambda device: SimpleNamespace(copy=None))
-    model = own_model().placed(torch.device("cuda", 0), torch.float32)
+    monkeypatch.setattr(streamed_opening, "Stream", lambda device: SimpleNamespace(copy=None))
+    model = own_model().placed(torch.device("cuda", 0))
     split_point = model.split_point("neck")
     with pytest.raises(ConfigurationError) as caught:
         stream_backbone(

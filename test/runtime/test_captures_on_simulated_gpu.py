@@ -11,7 +11,7 @@ import torch
 from simulated_gpu import CudaError, Gpu
 from torch import Tensor
 
-from split_infer_ros.buffers.memory import adopt, allocate
+from split_infer_ros.buffers.memory_allocation import adopt, allocate
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.runtime.captures import CaptureError, capture, empty_cache, synchronize_device
 from split_infer_ros.runtime.streams import Stream, current_fence

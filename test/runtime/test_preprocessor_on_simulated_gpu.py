@@ -10,8 +10,8 @@ from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.policy import POLICIES, Policy
 from split_infer_ros.images.encodings import Pixels
 from split_infer_ros.models.preprocess import Preprocess
+from split_infer_ros.pipeline.device_preprocessor import DevicePreprocessor
 from split_infer_ros.pipeline.image_buffer import MIN_BUFFER_BYTES
-from split_infer_ros.pipeline.preprocessor import DevicePreprocessor
 
 PREPROCESS = Preprocess(4, 4, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
 LARGE, LARGER = (
@@ -62,3 +62,18 @@ def test_managed_pixels_belong_to_one_side_at_a_time(gpu: Gpu) -> None:
     for value in (51, 102, 153):
         loaded = preprocessor.load([grey(value)])
     loaded.ready.wait()
+
+
+@pytest.mark.parametrize("absent", [[], ["cudaDevAttrConcurrentManagedAccess"]])
+def test_batches_of_several_policies_share_a_preprocessor(gpu: Gpu, absent: list[str]) -> None:
+    gpu.absent.update(absent)
+    base = preprocessor_at(Place(Policy.DEVICE, GPU, switchable=True))
+    assert base.bytes == preprocessor_at(Place(Policy.DEVICE, GPU)).bytes
+    by_policy = {policy: base.under(policy) for policy in (Policy.DEVICE, Policy.MANAGED, Policy.PINNED)}
+    order = [Policy.DEVICE, Policy.MANAGED, Policy.MANAGED, Policy.DEVICE, Policy.DEVICE, Policy.PINNED, Policy.MANAGED]
+    for turn, policy in enumerate(order):
+        loaded = by_policy[policy].load([grey(5 * turn, LARGE if turn == 4 else 4)])  # without waiting for it
+        if turn > 3:
+            loaded.ready.wait()
+            assert loaded.images.flatten().unique().tolist() == pytest.approx([5 * turn / 255])
+    assert by_policy[Policy.MANAGED].bytes == base.bytes

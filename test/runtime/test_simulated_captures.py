@@ -9,7 +9,7 @@ import pytest
 import torch
 from simulated_gpu import CudaError, Gpu
 
-from split_infer_ros.buffers.memory import allocate
+from split_infer_ros.buffers.memory_allocation import allocate
 from split_infer_ros.buffers.policy import Policy
 
 GPU = torch.device("cuda", 0)

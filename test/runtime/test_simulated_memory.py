@@ -6,7 +6,7 @@ import pytest
 import torch
 from simulated_gpu import CudaError, Gpu, simulated
 
-from split_infer_ros.buffers.memory import adopt, allocate
+from split_infer_ros.buffers.memory_allocation import adopt, allocate
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.runtime.cuda import OutOfMemory

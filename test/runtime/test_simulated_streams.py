@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_gpu import CudaError, Gpu, simulated
 
-from split_infer_ros.buffers.memory import Memory, allocate
+from split_infer_ros.buffers.memory import Memory
+from split_infer_ros.buffers.memory_allocation import allocate
 from split_infer_ros.buffers.policy import Policy
 
 GPU = torch.device("cuda", 0)

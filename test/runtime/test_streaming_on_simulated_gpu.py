@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 from random import Random
@@ -19,11 +20,13 @@ from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.pipeline.settings import StageSettings
 from split_infer_ros.pipeline.streaming import stream_backbone
 from split_infer_ros.runtime.streams import Stream
+from split_infer_ros.split.torch_model import TorchModel
 from split_infer_ros.weight_streaming.residency import Residency
-from split_infer_ros.weight_streaming.ring_memory import MappedRingMemory
+from split_infer_ros.weight_streaming.ring_memory import CopiedRingMemory, MappedRingMemory
+from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
 from split_infer_ros.weight_streaming.weights_file import WeightsFile
 
-RESIDENCIES = Residency.SYNCHRONOUS, Residency.ASYNCHRONOUS, Residency.TWO_STAGE
+RESIDENCIES = Residency.SYNCHRONOUS, Residency.ASYNCHRONOUS, Residency.TWO_STAGE, Residency.AUTO
 
 
 def check_passes(residency: Residency) -> None:
@@ -74,3 +77,41 @@ def test_refused_page_locking_falls_back_to_three_stages(gpu: Gpu, monkeypatch: 
     assert partition is not None
     assert "asynchronous is used" in partition.note
     partition.close()
+
+
+def auto_memory(model: TorchModel, budget_bytes: float = math.inf) -> StreamedPartition:
+    settings = replace(
+        StageSettings(split_point="output"),
+        weights_residency=Residency.AUTO,
+        weights_budget_bytes=budget_bytes,
+        weights_delay_s=60.0,  # times mean nothing on a simulated GPU, so every delay is allowed
+    )
+    partition = stream_backbone(model, model.split_point("output"), settings)
+    assert partition is not None
+    return partition
+
+
+def test_auto_takes_the_least_memory_of_all_pipelines(gpu: Gpu) -> None:
+    """One place that both sides see is half of one place on each side."""
+    partition = auto_memory(odd_on_gpu())
+    assert isinstance(partition.ring_memory, MappedRingMemory)
+    partition.close()
+
+
+def test_auto_copies_where_the_gpu_cannot_read_the_hosts_memory(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise ConfigurationError("cudaHostGetDevicePointer failed")
+
+    monkeypatch.setattr(MappedRingMemory, "allocate", refused)
+    model = odd_on_gpu()
+    partition = auto_memory(model)
+    assert isinstance(partition.ring_memory, CopiedRingMemory)
+    with torch.inference_mode():
+        partition(torch.rand(1, 3, SIDE, SIDE).to(GPU))
+    assert partition.stats().bytes_copied > 0
+    partition.close()
+
+
+def test_auto_names_the_budget_that_it_needs(gpu: Gpu) -> None:
+    with pytest.raises(ConfigurationError, match=r"needs a weights_budget_mb of 0\.\d for this model, not 0\.01"):
+        auto_memory(odd_on_gpu(), budget_bytes=10_000)

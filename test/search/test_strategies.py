@@ -110,6 +110,14 @@ def test_samples_of_similar_models_count_more() -> None:
     assert trials_until(search, COSTS, min(COSTS.values()) * 1.2) <= 3
 
 
+def test_other_tasks_let_expect_the_best() -> None:
+    assert Random(SPACE).expected_best() == Guided(SPACE).expected_best() == SPACE.default
+    configs = random.Random(0).sample(list(SPACE), 40)
+    taught = relative_costs([Tried(config, cost(config, 3.0)) for config in configs], SPACE.default)
+    expected = Guided(SPACE, other_samples=taught).expected_best()
+    assert cost(expected) < 1.2 * min(COSTS.values()) < cost(SPACE.default)
+
+
 def test_relative_costs() -> None:
     space = Space({"a": (1, 2, 3)})
     tried = [Tried({"a": 1}, 2.0), Tried({"a": 2}, 1.0), Tried({"a": 3}, math.inf)]

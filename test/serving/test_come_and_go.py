@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
-import torch
 from bright import BAD, LONG_S, BrightModel
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -15,8 +13,8 @@ from running import SETTINGS, A, B, C, Start, until, use_lanes
 
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.models.detections import Limits
+from split_infer_ros.pipeline.settings import WeightsSettings
 from split_infer_ros.serving import tenant_registry
-from split_infer_ros.serving.served_model import ServedModel
 from split_infer_ros.serving.tenant import Tenant
 from split_infer_ros.split.model_spec import ModelSpec
 
@@ -38,6 +36,20 @@ def test_a_tenant_that_goes_takes_what_waits_with_it(start: Start) -> None:
     assert gone.ledger.counts().dropped == {"removed": 3}
     assert run.delivered["a"] == []
     assert len(run.delivered["b"]) == 1
+
+
+class Noted(BrightModel):
+    """A model that does not run as one would expect."""
+
+    note = "two runs in its own way."
+
+
+def test_what_is_special_about_a_model_is_said_once(start: Start) -> None:
+    run = start(A, C, one=BrightModel("one"), two=Noted("two"))
+    run.set(A, replace(C, deadline_s=5.0), replace(C, name="d"))
+    run.send("d", 1)
+    run.settled()
+    assert run.errors == [("two", "two runs in its own way.")]
 
 
 def test_a_model_goes_once_nobody_has_it_and_its_batches_are_back(start: Start) -> None:
@@ -103,20 +115,6 @@ def test_models_that_together_take_too_much_are_refused_with_what_would_fit(star
     assert run.counts("a").published == 1
 
 
-def test_of_weights_that_must_fit_a_gpu_only_those_before_the_cut_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = BrightModel("one", idle=1000)
-    found = [model.parameters_before(split_point) for split_point in ("input", "default", "output")]
-    assert found == [0, 12, 1012]
-    assert model.parameters == 1012
-    there = SimpleNamespace(device=torch.device("cuda:0"), dtype=model.dtype, parameters_before=model.parameters_before)
-    line = SimpleNamespace(key="one", model=there)
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (12 * 4, 10**9))
-    ServedModel._check_weights(line, "default")  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match=r"The weights of one before its split point take .* would fit"):
-        ServedModel._check_weights(line, "output")  # type: ignore[arg-type]
-
-
 def test_settings_change_while_frames_flow(start: Start) -> None:
     run = start(A, B, one=BrightModel("one"))
     for value in range(60):
@@ -135,12 +133,12 @@ def test_settings_and_the_state_change_while_a_model_is_loaded(start: Start, mon
     two, loading, loaded = BrightModel("two"), threading.Event(), threading.Event()
     run = start(A, one=BrightModel("one"))
 
-    def load(spec: ModelSpec) -> BrightModel:
+    def load(spec: ModelSpec, weights: WeightsSettings) -> BrightModel:
         loading.set()
         assert loaded.wait(LONG_S)
         return two
 
-    monkeypatch.setattr(tenant_registry, "load_model", load)
+    monkeypatch.setattr(tenant_registry, "load_streamable", load)
     coming = threading.Thread(target=run.set, args=(A, C))
     coming.start()
     assert loading.wait(LONG_S)

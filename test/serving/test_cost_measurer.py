@@ -105,7 +105,7 @@ def test_more_samples_are_taken_if_they_disagree(table: CostTable) -> None:
 def test_doubtful_cost_is_measured_again_another_day(tmp_path: Path) -> None:
     for _ in range(2):
         table = make_table(tmp_path / "b", 1)
-        table.load_costs(BrightModel("one"))
+        table.load_costs()
         table.add_model("one", BrightModel("one"), "x")
         assert not table.is_ready("one")
         runner = Runner(records=False)
@@ -134,7 +134,7 @@ def test_batches_of_every_mode_come_before_fused_models(tmp_path: Path) -> None:
     assert len(whole.costs().fused_s) == 2
     assert lane.costs().fused_s == {}
     again = make_table(tmp_path / "a", 1, num_lanes=3)
-    again.load_costs(BrightModel("one"))
+    again.load_costs()
     again.add_model("one", BrightModel("one"), "variant of one")
     assert not again.is_ready("one"), "neither all cores nor two lanes tell of three"
 

@@ -11,7 +11,7 @@ from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.execution_config import ExecutionConfig
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.measurements.key import Key
-from split_infer_ros.serving import cost_table
+from split_infer_ros.serving import cost_keys
 from split_infer_ros.serving.cost_table import FUSION_BUDGET_S, MAX_EXECUTION_S, MAX_FUSED, CostTable
 from split_infer_ros.serving.execution_costs import Combination
 
@@ -73,29 +73,29 @@ def test_known_costs_are_not_measured_again_under_any_name(tmp_path: Path) -> No
     measure_all(first, 0.001)
     again = make_table(tmp_path / "a")
     for name, model in (("other", "one"), ("two", "two")):
-        again.load_costs(MODELS[model])
+        again.load_costs()
         again.add_model(name, MODELS[model], model)
     assert measure_all(again, 1.0) == []
     assert again.costs().fused_s == {(("other", size), ("two", size)): 0.002 * size for size in (1, 2)}
     elsewhere = make_table(tmp_path / "a", key=Key({"device": "other"}, {"torch": "1"}))
-    elsewhere.load_costs(MODELS["one"])
+    elsewhere.load_costs()
     elsewhere.add_model("one", MODELS["one"], "one")
     assert not elsewhere.is_ready("one")
 
 
 def test_costs_on_another_engine_or_version_are_measured_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     release = "2026.4"
-    monkeypatch.setattr(cost_table, "engine_version", lambda engine: release)
+    monkeypatch.setattr(cost_keys, "engine_version", lambda engine: release)
     on_torch = MODELS["one"]
     config = ExecutionConfig(engine=Engine.OPENVINO)
-    on_openvino = on_torch.placed(on_torch.device, on_torch.dtype, config)
+    on_openvino = on_torch.placed(on_torch.device, config)
     for model in (on_torch, on_openvino):
         table = make_table(tmp_path / "a")
-        table.load_costs(model)
+        table.load_costs()
         table.add_model("one", model, "x")
         assert len(measure_all(table, 0.001)) == 3
     again = make_table(tmp_path / "a")
-    again.load_costs(on_openvino)
+    again.load_costs()
     again.add_model("one", on_openvino, "x")
     assert measure_all(again, 0.001) == []
     release = "2027.0"
@@ -119,3 +119,69 @@ def test_failed_executions_are_not_measured_again(tmp_path: Path) -> None:
     table.add_model("one", MODELS["one"], "x")
     assert not table.has_failed("one")
     assert table.next_to_measure() == (("one", 1),)
+
+
+def test_every_recorded_size_is_measured(tmp_path: Path) -> None:
+    table = CostTable(KEY, Database(tmp_path / "a"), max_batch_size=11, graphs=True)
+    table.add_model("one", MODELS["one"], "x")
+    assert measure_all(table, 0.001) == [(("one", size),) for size in (1, 2, 3, 4, 5, 6, 7, 8, 16)]
+    assert table.costs().batch_s("one", 5) == 0.005
+    assert table.costs().batch_s("one", 9) == 0.016, "it is padded"
+
+
+class Stack:
+    """Stands for a network of both models."""
+
+    def __init__(self) -> None:
+        self.name = "one + two"
+        self.members = {name: MODELS[name] for name in ("one", "two")}
+
+
+def stacked_table(path: Path) -> CostTable:
+    table = make_table(path)
+    table.load_costs()
+    for name in ("one", "two"):
+        table.add_model(name, MODELS[name], "same")
+    return table
+
+
+@pytest.mark.parametrize(("image_s", "pays"), [(0.0009, True), (0.00099, False)])
+def test_stacks_are_measured_last_and_kept(tmp_path: Path, image_s: float, pays: bool) -> None:
+    table = stacked_table(tmp_path / "a")
+    assert table.stack_pays(["one", "two"]) is None, "nothing is known of the models"
+    table.set_stacks([Stack()])  # type: ignore[list-item]
+    found: list[Combination] = []
+    while (combination := table.next_to_measure()) is not None:
+        found.append(combination)
+        is_stack = table.is_stack(combination)
+        if combination == (("one + two", 1),):
+            assert table.stack_pays(["one", "two"]) is None, "it may still pay"
+        count = sum(count for _, count in combination)
+        table.add_measured(combination, [image_s * 2 * count if is_stack else 0.001 * count] * 3)
+    assert found[-2:] == [(("one + two", 1),), (("one + two", 2),)]
+    assert not any(table.is_stack(combination) for combination in found[:-2])
+    assert table.stack_pays(["one", "two"]) is pays
+    stack = table.costs().stacks["one + two"]
+    assert (stack.members, list(stack.seconds)) == (("one", "two"), [1, 2])
+    assert table.costs().parameters.keys() == {"one", "two"}
+    again = stacked_table(tmp_path / "a")
+    assert again.stack_pays(["one", "two"]) is pays, "known from the database, before the network is built"
+    assert again.costs().stacks == {}
+    again.set_stacks([Stack()])  # type: ignore[list-item]
+    assert again.next_to_measure() is None
+    assert again.costs().stacks["one + two"] == stack
+
+
+def test_stack_that_fails_or_is_long_does_not_pay(tmp_path: Path) -> None:
+    table = stacked_table(tmp_path / "a")
+    table.set_stacks([Stack()])  # type: ignore[list-item]
+    while (combination := table.next_to_measure()) is not None and not table.is_stack(combination):
+        table.add_measured(combination, [0.4 * MAX_EXECUTION_S * sum(count for _, count in combination)] * 3)
+    assert combination == (("one + two", 1),), "two images of each would take too long"
+    table.add_failed(combination)
+    assert table.next_to_measure() is None
+    assert table.stack_pays(["one", "two"]) is False
+    assert not table.has_failed("one")
+    table.set_stacks([])
+    table.set_stacks([Stack()])  # type: ignore[list-item]
+    assert table.next_to_measure() == (("one + two", 1),), "another network may run"

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from running import until
-from torch import Tensor, nn
+from running import until, use_lanes
+from torch import Tensor
+from two_roads import CPU, SIDE, two_roads
 
 from split_infer_ros.buffers.slot_memory import SlotMemory
+from split_infer_ros.engines import precision_checks
 from split_infer_ros.engines.engine import Engine
 from split_infer_ros.engines.engine_part import EnginePart
 from split_infer_ros.engines.execution_config import ExecutionConfig
@@ -22,45 +24,25 @@ from split_infer_ros.engines.openvino_part import OpenVinoPart
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.images.encodings import RGB, Pixels
 from split_infer_ros.measurements.database import Database
-from split_infer_ros.models.classifier import classify
 from split_infer_ros.models.detections import Detections, Limits
-from split_infer_ros.models.entry import ModelEntry
-from split_infer_ros.models.preprocess import Preprocess
 from split_infer_ros.pipeline.frame import Origin
+from split_infer_ros.pipeline.in_flight import InFlightBatch
+from split_infer_ros.pipeline.loaded_batch import LoadedBatch
 from split_infer_ros.pipeline.local import LocalPipeline
 from split_infer_ros.pipeline.settings import DropPolicy, StageSettings
-from split_infer_ros.runtime.num_threads import engine_threads
+from split_infer_ros.runtime.num_threads import engine_threads, max_threads
 from split_infer_ros.serving import tenant_registry
 from split_infer_ros.serving.shared_pipeline import SharedPipeline
 from split_infer_ros.serving.shared_settings import SharedSettings
 from split_infer_ros.serving.tenant import Tenant
-from split_infer_ros.split.torch_model import TorchModel
 from split_infer_ros.weight_streaming.residency import Residency
 
 for package in ("onnx", "onnxscript", "onnxruntime", "openvino"):
     pytest.importorskip(package)
 
-CPU = torch.device("cpu")
 SETTINGS = StageSettings(split_point="left", batch_size=2, batch_timeout_s=0.2, drop_policy=DropPolicy.BLOCK)
-SIZE = 24
 SCORES = 1e-4  # a softmax of logits of about 1, which differ by rounding alone
 ENGINES = {"onnxruntime": OnnxRuntimePart, "openvino": OpenVinoPart}
-
-
-class Net(nn.Module):
-    """Two maps cross behind ``left``."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU())
-        self.left = nn.Sequential(nn.Conv2d(8, 16, 3, 1, 1), nn.SiLU())
-        self.right = nn.Sequential(nn.Conv2d(16, 8, 3, 1, 1), nn.ReLU())
-        self.last = nn.Linear(8, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.stem(x)
-        x = x + self.right(self.left(x))
-        return 4 * self.last(x.mean((2, 3)))
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -72,25 +54,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield path
 
 
-def model(config: ExecutionConfig) -> TorchModel:
-    torch.manual_seed(5)
-    entry = ModelEntry(
-        name="two_roads",
-        summary="",
-        build=Net,
-        weights=None,
-        preprocess=Preprocess(SIZE, SIZE),
-        labels=("a", "b", "c", "d"),
-        default_split_point="left",
-        decode=classify(SIZE, SIZE),
-    )
-    return TorchModel(entry, Net().eval(), CPU, execution_config=config)
-
-
 def pictures() -> list[Any]:
     """Images of several sizes, some of the model's own."""
     random = torch.Generator().manual_seed(1)
-    sides = (SIZE, SIZE, 40, 31, SIZE)
+    sides = (SIDE, SIDE, 40, 31, SIDE)
     return [
         torch.randint(256, (side, side + step % 2, 3), dtype=torch.uint8, generator=random).numpy()
         for step, side in enumerate(sides)
@@ -99,7 +66,7 @@ def pictures() -> list[Any]:
 
 def scores(config: ExecutionConfig, settings: StageSettings = SETTINGS) -> Tensor:
     limits = Limits(score_threshold=0.0)
-    with LocalPipeline(model(config), settings, limits=limits) as pipeline:
+    with LocalPipeline(two_roads(config), settings, limits=limits) as pipeline:
         results = list(pipeline.run(pictures()))
     assert [result.index for result in results] == list(range(len(pictures())))
     return torch.stack([result.detections.scores[result.detections.labels.argsort()] for result in results])
@@ -139,7 +106,7 @@ def test_engines_read_and_write_the_slots_own_memory(name: str, monkeypatch: pyt
 
     monkeypatch.setattr(kind, "_run", record)
     monkeypatch.setattr(SlotMemory, "write", refuse)
-    split = model(ExecutionConfig(engine=Engine(name)))
+    split = two_roads(ExecutionConfig(engine=Engine(name)))
     backbone, head = split.backbone("left"), split.head("left")
     with LocalPipeline(split, SETTINGS) as pipeline:
         calls.clear()  # of the comparison with torch, and of the warm-up
@@ -162,7 +129,7 @@ def test_engines_read_and_write_the_slots_own_memory(name: str, monkeypatch: pyt
 
 def test_a_head_on_another_engine_converts_and_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """torch leaves its features channels last; another engine's head converts both maps of each batch."""
-    torch_model, head_model = model(ExecutionConfig()), model(ExecutionConfig(engine=Engine.ONNXRUNTIME))
+    torch_model, head_model = two_roads(ExecutionConfig()), two_roads(ExecutionConfig(engine=Engine.ONNXRUNTIME))
     head = head_model.head("left")
     monkeypatch.setattr(torch_model, "_make_head", lambda split_point: head)
     with LocalPipeline(torch_model, SETTINGS) as pipeline:
@@ -183,7 +150,7 @@ def test_heads_are_compiled_before_the_first_batch(name: str, monkeypatch: pytes
         runs.append((len(tensors[0]), engine_threads()))
         return original(self, outputs, tensors)
 
-    split = model(ExecutionConfig(engine=Engine(name)))
+    split = two_roads(ExecutionConfig(engine=Engine(name)))
     split.head("left"), split.backbone("left")
     monkeypatch.setattr(kind, "_run", record)
     pipeline = LocalPipeline(split, SETTINGS, num_threads=(2, 1))
@@ -194,18 +161,28 @@ def test_heads_are_compiled_before_the_first_batch(name: str, monkeypatch: pytes
 
 @pytest.mark.parametrize("name", ["torch", *ENGINES])
 def test_tenants_run_on_the_engine(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An engine writes the features of tenants into the slots itself; torch's are copied."""
-    base = model(ExecutionConfig())
+    """An engine writes the features of tenants into the slots itself; torch's are copied.
+
+    Beside an engine, torch pre-processes on one thread.
+    """
+    base = two_roads(ExecutionConfig())
     writes: list[int] = []
-    original = SlotMemory.write
+    threads: set[tuple[int, int]] = set()
+    original, load = SlotMemory.write, InFlightBatch.load
 
-    def count(self: SlotMemory, slot: int, tensors: Sequence[Tensor]) -> None:
+    def count(self: SlotMemory, slot: int, tensors: Sequence[Tensor], batched: bool = False) -> None:
         writes.append(slot)
-        original(self, slot, tensors)
+        original(self, slot, tensors, batched)
 
+    def note_threads(self: InFlightBatch) -> LoadedBatch:
+        threads.add((torch.get_num_threads(), engine_threads()))
+        return load(self)
+
+    use_lanes(monkeypatch, False)
     monkeypatch.setattr(SlotMemory, "write", count)
+    monkeypatch.setattr(InFlightBatch, "load", note_threads)
     monkeypatch.setattr(
-        tenant_registry, "load_model", lambda spec: base.placed(CPU, torch.float32, spec.execution_config)
+        tenant_registry, "load_streamable", lambda spec, weights: base.placed(CPU, spec.execution_config)
     )
     found: dict[int, Tensor] = {}
 
@@ -230,7 +207,39 @@ def test_tenants_run_on_the_engine(name: str, tmp_path: Path, monkeypatch: pytes
         pipeline.close()
     assert errors == []
     assert bool(writes) == (name == "torch")
+    assert threads == {(max_threads() if name == "torch" else 1, max_threads())}
     torch.testing.assert_close(torch.stack([found[n] for n in sorted(found)]), expected_scores(), rtol=0, atol=SCORES)
+
+
+@pytest.mark.parametrize(
+    ("extensions", "wanted", "found", "noted"),
+    [
+        ({"avx512_bf16"}, "bf16 or fp32", "bf16", ""),
+        (set(), "bf16 or fp32", "fp32", "two_roads runs in fp32: the processor has no instructions for bf16"),
+        (set(), "bf16", "bf16", "two_roads runs in bf16: the processor has no instructions for bf16"),
+    ],
+)
+def test_tenants_take_precisions_as_the_processor_does(
+    extensions: set[str], wanted: str, found: str, noted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = two_roads(ExecutionConfig())
+    monkeypatch.setattr(
+        tenant_registry, "load_streamable", lambda spec, weights: base.placed(CPU, spec.execution_config)
+    )
+    monkeypatch.setattr(precision_checks, "onednn_limit", str)
+    monkeypatch.setattr(precision_checks, "cpu_extensions", lambda: frozenset(extensions))
+    notes: list[str] = []
+    settings = SharedSettings(device="cpu", engine="torch", precision=wanted, max_batch_size=1)
+    pipeline = SharedPipeline(
+        settings, Limits(), lambda *result: None, lambda who, error: notes.append(str(error)), Database(tmp_path / "c")
+    )
+    try:
+        assert pipeline.set_tenants([Tenant("front", "two_roads")]) == {}
+        report = pipeline.report("front", 0.0)
+        assert (report.engine, report.precision) == ("torch", found)
+        assert any(noted in note for note in notes) if noted else notes == []
+    finally:
+        pipeline.close()
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -239,6 +248,6 @@ def test_streamed_weights_need_engine_torch(name: str) -> None:
     pattern = rf"^weights_residency can only be resident on engine {name}, on which two_roads runs: streaming weights"
     with (
         pytest.raises(ConfigurationError, match=pattern),
-        LocalPipeline(model(ExecutionConfig(engine=Engine(name))), settings),
+        LocalPipeline(two_roads(ExecutionConfig(engine=Engine(name))), settings),
     ):
         pass

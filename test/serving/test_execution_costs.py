@@ -52,3 +52,16 @@ def test_best_batch_is_no_larger_than_saves_time() -> None:
     sizes = [costs.best_batch_size("a", max_batch_size) for max_batch_size in (1, 2, 4, 20)]
     assert sizes == [1, 1, 4, 4], "an image takes 0.6 in a batch of 4, and 0.5875 in one of 8"
     assert COSTS.best_batch_size("b", 5) == 1, "beyond what was measured nothing is saved"
+
+
+def test_padded_batch_costs_what_its_graph_costs() -> None:
+    """A recorded batch of one model is padded beyond 8 images, a batch of several models always."""
+    sizes = {size: float(size) for size in (*range(1, 9), 16)}
+    costs = ExecutionCosts(
+        {"a": 1, "b": 1}, {"a": sizes, "b": sizes}, {combination_of({"a": 4, "b": 1}): 4.0}, pads=True
+    )
+    assert [costs.batch_s("a", count) for count in (3, 5, 8, 9, 16)] == [3.0, 5.0, 8.0, 16.0, 16.0]
+    assert costs.execution_s({"a": 5}) == 5.0
+    assert costs.execution_s({"a": 3, "b": 1}) == 4.0, "as measured for four and one"
+    assert costs.execution_s({"a": 3, "b": 3}) == pytest.approx(0.8 * 8.0)
+    assert costs.best_batch_size("a", 12) == 1

@@ -12,7 +12,7 @@ from bright import BAD, LONG_S, BrightModel, frame
 from torch import Tensor
 
 from split_infer_ros.buffers import slot_memory
-from split_infer_ros.buffers.memory import Memory
+from split_infer_ros.buffers.memory import Memory, Place
 from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.measurements.database import Database
 from split_infer_ros.models.detections import Detections, Limits
@@ -53,8 +53,11 @@ class SimulatedRunner:
         self.after: list[Sequence[Fence]] = []
         self.breaks = False
 
+    def set_threads(self, model: str) -> None:
+        assert model in self.backbones
+
     def launch(
-        self, inputs: Mapping[str, Tensor], leave: StoreFeatures, after: Sequence[Fence], compute: Compute
+        self, inputs: Mapping[str, Tensor], leave: StoreFeatures, after: Sequence[Fence], compute: Compute, stack: None
     ) -> LaunchedExecution:
         if self.breaks:
             raise RuntimeError("the driver is gone")
@@ -180,11 +183,11 @@ def test_a_device_that_fails_costs_what_was_launched(bench: Bench) -> None:
 def test_pages_are_mapped_beside_the_next_execution_and_before_the_next_of_that_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def managed(policy: Policy, nbytes: int, device: torch.device) -> Memory:
+    def managed(place: Place, nbytes: int) -> Memory:
         plain = torch.empty(nbytes, dtype=torch.uint8)
         return Memory(Policy.MANAGED, plain, plain)
 
-    monkeypatch.setattr(slot_memory, "allocate", managed)
+    monkeypatch.setattr(slot_memory, "allocate_at", managed)
     bench = Bench(tmp_path / "tuning.jsonl")
     written = InFlightBatch.fetch
     marks: list[Fence | None] = []

@@ -87,7 +87,7 @@ def test_unrecorded_combination_uses_single_models_graphs(recorder: SimulatedRec
         check_results(graphs.run(MODELS, inputs), inputs)
     graphs.prepare(MODELS, images(b=2))
     check_results(graphs.run(MODELS, inputs), inputs)
-    graphs.run(MODELS, images(a=1))
+    graphs.run(MODELS, images(a=1))  # no graph of a is so small
     assert recorder.recorded == [{"a": 4}, {"b": 2}]
     assert recorder.launched == [{"a": 4}, {"a": 4}, {"a": 4}, {"b": 2}]
     assert graphs.most_missed == combination_of({"a": 4, "b": 2}), "it came most often"

@@ -14,8 +14,8 @@ from split_infer_ros.serving.graph_policy import (
     graphs_for,
     graphs_to_evict,
     padded_combination,
-    padded_size,
 )
+from split_infer_ros.serving.graph_sizes import padded_size
 from split_infer_ros.serving.request import Request
 from split_infer_ros.serving.scheduler import Rules, decide
 
@@ -24,9 +24,11 @@ BOTH, TWICE = combination_of({"a": 1, "b": 1}), combination_of({"a": 2, "b": 2})
 UNEQUAL = combination_of({"a": 2, "b": 1})
 
 
-def test_batches_are_padded_to_powers_of_two() -> None:
-    assert [padded_size(count) for count in (1, 2, 3, 4, 5, 9)] == [1, 2, 4, 4, 8, 16]
+def test_only_large_batches_and_those_of_several_models_are_padded() -> None:
+    assert [padded_size(count) for count in (1, 3, 5, 8, 9, 17)] == [1, 3, 5, 8, 16, 32]
+    assert [padded_size(count, 2) for count in (1, 2, 3, 4, 5, 9)] == [1, 2, 4, 4, 8, 16]
     assert padded_combination({"b": 3, "a": 1}) == (("a", 1), ("b", 4))
+    assert padded_combination({"b": 3}) == (("b", 3),)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +36,15 @@ def test_batches_are_padded_to_powers_of_two() -> None:
     [([A2, B1, UNEQUAL], [UNEQUAL]), ([A2, B1, TWICE], [A2, B1]), ([A1, B1], [B1]), ([], [])],
 )
 def test_combination_uses_its_graph_or_its_models(recorded: list[Combination], expected: list[Combination]) -> None:
-    assert list(graphs_for(UNEQUAL, recorded)) == expected
+    assert list(graphs_for(dict(UNEQUAL), recorded)) == expected
+
+
+def test_single_model_uses_the_smallest_graph_that_fits() -> None:
+    three, four, eight = ((("a", size),) for size in (3, 4, 8))
+    assert graphs_for({"a": 3}, [three, four, eight]) == (three,)
+    assert graphs_for({"a": 3}, [four, eight]) == (four,)
+    assert graphs_for({"a": 3, "b": 1}, [three, four, B1]) == (three, B1)
+    assert graphs_for({"a": 3}, [eight]) == ()
 
 
 def test_eviction_of_drawn_examples() -> None:

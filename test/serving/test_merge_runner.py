@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 import torch
 from measured_costs import measure_costs
 from torch import Tensor
 
+from split_infer_ros.engines.engine import Engine
+from split_infer_ros.runtime.num_threads import engine_threads
 from split_infer_ros.serving.execution_timing import blank_batch
 from split_infer_ros.serving.merge_runner import MergeRunner
 from split_infer_ros.split.load import load_model
@@ -75,3 +79,27 @@ def test_batches_and_fused_models_are_timed(models: dict[str, SplitModel], runne
     assert costs.parameters["squeeze"] == models["squeeze"].parameters > costs.parameters["shapes"]
     assert {name: sorted(seconds) for name, seconds in costs.alone_s.items()} == {name: [1, 2] for name in NAMES}
     assert set(costs.fused_s) == {(("again", 1), ("shapes", 1)), (("again", 2), ("shapes", 2))}
+
+
+def test_torch_computes_alone_where_an_engine_runs_the_model() -> None:
+    """One thread runs a model of torch and one of an engine in turns."""
+    seen: dict[str, tuple[int, int]] = {}
+
+    def note(name: str, images: Tensor) -> list[Tensor]:
+        seen[name] = torch.get_num_threads(), engine_threads()
+        return [images]
+
+    for num_threads in (2, 1):
+        runner = MergeRunner(torch.device("cpu"), num_threads=num_threads)
+        names = ("plain", "engine")
+        runner.load(
+            {name: partial(note, name) for name in names},
+            dict.fromkeys(names, 1.0),
+            {"plain": Engine.TORCH, "engine": Engine.ONNXRUNTIME},
+        )
+        with ThreadPoolExecutor(1) as thread:
+            for name in names * 2:
+                thread.submit(runner.run, {name: torch.zeros(1, 3, 2, 2)}).result()
+                assert seen == {name: (num_threads if name == "plain" else 1, num_threads)}
+                seen.clear()
+        runner.close()

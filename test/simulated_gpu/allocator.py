@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +17,7 @@ from simulated_gpu.queues import Queue, Work
 
 if TYPE_CHECKING:
     from simulated_gpu.gpu import Gpu
+    from simulated_gpu.memory_pools import PoolAllocator
 
 GRAIN = 512
 LARGE = 1 << 20
@@ -26,14 +29,14 @@ COMMON: PoolId = (0, 0)
 class Block:
     """A piece of device memory, which always belongs to the same stream and pool."""
 
-    def __init__(self, size: int, queue: Queue, pool: PoolId) -> None:
-        self.bytes = torch.empty(size, dtype=torch.uint8)
+    def __init__(self, memory: Tensor, region: Region, queue: Queue, pool: PoolId) -> None:
+        self.bytes = memory
         self.spoil()
         self.queue = queue
         self.pool = pool
         self.in_use = False
         self.awaited: list[tuple[Work | None, Clock]] = []  # of ``record_stream``, before it is handed out again
-        self.region = Region(self.bytes.data_ptr(), size, "device", "")
+        self.region = region
 
     def spoil(self) -> None:
         """Overwrites the block, so stale reads are noticed. Of a large block, only the beginning is overwritten."""
@@ -57,6 +60,7 @@ class Allocator:
 
     Attributes:
         left_open: pools into which allocation was begun and not ended, as a failed capture leaves them.
+        entered: pools from which threads allocate now.
     """
 
     def __init__(self, gpu: Gpu) -> None:
@@ -64,6 +68,9 @@ class Allocator:
         self.blocks: list[Block] = []
         self.users: dict[PoolId, int] = defaultdict(int)
         self.left_open: set[PoolId] = set()
+        self.entered: set[PoolId] = set()
+        self._closed: list[PoolId] = []
+        self._allocators: dict[PoolId, PoolAllocator | None] = {}  # of pools that were not made for a graph
         self._garbage: list[tuple[Block, set[Queue]]] = []
         self._free: dict[tuple[PoolId, Queue], list[Block]] = defaultdict(list)
 
@@ -71,6 +78,11 @@ class Allocator:
     def reserved(self) -> int:
         """Bytes of all blocks."""
         return sum(block.region.size for block in self.blocks)
+
+    @property
+    def reserved_on_device(self) -> int:
+        """Bytes of the blocks that are plain memory of the device."""
+        return sum(block.region.size for block in self.blocks if block.region.kind == "device")
 
     @property
     def allocated(self) -> int:
@@ -81,7 +93,7 @@ class Allocator:
         """Returns memory for a tensor, uint8 (at least ``nbytes``,), and the object that keeps it."""
         self.drain()
         size = max(GRAIN, -(-nbytes // GRAIN) * GRAIN)
-        pool = queue.capture.pool if queue.capture is not None else COMMON
+        pool = queue.capture.pool if queue.capture is not None else self._gpu.pool_of_thread or COMMON
         free = self._free[pool, queue]
         # As in torch, small tensors do not lie in what large ones left.
         most = LARGE if size < LARGE else self._gpu.total
@@ -93,7 +105,7 @@ class Allocator:
         else:
             block = self._grow(size, queue, pool)
         block.in_use = True
-        block.region.name = f"{nbytes:,} bytes of device memory allocated at {place_of_call()}"
+        block.region.name = f"{nbytes:,} bytes of {block.region.kind} memory allocated at {place_of_call()}"
         return block.bytes, Use(self, block)
 
     def let_go(self, block: Block, streams: set[Queue]) -> None:
@@ -108,6 +120,7 @@ class Allocator:
             block.in_use = False
             block.awaited = [(queue.last, dict(queue.clock)) for queue in streams]
             self._free[block.pool, block.queue].append(block)
+        self._free_closed_pools()
 
     def release(self) -> None:
         """Frees blocks that no tensor and no graph needs, unless a capture is under way or never ended."""
@@ -116,41 +129,77 @@ class Allocator:
         if gpu.captures or self.left_open:
             return
         idle = [block for block in self.blocks if not block.in_use and not self.users[block.pool]]
+        self._free_blocks(idle)
+
+    def open_pool(self, pool: PoolId, allocator: PoolAllocator | None) -> None:
+        """Opens a pool that lives as long as its ``MemPool``."""
+        self.users[pool] += 1
+        self._allocators[pool] = allocator
+
+    def close_pool(self, pool: PoolId) -> None:
+        """Notes that the ``MemPool`` of a pool went. This can happen on any thread, at any time."""
+        self._closed.append(pool)
+
+    def _free_closed_pools(self) -> None:
+        """Frees what pools that were closed have free. Their other blocks wait for ``release``."""
+        while self._closed:
+            pool = self._closed.pop(0)
+            if self.users[pool] != 1:
+                self._gpu.faults.append("A pool of torch was destroyed before the graphs that use it.")
+            self.users[pool] -= 1
+            self._free_blocks([block for block in self.blocks if block.pool == pool and not block.in_use])
+
+    def is_of_graphs(self, pool: PoolId) -> bool:
+        """Returns whether the blocks of a pool belong to graphs, which may use them again as they like."""
+        return pool != COMMON and (pool not in self._allocators or self.users[pool] > 1)
+
+    def _free_blocks(self, idle: Sequence[Block]) -> None:
+        gpu = self._gpu
         if not idle:
             return
         gpu.processor.finish_all()
+        for queue in gpu.processor.queues:
+            join(gpu.host().clock, queue.clock)  # to free memory waits for the whole device
+            join(gpu.known, queue.clock)
         for block in idle:
             self.blocks.remove(block)
             self._free[block.pool, block.queue].remove(block)
-            gpu.memory.remove(block.region)
+            allocator = self._allocators.get(block.pool)
+            if allocator is None:
+                gpu.memory.remove(block.region)
+            else:
+                allocator.free(block.region.start, block.region.size, 0, block.queue.handle)
 
     def segments(self) -> list[dict[str, Any]]:
         """Returns the blocks in the format of torch's ``memory_snapshot``."""
-        self.drain()
-        return [
-            {
-                "device": 0,
-                "address": block.region.start,
-                "total_size": block.region.size,
-                "allocated_size": block.region.size * block.in_use,
-                "segment_pool_id": block.pool,
-                "stream": block.queue.handle,
-                "blocks": [{"size": block.region.size, "state": "active_allocated" if block.in_use else "inactive"}],
-            }
-            for block in self.blocks
-        ]
+        with self._gpu.lock:
+            self.drain()
+            return [_segment(block) for block in self.blocks]
 
     def _grow(self, size: int, queue: Queue, pool: PoolId) -> Block:
+        allocator = self._allocators.get(pool)
+        if allocator is not None:
+            return self._grow_by(allocator, size, queue, pool)
         if size > self._gpu.free_bytes:
             self.release()
         if size > self._gpu.free_bytes:
             raise torch.OutOfMemoryError(
                 f"CUDA out of memory. Tried to allocate {size} bytes. GPU 0 has {self._gpu.free_bytes} bytes free."
             )
-        block = Block(size, queue, pool)
-        self.blocks.append(block)
-        self._gpu.memory.add(block.region)
-        return block
+        memory = torch.empty(size, dtype=torch.uint8)
+        region = self._gpu.memory.add(Region(memory.data_ptr(), size, "device", ""))
+        self.blocks.append(Block(memory, region, queue, pool))
+        return self.blocks[-1]
+
+    def _grow_by(self, allocator: PoolAllocator, size: int, queue: Queue, pool: PoolId) -> Block:
+        address = allocator.allocate(size, 0, queue.handle)
+        region = self._gpu.memory.find(address or 0)
+        if region is None:
+            raise torch.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {size} bytes from a pool.")
+        with torch._C._DisableTorchDispatch(), torch.inference_mode(False):
+            memory = torch.frombuffer((ctypes.c_ubyte * size).from_address(region.start), dtype=torch.uint8)
+        self.blocks.append(Block(memory, region, queue, pool))
+        return self.blocks[-1]
 
     def _hand_out_again(self, block: Block) -> None:
         """Checks that other streams are done with a block when its own stream uses it again."""
@@ -170,3 +219,16 @@ class Allocator:
         join(known, gpu.known)
         gpu.memory.touch(block.region, 0, block.region.size, queue, known, True, place)
         queue.append(block.spoil)
+
+
+def _segment(block: Block) -> dict[str, Any]:
+    size, state = block.region.size, "active_allocated" if block.in_use else "inactive"
+    return {
+        "device": 0,
+        "address": block.region.start,
+        "total_size": size,
+        "allocated_size": size * block.in_use,
+        "segment_pool_id": block.pool,
+        "stream": block.queue.handle,
+        "blocks": [{"size": size, "state": state}],
+    }

@@ -13,6 +13,7 @@ from torch import Tensor
 from simulated_gpu.allocator import POISON
 from simulated_gpu.clocks import join, place_of_call
 from simulated_gpu.memory_map import Region
+from simulated_gpu.memory_pools import RELAXED
 from simulated_gpu.tensors import GpuTensor
 
 if TYPE_CHECKING:
@@ -134,8 +135,8 @@ class Runtime:
                 return (self.status("cudaErrorInvalidValue"),)
             region.attached = None
             gpu.launch(queue, lambda: None, [(_plain(region.start, region.size), True)])
-            to_host = int(flags) == int(self._real.cudaMemAttachHost)
-            region.attached = "host" if to_host else queue
+            owners = {self._real.cudaMemAttachHost: "host", self._real.cudaMemAttachSingle: queue}
+            region.attached = owners.get(flags)
         return (self.status(),)
 
     def cudaStreamCreateWithFlags(self, flags: int) -> tuple[Any, int]:
@@ -222,7 +223,7 @@ class Runtime:
 
     def _forbidden(self, what: str) -> tuple[Any] | None:
         capture = self._gpu.capture_of_this_thread()
-        if capture is None:
+        if capture is None or self._gpu.capture_mode_of_thread == RELAXED:
             return None
         capture.failure = capture.failure or what
         return (self.status("cudaErrorStreamCaptureUnsupported"),)

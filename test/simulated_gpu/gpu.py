@@ -12,8 +12,8 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
-from simulated_gpu.allocator import COMMON, Allocator
-from simulated_gpu.captures import Baked, Capture, pool_ids
+from simulated_gpu.allocator import Allocator
+from simulated_gpu.captures import Baked, Capture, PoolId, pool_ids
 from simulated_gpu.clocks import Actor, Clock, join, place_of_call
 from simulated_gpu.findings import CudaError, Findings
 from simulated_gpu.memory_map import Region, extent
@@ -66,7 +66,7 @@ class Gpu(Findings):
     def free_bytes(self) -> int:
         """The free bytes of the device's memory."""
         managed = sum(region.size for region in self.memory.regions() if region.kind == "managed")
-        return self.total - self.allocator.reserved - managed
+        return self.total - self.allocator.reserved_on_device - managed
 
     @property
     def page_locked_bytes(self) -> int:
@@ -102,6 +102,24 @@ class Gpu(Findings):
     @current.setter
     def current(self, queue: Queue) -> None:
         self._threads.current = queue
+
+    @property
+    def pool_of_thread(self) -> PoolId | None:
+        """The pool from which the calling thread's tensors get memory; None for the common one."""
+        return getattr(self._threads, "pool", None)
+
+    @pool_of_thread.setter
+    def pool_of_thread(self, pool: PoolId | None) -> None:
+        self._threads.pool = pool
+
+    @property
+    def capture_mode_of_thread(self) -> int:
+        """How the thread respects recordings, as CUDA numbers it; with 2 (relaxed), it may allocate."""
+        return getattr(self._threads, "capture_mode", 0)
+
+    @capture_mode_of_thread.setter
+    def capture_mode_of_thread(self, mode: int) -> None:
+        self._threads.capture_mode = mode
 
     def host(self) -> Actor:
         """Returns the actor of the calling thread."""
@@ -140,7 +158,7 @@ class Gpu(Findings):
                 self.fault(f"Work was given to {queue.name}, which was destroyed.")
             touched = [(*self._locate(plain), writes) for plain, writes in tensors if plain.numel()]
             if queue.capture is not None:
-                private = {block.region for block in self.allocator.blocks if block.pool != COMMON}
+                private = {block.region for block in self.allocator.blocks if self.allocator.is_of_graphs(block.pool)}
                 baked = [
                     Baked(region, start, end, writes, region.use, region in private)
                     for region, start, end, writes in touched

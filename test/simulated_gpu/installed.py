@@ -19,10 +19,11 @@ import torch._dynamo  # which looks at torch's functions once, and is not to see
 from simulated_gpu.cuda_runtime import Runtime
 from simulated_gpu.gpu import Gpu
 from simulated_gpu.host_threads import Published, joining, lock_classes, remembering, starting
+from simulated_gpu.memory_pools import runtime_library
 from simulated_gpu.operators import Simulation
 from simulated_gpu.tensors import GpuTensor
 from simulated_gpu.torch_api import torch_api
-from split_infer_ros.runtime import streams
+from split_infer_ros.runtime import cuda, streams
 
 _PACKAGE = "split_infer_ros"
 _BINDING = "cuda.bindings.runtime"
@@ -70,9 +71,11 @@ def _patched(gpu: Gpu, runtime: Runtime) -> Iterator[None]:
         def replace(owner: Any, name: str, value: object) -> None:
             stack.enter_context(patch.object(owner, name, value, create=True))  # a build without CUDA lacks some
 
-        api = torch_api(gpu)
+        api, library = torch_api(gpu), runtime_library(gpu)
         replace(torch._C, "_cuda_endAllocateToPool", vars(api).pop("end_allocate"))
         replace(torch._C, "_cuda_releasePool", vars(api).pop("release_pool"))
+        replace(torch._C, "_cuda_customAllocator", vars(api).pop("custom_allocator"))
+        replace(torch._C, "_cuda_beginAllocateCurrentThreadToPool", None)  # which says that this torch has it
         for name, value in vars(api).items():
             replace(torch.cuda, name, value)
         replace(torch.cuda.nvtx, "range", lambda *_, **__: nullcontext())
@@ -97,6 +100,7 @@ def _patched(gpu: Gpu, runtime: Runtime) -> Iterator[None]:
                     replace(module, name, queue._PySimpleQueue)  # type: ignore[attr-defined]
                 elif isinstance(value, _lock_types):
                     replace(module, name, lock() if isinstance(value, _lock_types[0]) else reentrant())
+        replace(cuda, "library", lambda: library)
         for path, names in _PUBLISHED.items():
             module_name, _, class_name = path.rpartition(".")
             owner = getattr(importlib.import_module(module_name), class_name)

@@ -58,12 +58,14 @@ CASES = {
     "vit_tiny": Case(224, 224),
     "ssd_resnet50": Case(classes="head.classification_head.module_list.0"),
     "yolov3": Case(classes="heads.0.1", batch=1),
+    "yolov4": Case(classes="heads.2.1", batch=1),
     "ssd300": Case(300, 300, classes="head.classification_head.module_list.0", photographs=2, batch=1),
 }
 HEAVY = {  # steps between the split points that are tested, as built and as run; the slow test has all of them
     "ssd300": (15, 31),  # 31 billion multiplications an image, and no smaller input will do
     "ssd_resnet50": (3, 14),
     "yolov3": (6, 19),  # 248 MB of weights
+    "yolov4": (10, 30),  # 257 MB of weights
     "vgg16": (3, 10),
     "fasterrcnn_mobilenet_320": (3, 10),
     "retinanet": (3, 10),

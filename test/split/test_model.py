@@ -106,8 +106,6 @@ def test_errors_name_what_cannot_be_loaded(tmp_path: Path) -> None:
         load_model(ModelSpec("shapes", "none", "cpu")).backbone("features.1")
     with pytest.raises(ConfigurationError, match=r"device 'tpu'.*auto, cpu"):
         load_model(ModelSpec("shapes", "none", "tpu"))
-    with pytest.raises(ConfigurationError, match=r"precision 'fp8'.*fp32, fp16, bf16"):
-        load_model(ModelSpec("shapes", "none", precision="fp8"))
 
 
 @pytest.mark.parametrize("name", ["", "cuda:99", "CPU", "cuda:", "cpu:0"])

@@ -33,6 +33,7 @@ from small_graphs import graph_of  # noqa: E402
 
 from split_infer_ros.engines.engine import Engine  # noqa: E402
 from split_infer_ros.engines.execution_config import ExecutionConfig  # noqa: E402
+from split_infer_ros.engines.precision import Precision  # noqa: E402
 from split_infer_ros.errors import ConfigurationError, UnknownSplitPointError  # noqa: E402
 from split_infer_ros.models.classifier import classify  # noqa: E402
 from split_infer_ros.models.entry import ModelEntry  # noqa: E402
@@ -190,6 +191,14 @@ def test_parameters_are_counted_on_each_side() -> None:
     assert model.parameters_before("output") == model.parameters
 
 
+def test_kernels_are_the_nodes_that_compute() -> None:
+    model = model_of(exported(net(), by_dynamo=False, is_symbolic=True))
+    counts = [len(model.kernels_before(name)) for name in NAMES]
+    assert counts == sorted(set(counts)), "each partition has more than the one before it"
+    assert (counts[0], counts[-1]) == (0, len(model.prepared.dataflow.computing))
+    assert {each.weight_bytes for each in model.kernels_before("output")} == {0}, "an engine has memory of its own"
+
+
 def test_fingerprint_is_that_of_the_operations() -> None:
     torch.manual_seed(1)
     others = {"same": exported(net(), by_dynamo=False, is_symbolic=True), "retrained": None, "wider": None}
@@ -211,23 +220,25 @@ def test_partitions_are_made_once() -> None:
         model.head("conv_3")
 
 
-def test_other_precisions_are_refused() -> None:
-    model = model_of(sized())
-    assert model.placed(CPU, torch.float32) is not model
-    with pytest.raises(ConfigurationError, match="take precision fp32"):
-        model.placed(CPU, torch.float16)
+def test_bf16_is_openvinos_though_another_engine_is_native() -> None:
+    low = model_of(sized()).placed(CPU, ExecutionConfig(precision=Precision.BF16))
+    assert low.execution_config == ExecutionConfig(engine=Engine.OPENVINO, precision=Precision.BF16)
+    assert low.dtype == torch.float32
+    half = model_of(sized()).placed(CPU, ExecutionConfig(engine=Engine.ONNXRUNTIME, precision=Precision.FP16))
+    with pytest.raises(ConfigurationError, match=r"^engine onnxruntime computes an ONNX file in fp32, not in fp16\."):
+        half.backbone("output")
 
 
 def test_engine_torch_stands_for_the_native_engine() -> None:
     model = model_of(sized(), ExecutionConfig())
     assert model.execution_config.engine is model.native_engine is Engine.ONNXRUNTIME
-    assert model.placed(CPU, torch.float32, ExecutionConfig()).execution_config.engine is Engine.ONNXRUNTIME
+    assert model.placed(CPU, ExecutionConfig()).execution_config.engine is Engine.ONNXRUNTIME
 
 
 def test_openvino_runs_the_same_split_points() -> None:
     pytest.importorskip("openvino")
     graph = exported(net(), by_dynamo=False, is_symbolic=False)
-    model = model_of(graph).placed(CPU, torch.float32, ExecutionConfig(engine=Engine.OPENVINO))
+    model = model_of(graph).placed(CPU, ExecutionConfig(engine=Engine.OPENVINO))
     assert model.execution_config.engine is Engine.OPENVINO
     short = replace(model.split_point("body.1"))
     assert_near(model.head(short.name)(*model.backbone(short.name)(images(2))), run_each(graph, images(2)))
@@ -240,8 +251,6 @@ def test_what_needs_torchs_graph_refuses_an_onnx_model() -> None:
         torch_model(model_of(sized()), "Streaming weights", "leave it.")
 
 
-def test_the_refusal_of_streamed_weights_proposes_no_engine_that_an_onnx_model_lacks() -> None:
-    """An ONNX model runs on ONNX Runtime, so the advice to take engine torch would lead nowhere."""
-    with pytest.raises(ConfigurationError, match="leave weights_residency at resident") as refusal:
+def test_the_refusal_of_streamed_weights_proposes_engine_torch() -> None:
+    with pytest.raises(ConfigurationError, match="take engine torch for an ONNX file, or leave weights_residency at"):
         streamable(model_of(sized()))
-    assert "engine torch" not in str(refusal.value)

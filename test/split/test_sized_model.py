@@ -138,13 +138,15 @@ def test_size_with_other_split_points_runs_in_pairs() -> None:
 
 
 def test_other_placements_share_the_source(model: SizedModel) -> None:
-    placed = model.placed(CPU, torch.float32)
+    placed = model.placed(CPU)
     assert placed.fingerprint == model.fingerprint
     assert placed.parameters == model.parameters == sum(each.numel() for each in module().parameters())
     assert model.parameters_before("stem.1") == 3 * 8 * 9 + 8
+    assert len(model.kernels_before("stem.1")) == 2, "a convolution with its batch norm, and an activation"
+    assert [each.weight_bytes for each in model.kernels_before("stem.1")] == [4 * (3 * 8 * 9 + 8), 0]
     assert_right(placed, "stem.1", 2, module())
     with pytest.raises(ConfigurationError, match="so engine openvino cannot take it"):
-        model.placed(CPU, torch.float32, ExecutionConfig(engine=Engine.OPENVINO))
+        model.placed(CPU, ExecutionConfig(engine=Engine.OPENVINO))
     with pytest.raises(ConfigurationError, match="fixed is traced for each batch size: leave it"):
         torch_model(model, "Streaming weights", "leave it.")
 

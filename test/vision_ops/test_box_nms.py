@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from expected_boxes import check_kept, kept_class_by_class
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -14,32 +15,6 @@ from torchvision.ops import batched_nms, nms
 from split_infer_ros.errors import ConfigurationError
 from split_infer_ros.vision_ops import suppression
 from split_infer_ros.vision_ops.box_nms import box_nms
-
-
-def kept_class_by_class(
-    boxes: Tensor,
-    scores: Tensor,
-    labels: Tensor,
-    *,
-    score_threshold: float,
-    iou_threshold: float,
-    max_detections: int,
-    max_per_class: int | None = None,
-) -> Tensor:
-    """The candidates of one image that torchvision's ``nms`` keeps if it is called for each class."""
-    kept = [torch.zeros(0, dtype=torch.int64)]
-    for label in labels.unique():
-        (candidates,) = ((labels == label) & (scores > score_threshold)).nonzero(as_tuple=True)
-        candidates = candidates[scores[candidates].argsort(descending=True, stable=True)][:max_per_class]
-        kept.append(candidates[nms(boxes[candidates], scores[candidates], iou_threshold)])
-    found = torch.cat(kept).sort().values
-    return found[scores[found].argsort(descending=True, stable=True)][:max_detections]
-
-
-def check(found: Tensor, expected: Tensor) -> None:
-    assert found.dtype == torch.int64
-    assert found[: len(expected)].tolist() == expected.tolist()
-    assert (found[len(expected) :] == -1).all()
 
 
 @st.composite
@@ -86,7 +61,7 @@ def test_labelled_boxes_are_kept_as_class_by_class(
     found = box_nms(boxes, scores, labels, **limits)
     assert found.shape == (len(boxes), limits["max_detections"])
     for image, kept in enumerate(found):
-        check(kept, kept_class_by_class(boxes[image], scores[image], labels[image], **limits))
+        check_kept(kept, kept_class_by_class(boxes[image], scores[image], labels[image], **limits))
 
 
 @settings(deadline=None, max_examples=150)
@@ -101,7 +76,7 @@ def test_scores_of_all_classes_are_kept_as_class_by_class(
     for image, kept in enumerate(found):
         labels = torch.arange(classes).repeat(boxes.shape[1])
         repeated = boxes[image].repeat_interleave(classes, 0)
-        check(kept, kept_class_by_class(repeated, scores[image].flatten(), labels, **limits))
+        check_kept(kept, kept_class_by_class(repeated, scores[image].flatten(), labels, **limits))
 
 
 @settings(deadline=None, max_examples=50)
@@ -110,7 +85,7 @@ def test_boxes_of_one_class_are_kept_as_by_nms(drawn: tuple[Tensor, Tensor, int]
     boxes, scores, _ = drawn
     found = box_nms(boxes, scores, **limits)
     for image, kept in enumerate(found):
-        check(kept, kept_class_by_class(boxes[image], scores[image], torch.zeros(scores.shape[1]), **limits))
+        check_kept(kept, kept_class_by_class(boxes[image], scores[image], torch.zeros(scores.shape[1]), **limits))
 
 
 def test_a_threshold_is_not_rounded() -> None:
@@ -148,7 +123,7 @@ def test_on_a_grid_batched_nms_keeps_the_same(dtype: torch.dtype) -> None:
     scores = (torch.randperm(500, generator=random) / 512).unsqueeze(0).to(dtype)
     labels = torch.randint(0, 8, (1, 500), generator=random)
     found = box_nms(boxes, scores, labels, score_threshold=-1, iou_threshold=0.5, max_detections=500)
-    check(found[0], batched_nms(boxes[0].float(), scores[0].float(), labels[0], 0.5))
+    check_kept(found[0], batched_nms(boxes[0].float(), scores[0].float(), labels[0], 0.5))
 
 
 @pytest.mark.parametrize("side", [40, 4000], ids=["heavily overlapping", "spread"])
@@ -161,7 +136,7 @@ def test_a_hundred_thousand_boxes_are_suppressed(side: int) -> None:
     best = scores[0].topk(20_000).indices.sort().values  # more than enough, and much faster than all of them
     limits = {"score_threshold": 0.1, "iou_threshold": 0.3, "max_detections": 30}
     expected = best[kept_class_by_class(boxes[0, best], scores[0, best], labels[0, best], **limits)]
-    check(found[0], expected)
+    check_kept(found[0], expected)
     assert len(expected) == 30
 
 
@@ -176,7 +151,7 @@ def test_images_that_lack_boxes_are_searched_to_the_end(monkeypatch: pytest.Monk
     assert ((found >= 0).sum(1) == 11).all()  # one of each class
     labels, repeated = torch.arange(11).repeat(1000), boxes.repeat_interleave(11, 1)
     for image, kept in enumerate(found):
-        check(kept, kept_class_by_class(repeated[image], scores[image, :, 1:].flatten(), labels, **limits))
+        check_kept(kept, kept_class_by_class(repeated[image], scores[image, :, 1:].flatten(), labels, **limits))
 
 
 def test_small_groups_are_compared_like_large_ones(monkeypatch: pytest.MonkeyPatch) -> None:

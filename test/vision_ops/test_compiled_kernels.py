@@ -35,12 +35,14 @@ WORKERS = 2
 TIMEOUT_S = 800.0  # in which a busy machine compiles all of them
 TARGETS = sorted(SHARED_BYTES)
 FLOATING, SUMMED, KEYS = {"fp32", "fp16", "bf16"}, {"fp32", "i64"}, {"i64"}
-TYPES = {"_pointwise": FLOATING, "_depthwise": FLOATING, "_up_sweep": SUMMED, "_down_sweep": SUMMED}
-TYPES |= {"_sort_blocks": KEYS, "_merge": KEYS, "_suppress": {"fp32", "i64", "i8"}}
+TYPES = dict.fromkeys(("_pointwise", "_depthwise", "_windowed"), FLOATING)
+TYPES |= dict.fromkeys(("_up_sweep", "_down_sweep"), SUMMED)
+TYPES |= {"_sort_blocks": KEYS, "_merge": KEYS, "_suppress": {"fp32", "i64", "i32"}}
+TYPES |= {"_count": {"fp32", "i64"}, "_write": {"fp32", "i64", "i32"}, "_copy_best": {"fp32", "i64", "i32"}}
 MAX_SPILLED = {75: 1024}  # bytes of a thread, because Turing keeps the next tiles in registers, which are few
 IMPOSSIBLE = {  # specialisations that never happen, because a single block has nothing to add or to merge
     "_down_sweep": {"length": {ONE}, "blocks": {ONE}},
-    "_merge": {"count": {ONE}, "width": {ONE, ANY}, "steps": {ONE}},
+    "_merge": {"width": {ONE, ANY}, "steps": {ONE}},
 }
 
 Results = dict[int, list[tuple[Launch, list[Compiled]]]]

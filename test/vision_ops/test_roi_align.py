@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.vision_ops import roi_align as module
 from split_infer_ros.vision_ops.roi_align import roi_align
 
 
@@ -56,6 +57,20 @@ def test_features_are_0_far_outside_the_map() -> None:
     assert found.tolist() == [[[[0, 0], [0, 0]]]]
 
 
+def test_regions_are_prepared_alike_on_both_devices() -> None:
+    # the device's way runs on any device, and copies and comparisons are exact
+    random = torch.Generator().manual_seed(0)
+    for dtype in (torch.float16, torch.float32, torch.float64):
+        regions = (torch.rand((50, 4), generator=random) * 40).to(dtype)  # half of them inverted
+        images = torch.randint(0, 2, (50,), generator=random)
+        about = {"features": torch.ones(2, 3, 10, 12), "spatial_scale": 0.25}
+        on_device = module._rows_on_device(regions, images, **about)
+        on_host = module._rows_on_host(regions, images, **about)
+        assert on_device.dtype == on_host.dtype
+        assert torch.equal(on_device, on_host)
+
+
+@pytest.mark.parametrize("on_device", [False, True])
 @pytest.mark.parametrize(
     ("features", "regions", "images", "size", "message"),
     [
@@ -70,7 +85,15 @@ def test_features_are_0_far_outside_the_map() -> None:
     ],
 )
 def test_impossible_arguments_are_refused(
-    features: tuple[int, ...], regions: list[list[float]], images: list[int], size: tuple[int, int], message: str
+    features: tuple[int, ...],
+    regions: list[list[float]],
+    images: list[int],
+    size: tuple[int, int],
+    message: str,
+    on_device: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if on_device:
+        monkeypatch.setattr(module, "_rows_on_host", module._rows_on_device)
     with pytest.raises(ConfigurationError, match=message):
         roi_align(torch.ones(features), torch.tensor(regions), torch.tensor(images), size)

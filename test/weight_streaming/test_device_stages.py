@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -12,22 +12,26 @@ from lost_device import AcceleratorError, refuse
 from odd_model import PackedModel
 from torch import Tensor
 
+from split_infer_ros.buffers.memory import Memory
+from split_infer_ros.buffers.policy import Policy
 from split_infer_ros.drop_reason import DropReason
 from split_infer_ros.errors import StreamError
-from split_infer_ros.runtime.streams import Fence
-from split_infer_ros.weight_streaming.chunk_reader import ChunkReader
-from split_infer_ros.weight_streaming.copy_stage import CopyStage
+from split_infer_ros.runtime.streams import Fence, Mark
 from split_infer_ros.weight_streaming.device_ops import DeviceOps
 from split_infer_ros.weight_streaming.mapped_stage import MappedStage
+from split_infer_ros.weight_streaming.memory_plan import MemoryPlan
 from split_infer_ros.weight_streaming.pack import pack_model
 from split_infer_ros.weight_streaming.packed_partition import open_packed
 from split_infer_ros.weight_streaming.prefetcher import TIMEOUT_S
 from split_infer_ros.weight_streaming.residency import Residency, plan_memory
-from split_infer_ros.weight_streaming.ring_memory import RingMemory, block_views, page_aligned
-from split_infer_ros.weight_streaming.ring_plan import CHUNK_BYTES, RingPlan, plan_ring
+from split_infer_ros.weight_streaming.ring_memory import (
+    CopiedRingMemory,
+    MappedRingMemory,
+    RingMemory,
+    page_aligned,
+)
 from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
-from split_infer_ros.weight_streaming.weight_stream import WeightStream
-from split_infer_ros.weight_streaming.weights_file import Block, WeightsFile
+from split_infer_ros.weight_streaming.weights_file import WeightsFile
 
 
 class CountingFence(Fence):
@@ -46,36 +50,34 @@ class LostFence(Fence):
         refuse()
 
 
+class HostMark(Mark):
+    """A moment of the host, which stands for one of the device."""
+
+    def __init__(self) -> None:
+        self.at = time.perf_counter()
+
+    def wait(self) -> None:
+        """Waits for nothing: the host has done its work."""
+
+    def seconds_until(self, later: Mark) -> float:
+        assert isinstance(later, HostMark)
+        return later.at - self.at
+
+
 def copy(target: Tensor, source: Tensor) -> None:
     target.copy_(source)
 
 
-DEVICE_OPS = DeviceOps(copy, CountingFence)
+DEVICE_OPS = DeviceOps(copy, CountingFence, HostMark)
 
 
-class SimulatedRingMemory(RingMemory):
-    """Two rings, or one that both sides see."""
-
-    def __init__(self, capacity: int, is_copied: bool, ops: DeviceOps = DEVICE_OPS) -> None:
-        super().__init__(page_aligned(capacity), page_aligned(capacity) if is_copied else None)
-        self._is_copied = is_copied
-        self._ops = ops
-
-    def make_supply(
-        self, file: WeightsFile, plan: RingPlan, blocks: Sequence[Block], *, timeout_s: float
-    ) -> MappedStage | CopyStage:
-        if not self._is_copied:
-            return MappedStage(WeightStream(self._prefetcher, ChunkReader(file, plan, blocks), timeout_s), self._ops)
-        block_sizes = [block.nbytes for block in blocks]
-        host_plan = plan_ring(block_sizes, range(len(blocks)), len(self._host))
-        return CopyStage(
-            WeightStream(self._prefetcher, ChunkReader(file, host_plan, blocks), timeout_s),
-            host_blocks=block_views(self._host, host_plan, block_sizes),
-            device_blocks=block_views(self.ring, plan, block_sizes),
-            plan=plan,
-            ops=self._ops,
-            timeout_s=timeout_s,
-        )
+def ring_memory_of(memory_plan: MemoryPlan, ops: DeviceOps) -> RingMemory:
+    """Two rings on the host if blocks are copied, or one that both sides see."""
+    capacity = memory_plan.ring.capacity
+    host = page_aligned(capacity)
+    if memory_plan.staging is None:
+        return MappedRingMemory(Memory(Policy.PINNED, host, host), ops)
+    return CopiedRingMemory(Memory(Policy.DEVICE, host, page_aligned(capacity)), ops)
 
 
 @pytest.fixture(scope="module")
@@ -93,12 +95,14 @@ def streamed(
     *,
     ops: DeviceOps = DEVICE_OPS,
     timeout_s: float = TIMEOUT_S,
+    is_timed: bool = False,
 ) -> StreamedPartition:
     packed = open_packed(plain.model, plain.model.graph, plain.path, num_threads=None)
-    chunk_bytes = max(packed.block_sizes) if is_copied else CHUNK_BYTES
-    memory_plan = plan_memory(residency, packed.block_sizes, packed.step_blocks, chunk_bytes=chunk_bytes)
-    ring_memory = SimulatedRingMemory(memory_plan.ring.capacity, is_copied, ops)
-    return StreamedPartition.open(packed, memory_plan, timeout_s=timeout_s, ring_memory=ring_memory)
+    memory_plan = plan_memory(residency, packed.block_sizes, packed.step_blocks, is_copied=is_copied)
+    ring_memory = ring_memory_of(memory_plan, ops)
+    return StreamedPartition.open(
+        packed, memory_plan, timeout_s=timeout_s, ring_memory=ring_memory, mark=HostMark if is_timed else None
+    )
 
 
 @pytest.mark.parametrize(
@@ -123,11 +127,14 @@ def test_device_gets_the_weights_of_each_step(plain: PackedModel, residency: Res
     partition.close()
 
 
-@pytest.mark.parametrize("is_copied", [False, True])
+@pytest.mark.parametrize(
+    ("residency", "is_copied"),
+    [(Residency.TWO_STAGE, False), (Residency.ASYNCHRONOUS, True), (Residency.SYNCHRONOUS, True)],
+)
 def test_failed_pass_is_followed_by_a_sound_one(
-    plain: PackedModel, is_copied: bool, monkeypatch: pytest.MonkeyPatch
+    plain: PackedModel, residency: Residency, is_copied: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    partition = streamed(plain, Residency.TWO_STAGE, is_copied)
+    partition = streamed(plain, residency, is_copied)
     read = WeightsFile.read
 
     def fail(self: WeightsFile, offset: int, memory: memoryview, layer: str) -> None:
@@ -153,7 +160,11 @@ def test_failed_pass_is_followed_by_a_sound_one(
     partition.close()
 
 
-def test_failed_copy_costs_only_its_pass(plain: PackedModel) -> None:
+THREE_STAGES = pytest.mark.parametrize("residency", [Residency.ASYNCHRONOUS, Residency.SYNCHRONOUS])
+
+
+@THREE_STAGES
+def test_failed_copy_costs_only_its_pass(plain: PackedModel, residency: Residency) -> None:
     failures = iter([True])
 
     def copy_or_fail(target: Tensor, source: Tensor) -> None:
@@ -161,7 +172,7 @@ def test_failed_copy_costs_only_its_pass(plain: PackedModel) -> None:
             raise RuntimeError("CUDA error: invalid argument")
         target.copy_(source)
 
-    partition = streamed(plain, Residency.ASYNCHRONOUS, True, ops=DeviceOps(copy_or_fail, CountingFence))
+    partition = streamed(plain, residency, True, ops=DeviceOps(copy_or_fail, CountingFence, HostMark))
     with torch.inference_mode(), pytest.raises(RuntimeError, match="invalid argument"):
         partition(plain.images[:1])
     with torch.inference_mode():
@@ -171,20 +182,22 @@ def test_failed_copy_costs_only_its_pass(plain: PackedModel) -> None:
     partition.close()
 
 
-def test_endless_copy_fails_its_pass_in_time(plain: PackedModel) -> None:
+@THREE_STAGES
+def test_endless_copy_fails_its_pass_in_time(plain: PackedModel, residency: Residency) -> None:
     released = threading.Event()
-    ops = DeviceOps(lambda target, source: float(released.wait(30.0)), CountingFence)
-    partition = streamed(plain, Residency.ASYNCHRONOUS, True, ops=ops, timeout_s=0.2)
-    with torch.inference_mode(), pytest.raises(StreamError, match=r"did not reach the device within 0\.2 s"):
+    ops = DeviceOps(lambda target, source: float(released.wait(30.0)), CountingFence, HostMark)
+    partition = streamed(plain, residency, True, ops=ops, timeout_s=0.2)
+    with torch.inference_mode(), pytest.raises(StreamError, match=r"did not reach the device within 0\.[24] s"):
         partition(plain.images[:1])
     released.set()
     partition.close()
 
 
-def test_closing_ends_a_step_that_waits(plain: PackedModel) -> None:
+@THREE_STAGES
+def test_closing_ends_a_step_that_waits(plain: PackedModel, residency: Residency) -> None:
     released = threading.Event()
-    ops = DeviceOps(lambda target, source: float(released.wait(30.0)), CountingFence)
-    partition = streamed(plain, Residency.ASYNCHRONOUS, True, ops=ops)
+    ops = DeviceOps(lambda target, source: float(released.wait(30.0)), CountingFence, HostMark)
+    partition = streamed(plain, residency, True, ops=ops)
     closing = threading.Timer(0.3, partition.close)  # which itself waits for the copy
     closing.start()
     with torch.inference_mode(), pytest.raises(StreamError, match=r"was closed\."):
@@ -198,7 +211,7 @@ def test_pass_on_a_lost_device_does_not_block_the_next() -> None:
     weight_stream = SimpleNamespace(
         begin_pass=print, begin_step=print, end_step=print, has_step=bool, end_pass=failures.append
     )
-    stage = MappedStage(weight_stream, DeviceOps(copy=print, fence=LostFence))  # type: ignore[arg-type]
+    stage = MappedStage(weight_stream, DeviceOps(copy=print, fence=LostFence, mark=HostMark))  # type: ignore[arg-type]
     for _ in range(2):
         stage.begin_pass()
         stage.end_step(0)
@@ -206,3 +219,21 @@ def test_pass_on_a_lost_device_does_not_block_the_next() -> None:
         with pytest.raises(AcceleratorError):
             stage.end_pass(failed=False)
     assert failures == [True, True]  # each pass freed the ring as a failed one
+
+
+@pytest.mark.parametrize("is_copied", [False, True])
+def test_device_takes_the_times_of_each_step(plain: PackedModel, is_copied: bool) -> None:
+    partition = streamed(plain, Residency.ASYNCHRONOUS, is_copied, is_timed=True)
+    steps = len(open_packed(plain.model, plain.model.graph, plain.path, num_threads=None).step_blocks)
+    with torch.inference_mode():
+        for _ in range(2):
+            start = time.perf_counter()
+            partition(plain.images[:1])
+            seconds = time.perf_counter() - start
+            times = partition.times
+            assert times is not None
+            assert len(times.step_s) == steps
+            assert 0 < sum(times.step_s) + times.tail_s + times.stalled_s <= seconds
+    stats = partition.stats()
+    assert (stats.bytes_copied > 0, stats.copying_s > 0) == (is_copied, is_copied)
+    partition.close()

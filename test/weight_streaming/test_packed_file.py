@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,8 @@ TENSOR = PackedTensor("a.weight", (2, 3), "float32", 0, 24)
 
 
 def write(path: Path) -> PackedHeader:
-    pieces = [Piece("a", 0, 0, 0, 0, (TENSOR,)), Piece("b", 0, 0, 0, 0, (TENSOR,))]
+    larger = replace(TENSOR, shape=(PAGE + 1,), dtype="uint8", nbytes=PAGE + 1)
+    pieces = [Piece("a", 0, 0, 0, 0, (TENSOR,)), Piece("b", 0, 0, 0, 0, (larger,))]
     return write_packed(path, HEADER, [(pieces[0], b"x" * 24), (pieces[1], b"y" * (PAGE + 1))])
 
 

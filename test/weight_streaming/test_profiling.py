@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from split_infer_ros.weight_streaming.delay_model import StreamingProfile, predict_delay
+from split_infer_ros.weight_streaming.memory_plan import MemoryPlan
 from split_infer_ros.weight_streaming.packed_header import PAGE
 from split_infer_ros.weight_streaming.profiling import profile_layers, profile_partition
-from split_infer_ros.weight_streaming.residency import MemoryPlan
 from split_infer_ros.weight_streaming.streamed_partition import PassTimes
 from split_infer_ros.weight_streaming.weight_stream import PrefetchStats
 
@@ -35,7 +37,7 @@ class SimulatedPartition:
 
     def __init__(self, memory_plan: MemoryPlan, profile: StreamingProfile) -> None:
         self.plan, self._profile, self.is_closed, self._passes = memory_plan.ring, profile, False, 0
-        stalled_s = predict_delay(self.plan, profile) - profile.compute_s
+        stalled_s = predict_delay(memory_plan, profile) - profile.compute_s
         self.times = PassTimes(profile.step_s, profile.tail_s, stalled_s)
 
     def __call__(self, images: torch.Tensor) -> None:
@@ -53,6 +55,18 @@ def test_shortest_times_count_without_the_first_pass() -> None:
     partition = ScriptedPartition(((0.1, 0.1), 0.1, 100, 0.1), ((3.0, 1.0), 2.0, 100, 4.0), ((2.0, 5.0), 3.0, 100, 2.0))
     profile = profile_layers(partition, [torch.zeros(1)], 3)  # type: ignore[arg-type]
     assert (profile.step_s, profile.tail_s, profile.bandwidth) == ((2.0, 1.0), 2.0, 37.5)
+
+
+def test_checking_counts_as_reading() -> None:
+    partition = ScriptedPartition(((1.0,), 1.0, 100, 1.0), ((1.0,), 1.0, 100, 1.0))
+    plain = partition.stats
+    passes = iter((0, 0, 1, 2))  # in turns before and after a pass
+
+    def stats() -> PrefetchStats:
+        return replace(plain(), checking_s=3.0 * next(passes))
+
+    partition.stats = stats  # type: ignore[method-assign]
+    assert profile_layers(partition, [torch.zeros(1)], 2).bandwidth == 25.0  # type: ignore[arg-type]
 
 
 def test_read_latency_is_measured_with_the_smallest_ring() -> None:

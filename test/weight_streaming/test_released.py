@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from _hollow_model import hollow_model
 from comparing import rounding
 from odd_model import TILE_MB, Odd, PackedModel
 from torch import nn
@@ -16,6 +15,8 @@ from torch import nn
 from split_infer_ros.engines.execution_config import Convolutions, ExecutionConfig
 from split_infer_ros.engines.module_state import state_of
 from split_infer_ros.errors import WeightsError
+from split_infer_ros.models.catalogue import find_model
+from split_infer_ros.split.hollow_model import hollow_model
 from split_infer_ros.split.torch_model import TorchModel
 from split_infer_ros.weight_streaming.pack import pack_model
 from split_infer_ros.weight_streaming.unpack import unpack_weights
@@ -58,13 +59,13 @@ def test_new_partition_reads_released_weights_back(packed_model: PackedModel, mo
 def test_model_with_released_weights_is_packed_the_same(model: TorchModel, path: Path) -> None:
     model.release(state_of(model.graph).keys(), lambda wanted: unpack_weights(model, path, num_threads=1, names=wanted))
     again = path.with_name("again.weights")
-    pack_model(model.placed(model.device, model.dtype), again, num_threads=1, tile_mb=TILE_MB)
+    pack_model(model.placed(model.device), again, num_threads=1, tile_mb=TILE_MB)
     assert again.read_bytes() == path.read_bytes()
 
 
 def test_model_that_never_had_weights_is_not_packed(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match=r"shapes has no weights to pack: 'stem\..*' was never loaded"):
-        pack_model(hollow_model("shapes"), tmp_path / "w", num_threads=1)
+        pack_model(hollow_model(find_model("shapes")), tmp_path / "w", num_threads=1)
     assert not list(tmp_path.iterdir())
 
 
@@ -72,7 +73,7 @@ def test_model_that_never_had_weights_is_not_packed(tmp_path: Path) -> None:
 def test_partition_in_use_keeps_its_weights(
     packed_model: PackedModel, model: TorchModel, path: Path, convolutions: Convolutions
 ) -> None:
-    other = model.placed(model.device, model.dtype, ExecutionConfig(convolutions=convolutions))
+    other = model.placed(model.device, ExecutionConfig(convolutions=convolutions))
     images = packed_model.images[:1]
     with torch.inference_mode():
         backbone, head = other.backbone("default"), other.head("default")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, replace
+from typing import ClassVar
 
+from split_infer_ros.engines.engine import Engine
 from split_infer_ros.nodes.parameters.common import (
     ComputeParameters,
-    ImageParameters,
     ModelParameters,
     WeightsParameters,
 )
+from split_infer_ros.nodes.parameters.images import ImageParameters
 from split_infer_ros.nodes.parameters.table import parameter
 from split_infer_ros.nodes.transports import INTRA_PROCESS, SENDERS
 from split_infer_ros.pipeline.auto_split import Goal
@@ -23,6 +25,8 @@ from split_infer_ros.split.planner import Objective
 class BackboneParameters(ModelParameters, ComputeParameters, ImageParameters, WeightsParameters):
     """The parameters of the node ``backbone``."""
 
+    PURPOSE: ClassVar[str] = "Split point, batches and features"
+
     cuda_graphs: bool = parameter(
         True,
         "On a GPU, whether to record the backbone for each batch size before serving, and to launch it as a whole.",
@@ -34,7 +38,9 @@ class BackboneParameters(ModelParameters, ComputeParameters, ImageParameters, We
     )
     objective: str = parameter(
         Objective.THROUGHPUT.value,
-        "What split_point auto optimises: throughput or latency.",
+        "What split_point auto optimises: throughput or latency. With throughput, a CPU also computes two batches side "
+        "by side while frames come nearly as fast as it serves them one by one, or faster. That serves more frames, "
+        "and each takes longer.",
         choices=tuple(objective.value for objective in Objective),
     )
     latency_bound_ms: float = parameter(
@@ -46,7 +52,7 @@ class BackboneParameters(ModelParameters, ComputeParameters, ImageParameters, We
     tune_at_start: float = parameter(
         0.0,
         "Seconds for which the node tunes the model at its configuration, if no measurements exist for this "
-        "precision. 0: none.",
+        "precision. 0: none. In one process, the head uses the number of cores found from the next start on.",
         minimum=0.0,
         maximum=86_400.0,
         read_only=True,
@@ -65,7 +71,8 @@ class BackboneParameters(ModelParameters, ComputeParameters, ImageParameters, We
     )
     drop_policy: str = parameter(
         DropPolicy.LATEST.value,
-        "What happens when frames come too fast: latest drops all but the newest, block makes senders wait.",
+        "What happens when frames come too fast: latest drops all but the newest, for live cameras; block makes "
+        "senders wait, for recordings.",
         choices=tuple(policy.value for policy in DropPolicy),
     )
     pool_slots: int = parameter(
@@ -87,8 +94,9 @@ class BackboneParameters(ModelParameters, ComputeParameters, ImageParameters, We
 
     @property
     def model_spec(self) -> ModelSpec:
-        """The model as the backbone loads it: on its device and in its precision."""
-        return replace(super().model_spec, device=self.device, precision=self.precision)
+        """The model as the backbone loads it: on its device and for its engine."""
+        on_torch = self.engine == Engine.TORCH.value
+        return replace(super().model_spec, device=self.device, on_torch=on_torch)
 
     @property
     def goal(self) -> Goal:
@@ -107,5 +115,6 @@ class BackboneParameters(ModelParameters, ComputeParameters, ImageParameters, We
             memory_policy=self.memory_policy,
             memory_budget_bytes=1e6 * self.memory_budget_mb or math.inf,
             cuda_graphs=self.cuda_graphs,
+            lanes=self.objective == Objective.THROUGHPUT.value,
             **asdict(self.weights_settings),
         )

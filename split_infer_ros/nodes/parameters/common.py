@@ -4,39 +4,26 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from enum import Enum
+from typing import ClassVar
 
 from split_infer_ros.buffers.policy import AUTO, POLICIES
 from split_infer_ros.engines.engine import AUTO as AUTO_ENGINE
 from split_infer_ros.engines.engine import check_engine
-from split_infer_ros.images.sizes import MAX_PIXELS
+from split_infer_ros.engines.precision import PRECISION_CHOICES, Precision
 from split_infer_ros.models.detections import Limits
 from split_infer_ros.models.onnx_options import AUTO as AUTO_OPTION
 from split_infer_ros.models.onnx_options import Decoder, Recipe
 from split_infer_ros.nodes.parameters.table import NodeParameters, parameter
 from split_infer_ros.pipeline.settings import WeightsSettings
-from split_infer_ros.split.model import PRECISIONS
 from split_infer_ros.split.model_spec import ModelSpec
 from split_infer_ros.weight_streaming.residency import Residency
-
-
-class ImageReliability(Enum):
-    """The reliability of image subscriptions."""
-
-    BEST_EFFORT = "best_effort"
-    RELIABLE = "reliable"
-
-
-class ImageTransport(Enum):
-    """The form in which images come."""
-
-    RAW = "raw"
-    COMPRESSED = "compressed"
 
 
 @dataclass(frozen=True)
 class LoadParameters(NodeParameters):
     """The rows of a node that loads models."""
+
+    PURPOSE: ClassVar[str] = "Loading models"
 
     allow_user_code: bool = parameter(
         False,
@@ -52,6 +39,8 @@ class LoadParameters(NodeParameters):
 class ModelParameters(LoadParameters):
     """The rows of a node that has one model."""
 
+    PURPOSE: ClassVar[str] = "The model"
+
     model: str = parameter(
         "shapes",
         "The model: a name of the catalogue, timm:NAME, FILE.onnx, package.module:factory or FILE.pt2. Backbone and "
@@ -59,7 +48,10 @@ class ModelParameters(LoadParameters):
         read_only=True,
     )
     weights: str = parameter(
-        "default", "The model's weights: default, random, none, or the path of a file.", read_only=True
+        "default",
+        "The model's weights: default, none (as built), random (seeded; results depend on the image), or the path of a "
+        "safetensors file or a state dict.",
+        read_only=True,
     )
 
     decoder: str = parameter(
@@ -103,50 +95,14 @@ class ModelParameters(LoadParameters):
 
 
 @dataclass(frozen=True)
-class ImageParameters(NodeParameters):
-    """The rows of a node that subscribes to images."""
-
-    image_reliability: str = parameter(
-        ImageReliability.BEST_EFFORT.value,
-        "Reliability of the image subscriptions: best_effort matches every publisher, reliable resends lost images.",
-        choices=tuple(reliability.value for reliability in ImageReliability),
-        read_only=True,
-    )
-    image_depth: int = parameter(
-        5,
-        "How many images of each topic the middleware keeps until the node takes them.",
-        minimum=1,
-        maximum=10_000,
-        read_only=True,
-    )
-    image_transport: str = parameter(
-        ImageTransport.RAW.value,
-        "The form of the images: raw, or compressed (JPEG or PNG, from TOPIC/compressed).",
-        choices=tuple(transport.value for transport in ImageTransport),
-        read_only=True,
-    )
-    max_image_pixels: int = parameter(
-        MAX_PIXELS,
-        "Images with more pixels are dropped before they are decoded.",
-        minimum=1,
-        maximum=2**31 - 1,
-        read_only=True,
-    )
-    max_rate_hz: float = parameter(
-        0.0,
-        "Frames a second that are taken of each camera; further frames are dropped as rate_limited. 0: no limit.",
-        minimum=0.0,
-        maximum=10_000.0,
-    )
-
-
-@dataclass(frozen=True)
 class ComputeParameters(NodeParameters):
     """The rows of a node that runs backbones.
 
     Raises:
         ConfigurationError: there is no such engine.
     """
+
+    PURPOSE: ClassVar[str] = "Where and how it computes"
 
     device: str = parameter("auto", "Where the backbone runs: auto, cpu, cuda, cuda:1, ...", read_only=True)
     engine: str = parameter(
@@ -157,9 +113,10 @@ class ComputeParameters(NodeParameters):
         read_only=True,
     )
     precision: str = parameter(
-        "fp32",
-        "Precision of the backbone and of its features. The head always computes in fp32.",
-        choices=tuple(PRECISIONS),
+        Precision.FP32.value,
+        "In what the backbone computes: fp32, fp16, bf16 or int8. What the engine or processor lacks is refused. With "
+        "bf16 or fp32, it runs in fp32 instead.",
+        choices=PRECISION_CHOICES,
         read_only=True,
     )
     trace: str = parameter(
@@ -168,7 +125,8 @@ class ComputeParameters(NodeParameters):
     memory_policy: str = parameter(
         AUTO,
         "The memory of features and staging buffers: device (copied to the host), managed (pages move to where they "
-        "are used), pinned (the GPU accesses the host's memory), or auto. On a CPU all are plain memory.",
+        "are used), pinned (the GPU accesses the host's memory), or auto. On a GPU that shares the CPU's memory, a "
+        "policy that is named covers weights and activations as well. On a CPU all are plain memory.",
         choices=(*(policy.value for policy in POLICIES), AUTO),
     )
     memory_budget_mb: float = parameter(
@@ -186,11 +144,13 @@ class ComputeParameters(NodeParameters):
 class WeightsParameters(NodeParameters):
     """The rows of a node that runs one partition of one model."""
 
+    PURPOSE: ClassVar[str] = "Streamed weights"
+
     weights_residency: str = parameter(
         Residency.RESIDENT.value,
         "Where this partition's weights are: resident in memory, or streamed from a packed file layer by layer: "
-        "synchronous (two buffers in turn), asynchronous (a ring buffer), two_stage (the smallest ring buffer), auto "
-        "(the smallest memory that costs no time).",
+        "synchronous (two buffers in lockstep), asynchronous (a ring buffer), two_stage (the smallest ring buffer), "
+        "auto (the smallest memory that costs no more time than allowed).",
         choices=tuple(residency.value for residency in Residency),
     )
     weights_budget_mb: float = parameter(
@@ -201,14 +161,21 @@ class WeightsParameters(NodeParameters):
     )
     weights_delay_ms: float = parameter(
         1.0,
-        "How long weights_residency auto may delay a batch to save memory, in milliseconds. One hundredth of the "
-        "batch's time is allowed if that is longer.",
+        "By how many milliseconds weights_residency auto may delay a batch to save memory.",
         minimum=0.0,
         maximum=60_000.0,
     )
+    weights_delay_share: float = parameter(
+        0.0,
+        "By which part of a batch's time weights_residency auto may delay it, if that is longer than "
+        "weights_delay_ms; 0.01 is one hundredth. 0: weights_delay_ms alone counts.",
+        minimum=0.0,
+        maximum=100.0,
+    )
     weights_file: str = parameter(
         "",
-        "The packed file of streamed weights; empty: a file in the user's cache folder, which is made when needed.",
+        "The packed file of streamed weights, packed for the partition's number of cores and batch size. Empty: a file "
+        "in the user's cache folder, which is made when needed.",
     )
 
     @property
@@ -218,6 +185,7 @@ class WeightsParameters(NodeParameters):
             weights_residency=Residency(self.weights_residency),
             weights_budget_bytes=1e6 * self.weights_budget_mb or math.inf,
             weights_delay_s=self.weights_delay_ms / 1e3,
+            weights_delay_share=self.weights_delay_share,
             weights_file=self.weights_file,
         )
 
@@ -226,10 +194,13 @@ class WeightsParameters(NodeParameters):
 class FinishParameters(NodeParameters):
     """The rows of a node that runs heads."""
 
+    PURPOSE: ClassVar[str] = "Detections"
+
     head_threads: int = parameter(
         0,
         "Cores for the head's partition. 0: one core, or all cores if a GPU runs the backbone. The node head prefers "
-        "a number that tuning found.",
+        "a number that tuning found. It cannot know where the backbone runs: on a machine with a GPU, set 1 if the "
+        "backbone runs on the CPU.",
         minimum=0,
         maximum=1024,
         read_only=True,

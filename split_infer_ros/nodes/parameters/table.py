@@ -14,7 +14,7 @@ import dataclasses
 import difflib
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from split_infer_ros.errors import ConfigurationError
 
@@ -61,7 +61,13 @@ def family(names: str, table: type[Any]) -> Any:
 class NodeParameters:
     """The parameters of every node."""
 
-    autostart: bool = parameter(True, "Whether the node configures and activates itself at its start.", read_only=True)
+    PURPOSE: ClassVar[str] = "The node"
+
+    autostart: bool = parameter(
+        True,
+        "Whether the node configures and activates itself at its start; else the lifecycle services do.",
+        read_only=True,
+    )
 
 
 class Rows:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from split_infer_ros.models.onnx_options import OnnxOptions
 from split_infer_ros.nodes.parameters.backbone import BackboneParameters
 from split_infer_ros.nodes.parameters.common import (
     ComputeParameters,
     FinishParameters,
-    ImageParameters,
     LoadParameters,
     ModelParameters,
 )
+from split_infer_ros.nodes.parameters.images import ImageParameters
 from split_infer_ros.nodes.parameters.table import family, like, parameter
 from split_infer_ros.serving.request import LatePolicy
 from split_infer_ros.serving.shared_settings import SharedSettings
@@ -89,6 +90,8 @@ class TenantsParameters(LoadParameters, ComputeParameters, FinishParameters, Ima
     Raises:
         ConfigurationError: a tenant's name is not allowed, or is listed twice.
     """
+
+    PURPOSE: ClassVar[str] = "Tenants and their batches"
 
     tenants: tuple[str, ...] = parameter(
         (), "The names of the tenants that run. Their own parameters are tenants.NAME.*."

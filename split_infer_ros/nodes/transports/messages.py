@@ -8,12 +8,14 @@ from torch import Tensor
 
 from split_infer_ros.buffers.layout import Layout, Strides, is_dense
 from split_infer_ros.buffers.slots import Lease, Outcome
+from split_infer_ros.engines.precision import Precision
 from split_infer_ros.errors import HandleError, UnknownSplitPointError
 from split_infer_ros.msg import FeatureHandle, FeatureRelease, TensorSpec
 from split_infer_ros.pipeline.frame import Handle, Origin
-from split_infer_ros.split.model import PRECISIONS, SplitModel
+from split_infer_ros.split.model import SplitModel
 
 MAX_FRAMES = 256
+FEATURE_DTYPES = tuple(dict.fromkeys(precision.torch_dtype for precision in Precision))
 
 
 def handle_message(handle: Handle, layout: Layout, features: Sequence[Tensor]) -> FeatureHandle:
@@ -64,7 +66,7 @@ def read_handle(message: FeatureHandle, model: SplitModel) -> tuple[Handle, Layo
         split_point = model.split_point(message.split_point)
     except UnknownSplitPointError as error:
         raise HandleError("foreign", str(error)) from error
-    layouts = (Layout(split_point.in_precision(dtype).tensors, message.batch_capacity) for dtype in PRECISIONS.values())
+    layouts = (Layout(split_point.in_precision(dtype).tensors, message.batch_capacity) for dtype in FEATURE_DTYPES)
     received = [(tensor.name, tensor.dtype, tuple(tensor.shape), tensor.offset) for tensor in message.tensors]
     layout = next((layout for layout in layouts if _tensor_specs(layout) == received), None)
     if layout is None:

@@ -14,13 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rclpy.qos import QoSProfile
-from torch import Tensor
 
 from split_infer_ros.buffers.layout import Layout, Strides
 from split_infer_ros.buffers.memory import Place
 from split_infer_ros.buffers.segment import remove_leftovers
 from split_infer_ros.buffers.shared_pool import SharedSlotPool
-from split_infer_ros.buffers.shared_reader import SharedSlotReader
+from split_infer_ros.buffers.shared_reader import SharedBatchReader, SharedSlotReader
 from split_infer_ros.buffers.slots import Lease, Outcome
 from split_infer_ros.errors import HandleError
 from split_infer_ros.msg import FeatureHandle, FeatureRelease
@@ -157,7 +156,10 @@ class SharedMemoryReceiver:
 
     def _submit(self, segment: _FeatureSegment, batch: _Batch) -> None:
         handle, strides = batch
-        self._stage.submit(handle, _NotifyingReader(segment.reader, strides, self._publisher))
+        self._stage.submit(handle, SharedBatchReader(segment.reader, strides, self._publish_release))
+
+    def _publish_release(self, lease: Lease, outcome: Outcome) -> None:
+        self._publisher.publish(release_message(lease, outcome))
 
     def _segment_of(self, handle: Handle, layout: Layout) -> _FeatureSegment:
         key = handle.segment, handle.split_point, handle.batch_capacity  # these decide the layout as well
@@ -168,25 +170,3 @@ class SharedMemoryReceiver:
             self._segments = {name: old for name, old in self._segments.items() if old.reader.owner_lives}
             self._segments[key] = segment
         return self._segments[key]
-
-
-class _NotifyingReader:
-    """Reads one batch with the strides of its handle, and publishes when it is done."""
-
-    def __init__(self, reader: SharedSlotReader, strides: tuple[Strides, ...], publisher: Any) -> None:
-        self._reader = reader
-        self._strides = strides
-        self._publisher = publisher
-
-    def take(self, lease: Lease) -> None:
-        """Begins to read."""
-        self._reader.take(lease)
-
-    def views(self, lease: Lease, batch: int) -> tuple[Tensor, ...]:
-        """Returns the slot's tensors."""
-        return self._reader.views(lease, batch, self._strides)
-
-    def release(self, lease: Lease, outcome: Outcome) -> None:
-        """Gives the slot back."""
-        self._reader.release(lease, outcome)
-        self._publisher.publish(release_message(lease, outcome))

@@ -169,7 +169,7 @@ def _pointwise(
         total = tl.dot(left, right, total, input_precision=PRECISION)
     total += tl.load(bias + channel, mask=channel < out_channels, other=0.0).to(tl.float32)[None, :]
     inside = (pixel < count)[:, None] & (channel < out_channels)[None, :]
-    tl.store(result + pixel[:, None] * out_channels + channel[None, :], _clamped(total, low, high), mask=inside)
+    tl.store(result + pixel[:, None] * out_channels + channel[None, :], clamped(total, low, high), mask=inside)
 
 
 @triton.jit
@@ -212,7 +212,7 @@ def _depthwise(
     total += tl.load(bias + channel, mask=channel < depth, other=0.0).to(tl.float32)[None, :]
     inside = ((row < out_rows) & (column < out_columns))[:, None] & (channel < depth)[None, :]
     target = ((image * out_rows + row) * out_columns + column)[:, None] * depth + channel[None, :]
-    tl.store(result + target, _clamped(total, low, high), mask=inside)
+    tl.store(result + target, clamped(total, low, high), mask=inside)
 
 
 @triton.jit
@@ -224,7 +224,7 @@ def _tap(source, weights, y, x, channel, tap, height, width, depth):
 
 
 @triton.jit
-def _clamped(total, low, high):
+def clamped(total, low, high):
     """Clamps; NaN stays NaN."""
     above = tl.maximum(total, low, propagate_nan=tl.PropagateNan.ALL)
     return tl.minimum(above, high, propagate_nan=tl.PropagateNan.ALL)

@@ -11,35 +11,34 @@ BLOCK = 128  # keys that one program sorts by comparing each with each
 CHUNK = 512  # keys that one program moves in a merge
 
 
-def argsort_by_merging(keys: Tensor, starts: Tensor, ends: Tensor, block: int = BLOCK) -> Tensor:
-    """Returns the stable order of the keys: int64 (n,).
+def argsort_by_merging(keys: Tensor, offsets: Tensor, block: int = BLOCK) -> Tensor:
+    """Returns the stable order of the keys: int64 (n,), undefined behind the last segment.
 
     The flat array is divided into blocks of one size, regardless of where segments end. Each pass merges pairs of
-    blocks, which doubles the length of the sorted runs. A pass writes all keys and their places into other memory. Only
-    keys of a segment that crosses the border between two blocks change their place.
+    blocks, which doubles the length of the sorted runs. Only keys of a segment that crosses the border between two
+    blocks change their place. But every pass writes all keys and their places into other memory, also those that stay
+    where they are. So a pass costs the same however many segments cross a border.
 
     Args:
-        keys: int64 (n,); the keys of a later segment are larger.
-        starts: int64 (n,), where the segment of each key starts.
-        ends: int64 (n,), where the segment of each key ends.
+        keys: int64 (n,), ``segment << 32`` plus a number of 32 bits with its sign. They are overwritten.
+        offsets: int64 (S + 1,), where the keys of each segment start, and then their number, which n may exceed. The
+            kernels read that number on the device.
         block: keys of a block of the first sort, a power of two.
     """
-    count = len(keys)
     order = torch.empty_like(keys)
-    if not count:
+    if not len(keys):
         return order
-    ordered = torch.empty_like(keys)
-    _sort_blocks[(triton.cdiv(count, block),)](keys, ordered, order, count, BLOCK=block)
-    spare_keys, spare_order = torch.empty_like(keys), torch.empty_like(keys)
+    ordered, spare_keys, spare_order = torch.empty_like(keys), keys, torch.empty_like(keys)
+    count = offsets[-1:]
+    _sort_blocks[(triton.cdiv(len(keys), block),)](keys, ordered, order, count, BLOCK=block)
     width = block
-    while width < count:
-        _merge[(triton.cdiv(count, CHUNK),)](
+    while width < len(keys):
+        _merge[(triton.cdiv(len(keys), CHUNK),)](
             ordered,
             order,
             spare_keys,
             spare_order,
-            starts,
-            ends,
+            offsets,
             count,
             width,
             width.bit_length(),
@@ -54,12 +53,15 @@ def argsort_by_merging(keys: Tensor, starts: Tensor, ends: Tensor, block: int = 
 def _sort_blocks(keys, ordered, order, count, BLOCK: tl.constexpr):
     """Places each key behind as many keys as precede it. Threads only compare, so they never diverge."""
     begin = tl.program_id(0) * BLOCK
+    total = tl.load(count)
+    if begin >= total:
+        return
     index = tl.arange(0, BLOCK)
-    key = tl.load(keys + begin + index, mask=begin + index < count, other=0x7FFFFFFFFFFFFFFF)
+    inside = begin + index < total
+    key = tl.load(keys + begin + index, mask=inside, other=0x7FFFFFFFFFFFFFFF)
     mine, others = key[:, None], key[None, :]
     before = (others < mine) | ((others == mine) & (index[None, :] < index[:, None]))
     place = begin + tl.sum(before.to(tl.int32), 1)
-    inside = begin + index < count
     tl.store(ordered + place, key, mask=inside)
     tl.store(order + place, (begin + index).to(tl.int64), mask=inside)
 
@@ -70,25 +72,29 @@ def _merge(
     order,
     new_keys,
     new_order,
-    starts,
-    ends,
+    offsets,
     count,
     width,
     steps,
     CHUNK: tl.constexpr,
 ):
     """Moves each key by the number of keys that pass it, found by a binary search in the other block of its pair."""
-    place = (tl.program_id(0) * CHUNK + tl.arange(0, CHUNK)).to(tl.int64)
-    inside = place < count
+    first_place = tl.program_id(0) * CHUNK
+    total = tl.load(count)
+    if first_place >= total:
+        return
+    place = (first_place + tl.arange(0, CHUNK)).to(tl.int64)
+    inside = place < total
     key = tl.load(keys + place, mask=inside, other=0)
+    segment = (key + 0x80000000) >> 32
+    start = tl.load(offsets + segment, mask=inside, other=0)
+    end = tl.load(offsets + segment + 1, mask=inside, other=0)
     begin = place // (2 * width) * (2 * width)
     border = begin + width
     left = place < border
     # The range of the same segment beyond the border. For most keys it is empty.
-    low = tl.where(left, border, tl.maximum(begin, tl.load(starts + place, mask=inside, other=0)))
-    high = tl.where(left, tl.minimum(begin + 2 * width, tl.load(ends + place, mask=inside, other=0)), border)
-    low = tl.where(left, low, tl.minimum(low, border))
-    high = tl.maximum(high, low)
+    low = tl.where(left, border, tl.minimum(tl.maximum(begin, start), border))
+    high = tl.maximum(low, tl.where(left, tl.minimum(begin + 2 * width, end), border))
     first = low
     for _ in range(steps):
         middle = (low + high) // 2

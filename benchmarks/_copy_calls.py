@@ -1,0 +1,132 @@
+"""Counts the copy calls between the pre-processed images and the outputs of the head, by torch's profiler (§7.3).
+
+On a CPU, each ``aten::copy_`` counts. ``clone``, ``contiguous`` and ``to`` call it whenever they move data. On a GPU,
+each memory copy of CUDA counts, and each kernel by which torch copies, also inside a recorded graph.
+
+The upload of raw images does not count, because it is a part of pre-processing. Operators that compute or join results,
+such as a sum or ``cat``, do not count either, nor do reorders inside oneDNN or another library.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
+
+from split_infer_ros.buffers.layout import Layout
+from split_infer_ros.buffers.memory import CPU, Place
+from split_infer_ros.buffers.shared_pool import SharedSlotPool
+from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.pipeline.frame import Handle
+from split_infer_ros.pipeline.local_transport import LocalTransport
+from split_infer_ros.pipeline.memory_choice import MemoryAdvisor
+from split_infer_ros.pipeline.plan_making import make_plan
+from split_infer_ros.pipeline.settings import StageSettings
+from split_infer_ros.pipeline.transport import Connection
+from split_infer_ros.runtime.streams import Stream
+from split_infer_ros.split.model import SplitModel
+
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # otherwise the profiler prints two lines for each batch
+
+RUNS_BEFORE = 3  # convolutions are packed, and the forms of last operators are tried
+GPUS_COPIES = ("Memcpy", "direct_copy_kernel")  # parts of the names of what a GPU does
+
+
+@dataclass(frozen=True, slots=True)
+class CopyCalls:
+    """The copy calls of one batch.
+
+    Attributes:
+        split: in a split run.
+        own: those of the two partitions' own operators, without slots between them.
+    """
+
+    split: int
+    own: int
+
+    @property
+    def added(self) -> int:
+        """The copy calls of the hand-over."""
+        return self.split - self.own
+
+
+class SharedSlots:
+    """A connection whose slots another process can read. Nobody does."""
+
+    shared = True
+
+    def make_pool(self, layout: Layout, slots: int, place: Place) -> SharedSlotPool:
+        """Allocates slots in shared memory."""
+        return SharedSlotPool.allocate(layout, slots, place)
+
+    def send(self, handle: Handle, pool: SharedSlotPool) -> int:
+        """Returns 0: there is no head."""
+        return 0
+
+
+@torch.inference_mode()
+def count_copy_calls(
+    model: SplitModel,
+    settings: StageSettings,
+    pictures: Sequence[Pixels],
+    connection: Connection[Any] | None = None,
+) -> CopyCalls:
+    """Runs a batch by the steps of a plan and by the head, on this thread, and counts copy calls.
+
+    Args:
+        model: both of its partitions.
+        settings: where the model is split, and its memory policy.
+        pictures: one batch.
+        connection: makes the slots; None for slots of this process.
+    """
+    local = LocalTransport(lambda handle, pool: None).connect(lambda lease, outcome: None, lambda: None)
+    plan = make_plan(
+        model=model, settings=settings, connection=connection or local, advisor=MemoryAdvisor(model.device)
+    )
+    backbone, head = model.backbone(settings.split_point), model.head(settings.split_point)
+    stream, copies, count = Stream(model.device), Stream(model.device), len(pictures)
+    found = CopyCalls(0, 0)
+    try:
+        for _ in range(RUNS_BEFORE + 1):
+            lease = plan.pool.acquire()
+            assert lease is not None
+            loaded = plan.load(pictures, lease)
+            loaded.ready.wait()
+            of_backbone = _calls(
+                lambda: plan.run(loaded, lease, count=count, stream=stream, copy_stream=copies).wait(),  # noqa: B023
+                model.device,
+            )
+            views = plan.pool.views(lease, count)
+            of_head = _calls(lambda: head(*_in_float32(views)), CPU)  # noqa: B023
+            own_of_backbone = _calls(lambda: backbone(loaded.images), model.device)  # noqa: B023
+            features = [feature.cpu() for feature in backbone(loaded.images)]
+            own_of_head = _calls(lambda: head(*_in_float32(features)), CPU)  # noqa: B023
+            found = CopyCalls(of_backbone + of_head, own_of_backbone + own_of_head)
+            plan.pool.revoke(lease)
+    finally:
+        plan.close()
+    return found
+
+
+def _in_float32(features: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Returns features as a head takes them. In float32, nothing is converted."""
+    return [feature.float() if feature.is_floating_point() else feature for feature in features]
+
+
+def _calls(work: Callable[[], object], device: torch.device) -> int:
+    """Returns the copy calls of work on this thread: the CPU's, or those of the GPU."""
+    on_gpu = device.type == "cuda"
+    with profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as found:
+        work()
+        if on_gpu:
+            torch.cuda.synchronize(device)
+    events: list[Any] = list(found.events() or [])
+    if not on_gpu:
+        return sum(event.name == "aten::copy_" for event in events)
+    done = [event.name for event in events if event.device_type is DeviceType.CUDA]
+    return sum(any(copy in name for copy in GPUS_COPIES) for name in done)

@@ -1,0 +1,203 @@
+"""A head in a process of its own, which reads slots in shared memory: the paper's second worker (§4.2, 4.3).
+
+A pipe takes the place of the paper's queue. Handles go to the head, and detections come back. Features stay where the
+backbone wrote them.
+"""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Thread
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from split_infer_ros.buffers.layout import Layout, Strides
+from split_infer_ros.buffers.memory import CPU, Place
+from split_infer_ros.buffers.shared_pool import SharedSlotPool
+from split_infer_ros.buffers.shared_reader import SharedBatchReader, SharedSlotReader
+from split_infer_ros.buffers.slots import Lease, Outcome
+from split_infer_ros.errors import SplitInferError
+from split_infer_ros.models.catalogue import find_model
+from split_infer_ros.models.detections import Detections, Limits
+from split_infer_ros.pipeline.frame import Handle, Origin
+from split_infer_ros.pipeline.head_stage import HeadStage
+from split_infer_ros.pipeline.transport import OwnedPool, Released
+from split_infer_ros.runtime.process import prepare_process
+from split_infer_ros.split.torch_model import TorchModel
+
+START_S = 120.0  # a process that takes longer to load torch and the model is given up
+STOP_S = 10.0
+LEASE_S = 60.0  # a head that is slow is not gone; the pipe says when it is
+
+Weights = dict[str, Tensor]
+Deliver = Callable[[Origin, Detections], None]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a head process runs.
+
+    Attributes:
+        name: of the model in the catalogue.
+        limits: what post-processing keeps.
+        num_threads: of the head's operations.
+        split_point: where the model is split.
+        batch_size: the most images in a batch.
+    """
+
+    name: str
+    limits: Limits
+    num_threads: int
+    split_point: str
+    batch_size: int
+
+
+@dataclass(frozen=True)
+class SentBatch:
+    """A handle as it crosses the pipe, and the strides of its features.
+
+    Attributes:
+        lease, segment: where the features are.
+        strides: of each tensor that crosses.
+        origins: those of its frames, without pixels.
+    """
+
+    lease: Lease
+    segment: str
+    strides: tuple[Strides, ...]
+    origins: tuple[Origin, ...]
+
+
+class HeadProcess:
+    """Starts a head process, and is the backbone's transport to it.
+
+    Args:
+        work: what the process runs.
+        weights: the model's weights by name.
+        deliver: called with each frame's origin and detections, on a thread of this object.
+        on_error: called with the error if the process ends by itself.
+    """
+
+    shared = True
+
+    def __init__(self, work: Work, weights: Weights, deliver: Deliver, on_error: Callable[[Exception], None]) -> None:
+        self._deliver = deliver
+        self._on_error = on_error
+        self._collect: Callable[[], None] = lambda: None
+        ours, theirs = get_context("spawn").Pipe()
+        self._pipe = ours
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / "weights"
+            torch.save(weights, path)
+            self._process = get_context("spawn").Process(target=serve, args=(theirs, work, path), daemon=True)
+            self._process.start()
+            theirs.close()
+            if not ours.poll(START_S):
+                self._process.kill()
+                raise SplitInferError(f"The head process took more than {START_S:g} s to start.")
+            ours.recv()  # it has read the weights
+        self._thread = Thread(target=self._receive, name="results", daemon=True)
+        self._thread.start()
+
+    def connect(self, released: Released, collect: Callable[[], None]) -> HeadProcess:
+        """Opens the way; see ``Transport.connect``. Outcomes stand in the slots, so ``collect`` is enough."""
+        self._collect = collect
+        return self
+
+    def make_pool(self, layout: Layout, slots: int, place: Place) -> SharedSlotPool:
+        """Allocates slots in shared memory."""
+        return SharedSlotPool.allocate(layout, slots, place, lease_s=LEASE_S)
+
+    def send(self, handle: Handle, pool: OwnedPool) -> int:
+        """Sends a handle; returns 1, because there is one head."""
+        features = pool.views(handle.lease, len(handle.origins))
+        strides = tuple(feature.stride() for feature in features)
+        origins = tuple(Origin(each.header, each.source, each.height, each.width) for each in handle.origins)
+        self._pipe.send(SentBatch(handle.lease, handle.segment, strides, origins))
+        return 1
+
+    def start(self) -> None:
+        """Does nothing: the process runs from the beginning."""
+
+    def stop(self) -> None:
+        """Does nothing: the process runs until ``close``."""
+
+    def close(self) -> None:
+        """Ends the process."""
+        if self._process.is_alive():
+            self._pipe.send(None)
+        self._thread.join(STOP_S)
+        self._process.join(STOP_S)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+
+    def _receive(self) -> None:
+        try:
+            while (results := self._pipe.recv()) is not None:
+                for origin, found in results:
+                    self._deliver(origin, Detections(*map(torch.from_numpy, found)))
+                self._collect()
+        except (EOFError, OSError) as error:
+            self._on_error(SplitInferError(f"The head process ended by itself ({error})."))
+
+
+def serve(pipe: Any, work: Work, weights: Path) -> None:
+    """Runs in the head process: takes batches from the pipe until None comes, and sends their results.
+
+    Args:
+        pipe: to the backbone's process.
+        work: what to run.
+        weights: the file of the model's weights.
+    """
+    prepare_process()
+    entry = find_model(work.name)
+    module = entry.build()
+    module.load_state_dict(torch.load(weights, weights_only=True))
+    model = TorchModel(entry, module, CPU)
+    results: defaultdict[Lease, list[tuple[Origin, Sequence[Any]]]] = defaultdict(list)
+    readers: dict[str, SharedSlotReader] = {}
+
+    def deliver(handle: Handle, index: int, found: Detections) -> None:
+        arrays = [tensor.numpy() for tensor in (found.boxes, found.scores, found.labels)]
+        results[handle.lease].append((handle.origins[index], arrays))
+
+    def fail(error: Exception) -> None:
+        traceback.print_exception(error)
+        os._exit(1)  # the backbone's process sees that the pipe has ended
+
+    stage = HeadStage.open(
+        model,
+        work.limits,
+        deliver=deliver,
+        on_error=fail,
+        num_threads=work.num_threads,
+        batch_size=work.batch_size,
+        split_point=work.split_point,
+    )
+    layout = Layout(model.split_point(work.split_point).tensors, work.batch_size)
+
+    def send_results(lease: Lease, _: Outcome) -> None:
+        pipe.send(results.pop(lease))
+
+    stage.start()
+    pipe.send("ready")
+    while (batch := pipe.recv()) is not None:
+        if batch.segment not in readers:
+            readers[batch.segment] = SharedSlotReader.attach(batch.segment, layout)
+        handle = Handle(batch.lease, entry.name, work.split_point, work.batch_size, batch.segment, batch.origins)
+        reader = SharedBatchReader(
+            readers[batch.segment], batch.strides, lambda lease, _: pipe.send(results.pop(lease))
+        )
+        stage.submit(handle, reader)
+    stage.stop()
+    pipe.send(None)

@@ -1,0 +1,66 @@
+"""Starts one model on streamed weights as a node does, in a process whose memory is measured from outside.
+
+`_streaming_start_child.py MODEL FILE PASSES` prints three lines, and waits for a line of input after each:
+
+- ``ready``: libraries are loaded, and have what they keep for themselves.
+- ``first``: the model was loaded from its packed file, and has its first result.
+- ``done``: further passes have run.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import torch
+from _streaming_child import images_of
+
+from split_infer_ros.pipeline.hollow_loading import load_streamable
+from split_infer_ros.pipeline.settings import StageSettings
+from split_infer_ros.pipeline.streaming import stream_backbone
+from split_infer_ros.runtime.heap import trim
+from split_infer_ros.runtime.process import keep_freed_memory
+from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.weight_streaming.residency import Residency
+
+
+def warm_up() -> None:
+    """Runs a small model."""
+    model = load_model(ModelSpec("shapes", "none", "cpu"))
+    assert isinstance(model, TorchModel)
+    model.backbone("output")(images_of(model))
+    trim()
+
+
+def tell(word: str) -> None:
+    """Prints a word, and waits for the parent's."""
+    print(word, flush=True)
+    sys.stdin.readline()
+
+
+@torch.inference_mode()
+def main() -> int:
+    """Starts the model, step by step as the parent process asks for it."""
+    name, path, passes = sys.argv[1:]
+    keep_freed_memory()
+    warm_up()
+    tell("ready")
+    settings = replace(StageSettings(split_point="output"), weights_residency=Residency.TWO_STAGE, weights_file=path)
+    model = load_streamable(ModelSpec(name, "random", "cpu"), settings)
+    partition = stream_backbone(model, model.split_point("output"), settings)
+    assert isinstance(model, TorchModel)
+    assert partition is not None
+    images = images_of(model)
+    partition(images)
+    tell("first")
+    for _ in range(int(passes)):
+        partition(images)
+    tell("done")
+    partition.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,72 @@
+"""A split pipeline whose backbone and head run in two processes, as the paper's workers do (§4.2, 4.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from _head_process import Deliver, HeadProcess, Weights, Work
+
+from split_infer_ros.errors import Notice
+from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.models.detections import Limits
+from split_infer_ros.pipeline.backbone_stage import BackboneStage
+from split_infer_ros.pipeline.in_flight import InFlightBatch
+from split_infer_ros.pipeline.settings import StageSettings
+from split_infer_ros.pipeline.stage_feeder import StageFeeder
+from split_infer_ros.runtime.num_threads import default_head_threads
+from split_infer_ros.split.model import SplitModel
+
+
+class TwoProcessPipeline:
+    """The backbone in this process and the head in another one. It is used like a ``LocalPipeline``.
+
+    Args:
+        model: the model, whose backbone runs here.
+        settings: of the backbone. Its drop policy blocks.
+        deliver: called with each frame's origin and detections.
+        limits: what post-processing keeps.
+        weights: the model's weights, for the other process.
+        watch: called with each finished batch.
+
+    Attributes:
+        head: the other process.
+        backbone: the stage of this process.
+    """
+
+    def __init__(
+        self,
+        model: SplitModel,
+        settings: StageSettings,
+        deliver: Deliver,
+        *,
+        limits: Limits,
+        weights: Weights,
+        watch: Callable[[InFlightBatch], None],
+    ) -> None:
+        self._feeder = StageFeeder()
+        work = Work(
+            name=model.entry.name,
+            limits=limits,
+            num_threads=default_head_threads(model.device),
+            split_point=settings.split_point,
+            batch_size=settings.batch_size,
+        )
+        self.head = HeadProcess(work, weights, deliver, self._hear)
+        self.backbone = BackboneStage(model, settings, self.head, self._hear, watch=watch)
+
+    def feed(self, pictures: Iterable[Pixels]) -> None:
+        """Sends pictures as fast as they are taken."""
+        self._feeder.feed(self.backbone, pictures)
+
+    def finish(self) -> None:
+        """Waits until all pictures that were fed are settled."""
+        self._feeder.finish(self.backbone)
+
+    def close(self) -> None:
+        """Frees the slots and ends the head process."""
+        self.backbone.close()
+        self.head.close()
+
+    def _hear(self, error: Exception) -> None:
+        if not isinstance(error, Notice):
+            self._feeder.fail(error)

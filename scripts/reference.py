@@ -1,0 +1,194 @@
+"""Writes the reference pages of the documentation from the tables in the code.
+
+    scripts/run python scripts/reference.py
+
+Each page holds what the code says: the parameters of the nodes, the drop reasons, the options of the commands, and the
+messages. A test compares the pages with the code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import inspect
+import re
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from types import ModuleType
+
+from split_infer_ros.__main__ import executables
+from split_infer_ros.drop_reason import DropReason
+from split_infer_ros.measurements.database import default_path
+from split_infer_ros.nodes.camera import CameraParameters
+from split_infer_ros.nodes.head import HeadParameters
+from split_infer_ros.nodes.parameters.backbone import BackboneParameters
+from split_infer_ros.nodes.parameters.table import Rows
+from split_infer_ros.nodes.parameters.tenants import TenantParameters, TenantsParameters
+from split_infer_ros.nodes.stats import StatsParameters
+
+ROOT = Path(__file__).parents[1]
+REFERENCE = ROOT / "docs" / "reference"
+NODES = {
+    "backbone": BackboneParameters,
+    "head": HeadParameters,
+    "tenants": TenantsParameters,
+    "camera": CameraParameters,
+    "stats": StatsParameters,
+}
+GENERATED = "<!-- Made by scripts/reference.py from the code. -->\n"
+
+
+def pages() -> dict[str, str]:
+    """Returns the text of each generated page by its name."""
+    return {
+        "parameters.md": parameters_page(),
+        "drop_reasons.md": drop_reasons_page(),
+        "command_line.md": command_line_page(),
+        "messages.md": messages_page(),
+    }
+
+
+def parameters_page() -> str:
+    """Returns the tables of all nodes' parameters, grouped by purpose."""
+    text = f"""# Parameters
+
+{GENERATED}
+Parameters change while frames flow (`ros2 param set`), unless they are marked as read-only. A change is checked as a
+whole and takes effect as a whole between two batches. If a change is refused, a sentence says what would be accepted.
+
+Every node also has the parameter `autostart` and, for each endpoint, `qos_overrides.*`.
+"""
+    for node, table in NODES.items():
+        text += f"\n## Node `{node}`\n"
+        for purpose, rows in _by_purpose(table):
+            text += (
+                f"\n### {purpose}\n\n| parameter | default | values | what it does |\n|---|---|---|---|\n"
+                + "".join(rows)
+            )
+    return text
+
+
+def _by_purpose(table: type) -> Iterator[tuple[str, list[str]]]:
+    """Yields each purpose with its rows: first the node's own, last what every node has."""
+    groups: dict[str, list[str]] = {each.PURPOSE: [] for each in table.__mro__ if "PURPOSE" in vars(each)}
+    of = {"of": {"NAME": TenantParameters()}} if table is TenantsParameters else {}
+    for name, (row, value) in Rows(table).flat(table(**of)).items():
+        facts = row.metadata
+        mark = " (read-only)" if facts["read_only"] else ""
+        default = f"[{', '.join(value)}]" if isinstance(value, tuple) else str(value)
+        cells = [
+            f"`{name}`{mark}",
+            f"`{default}`" if default else "empty",
+            _values(facts),
+            _escaped(facts["description"]),
+        ]
+        groups.setdefault(_purpose(table, name), []).append(f"| {' | '.join(cells)} |\n")
+    yield from ((purpose, rows) for purpose, rows in groups.items() if rows)
+
+
+def _purpose(table: type, name: str) -> str:
+    """Returns the purpose of the table that declares a row first."""
+    if "." in name:
+        return "Each tenant"
+    declaring = next(each for each in reversed(table.__mro__) if name in inspect.get_annotations(each))
+    return str(declaring.PURPOSE)
+
+
+def _values(facts: dict) -> str:
+    if facts["choices"]:
+        return ", ".join(f"`{choice}`" for choice in facts["choices"])
+    low, high = facts["minimum"], facts["maximum"]
+    return "" if low is None and high is None else f"{_number(low)} to {_number(high)}"
+
+
+def _number(value: float | None) -> str:
+    return "any" if value is None else f"{value:,.10g}"
+
+
+def drop_reasons_page() -> str:
+    """Returns the table of drop reasons. Neighbouring reasons with the same meaning share a row."""
+    text = f"""# Drop reasons
+
+{GENERATED}
+No frame is lost without a name. At every instant, received = published + dropped + in flight, and `stats` says so.
+These are the names under which frames are dropped:
+
+| name | what happened | intended | reported by |
+|---|---|---|---|
+"""
+    for (meaning, intended, reporter), reasons in groupby(
+        DropReason, key=lambda reason: (reason.meaning, reason.intended, reason.reporter)
+    ):
+        names = ", ".join(f"`{reason.value}`" for reason in reasons)
+        text += f"| {names} | {meaning} | {'yes' if intended else 'no'} | {reporter.value} |\n"
+    return text
+
+
+def command_line_page() -> str:
+    """Returns the options of every command that needs no ROS."""
+    text = f"""# Command line
+
+{GENERATED}
+`scripts/run COMMAND` runs a command in the environment of the checkout. After `colcon build`, `ros2 run split_infer_ros
+COMMAND` does. Without ROS, `python -m split_infer_ros COMMAND` runs these from the source tree.
+"""
+    for name, module in sorted(executables().items()):
+        if ".cli." not in module:
+            continue
+        command = importlib.import_module(module)
+        parser = command.make_parser()
+        text += f"\n## `{name}`\n\n{_description(parser)}\n\n{_options(parser)}"
+        for word, each in _sub_commands(command):
+            text += f"\n### `{name} {word}`\n\n{_description(each)}\n\n{_options(each)}"
+    return text
+
+
+def _sub_commands(command: ModuleType) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """Yields the sub-commands of a command that has some."""
+    if hasattr(command, "make_record_parser"):
+        for action in command.make_record_parser()._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                yield from action.choices.items()
+
+
+def _description(parser: argparse.ArgumentParser) -> str:
+    text = (parser.description or "").strip()
+    return re.sub(r"(?m)^    +(?=\S)", "    ", text[:1].upper() + text[1:])
+
+
+def _options(parser: argparse.ArgumentParser) -> str:
+    rows = []
+    for action in parser._actions:
+        if isinstance(action, (argparse._HelpAction, argparse._SubParsersAction)):
+            continue
+        name = action.option_strings[-1] if action.option_strings else action.dest.upper()
+        choices = "|".join(map(str, action.choices)) if action.choices else ""
+        takes = "" if action.nargs == 0 else str(action.metavar or choices or action.dest.upper())
+        shown = f"{name} {takes}".strip() if action.option_strings else name
+        expanded = (action.help or "") % {**vars(action), "prog": parser.prog}
+        words = expanded.replace(str(default_path()), "~/.cache/split_infer_ros/tuning.jsonl")
+        rows.append(f"| `{_escaped(shown)}` | {_escaped(words)} |\n")
+    return "| argument | what it does |\n|---|---|\n" + "".join(rows) if rows else ""
+
+
+def messages_page() -> str:
+    """Returns the definitions of all messages."""
+    text = f"# Messages\n\n{GENERATED}\nThe package's own messages, as their files define them.\n"
+    for path in sorted((ROOT / "msg").glob("*.msg")):
+        text += f"\n## `{path.stem}`\n\n```text\n{path.read_text().strip()}\n```\n"
+    return text
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def main() -> None:
+    """Writes the pages."""
+    for name, text in pages().items():
+        (REFERENCE / name).write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""Decides whether a chain of segments is used: only if it was faster, as a whole, than the best uniform form.
+
+Sums of the segments' times do not decide. Neighbours share caches, and a time that was taken minutes ago says little
+about a machine that others use as well. So both run in one process, in turns.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from split_infer_ros.autotuning.spaces import CHAIN, UNIFORM
+from split_infer_ros.autotuning.trial_process import TrialRunner
+from split_infer_ros.measurements.database import Database
+from split_infer_ros.measurements.key import Key
+from split_infer_ros.measurements.record import Record, same
+from split_infer_ros.measurements.turns import median_interval
+
+SHARE = "share_of_uniform"  # fact of a chain's record: the median over all turns, and its interval
+
+
+@dataclass(frozen=True, slots=True)
+class ChainContest:
+    """Lets a chain take turns with the best uniform form. Its measurements are stored and not repeated.
+
+    Attributes:
+        runner: runs the trial.
+        database: stores the record.
+        key: the key of the record.
+        task: of running the whole network.
+    """
+
+    runner: TrialRunner
+    database: Database
+    key: Key
+    task: Mapping[str, Any]
+
+    def record(self, chain: Mapping[str, Any], uniform: Record, about: Mapping[str, Any], *, limit_s: float) -> Record:
+        """Returns the record of a chain, measured now unless it is stored.
+
+        It is marked uncertain, and so never preferred, unless the whole interval says which of both is faster. Its
+        costs are the chain's shares of the uniform form's time in the same turn, times the recorded time of that form.
+        So both are compared as if the machine had not changed since.
+
+        Args:
+            chain: the chain's configuration.
+            uniform: the record of the best uniform form.
+            about: the batch size.
+            limit_s: of the trial.
+        """
+        for known in self.database.find(self.key, self.task):
+            if same(known.config, chain) and is_proven(known):
+                return known
+        outcome = self.runner.run(CHAIN, chain, {**about, UNIFORM: dict(uniform.config)}, limit_s)
+        facts = {name: value for name, value in outcome.facts.items() if name != UNIFORM}
+        costs: tuple[float, ...] = ()
+        if outcome.error is None:
+            shares = [one / other for one, other in zip(outcome.costs, outcome.facts[UNIFORM], strict=True)]
+            low, high = median_interval(shares)
+            facts |= {SHARE: [statistics.median(shares), low, high]}
+            facts |= {"uncertain": True} if low <= 1.0 <= high else {}
+            costs = tuple(share * uniform.median_s for share in shares)
+        record = self.key.record(self.task, chain, costs, time=time.time(), error=outcome.error, facts=facts)
+        self.database.keep([record], "the trial is")
+        return record
+
+
+def is_proven(record: Record) -> bool:
+    """Returns whether a record of the whole network is one without segments, or of a chain that took turns."""
+    return "segments" not in record.config or record.error is not None or SHARE in record.facts
+
+
+def verdict_on(record: Record) -> str:
+    """Says in a sentence whether a chain is used, and why."""
+    segments = ", ".join(f"{kind} up to {end}" for kind, end in record.config["segments"])
+    if record.error is not None:
+        return f"The chain {segments} is not used: {record.error}"
+    share, low, high = record.facts[SHARE]
+    measured = f"{share:.3f} ({low:.3f} to {high:.3f}, {len(record.costs)} turns) of the best uniform form's time"
+    if record.uncertain or low > 1.0:
+        return f"The chain {segments} is not used: it takes {measured}."
+    return f"The chain {segments} is used: it takes {measured}."

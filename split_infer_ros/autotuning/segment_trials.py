@@ -1,0 +1,91 @@
+"""Times the segments of a network and the conversions between the layouts in which they take and give features."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from split_infer_ros.autotuning.layouts import Layout, layout_of
+from split_infer_ros.autotuning.spaces import CONVERSION, LAYOUTS, WORK
+from split_infer_ros.engines.execution_config import Convolutions
+from split_infer_ros.measurements.steady import measure_steadily
+from split_infer_ros.measurements.turns import MAX_SAMPLES
+from split_infer_ros.runtime.streams import Stream
+from split_infer_ros.runtime.timing import Lap, Stopwatch
+from split_infer_ros.split.model import SplitModel
+
+WARM_UP = 3  # calls; convolutions are packed at the second one
+SEGMENT_S = 0.01  # a sample of segments takes about this long
+FORMATS = {Layout.CONTIGUOUS: torch.contiguous_format, Layout.CHANNELS_LAST: torch.channels_last}
+
+
+def time_segments(model: SplitModel, images: Tensor, convolutions: Convolutions, end: float) -> dict[str, Any]:
+    """Times each segment with one kind of convolutions, its inputs in the layout of that kind.
+
+    Args:
+        model: has that kind of convolutions.
+        images: of the model's dtype, on its device.
+        convolutions: the kind.
+        end: an uncertain measurement is not repeated after this time of ``time.monotonic``.
+
+    Returns:
+        Three lists with an entry for each segment. ``work`` and ``conversion`` have ``costs`` and whether they are
+        ``uncertain``; ``conversion`` brings the inputs from the other layout into this one. ``layouts`` has the layout
+        of the segment's results.
+    """
+    pieces, _ = model.segments()
+    own = layout_of(convolutions)
+    other = next(layout for layout in FORMATS if layout is not own)
+    tensors: tuple[Tensor, ...] = (images,)
+    work, conversion, layouts = [], [], []
+    stream, watch = Stream(model.device), Stopwatch(model.device)
+
+    def measured(run: Callable[[], object]) -> dict[str, Any]:
+        for _ in range(WARM_UP - 1):
+            run()
+        return measure_steadily(lambda: _samples(watch, run), lambda: time.monotonic() < end).as_json()
+
+    with torch.inference_mode(), stream.work("trial"):
+        for piece in pieces:
+            inputs, other_inputs = in_layout(tensors, own), in_layout(tensors, other)
+            conversion.append(measured(functools.partial(in_layout, other_inputs, own)))
+            work.append(measured(functools.partial(piece, *inputs)))
+            tensors = piece(*inputs)
+            layouts.append(found_layout(tensors).value)
+    return {"costs": [], WORK: work, CONVERSION: conversion, LAYOUTS: layouts}
+
+
+def in_layout(tensors: tuple[Tensor, ...], layout: Layout) -> tuple[Tensor, ...]:
+    """Returns the tensors in a layout. Tensors without four dimensions stay as they are."""
+    memory_format = FORMATS[layout]
+    return tuple(tensor.contiguous(memory_format=memory_format) if tensor.dim() == 4 else tensor for tensor in tensors)
+
+
+def found_layout(tensors: tuple[Tensor, ...]) -> Layout:
+    """Returns the layout that all tensors of four dimensions have; ``ANY`` if they have both, or there are none."""
+    maps = [tensor for tensor in tensors if tensor.dim() == 4]
+    found = [
+        layout
+        for layout, memory_format in FORMATS.items()
+        if all(each.is_contiguous(memory_format=memory_format) for each in maps)
+    ]
+    if len(found) == len(FORMATS):
+        return Layout.ANY
+    return found[0] if found else Layout.MIXED
+
+
+def _samples(watch: Stopwatch, run: Callable[[], object]) -> list[float]:
+    """Returns the seconds of each of several calls in a row, which together take about ``SEGMENT_S``."""
+    count = max(1, min(MAX_SAMPLES, round(SEGMENT_S / max(watch.time(run), 1e-9))))
+
+    def repeat(lap: Lap) -> None:
+        for _ in range(count):
+            run()
+            lap()
+
+    return watch.laps(repeat)[1]

@@ -1,0 +1,77 @@
+"""Memory of one policy for the tensors that torch makes: weights, activations and inputs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from split_infer_ros.buffers.policy import Policy
+from split_infer_ros.buffers.pool_allocators import POOLED, pool_allocator
+from split_infer_ros.runtime.captures import GraphPool, OwnGraphPool
+
+
+class MemoryPool:
+    """Memory of one policy in which torch keeps the tensors that are made inside ``allocating``.
+
+    Under other policies than ``managed`` and ``pinned``, tensors lie in torch's common memory.
+
+    Args:
+        policy: the kind of memory.
+        device: the GPU that uses the memory; on a CPU, all memory is plain.
+
+    Attributes:
+        policy, device: the arguments.
+
+    Raises:
+        ConfigurationError: torch cannot allocate memory of the policy on this machine.
+    """
+
+    def __init__(self, policy: Policy, device: torch.device) -> None:
+        self.policy = policy
+        self.device = device
+        self._pool: Any = None
+        self._lock = threading.RLock()
+        self._is_entered = False
+        if device.type == "cuda" and policy in POOLED:
+            with torch.cuda.device(device):
+                self._pool = torch.cuda.MemPool(pool_allocator(policy))
+
+    @contextmanager
+    def allocating(self) -> Iterator[None]:
+        """Lets torch take memory from this pool for the tensors that this thread makes inside the block.
+
+        torch refuses to enter a pool twice at the same time. So another thread waits here until this one is done, and
+        an inner block of the same thread changes nothing. While a graph is recorded, the memory is that of the graph.
+        """
+        if self._pool is None:
+            yield
+            return
+        with self._lock:
+            if self._is_entered or torch.cuda.is_current_stream_capturing():
+                yield
+                return
+            self._is_entered = True
+            try:
+                with torch.cuda.use_mem_pool(self._pool, self.device):
+                    yield
+            finally:
+                self._is_entered = False
+
+    def graph_pool(self) -> GraphPool:
+        """Returns memory of this policy for graphs, apart from the memory of other tensors.
+
+        A graph's memory is free between its launches for nobody but graphs that share it.
+        """
+        if self._pool is None:
+            return OwnGraphPool()
+        with torch.cuda.device(self.device):
+            return torch.cuda.MemPool(pool_allocator(self.policy))
+
+    @property
+    def bytes(self) -> int:
+        """The memory that torch's allocator has taken for this pool; 0 for torch's common memory."""
+        return 0 if self._pool is None else sum(segment["total_size"] for segment in self._pool.snapshot())

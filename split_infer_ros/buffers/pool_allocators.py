@@ -1,0 +1,60 @@
+"""Gives torch allocators of managed and of page-locked memory, for pools in which it keeps tensors."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from split_infer_ros.buffers.native_library import native_library
+from split_infer_ros.buffers.policy import Policy
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.runtime import cuda
+
+_SOURCE = Path(__file__).with_suffix(".c")
+# The fields of ``struct Runtime`` in the C file, by CUDA's names.
+_RUNTIME = (
+    "cudaMallocManaged",
+    "cudaHostAlloc",
+    "cudaFree",
+    "cudaFreeHost",
+    "cudaMemGetInfo",
+    "cudaThreadExchangeStreamCaptureMode",
+    "cudaGetLastError",
+)
+_FUNCTIONS = {
+    Policy.MANAGED: ("split_infer_allocate_managed", "split_infer_free_managed"),
+    Policy.PINNED: ("split_infer_allocate_pinned", "split_infer_free_pinned"),
+}
+POOLED = frozenset(_FUNCTIONS)  # the policies for which torch gets an allocator of this package
+
+
+@cache
+def pool_allocator(policy: Policy) -> Any:
+    """Returns torch's handle of the allocator of a policy of ``POOLED``. It lives as long as the process.
+
+    Raises:
+        ConfigurationError: this torch has no memory pools for single threads, or the library that allocates cannot be
+            found or compiled.
+    """
+    if not hasattr(torch._C, "_cuda_beginAllocateCurrentThreadToPool"):
+        raise ConfigurationError(
+            f"torch {torch.__version__} has no memory pools for single threads: take torch 2.9 or later."
+        )
+    path = native_library(_SOURCE)
+    _use_runtime(path)
+    allocator = torch.cuda.memory.CUDAPluggableAllocator(str(path), *_FUNCTIONS[policy])
+    handle = allocator.allocator()  # type: ignore[no-untyped-call]
+    # A pool frees its memory when its last tensor goes, which may be as late as the interpreter's end.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(handle))
+    return handle
+
+
+def _use_runtime(path: Path) -> None:
+    """Gives the library the addresses of CUDA's functions."""
+    functions = cuda.library()
+    addresses = [ctypes.cast(getattr(functions, name), ctypes.c_void_p) for name in _RUNTIME]
+    ctypes.CDLL(str(path)).split_infer_use_runtime((ctypes.c_void_p * len(addresses))(*addresses))

@@ -1,0 +1,127 @@
+"""Makes a model compute in int8, judges the result, and keeps it for `precision: int8`.
+
+Half of the images, 300 at most, show how large values are. On the others, the results are compared with those of
+float32: a classifier's best class, or the mAP (IoU 0.5 to 0.95) of a detector with the detections of float32 as the
+truth. A model that agrees by less than 0.97, or loses more than 0.01 of its accuracy or mAP, is not kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tqdm import tqdm
+
+from split_infer_ros.cli.onnx_options import add_onnx_options, onnx_options_of
+from split_infer_ros.errors import SplitInferError
+from split_infer_ros.models.detections import Limits
+from split_infer_ros.quantisation.calibrate import check_packages
+from split_infer_ros.quantisation.quality import Quality
+from split_infer_ros.quantisation.quantise import Quantised, best_of, quantise
+from split_infer_ros.quantisation.samples import open_samples
+from split_infer_ros.runtime.process import prepare_process
+from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.split.quantised_file import LOSS, keep_quantised, quantised_path
+
+
+def main() -> int:
+    """Runs the command and returns its exit code."""
+    chosen = make_parser().parse_args()
+    prepare_process()
+    begin = time.monotonic()
+    try:
+        check_packages()
+        model = load_model(
+            ModelSpec(
+                chosen.model,
+                weights=chosen.weights,
+                device="cpu",
+                allow_user_code=chosen.allow_user_code,
+                **onnx_options_of(chosen),
+            )
+        )
+        quantised_path(model)  # refuses early what cannot be quantised
+        calibration, test = open_samples(model.entry, chosen.images)
+        candidates = quantise(
+            model,
+            calibration,
+            test,
+            annotations=chosen.annotations,
+            score_threshold=chosen.score_threshold,
+            progress=_bar,
+        )
+        best = best_of(candidates)
+        _tell(best, len(calibration))
+        loss = best.quality.loss
+        if loss and not chosen.accept_loss:
+            print(f"Not kept: {loss} With --accept-loss it is kept all the same.", file=sys.stderr)
+            return 1
+        if loss:
+            entry = best.proto.metadata_props.add()
+            entry.key, entry.value = LOSS, f"{model.entry.name} was quantised in spite of a loss: {loss}"
+        path = keep_quantised(model, best.proto)
+    except SplitInferError as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(f"Kept for precision int8, after {time.monotonic() - begin:.0f} s: {path}")
+    return 0
+
+
+def _tell(found: Quantised, num_calibration: int) -> None:
+    quality = found.quality
+    print(
+        f"Calibrated on {num_calibration} images, compared on {quality.num_images} others; {found.scope.value} in int8."
+    )
+    print(f"{quality.measure} of int8 against float32: {quality.agreement:.3f}")
+    print(_against_annotations(quality), end="")
+
+
+def _against_annotations(quality: Quality) -> str:
+    if quality.float32 is None or quality.int8 is None:
+        return ""
+    return f"{quality.measure} against annotations: float32 {quality.float32:.3f}, int8 {quality.int8:.3f}\n"
+
+
+@contextmanager
+def _bar(name: str, length: int) -> Iterator[Callable[[], object]]:
+    with tqdm(total=length, desc=name, unit="image", file=sys.stderr) as bar:
+        yield bar.update
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Returns the parser of the command's arguments."""
+    parser = argparse.ArgumentParser(
+        prog="quantise", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model", help="of the catalogue, timm:NAME, FILE.onnx, package.module:factory or FILE.pt2")
+    parser.add_argument(
+        "--images", type=Path, required=True, metavar="FOLDER", help="50 or more, of the kind that cameras will see"
+    )
+    parser.add_argument("--weights", default="default", help="as the parameter of that name; default: %(default)s")
+    parser.add_argument(
+        "--annotations",
+        type=Path,
+        metavar="FOLDER",
+        help="what is in the images: NAME.txt for NAME.jpg, a line for each object: class, centre x and y, width and "
+        "height as parts of the image's (YOLO's form); of a classifier the class alone",
+    )
+    parser.add_argument(
+        "--score-threshold",
+        type=float,
+        default=Limits().score_threshold,
+        metavar="SCORE",
+        help="from which detections of float32 count as objects; default: %(default)s",
+    )
+    parser.add_argument("--accept-loss", action="store_true", help="keep the model although it lost too much")
+    parser.add_argument("--allow-user-code", action="store_true", help="load a model of yours, which may run any code")
+    add_onnx_options(parser)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

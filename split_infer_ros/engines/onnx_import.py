@@ -1,0 +1,120 @@
+"""Converts an ONNX graph to a graph of torch, by the library onnx2torch."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import warnings
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+from torch import fx
+
+from split_infer_ros.engines.engine import Engine
+from split_infer_ros.engines.onnx_grid_sample import add_missing_operators
+from split_infer_ros.engines.onnx_inlining import OUTPUT, Inliner
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.onnx_graphs.nodes import small_integers
+from split_infer_ros.onnx_graphs.opset import with_opset
+from split_infer_ros.onnx_graphs.shapes import ValueShape
+
+LIBRARY = "onnx2torch"
+OPSET = 17  # onnx2torch 1.5.15 knows no newer version of Split, Resize, Pad and others
+
+
+def import_graph(graph: OnnxGraph, shapes: Mapping[str, ValueShape]) -> fx.GraphModule:
+    """Converts an ONNX graph to a graph of torch.
+
+    Operators become plain operations of torch where their options are known now. Others stay modules of onnx2torch.
+    Every node says in ``meta[ONNX_VALUE]`` which ONNX value it belongs to.
+
+    Args:
+        graph: is not changed.
+        shapes: of its values.
+
+    Returns:
+        The converted graph, which maps tensors to a tensor, or to a list of them.
+
+    Raises:
+        ConfigurationError: onnx2torch is not installed, or does not have all operators of the graph.
+    """
+    onnx2torch = _library(graph)
+    add_missing_operators()
+    try:
+        older = with_opset(graph, OPSET)
+    except ConfigurationError as error:
+        raise _refusal(graph, str(error).partition(" uses ")[2].rstrip(".")) from error
+    lacking = _lacking(older)
+    if lacking:
+        raise _refusal(graph, ", ".join(lacking))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about options whose effect the caller sees in the results
+            converted = onnx2torch.convert(_for_library(older), attach_onnx_mapping=True)
+        return Inliner(converted, [each.name for each in older.inputs], shapes).inlined()
+    except NotImplementedError as error:
+        raise _refusal(graph, str(error).rstrip(".")) from error
+
+
+def _library(graph: OnnxGraph) -> ModuleType:
+    """Imports onnx2torch.
+
+    Raises:
+        ConfigurationError: it is not installed, or cannot be loaded.
+    """
+    try:
+        return importlib.import_module(LIBRARY)
+    except ImportError as error:
+        reason = "is not installed" if importlib.util.find_spec(LIBRARY) is None else f"cannot be loaded ({error})"
+        raise ConfigurationError(
+            f"{graph.name} is an ONNX model, which engine torch runs by the Python package {LIBRARY}, which {reason}: "
+            f"pip install onnx {LIBRARY} onnxruntime, or take engine onnxruntime or openvino."
+        ) from error
+
+
+def _lacking(graph: OnnxGraph) -> list[str]:
+    """Returns the names of the operators that onnx2torch does not have."""
+    from onnx2torch.node_converters import get_converter
+
+    versions = {each.domain: each.version for each in graph.proto.opset_import}
+    lacking = set()
+    for node in graph.proto.graph.node:
+        try:
+            get_converter(str(node.op_type), versions.get(node.domain, OPSET), str(node.domain))
+        except NotImplementedError:
+            lacking.add(str(node.op_type))
+    return sorted(lacking)
+
+
+def _for_library(graph: OnnxGraph) -> Any:
+    """Returns a copy of the model as onnx2torch can read it.
+
+    A node of its own gives each output, because onnx2torch takes all results of a node as one output. Inputs that are
+    left out at the end are not written, because onnx2torch looks for a value of their empty name. It refuses
+    ``allowzero``, which torch's exporter writes always and which only counts for tensors without elements.
+    """
+    import onnx
+
+    proto = onnx.ModelProto()
+    proto.CopyFrom(graph.proto)  # onnx2torch changes what it is given
+    constants = small_integers(proto.graph)
+    for node in proto.graph.node:
+        while node.input and not node.input[-1]:
+            del node.input[-1]
+        for attribute in [each for each in node.attribute if (node.op_type, each.name) == ("Reshape", "allowzero")]:
+            if 0 not in constants.get(str(node.input[1]), ()):
+                node.attribute.remove(attribute)
+    for number, output in enumerate(proto.graph.output):
+        given = f"{OUTPUT}/{number}"
+        proto.graph.node.append(onnx.helper.make_node("Identity", [output.name], [given], name=given))
+        output.name = given
+    return proto
+
+
+def _refusal(graph: OnnxGraph, lacking: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{graph.name} cannot run on engine {Engine.TORCH.value}, because {LIBRARY} lacks operators of it ({lacking}): "
+        f"take engine {Engine.ONNXRUNTIME.value} or {Engine.OPENVINO.value}."
+    )

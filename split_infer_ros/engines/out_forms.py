@@ -1,0 +1,234 @@
+"""Operators of torch in a form that writes the result into given memory, without a pass of its own for that.
+
+torch has an ``out`` argument for most operators. For some of them it computes the result elsewhere and copies it. Only
+operators whose kernels write to the memory themselves are here.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn import functional
+
+OutForm = Callable[..., object]  # takes the operator's arguments, and the memory as ``out``
+
+aten = torch.ops.aten
+
+
+def find_out_form(node: fx.Node, modules: Mapping[str, nn.Module]) -> OutForm | None:
+    """Returns the form of a node's operator that writes into given memory; None if there is none.
+
+    Args:
+        node: calls the operator.
+        modules: those of the node's graph, by path.
+    """
+    if node.op == "call_module":
+        module = modules[str(node.target)]
+        make = _MODULES.get(type(module))
+        return None if make is None else make(module)
+    if node.op == "call_function" and not isinstance(node.target, torch._ops.OpOverload):
+        return _FUNCTIONS.get(node.target)
+    return _NAMES.get(_name_of(node)) if node.op in ("call_function", "call_method") else None
+
+
+def is_view(node: fx.Node, modules: Mapping[str, nn.Module]) -> bool:
+    """Returns whether a node usually only looks at its first argument in another shape, without moving elements."""
+    if node.op == "call_module":
+        return isinstance(modules[str(node.target)], nn.Flatten | nn.Unflatten | nn.Identity | nn.Dropout)
+    if node.op == "call_function" and not isinstance(node.target, torch._ops.OpOverload):
+        return node.target in _VIEW_FUNCTIONS
+    return node.op in ("call_function", "call_method") and _name_of(node) in _VIEW_NAMES
+
+
+def may_change_inputs(node: fx.Node, modules: Mapping[str, nn.Module]) -> bool:
+    """Returns whether a node may write into a tensor that it takes."""
+    if node.kwargs.get("inplace") or "out" in node.kwargs:
+        return True
+    if node.op == "call_module":
+        return any(getattr(each, "inplace", False) for each in modules[str(node.target)].modules())
+    if isinstance(node.target, torch._ops.OpOverload):
+        return bool(node.target._schema.is_mutable)
+    name = _name_of(node)
+    return (name.endswith("_") and not name.endswith("__")) or name in _CHANGING
+
+
+def _name_of(node: fx.Node) -> str:
+    """Returns the name of a method, of a function, or of an operator of an exported graph without its overload."""
+    if isinstance(node.target, torch._ops.OpOverload):
+        return str(node.target._schema.name).rpartition("::")[2]
+    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+
+
+def _relu(x: Tensor, inplace: bool = False, *, out: Tensor) -> None:
+    torch.clamp_min(x, 0, out=out)  # what torch's relu calls
+
+
+def _hardtanh(x: Tensor, low: float = -1.0, high: float = 1.0, inplace: bool = False, *, out: Tensor) -> None:
+    aten.hardtanh.out(x, low, high, out=out)
+
+
+def _relu6(x: Tensor, inplace: bool = False, *, out: Tensor) -> None:
+    aten.hardtanh.out(x, 0.0, 6.0, out=out)
+
+
+def _leaky_relu(x: Tensor, slope: float = 0.01, inplace: bool = False, *, out: Tensor) -> None:
+    aten.leaky_relu.out(x, slope, out=out)
+
+
+def _silu(x: Tensor, inplace: bool = False, *, out: Tensor) -> None:
+    aten.silu.out(x, out=out)
+
+
+def _hardswish(x: Tensor, inplace: bool = False, *, out: Tensor) -> None:
+    aten.hardswish.out(x, out=out)
+
+
+def _gelu(x: Tensor, approximate: str = "none", *, out: Tensor) -> None:
+    aten.gelu.out(x, approximate=approximate, out=out)
+
+
+def _sigmoid(x: Tensor, *, out: Tensor) -> None:
+    torch.sigmoid(x, out=out)
+
+
+def _add(x: Tensor, y: Tensor, *, out: Tensor) -> None:
+    torch.add(x, y, out=out)
+
+
+def _mul(x: Tensor, y: Tensor, *, out: Tensor) -> None:
+    torch.mul(x, y, out=out)
+
+
+def _cat(tensors: Sequence[Tensor], dim: int = 0, *, out: Tensor) -> None:
+    torch.cat(list(tensors), dim, out=out)
+
+
+def _mean(x: Tensor, dim: Any, keepdim: bool = False, *, out: Tensor) -> None:
+    torch.mean(x, dim, keepdim, out=out)
+
+
+def _adaptive_avg_pool2d(x: Tensor, output_size: Any, *, out: Tensor) -> None:
+    if output_size in (1, (1, 1), [1, 1]):
+        torch.mean(x, (-2, -1), keepdim=True, out=out)  # as torch does for this size
+    else:
+        aten.adaptive_avg_pool2d.out(x, output_size, out=out)
+
+
+def _max_pool2d(x: Tensor, pool: nn.MaxPool2d, *, out: Tensor) -> None:
+    indices = torch.empty_like(out, dtype=torch.int64)  # torch makes them as well, and drops them
+    aten.max_pool2d_with_indices.out(
+        x, pool.kernel_size, pool.stride, pool.padding, pool.dilation, pool.ceil_mode, out=out, indices=indices
+    )
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor, *, out: Tensor) -> None:
+    """Writes into contiguous memory, of contiguous tensors with any number of dimensions."""
+    torch.addmm(bias, x.view(-1, x.shape[-1]), weight.t(), out=out.view(-1, out.shape[-1]))
+
+
+def _conv2d(x: Tensor, convolution: nn.Conv2d, *, out: Tensor) -> None:
+    """Adds the bias in a pass of its own, as cuDNN's convolutions in torch do."""
+    c = convolution
+    assert c.bias is not None
+    padding: Any = c.padding
+    products = functional.conv2d(x, c.weight, None, c.stride, padding, c.dilation, c.groups)
+    torch.add(products, c.bias.view(1, -1, 1, 1), out=out)
+
+
+def _form_of_convolution(convolution: Any) -> OutForm | None:
+    on_gpu = convolution.weight.device.type == "cuda"  # oneDNN's convolutions have no such form in torch
+    has_form = on_gpu and convolution.bias is not None and convolution.groups == 1
+    return partial(_conv2d, convolution=convolution) if has_form and convolution.padding_mode == "zeros" else None
+
+
+def _form_of_linear(linear: Any) -> OutForm | None:
+    return None if linear.bias is None else partial(_linear, weight=linear.weight, bias=linear.bias)
+
+
+def _form_of_hardtanh(module: Any) -> OutForm:
+    return partial(_hardtanh, low=module.min_val, high=module.max_val)
+
+
+_MODULES: dict[type[nn.Module], Callable[[Any], OutForm | None]] = {
+    nn.ReLU: lambda module: _relu,
+    nn.ReLU6: _form_of_hardtanh,
+    nn.Hardtanh: _form_of_hardtanh,
+    nn.LeakyReLU: lambda module: partial(_leaky_relu, slope=module.negative_slope),
+    nn.SiLU: lambda module: _silu,
+    nn.Hardswish: lambda module: _hardswish,
+    nn.GELU: lambda module: partial(_gelu, approximate=module.approximate),
+    nn.Sigmoid: lambda module: _sigmoid,
+    nn.AdaptiveAvgPool2d: lambda module: partial(_adaptive_avg_pool2d, output_size=module.output_size),
+    nn.MaxPool2d: lambda module: None if module.return_indices else partial(_max_pool2d, pool=module),
+    nn.Linear: _form_of_linear,
+    nn.Conv2d: _form_of_convolution,
+}
+_FUNCTIONS: dict[Any, OutForm] = {
+    operator.add: _add,
+    operator.iadd: _add,
+    torch.add: _add,
+    operator.mul: _mul,
+    operator.imul: _mul,
+    torch.mul: _mul,
+    torch.relu: _relu,
+    functional.relu: _relu,
+    functional.relu6: _relu6,
+    functional.silu: _silu,
+    functional.hardswish: _hardswish,
+    functional.gelu: _gelu,
+    torch.sigmoid: _sigmoid,
+    torch.cat: _cat,
+    torch.mean: _mean,
+    functional.adaptive_avg_pool2d: _adaptive_avg_pool2d,
+}
+_NAMES: dict[str, OutForm] = {  # of methods, and of an exported graph's operators
+    "relu": _relu,
+    "relu_": _relu,
+    "hardtanh": _hardtanh,
+    "hardtanh_": _hardtanh,
+    "silu": _silu,
+    "silu_": _silu,
+    "hardswish": _hardswish,
+    "hardswish_": _hardswish,
+    "gelu": _gelu,
+    "sigmoid": _sigmoid,
+    "add": _add,
+    "add_": _add,
+    "mul": _mul,
+    "mul_": _mul,
+    "cat": _cat,
+    "mean": _mean,
+    "linear": _linear,
+    "adaptive_avg_pool2d": _adaptive_avg_pool2d,
+}
+_VIEW_NAMES: Collection[str] = frozenset(
+    [
+        "flatten",
+        "view",
+        "reshape",
+        "permute",
+        "transpose",
+        "squeeze",
+        "unsqueeze",
+        "unflatten",
+        "contiguous",
+        "dropout",
+        "alias",
+        "detach",
+    ]
+)
+_VIEW_FUNCTIONS: Collection[Any] = (
+    torch.flatten,
+    torch.reshape,
+    torch.permute,
+    torch.transpose,
+    torch.squeeze,
+    torch.unsqueeze,
+    functional.dropout,
+)
+_CHANGING = ("iadd", "isub", "imul", "itruediv", "setitem")

@@ -1,0 +1,40 @@
+"""A tracer of torch.fx that does not disturb modules which other threads call meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from torch import fx, nn
+
+
+class OwnThreadTracer(fx.Tracer):
+    """A tracer that lets other threads' modules run.
+
+    While torch.fx traces, it intercepts calls of all modules in the process.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._thread = threading.get_ident()
+
+    def call_module(
+        self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Records a call of this thread, and makes one of another thread."""
+        if threading.get_ident() != self._thread:
+            return forward(*args, **kwargs)
+        return self.call_own(m, forward, args, kwargs)
+
+    def call_own(
+        self, module: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Records a call of this thread."""
+        return super().call_module(module, forward, args, kwargs)
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
+        """Returns an attribute as the thread that reads it needs it."""
+        if threading.get_ident() != self._thread:
+            return attr_val
+        return super().getattr(attr, attr_val, parameter_proxy_cache)

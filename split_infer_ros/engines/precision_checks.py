@@ -1,0 +1,78 @@
+"""Says which precisions an engine has, and which ones this machine's processor is made for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from split_infer_ros.engines.engine import Engine, engine_text, is_for_gpu
+from split_infer_ros.engines.precision import Precision
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.telemetry.machine import cpu_extensions, cpu_name, onednn_limit
+
+TENSORRT = "tensorrt"  # the provider of ONNX Runtime, in lower case
+OPENVINO_BF16 = ("avx512_bf16", "amx_bf16")  # OpenVINO computes in bf16 on processors with one of them
+LIMITS_WITH_16_BITS = ("BF16", "FP16", "AMX", "AVX10", "DEFAULT", "ALL")  # parts of the names of oneDNN's limits
+# int8 has no row: against fp32, OpenVINO runs `shapes` 1.7 times as fast on AVX2 alone, and 2.9 times with VNNI.
+EXTENSIONS = {  # torch is slower in that precision than in fp32 on processors with none of them
+    Precision.FP16: ("avx512_fp16", "amx_fp16", "asimdhp"),
+    Precision.BF16: (*OPENVINO_BF16, "bf16"),
+}
+
+
+def keeps_float32(engine: Engine, provider: str) -> bool:
+    """Returns whether an engine takes and gives float32 in every precision, because it converts values itself."""
+    return engine is Engine.OPENVINO or provider.lower() == TENSORRT
+
+
+def precisions_of(engine: Engine, provider: str, *, is_file: bool = False) -> tuple[Precision, ...]:
+    """Returns the precisions that an engine has on some machine.
+
+    Args:
+        engine, provider: as ``parse_engine`` returns them.
+        is_file: whether the model is an ONNX file, whose float32 values stay so unless the engine converts them.
+    """
+    if engine is Engine.TORCH or (is_for_gpu(provider) and (keeps_float32(engine, provider) or not is_file)):
+        return (Precision.FP32, Precision.FP16, Precision.BF16)
+    if engine is Engine.OPENVINO:
+        return (Precision.FP32, Precision.BF16, Precision.INT8)
+    return (Precision.FP32,)
+
+
+def check_precision(precision: Precision, engine: Engine, provider: str, *, is_file: bool = False) -> None:
+    """Checks that an engine computes in a precision on this machine.
+
+    torch computes in 16 bits on any processor; see ``is_made_for``.
+
+    Args:
+        precision: the wanted one.
+        engine, provider, is_file: as for ``precisions_of``.
+
+    Raises:
+        ConfigurationError: it does not.
+    """
+    name, possible = engine_text(engine, provider), precisions_of(engine, provider, is_file=is_file)
+    if precision not in possible:
+        names = " or ".join(each.value for each in possible)
+        what = "an ONNX file" if is_file else "a network"
+        raise ConfigurationError(f"engine {name} computes {what} in {names}, not in {precision.value}.")
+    if engine is Engine.OPENVINO and precision is Precision.BF16 and not can_use_any(OPENVINO_BF16):
+        limit = onednn_limit()
+        reason = f"oneDNN is limited to {limit} here" if limit else f"{cpu_name()} has neither"
+        raise ConfigurationError(
+            f"engine {name} computes in bf16 on processors with {' or '.join(OPENVINO_BF16)}, and {reason}."
+        )
+
+
+def is_made_for(precision: Precision, device: torch.device) -> bool:
+    """Returns whether a device computes in a precision faster than in fp32, as far as its kind tells. A GPU does."""
+    extensions = EXTENSIONS.get(precision, ())
+    return device.type != "cpu" or not extensions or can_use_any(extensions)
+
+
+def can_use_any(extensions: Iterable[str]) -> bool:
+    """Returns whether the processor has one of these extensions for 16 bits, and oneDNN is not limited to less."""
+    limit = onednn_limit()
+    is_allowed = not limit or any(name in limit for name in LIMITS_WITH_16_BITS)
+    return is_allowed and not cpu_extensions().isdisjoint(extensions)

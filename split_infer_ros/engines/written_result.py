@@ -1,0 +1,175 @@
+"""The results of a part of a network: which last operators write them into given memory, and which are copied there."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from split_infer_ros.buffers.layout import Strides, batched_strides, dense_strides, is_dense
+from split_infer_ros.engines.out_forms import OutForm
+
+Values = Sequence[Any]  # what comes before the last operators: tensors, and numbers that views need
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StartedResult:
+    """A result of which all has been computed but its last operator.
+
+    Attributes:
+        strides: of the memory that ``write`` takes.
+        write: has the result written into memory of these strides.
+    """
+
+    strides: Strides
+    write: Callable[[Tensor], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Placement:
+    """How a result lies in memory.
+
+    Attributes:
+        shape, strides: of what the operator gives.
+        viewed_strides: of the part's result, which views that memory.
+    """
+
+    shape: torch.Size
+    strides: Strides
+    viewed_strides: Strides
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CopiedResult:
+    """A result that no operator can write into given memory, so it is copied there.
+
+    Attributes:
+        name: of the value in the part's graph.
+        index: of the result among the values.
+    """
+
+    name: str
+    index: int
+
+    def compute(self, values: Values) -> Tensor:
+        """Returns the result."""
+        result: Tensor = values[self.index]
+        return result
+
+    def start(self, values: Values, batched: bool) -> StartedResult:
+        """Returns what copies the result. In ``batched`` memory, one image follows the other."""
+        return _copied(self.compute(values), batched)
+
+
+@dataclass(slots=True, eq=False)
+class WrittenResult:
+    """A result that its last operator writes into given memory.
+
+    The operator's usual form and the one that writes are compared once for each kind of values. If a single bit
+    differs, the result of such values is copied.
+
+    Attributes:
+        name: of the value in the part's graph.
+        call: the node that calls the operator.
+        operator: maps the values that ``call`` takes to the operator's result.
+        form: the operator's form that writes into given memory.
+        views: maps the operator's result, and the values of ``view_inputs``, to the part's result. It moves nothing.
+        view_inputs: the nodes whose values the views take besides the operator's result.
+        index: of each node that is taken, among the values.
+    """
+
+    name: str
+    call: fx.Node
+    operator: fx.GraphModule
+    form: OutForm
+    views: fx.GraphModule
+    view_inputs: Sequence[fx.Node]
+    index: Mapping[fx.Node, int]
+    _placements: dict[object, _Placement | None] = field(default_factory=dict)
+
+    def compute(self, values: Values) -> Tensor:
+        """Returns the result in memory of its own."""
+        taken = self._taken(values)
+        return self._viewed(self.operator(*self._arguments(taken)), taken)
+
+    def start(self, values: Values, batched: bool) -> StartedResult:
+        """Returns what runs the last operator. In ``batched`` memory, one image follows the other."""
+        taken = self._taken(values)
+        placement = self._placement(taken, batched)
+        if placement is None:
+            return _copied(self.compute(values), batched)
+
+        def write(into: Tensor) -> None:
+            self._run_into(into.as_strided(placement.shape, placement.strides), taken)
+
+        return StartedResult(placement.viewed_strides, write)
+
+    def _placement(self, taken: Mapping[fx.Node, Any], batched: bool) -> _Placement | None:
+        """Returns how the result of such values lies in memory; None if the operator cannot write it there."""
+        kind = (
+            batched,
+            *((each.shape, each.stride(), each.dtype) if isinstance(each, Tensor) else each for each in taken.values()),
+        )
+        if kind not in self._placements:
+            self._placements[kind] = self._try(taken, batched)
+            if self._placements[kind] is None:
+                _log.info("%s is copied, because its last operator cannot write it into given memory.", self.name)
+        return self._placements[kind]
+
+    def _try(self, taken: Mapping[fx.Node, Any], batched: bool) -> _Placement | None:
+        probes = {node: _probe(each) if isinstance(each, Tensor) else each for node, each in taken.items()}
+        # The usual form may work in place, so it gets copies.
+        usual = self.operator(*(each.clone() if isinstance(each, Tensor) else each for each in self._arguments(probes)))
+        result = self._viewed(usual, probes)
+        if result.data_ptr() != usual.data_ptr() or not is_dense(result.shape, result.stride()):
+            return None
+        placement = _Placement(usual.shape, usual.stride(), result.stride())
+        if batched and result.stride() != batched_strides(result):
+            if result.shape != usual.shape or result.stride() != usual.stride():  # views would move it
+                return None
+            placement = _Placement(usual.shape, batched_strides(usual), batched_strides(usual))
+        written = torch.empty_strided(usual.shape, placement.strides, dtype=usual.dtype, device=usual.device)
+        try:
+            self._run_into(written, probes)
+        except (RuntimeError, TypeError) as error:  # the form does not take these arguments
+            _log.debug("%s cannot be written into given memory: %s", self.name, error)
+            return None
+        return placement if torch.equal(written, usual) else None
+
+    def _run_into(self, out: Tensor, taken: Mapping[fx.Node, Any]) -> None:
+        args = fx.node.map_arg(self.call.args, taken.__getitem__)
+        self.form(*args, **fx.node.map_arg(self.call.kwargs, taken.__getitem__), out=out)
+
+    def _taken(self, values: Values) -> dict[fx.Node, Any]:
+        return {node: values[index] for node, index in self.index.items()}
+
+    def _arguments(self, taken: Mapping[fx.Node, Any]) -> list[Any]:
+        return [taken[node] for node in self.call.all_input_nodes]
+
+    def _viewed(self, result: Tensor, taken: Mapping[fx.Node, Any]) -> Tensor:
+        viewed: Tensor = self.views(result, *(taken[node] for node in self.view_inputs))
+        return viewed
+
+
+Result = CopiedResult | WrittenResult
+
+
+def _copied(result: Tensor, batched: bool) -> StartedResult:
+    def copy(into: Tensor) -> None:
+        into.copy_(result, non_blocking=True)
+
+    return StartedResult(batched_strides(result) if batched else dense_strides(result), copy)
+
+
+def _probe(tensor: Tensor) -> Tensor:
+    """Returns a tensor of the same kind whose elements differ, so that another order of operations shows."""
+    probe = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    if not tensor.is_floating_point():
+        return probe.copy_(tensor)
+    return probe.copy_(torch.linspace(-3.0, 3.0, tensor.numel(), device=tensor.device).view(tensor.shape))

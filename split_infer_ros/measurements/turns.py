@@ -1,0 +1,64 @@
+"""Times calls: one alone, or rivals in turns, so that a machine that gets slower does so for all of them."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+GROUP_S = 0.15  # a group of samples takes at least this long
+MAX_SAMPLES = 20  # of a group
+TURN_S = 0.05  # of one rival in a turn
+MAX_TURNS = 25
+CONFIDENCE = 0.95
+
+Run = Callable[[], object]
+
+
+def timed(run: Run, group_s: float | None = None) -> list[float]:
+    """Returns the seconds of each call: at least one call, then more until ``group_s`` has passed."""
+    group_s = GROUP_S if group_s is None else group_s
+    samples: list[float] = []
+    while not samples or (sum(samples) < group_s and len(samples) < MAX_SAMPLES):
+        begin = time.perf_counter()
+        run()
+        samples.append(time.perf_counter() - begin)
+    return samples
+
+
+def timed_in_turns(rivals: Mapping[str, Run], may_go_on: Callable[[], bool] = lambda: True) -> dict[str, list[float]]:
+    """Returns the median seconds of each rival's calls in each turn. The first of a turn changes from turn to turn.
+
+    Args:
+        rivals: calls by name. Each runs once untimed before it is timed.
+        may_go_on: asked before each turn after the first; there are ``MAX_TURNS`` turns at most.
+    """
+    found: dict[str, list[float]] = {name: [] for name in rivals}
+    for turn in range(MAX_TURNS):
+        if turn and not may_go_on():
+            break
+        names, start = list(rivals), turn % len(rivals)
+        for name in names[start:] + names[:start]:
+            rivals[name]()
+            found[name].append(statistics.median(timed(rivals[name], TURN_S)))
+    return found
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Returns the ends of the median's confidence interval, whatever the values' distribution.
+
+    The number of values below the median is binomial, so two of the sorted values are the ends. Fewer than six values
+    do not suffice: the ends are then 0 and infinity.
+    """
+    count = len(values)
+    outside, place = 0.0, -1  # of the lower end among the sorted values
+    while place + 1 < count / 2:
+        outside += 2 * math.comb(count, place + 1) / 2**count
+        if outside > 1 - CONFIDENCE:
+            break
+        place += 1
+    if place < 0:
+        return 0.0, math.inf
+    ordered = sorted(values)
+    return ordered[place], ordered[count - 1 - place]

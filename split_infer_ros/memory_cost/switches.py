@@ -1,0 +1,98 @@
+"""Chooses which tasks of policy D to switch to a policy with less memory: a knapsack of kernels and of time.
+
+The best switches save most bytes. Of equal ones, those with the least loss of time win, then the fewest tasks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+MAX_STATES = 512  # partial choices that are kept, those that save most; 9 tasks have no more
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A task in a sequence of tasks that run one after the other.
+
+    Attributes:
+        num_kernels: how many kernels it has.
+        response_ms: the time that it takes under its own policy.
+        saved_bytes: the memory that a switch saves.
+        loss_ms: the time that a switch costs; None if the task cannot be switched.
+        latest_ms: when it must have ended, after the begin of the sequence.
+    """
+
+    num_kernels: int
+    response_ms: float
+    saved_bytes: int = 0
+    loss_ms: float | None = None
+    latest_ms: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Switches:
+    """Tasks that are switched, by their places in the sequence, and what that means.
+
+    Attributes:
+        indices: of the tasks.
+        num_kernels: of all of them.
+        saved_bytes: by all of them.
+        loss_ms: of all of them.
+    """
+
+    indices: frozenset[int] = frozenset()
+    num_kernels: int = 0
+    saved_bytes: int = 0
+    loss_ms: float = 0.0
+
+    @property
+    def _value(self) -> tuple[int, float, int]:
+        return self.saved_bytes, -self.loss_ms, -len(self.indices)
+
+
+def best_switches(tasks: Sequence[Candidate], *, kernel_limit: int, start_ms: float = 0.0) -> Switches:
+    """Returns the switches that save most.
+
+    Args:
+        tasks: in the order in which they run.
+        kernel_limit: how many kernels may be switched (Guideline 2).
+        start_ms: when the first task begins.
+    """
+    states, end_ms = [Switches()], start_ms  # without any switch nothing is delayed
+    for index, task in enumerate(tasks):
+        end_ms += task.response_ms
+        if task.loss_ms is not None:
+            states += [
+                Switches(
+                    state.indices | {index},
+                    state.num_kernels + task.num_kernels,
+                    state.saved_bytes + task.saved_bytes,
+                    state.loss_ms + task.loss_ms,
+                )
+                for state in states
+                if state.num_kernels + task.num_kernels <= kernel_limit
+            ]
+        kept = [state for state in states if not (state.indices and end_ms + state.loss_ms > task.latest_ms)]
+        states = _undominated(kept) or [Switches()]
+    return max(states, key=lambda state: state._value)
+
+
+def all_in_time(tasks: Sequence[Candidate], *, start_ms: float) -> bool:
+    """Returns whether all tasks end early enough without any switch, if the first one begins at ``start_ms``."""
+    end_ms = start_ms
+    for task in tasks:
+        end_ms += task.response_ms
+        if not end_ms <= task.latest_ms:
+            return False
+    return True
+
+
+def _undominated(states: Iterable[Switches]) -> list[Switches]:
+    """Returns the states that save more, lose less or switch fewer kernels than each other state."""
+    found: list[Switches] = []
+    for state in sorted(states, key=lambda state: state._value, reverse=True):
+        if not any(other.num_kernels <= state.num_kernels and other.loss_ms <= state.loss_ms for other in found):
+            found.append(state)
+    return found if len(found) <= MAX_STATES else [*found[: MAX_STATES - 1], found[-1]]

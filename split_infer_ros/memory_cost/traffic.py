@@ -1,0 +1,50 @@
+"""Describes what the kernels of a backbone do with memory, and makes the overhead model's kernels of that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from split_infer_ros.memory_cost.task import Kernel
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTraffic:
+    """The bytes that one kernel of a backbone reads and writes.
+
+    Attributes:
+        input_bytes: of activations that it reads, for one image.
+        output_bytes: of activations that it writes, for one image.
+        weight_bytes: of weights that it reads, for any number of images.
+        fresh_bytes: the part of ``input_bytes`` that the kernel before it has just written.
+    """
+
+    input_bytes: int = 0
+    output_bytes: int = 0
+    weight_bytes: int = 0
+    fresh_bytes: int = 0
+
+
+def kernels_within(traffic: Sequence[KernelTraffic], count: int, cache_bytes: int) -> tuple[Kernel, ...]:
+    """Returns the kernels for a batch of a model whose weights and activations are all in memory of the policy.
+
+    The cache holds what was written last. So a kernel finds there what the one before it wrote, as far as it fits.
+
+    Args:
+        traffic: of each kernel, in order.
+        count: how many images the batch has.
+        cache_bytes: the size of the GPU's L2 cache.
+    """
+    return tuple(
+        Kernel(
+            count * (each.input_bytes + each.output_bytes) + each.weight_bytes,
+            written_bytes=count * each.output_bytes,
+            cached_bytes=min(count * each.fresh_bytes, cache_bytes),
+        )
+        for each in traffic or [KernelTraffic()]
+    )
+
+
+def kernels_outside(traffic: Sequence[KernelTraffic]) -> tuple[Kernel, ...]:
+    """Returns the kernels of a model whose weights and activations are in other memory than that of the policy."""
+    return (Kernel(0, launches=max(1, len(traffic))),)

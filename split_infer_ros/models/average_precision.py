@@ -1,0 +1,74 @@
+"""The mean average precision of detections against known truth, as COCO defines it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torchvision.ops import box_iou
+
+from split_infer_ros.models.detections import Detections
+
+IOUS = tuple(0.5 + 0.05 * step for step in range(10))
+NUM_RECALLS = 101  # 0, 0.01, ... 1, at which precision is read
+
+Truth = tuple[Tensor, Tensor]
+"""The objects of one image: boxes float32 (n, 4), left, top, right, bottom in pixels; labels int64 (n,)."""
+
+
+def mean_average_precision(
+    found: Sequence[Detections], truth: Sequence[Truth], ious: Sequence[float] = IOUS
+) -> float | None:
+    """Returns the mean of average precision over classes and overlaps, 0..1; None if the truth has no objects.
+
+    A class counts if the truth has an object of it. Detections of other classes are not looked at.
+
+    Args:
+        found: the detections of each image. They should reach down to low scores, so that recall is complete.
+        truth: the objects of each image.
+        ious: the smallest overlaps with which a detection finds its object.
+
+    Raises:
+        ValueError: ``found`` and ``truth`` differ in their number of images.
+    """
+    if len(found) != len(truth):
+        raise ValueError(f"there are detections of {len(found)} images and the truth of {len(truth)}")
+    classes = sorted({label for _, labels in truth for label in labels.tolist()})
+    means = [_average_precision(found, truth, label, iou) for label in classes for iou in ious]
+    return sum(means) / len(means) if means else None
+
+
+def _average_precision(found: Sequence[Detections], truth: Sequence[Truth], label: int, iou: float) -> float:
+    """Returns the average precision of one class at one overlap."""
+    scores, hits, num_objects = [torch.zeros(0)], [torch.zeros(0, dtype=torch.bool)], 0
+    for detections, (boxes, labels) in zip(found, truth, strict=True):
+        chosen = detections.labels == label
+        objects = boxes[labels == label]
+        order = detections.scores[chosen].argsort(descending=True, stable=True)
+        num_objects += len(objects)
+        scores.append(detections.scores[chosen][order].float())
+        hits.append(_hits(detections.boxes[chosen][order].float(), objects, iou))
+    order = torch.cat(scores).argsort(descending=True, stable=True)
+    right = torch.cat(hits)[order].double().cumsum(0)
+    if not len(right):
+        return 0.0
+    recall = right / num_objects
+    precision = right / torch.arange(1, len(right) + 1)
+    best_behind = precision.flip(0).cummax(0).values.flip(0)  # precision never rises with recall
+    places = torch.searchsorted(recall, torch.linspace(0, 1, NUM_RECALLS, dtype=torch.float64) - 1e-9)
+    return float(torch.cat([best_behind, torch.zeros(1)])[places].mean())
+
+
+def _hits(boxes: Tensor, objects: Tensor, iou: float) -> Tensor:
+    """Returns for each box of an image, best score first, whether it finds an object that no better one has found."""
+    hits = torch.zeros(len(boxes), dtype=torch.bool)
+    if not len(boxes) or not len(objects):
+        return hits
+    overlap = box_iou(boxes, objects)
+    for index in range(len(boxes)):
+        best = int(overlap[index].argmax())
+        if overlap[index, best] >= iou:
+            hits[index] = True
+            overlap[:, best] = -1
+    return hits

@@ -1,0 +1,69 @@
+"""Weights in Darknet's own files, such as yolov4.weights: a header, and then all numbers, layer after layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, fx, nn
+
+from split_infer_ros.errors import WeightsError
+
+SUFFIX = ".weights"
+OLD_HEADER_BYTES, HEADER_BYTES = 16, 20  # three numbers of the version, and how many images were seen in training
+BIG_COUNT_VERSION = 2  # from 0.2 on, the count of images has 8 bytes and no longer 4
+MAX_VERSION = 1000  # of either number; Darknet reads greater ones as an older way to mark a file
+
+
+def read_darknet_weights(model: nn.Module, path: Path) -> dict[str, Tensor]:
+    """Reads a file of Darknet's into a state dict of a network.
+
+    The file has the layers in the order in which they run. Of each convolution, it has the bias, or what the batch norm
+    needs, and then the weights.
+
+    Args:
+        model: has no layers with weights other than convolutions, and batch norms that directly follow one.
+        path: of the file.
+
+    Raises:
+        WeightsError: the file has another number of bytes than those of this network.
+        OSError: the file cannot be read.
+    """
+    state = model.state_dict()
+    layout = [(name, state[name].shape) for name in _names(model)]
+    with path.open("rb") as file:
+        header = file.read(HEADER_BYTES)
+    offset = _header_bytes(header)
+    expected, size = offset + 4 * sum(math.prod(shape) for _, shape in layout), path.stat().st_size
+    if size != expected:
+        raise WeightsError(
+            f"{path} has {size:,} bytes; Darknet's file of this network has {expected:,}. Packed weights of this "
+            "package belong to the parameter weights_file."
+        )
+    numbers = torch.from_numpy(np.fromfile(path, np.dtype("<f4"), offset=offset).astype(np.float32, copy=False))
+    parts = torch.split(numbers, [math.prod(shape) for _, shape in layout])
+    return {name: part.view(shape) for (name, shape), part in zip(layout, parts, strict=True)}
+
+
+def _header_bytes(header: bytes) -> int:
+    """Returns how long the header is, by the version at its beginning."""
+    major, minor = np.frombuffer(header[:8].ljust(8, b"\0"), "<i4").tolist()
+    is_new = 10 * major + minor >= BIG_COUNT_VERSION and max(major, minor) < MAX_VERSION
+    return HEADER_BYTES if is_new else OLD_HEADER_BYTES
+
+
+def _names(model: nn.Module) -> Iterator[str]:
+    """Yields the names of a network's tensors in the order of the file."""
+    modules = dict(model.named_modules())
+    for node in fx.symbolic_trace(model).graph.nodes:
+        if node.op != "call_module" or not isinstance(modules[node.target], nn.Conv2d):
+            continue
+        norms = [user.target for user in node.users if isinstance(modules.get(user.target), nn.BatchNorm2d)]
+        for norm in norms:
+            yield from (f"{norm}.{name}" for name in ("bias", "weight", "running_mean", "running_var"))
+        if not norms:
+            yield f"{node.target}.bias"
+        yield f"{node.target}.weight"

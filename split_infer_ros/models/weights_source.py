@@ -1,0 +1,41 @@
+"""Identifies where a model's weights come from, so that a packed file of them is found without loading them."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from split_infer_ros.models.onnx_models import is_onnx_file
+from split_infer_ros.models.timm_models import PREFIX
+from split_infer_ros.models.user import is_user_model
+from split_infer_ros.models.weights import NamedWeights
+from split_infer_ros.runtime.files import content_digest
+
+
+def weights_source(name: str, weights: str) -> str:
+    """Returns a text that is the same for two loads only if they give the same values.
+
+    Named weights depend on the packages that make or publish them. A file counts by its content, wherever it is.
+
+    Args:
+        name: of the model, as for ``find_model``.
+        weights: as for ``load_weights``.
+
+    Returns:
+        An empty text if only the values identify the weights: for a user's own model, and for a file that does not
+        exist.
+    """
+    if is_user_model(name) or is_onnx_file(name):
+        return ""
+    if weights in {named.value for named in NamedWeights}:
+        packages = ("split_infer_ros", "torch", "torchvision", *(["timm"] if name.startswith(PREFIX) else []))
+        return ", ".join([f"{weights} of {name}", *(f"{package} {_version(package)}" for package in packages)])
+    path = Path(weights).expanduser()
+    return f"file {content_digest(path)}" if path.is_file() else ""
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # run from the source tree
+        return "unknown"

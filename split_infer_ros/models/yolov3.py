@@ -1,0 +1,73 @@
+"""YOLOv3 (Redmon and Farhadi, 2018): Darknet-53 with boxes at three strides."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from split_infer_ros.models.detections import SuppressOverlaps
+from split_infer_ros.models.yolo import DarknetResidual, Level, YoloBoxes, conv, head, neck, predictions, way_up
+
+LEVELS = (
+    Level(32, ((116, 90), (156, 198), (373, 326))),
+    Level(16, ((30, 61), (62, 45), (59, 119))),
+    Level(8, ((10, 13), (16, 30), (33, 23))),
+)
+STAGES = ((64, 1), (128, 2), (256, 8), (512, 8), (1024, 4))  # channels and number of residual blocks
+
+
+class Darknet53(nn.Module):
+    """The backbone without its classifier, which makes maps at strides 32, 16 and 8."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = conv(3, 32, 3)
+        stages, inputs = [], 32
+        for channels, blocks in STAGES:
+            residuals = (DarknetResidual(channels, channels // 2) for _ in range(blocks))
+            stages.append(nn.Sequential(conv(inputs, channels, 3, 2), *residuals))
+            inputs = channels
+        self.stages = nn.ModuleList(stages)
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        """Converts images (N, 3, H, W) to maps (N, C, h, w), the coarsest first."""
+        x, maps = self.stem(images), []
+        for stage in self.stages:
+            x = stage(x)
+            maps.append(x)
+        return maps[: -len(LEVELS) - 1 : -1]
+
+
+class Yolov3(nn.Module):
+    """The network. For each anchor it gives raw numbers: 4 of the box, the objectness and one for each class."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backbone = Darknet53()
+        inputs = [channels for channels, _ in STAGES[: -len(LEVELS) - 1 : -1]]  # of the maps, the coarsest first
+        halves = [channels // 2 for channels in inputs]
+        from_above = [0, *(half // 2 for half in halves[:-1])]
+        self.ways_up = nn.ModuleList(way_up(half) for half in halves[:-1])
+        self.necks = nn.ModuleList(
+            neck(channels + more, half) for channels, half, more in zip(inputs, halves, from_above, strict=True)
+        )
+        self.heads = nn.ModuleList(head(half, level) for half, level in zip(halves, LEVELS, strict=True))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Converts images (N, 3, H, W) to predictions (N, anchors, 85).
+
+        Predictions are ordered by stride, 32 first, then by row, column and anchor. H and W are multiples of 32. At
+        416x416 there are 10,647 anchors.
+        """
+        coarsest, *finer = self.backbone(images)
+        x = self.necks[0](coarsest)
+        outputs = [self.heads[0](x)]
+        for fine, up, own_neck, own_head in zip(finer, self.ways_up, self.necks[1:], self.heads[1:], strict=True):
+            x = own_neck(torch.cat((up(x), fine), 1))
+            outputs.append(own_head(x))
+        return predictions(outputs)
+
+
+decode = SuppressOverlaps(partial(YoloBoxes, LEVELS))

@@ -1,0 +1,132 @@
+"""YOLOv4 (Bochkovskiy, Wang and Liao, 2020): CSPDarknet-53, a spatial pyramid, and paths up and down three strides.
+
+This is the model of paper 002. Its convolutions run in the order of Darknet's file of weights.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from split_infer_ros.models.detections import SuppressOverlaps
+from split_infer_ros.models.yolo import DarknetResidual, Level, YoloBoxes, conv, head, neck, predictions, way_up
+
+LEVELS = (
+    Level(8, ((12, 16), (19, 36), (40, 28)), 1.2),
+    Level(16, ((36, 75), (76, 55), (72, 146)), 1.1),
+    Level(32, ((142, 110), (192, 243), (459, 401)), 1.05),
+)
+STEM = 32  # channels
+STAGES = ((64, 1), (128, 2), (256, 8), (512, 8), (1024, 4))  # channels and number of residual blocks
+POOLS = (13, 9, 5)  # rows of the spatial pyramid's windows
+mish = partial(conv, activation=nn.Mish)
+
+
+class CspStage(nn.Module):
+    """A stage of CSPDarknet-53, which halves rows and columns. Its residual blocks see a part of the channels.
+
+    The first stage is wider: its residual blocks see as many channels as it gives.
+    """
+
+    def __init__(self, inputs: int, outputs: int, blocks: int) -> None:
+        super().__init__()
+        is_first = inputs == STEM
+        inner = outputs if is_first else outputs // 2
+        hidden = inner // 2 if is_first else inner
+        residuals = (DarknetResidual(inner, hidden, nn.Mish) for _ in range(blocks))
+        self.down = mish(inputs, outputs, 3, 2)
+        self.bypass = mish(outputs, inner, 1)
+        self.blocks = nn.Sequential(mish(outputs, inner, 1), *residuals, mish(inner, inner, 1))
+        self.join = mish(2 * inner, outputs, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Converts (N, inputs, H, W) to (N, outputs, H / 2, W / 2)."""
+        x = self.down(x)
+        bypass = self.bypass(x)
+        joined: Tensor = self.join(torch.cat((self.blocks(x), bypass), 1))
+        return joined
+
+
+class CspDarknet53(nn.Module):
+    """The backbone without its classifier, which makes maps at strides 8, 16 and 32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = mish(3, STEM, 3)
+        inputs = (STEM, *(channels for channels, _ in STAGES))
+        self.stages = nn.ModuleList(
+            CspStage(before, channels, blocks) for before, (channels, blocks) in zip(inputs, STAGES, strict=False)
+        )
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        """Converts images (N, 3, H, W) to maps (N, C, h, w), the finest first."""
+        x, maps = self.stem(images), []
+        for stage in self.stages:
+            x = stage(x)
+            maps.append(x)
+        return maps[-len(LEVELS) :]
+
+
+class SpatialPyramid(nn.Module):
+    """Joins the highest values of windows of several sizes to a map."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pools = nn.ModuleList(nn.MaxPool2d(size, stride=1, padding=size // 2) for size in POOLS)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Converts (N, C, h, w) to (N, 4 C, h, w)."""
+        return torch.cat((*(pool(x) for pool in self.pools), x), 1)
+
+
+class Yolov4(nn.Module):
+    """The network. For each anchor it gives raw numbers: 4 of the box, the objectness and one for each class."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backbone = CspDarknet53()
+        fine, middle, coarse = (channels // 2 for channels, _ in STAGES[-len(LEVELS) :])
+        self.pyramid = nn.Sequential(
+            conv(2 * coarse, coarse, 1),
+            conv(coarse, 2 * coarse, 3),
+            conv(2 * coarse, coarse, 1),
+            SpatialPyramid(),
+            conv((len(POOLS) + 1) * coarse, coarse, 1),
+            conv(coarse, 2 * coarse, 3),
+            conv(2 * coarse, coarse, 1),
+        )
+        self.ways_up = nn.ModuleList((way_up(coarse), way_up(middle)))
+        self.laterals = nn.ModuleList((conv(2 * middle, middle, 1), conv(2 * fine, fine, 1)))
+        self.necks_up = nn.ModuleList((neck(2 * middle, middle), neck(2 * fine, fine)))
+        self.ways_down = nn.ModuleList((conv(fine, middle, 3, 2), conv(middle, coarse, 3, 2)))
+        self.necks_down = nn.ModuleList((neck(2 * middle, middle), neck(2 * coarse, coarse)))
+        inputs = (fine, middle, coarse)
+        self.heads = nn.ModuleList(head(channels, level) for channels, level in zip(inputs, LEVELS, strict=True))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Converts images (N, 3, H, W) to predictions (N, anchors, 85).
+
+        Predictions are ordered by stride, 8 first, then by row, column and anchor. H and W are multiples of 32. At
+        416x416 there are 10,647 anchors.
+        """
+        fine, middle, coarse = self.backbone(images)
+        x = self.pyramid(coarse)
+        above = []
+        for its_map, up, lateral, own_neck in zip(
+            (middle, fine), self.ways_up, self.laterals, self.necks_up, strict=True
+        ):
+            above.append(x)
+            upsampled = up(x)
+            x = own_neck(torch.cat((lateral(its_map), upsampled), 1))
+        outputs = [self.heads[0](x)]
+        for before, down, own_neck, own_head in zip(
+            reversed(above), self.ways_down, self.necks_down, self.heads[1:], strict=True
+        ):
+            x = own_neck(torch.cat((down(x), before), 1))
+            outputs.append(own_head(x))
+        return predictions(outputs)
+
+
+decode = SuppressOverlaps(partial(YoloBoxes, LEVELS))

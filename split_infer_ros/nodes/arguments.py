@@ -1,0 +1,58 @@
+"""Refuses command lines that ROS takes without a word: arguments that nobody reads, and files without parameters."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import yaml
+
+from split_infer_ros.errors import ConfigurationError
+
+PARAMETER_FILE = "--params-file"
+
+
+def refuse_arguments(arguments: Sequence[str]) -> None:
+    """Refuses arguments that are not ROS's. That includes ``NAME:=VALUE`` alone, an old form by which ROS renames.
+
+    Args:
+        arguments: those of the process, behind its name. ROS's own stand between ``--ros-args`` and ``--``.
+
+    Raises:
+        ConfigurationError: there are others.
+    """
+    of_ros = False
+    for argument in arguments:
+        if argument == "--ros-args":
+            of_ros = True
+        elif of_ros:
+            of_ros = argument != "--"
+        else:
+            raise ConfigurationError(
+                f"The argument '{argument}' is unknown. Nodes take ROS's arguments only, behind --ros-args: "
+                "--ros-args -p NAME:=VALUE sets a parameter."
+            )
+
+
+def check_parameter_files(arguments: Sequence[str]) -> None:
+    """Checks that each parameter file among the arguments holds more than a word; ROS checks the rest.
+
+    Args:
+        arguments: those of the process.
+
+    Raises:
+        ConfigurationError: a file has no names of nodes.
+    """
+    for flag, path in itertools.pairwise(arguments):
+        if flag != PARAMETER_FILE:
+            continue
+        try:
+            content = yaml.safe_load(Path(path).read_bytes())
+        except (OSError, yaml.YAMLError):
+            continue  # ROS says what is wrong with it
+        if content is not None and not isinstance(content, Mapping):
+            raise ConfigurationError(
+                f"{path} is no parameter file: it holds {str(content)[:40]!r}, and not the names of nodes, each with "
+                "its ros__parameters."
+            )

@@ -1,0 +1,114 @@
+"""A thread that reads one subscription, so that its messages cost no turn of an executor.
+
+For each message, rclpy's executors build a wait set of all entities of their nodes, in Python. That takes longer than
+to read an image. This thread keeps one wait set of its subscription, of the subscription's QoS events and of a guard
+condition that ends the wait.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+from rclpy.callback_groups import CallbackGroup, MutuallyExclusiveCallbackGroup
+from rclpy.guard_condition import GuardCondition
+from rclpy.impl.implementation_singleton import rclpy_implementation
+from rclpy.node import Node
+
+WAIT_NS = 500_000_000  # after which the thread looks whether the context still exists
+ROOM_TIMEOUT_S = 0.1
+RETRY_S = 0.1  # after an error of rclpy
+LOG_PERIOD_S = 5.0
+
+
+class OffExecutor(MutuallyExclusiveCallbackGroup):
+    """A callback group that no executor executes.
+
+    Before each wait, the executors of Jazzy and Kilted ask each entity's group whether it ``can_execute``. They leave
+    the entity out unless it can. rclpy's experimental events executor does not ask. A subscription's QoS events must be
+    left out too: Fast DDS wakes who waits for them with every message.
+    """
+
+    def can_execute(self, entity: Any) -> bool:
+        return False
+
+
+class MessageReader:
+    """Reads a subscription on a thread of its own and calls the subscription's callbacks there, until ``close``.
+
+    Args:
+        node: the subscription's node.
+        create: creates the subscription in a callback group. Its callback takes the message and its ``MessageInfo``.
+        wait_for_room: called with a time-out in seconds before each message. While it returns False, messages stay
+            with the middleware.
+    """
+
+    def __init__(
+        self, node: Node, create: Callable[[CallbackGroup], Any], wait_for_room: Callable[[float], bool]
+    ) -> None:
+        self._node = node
+        self._context = node.context
+        self._wait_for_room = wait_for_room
+        self._closing = False
+        self._subscription = create(OffExecutor())
+        self._end_wait = GuardCondition(None, None, self._context)
+        self._thread = threading.Thread(target=self._run, name="images", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends the thread after the message that it works on, and removes the subscription from its topic."""
+        self._closing = True
+        self._end_wait.trigger()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+        # Neither is freed while the thread holds its handle.
+        self._node.destroy_subscription(self._subscription)
+        self._end_wait.destroy()
+
+    @property
+    def _goes_on(self) -> bool:
+        return not self._closing and self._context.ok()
+
+    def _run(self) -> None:
+        context: Any = self._context.handle
+        events = self._subscription.event_handlers
+        with ExitStack() as in_use:
+            for handle in (context, self._subscription.handle, self._end_wait.handle, *events):
+                in_use.enter_context(handle)
+            wait_set = rclpy_implementation.WaitSet(1, 1, 0, 0, 0, len(events), context)
+            while self._goes_on:
+                try:
+                    self._read(wait_set)
+                except Exception as error:  # no other thread would read the messages that follow
+                    if not self._goes_on:
+                        return
+                    self._node.get_logger().error(
+                        f"{self._subscription.topic_name}: {type(error).__name__}: {error}",
+                        throttle_duration_sec=LOG_PERIOD_S,
+                    )
+                    time.sleep(RETRY_S)
+
+    def _read(self, wait_set: Any) -> None:
+        """Waits for a message and passes it on; returns without one while there is no room, and from time to time.
+
+        QoS events are passed on as well.
+        """
+        if not self._wait_for_room(ROOM_TIMEOUT_S) or self._closing:
+            return
+        wait_set.clear_entities()
+        wait_set.add_subscription(self._subscription.handle)
+        wait_set.add_guard_condition(self._end_wait.handle)
+        for event in self._subscription.event_handlers:
+            event.add_to_wait_set(wait_set)
+        wait_set.wait(WAIT_NS)
+        for event in self._subscription.event_handlers:
+            if event.is_ready(wait_set) and (found := event.take_data()) is not None:
+                event.callback(found)
+        if self._closing or not wait_set.is_ready("subscription", 0):
+            return
+        taken = self._subscription.handle.take_message(self._subscription.msg_type, False)
+        if taken is not None:  # another message may have displaced it, or it was lost
+            self._subscription.callback(*taken)

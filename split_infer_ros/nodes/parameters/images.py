@@ -1,0 +1,64 @@
+"""Rows of the nodes that subscribe to images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import ClassVar
+
+from split_infer_ros.images.sizes import MAX_PIXELS
+from split_infer_ros.nodes.parameters.table import NodeParameters, parameter
+
+
+class ImageReliability(Enum):
+    """The reliability of image subscriptions."""
+
+    BEST_EFFORT = "best_effort"
+    RELIABLE = "reliable"
+
+
+class ImageTransport(Enum):
+    """The form in which images come."""
+
+    RAW = "raw"
+    COMPRESSED = "compressed"
+
+
+@dataclass(frozen=True)
+class ImageParameters(NodeParameters):
+    """The rows of a node that subscribes to images."""
+
+    PURPOSE: ClassVar[str] = "Images"
+
+    image_reliability: str = parameter(
+        ImageReliability.BEST_EFFORT.value,
+        "Reliability of the image subscriptions: best_effort matches every publisher, reliable resends lost images.",
+        choices=tuple(reliability.value for reliability in ImageReliability),
+        read_only=True,
+    )
+    image_depth: int = parameter(
+        5,
+        "How many images of each topic the middleware keeps until the node takes them.",
+        minimum=1,
+        maximum=10_000,
+        read_only=True,
+    )
+    image_transport: str = parameter(
+        ImageTransport.RAW.value,
+        "The form of the images: raw, or compressed (JPEG or PNG, from TOPIC/compressed).",
+        choices=tuple(transport.value for transport in ImageTransport),
+        read_only=True,
+    )
+    max_image_pixels: int = parameter(
+        MAX_PIXELS,
+        "Images with more pixels are dropped before they are decoded.",
+        minimum=1,
+        maximum=2**31 - 1,
+        read_only=True,
+    )
+    max_rate_hz: float = parameter(
+        0.0,
+        "Frames a second that are taken of each camera; further frames are dropped as rate_limited. 0: no limit.",
+        minimum=0.0,
+        maximum=10_000.0,
+    )

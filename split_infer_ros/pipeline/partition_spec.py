@@ -1,0 +1,55 @@
+"""A partition of a model that is to be streamed, before it is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, fx
+
+from split_infer_ros.buffers.layout import TensorSpec
+from split_infer_ros.split.split_points import SplitPoint
+from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.weight_streaming.packed_partition import PackedPartition, open_packed
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class PartitionSpec:
+    """A partition of a model that is to be streamed.
+
+    Attributes:
+        model: to which it belongs.
+        extract: takes the partition from the model's graph.
+        split_point: at which the partition ends or begins.
+        inputs: of the partition, for one image.
+        num_threads: with which it runs on the CPU; None on a GPU.
+        batch_size: for which its weights are laid out.
+    """
+
+    model: TorchModel
+    extract: Callable[[fx.GraphModule, SplitPoint], fx.GraphModule]
+    split_point: SplitPoint
+    inputs: tuple[TensorSpec, ...]
+    num_threads: int | None
+    batch_size: int
+
+    @property
+    def graph(self) -> fx.GraphModule:
+        """The partition's graph, with those of the model's own weights that were not released."""
+        return self.extract(self.model.graph, self.split_point)
+
+    def open_packed(self, path: Path) -> PackedPartition:
+        """Finds the partition's weights in a file. A streamed partition takes the result over."""
+        return open_packed(self.model, self.graph, path, num_threads=self.num_threads)
+
+    def zeros(self, batch_size: int) -> list[Tensor]:
+        """Returns inputs for that many images, on the partition's device and in float32, in which it computes."""
+        device = torch.device("cpu") if self.num_threads else self.model.device
+        inputs = []
+        for spec in self.inputs:
+            dtype = torch.float32 if spec.dtype.is_floating_point else spec.dtype
+            values = torch.zeros((batch_size, *spec.shape), dtype=dtype, device=device)
+            inputs.append(values.contiguous(memory_format=torch.channels_last) if values.dim() == 4 else values)
+        return inputs

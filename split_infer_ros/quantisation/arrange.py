@@ -1,0 +1,85 @@
+"""Arranges a quantised graph so that it can be cut where the model in float32 is cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from split_infer_ros.onnx_graphs.nodes import is_shape, used_values
+
+if TYPE_CHECKING:
+    import onnx
+
+
+def arrange(proto: onnx.ModelProto, crossings: Iterable[Sequence[str]]) -> None:
+    """Changes the order of a graph's nodes, and gives each node quantisers of its own.
+
+    A quantiser that two nodes share could stand before a split point because of one node, and behind it because of the
+    other. Another value than in float32 would then cross. OpenVINO joins equal quantisers again.
+
+    Args:
+        proto: the graph. What nothing needs is removed.
+        crossings: the names of the values that cross at each split point, in order.
+    """
+    nodes = _with_own_quantisers(proto.graph.node)
+    producers = {str(name): index for index, node in enumerate(nodes) for name in node.output if name}
+    order: list[int] = []
+    placed: set[int] = set()
+    outputs = [str(value.name) for value in proto.graph.output]
+    for name in (*(name for names in crossings for name in names), *outputs):
+        needed = sorted(_needed(name, nodes, producers, placed))
+        placed.update(needed)
+        order += needed
+    ordered = [nodes[index] for index in order]
+    del proto.graph.node[:]
+    proto.graph.node.extend(ordered)
+
+
+def _needed(name: str, nodes: Sequence[onnx.NodeProto], producers: dict[str, int], placed: set[int]) -> set[int]:
+    """Returns the indices of the nodes that a value needs and that are not placed yet."""
+    found: set[int] = set()
+    names = [name]
+    while names:
+        index = producers.get(names.pop())
+        if index is not None and index not in placed and index not in found:
+            found.add(index)
+            names += used_values(nodes[index])
+    return found
+
+
+def _with_own_quantisers(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
+    """Returns the nodes, each behind copies of the quantisers whose results it takes."""
+    import onnx
+
+    arranged: list[onnx.NodeProto] = []
+    pairs: dict[str, tuple[onnx.NodeProto, onnx.NodeProto]] = {}  # by result: a quantiser and what undoes it
+    producers: dict[str, onnx.NodeProto] = {}
+    for node in nodes:
+        producers |= dict.fromkeys(map(str, node.output), node)
+        quantiser = producers.get(node.input[0]) if node.op_type == "DequantizeLinear" else None
+        if quantiser is not None and quantiser.op_type == "QuantizeLinear":
+            pairs[str(node.output[0])] = (quantiser, node)
+        own = onnx.NodeProto()
+        own.CopyFrom(node)
+        for index, name in enumerate(own.input):
+            if name in pairs and is_shape(own):
+                own.input[index] = pairs[name][0].input[0]  # quantising changes no shape
+            elif name in pairs:
+                copies = _copies(pairs[name], f"{own.name}/{index}")
+                arranged += copies
+                own.input[index] = copies[1].output[0]
+        arranged.append(own)
+    return arranged
+
+
+def _copies(pair: tuple[onnx.NodeProto, onnx.NodeProto], place: str) -> tuple[onnx.NodeProto, onnx.NodeProto]:
+    """Returns a copy of a quantiser and of what undoes it, with names for the place where their result is used."""
+    import onnx
+
+    quantiser, back = onnx.NodeProto(), onnx.NodeProto()
+    quantiser.CopyFrom(pair[0])
+    back.CopyFrom(pair[1])
+    quantiser.name, back.name = f"{place}/quantised", f"{place}/float"
+    quantiser.output[0] = back.input[0] = quantiser.name
+    back.output[0] = back.name
+    return quantiser, back

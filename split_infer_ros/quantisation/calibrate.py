@@ -1,0 +1,92 @@
+"""Quantises a graph by NNCF, which measures on images how large its values are."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.runtime.usage_reports import stop_usage_reports
+
+if TYPE_CHECKING:
+    import onnx
+
+PACKAGES = ("onnx", "onnxruntime", "openvino", "nncf")  # what quantising needs
+
+
+def check_packages() -> None:
+    """Checks that what quantising needs can be imported. Nothing of it sends reports of its use.
+
+    Raises:
+        ConfigurationError: a package cannot be.
+    """
+    import importlib
+
+    stop_usage_reports()
+    for package in PACKAGES:
+        try:
+            with unchanged_logging():
+                importlib.import_module(package)
+        except ImportError as error:
+            raise ConfigurationError(
+                f"quantising needs the Python package {package}, which cannot be imported ({error}): "
+                "pip install onnx onnxscript openvino 'nncf>=3.0'."
+            ) from error
+
+
+def calibrate(proto: onnx.ModelProto, images: Iterable[Tensor], *, count: int, ignored: Sequence[str]) -> Any:
+    """Returns a graph in int8, an ``onnx.ModelProto``, and shows the progress.
+
+    Weights get one bit less than they could have. Processors without VNNI add two products in 16 bits, which would
+    overflow. So the results are the same on all processors.
+
+    Args:
+        proto: the graph in float32, which takes one input. It is not changed.
+        images: the inputs, float32 (1, C, H, W), which are read several times.
+        count: how many there are.
+        ignored: the names of the nodes that stay in float32.
+
+    Raises:
+        ConfigurationError: a package is missing, or NNCF cannot quantise the graph.
+    """
+    check_packages()
+    import nncf
+    from nncf.quantization.advanced_parameters import AdvancedQuantizationParameters, OverflowFix
+
+    name = str(proto.graph.input[0].name)
+    has_attention = any(node.op_type == "LayerNormalization" for node in proto.graph.node)
+    nncf.set_log_level(logging.ERROR)
+    try:
+        with unchanged_logging():
+            return nncf.quantize(
+                proto,
+                nncf.Dataset(images, lambda image: {name: image.numpy()}),
+                subset_size=count,
+                target_device=nncf.TargetDevice.CPU,
+                model_type=nncf.ModelType.TRANSFORMER if has_attention else None,
+                ignored_scope=nncf.IgnoredScope(names=list(ignored)) if ignored else None,
+                advanced_parameters=AdvancedQuantizationParameters(overflow_fix=OverflowFix.ENABLE),
+            )
+    except Exception as error:  # NNCF and ONNX Runtime raise many kinds
+        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise ConfigurationError(f"{proto.graph.name} cannot be quantised: {reason[:300]}.") from error
+
+
+@contextmanager
+def unchanged_logging() -> Iterator[None]:
+    """Gives the root logger back as it was: NNCF has it leave out what is no error, here and in other modules."""
+    root = logging.getLogger()
+    logger_class, level = logging.getLoggerClass(), root.level
+    filters, handlers = list(root.filters), [(handler, handler.level) for handler in root.handlers]
+    try:
+        yield
+    finally:
+        logging.setLoggerClass(logger_class)
+        root.setLevel(level)
+        root.filters, root.handlers = filters, [handler for handler, _ in handlers]
+        for handler, handler_level in handlers:
+            handler.setLevel(handler_level)

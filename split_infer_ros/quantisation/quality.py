@@ -1,0 +1,129 @@
+"""Compares a model in int8 with the same model in float32, on images that it was not calibrated on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.models.average_precision import Truth, mean_average_precision
+from split_infer_ros.models.detections import Detections, Limits
+from split_infer_ros.quantisation.samples import Samples
+from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.split_points import INPUT, OUTPUT
+
+TOP_1, MAP = "top-1", "mAP"
+MIN_AGREEMENT = 0.97
+MAX_LOSS = 0.01  # of accuracy or mAP
+LOW_SCORE = 0.05  # of detections that are compared with known objects, so that recall is complete
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """How a model in int8 compares with the same model in float32.
+
+    Attributes:
+        measure: ``top-1`` for a classifier, ``mAP`` (IoU 0.5 to 0.95) for a detector.
+        num_images: on how many images both were compared.
+        agreement: with float32, 0..1. A detector's is its mAP with the detections of float32 as the truth.
+        float32, int8: each one's accuracy or mAP against annotations; None without annotations.
+    """
+
+    measure: str
+    num_images: int
+    agreement: float
+    float32: float | None = None
+    int8: float | None = None
+
+    @property
+    def loss(self) -> str:
+        """Says what int8 loses, in a sentence; empty if it is little enough."""
+        if self.float32 is not None and self.int8 is not None and self.float32 - self.int8 > MAX_LOSS:
+            return (
+                f"int8 has a {self.measure} of {self.int8:.3f} and float32 of {self.float32:.3f}; "
+                f"a loss of {MAX_LOSS} is allowed."
+            )
+        if self.agreement < MIN_AGREEMENT:
+            return (
+                f"int8 agrees with float32 by {self.agreement:.3f} ({self.measure} on {self.num_images} images); "
+                f"{MIN_AGREEMENT} is needed."
+            )
+        return ""
+
+
+def is_classifier(model: SplitModel) -> bool:
+    """Returns whether a model gives one score for each of its labels, and nothing else."""
+    last = model.split_points[-1]
+    shapes = [spec.shape for spec in last.tensors]
+    return last.name == OUTPUT and len(shapes) == 1 and math.prod(shapes[0]) == max((0, *shapes[0]))
+
+
+def detect(model: SplitModel, samples: Samples, measure: str, advance: Callable[[], object]) -> list[Detections]:
+    """Returns a model's detections in each image, with boxes in pixels of the image.
+
+    They reach down to ``LOW_SCORE``; of a classifier, it is the best class.
+
+    Args:
+        model: runs as a whole, on the CPU.
+        samples: the images.
+        measure: ``TOP_1`` or ``MAP``.
+        advance: is called after each image.
+    """
+    limits = Limits(score_threshold=0.0, max_detections=1) if measure == TOP_1 else Limits(score_threshold=LOW_SCORE)
+    network, entry = model.head(INPUT), model.entry
+    detections = []
+    for index, image in enumerate(samples):
+        with torch.inference_mode():
+            found = entry.decode(network(image), limits)[0]
+        boxes = entry.preprocess.to_source(found.boxes, *samples.size(index))
+        detections.append(Detections(boxes, found.scores, found.labels))
+        advance()
+    return detections
+
+
+def compare(
+    reference: Sequence[Detections],
+    found: Sequence[Detections],
+    truth: Sequence[Truth] | None = None,
+    *,
+    measure: str,
+    score_threshold: float,
+) -> Quality:
+    """Compares the detections of int8 with those of float32, as ``detect`` gives them.
+
+    Args:
+        reference, found: of float32 and of int8, for each image.
+        truth: what is known to be in the images, in the same pixels.
+        measure: ``TOP_1`` or ``MAP``.
+        score_threshold: what float32 detects from this score on counts as an object, as in a pipeline.
+
+    Raises:
+        ConfigurationError: float32 detects nothing.
+    """
+    score = top_1 if measure == TOP_1 else mean_average_precision
+    objects = [_objects(each, 0.0 if measure == TOP_1 else score_threshold) for each in reference]
+    agreement = score(found, objects)
+    if agreement is None:
+        raise ConfigurationError(
+            f"float32 detects nothing with a score of {score_threshold:g} or more in the {len(found)} images that "
+            "judge int8: take images with objects, or a lower --score-threshold."
+        )
+    known = (None, None) if truth is None else (score(reference, truth), score(found, truth))
+    return Quality(measure, len(found), agreement, *known)
+
+
+def top_1(found: Sequence[Detections], truth: Sequence[Truth]) -> float:
+    """Returns the share of images whose best class is the true one."""
+    right = [
+        bool(len(detections) and len(labels) and detections.labels[0] == labels[0])
+        for detections, (_, labels) in zip(found, truth, strict=True)
+    ]
+    return sum(right) / len(right)
+
+
+def _objects(detections: Detections, threshold: float) -> Truth:
+    kept = detections.scores >= threshold
+    return detections.boxes[kept], detections.labels[kept]

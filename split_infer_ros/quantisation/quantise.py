@@ -1,0 +1,118 @@
+"""Quantises a model: calibrates it, judges it, and keeps it unless it lost too much."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from split_infer_ros.models.detections import Detections
+from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.quantisation.arrange import arrange
+from split_infer_ros.quantisation.calibrate import calibrate
+from split_infer_ros.quantisation.float_graph import float_graph
+from split_infer_ros.quantisation.quality import MAP, TOP_1, Quality, compare, detect, is_classifier
+from split_infer_ros.quantisation.samples import Samples
+from split_infer_ros.quantisation.scope import Scope, ignored_nodes
+from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.quantised_model import QuantisedModel
+from split_infer_ros.split.split_points import INPUT, OUTPUT
+
+if TYPE_CHECKING:
+    import onnx
+
+Progress = Callable[[str, int], AbstractContextManager[Callable[[], object]]]
+"""Opens a progress bar of that name and length, and gives what advances it by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantised:
+    """A model in int8 and its quality.
+
+    Attributes:
+        proto: the graph.
+        scope: what was quantised.
+        quality: on images that were not used for calibration.
+    """
+
+    proto: onnx.ModelProto
+    scope: Scope
+    quality: Quality
+
+
+def quantise(
+    model: SplitModel,
+    calibration: Samples,
+    test: Samples,
+    *,
+    annotations: Path | None,
+    score_threshold: float,
+    progress: Progress,
+) -> Iterator[Quantised]:
+    """Yields the model in int8 with all layers quantised, then a detector with all but the last ones.
+
+    Args:
+        model: in float32, on the CPU.
+        calibration: the images that show how large values are.
+        test: the images on which results are compared.
+        annotations: the folder that says what is in these images; None if nothing is known.
+        score_threshold: what float32 detects from this score on counts as an object.
+        progress: shows how far the comparison is.
+
+    Raises:
+        ConfigurationError: the model cannot be quantised, or its results cannot be compared.
+        SourceError: an image or an annotation cannot be read.
+    """
+    measure = TOP_1 if is_classifier(model) else MAP
+    truth = None if annotations is None else [test.annotation(index, annotations) for index in range(len(test))]
+    whole = float_graph(model)
+    reference = _detect(model, test, measure, progress("float32", len(test)))
+    for scope in (Scope.ALL_LAYERS,) if measure == TOP_1 else Scope:
+        proto = quantise_graph(model, whole, scope, calibration, count=len(calibration))
+        candidate = QuantisedModel(model, OnnxGraph(f"{model.entry.name} in int8", proto))
+        found = _detect(candidate, test, measure, progress("int8", len(test)))
+        quality = compare(reference, found, truth, measure=measure, score_threshold=score_threshold)
+        yield Quantised(proto, scope, quality)
+
+
+def quantise_graph(
+    model: SplitModel, whole: onnx.ModelProto, scope: Scope, images: Iterable[Tensor], *, count: int
+) -> onnx.ModelProto:
+    """Returns a model's graph in int8, which can be cut at the model's split points.
+
+    Args:
+        model: in float32.
+        whole: its graph in float32; see ``float_graph``. It is not changed.
+        scope: what is quantised.
+        images: inputs (1, C, H, W) that show how large values are.
+        count: how many there are.
+
+    Raises:
+        ConfigurationError: NNCF cannot quantise the graph.
+    """
+    ignored = ignored_nodes(whole.graph, scope)
+    proto: onnx.ModelProto = calibrate(whole, images, count=count, ignored=ignored)
+    inner = [point for point in model.split_points if point.name not in (INPUT, OUTPUT)]
+    arrange(proto, [[spec.name for spec in point.tensors] for point in inner])
+    return proto
+
+
+def _detect(
+    model: SplitModel, samples: Samples, measure: str, bar: AbstractContextManager[Callable[[], object]]
+) -> list[Detections]:
+    with bar as advance:
+        return detect(model, samples, measure, advance)
+
+
+def best_of(candidates: Iterator[Quantised]) -> Quantised:
+    """Returns the first candidate that loses little enough; if there is none, the one that agrees best."""
+    seen: list[Quantised] = []
+    for candidate in candidates:
+        if not candidate.quality.loss:
+            return candidate
+        seen.append(candidate)
+    return max(seen, key=lambda each: each.quality.agreement)

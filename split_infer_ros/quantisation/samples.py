@@ -1,0 +1,110 @@
+"""The images on which a model is quantised and judged, and what a user says about them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import cv2
+import torch
+from torch import Tensor
+
+from split_infer_ros.errors import SourceError
+from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.models.average_precision import Truth
+from split_infer_ros.models.entry import ModelEntry
+from split_infer_ros.sources.folder import SUFFIXES
+
+MIN_CALIBRATION, MAX_CALIBRATION = 16, 300  # images; more change the scales little
+MIN_TEST = 34  # images: with fewer, a single one on which a classifier disagrees would be more than 3 %
+
+_BGR = (2, 1, 0)  # the indices of red, green and blue
+
+
+class Samples:
+    """Images of a folder, as a model's input. They are read when they are needed.
+
+    Args:
+        entry: the model's entry, which says how images become its input.
+        files: of the images.
+    """
+
+    def __init__(self, entry: ModelEntry, files: Sequence[Path]) -> None:
+        self.entry, self.files = entry, files
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        """Yields inputs, float32 (1, 3, h, w).
+
+        Raises:
+            SourceError: a file cannot be read.
+        """
+        preprocess = self.entry.preprocess
+        for file in self.files:
+            gathered = preprocess.gather([_read(file)], preprocess.staging(1))
+            yield preprocess.normalise(gathered, torch.contiguous_format)
+
+    def size(self, index: int) -> tuple[int, int]:
+        """Returns height and width of an image in pixels."""
+        height, width = _read(self.files[index]).data.shape[:2]
+        return height, width
+
+    def annotation(self, index: int, folder: Path) -> Truth:
+        """Reads what is in an image: the file of its name in a folder, with the suffix ``.txt``.
+
+        Each line of the file holds the number of a class from 0. For a detector, centre x, centre y, width and height
+        of the object's box follow, as parts of the image's width and height. This is YOLO's form.
+
+        Returns:
+            The boxes in pixels of the image; of a classifier's line, the box is the whole image.
+
+        Raises:
+            SourceError: the file is missing, or a line has another form.
+        """
+        path = folder / f"{self.files[index].stem}.txt"
+        height, width = self.size(index)
+        try:
+            rows = [[float(word) for word in line.split()] for line in path.read_text().splitlines() if line.strip()]
+        except (OSError, ValueError) as error:
+            raise SourceError(f"{path} cannot be read as an annotation ({error}).") from error
+        for row in rows:
+            if len(row) not in (1, 5) or not 0 <= row[0] < len(self.entry.labels) or row[0] % 1:
+                raise SourceError(
+                    f"{path} has the line '{' '.join(f'{value:g}' for value in row)}'; each line takes a class from 0 "
+                    f"to {len(self.entry.labels) - 1}, and of a detector also centre x, centre y, width and height."
+                )
+        shapes = torch.tensor([row[1:] or [0.5, 0.5, 1.0, 1.0] for row in rows]).reshape(-1, 4)
+        corners = torch.cat([shapes[:, :2] - shapes[:, 2:] / 2, shapes[:, :2] + shapes[:, 2:] / 2], 1)
+        labels = torch.tensor([int(row[0]) for row in rows], dtype=torch.int64)
+        return corners * torch.tensor([width, height, width, height]), labels
+
+
+def open_samples(entry: ModelEntry, folder: Path) -> tuple[Samples, Samples]:
+    """Returns the images of a folder on which a model is calibrated, and the others, on which it is judged.
+
+    Both are spread over the folder, so that they show the same kinds of images. Subfolders are not entered.
+
+    Raises:
+        SourceError: there is no such folder, or it holds too few images.
+    """
+    if not folder.is_dir():
+        raise SourceError(f"There is no folder {folder}; --images takes a folder of images.")
+    files = sorted(file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES)
+    if len(files) < MIN_CALIBRATION + MIN_TEST:
+        raise SourceError(
+            f"{folder} holds {len(files)} images, and {MIN_CALIBRATION + MIN_TEST} are needed: {MIN_CALIBRATION} to "
+            f"calibrate, and {MIN_TEST} others to judge the result, of which one is then less than 3 %."
+        )
+    count = min(MAX_CALIBRATION, len(files) // 2, len(files) - MIN_TEST)
+    chosen = {index * len(files) // count for index in range(count)}
+    calibration = [file for index, file in enumerate(files) if index in chosen]
+    return Samples(entry, calibration), Samples(entry, [file for file in files if file not in set(calibration)])
+
+
+def _read(file: Path) -> Pixels:
+    image = cv2.imread(str(file), cv2.IMREAD_COLOR)
+    if image is None:
+        raise SourceError(f"{file} cannot be read as an image.")
+    return Pixels(torch.from_numpy(image), _BGR)

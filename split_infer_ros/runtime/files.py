@@ -1,0 +1,56 @@
+"""Writes files that other processes may read at any time, and identifies files by their content."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+_CHUNK_BYTES = 1 << 20
+
+_digests: dict[tuple[object, ...], str] = {}  # of files that did not change since, by path and what stat says
+
+
+def content_digest(path: Path) -> str:
+    """Returns the SHA-256 of a file's content in hexadecimal digits. A process reads a file once until it changes.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    facts = path.stat()
+    key = path, facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
+    if key not in _digests:
+        content = hashlib.sha256()
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                content.update(chunk)
+        _digests[key] = content.hexdigest()
+    return _digests[key]
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Writes a file as a whole or not at all. Readers find the old content or the new one, even after a power cut.
+
+    A file that exists keeps its permissions. A new one is for its owner alone. Folders that are missing are made.
+
+    Args:
+        path: the file.
+        data: its content.
+
+    Raises:
+        OSError: it cannot be written, for example because the disk is full. What was there is as it was.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, suffix=".part", delete=False) as new:
+        try:
+            new.write(data)
+            new.flush()
+            os.fsync(new.fileno())
+            with suppress(FileNotFoundError):
+                os.fchmod(new.fileno(), path.stat().st_mode & 0o777)
+            Path(new.name).replace(path)
+        except BaseException:  # a signal may end the process here
+            Path(new.name).unlink()
+            raise

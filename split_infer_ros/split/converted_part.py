@@ -1,0 +1,26 @@
+"""A part of a network that computes in 16 bits, for callers that have float32."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+
+class ConvertedPart(nn.Module):
+    """A part whose inputs are converted from float32, and whose results are converted back.
+
+    Args:
+        part: maps tensors to a tuple of tensors.
+        dtypes: those of the part's inputs, in order.
+    """
+
+    def __init__(self, part: nn.Module, dtypes: Sequence[torch.dtype]) -> None:
+        super().__init__()
+        self._part, self._dtypes = part, tuple(dtypes)
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Maps tensors whose floating-point values are float32 to such tensors."""
+        inputs = (tensor.to(dtype) for tensor, dtype in zip(tensors, self._dtypes, strict=True))
+        return tuple(each.float() if each.is_floating_point() else each for each in self._part(*inputs))

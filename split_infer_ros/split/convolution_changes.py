@@ -1,0 +1,54 @@
+"""Where in a graph convolutions begin to run in another way, and the parts in which all of them run alike."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from torch import fx
+
+from split_infer_ros.engines.execution_config import Convolutions
+from split_infer_ros.split.partitions import extract, outputs_of
+from split_infer_ros.split.split_points import live_values
+
+
+class ConvolutionChanges:
+    """How convolutions run in each segment of a graph.
+
+    Args:
+        graph: the whole model.
+        ends: how convolutions run and the position up to which they run so, in order.
+        behind: how they run behind the last of these positions.
+    """
+
+    def __init__(self, graph: fx.GraphModule, ends: Sequence[tuple[Convolutions, int]], behind: Convolutions) -> None:
+        self._graph, self._ends, self._behind = graph, ends, behind
+
+    def kinds_before(self, positions: Sequence[int]) -> list[Convolutions]:
+        """Returns how convolutions run in the segment of the node before each position."""
+        return [self._kind_before(position) for position in positions]
+
+    def divide(
+        self, partition: fx.GraphModule, *, first: int, last: int | None = None
+    ) -> list[tuple[Convolutions, fx.GraphModule]]:
+        """Divides a partition into parts in which all convolutions run alike.
+
+        Args:
+            partition: the nodes from ``first`` up to, not including, ``last``.
+            first, last: positions in the graph; None is the end of the graph.
+        """
+        nodes = list(self._graph.graph.nodes)
+        if last is None:
+            last = len(nodes) - 1
+        inner_ends = [end for _, end in self._ends if first < end < last]
+        if not inner_ends:
+            return [(self._kind_before(last), partition)]
+        parts = []
+        for start, end in itertools.pairwise([first, *inner_ends, last]):
+            outputs = live_values(nodes, end) if end < len(nodes) - 1 else outputs_of(nodes)
+            part = extract(self._graph, nodes[start:end], inputs=live_values(nodes, start), outputs=outputs)
+            parts.append((self._kind_before(end), part))
+        return parts
+
+    def _kind_before(self, position: int) -> Convolutions:
+        return next((kind for kind, end in self._ends if position <= end), self._behind)

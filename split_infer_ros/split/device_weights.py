@@ -1,0 +1,57 @@
+"""The weights of a backbone on a GPU, where the CPU keeps no copy of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from split_infer_ros.engines.module_state import state_of
+from split_infer_ros.errors import ConfigurationError
+
+
+class DeviceWeights:
+    """Weights that a backbone on a GPU reads, by their names in the model.
+
+    Under the policies ``managed`` and ``pinned`` they are the only copy. The CPU reads them back when it needs them.
+    """
+
+    def __init__(self) -> None:
+        self._tensors: dict[str, Tensor] = {}
+
+    def add(self, part: nn.Module, executable: nn.Module) -> None:
+        """Adds the weights of a part of the model, except those of which the executable part has made copies."""
+        read = {id(tensor) for tensor in state_of(executable).values()}
+        self._tensors |= {name: tensor for name, tensor in state_of(part).items() if id(tensor) in read}
+
+    def equal_in_kind(self, state: Mapping[str, Tensor]) -> list[str]:
+        """Returns the names of weights that have the shape and dtype which they have in ``state``."""
+        return [
+            name
+            for name, tensor in self._tensors.items()
+            if name in state and (tensor.shape, tensor.dtype) == (state[name].shape, state[name].dtype)
+        ]
+
+    def fetch(self, names: Collection[str]) -> dict[str, Tensor]:
+        """Copies the weights of these names to the CPU.
+
+        Raises:
+            ConfigurationError: the GPU does not answer.
+        """
+        try:
+            with torch.inference_mode(False):  # the copies are used outside of it as well
+                return {name: self._tensors[name].detach().cpu() for name in names}
+        except RuntimeError as error:
+            raise ConfigurationError(f"The weights cannot be read back from the GPU: {error}") from error
+
+
+def bytes_of(tensors: Iterable[Tensor]) -> int:
+    """Returns the bytes of weights. A tensor that is there twice counts once, and stand-ins do not count."""
+    once = {id(tensor): tensor for tensor in tensors}
+    return sum(tensor.nbytes for tensor in once.values() if not _is_stand_in(tensor))
+
+
+def _is_stand_in(tensor: Tensor) -> bool:
+    """Returns whether a tensor stands for weights that were released. All its elements are one number."""
+    return tensor.numel() > 1 and not any(tensor.stride())

@@ -1,0 +1,32 @@
+"""A model without its weights, for processes in which all weights are streamed or come from a packed file."""
+
+from __future__ import annotations
+
+import torch
+
+from split_infer_ros.engines.execution_config import ExecutionConfig
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.models.entry import ModelEntry
+from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.split.torch_model import TorchModel
+
+
+def hollow_model(entry: ModelEntry, execution_config: ExecutionConfig | None = None) -> TorchModel:
+    """Builds a model on the CPU that has stand-ins for all weights, which need no memory.
+
+    Its split points and fingerprint are those of the whole model.
+
+    Args:
+        entry: of a model of torch that is built without reading weights.
+        execution_config: as for ``TorchModel``.
+
+    Raises:
+        ConfigurationError: the entry builds an ONNX graph.
+        UntraceableError: the model cannot be traced.
+        Exception: the model computes with its weights while it is built.
+    """
+    with torch.device("meta"):
+        module = entry.build()
+    if isinstance(module, OnnxGraph):
+        raise ConfigurationError(f"{entry.name} is an ONNX file, which holds its weights: it has no hollow model.")
+    return TorchModel(entry, module.eval(), torch.device("cpu"), execution_config=execution_config)

@@ -1,0 +1,78 @@
+"""What an inspection does with a model's files: all that a node will do with them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from split_infer_ros import errors
+from split_infer_ros.engines.engine import Engine
+from split_infer_ros.engines.execution_config import ExecutionConfig
+from split_infer_ros.errors import ConfigurationError, SplitInferError
+from split_infer_ros.models.detections import Limits
+from split_infer_ros.models.entry import ModelEntry
+from split_infer_ros.models.onnx_models import is_onnx_file
+from split_infer_ros.models.user import is_user_model
+from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.split.load import build_uninspected, make_model
+from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.model_spec import ModelSpec
+
+IMAGES = 2  # of a batch
+_SHORTAGE = re.compile("bad_?alloc|alloc|memory", re.IGNORECASE)
+
+
+def parse_spec(fields: dict[str, Any]) -> ModelSpec:
+    """Returns the spec that ``inspection`` sent, on the CPU."""
+    engine = Engine(fields["engine"])
+    rest = {name: value for name, value in fields.items() if name != "engine"}
+    return ModelSpec(**rest, device="cpu", execution_config=ExecutionConfig(engine=engine))
+
+
+def files_beside(spec: ModelSpec) -> dict[Path, int]:
+    """Returns the files beside a spec's model from which it takes weights, and how many bytes it takes from each.
+
+    Raises:
+        ConfigurationError: the model cannot be read, or weights are not where it says.
+    """
+    if not is_onnx_file(spec.name):
+        return {}
+    from split_infer_ros.onnx_graphs.file import weights_beside  # here, because onnx is optional
+
+    return weights_beside(Path(spec.name).expanduser())
+
+
+def inspect_model(spec: ModelSpec) -> None:
+    """Loads, splits and runs a model.
+
+    Raises:
+        ConfigurationError: a node could not run it.
+    """
+    entry, built = build_uninspected(spec)
+    if is_onnx_file(spec.name) or is_user_model(spec.name):
+        config = spec.execution_config if isinstance(built, OnnxGraph) else ExecutionConfig()
+        _run(entry, make_model(entry, built, ExecutionConfig()).placed(torch.device("cpu"), config))
+
+
+def describe_objection(spec: ModelSpec, error: Exception) -> dict[str, Any]:
+    """Returns an error as a sentence, with the kind of error that a node should raise."""
+    kind, sentence = type(error).__name__, str(error)
+    if not isinstance(error, SplitInferError):  # damage that nothing has a sentence for
+        reason = (sentence.strip() or kind).splitlines()[0][:200]
+        file = spec.name if is_onnx_file(spec.name) or is_user_model(spec.name) else spec.weights
+        sentence = f"{file} cannot be used ({kind}: {reason})."
+    if not isinstance(error, ConfigurationError) or not hasattr(errors, kind):
+        kind = ConfigurationError.__name__
+    return {"error": sentence, "kind": kind, "is_shortage": bool(_SHORTAGE.search(sentence))}
+
+
+def _run(entry: ModelEntry, model: SplitModel) -> None:
+    """Runs both partitions and the decoder on black images."""
+    split_point = model.default_split_point
+    with torch.inference_mode():
+        features = model.backbone(split_point)(torch.zeros((IMAGES, *entry.image_shape)))
+        outputs = model.head(split_point)(*(tensor.float() for tensor in features))
+        entry.decode(outputs if isinstance(outputs, tuple) else (outputs,), Limits())

@@ -1,0 +1,210 @@
+"""Reads a user's model file in a process of its own first, because a hostile file can end the process that reads it.
+
+A parser can crash, take all memory, or never return. The other process is bounded in memory and time. It does all that
+this one will do with the file: it reads, checks, splits and runs the model. If it ends well, the digest of the file is
+kept in the user's cache, and the file is not inspected again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import sys
+import time
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from split_infer_ros import errors
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.measurements.database import default_path
+from split_infer_ros.models.onnx_models import is_onnx_file
+from split_infer_ros.models.user import PROGRAM_SUFFIX
+from split_infer_ros.models.weights import SAFETENSORS_SUFFIX, NamedWeights
+from split_infer_ros.runtime.child_process import ChildProcess
+from split_infer_ros.runtime.files import content_digest, write_whole
+from split_infer_ros.runtime.shortage import host_bytes_free, shortage
+from split_infer_ros.split.inspection_limits import MEMORY_VARIABLE, TIME_VARIABLE, InspectionLimits
+from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.telemetry.machine import engine_version
+
+FORMAT = 1  # of what an inspection does; a change raises it, and files are then inspected again
+COMMAND = (sys.executable, "-m", "split_infer_ros.split.inspector")
+ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # it forks: no threads
+MAX_START_S, MAX_EXIT_S = 120.0, 2.0
+_PACKAGES = ("split_infer_ros", "torch", "onnx")
+_ENGINES = ("onnxruntime", "openvino")
+
+_log = logging.getLogger(__name__)
+
+
+class Inspector:
+    """The process that inspects files, one after the other. It starts at the first one.
+
+    It is a context, which ends the process.
+    """
+
+    def __init__(self) -> None:
+        self._process: ChildProcess | None = None
+
+    def __enter__(self) -> Inspector:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._process is not None:
+            self._process.end()
+            self._process = None
+
+    def ask(self, spec: ModelSpec, limits: InspectionLimits) -> dict[str, Any]:
+        """Has a model's files inspected and returns what was found.
+
+        Returns:
+            ``files`` that were read beside the model. Else an ``error`` and its ``kind``, how the process ``died``, or
+            ``late``. ``peak_bytes`` is the most memory that the inspection took, with its imports.
+
+        Raises:
+            ConfigurationError: the process cannot be started.
+        """
+        if self._process is None or not self._process.is_running:
+            self.__exit__()
+            self._process = _started()
+        request = {"spec": _plain(spec), "memory_bytes": limits.memory_bytes, "seconds": limits.seconds}
+        try:
+            answer = self._process.ask(request, limits.seconds + MAX_START_S)  # it keeps to the limit by itself
+        except BaseException:  # Ctrl-C too: the next one would get this one's answer
+            self.__exit__()
+            raise
+        if answer is None:
+            process, self._process = self._process, None
+            answer = {"died": process.end(MAX_EXIT_S), "peak_bytes": 0}
+        return answer
+
+
+def inspect_files(spec: ModelSpec, inspector: Inspector | None = None) -> None:
+    """Inspects the files that a spec names, unless that was done before or there are none that can do harm.
+
+    Args:
+        spec: of the model. Its execution config names the engine; everything is run on the CPU.
+        inspector: is used and stays open; None starts a process for this call alone.
+
+    Raises:
+        ConfigurationError: a file cannot be used. The sentence says why.
+    """
+    paths = inspected_paths(spec)
+    if not paths:
+        return
+    nbytes = sum(path.stat().st_size for path in paths)
+    if nbytes > (free := host_bytes_free()):
+        raise ConfigurationError(f"{paths[-1]} cannot be read: {shortage(nbytes, free, 'the host')}.")
+    known = default_path().parent / "inspected" / f"{_key(spec, paths)}.json"
+    folder = paths[0].resolve().parent
+    if _is_known(known, folder):
+        return
+    limits, begin = InspectionLimits.of(nbytes), time.monotonic()
+    if inspector is None:
+        with Inspector() as own:
+            answer = own.ask(spec, limits)
+    else:
+        answer = inspector.ask(spec, limits)
+    _raise_objection(answer, paths[-1], limits)
+    _log.info("%s was inspected in %.1f s, once for this file.", paths[-1], time.monotonic() - begin)
+    beside = {str(Path(file).relative_to(folder)): content_digest(Path(file)) for file in answer["files"]}
+    try:
+        write_whole(known, json.dumps({"beside": beside}).encode())
+    except OSError as error:
+        _log.warning("%s cannot be kept, so %s is inspected at each start: %s.", known, paths[-1], error)
+
+
+def inspected_paths(spec: ModelSpec) -> list[Path]:
+    """Returns the files that a spec names and that can end the process which reads them.
+
+    A file that does not exist is left out, because loading it says so. Safetensors are left out: their reader checks
+    all sizes, and they hold nothing but numbers.
+    """
+    names = []
+    if is_onnx_file(spec.name) or (spec.name.endswith(PROGRAM_SUFFIX) and spec.allow_user_code):
+        names.append(spec.name)
+    is_file = spec.weights not in {named.value for named in NamedWeights}
+    if is_file and not is_onnx_file(spec.name) and not spec.weights.endswith(SAFETENSORS_SUFFIX):
+        names.append(spec.weights)
+    return [path for path in (Path(name).expanduser() for name in names) if path.is_file()]
+
+
+def _started() -> ChildProcess:
+    try:
+        process = ChildProcess(COMMAND, environment=ENVIRONMENT)
+    except OSError as error:
+        raise ConfigurationError(f"No process can be started that inspects model files ({error}).") from error
+    try:
+        answer = process.next_answer(MAX_START_S)
+    except TimeoutError:
+        process.end()
+        raise ConfigurationError(
+            f"The process that inspects model files was not ready within {MAX_START_S:g} s; try again."
+        ) from None
+    if answer is None:
+        raise ConfigurationError(
+            f"The process that inspects model files ended with {process.end(MAX_EXIT_S)} before it saw a file."
+        )
+    if "error" in answer:
+        process.end(MAX_EXIT_S)
+        raise ConfigurationError(f"The process that inspects model files cannot start ({answer['error']}).")
+    return process
+
+
+def _raise_objection(answer: dict[str, Any], path: Path, limits: InspectionLimits) -> None:
+    allowed = f"{limits.memory_bytes / 1e6:,.0f} MB"
+    if "late" in answer:
+        raise ConfigurationError(
+            f"{path} was not read within {limits.seconds:.3g} s by the process that inspects it: it is damaged, means "
+            f"harm, or needs longer, which the environment variable {TIME_VARIABLE} can allow."
+        )
+    if "died" in answer:
+        raise ConfigurationError(
+            f"{path} ended the process that inspects it ({answer['died']}): it is damaged, means harm, or needs more "
+            f"than {allowed} of memory, which the environment variable {MEMORY_VARIABLE} can allow."
+        )
+    if "error" in answer:
+        sentence = str(answer["error"])
+        if answer["is_shortage"]:
+            sentence += f" Inspecting it may take {allowed}; the environment variable {MEMORY_VARIABLE} can allow more."
+        raise getattr(errors, str(answer["kind"]))(sentence)
+
+
+def _key(spec: ModelSpec, paths: list[Path]) -> str:
+    """Returns hexadecimal digits that stand for the files' contents, and for all that decides how they are read."""
+    names = [name for name in (spec.name, spec.weights) if Path(name).expanduser() not in paths]
+    facts = [
+        FORMAT,
+        names,
+        spec.allow_user_code,
+        spec.on_torch,
+        asdict(spec.onnx_options),
+        spec.execution_config.engine.value,
+    ]
+    facts += [*map(_version, _PACKAGES), *map(engine_version, _ENGINES)]
+    facts += [content_digest(path) for path in paths]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
+
+
+def _is_known(known: Path, folder: Path) -> bool:
+    """Returns whether files were inspected before, with the same files beside them."""
+    try:
+        beside = json.loads(known.read_bytes())["beside"]
+        return all(content_digest(folder / name) == digest for name, digest in beside.items())
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return False
+
+
+def _plain(spec: ModelSpec) -> dict[str, Any]:
+    fields = {name: getattr(spec, name) for name in ("name", "weights", "allow_user_code", "on_torch")}
+    return fields | asdict(spec.onnx_options) | {"engine": spec.execution_config.engine.value}
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""

@@ -1,0 +1,97 @@
+"""Which engines can run a model on its device in a precision, and which precision a user's choice comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from split_infer_ros.engines.engine import AUTO, Engine, can_run_on, fits_device, parse_engine
+from split_infer_ros.engines.precision import OR_FP32, Precision
+from split_infer_ros.engines.precision_checks import check_precision, is_made_for
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.split.model import SplitModel
+from split_infer_ros.split.onnx_model import OnnxModel
+from split_infer_ros.split.quantised_file import find_quantised
+from split_infer_ros.split.sized_model import SizedModel
+
+ENGINES = ("torch", "onnxruntime", "openvino", "onnxruntime:CUDA", "onnxruntime:TensorRT")
+
+
+def engines_for(model: SplitModel, precision: Precision = Precision.FP32) -> tuple[str, ...]:
+    """Returns the installed engines that can run a model on its device in a precision; there may be none.
+
+    The model's native engine is the first one if it can.
+    """
+    return tuple(
+        name for name in _candidates(model) if can_run_on(name, model.device) and not _objection(model, name, precision)
+    )
+
+
+def untuned_engine(model: SplitModel, precision: Precision) -> str:
+    """Returns the engine that runs a model in a precision if nothing is known: the native one if that can."""
+    return (*engines_for(model, precision), model.native_engine.value)[0]
+
+
+def choose_precision(model: SplitModel, wanted: Sequence[Precision], engine: str) -> tuple[Precision, str]:
+    """Returns the precision in which a model runs.
+
+    Args:
+        model: on its device.
+        wanted: the precisions that the user accepts, the preferred one first; see ``parse_precision``.
+        engine: what executes the model, as ``parse_engine`` reads it, or ``auto``.
+
+    Returns:
+        The first precision that is possible, and what the user should know about it, in a sentence that may be empty.
+        If the user accepts several, one for which the processor has no instructions counts as impossible.
+
+    Raises:
+        ConfigurationError: none of them is possible.
+    """
+    reasons = []
+    for precision in wanted:
+        reason = _objections(model, engine, precision)
+        is_slow = not reason and engine in (AUTO, Engine.TORCH.value) and not is_made_for(precision, model.device)
+        if is_slow:
+            reason = f"the processor has no instructions for {precision.value}, so it is slower than fp32."
+        if not reason or (is_slow and len(wanted) == 1):
+            reasons += [reason] if reason else []
+            note = f"{model.entry.name} runs in {precision.value}: {' '.join(reasons)}" if reasons else ""
+            return precision, note
+        reasons.append(reason)
+    preferred = wanted[0].value
+    raise ConfigurationError(
+        f"{model.entry.name} cannot run in {preferred} on {model.device}: {' '.join(reasons)} Take precision fp32 or "
+        f"'{preferred}{OR_FP32}'."
+    )
+
+
+def _candidates(model: SplitModel) -> tuple[str, ...]:
+    """Returns the engines that take models of this kind, the native one first."""
+    native = model.native_engine.value
+    if isinstance(model, SizedModel):  # there is no one graph to export
+        return (native,)
+    return (native, *(name for name in ENGINES if name not in (native, Engine.TORCH.value)))
+
+
+def _objections(model: SplitModel, engine: str, precision: Precision) -> str:
+    """Says why an engine, or with ``auto`` any engine, cannot run a model in a precision; empty if it can."""
+    if engine != AUTO:
+        return _objection(model, engine, precision)
+    if engines_for(model, precision):
+        return ""
+    reasons = [
+        _objection(model, name, precision) or f"engine {name} is not installed."
+        for name in _candidates(model)
+        if fits_device(*parse_engine(name), model.device)
+    ]
+    return " ".join(reasons)
+
+
+def _objection(model: SplitModel, engine: str, precision: Precision) -> str:
+    """Says why an engine cannot compute a model in a precision, wherever it runs; empty if it can."""
+    try:
+        check_precision(precision, *parse_engine(engine), is_file=isinstance(model, OnnxModel))
+        if precision is Precision.INT8 and model.precision is not Precision.INT8:
+            find_quantised(model)
+    except ConfigurationError as error:
+        return str(error)
+    return ""

@@ -1,0 +1,110 @@
+"""An ONNX model as a model of torch, which engine torch runs as it runs others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, fx
+
+from split_infer_ros.engines.agreement import MAX_DIFFERENCE, allowed_difference
+from split_infer_ros.engines.engine import Engine
+from split_infer_ros.engines.onnx_import import import_graph
+from split_infer_ros.engines.onnx_inlining import ONNX_VALUE
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.models.entry import ModelEntry
+from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.onnx_graphs.shapes import with_constant_shapes
+from split_infer_ros.split.export import tidy
+from split_infer_ros.split.onnx_batches import difference_of_rows, example_images
+from split_infer_ros.split.onnx_model import OnnxModel
+from split_infer_ros.split.split_points import INPUT, OUTPUT, SPLIT_NAMES, find_split_points, live_values, value_name
+from split_infer_ros.split.verdict import Verdict
+
+
+def to_torch(entry: ModelEntry, graph: OnnxGraph) -> tuple[ModelEntry, fx.GraphModule]:
+    """Converts an ONNX model to a module. Its results are compared once with those of the engine for ONNX models.
+
+    Its split points have the names and tensors of the ONNX model's, so that the other side may run on another engine.
+
+    Args:
+        entry: the model's entry.
+        graph: the whole model.
+
+    Returns:
+        An entry that names the default split point, and the module.
+
+    Raises:
+        ConfigurationError: the model takes no images or no batches, an operator cannot be converted, or the results
+            differ.
+    """
+    original = OnnxModel(entry, graph)
+    prepared = original.prepared
+    if prepared.graph.inputs[0].shape[0] is not None:
+        raise ConfigurationError(
+            f"{graph.name} cannot run on engine {Engine.TORCH.value}, which needs a model for any number of images: "
+            f"take engine {original.native_engine.value}. {original.note}"
+        )
+    module = tidy(import_graph(with_constant_shapes(prepared.whole(), entry.image_shape), prepared.shapes))
+    verdict = Verdict.on_torch(graph, entry.image_shape, original.execution_config)
+    if not verdict.read():
+        _compare(original, module)
+        verdict.keep(True)
+    _mark_split_points(original, module)
+    points = find_split_points(module, entry.image_shape)
+    default = min(points[-2:], key=lambda point: point.bytes_per_image)
+    return replace(entry, default_split_point=default.name), module
+
+
+def _compare(original: OnnxModel, module: fx.GraphModule) -> None:
+    """Compares the results for drawn images.
+
+    Raises:
+        ConfigurationError: they differ by more than rounding.
+    """
+    images = example_images(original.entry.image_shape)
+    with torch.inference_mode():
+        expected: Sequence[Tensor] = original.head(INPUT)(images)
+        try:
+            found = _tuple(module(images))
+        except Exception as error:  # what onnx2torch made may raise anything
+            reason = str(error).partition("\n")[0]
+            raise _refusal(original, f"what onnx2torch made of it does not run ({reason})") from error
+        differs = difference_of_rows(found, expected)
+        allowed = MAX_DIFFERENCE
+        if allowed < differs < float("inf"):
+            allowed = allowed_difference(module, (images,), found)
+    if not differs <= allowed:
+        raise _refusal(
+            original,
+            f"its results differ from those of engine {original.native_engine.value} by {differs:.2g} of the largest, "
+            f"and {allowed:g} is allowed",
+        )
+
+
+def _mark_split_points(original: OnnxModel, module: fx.GraphModule) -> None:
+    """Writes the names of the ONNX model's split points into the nodes that follow them.
+
+    A split point is left out if other values cross there in torch's graph, because operations were joined.
+    """
+    producers = original.prepared.dataflow.producers
+    nodes = list(module.graph.nodes)
+    places = {index: producers.get(node.meta.get(ONNX_VALUE, "")) for index, node in enumerate(nodes)}
+    for point in original.split_points[1:-1]:
+        last = max(index for index, place in places.items() if place is not None and place < point.position)
+        crossing = [value_name(node) for node in live_values(nodes, last + 1)]
+        if crossing == [spec.name for spec in point.tensors]:
+            nodes[last + 1].meta[SPLIT_NAMES] = [point.name, *point.aliases]
+    nodes[-1].meta[SPLIT_NAMES] = [OUTPUT]  # so that no others are looked for
+
+
+def _tuple(results: object) -> tuple[Tensor, ...]:
+    return tuple(results) if isinstance(results, (tuple, list)) else (results,)  # type: ignore[return-value]
+
+
+def _refusal(original: OnnxModel, reason: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{original.entry.name} cannot run on engine {Engine.TORCH.value}, because {reason}: take engine "
+        f"{original.native_engine.value}."
+    )

@@ -1,0 +1,85 @@
+"""Keeps the partitions of a model that were made last, since a split point that moves may come back."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from split_infer_ros.buffers.memory_pool import MemoryPool
+from split_infer_ros.buffers.policy import Policy
+from split_infer_ros.buffers.pool_allocators import POOLED
+from split_infer_ros.engines.module_state import state_of
+from split_infer_ros.split.device_weights import bytes_of
+from split_infer_ros.split.split_points import SplitPoint
+
+MAX_PARTITIONS = 4  # kept by each cache
+
+
+class PartitionCache:
+    """Backbones or heads of one model. The model's lock is held around each call.
+
+    Attributes:
+        partitions: those that are kept, by split point. The one that was asked for last comes last.
+    """
+
+    def __init__(self) -> None:
+        self.partitions: OrderedDict[SplitPoint, nn.Module] = OrderedDict()
+
+    def get(self, split_point: SplitPoint, make: Callable[[SplitPoint], nn.Module]) -> nn.Module:
+        """Returns the partition of a split point. If it is not kept, ``make`` makes it."""
+        if split_point not in self.partitions:
+            self.partitions[split_point] = make(split_point)
+        self.partitions.move_to_end(split_point)
+        while len(self.partitions) > MAX_PARTITIONS:
+            self.partitions.popitem(last=False)
+        return self.partitions[split_point]
+
+    def clear(self) -> None:
+        """Keeps none of the partitions any longer. Who uses one keeps it."""
+        self.partitions.clear()
+
+
+class BackboneCache(PartitionCache):
+    """Backbones of one model, and the memory in which they keep their weights.
+
+    Args:
+        device: where the backbones run.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self._device = device
+        self._weights_pool = MemoryPool(Policy.HOST, device)
+
+    @property
+    def policy(self) -> Policy:
+        """The policy of the memory in which backbones keep their weights."""
+        return self._weights_pool.policy
+
+    def use_memory(self, policy: Policy) -> None:
+        """Makes the backbones that are made from now on keep their weights in memory of a policy, on a GPU.
+
+        Backbones in memory of another policy are not kept for later.
+
+        Raises:
+            ConfigurationError: torch cannot allocate memory of the policy on this machine.
+        """
+        if policy is not self.policy and POOLED & {policy, self.policy}:
+            self._weights_pool = MemoryPool(policy, self._device)
+            self.clear()
+
+    def get(self, split_point: SplitPoint, make: Callable[[SplitPoint], nn.Module]) -> nn.Module:
+        """Returns the backbone of a split point. If it is not kept, ``make`` makes it in memory of the policy."""
+        with self._weights_pool.allocating():
+            return super().get(split_point, make)
+
+    def weight_bytes(self) -> int:
+        """Returns the memory of the backbones' weights on their device; 0 on a CPU."""
+        if self._device.type != "cuda":
+            return 0
+        return self._weights_pool.bytes or bytes_of(
+            tensor for backbone in self.partitions.values() for tensor in state_of(backbone).values()
+        )

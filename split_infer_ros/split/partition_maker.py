@@ -1,0 +1,88 @@
+"""Makes the partitions of a model of torch executable."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import fx, nn
+
+from split_infer_ros.buffers.layout import TensorSpec
+from split_infer_ros.engines.executable import PartChain, make_executable
+from split_infer_ros.engines.execution_config import Convolutions, ExecutionConfig
+from split_infer_ros.split.converted_part import ConvertedPart
+from split_infer_ros.split.convolution_changes import ConvolutionChanges
+from split_infer_ros.split.device_weights import DeviceWeights
+from split_infer_ros.split.export import copy_to_device
+from split_infer_ros.split.split_points import SplitPoint
+
+
+class PartitionMaker:
+    """Makes partitions and segments of one model executable on one device.
+
+    Args:
+        changes: how convolutions run in each part of the model.
+        config: how all else runs.
+        device: where the parts run.
+        name: of the model, for messages.
+    """
+
+    def __init__(
+        self, changes: ConvolutionChanges, config: ExecutionConfig, *, device: torch.device, name: str
+    ) -> None:
+        self._changes, self._config, self._device, self._name = changes, config, device, name
+
+    def partition(
+        self,
+        partition: fx.GraphModule,
+        *,
+        first: int,
+        last: int | None = None,
+        inputs: Sequence[TensorSpec],
+        weights: DeviceWeights | None = None,
+    ) -> nn.Module:
+        """Makes a partition executable.
+
+        Args:
+            partition: the nodes from ``first`` up to, not including, ``last``.
+            first, last: positions in the model's graph; None is the end of the graph.
+            inputs: count only where the config has no segments.
+            weights: gets the weights that the partition then has on the device.
+        """
+        parts = [
+            self._make(part, kind, inputs, weights)
+            for kind, part in self._changes.divide(partition, first=first, last=last)
+        ]
+        return parts[0] if len(parts) == 1 else PartChain(parts)
+
+    def segments(self, segments: Sequence[fx.GraphModule], split_points: Sequence[SplitPoint]) -> list[nn.Module]:
+        """Makes the segments between neighbouring split points executable."""
+        kinds = self._changes.kinds_before([end.position for end in split_points[1:]])
+        return [
+            self._make(segment, kind, start.tensors)
+            for segment, start, kind in zip(segments, split_points[:-1], kinds, strict=True)
+        ]
+
+    def from_float32(self, part: nn.Module, split_point: SplitPoint) -> nn.Module:
+        """Returns an executable part, behind a split point, for callers that have float32."""
+        dtype = self._config.boundary_dtype
+        if dtype == torch.float32:
+            return part
+        return ConvertedPart(part, [spec.dtype for spec in split_point.in_precision(dtype).tensors])
+
+    def _make(
+        self,
+        part: fx.GraphModule,
+        kind: Convolutions,
+        inputs: Sequence[TensorSpec],
+        weights: DeviceWeights | None = None,
+    ) -> nn.Module:
+        dtype = self._config.boundary_dtype
+        if self._device.type != "cpu" or dtype != torch.float32:
+            part = copy_to_device(part, self._device, dtype)
+        config = replace(self._config, convolutions=kind)
+        executable = make_executable(part, config, inputs=inputs, device=self._device, name=self._name)
+        if weights is not None:
+            weights.add(part, executable)
+        return executable

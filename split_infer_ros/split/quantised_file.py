@@ -1,0 +1,95 @@
+"""Where a quantised model is kept: a file in the user's cache, bound to the model, its weights and the versions."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from split_infer_ros.engines.engine import Engine
+from split_infer_ros.errors import ConfigurationError
+from split_infer_ros.measurements.database import default_path
+from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.runtime.files import write_whole
+from split_infer_ros.split.model import SplitModel
+from split_infer_ros.telemetry.machine import engine_version
+
+if TYPE_CHECKING:
+    import onnx
+
+FORMAT = 1  # of what is kept, and how it is made; a change raises it, and models are then quantised again
+LOSS = "split_infer_ros.loss"  # key in the metadata: what was lost and accepted, in a sentence
+
+
+def quantised_path(model: SplitModel) -> Path:
+    """Returns the path of the file that holds a model in int8. The file need not exist.
+
+    Its name depends on the model's operations and weights, the size of its images, and the version of OpenVINO, by
+    which the results were judged. For a model of torch, it also depends on the versions that export it.
+
+    Raises:
+        ConfigurationError: a model of this kind cannot be quantised.
+    """
+    if not model.content:
+        raise ConfigurationError(
+            f"{model.entry.name} is {model.kind}, so it cannot be quantised: export it to ONNX, and quantise the file."
+        )
+    facts = (str(FORMAT), model.content, str(model.entry.image_shape), str(engine_version(Engine.OPENVINO.value)))
+    return default_path().parent / "int8" / f"{hashlib.sha256(' '.join(facts).encode()).hexdigest()[:32]}.onnx"
+
+
+def find_quantised(model: SplitModel) -> Path:
+    """Returns the path of the file that holds a model in int8.
+
+    Raises:
+        ConfigurationError: there is none for this model, these weights and versions.
+    """
+    path = quantised_path(model)
+    if not path.is_file():
+        raise ConfigurationError(
+            f"{model.entry.name} was not quantised with these weights and versions: run `split_infer_ros quantise "
+            f"{model.entry.name} --images FOLDER` first."
+        )
+    return path
+
+
+def read_quantised(model: SplitModel) -> OnnxGraph:
+    """Reads the graph of a model in int8.
+
+    Raises:
+        ConfigurationError: there is none for this model, these weights and versions, or the file is damaged.
+    """
+    path = find_quantised(model)
+    try:
+        is_whole = _digest_path(path).read_bytes() == _digest(path.read_bytes())
+    except OSError:
+        is_whole = False
+    if not is_whole:  # no engine sees a damaged file
+        raise ConfigurationError(f"{path} is not as it was written; run `split_infer_ros quantise` again.")
+    from split_infer_ros.onnx_graphs.file import read_onnx  # here, because onnx is optional
+
+    return OnnxGraph(f"{model.entry.name} in int8", read_onnx(path).proto)
+
+
+def keep_quantised(model: SplitModel, proto: onnx.ModelProto) -> Path:
+    """Writes the graph of a model in int8, as a whole or not at all, and returns its path.
+
+    Raises:
+        ConfigurationError: the file cannot be written.
+    """
+    path = quantised_path(model)
+    try:
+        data = proto.SerializeToString()
+        write_whole(path, data)
+        write_whole(_digest_path(path), _digest(data))
+    except (OSError, ValueError) as error:  # protobuf writes no more than 2 GiB
+        raise ConfigurationError(f"{path} cannot be written ({error}), so the quantised model is not kept.") from error
+    return path
+
+
+def _digest_path(path: Path) -> Path:
+    return path.with_suffix(".sha256")
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.sha256(data).hexdigest().encode()

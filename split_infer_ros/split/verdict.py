@@ -1,0 +1,83 @@
+"""Remembers what a comparison of an ONNX model's results showed, so that it is compared once."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+from split_infer_ros.engines.engine import engine_text
+from split_infer_ros.engines.execution_config import ExecutionConfig
+from split_infer_ros.engines.onnx_import import LIBRARY
+from split_infer_ros.measurements.database import default_path
+from split_infer_ros.onnx_graphs.graph import OnnxGraph
+from split_infer_ros.runtime.files import write_whole
+from split_infer_ros.telemetry.machine import engine_version, instruction_set
+
+FORMAT = 2  # of how graphs are changed and compared; a change raises it, and graphs are then compared again
+YES, NO = b"yes", b"no"
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A file in the user's cache that says whether results of a graph are right.
+
+    Attributes:
+        path: of the file, which need not exist.
+    """
+
+    path: Path
+
+    @classmethod
+    def on_batches(cls, graph: OnnxGraph, image_shape: tuple[int, ...], config: ExecutionConfig) -> Verdict:
+        """Returns the verdict on several images at once, by this engine and its version.
+
+        Args:
+            graph: as its file holds it.
+            image_shape: (C, H, W).
+            config: names the engine.
+        """
+        return cls(_path(_facts(graph, image_shape, config), "batches"))
+
+    @classmethod
+    def on_torch(cls, graph: OnnxGraph, image_shape: tuple[int, ...], config: ExecutionConfig) -> Verdict:
+        """Returns the verdict on the graph as a model of torch, against this engine, by the versions that convert it.
+
+        Args:
+            graph: as its file holds it.
+            image_shape: (C, H, W).
+            config: names the engine.
+        """
+        facts = (torch.__version__, version(LIBRARY), instruction_set())
+        return cls(_path(" ".join((_facts(graph, image_shape, config), *facts)), "torch"))
+
+    def read(self) -> bool | None:
+        """Returns whether the results are right; None if nobody knows."""
+        try:
+            return {YES: True, NO: False}.get(self.path.read_bytes())
+        except OSError:
+            return None
+
+    def keep(self, is_right: bool) -> None:
+        """Writes the verdict. If it cannot be written, the log says why."""
+        try:
+            write_whole(self.path, YES if is_right else NO)
+        except OSError as error:
+            _log.warning("%s cannot be kept, so the model is compared again at each start: %s.", self.path, error)
+
+
+def _facts(graph: OnnxGraph, image_shape: tuple[int, ...], config: ExecutionConfig) -> str:
+    import onnx
+
+    engine = f"{engine_text(config.engine, config.provider)} {engine_version(config.engine.value)}"
+    return f"{FORMAT} {onnx.__version__} {engine} {image_shape} {graph.digest}"
+
+
+def _path(facts: str, suffix: str) -> Path:
+    return default_path().parent / "onnx" / f"{hashlib.sha256(facts.encode()).hexdigest()[:32]}.{suffix}"

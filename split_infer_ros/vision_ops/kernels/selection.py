@@ -1,0 +1,110 @@
+"""Selection of scores above a threshold, in their order, without the host: the stages of a prefix sum (§3.1.1, Fig. 3).
+
+How many are selected is known on the device only. Results therefore have room for all scores.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from split_infer_ros.vision_ops.kernels.prefix_sum import sum_in_stages
+from split_infer_ros.vision_ops.kernels.segmented_argsort import argsort_by_merging
+
+BLOCK = 1024  # scores of a row that one program looks at
+CHUNK = 128  # of a row's best scores, which one program writes
+
+
+class Selected(NamedTuple):
+    """The selected scores of all rows, one row behind the other. What lies behind the last one is undefined.
+
+    Attributes:
+        keys: int64 (R * n,), whose ascending order is that of the rows and, in a row, of descending scores.
+        places: int32 (R * n,), the place of each selected score in its row.
+        offsets: int64 (R + 1,), where the selected scores of each row start, and then their number.
+    """
+
+    keys: Tensor
+    places: Tensor
+    offsets: Tensor
+
+
+def select_above(scores: Tensor, threshold: float, block: int = BLOCK) -> Selected:
+    """Returns the scores above a threshold. NaN is not above it.
+
+    The up-sweep counts them in each block. The scan adds the counts. The down-sweep writes each selected score behind
+    those before it.
+
+    Args:
+        scores: float32 (R, n), contiguous, R and n at least 1.
+        threshold: is rounded to float32.
+        block: a power of two.
+    """
+    rows, length = scores.shape
+    blocks = triton.cdiv(length, block)
+    counts = torch.empty((rows, blocks), dtype=torch.int64, device=scores.device)
+    _count[(rows, blocks)](scores, counts, length, blocks, float(threshold), BLOCK=block)
+    ends = sum_in_stages(counts.flatten())
+    offsets = torch.zeros(rows + 1, dtype=torch.int64, device=scores.device)
+    offsets[1:] = ends.view(rows, blocks)[:, -1]
+    keys = torch.empty(rows * length, dtype=torch.int64, device=scores.device)
+    places = torch.empty(rows * length, dtype=torch.int32, device=scores.device)
+    _write[(rows, blocks)](scores, ends, keys, places, length, blocks, float(threshold), BLOCK=block)
+    return Selected(keys, places, offsets)
+
+
+def keep_best(scores: Tensor, count: int, threshold: float) -> Tensor:
+    """Returns scores (R, n) with -inf in place of all but the best of each row. Of equal scores the first are kept.
+
+    Args:
+        scores: float32 (R, n), contiguous, R and n at least 1.
+        count: how many of a row are kept.
+        threshold: scores that do not lie above it become -inf as well.
+    """
+    rows, length = scores.shape
+    selected = select_above(scores, threshold)
+    order = argsort_by_merging(selected.keys, selected.offsets)
+    best = torch.full_like(scores, -math.inf)
+    grid = (rows, triton.cdiv(min(count, length), CHUNK))
+    _copy_best[grid](scores, best, selected.places, order, selected.offsets, length, count, CHUNK=CHUNK)
+    return best
+
+
+@triton.jit
+def _count(scores, counts, length, blocks, threshold, BLOCK: tl.constexpr):
+    row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    place = block * BLOCK + tl.arange(0, BLOCK)
+    score = tl.load(scores + row * length + place, mask=place < length, other=float("-inf"))
+    selected = (score > threshold) & (place < length)
+    tl.store(counts + row * blocks + block, tl.sum(selected.to(tl.int32), 0).to(tl.int64))
+
+
+@triton.jit
+def _write(scores, ends, keys, places, length, blocks, threshold, BLOCK: tl.constexpr):
+    row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    place = block * BLOCK + tl.arange(0, BLOCK)
+    score = tl.load(scores + row * length + place, mask=place < length, other=float("-inf"))
+    selected = (score > threshold) & (place < length)
+    number = row * blocks + block
+    before = tl.where(number > 0, tl.load(ends + tl.maximum(number - 1, 0)), 0)
+    target = before + tl.cumsum(selected.to(tl.int32), 0) - 1
+    bits = (0.0 - score).to(tl.int32, bitcast=True)  # 0.0 - makes -0.0 equal to 0.0, and descending ascending
+    bits = bits ^ ((bits >> 31) & 0x7FFFFFFF)  # integers in the order of the floating numbers
+    tl.store(keys + target, (row << 32) + bits.to(tl.int64), mask=selected)
+    tl.store(places + target, place, mask=selected)
+
+
+@triton.jit
+def _copy_best(scores, best, places, order, offsets, length, count, CHUNK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    begin, end = tl.load(offsets + row), tl.load(offsets + row + 1)
+    rank = tl.program_id(1) * CHUNK + tl.arange(0, CHUNK)
+    inside = (begin + rank < end) & (rank < count)
+    place = tl.load(places + tl.load(order + begin + rank, mask=inside, other=0), mask=inside, other=0)
+    score = tl.load(scores + row * length + place, mask=inside, other=0.0)
+    tl.store(best + row * length + place, score, mask=inside)

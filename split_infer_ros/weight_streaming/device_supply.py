@@ -1,0 +1,144 @@
+"""The exchange between the thread that copies blocks to a device and the one that runs layers there.
+
+A block is ready once it was copied, and free once the device has run the last step that reads it.
+"""
+
+from __future__ import annotations
+
+import abc
+import threading
+import time
+from collections import deque
+from pathlib import Path
+
+from split_infer_ros.drop_reason import DropReason
+from split_infer_ros.errors import StreamError
+from split_infer_ros.runtime.streams import Fence
+from split_infer_ros.weight_streaming.device_ops import DeviceOps
+from split_infer_ros.weight_streaming.ring_plan import RingPlan
+from split_infer_ros.weight_streaming.weight_stream import PrefetchStats
+
+
+class DeviceSupply(abc.ABC):
+    """Supplies weights in buffers on a device. A thread copies blocks there in the order of a pipeline.
+
+    Blocks are counted over all passes. ``_blocks_ready`` counts those that layers may use, and ``_blocks_freed`` those
+    that the device no longer needs. ``_pass_start`` is the first block of the current pass.
+
+    Args:
+        plan: of the buffers on the device. Its chunks are the blocks.
+        ops: of the device.
+        path: of the file, for messages.
+        timeout_s: how long a step waits.
+    """
+
+    def __init__(self, plan: RingPlan, ops: DeviceOps, *, path: Path, timeout_s: float) -> None:
+        self._plan = plan
+        self._ops = ops
+        self._path = path
+        self._timeout_s = timeout_s
+        self._changed = threading.Condition()
+        self._pass_start = self._blocks_ready = self._blocks_freed = 0
+        self._frees: deque[tuple[int, Fence]] = deque()  # so many blocks are free once the device has passed the fence
+        self._failure: tuple[int, Exception] | None = None  # with the end of the pass that it concerns
+        self._is_closing = False
+        self._stalled_s = 0.0
+        self._thread = threading.Thread(target=self._copy_passes, name="weight_copy", daemon=True)
+
+    def open(self) -> None:
+        """Begins to read and copy weights."""
+        self._thread.start()
+
+    def expect_next(self) -> None:  # noqa: B027  # the same in all pipelines
+        """Does nothing: the buffers have this partition's passes only."""
+
+    def begin_pass(self) -> None:  # noqa: B027
+        """Does nothing: copies run ahead of the pass."""
+
+    def begin_step(self, step: int) -> float:
+        """Waits until a step's weights are ready on the device. Returns the seconds of waiting.
+
+        Raises:
+            StreamError: the weights cannot be read, or did not come in time.
+            Exception: the copy failed.
+        """
+        needed = self._pass_start + self._plan.chunks_needed[step]
+        start = time.perf_counter()
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._blocks_ready >= needed or self._failure is not None or self._is_closing, self._timeout_s
+            )
+            waited = time.perf_counter() - start
+            self._stalled_s += waited
+            if self._blocks_ready >= needed:
+                return waited
+            if self._failure is not None:
+                raise self._failure[1]
+        if self._is_closing:
+            raise StreamError(DropReason.WEIGHTS_UNREADABLE, f"{self._path} was closed.")
+        raise StreamError(
+            DropReason.WEIGHTS_STALLED,
+            f"Step {step}'s weights did not reach the device within {self._timeout_s:g} s.",
+        )
+
+    def end_step(self, step: int) -> None:
+        """Notes that the device was given a step."""
+        self._free(self._pass_start + self._plan.chunks_freed[step])
+
+    def end_pass(self, failed: bool) -> None:
+        """Ends a pass of which the device was given all that it will be given."""
+        with self._changed:
+            self._pass_start += len(self._plan.chunks)
+            if self._failure is not None and self._failure[0] <= self._pass_start:
+                self._failure = None
+        self._free(self._pass_start)
+
+    @abc.abstractmethod
+    def stats(self) -> PrefetchStats:
+        """Returns totals since the start."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Ends reading and copying, and closes the file."""
+
+    @abc.abstractmethod
+    def _copy_passes(self) -> None:
+        """Copies blocks, pass after pass, until the supply closes."""
+
+    def _begin_close(self) -> None:
+        """Makes everyone who waits give up."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify_all()
+
+    def _make_ready(self, count: int) -> None:
+        """Lets layers use the first ``count`` blocks."""
+        with self._changed:
+            self._blocks_ready = count
+            self._changed.notify_all()
+
+    def _fail_pass(self, pass_end: int, failure: Exception) -> None:
+        """Fails the pass that ends with block ``pass_end``, and waits until the layers have ended it."""
+        with self._changed:
+            self._failure = pass_end, failure
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._pass_start >= pass_end or self._is_closing)
+            self._blocks_ready = pass_end
+
+    def _wait_until_free(self, count: int) -> bool:
+        """Waits until the device no longer needs the first ``count`` blocks. Returns False if the supply closes."""
+        while self._blocks_freed < count:
+            with self._changed:
+                self._changed.wait_for(lambda: self._frees or self._is_closing)
+                if self._is_closing:
+                    return False
+                blocks_freed, fence = self._frees.popleft()
+            fence.wait()
+            self._blocks_freed = blocks_freed
+        return True
+
+    def _free(self, count: int) -> None:
+        fence = self._ops.fence()
+        with self._changed:
+            self._frees.append((count, fence))
+            self._changed.notify_all()

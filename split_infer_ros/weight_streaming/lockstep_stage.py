@@ -1,0 +1,152 @@
+"""The synchronous pipeline of the paper: reading, copying and running advance together, with two buffers on each side.
+
+In each cycle, layers run on one block, the next block is copied to the device, and the one after it is read. The next
+cycle begins when all three are done.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from torch import Tensor
+
+from split_infer_ros.weight_streaming.chunk_reader import ChunkReader
+from split_infer_ros.weight_streaming.device_ops import DeviceOps
+from split_infer_ros.weight_streaming.device_supply import DeviceSupply
+from split_infer_ros.weight_streaming.prefetcher import TIMEOUT_S
+from split_infer_ros.weight_streaming.ring_plan import RingPlan
+from split_infer_ros.weight_streaming.weight_stream import PrefetchStats
+
+Failure = tuple[int, Exception]
+"""The cycle whose block failed, and what failed."""
+
+
+class LockstepStage(DeviceSupply):
+    """Supplies weights in two buffers on the device, in cycles that reading, copying and running share.
+
+    Cycles are counted over all passes, by the block that runs. If a pass has an odd number of blocks, an empty cycle
+    follows them. Buffers therefore alternate from the last block of a pass to the first one of the next as well.
+
+    Args:
+        reader: of the weights. Its plan has two buffers, and each block is one of its chunks. It is closed at the end.
+        memory: of the host's buffers, to read into.
+        host_blocks: place of each block in the host's buffers.
+        device_blocks: place of each block in the device's buffers.
+        plan: of the device's buffers. Its chunks are the blocks.
+        ops: of the device.
+        timeout_s: how long a step waits.
+    """
+
+    def __init__(
+        self,
+        reader: ChunkReader,
+        memory: memoryview,
+        *,
+        host_blocks: Sequence[Tensor],
+        device_blocks: Sequence[Tensor],
+        plan: RingPlan,
+        ops: DeviceOps,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        super().__init__(plan, ops, path=reader.file.path, timeout_s=timeout_s)
+        self._reader = reader
+        self._memory = memory
+        self._host_blocks = host_blocks
+        self._device_blocks = device_blocks
+        self._cycles_per_pass = len(host_blocks) + len(host_blocks) % 2
+        self._bytes_copied, self._copying_s = 0, 0.0
+
+    def stats(self) -> PrefetchStats:
+        """Returns totals since the start."""
+        return PrefetchStats(
+            passes=self._reader.passes,
+            bytes_read=self._reader.bytes_read,
+            reading_s=self._reader.reading_s,
+            stalled_s=self._stalled_s,
+            bytes_copied=self._bytes_copied,
+            copying_s=self._copying_s,
+            checking_s=self._reader.checking_s,
+        )
+
+    def close(self) -> None:
+        """Ends both threads. The file is closed once no read is in flight."""
+        self._begin_close()
+        self._thread.join(self._timeout_s)
+
+    def _copy_passes(self) -> None:
+        cycle = 0
+        try:
+            with ThreadPoolExecutor(1, "weight_reader") as read_thread:
+                while not self._is_closing:
+                    failure = self._run_cycles(cycle, read_thread)
+                    if failure is not None:
+                        self._reader.end_pass(failed=True)
+                        cycle = (failure[0] // self._cycles_per_pass + 1) * self._cycles_per_pass
+                        self._fail_pass(self._blocks_before(cycle), failure[1])
+        finally:
+            self._reader.close()
+
+    def _run_cycles(self, first: int, read_thread: ThreadPoolExecutor) -> Failure | None:
+        """Runs cycles, from a pass before which nothing was read, until the supply closes or a pass fails.
+
+        A failure ends the cycles once all passes before its own have run.
+        """
+        failure: Failure | None = None
+        try:
+            if not self._wait_until_free(self._blocks_before(first)):
+                return None
+        except Exception as error:  # the device is lost
+            return first, error
+        for cycle in itertools.count(first - 2):  # the first two have nothing to run
+            if failure is not None and cycle >= failure[0] // self._cycles_per_pass * self._cycles_per_pass:
+                return failure
+            end = math.inf if failure is None else failure[0]  # blocks of this cycle on are neither read nor copied
+            ready = self._blocks_before(max(cycle + 1, first))
+            self._make_ready(ready)
+            reading = read_thread.submit(self._read, cycle + 2) if cycle + 2 < end else None
+            failures = [failure] if failure is not None else []
+            try:
+                if first <= cycle + 1 < end:
+                    self._copy(cycle + 1)
+            except Exception as error:
+                failures.append((cycle + 1, error))
+            failures += _failure_of(reading, cycle + 2)
+            try:
+                if not self._wait_until_free(ready):
+                    return None
+            except Exception as error:
+                failures.append((cycle, error))
+            failure = min(failures, key=lambda each: each[0], default=None)
+        return None
+
+    def _blocks_before(self, cycle: int) -> int:
+        """Returns how many blocks run in the cycles before this one."""
+        passes, index = divmod(cycle, self._cycles_per_pass)
+        return passes * len(self._host_blocks) + min(index, len(self._host_blocks))
+
+    def _read(self, cycle: int) -> None:
+        """Reads the block that runs in a cycle, if it has one."""
+        block = cycle % self._cycles_per_pass
+        if block < len(self._host_blocks):
+            self._reader.fetch(block, self._memory)
+            if block == len(self._host_blocks) - 1:
+                self._reader.end_pass(failed=False)
+
+    def _copy(self, cycle: int) -> None:
+        """Copies the block that runs in a cycle, if it has one."""
+        block = cycle % self._cycles_per_pass
+        if block < len(self._host_blocks):
+            start = time.perf_counter()
+            self._ops.copy(self._device_blocks[block], self._host_blocks[block])
+            self._copying_s += time.perf_counter() - start
+            self._bytes_copied += self._host_blocks[block].nbytes
+
+
+def _failure_of(reading: Future[None] | None, cycle: int) -> list[Failure]:
+    """Waits for a read. Returns what failed."""
+    error = None if reading is None else reading.exception()
+    return [(cycle, error)] if isinstance(error, Exception) else []

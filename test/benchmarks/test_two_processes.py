@@ -1,0 +1,55 @@
+"""A backbone and a head in two processes, without ROS."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+from _head_process import HeadProcess, Work
+from _split_rivals import ImageFeed, SplitPipeline
+from _split_subject import TOP_1, draw_images
+from _two_processes import TwoProcessPipeline
+
+from split_infer_ros.errors import SplitInferError
+from split_infer_ros.models.catalogue import find_model
+from split_infer_ros.models.random_weights import randomise
+from split_infer_ros.split.torch_model import TorchModel
+
+CPU = torch.device("cpu")
+ENTRY = find_model("shapes")
+
+
+def test_two_processes_find_what_one_finds_and_a_killed_head_is_noticed() -> None:
+    """Both run the same kernels on the same batches with as many threads, so their best classes are the same."""
+    images = draw_images(ENTRY, 6)
+    preprocess = ENTRY.preprocess
+    inputs = preprocess.normalise(preprocess.gather(images, preprocess.staging(len(images))))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        module = randomise(ENTRY.build(), inputs)
+    weights = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    model = TorchModel(ENTRY, module, CPU)
+    labels = []
+    for head_weights in (None, weights):
+        feed = ImageFeed(images, 2)
+        rival = SplitPipeline(model, split_point="default", feed=feed, limits=TOP_1, ahead=1, weights=head_weights)
+        figures = rival.take_turn(4, nullcontext())
+        assert min(figures.values()) > 0
+        labels.append(feed.labels)
+        if head_weights is not None:
+            assert isinstance(rival._pipeline, TwoProcessPipeline)
+            rival._pipeline.head._process.kill()
+            rival._pipeline.head._thread.join(10)  # it ends with the pipe
+            with pytest.raises(SplitInferError, match="ended by itself"):
+                rival.take_turn(1, nullcontext())
+        rival.close()
+    assert len(labels[0]) == 12
+    assert labels[1] == labels[0]
+
+
+def test_a_process_that_does_not_start_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("_head_process.START_S", 0.01)
+    work = Work("shapes", TOP_1, num_threads=1, split_point="default", batch_size=1)
+    with pytest.raises(SplitInferError, match="took more than"):
+        HeadProcess(work, {}, lambda *_: None, lambda error: None)

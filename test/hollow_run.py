@@ -1,0 +1,87 @@
+"""Starts a model on streamed weights as a node does, and measures the memory of this process.
+
+`hollow_run.py MODEL RESIDENCY` prints JSON: ``start_bytes``, the peak from loading the model to the first result, and
+``steady_bytes``, the peak of later passes, both without what the process took before; ``weight_bytes`` of the model;
+and the ``logits`` of the first image. A line before says whether the model started whole or hollow.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from split_infer_ros.engines.module_state import state_of
+from split_infer_ros.pipeline.hollow_loading import load_streamable
+from split_infer_ros.pipeline.settings import StageSettings
+from split_infer_ros.pipeline.streaming import stream_backbone
+from split_infer_ros.runtime.heap import trim
+from split_infer_ros.runtime.process import prepare_process
+from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.weight_streaming.residency import Residency
+from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
+
+BATCH, STEADY_PASSES = 16, 2
+
+
+def peak_bytes() -> int:
+    """Returns the most memory of this process since ``forget_peak``."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))
+
+
+def forget_peak() -> int:
+    """Lets the peak begin at what the process has now, and returns that."""
+    gc.collect()
+    trim()
+    Path("/proc/self/clear_refs").write_text("5")
+    return peak_bytes()
+
+
+def images_of(side: int) -> Tensor:
+    """Returns a batch of noise."""
+    images = torch.rand(BATCH, 3, side, side, generator=torch.Generator().manual_seed(0))
+    return images.contiguous(memory_format=torch.channels_last)
+
+
+def start(name: str, residency: str) -> tuple[TorchModel, StreamedPartition]:
+    """Loads a model, of which the backbone is the whole, and streams its weights."""
+    settings = StageSettings(split_point="output", batch_size=BATCH, weights_residency=Residency(residency))
+    model = load_streamable(ModelSpec(name, "none", "cpu"), settings)
+    assert isinstance(model, TorchModel)
+    is_hollow = all(tensor.untyped_storage().nbytes() < 16 for tensor in state_of(model.graph).values())
+    print(f"{name} is {'hollow' if is_hollow else 'whole'}", flush=True)
+    partition = stream_backbone(model, model.split_point("output"), settings)
+    assert partition is not None
+    return model, partition
+
+
+@torch.inference_mode()
+def main(name: str, residency: str) -> None:
+    """Measures one model in one residency."""
+    prepare_process()
+    small, partition = start("shapes", residency)  # libraries then have what they keep for themselves
+    partition(images_of(small.entry.preprocess.height))
+    partition.close()
+    images = images_of(224)
+    base = forget_peak()
+    model, partition = start(name, residency)
+    logits = partition(images)[0][0].tolist()
+    start_bytes = peak_bytes() - base
+    forget_peak()
+    for _ in range(STEADY_PASSES):
+        partition(images)
+    steady_bytes = peak_bytes() - base
+    partition.close()
+    weight_bytes = sum(tensor.nbytes for tensor in state_of(model.graph).values())
+    found = {"start_bytes": start_bytes, "steady_bytes": steady_bytes, "weight_bytes": weight_bytes, "logits": logits}
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

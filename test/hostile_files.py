@@ -1,0 +1,166 @@
+"""All formats of model files, how each can be damaged, and what a node does with such a file."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+
+import hostile_archives
+import hostile_onnx
+import hostile_weights
+import torch
+from hostile_bytes import cut, flipped, moved
+
+from split_infer_ros.models.catalogue import find_model
+from split_infer_ros.models.detections import Limits
+from split_infer_ros.pipeline.packed_weights import find_packed
+from split_infer_ros.runtime.num_threads import run_with_threads
+from split_infer_ros.split.load import load_model
+from split_infer_ros.split.model_spec import ModelSpec
+from split_infer_ros.split.torch_model import TorchModel
+from split_infer_ros.weight_streaming.pack import pack_model
+from split_infer_ros.weight_streaming.packed_partition import open_packed
+from split_infer_ros.weight_streaming.residency import Residency, plan_memory
+from split_infer_ros.weight_streaming.streamed_partition import StreamedPartition
+
+Damage = Callable[[random.Random, bytes], bytes]
+ON_BYTES: dict[str, Damage] = {"cut": cut, "flipped bytes": flipped, "moved blocks": moved}
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format of model files.
+
+    Attributes:
+        suffix: of its files.
+        whole: gives the bytes of a file that loads.
+        damages: by kind; each gives the bytes of a damaged file.
+        serve: does with a file what a node does, and may raise a SplitInferError.
+    """
+
+    suffix: str
+    whole: Callable[[], bytes]
+    damages: Mapping[str, Damage]
+    serve: Callable[[Path, random.Random], None]
+
+
+def serve(spec: ModelSpec, rng: random.Random) -> None:
+    """Loads a model, splits it anywhere, and runs two images through both partitions and the decoder."""
+    model = load_model(spec)
+    name = rng.choice([split_point.name for split_point in model.split_points])
+    images = torch.rand((2, *model.entry.image_shape), generator=torch.Generator().manual_seed(1))
+    with torch.inference_mode():
+        outputs = model.head(name)(*model.backbone(name)(images))
+        model.entry.decode(outputs if isinstance(outputs, tuple) else (outputs,), Limits(0.1))
+
+
+def serve_onnx(path: Path, rng: random.Random) -> None:
+    serve(ModelSpec(str(path), device="cpu"), rng)
+
+
+def serve_program(path: Path, rng: random.Random) -> None:
+    serve(ModelSpec(str(path), device="cpu", allow_user_code=True), rng)
+
+
+def serve_weights(path: Path, rng: random.Random) -> None:
+    serve(ModelSpec("shapes", str(path), "cpu"), rng)
+
+
+def serve_packed(path: Path, rng: random.Random) -> None:
+    """Streams the weights of the small detector through two images."""
+    model = detector()
+
+    def run() -> None:
+        find_packed(model, str(path), num_threads=1, batch_size=2)
+        packed = open_packed(model, model.graph, path, num_threads=1)
+        plan = plan_memory(Residency.ASYNCHRONOUS, packed.block_sizes, packed.step_blocks, kept_bytes=packed.kept_bytes)
+        streamed = StreamedPartition.open(packed, plan, timeout_s=5)
+        try:
+            with torch.inference_mode():
+                outputs = tuple(streamed(torch.rand((2, *model.entry.image_shape))))
+                model.entry.decode(outputs, Limits(0.1))
+        finally:
+            streamed.close()
+
+    run_with_threads(1, run)
+
+
+@cache
+def detector() -> TorchModel:
+    entry = find_model("shapes")
+    return TorchModel(entry, load_model(ModelSpec("shapes", device="cpu")).graph, torch.device("cpu"))  # type: ignore
+
+
+def whole_packed(folder: Path) -> bytes:
+    path = folder / "whole.weights"
+    if not path.exists():
+        pack_model(detector(), path, num_threads=1, batch_size=2)
+    return path.read_bytes()
+
+
+def formats(folder: Path) -> dict[str, Format]:
+    """Every format, by name.
+
+    Args:
+        folder: for files that all damaged ones are made of. Whatever creates the folder ``ran`` in it, was run.
+    """
+    ran = folder / "ran"
+    onnx_damages: dict[str, Damage] = {
+        kind: partial(lambda rng, data, kind: hostile_onnx.damaged_model(rng, kind), kind=kind)
+        for kind in hostile_onnx.DAMAGES
+    }
+    onnx_bytes: dict[str, Damage] = {
+        kind: partial(lambda rng, data, damage: damage(rng, rng.choice(hostile_onnx.whole_models())), damage=damage)
+        for kind, damage in ON_BYTES.items()
+    }
+    members: dict[str, Damage] = {
+        "members": hostile_archives.changed_members,
+        "damaged members": hostile_archives.damaged_members,
+    }
+    return {
+        "ONNX": Format(".onnx", lambda: hostile_onnx.whole_models()[0], onnx_bytes | onnx_damages, serve_onnx),
+        "exported program": Format(
+            ".pt2",
+            hostile_archives.whole_program,
+            {
+                **ON_BYTES,
+                **members,
+                "odd JSON": hostile_archives.odd_json,
+                "odd graph": hostile_archives.odd_graph,
+                "pickled objects": partial(hostile_archives.pickled_objects, ran=ran),
+            },
+            serve_program,
+        ),
+        "state dict": Format(
+            ".pth",
+            hostile_archives.whole_state,
+            {**ON_BYTES, **members, "odd pickles": partial(hostile_archives.pickled_state, ran=ran)},
+            serve_weights,
+        ),
+        "safetensors": Format(
+            ".safetensors",
+            hostile_weights.whole_safetensors,
+            {
+                **ON_BYTES,
+                "odd header": hostile_weights.odd_header,
+                "other shapes": hostile_weights.other_shapes,
+                "odd length": hostile_weights.odd_length,
+            },
+            serve_weights,
+        ),
+        "packed weights": Format(
+            ".weights",
+            partial(whole_packed, folder),
+            {
+                **ON_BYTES,
+                "odd header": hostile_weights.odd_packed_header,
+                "other tensors": hostile_weights.other_tensors,
+                "odd start": hostile_weights.odd_start,
+                "other values": hostile_weights.other_values,
+            },
+            serve_packed,
+        ),
+    }

@@ -1,0 +1,123 @@
+"""A stand-in for a node that is given damaged model files, one after the other, and what drives it.
+
+The process must not die and must not hang. It says for each file whether it was served, or with which sentence it was
+refused. As each file has its own seed, any of them can be made again alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+MAX_START_S = 100.0
+MAX_S = 60.0  # for one file; what takes longer hangs
+INSPECTION_S = "4"
+
+
+def main() -> int:
+    """Serves files until there are no more requests. Arguments: the answers' file descriptor, and a folder."""
+    answers, folder = os.fdopen(int(sys.argv[1]), "w", buffering=1), Path(sys.argv[2])
+    os.environ |= {"XDG_CACHE_HOME": str(folder / "cache"), "SPLIT_INFER_ROS_INSPECTION_S": INSPECTION_S}
+    import torch
+    from hostile_files import formats
+
+    from split_infer_ros.split import load
+    from split_infer_ros.split.inspection import Inspector, inspect_files
+    from split_infer_ros.split.inspection_limits import InspectionLimits
+    from split_infer_ros.split.model_spec import ModelSpec
+
+    torch.set_num_threads(1)
+
+    class Watched(Inspector):
+        """An inspector that keeps its last answer."""
+
+        found: ClassVar[dict[str, Any]] = {}
+
+        def ask(self, spec: ModelSpec, limits: InspectionLimits) -> dict[str, Any]:
+            Watched.found = super().ask(spec, limits)
+            return self.found
+
+    load.inspect_files = partial(inspect_files, inspector=Watched())  # one process for all files
+    known = formats(folder)
+    print(json.dumps({"ready": True}), file=answers)
+    for line in sys.stdin:
+        name, number = json.loads(line)["file"]
+        Watched.found = {}
+        answer = _try(known[name], folder, name, number)
+        answer |= {"inspection": Watched.found, "ran": (folder / "ran").exists()}
+        answer["peak_bytes"] = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        print(json.dumps(answer), file=answers)
+    return 0
+
+
+def _try(known: Any, folder: Path, name: str, number: int) -> dict[str, Any]:
+    from hostile_onnx import make_surroundings
+
+    from split_infer_ros.errors import SplitInferError
+
+    rng = random.Random(f"{name} {number}")
+    kind = "none" if number < 0 else list(known.damages)[number % len(known.damages)]
+    outside = Path(tempfile.mkdtemp(dir=folder))
+    place = outside / "models"
+    place.mkdir()
+    make_surroundings(place, outside)
+    path = place / f"model{known.suffix}"
+    data = known.whole()
+    try:
+        path.write_bytes(data if number < 0 else known.damages[kind](rng, data))
+    except Exception as error:  # or else a fault of the test would look like a death
+        return {"kind": kind, "outcome": "unexpected", "sentence": f"It was not made: {error}"}
+    begin = time.monotonic()
+    answer: dict[str, Any] = {"kind": kind, "outcome": "served", "sentence": ""}
+    try:
+        known.serve(path, rng)
+    except SplitInferError as error:
+        answer |= {"outcome": "sentence", "sentence": str(error).replace(str(place), "")}
+    except Exception as error:
+        answer |= {"outcome": "unexpected", "sentence": f"{type(error).__name__}: {error}"[:500]}
+    answer["seconds"] = time.monotonic() - begin
+    shutil.rmtree(outside)
+    return answer
+
+
+def fuzz(files: Iterable[tuple[str, int]], folder: Path) -> Iterator[dict[str, Any]]:
+    """Gives files to a process like a node, and yields what became of each.
+
+    Args:
+        files: the format and the number of each. The number is a seed; -1 is a file without damage.
+        folder: for files; it may be used again.
+    """
+    from split_infer_ros.runtime.child_process import ChildProcess
+
+    process: ChildProcess | None = None
+    try:
+        for name, number in files:
+            if process is None:
+                process = ChildProcess((sys.executable, __file__), [str(folder)])
+                assert process.next_answer(MAX_START_S) == {"ready": True}
+            try:
+                answer = process.ask({"file": [name, number]}, MAX_S)
+                outcome = "" if answer is not None else f"death ({process.end(2.0)})"
+            except TimeoutError:
+                answer, outcome = None, f"hang ({process.end()})"
+            if answer is None:
+                process = None
+                answer = {"kind": "", "outcome": outcome, "sentence": "", "inspection": {}, "ran": False}
+            yield {"format": name, "number": number, **answer}
+    finally:
+        if process is not None:
+            process.end()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

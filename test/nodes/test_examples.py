@@ -1,0 +1,103 @@
+"""Every example in the documentation runs, or says why it cannot. Commands of ROS 2 are compared with the code."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shlex
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from documents import LANGUAGES, ROOT, Example, commands, examples, pages
+from reference import NODES
+
+from split_infer_ros.__main__ import executables
+from split_infer_ros.nodes.parameters.table import Rows
+
+EXAMPLES = list(examples())
+TIMEOUT_S = 60
+SLOW_TIMEOUT_S = 600
+
+
+def run_example(example: Example, folder: Path, timeout_s: float) -> None:
+    """Runs an example: Python in this environment, bash from the root of the checkout."""
+    if example.language == "python":
+        command, cwd = [sys.executable, "-c", example.text], folder
+    else:
+        written = re.compile(r"(?<=[ =])(\w+\.(?:json|png))\b")  # what an example writes goes to the test's folder
+        script = written.sub(lambda found: str(folder / found[1]), example.text)
+        command, cwd = ["bash", "-euo", "pipefail", "-c", script], ROOT
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("COV_")}
+    done = subprocess.run(
+        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False
+    )
+    assert done.returncode == 0, f"{example}:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+
+
+@pytest.mark.timeout(2 * TIMEOUT_S)
+@pytest.mark.parametrize("example", [each for each in EXAMPLES if each.is_quick], ids=str)
+def test_example_runs(example: Example, tmp_path: Path) -> None:
+    run_example(example, tmp_path, TIMEOUT_S)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2 * SLOW_TIMEOUT_S)
+@pytest.mark.parametrize("example", [each for each in EXAMPLES if each.is_slow], ids=str)
+def test_slow_example_runs(example: Example, tmp_path: Path) -> None:
+    text = "\n".join(line for line in example.text.splitlines() if not line.startswith("scripts/test"))
+    run_example(Example(example.page, example.line, example.language, "", text), tmp_path, SLOW_TIMEOUT_S)
+
+
+def test_enough_examples_run() -> None:
+    assert sum(each.is_quick for each in EXAMPLES) >= 7
+    assert all(each.language in LANGUAGES for each in EXAMPLES)
+
+
+def test_blocks_of_commands_name_their_language() -> None:
+    for page in pages():
+        if "results" in page.parts:
+            continue
+        opening = [line for number, line in enumerate(re.findall(r"(?m)^```.*$", page.read_text())) if number % 2 == 0]
+        assert "```" not in opening, f"{page}: a block without a language, such as bash or text"
+
+
+@pytest.mark.parametrize("example", [each for each in EXAMPLES if "ros2 " in each.text], ids=str)
+def test_ros2_commands_name_what_exists(example: Example) -> None:
+    for command in commands(example):
+        words = shlex.split(command)
+        if words[:3] == ["ros2", "run", "split_infer_ros"]:
+            assert words[3] in executables(), command
+        if words[:3] == ["ros2", "launch", "split_infer_ros"]:
+            assert (ROOT / "launch" / words[3]).is_file(), command
+            arguments = {word.partition(":=")[0] for word in words[4:]}
+            assert arguments <= launch_arguments(), command
+        if words[:3] == ["ros2", "param", "set"]:
+            node, name, value = words[3].strip("/"), words[4], words[5]
+            accept(node, {name: value})
+        if "--ros-args" in words:
+            assigned = [word for flag, word in pairwise(words) if flag == "-p"]
+            for each in assigned:
+                name = each.partition(":=")[0].rpartition(":")[2]
+                assert any(name in Rows(table) for table in NODES.values()), command
+
+
+def accept(node: str, changes: dict[str, str]) -> None:
+    """Lets the table of a node check values that are written as on the command line."""
+    rows, values = Rows(NODES[node]), NODES[node]()
+    for name, text in changes.items():
+        row = rows.row(name)
+        assert row is not None, f"{node} has no parameter {name}"
+        default = row.default
+        listed = tuple(part.strip() for part in text.strip("[]").split(","))
+        value = listed if text.startswith("[") else text if isinstance(default, str) else ast.literal_eval(text)
+        rows.changed(values, {name: value})
+
+
+def launch_arguments() -> set[str]:
+    """Returns the arguments that the launch file declares."""
+    text = (ROOT / "launch" / "pipeline.launch.py").read_text()
+    return set(re.findall(r"(?m)^    \"(\w+)\": \(", text))

@@ -1,0 +1,40 @@
+"""Which candidate is taken: all layers in int8 if that loses little, else the last ones stay in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from split_infer_ros.quantisation.quality import MAP, MIN_AGREEMENT, Quality
+from split_infer_ros.quantisation.quantise import Quantised, best_of
+from split_infer_ros.quantisation.scope import Scope
+
+GOOD, POOR, POORER = MIN_AGREEMENT + 0.01, MIN_AGREEMENT - 0.01, MIN_AGREEMENT - 0.02
+
+
+def candidates(*agreements: float) -> Iterator[Quantised]:
+    """Models of which each is made when it is asked for; no more than these may be."""
+    proto: Any = None
+    for scope, agreement in zip(Scope, agreements, strict=False):
+        yield Quantised(proto, scope, Quality(MAP, 50, agreement))
+    if len(agreements) < len(Scope):
+        pytest.fail("another candidate was made")
+
+
+def test_all_layers_are_quantised_if_that_loses_little() -> None:
+    assert best_of(candidates(GOOD)).scope is Scope.ALL_LAYERS
+
+
+def test_last_layers_stay_in_float32_if_all_lose_too_much() -> None:
+    assert best_of(candidates(POOR, GOOD)).scope is Scope.ALL_BUT_LAST
+
+
+@pytest.mark.parametrize(
+    ("agreements", "scope"), [((POOR, POORER), Scope.ALL_LAYERS), ((POORER, POOR), Scope.ALL_BUT_LAST)]
+)
+def test_the_better_one_is_taken_if_both_lose_too_much(agreements: tuple[float, ...], scope: Scope) -> None:
+    best = best_of(candidates(*agreements))
+    assert best.scope is scope
+    assert best.quality.loss

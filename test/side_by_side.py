@@ -1,0 +1,76 @@
+"""Two models that share a GPU, each with slots and staging under a memory policy of its own."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from split_infer_ros.buffers.policy import Policy
+from split_infer_ros.buffers.slots import Lease
+from split_infer_ros.images.encodings import Pixels
+from split_infer_ros.pipeline.local_transport import LocalTransport
+from split_infer_ros.pipeline.memory_choice import MemoryAdvisor
+from split_infer_ros.pipeline.model_instance import ModelInstance
+from split_infer_ros.pipeline.plan import Plan
+from split_infer_ros.pipeline.settings import StageSettings
+from split_infer_ros.runtime.streams import Fence, Stream
+from split_infer_ros.split.model import SplitModel
+
+
+class Neighbour:
+    """A model whose batches run on streams of its own, beside another one's.
+
+    Attributes:
+        plan: its slots, staging and backbone.
+    """
+
+    def __init__(self, model: SplitModel, policy: Policy, batch_size: int) -> None:
+        self._errors: list[Exception] = []
+        self._instance = ModelInstance(
+            key=model.entry.name,
+            model=model,
+            transport=LocalTransport(lambda handle, reader: None),
+            advisor=MemoryAdvisor(model.device),
+            changed=threading.Condition(),
+            on_error=self._errors.append,
+            watch=lambda batch: None,
+        )
+        settings = StageSettings(batch_size=batch_size, pool_slots=1, memory_policy=policy.value)
+        self.plan: Plan = self._instance.make_plan(settings)
+        self._instance.use(self.plan)
+        self._stream, self._copy_stream = Stream(model.device), Stream(model.device)
+        self._running: tuple[Lease, Fence, int] | None = None
+
+    def launch(self, images: Sequence[Pixels]) -> None:
+        """Gives a batch to the GPU."""
+        lease = self.plan.pool.acquire()
+        assert lease is not None
+        loaded = self.plan.load(images, lease)
+        fence = self.plan.run(loaded, lease, count=len(images), stream=self._stream, copy_stream=self._copy_stream)
+        self._running = lease, fence, len(images)
+
+    def finish(self) -> tuple[Tensor, ...]:
+        """Waits for the batch, and returns its features as the CPU reads them."""
+        assert self._running is not None
+        lease, fence, count = self._running
+        fence.wait()
+        features = tuple(view.clone() for view in self.plan.pool.slots.views(lease.slot, count))
+        self.plan.pool.revoke(lease)
+        return features
+
+    def close(self) -> None:
+        """Frees slots and staging."""
+        self._instance.close()
+        assert self._errors == []
+
+
+def run_together(neighbours: Sequence[Neighbour], images: Sequence[Pixels]) -> tuple[list[tuple[Tensor, ...]], float]:
+    """Runs a batch of each at the same time. Returns their features, and the seconds until the CPU has read all."""
+    begin = time.perf_counter()
+    for neighbour in neighbours:
+        neighbour.launch(images)
+    features = [neighbour.finish() for neighbour in neighbours]
+    return features, time.perf_counter() - begin

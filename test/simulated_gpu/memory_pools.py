@@ -1,0 +1,109 @@
+"""Simulates ``torch.cuda.MemPool`` and the part of CUDA that the package's own allocators call from C."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from simulated_gpu.captures import PoolId
+
+if TYPE_CHECKING:
+    from simulated_gpu.gpu import Gpu
+
+RELAXED = 2
+_KEPT: list[object] = []  # memory may be freed after the simulation, by addresses that C code has
+
+_ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
+_FREE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
+_RUNTIME_ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_void_p), ctypes.c_size_t, ctypes.c_uint)
+_RUNTIME_FREE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+_MEMORY_INFO = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_size_t))
+_EXCHANGE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int))
+_LAST_ERROR = ctypes.CFUNCTYPE(ctypes.c_int)
+
+
+class PoolAllocator:
+    """An allocator from two C functions, as torch takes them.
+
+    Args:
+        allocate: the address of ``void *(size_t size, int device, void *stream)``.
+        free: the address of ``void (void *address, size_t size, int device, void *stream)``.
+    """
+
+    def __init__(self, allocate: int, free: int) -> None:
+        self.allocate = _ALLOCATE(allocate)
+        self.free = _FREE(free)
+
+
+class MemPool:
+    """A pool of torch, whose memory comes from its allocator."""
+
+    gpu: Gpu  # of the subclass that ``torch_api`` makes
+
+    def __init__(self, allocator: PoolAllocator | None = None) -> None:
+        self.id: PoolId = self.gpu.new_pool()
+        self.gpu.allocator.open_pool(self.id, allocator)
+
+    def __del__(self) -> None:
+        self.gpu.allocator.close_pool(self.id)
+
+    def snapshot(self) -> list[dict[str, Any]]:
+        return [each for each in self.gpu.allocator.segments() if each["segment_pool_id"] == self.id]
+
+
+@contextmanager
+def use_mem_pool(gpu: Gpu, pool: MemPool) -> Iterator[None]:
+    """Gives the calling thread memory from a pool. Like torch, it refuses a pool that is in use already."""
+    with gpu.lock:
+        if pool.id in gpu.allocator.entered:
+            gpu.fault("beginAllocateToPool: already recording to mempool_id.")
+        if gpu.pool_of_thread is not None or gpu.current.capture is not None:
+            gpu.fault("A pool was entered inside another one, so torch takes either.")
+        gpu.allocator.entered.add(pool.id)
+        gpu.pool_of_thread = pool.id
+    try:
+        yield
+    finally:
+        with gpu.lock:
+            gpu.allocator.entered.remove(pool.id)
+            gpu.pool_of_thread = None
+
+
+def runtime_library(gpu: Gpu) -> SimpleNamespace:
+    """Returns functions with the names and C types of CUDA's, which call the simulated run-time API."""
+    runtime = gpu.runtime  # type: ignore[attr-defined]
+
+    def allocate(name: str) -> Any:
+        def call(address: Any, nbytes: int, flags: int) -> int:
+            capture = gpu.capture_of_this_thread()
+            if capture is not None and gpu.capture_mode_of_thread != RELAXED:
+                capture.failure = capture.failure or "page-locked or managed memory was allocated"
+                return int(runtime.status("cudaErrorStreamCaptureUnsupported"))
+            status, found = getattr(runtime, name)(nbytes, flags)
+            address[0] = found or None
+            return int(status)
+
+        return _RUNTIME_ALLOCATE(call)
+
+    def memory_info(free: Any, total: Any) -> int:
+        status, free[0], total[0] = runtime.cudaMemGetInfo()
+        return int(status)
+
+    def exchange(mode: Any) -> int:
+        gpu.capture_mode_of_thread, mode[0] = mode[0], gpu.capture_mode_of_thread
+        return 0
+
+    library = SimpleNamespace(
+        cudaMallocManaged=allocate("cudaMallocManaged"),
+        cudaHostAlloc=allocate("cudaHostAlloc"),
+        cudaFree=_RUNTIME_FREE(lambda address: int(runtime.cudaFree(address)[0])),
+        cudaFreeHost=_RUNTIME_FREE(lambda address: int(runtime.cudaFreeHost(address)[0])),
+        cudaMemGetInfo=_MEMORY_INFO(memory_info),
+        cudaThreadExchangeStreamCaptureMode=_EXCHANGE(exchange),
+        cudaGetLastError=_LAST_ERROR(lambda: 0),
+    )
+    _KEPT.append(library)
+    return library

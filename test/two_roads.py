@@ -1,0 +1,48 @@
+"""A small network of torch that other engines run as well. Two maps cross behind its split point ``left``."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from split_infer_ros.engines.execution_config import ExecutionConfig
+from split_infer_ros.models.classifier import classify
+from split_infer_ros.models.entry import ModelEntry
+from split_infer_ros.models.preprocess import Preprocess
+from split_infer_ros.split.torch_model import TorchModel
+
+CPU = torch.device("cpu")
+SIDE = 32  # of an image
+SEED = 3
+
+
+class TwoRoads(nn.Module):
+    """Blocks of which one passes a value by. Its logits, of about 1, differ between images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.ReLU6())
+        self.left = nn.Sequential(nn.Conv2d(8, 16, 3, 1, 1), nn.SiLU())
+        self.right = nn.Sequential(nn.Conv2d(16, 8, 3, 1, 1), nn.Hardswish())
+        self.last = nn.Linear(8, 7)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        x = x + self.right(self.left(x))
+        return 4 * self.last(x.mean((2, 3)))
+
+
+def two_roads(config: ExecutionConfig) -> TorchModel:
+    """Returns the network with the same weights each time, on the CPU."""
+    torch.manual_seed(SEED)
+    entry = ModelEntry(
+        name="two_roads",
+        summary="",
+        build=TwoRoads,
+        weights=None,
+        preprocess=Preprocess(SIDE, SIDE),
+        labels=tuple("abcdefg"),
+        default_split_point="left",
+        decode=classify(SIDE, SIDE),
+    )
+    return TorchModel(entry, TwoRoads().eval(), CPU, execution_config=config)
