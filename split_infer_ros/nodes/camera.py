@@ -64,6 +64,8 @@ class CameraNode(ManagedNode[CameraParameters]):
         self._source: Source | None = None
         self._named_files: set[str] = set()
         self._stopping = threading.Event()
+        # A signal may interrupt the start of the thread. It is then not joined, and must not publish.
+        self._publishing = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def configure(self) -> None:
@@ -97,7 +99,8 @@ class CameraNode(ManagedNode[CameraParameters]):
         self._thread.start()
 
     def deactivate(self) -> None:
-        self._stopping.set()
+        with self._publishing:
+            self._stopping.set()
         if self._thread is not None and self._thread.is_alive():
             self._thread.join()
 
@@ -110,12 +113,16 @@ class CameraNode(ManagedNode[CameraParameters]):
                 rate = self.values.rate_hz
                 # a late picture does not hurry the next ones
                 due = max(due + 1 / rate, time.monotonic()) if rate else 0.0
-                self._publish(picture)
+                with self._publishing:
+                    if self._stopping.is_set():
+                        return
+                    self._publish(picture)
         except SourceError as error:
             self.warn(error)
-        if self._source is not None:
-            self.get_logger().info(f"{self.values.source} has ended.")
-            self._ended.publish(String(data=self.values.source))
+        with self._publishing:
+            if self._source is not None and not self._stopping.is_set():
+                self.get_logger().info(f"{self.values.source} has ended.")
+                self._ended.publish(String(data=self.values.source))
 
     def _name_unreadable(self, sentence: str) -> None:
         """Logs an unreadable image once. After ``MAX_NAMED_FILES`` images it logs at most one every few seconds."""

@@ -18,15 +18,16 @@ class StageFeeder:
 
     Attributes:
         num_fed: pictures that were sent.
+        errors: those that cost frames, the first one first.
     """
 
     def __init__(self) -> None:
         self.num_fed = 0
-        self._errors: list[Exception] = []
+        self.errors: list[Exception] = []
 
     def fail(self, error: Exception) -> None:
         """Takes an error that cost frames, from any thread. The first one is raised to the sender."""
-        self._errors.append(error)
+        self.errors.append(error)
 
     def feed(self, stage: BackboneStage, pictures: Iterable[Pixels]) -> None:
         """Sends pictures as fast as they are taken. The headers of their origins count from 0.
@@ -58,5 +59,5 @@ class StageFeeder:
         self._check()
 
     def _check(self) -> None:
-        if self._errors:
-            raise self._errors[0]
+        if self.errors:
+            raise self.errors[0]

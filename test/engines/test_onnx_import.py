@@ -103,7 +103,7 @@ def test_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
     graph = symbolic_net()
     monkeypatch.setattr("split_infer_ros.engines.onnx_import.importlib.import_module", missing)
-    with pytest.raises(ConfigurationError, match=r"pip install 'split_infer_ros\[onnx2torch\]', or take engine"):
+    with pytest.raises(ConfigurationError, match="pip install onnx onnx2torch onnxruntime, or take engine"):
         imported(graph)
 
 

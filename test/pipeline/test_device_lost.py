@@ -72,7 +72,7 @@ def test_frames_of_a_lost_device_are_dropped_by_reason(run: Run) -> None:
     until(lambda: run.is_settled)
     run.send(2)  # they arrive after the loss
     assert run.dropped == {"device_lost": 6}
-    errors = run.pipeline._errors
+    errors = run.pipeline._feeder.errors
     assert [type(error) for error in errors] == [AcceleratorError]  # reported once
     assert "illegal memory access" in run.stage.report(time.monotonic()).failure
 
@@ -117,7 +117,7 @@ def test_change_on_a_lost_device_ends_the_stage(run: Run, monkeypatch: pytest.Mo
         run.stage.configure(StageSettings(batch_size=4))
     run.send(1)
     assert run.dropped == {"device_lost": 1}
-    assert len(run.pipeline._errors) == 1
+    assert len(run.pipeline._feeder.errors) == 1
 
 
 @pytest.mark.parametrize(
