@@ -140,9 +140,11 @@ class Preprocess:
         if memory_format is torch.channels_last:
             written = None if out is None else out.permute(0, 2, 3, 1)
             return torch.addcmul(offset, gathered.float(), scale, out=written).permute(0, 3, 1, 2)
-        planes = gathered.float().permute(0, 3, 1, 2)
+        planes = gathered.permute(0, 3, 1, 2)
         contiguous = torch.empty(planes.shape, device=planes.device) if out is None else out
-        return torch.addcmul(offset.view(3, 1, 1), planes, scale.view(3, 1, 1), out=contiguous)
+        if not any(self.mean) and not gathered.is_cuda:
+            return _scaled_planes(gathered, scale.tolist(), contiguous)
+        return torch.addcmul(offset.view(3, 1, 1), planes.float(), scale.view(3, 1, 1), out=contiguous)
 
     def to_source(self, boxes: Tensor, height: int, width: int) -> Tensor:
         """Converts boxes (n, 4) of the model's input to boxes of an image of this size, clipped to it."""
@@ -188,6 +190,17 @@ def _reordered(images: Tensor, order: tuple[int, int, int]) -> Tensor:
         return images.index_select(3, _constant(order, torch.int64, images.device))
     # cameras' usual order, for which OpenCV is ten times as fast
     return torch.stack([torch.from_numpy(cv2.cvtColor(image.numpy(), cv2.COLOR_BGR2RGB)) for image in images])
+
+
+def _scaled_planes(images: Tensor, scale: Sequence[float], planes: Tensor) -> Tensor:
+    """Multiplies the channels of images (N, h, w, 3) and writes them to float32 (N, 3, h, w), contiguous.
+
+    OpenCV separates the channels first. That takes half the time of reading them from among each other.
+    """
+    for image, target in zip(images, planes, strict=True):
+        for channel, factor, plane in zip(cv2.split(image.numpy()), scale, target, strict=True):
+            torch.mul(torch.from_numpy(channel), factor, out=plane)
+    return planes
 
 
 @cache

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -124,11 +126,30 @@ def test_each_colour_is_normalised_by_its_mean_and_std() -> None:
     torch.testing.assert_close(run(Preprocess(1, 1), rgb(white))[0, :, 0, 0], torch.tensor(expected))
 
 
-@pytest.mark.parametrize(
+ALL = pytest.mark.parametrize(
     "preprocess",
     [CLASSIFIER, SSDLITE, STRETCH, LETTERBOX, CENTRED, CORNER],
     ids=["crop", "float", "stretch", "letterbox", "centred", "bgr"],
 )
+
+
+@ALL
+@pytest.mark.parametrize("mean", [(0.0, 0.0, 0.0), IMAGENET_MEAN], ids=["without mean", "with mean"])
+@pytest.mark.parametrize("given", [False, True], ids=["new memory", "given memory"])
+def test_both_layouts_hold_the_same_bits(preprocess: Preprocess, mean: tuple[float, float, float], given: bool) -> None:
+    """Each value is one product and one sum, or one product alone. Both are rounded alike in each layout."""
+    preprocess = replace(preprocess, mean=mean)
+    images = [rgb(image) for image in photographs()[:2]]
+    gathered = preprocess.gather(images, preprocess.staging(len(images)))
+    expected = preprocess.normalise(gathered)
+    out = torch.full(expected.shape, torch.nan) if given else None
+    found = preprocess.normalise(gathered, torch.contiguous_format, out=out)
+    assert found.is_contiguous()
+    assert out is None or found.data_ptr() == out.data_ptr()
+    assert torch.equal(found, expected)
+
+
+@ALL
 def test_every_encoding_gives_the_same_input(preprocess: Preprocess) -> None:
     image = photographs()[0]
     expected = run(preprocess, rgb(image))

@@ -381,6 +381,9 @@ def test_only_the_silent_camera_causes_a_warning(
     pipeline: Pipeline, diagnostics: Callable[..., DiagnosticStatus]
 ) -> None:
     client = pipeline.client
+    found = client.subscribe(Detection2DArray, "front/detections")
+    client.publisher(Image, "front/image").publish(shown(SHADES[0]))
+    found.wait_for(1)  # a camera that never sent an image is not silent but awaited
     rear = client.publisher(Image, "behind")
     assert client.set("stats", camera_timeout_s=1.0) == [""]
     done = threading.Event()
