@@ -176,7 +176,8 @@ class EngineRivals:
             split_point=model.split_point("default").name,
             feed=ImageFeed(draw_images(model.entry, 2 * BATCH_SIZE), BATCH_SIZE),
             limits=Limits(),
-            ahead=1,
+            ahead=2,
+            lanes=True,
         )
         images = _noise(model, BATCH_SIZE)
         self._throughputs = throughputs_of(self._module, images, num_cores(), quick_export)

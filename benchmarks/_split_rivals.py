@@ -161,6 +161,7 @@ class SplitPipeline:
         limits: what post-processing keeps.
         ahead: how many more batches are in flight when one is finished.
         weights: for a head in a process of its own; None for one in this process.
+        lanes: whether a CPU may compute two batches side by side.
 
     Attributes:
         feed: where its batches come from.
@@ -178,6 +179,7 @@ class SplitPipeline:
         limits: Limits,
         ahead: int,
         weights: Weights | None = None,
+        lanes: bool = False,
     ) -> None:
         self.feed = feed
         self.split_point = split_point
@@ -188,6 +190,7 @@ class SplitPipeline:
             batch_size=feed.batch_size,
             batch_timeout_s=BATCH_TIMEOUT_S,
             drop_policy=DropPolicy.BLOCK,
+            lanes=lanes,
         )
         watch = self._batches.append
         self._pipeline: LocalPipeline | TwoProcessPipeline = (

@@ -6,8 +6,8 @@ For two models it also compares lower precisions with float32, where the process
   their settings for a low latency, and torch with the module as built. ONNX Runtime's threads spin alone, as is its
   default. In this package they sleep soon, because another stage may need the core. OpenVINO's threads never spin.
 - Batch 8, for throughput: the whole pipeline at its default split point, from images of the model's size to
-  detections, against the engines alone, which run the network only. OpenVINO has its hint for throughput, and all its
-  requests are kept busy.
+  detections, against the engines alone, which run the network only. The pipeline may compute two batches side by side,
+  as a node with the objective `throughput`. OpenVINO has its hint for throughput, and all its requests are kept busy.
 - Precisions, batch 1: the same network by OpenVINO in bf16, in int8 and in fp32. Differences of results are in the row.
 
 Each model first has its engines compared, as a node does it. Then all rivals take turns in changing order, each with
