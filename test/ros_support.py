@@ -30,7 +30,7 @@ from vision_msgs.msg import Detection2DArray
 from split_infer_ros.models.detections import Detections
 from split_infer_ros.nodes.conversions import corners
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 START_S = 60.0
 RELIABLE = QoSProfile(depth=1000)
 

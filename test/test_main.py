@@ -23,7 +23,7 @@ def test_command_without_torch_says_what_to_install(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
     )
     assert found.returncode == 1
     assert found.stderr.splitlines()[-1] == (

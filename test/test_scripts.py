@@ -60,7 +60,7 @@ def machine(tmp_path: Path) -> Machine:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=200,
         )
 
     return run
@@ -92,7 +92,7 @@ def test_what_is_lacking_is_said_in_a_sentence(machine: Machine, lacking: dict[s
 
 
 def test_help_needs_no_environment(tmp_path: Path) -> None:
-    result = subprocess.run([ROOT / "scripts/run"], capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    result = subprocess.run([ROOT / "scripts/run"], capture_output=True, text=True, timeout=200, cwd=tmp_path)
     assert result.returncode == 0
     assert (
         "backbone calibrate camera demo doctor head pack pipeline place profile quantise split_points stats"

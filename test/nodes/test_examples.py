@@ -19,7 +19,7 @@ from split_infer_ros.__main__ import executables
 from split_infer_ros.nodes.parameters.table import Rows
 
 EXAMPLES = list(examples())
-TIMEOUT_S = 60
+TIMEOUT_S = 300  # alone on a machine an example takes a tenth of this
 SLOW_TIMEOUT_S = 600
 
 

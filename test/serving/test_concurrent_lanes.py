@@ -16,7 +16,7 @@ from split_infer_ros.split.model_spec import ModelSpec
 
 def test_costs_are_measured_while_all_lanes_are_at_work() -> None:
     model = load_model(ModelSpec("shapes", "random", "cpu"))
-    both_lanes = threading.Barrier(2, timeout=20)
+    both_lanes = threading.Barrier(2, timeout=60)
 
     def backbone(images: torch.Tensor) -> tuple[torch.Tensor, ...]:
         both_lanes.wait()  # breaks unless both lanes are here at once

@@ -23,7 +23,7 @@ from split_infer_ros.serving import worker_pool  # noqa: E402
 from split_infer_ros.serving.worker_pool import WorkerPool  # noqa: E402
 
 NUM_LANES = 2
-MEET_S = 10.0
+MEET_S = 60.0
 
 
 class Meeting(openvino.Op):  # type: ignore[misc]
