@@ -20,7 +20,8 @@ HOP = "hop"
 BATCH = 4
 SMALL, LARGE = 64 * 1280 * 4, 4_900_000  # bytes
 WARM_UP_HZ = 100.0
-TOO_FAST = 3.0  # the camera's rate at saturation, as a multiple of the naive node's frames/s
+TOO_FAST = 1.5  # the camera's rate at saturation, as a multiple of the rival's own frames/s
+PROBE = 5.0  # the camera's rate while a pipeline's frames/s are measured first, as a multiple of the naive node's
 MODERATE = 0.5  # the camera's rate for latency, as a multiple of the same
 WARM_UP_S, SATURATED_S, MODERATE_S = 1.0, 0.5, 0.35  # how long a rival is measured in a turn
 SATURATED_SETTLE_S, MODERATE_SETTLE_S = 0.2, 0.05  # how long it runs before
@@ -43,22 +44,23 @@ class Bench:
         self._dds = dds
         self._turns = RivalTurns(observer, trace, processes, set_rate=self._set_camera)
         self._batches: dict[str, int] = {}
-        self._capacity = 0.0
+        self._capacity: dict[str, float] = {}  # frames/s of each rival, measured once
         self.usage = self._turns.usage
         self.own_usage = Usage()
 
     def warm_up(self) -> None:
-        """Measures the naive node's frames/s."""
-        self._set_batch(PIPELINE, 1)
-        self._capacity = self._turns.watch(
-            SATURATION, NAIVE, rate=WARM_UP_HZ, seconds=WARM_UP_S, settle_s=SATURATED_SETTLE_S
-        ).frames_hz
+        """Measures each rival's frames/s, from which the camera's rates follow."""
+        self._capacity[NAIVE] = self._frames_hz(NAIVE, WARM_UP_HZ)
+        for rival in self._turns.rivals:
+            if rival != NAIVE:
+                self._set_batch(rival, BATCH)
+                self._capacity[rival] = self._frames_hz(rival, PROBE * self._capacity[NAIVE])
 
     def saturate(self, turn: int) -> dict[str, float]:
-        """Returns each rival's frames/s in a turn with a camera that is too fast."""
+        """Returns each rival's frames/s in a turn with a camera that is too fast for it."""
         found: dict[str, float] = {}
-        rate = TOO_FAST * self._capacity
         for rival in rotated(self._turns.rivals, turn):
+            rate = TOO_FAST * self._capacity[rival]
             if rival != NAIVE:
                 self._set_batch(rival, BATCH)
             moment = self._turns.watch(SATURATION, rival, rate=rate, seconds=SATURATED_S, settle_s=SATURATED_SETTLE_S)
@@ -68,7 +70,7 @@ class Bench:
     def pace(self, turn: int) -> dict[str, float]:
         """Returns each rival's median latency and the hop in a turn with a moderate camera, in seconds."""
         found: dict[str, float] = {}
-        rate = MODERATE * self._capacity
+        rate = MODERATE * self._capacity[NAIVE]
         self._set_batch(PIPELINE, 1)
         for rival in rotated((PIPELINE, NAIVE), turn):
             moment = self._turns.watch(LATENCY, rival, rate=rate, seconds=MODERATE_S, settle_s=MODERATE_SETTLE_S)
@@ -79,6 +81,10 @@ class Bench:
             for size in (SMALL, LARGE):
                 found[f"{DDS} {size}"] = self._dds.median(size, MESSAGES, 1 / rate)
         return found
+
+    def _frames_hz(self, rival: str, rate: float) -> float:
+        moment = self._turns.watch(SATURATION, rival, rate=rate, seconds=WARM_UP_S, settle_s=SATURATED_SETTLE_S)
+        return moment.frames_hz
 
     def _set_batch(self, rival: str, size: int) -> None:
         """Sets a pipeline's batch size. With batches, the middleware drops the frames that do not fit."""
