@@ -113,7 +113,7 @@ def drop_reasons_page() -> str:
 
 {GENERATED}
 Every frame is accounted for. At every instant, received = published + dropped + in flight, and `report.dropped` in
-`/stats` counts the dropped frames by their reasons. If no results come for another reason than an intended one,
+`/stats` counts the dropped frames by their reasons. If an unintended reason keeps all results from coming,
 `/diagnostics` names it.
 
 | reason | what happened to the frame | intended | reported by |
